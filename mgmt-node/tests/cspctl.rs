@@ -30,7 +30,7 @@ fn a_wrong_command_line_is_64() {
     let ran = run(&["flow", "trace", "xyz"]).exited(64);
     assert!(ran.err.contains("1 to 8 hex digits"), "{ran:?}");
     let ran = run(&["--server", "10.77.0.4:9104", "nodes"]).exited(64);
-    assert!(ran.err.contains("http://10.77.0.4:9104"), "{ran:?}");
+    assert!(ran.err.contains("https://10.77.0.4:9104"), "{ran:?}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_wrong_configuration_is_78_and_names_file_line_and_field() {
         (
             "url.yaml",
             format!("{base}etcd: {{endpoints: [\"10.77.0.4:2379\"]}}\n"),
-            vec![":3:", "http://ADDRESS:PORT"],
+            vec![":3:", "https://ADDRESS:PORT"],
         ),
         ("any.yaml", base.replace("127.0.0.1", "0.0.0.0"), vec![":2:", "admin.listen", "10.77.0.4:9104"]),
         ("id.yaml", base.replace("mgmt-1", "Mgmt_1"), vec![":1:", "node.id", "a-z"]),

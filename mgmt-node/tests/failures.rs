@@ -47,7 +47,7 @@ async fn a_follower_sends_changes_to_the_leader_and_takes_over_when_it_stops() {
     // Through a follower, by redirection to the leader.
     let applied = second.cspctl(&["policy", "apply", file]).await.exited(0);
     assert!(applied.out.contains("generation 1 is active"), "{applied:?}");
-    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
+    let client = support::http().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
     let url = second.url() + "/api/v1/policy";
     let request = client.expect("client").post(url).header("content-type", "application/yaml");
     let answer = request.body(policy("web", 81)).send().await.expect("answer");

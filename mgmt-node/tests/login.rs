@@ -4,7 +4,7 @@
 mod support;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Node {
     }
 
     /// A client with the certificate in `folder`.
-    fn holder(&self, folder: &PathBuf) -> Client {
+    fn holder(&self, folder: &Path) -> Client {
         let credentials = Credentials::open(folder).expect("identity");
         client(csp_identity::client_config(Some(&credentials)))
     }

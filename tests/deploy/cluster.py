@@ -6,11 +6,12 @@ import re
 import secrets
 import shutil
 import subprocess
+import time
 
 from hosts import Host, Network, run
 from transcript import Failed
 
-PLAYBOOK_S = 8 * 60
+PLAYBOOK_S = 12 * 60
 VIP = "10.76.0.100"
 PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -24,6 +25,8 @@ MEMBERS = [
     ("mn-1", "10.77.0.6", None, "csp_mgmt_nodes"),
 ]
 APPS = ["an-1", "an-2"]
+# Members of etcd.
+ETCD = ["mn-1", "pn-1", "an-1"]
 
 
 class Cluster:
@@ -78,7 +81,7 @@ class Cluster:
         groups = {}
         for name, _, _, group in MEMBERS:
             groups.setdefault(group, {"hosts": {}})["hosts"][name] = {}
-        groups["csp_etcd"] = {"hosts": {"mn-1": {}}}
+        groups["csp_etcd"] = {"hosts": {name: {} for name in ETCD}}
         hosts = {name: {"csp_san_address": san} for name, san, _, _ in MEMBERS}
         inventory = {"csp": {"children": groups, "hosts": hosts}, "csp_prometheus": {"hosts": {"mn-1": {}}}}
         self.write("hosts.yml", yaml(inventory))
@@ -86,10 +89,14 @@ class Cluster:
         if not (self.directory / "cluster.key").exists():
             self.new_key()
             shutil.copytree(self.debs, self.directory / "packages", ignore=lambda _, names: [n for n in names if not n.endswith(".deb")])
-            namespace = self.directory / "collections/ansible_collections/csp"
-            namespace.mkdir(parents=True)
-            (namespace / "cluster").symlink_to(PROJECT / "ansible")
+            self.copy_collection()
             self.write("ansible.cfg", ANSIBLE_CFG.format(directory=self.directory))
+
+    def copy_collection(self):
+        """Copies the collection: changes to it meanwhile do not concern this run."""
+        to = self.directory / "collections/ansible_collections/csp/cluster"
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(PROJECT / "ansible", to)
 
     def new_key(self):
         self.write("cluster.key", secrets.token_hex(32) + "\n")
@@ -105,7 +112,8 @@ class Cluster:
         log = self.logs / f"{self.runs:02}-{playbook}.log"
         path = self.directory / "collections/ansible_collections/csp/cluster/playbooks" / f"{playbook}.yml"
         command = [self.ansible, "-i", str(self.directory / "hosts.yml"), str(path), *options]
-        environment = {"PATH": PATH, "HOME": str(self.directory), "ANSIBLE_CONFIG": str(self.directory / "ansible.cfg"), "LC_ALL": "C.UTF-8"}
+        environment = {"PATH": PATH, "HOME": str(self.directory), "LC_ALL": "C.UTF-8"}
+        environment |= {"ANSIBLE_CONFIG": str(self.directory / "ansible.cfg"), "ANSIBLE_LOG_PATH": str(self.logs / f"{self.runs:02}.times")}
         try:
             with open(log, "w", encoding="utf-8") as output:
                 done = subprocess.run(
@@ -126,10 +134,53 @@ class Cluster:
             raise Failed(f"{playbook} ended with status {done.returncode}; see {log.name}\n{tail}")
         return recap(text), text
 
+    def task_times(self, task):
+        """Returns for each host when the task of the last playbook began and ended on it, in Unix seconds."""
+        found, begun = {}, None
+        for line in (self.logs / f"{self.runs:02}.times").read_text(encoding="utf-8").splitlines():
+            match = re.match(r"(\S+ \S+),(\d{3}) p=\S+ u=\S+ n=\S+ \| (.*)", line)
+            if not match:
+                continue
+            at = time.mktime(time.strptime(match.group(1), "%Y-%m-%d %H:%M:%S")) + int(match.group(2)) / 1000
+            if match.group(3).startswith("TASK ["):
+                begun = at if re.match(rf"TASK \[(\S+ : )?{re.escape(task)}\]", match.group(3)) else None
+            elif begun is not None and (done := re.match(r"(ok|changed): \[([^\] ]+)", match.group(3))):
+                found[done.group(2)] = (begun, at)
+        return found
+
     def nodes(self):
         """Returns what `cspctl nodes` reports, by node id."""
-        text = self.hosts["mn-1"].ssh("cspctl --server http://10.77.0.6:9104 --output json nodes").stdout
-        return {node["id"]: node for node in json.loads(text)["nodes"]}
+        return {node["id"]: node for node in json.loads(self.cspctl("--output json nodes"))["nodes"]}
+
+    def cspctl(self, arguments, **options):
+        """Runs cspctl on the management host; returns its output."""
+        return self.hosts["mn-1"].ssh(f"cspctl --server https://10.77.0.6:9104 {arguments}", **options).stdout
+
+    def etcdctl(self, member, arguments, identity="/etc/csp/identities/etcd"):
+        """Returns the command that asks the member of etcd on that host, by the identity in a directory."""
+        endpoint = f"--endpoints=https://{self.hosts[member].san}:2379 --command-timeout=2s"
+        tls = f"--cacert={identity}/ca.pem --cert={identity}/certificate.pem --key={identity}/key.pem"
+        return f"ETCDCTL_API=3 etcdctl {endpoint} {tls} {arguments}"
+
+    def pki(self, *arguments):
+        """Runs `cspctl pki` on the authority that Ansible has made; returns its JSON."""
+        cspctl = max((self.directory / "pki.tools").glob("cspctl_*"), key=lambda path: path.stat().st_mtime)
+        return run(cspctl, "--output", "json", "pki", "--dir", self.directory / "pki", *arguments).stdout
+
+    def renew(self, lifetime):
+        """Gives every holder a new certificate with that lifetime: without Ansible, since it must take less than that."""
+        holders = [(name, group[4:-1].replace("_", "-"), name, [san], []) for name, san, _, group in MEMBERS]
+        holders += [(name, "etcd", name, [self.hosts[name].san, "127.0.0.1"], ["localhost"]) for name in ETCD]
+        holders += [("mn-1", "viewer", "prometheus", [], []), ("mn-1", "operator", "ansible", [], [])]
+        special = {"viewer": "/etc/prometheus/csp/identity", "operator": "/root/.config/csp/identity"}
+        for host, role, holder, addresses, names in holders:
+            words = [*(f"--address={a}" for a in addresses), *(f"--name={n}" for n in names), "--lifetime", lifetime, "--force"]
+            folder = json.loads(self.pki("issue", role, holder, *words))["folder"]
+            to = special.get(role, f"/etc/csp/identities/{role}")
+            archive = subprocess.run(["tar", "-cC", folder, "."], capture_output=True, check=True, timeout=10).stdout
+            owned = f"chown --reference={to} {to}/*"
+            words = ["ssh", "-F", str(self.directory / "ssh_config"), host, f"tar -xC {to} --no-same-owner --no-overwrite-dir && {owned}"]
+            subprocess.run(words, input=archive, check=True, timeout=20, capture_output=True)
 
     def save_journals(self):
         """Keeps the hosts' journals for whoever looks into a failure."""

@@ -1,26 +1,58 @@
-"""A client: a connection for each request, on threads, until its standard input ends. Runs on a host of the test.
+"""A client: a connection for each request, on threads, and kept-alive connections beside, until its standard input ends. Runs on a host
+of the test.
 
-Prints one JSON document: requests, failures, the longest pause between two answers in ms, who answered, and the first errors.
+Prints one JSON document: requests, failures, the longest pause between two answers in ms, which servers answered, and the first errors;
+under `kept` the same of the kept-alive connections, with the time of each failure.
 """
 
 import collections
+import http.client
 import json
 import socket
 import sys
 import threading
 import time
 
-ADDRESS, PORT, THREADS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-PAUSE_S, TIMEOUT_S, ERRORS_KEPT = 0.01, 10, 20
+ADDRESS, PORT = sys.argv[1], int(sys.argv[2])
+THREADS, KEPT = int(sys.argv[3]), int((sys.argv[4:] or ["0"])[0])
+PAUSE_S, TIMEOUT_S, ERRORS_KEPT = 0.01, 10, 50
 
 stopping = threading.Event()
 lock = threading.Lock()
-servers, errors = collections.Counter(), []
-requests, pause_ms, answered_at = 0, 0.0, time.monotonic()
+
+
+class Counts:
+    """What one kind of load has seen."""
+
+    def __init__(self):
+        self.requests, self.pause_ms, self.answered_at = 0, 0.0, time.monotonic()
+        self.servers, self.errors = collections.Counter(), []
+
+    def answered(self, body):
+        now = time.monotonic()
+        with lock:
+            self.requests += 1
+            self.servers[body.strip()] += 1
+            self.pause_ms, self.answered_at = max(self.pause_ms, (now - self.answered_at) * 1000), now
+
+    def failed(self, begun, error):
+        """`begun` and the present in Unix seconds."""
+        with lock:
+            self.requests += 1
+            self.errors.append({"from": begun, "to": time.time(), "error": f"{type(error).__name__} {error}"})
+
+    def report(self):
+        return {
+            "requests": self.requests,
+            "failures": len(self.errors),
+            "pause_ms": round(self.pause_ms),
+            "servers": self.servers,
+            "errors": self.errors[:ERRORS_KEPT],
+        }
 
 
 def request():
-    """Returns the body of one answer."""
+    """Returns the body of one answer, from a connection of its own."""
     with socket.create_connection((ADDRESS, PORT), timeout=TIMEOUT_S) as connection:
         connection.sendall(b"GET / HTTP/1.0\r\nHost: web\r\n\r\n")
         answer = b""
@@ -32,26 +64,37 @@ def request():
     return body.decode()
 
 
-def loop(begun):
-    global requests, pause_ms, answered_at
+def single(counts):
     while not stopping.is_set():
-        at = time.monotonic()
+        begun = time.time()
         try:
-            body, error = request(), None
-        except OSError as failure:
-            body, error = "", failure
-        now = time.monotonic()
-        with lock:
-            requests += 1
-            if error is None:
-                servers[body.strip()] += 1
-                pause_ms, answered_at = max(pause_ms, (now - answered_at) * 1000), now
-            else:
-                errors.append(f"{at - begun:.2f} s, after {now - at:.2f} s: {type(error).__name__} {error}")
+            counts.answered(request())
+        except OSError as error:
+            counts.failed(begun, error)
         stopping.wait(PAUSE_S)
 
 
-threads = [threading.Thread(target=loop, args=(time.monotonic(),)) for _ in range(THREADS)]
+def kept_alive(counts):
+    """Requests on one connection, until the server says in an answer that it closes it, or it fails."""
+    connection = http.client.HTTPConnection(ADDRESS, PORT, timeout=TIMEOUT_S)
+    while not stopping.is_set():
+        begun = time.time()
+        try:
+            connection.request("GET", "/")
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            if answer.status != 200:
+                raise OSError(f"status {answer.status}")
+            counts.answered(body)
+        except (OSError, http.client.HTTPException) as error:
+            counts.failed(begun, error)
+            connection.close()
+        stopping.wait(PAUSE_S * 10)
+
+
+singles, kept = Counts(), Counts()
+threads = [threading.Thread(target=single, args=(singles,)) for _ in range(THREADS)]
+threads += [threading.Thread(target=kept_alive, args=(kept,)) for _ in range(KEPT)]
 for thread in threads:
     thread.start()
 print("started", flush=True)
@@ -59,5 +102,4 @@ sys.stdin.read()
 stopping.set()
 for thread in threads:
     thread.join()
-result = {"requests": requests, "failures": len(errors), "pause_ms": round(pause_ms), "servers": servers, "errors": errors[:ERRORS_KEPT]}
-print(json.dumps(result))
+print(json.dumps({**singles.report(), "kept": kept.report()}))

@@ -7,6 +7,7 @@ namespaces of this program's own, which end with it; the machine's network, fire
 
 import argparse
 import fcntl
+import importlib
 import os
 import pathlib
 import shutil
@@ -14,16 +15,20 @@ import subprocess
 import sys
 import time
 
+import faults
+import identities
 import root
 import scenario
+import steps
+import upgrades
 from cluster import Cluster
 from transcript import Failed, Transcript
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 CACHE = pathlib.Path("/var/tmp/csp-deploy")
-# The whole run; a step has its own, shorter bound.
-RUN_S = 30 * 60
+# The whole run on a machine of two processors; a step has its own, shorter bound.
+RUN_MINUTES = 30
 
 
 def arguments():
@@ -31,7 +36,8 @@ def arguments():
     parser.add_argument("--debs", type=pathlib.Path, default=PROJECT / "target/deb", help="directory of the packages")
     parser.add_argument("--ansible", default=os.environ.get("ANSIBLE_PLAYBOOK", "ansible-playbook"), help="ansible-playbook")
     parser.add_argument("--steps", default="", help="only these steps, by comma; boot and site always run")
-    parser.add_argument("--keep", action="store_true", help="leave the hosts running until Ctrl-C")
+    parser.add_argument("--minutes", type=int, default=RUN_MINUTES, help="bound of the whole run, for machines that do other things beside")
+    parser.add_argument("--keep", action="store_true", help="leave the hosts running; run the steps that standard input names")
     parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--root", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -75,7 +81,7 @@ def prepared(args):
         command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, __file__]
         command += ["--inside", directory, "--root", hosts_root, "--debs", args.debs.resolve(), "--ansible", shutil.which(args.ansible)]
         command += ["--steps", args.steps] + (["--keep"] if args.keep else [])
-        timeout = None if args.keep else RUN_S
+        timeout = None if args.keep else args.minutes * 60
         return subprocess.run([str(word) for word in command], timeout=timeout, check=False).returncode
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
         print(f"test-deploy: {error}", file=sys.stderr)
@@ -124,14 +130,27 @@ def inside(args):
     if transcript.failed:
         cluster.save_journals()
     if args.keep:
-        print(f"\nThe hosts run until Ctrl-C. Look around from another terminal:\n{cluster.how_to_enter()}")
-        try:
-            while True:
-                time.sleep(3600)
-        except KeyboardInterrupt:
-            pass
+        print(f"\nThe hosts run until the input ends. Look around from another terminal:\n{cluster.how_to_enter()}")
+        print("Names of steps, by comma, run these steps as they are now in the files.")
+        again(cluster, transcript)
     cluster.stop()
     return transcript.summary()
+
+
+def again(cluster, transcript):
+    """Runs the steps that are named on the lines of standard input, by present code and collection."""
+    try:
+        for line in sys.stdin:
+            for module in [steps, faults, identities, upgrades, scenario]:
+                importlib.reload(module)
+            cluster.copy_collection()
+            cluster.write_inventory()
+            try:
+                scenario.run_steps(cluster, transcript, [step for step in line.strip().split(",") if step])
+            except Failed as error:
+                transcript.failure(error)
+    except KeyboardInterrupt:
+        pass
 
 
 def main():

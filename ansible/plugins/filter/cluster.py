@@ -10,6 +10,8 @@ from ansible.errors import AnsibleFilterError
 
 # Tiers by role name, each with the suffix of its node ids on a host of several tiers.
 TIERS = {"mgmt_node": "mn", "proxy_node": "pn", "network_node": "nn", "app_node": "an"}
+# The user that each tier's daemon runs as.
+USERS = {"mgmt_node": "csp-mgmt", "proxy_node": "csp-proxy", "network_node": "csp-network", "app_node": "root"}
 FOLLOWS_POLICY = ("network-node", "proxy-node", "app-node")
 
 
@@ -47,6 +49,49 @@ def node_ids(groups, hostvars, removed=()):
     """Returns the ids of all nodes of the inventory but those of the hosts `removed`."""
     hosts = [(tier, host) for tier in TIERS for host in groups.get(f"csp_{tier}s", []) if host not in removed]
     return [node_id(host, tier, groups, hostvars) for tier, host in hosts]
+
+
+def node_names(groups, hostvars, removed=()):
+    """Returns ROLE/ID of all nodes of the inventory but those of the hosts `removed`: the names of their users in etcd."""
+    hosts = [(tier, host) for tier in TIERS for host in groups.get(f"csp_{tier}s", []) if host not in removed]
+    return [f"{tier.replace('_', '-')}/{node_id(host, tier, groups, hostvars)}" for tier, host in hosts]
+
+
+def node_identities(host, groups, hostvars, directory):
+    """Returns the identities of the daemons of a host, as the role `identity` takes them; each has a directory in `directory`."""
+    found = []
+    for tier, user in USERS.items():
+        if host not in groups.get(f"csp_{tier}s", []):
+            continue
+        role = tier.replace("_", "-")
+        names = ("csp_admin_address", "csp_san_address")
+        addresses = [str(hostvars[host][name]) for name in names if hostvars[host].get(name)]
+        found.append(
+            {
+                "role": role,
+                "id": node_id(host, tier, groups, hostvars),
+                "directory": f"{directory}/{role}",
+                "owner": user,
+                "addresses": sorted(set(addresses)),
+                "names": [str(name) for name in hostvars[host].get(f"{tier}_names", [])],
+            }
+        )
+    return found
+
+
+def identity_source(holder, pki):
+    """Returns the directory of the authority `pki` that has the identity of `holder`."""
+    return f"{pki}/issued/{holder['role']}/{holder['id']}"
+
+
+def identity_targets(files, holders, pki):
+    """Returns for each file of an identity its `path`, and `directory` and `owner` on the host."""
+    found = []
+    for holder in holders:
+        source = identity_source(holder, pki) + "/"
+        own = [path for path in files if path.startswith(source)]
+        found += [{"path": path, "directory": holder["directory"], "owner": holder["owner"]} for path in own]
+    return found
 
 
 def bracketed(address):
@@ -112,6 +157,10 @@ class FilterModule:
             "host_names": host_names,
             "node_id": node_id,
             "node_ids": node_ids,
+            "node_names": node_names,
+            "node_identities": node_identities,
+            "identity_source": identity_source,
+            "identity_targets": identity_targets,
             "bracketed": bracketed,
             "urls": urls,
             "of_family": of_family,

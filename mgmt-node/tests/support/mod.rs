@@ -135,7 +135,7 @@ impl Mgmt {
 
     /// The body of a GET as JSON (text where it is none); none without an answer.
     pub async fn get(&self, path: &str) -> Option<Value> {
-        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build().ok()?;
+        let client = http().no_proxy().timeout(Duration::from_secs(10)).build().ok()?;
         let body = client.get(self.url() + path).send().await.ok()?.text().await.ok()?;
         Some(serde_json::from_str(&body).unwrap_or(Value::String(body)))
     }
@@ -339,4 +339,9 @@ pub fn trace(node: &str, events: &[TraceEvent]) -> Value {
 /// A body as JSON.
 pub fn body(body: impl Serialize) -> Value {
     serde_json::to_value(body).expect("a body is JSON")
+}
+
+/// A client of plain HTTP. The library has no TLS of its own here: it must be given one.
+pub fn http() -> reqwest::ClientBuilder {
+    reqwest::Client::builder().tls_backend_preconfigured(csp_identity::client_config(None))
 }

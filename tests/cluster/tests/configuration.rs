@@ -85,8 +85,8 @@ fn an_unknown_field_is_refused_with_its_place_and_what_is_allowed() {
     let files = Files::new("unknown");
     for tier in Tier::ALL {
         files.refused(tier, "node:\n", "colour: blue\nnode:\n", &["colour", "allowed are", "node, "]);
-        let allowed = ["node.identity", "id, run_dir, state_dir, cluster_key_file"];
-        files.refused(tier, "  run_dir:", "  identity: 1\n  run_dir:", &allowed);
+        let allowed = ["node.nothing", "id, run_dir, state_dir, cluster_key_file, identity"];
+        files.refused(tier, "  run_dir:", "  nothing: 1\n  run_dir:", &allowed);
         files.refused(tier, "  level: info", "  colour: blue", &["log.colour", "level, format"]);
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct LeaderView {
     /// Node id of the leading management node.
     pub id: String,
-    /// Base URL of its API, for example `http://10.77.0.4:9104`.
+    /// Base URL of its API, for example `https://10.77.0.4:9104`.
     pub url: String,
 }
 

@@ -1,5 +1,7 @@
 //! Tests of the admin endpoint over real sockets.
 
+mod identities;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
