@@ -66,7 +66,7 @@ mod tests {
             control_metrics(out, &status);
             policy_metrics(out, &status);
         });
-        exposition.page()
+        exposition.render()
     }
 
     fn reasons(status: &ControlStatus) -> Vec<(String, String)> {

@@ -23,7 +23,7 @@ fn a_draining_proxy_opens_connections_only_where_no_other_is_up() {
             w.run_for(1);
             other.turn(w.now);
         }
-        let mut count = |proxy: &mut Proxy| proxy.take().iter().filter(|sent| sent.0 == Connect).count();
+        let count = |proxy: &mut Proxy| proxy.take().iter().filter(|sent| sent.0 == Connect).count();
         (count(&mut w.proxy), count(&mut other))
     };
     w.app.set_proxies(&[target("pn-1", true), target("pn-2", false)]);
