@@ -135,6 +135,8 @@ async fn serve(
             async move { poller.run(fanout, membership).await }
         }),
     ];
+    let users =
+        etcd.credentials.is_some().then(|| tokio::spawn(watch_users(control.client(), readiness.clone())));
     let metrics = Exposition::new();
     metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
     metrics.register(ClusterMetrics(cluster.clone()));
@@ -167,7 +169,7 @@ async fn serve(
         }
         Err(error) => Err(error.into()),
     };
-    for task in &background {
+    for task in background.iter().chain(&users) {
         task.abort();
     }
     election.shutdown().await;
@@ -181,6 +183,27 @@ async fn feed(manager: &mut ServiceManager) -> Result<(), DaemonError> {
     loop {
         beat.tick().await;
         manager.alive(csp_daemon::clock::now());
+    }
+}
+
+/// How often the management node looks whether etcd asks for permissions.
+const ENFORCED_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Keeps the condition `etcd-users`: whether etcd, which others reach, refuses what nobody is granted.
+async fn watch_users(client: EtcdClient, readiness: Readiness) {
+    let mut beat = tokio::time::interval(ENFORCED_INTERVAL);
+    loop {
+        beat.tick().await;
+        let (state, reason) = match csp_control::users::is_enforced(&client).await {
+            Ok(true) => (ConditionState::Ok, ""),
+            Ok(false) => (
+                ConditionState::Degraded,
+                "etcd asks for no permissions: every certificate of the cluster may write everything; run `cspctl etcd setup`",
+            ),
+            // The condition `etcd` says so.
+            Err(_) => continue,
+        };
+        readiness.set("etcd-users", state, reason);
     }
 }
 
@@ -260,17 +283,33 @@ async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
+/// Returns when other authorities are trusted than now; never for an etcd without TLS.
+async fn other_authorities(options: &EtcdProcessOptions) {
+    let Some((folder, credentials)) = &options.identity else { return std::future::pending().await };
+    let read = || std::fs::read(folder.join(csp_identity::CA)).ok();
+    let (mut changes, now) = (credentials.changes(), read());
+    while changes.changed().await.is_ok() {
+        if read() != now {
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
 async fn supervise(
     mut process: EtcdProcess,
     options: EtcdProcessOptions,
     mut stopped: watch::Receiver<bool>,
 ) {
     loop {
-        let how = tokio::select! {
-            how = process.ended() => how,
+        tokio::select! {
+            how = process.ended() => tracing::error!(how, "private etcd ended; starting it again"),
             () = asked_to_stop(&mut stopped) => return process.shutdown().await,
-        };
-        tracing::error!(how, "private etcd ended; starting it again");
+            () = other_authorities(&options) => {
+                tracing::info!("private etcd is started again: it reads the authorities when it starts");
+                process.shutdown().await;
+            }
+        }
         let mut wait = RESTART_WAIT.0;
         process = loop {
             if tokio::time::timeout(wait, asked_to_stop(&mut stopped)).await.is_ok() {

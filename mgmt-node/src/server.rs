@@ -75,6 +75,13 @@ async fn allowed(Extension(caller): Extension<Caller>, request: Request, next: N
         (true, _) => Access::Operator,
     };
     match require(&caller, access) {
+        Ok(()) if access > Access::Viewer => {
+            let who = caller.identity().map_or_else(|| "local".to_owned(), |identity| identity.to_string());
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let response = next.run(request).await;
+            tracing::info!(who, %method, path, status = response.status().as_u16(), "a change was asked for");
+            response
+        }
         Ok(()) => next.run(request).await,
         Err(refused) => refuse(refused.status, refused.error).into_response(),
     }

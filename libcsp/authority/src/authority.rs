@@ -208,12 +208,19 @@ impl Authority {
         self.folder.write(REGISTRY, &text)
     }
 
+    /// The authorities, the one that issues first: etcd reads the first revocation list only.
+    fn issuing_first(&self) -> impl Iterator<Item = &Signer> {
+        let issues = |signer: &&Signer| signer.record.state == AuthorityState::Issuing;
+        let others = self.signers.iter().filter(move |signer| !issues(signer));
+        self.signers.iter().filter(issues).chain(others)
+    }
+
     /// Writes the registry, then new revocation lists with the next number.
     pub(crate) fn renew_lists(&mut self, now: Timestamp) -> Result<(), PkiError> {
         self.registry.list_number += 1;
         self.write_registry()?;
         let number = self.registry.list_number;
-        let lists = self.signers.iter().map(|signer| {
+        let lists = self.issuing_first().map(|signer| {
             let what = format!("the revocation list of authority {}", signer.record.number);
             let revoked = self.registry.revoked(signer.record.number, now);
             signer.revocation_list(number, revoked, now).map_err(|source| PkiError::Sign { what, source })
@@ -250,7 +257,7 @@ impl Authority {
                 && list.this_update <= now
                 && now.since(list.this_update) < LISTS_RENEWED_AFTER
         };
-        Ok(lists.len() == self.signers.len() && self.signers.iter().zip(&lists).all(current))
+        Ok(lists.len() == self.signers.len() && self.issuing_first().zip(&lists).all(current))
     }
 
     /// Returns the files that every identity folder has a copy of: name and text.

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::client::{ChunksError, EtcdClient, within};
 use crate::error::ControlError;
 use crate::keys;
+use crate::membership::RECORD_LEN_MAX;
 use crate::policy::Policy;
 use crate::policy_store::{GenerationRecord, NodeAck, packed};
 use crate::registry::{NodeRecord, unix_ms};
@@ -340,7 +341,12 @@ impl PolicyManager {
         let [TxnOpResponse::Get(nodes), TxnOpResponse::Get(acks)] = responses.as_slice() else {
             return Err(ControlError::Etcd("unexpected answer to a transaction".to_owned()).into());
         };
-        let nodes = nodes.kvs().iter().filter_map(|pair| from_json::<NodeRecord>(pair.value()));
+        // As the members see it: a node may write anything under its own key, also in another's name.
+        let own = |pair: &&KeyValue, node: &NodeRecord| {
+            pair.value().len() <= RECORD_LEN_MAX && pair.key() == keys::node(node.role, &node.id).as_bytes()
+        };
+        let read = |pair| from_json::<NodeRecord>(KeyValue::value(pair)).filter(|node| own(&pair, node));
+        let nodes = nodes.kvs().iter().filter_map(read);
         let nodes = nodes.filter(|node| APPLYING.contains(&node.role) && !node.leaving).collect();
         Ok(NodesAndAcks { nodes, acks: parse_acks(acks.kvs()) })
     }

@@ -101,6 +101,8 @@ impl Membership {
 
 /// Most nodes that are kept; more are ignored with a warning.
 const NODES_MAX: usize = 4096;
+/// Longest registration, in bytes.
+pub(crate) const RECORD_LEN_MAX: usize = 16 << 10;
 /// How long a node whose lease lapsed is remembered.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
@@ -123,6 +125,10 @@ impl MembershipFollower {
     }
 
     fn put(&mut self, nodes: &mut BTreeMap<NodeId, Member>, key: &str, value: &[u8]) {
+        if value.len() > RECORD_LEN_MAX {
+            let (len, limit) = (value.len(), RECORD_LEN_MAX);
+            return tracing::warn!(key, len, limit, "ignoring a registration, it is too long");
+        }
         let record: NodeRecord = match serde_json::from_slice(value) {
             Ok(record) => record,
             Err(error) => return tracing::warn!(key, %error, "ignoring a registration that cannot be read"),

@@ -36,8 +36,33 @@ impl fmt::Display for UserChange {
     }
 }
 
+/// The first release of etcd whose users cannot get around their permissions, as far as is known: before it a transaction
+/// within a transaction and some requests to the cluster are not checked (GHSA-rfx7-8w68-q57q, GHSA-q8m4-xhhv-38mg,
+/// GHSA-x35m-3gp4-4fh5).
+pub const CHECKED_SINCE: (u32, u32, u32) = (3, 6, 14);
+
+/// Returns the member's release, if its users can get around their permissions, such as `3.4.23`.
+pub async fn unchecked_release(client: &EtcdClient) -> Result<Option<String>, ControlError> {
+    let version = within(client.raw().maintenance_client().status()).await?.version().to_owned();
+    let mut parts = version.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut part = || parts.next().unwrap_or(0);
+    let release = (part(), part(), part());
+    Ok((release < CHECKED_SINCE).then_some(version))
+}
+
+/// Whether etcd refuses what nobody is granted: a key outside of CSP's. `false` means that authentication is off, and every
+/// certificate of the cluster may write everything.
+pub async fn is_enforced(client: &EtcdClient) -> Result<bool, ControlError> {
+    match client.get("/not-csp", None).await {
+        Ok(_) => Ok(false),
+        Err(ControlError::Etcd(text)) if text.contains("permission denied") => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// Gives etcd the users and roles for exactly these nodes, and has it refuse everybody else; returns what was changed. Users of
-/// nodes that are no longer named are removed, and with them what their certificates could do. The client must be
+/// nodes that are no longer named are removed, and with them what their certificates could do. Permissions that somebody
+/// has granted by hand stay. The client must be
 /// `root`, or authentication still be off.
 pub async fn set_up(
     client: &EtcdClient,

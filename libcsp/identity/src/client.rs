@@ -9,6 +9,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::credentials::Credentials;
+use crate::direct::none_between;
 use crate::peer::Peer;
 use crate::provider;
 
@@ -45,9 +46,10 @@ impl ServerCertVerifier for Follower {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        none_between(intermediates)?;
         let folder = self.0.current();
         let verifier = &folder.server_verifier;
-        verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, now)?;
         let server = Peer::of_chain(std::slice::from_ref(end_entity))
             .map_err(|error| Error::General(format!("the server's certificate: {error}")))?;
         if server.identity.cluster != folder.holder.identity.cluster || !server.identity.role.serves() {

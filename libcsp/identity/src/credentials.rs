@@ -9,7 +9,7 @@ use rustls::pki_types::UnixTime;
 use tokio::sync::watch;
 
 use crate::client;
-use crate::folder::{Folder, FolderError, Stamp};
+use crate::folder::{CERTIFICATE, Folder, FolderError, REVOKED, Stamp};
 use crate::peer::Peer;
 
 /// How often the folder is looked at.
@@ -69,12 +69,16 @@ impl Credentials {
 
     /// Looks at the folder once; returns whether what it contains is new and in force now.
     pub fn look(&self) -> bool {
-        let mut looked = self.inner.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        // Files may take long: others ask for the state meanwhile.
         let stamp = Stamp::of(&self.inner.path);
-        if stamp == looked.stamp && looked.problem.is_none() {
+        let looked = || self.inner.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let as_before = |looked: &Looked| stamp == looked.stamp && looked.problem.is_none();
+        if as_before(&looked()) {
             return false;
         }
-        match Folder::read(&self.inner.path).and_then(|folder| self.same_holder(folder)) {
+        let read = Folder::read(&self.inner.path).and_then(|folder| self.successor(folder));
+        let mut looked = looked();
+        match read {
             Ok(folder) => {
                 let (serial, not_after) = (folder.holder.serial.clone(), folder.holder.not_after);
                 *looked = Looked { stamp, problem: None };
@@ -96,16 +100,22 @@ impl Credentials {
         }
     }
 
-    /// Refuses another program's identity.
-    fn same_holder(&self, folder: Folder) -> Result<Folder, FolderError> {
-        let (old, new) = (self.current().holder.identity, folder.holder.identity);
-        if old == new {
-            return Ok(folder);
+    /// Refuses another program's identity, and lists that take revocations back.
+    fn successor(&self, folder: Folder) -> Result<Folder, FolderError> {
+        let current = self.current();
+        let refused = |file: &str, problem: String| {
+            Err(FolderError::Content { path: self.inner.path.join(file), problem })
+        };
+        let (old, new) = (current.holder.identity, folder.holder.identity);
+        if old != new {
+            let problem =
+                format!("is for {new}; this program is {old} and takes another identity at its start only");
+            return refused(CERTIFICATE, problem);
         }
-        let path = self.inner.path.join(crate::folder::CERTIFICATE);
-        let problem =
-            format!("is for {new}; this program is {old} and takes another identity at its start only");
-        Err(FolderError::Content { path, problem })
+        match current.revocations.precede(&folder.revocations) {
+            Ok(()) => Ok(folder),
+            Err(problem) => refused(REVOKED, problem),
+        }
     }
 
     /// Returns what is in force.

@@ -14,8 +14,10 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 
+use crate::direct::Direct;
 use crate::peer::{Peer, PeerError};
 use crate::provider;
+use crate::revocations::Revocations;
 
 /// File with the certificate, in PEM; certificates between it and an authority's may follow.
 pub const CERTIFICATE: &str = "certificate.pem";
@@ -71,6 +73,14 @@ pub struct Folder {
     pub(crate) server_verifier: Arc<dyn ServerCertVerifier>,
     pub(crate) client_verifier: Arc<dyn ClientCertVerifier>,
     pub(crate) server_config: Arc<ServerConfig>,
+    pub(crate) revocations: Revocations,
+}
+
+/// Whom a folder trusts.
+struct Trust {
+    roots: Arc<RootCertStore>,
+    lists: Vec<CertificateRevocationListDer<'static>>,
+    revocations: Revocations,
 }
 
 /// The texts of certificate and key.
@@ -100,17 +110,11 @@ impl Folder {
             .map_err(|error| content(KEY)(format!("has no private key in PEM: {error}")))?;
         let key = CertifiedKey::from_der(chain, key, &provider())
             .map_err(|error| content(KEY)(format!("does not fit {CERTIFICATE}: {error}")))?;
-        let (roots, lists) = trust(path)?;
-        Folder::build(holder, pem, Arc::new(key), roots, lists).map_err(content(CA))
+        Folder::build(holder, pem, Arc::new(key), trust(path)?).map_err(content(CA))
     }
 
-    fn build(
-        holder: Peer,
-        pem: Pem,
-        key: Arc<CertifiedKey>,
-        roots: Arc<RootCertStore>,
-        lists: Vec<CertificateRevocationListDer<'static>>,
-    ) -> Result<Folder, String> {
+    fn build(holder: Peer, pem: Pem, key: Arc<CertifiedKey>, trust: Trust) -> Result<Folder, String> {
+        let Trust { roots, lists, revocations } = trust;
         // An authority without a list has revoked nothing. Those between are this authority's own.
         let server_verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider())
             .with_crls(lists.clone())
@@ -126,9 +130,10 @@ impl Folder {
             .allow_unauthenticated()
             .build()
             .map_err(|error| error.to_string())?;
+        let client_verifier: Arc<dyn ClientCertVerifier> = Arc::new(Direct(client_verifier));
         let server_config =
             server_config(&key, client_verifier.clone()).map_err(|error| error.to_string())?;
-        Ok(Folder { holder, pem, key, server_verifier, client_verifier, server_config })
+        Ok(Folder { holder, pem, key, server_verifier, client_verifier, server_config, revocations })
     }
 }
 
@@ -148,9 +153,7 @@ fn server_config(
 }
 
 /// The authorities that are trusted, and their revocation lists.
-fn trust(
-    path: &Path,
-) -> Result<(Arc<RootCertStore>, Vec<CertificateRevocationListDer<'static>>), FolderError> {
+fn trust(path: &Path) -> Result<Trust, FolderError> {
     let content = |file: &str, problem: String| FolderError::Content { path: path.join(file), problem };
     let authorities = certificates(&read(&path.join(CA))?).map_err(|problem| content(CA, problem))?;
     if authorities.len() > AUTHORITIES_MAX {
@@ -158,17 +161,26 @@ fn trust(
         return Err(content(CA, problem));
     }
     let mut roots = RootCertStore::empty();
-    for authority in authorities {
+    for authority in authorities.clone() {
         roots.add(authority).map_err(|error| content(CA, format!("has no usable authority: {error}")))?;
     }
     let lists = match read(&path.join(REVOKED)) {
-        Ok(text) => CertificateRevocationListDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>(),
-        Err(FolderError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Ok(text) => revocation_lists(&text).map_err(|problem| content(REVOKED, problem))?,
+        Err(FolderError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(error),
     };
-    let lists =
-        lists.map_err(|error| content(REVOKED, format!("is no list of revoked certificates: {error}")))?;
-    Ok((Arc::new(roots), lists))
+    let revocations = Revocations::of(&authorities, &lists).map_err(|problem| content(REVOKED, problem))?;
+    Ok(Trust { roots: Arc::new(roots), lists, revocations })
+}
+
+/// The lists of a file that is there. One without any was cut short: nobody writes it.
+fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let lists = CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    match lists {
+        Ok(lists) if lists.is_empty() => Err("has no list of revoked certificates in PEM".to_owned()),
+        Ok(lists) => Ok(lists),
+        Err(error) => Err(format!("has no list of revoked certificates in PEM: {error}")),
+    }
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {

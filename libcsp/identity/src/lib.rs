@@ -9,8 +9,10 @@
 mod caller;
 mod client;
 mod credentials;
+mod direct;
 mod folder;
 mod peer;
+mod revocations;
 mod uri;
 
 pub use caller::{Access, Caller};

@@ -56,10 +56,21 @@ pub(super) async fn run(
     if !nodes.iter().any(|(role, _)| *role == Role::MgmtNode) {
         return Err(CliError::Usage("no --node is a mgmt-node: nobody could write a policy".to_owned()));
     }
+    let ids: BTreeSet<NodeId> = nodes.iter().map(|(_, id)| *id).collect();
+    if ids.len() < nodes.len() {
+        return Err(CliError::Usage("two nodes have the same id; ids are unique in the cluster".to_owned()));
+    }
     let access = EtcdAccess { section: EtcdSection { endpoints: endpoint }, credentials };
     let refused = |error: csp_control::ControlError| CliError::Unavailable(error.to_string());
     let client = EtcdClient::connect(&access).await.map_err(refused)?;
     let changes = users::set_up(&client, &nodes).await.map_err(refused)?;
+    if let Some(release) = users::unchecked_release(&client).await.map_err(refused)? {
+        let (major, minor, patch) = users::CHECKED_SINCE;
+        eprintln!(
+            "cspctl: etcd {release} lets users get around their permissions; {major}.{minor}.{patch} and later do not. Until then whoever \
+             reaches etcd with a certificate of the cluster may write everything: let only nodes reach it"
+        );
+    }
     let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
     match output {
         Output::Table if changes.is_empty() => put("etcd's users are as they are to be\n"),

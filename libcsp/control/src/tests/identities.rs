@@ -68,11 +68,13 @@ async fn a_stolen_certificate_of_an_application_node_writes_its_own_keys_only() 
     let Some(secured) = Secured::start().await else { return };
     let root = secured.client(IdentityRole::EtcdRoot, "root").await;
     let all = nodes(&[(Role::MgmtNode, "mn-1"), (Role::AppNode, "an-1"), (Role::ProxyNode, "pn-1")]);
+    assert!(!users::is_enforced(&root).await.unwrap(), "everybody may write everything");
     assert!(!users::set_up(&root, &all).await.unwrap().is_empty());
     assert_eq!(users::set_up(&root, &all).await.unwrap(), [], "a second time changes nothing");
 
     let manager = secured.client(IdentityRole::MgmtNode, "mn-1").await;
     manager.put(keys::ACTIVE, "1".to_owned()).await.unwrap();
+    assert!(users::is_enforced(&manager).await.unwrap());
     let proxy = secured.access(secured.pki.issue(IdentityRole::ProxyNode, "pn-1"));
     let options = ControlOptions { start_wait: PATIENCE, ..ControlOptions::default() };
     let mut plane =

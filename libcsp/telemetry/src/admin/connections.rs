@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::{Extension, Router};
+use csp_identity::Caller;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -77,6 +78,8 @@ async fn serve_one(
         _ = stopped.wait_for(|stop| *stop) => None,
     };
     let Some(Guest { stream, caller }) = entered else { return };
+    // A stranger keeps no place for long: it may ask for little.
+    let age = if matches!(caller, Caller::Anonymous) { limits.head } else { limits.connection };
     let service = service.layer(Extension(caller.clone()));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -88,7 +91,7 @@ async fn serve_one(
         _ = served.as_mut() => return,
         // Cut off at once, with a request under way as well.
         () = door.shut(&caller) => return,
-        () = tokio::time::sleep(limits.connection) => {}
+        () = tokio::time::sleep(age) => {}
         _ = stopped.wait_for(|stop| *stop) => {}
     }
     served.as_mut().graceful_shutdown();

@@ -205,6 +205,75 @@ async fn a_revoked_certificate_ends_its_live_connections_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_lost_or_older_takes_no_revocation_back() {
+    let secured = Secured::start("lists").await;
+    let mallory = secured.issue(IdentityRole::Admin, "mallory", DAY);
+    let own = secured.directory.join("issued/proxy-node/pn-1").join(csp_identity::REVOKED);
+    let old = std::fs::read(&own).unwrap();
+    let now = Timestamp::now();
+    Authority::open(&secured.directory, now)
+        .unwrap()
+        .revoke(IdentityRole::Admin, id("mallory"), now)
+        .unwrap();
+    let revoked = std::fs::read(&own).unwrap();
+    secured.credentials.look();
+    let problem = || secured.credentials.state().problem;
+    assert_eq!(problem(), None);
+    for (text, words) in [(Vec::new(), "no list"), (old, "older list")] {
+        std::fs::write(&own, text).unwrap();
+        // What is wrong once may be half written.
+        for _ in 0..2 {
+            assert!(!secured.credentials.look());
+        }
+        assert!(problem().is_some_and(|problem| problem.contains(words)), "{:?}", problem());
+        match secured.connect(csp_identity::client_config(Some(&mallory))).await {
+            Ok(stream) => closed(stream).await,
+            Err(error) => assert!(error.to_string().contains("alert"), "{error}"),
+        }
+    }
+    std::fs::write(&own, revoked).unwrap();
+    secured.credentials.look();
+    assert_eq!(problem(), None);
+    secured.end().await;
+}
+
+/// Sends its certificate many times over, as a chain.
+#[derive(Debug)]
+struct LongChain(Arc<rustls::sign::CertifiedKey>);
+
+impl rustls::client::ResolvesClientCert for LongChain {
+    fn resolve(
+        &self,
+        _root_hint_subjects: &[&[u8]],
+        _schemes: &[rustls::SignatureScheme],
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_is_refused_before_anything_in_it_is_looked_at() {
+    let secured = Secured::start("chain").await;
+    let viewer = secured.issue(IdentityRole::Viewer, "v", DAY);
+    let mut config = csp_identity::client_config(Some(&viewer));
+    let own = config.client_auth_cert_resolver.resolve(&[], &[]).unwrap();
+    let mut chain = own.cert.clone();
+    chain.extend(own.cert.clone());
+    let key = rustls::sign::CertifiedKey::new(chain, own.key.clone());
+    config.client_auth_cert_resolver = Arc::new(LongChain(Arc::new(key)));
+    match secured.connect(config).await {
+        Ok(stream) => closed(stream).await,
+        Err(error) => assert!(error.to_string().contains("alert"), "{error}"),
+    }
+    assert_eq!(secured.ask(&viewer, "/v1/node").await.0, 200);
+    secured.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_expires_ends_its_connection() {
     let secured = Secured::start("expires").await;
     let brief = secured.issue(IdentityRole::Viewer, "brief", Duration::from_secs(4));
