@@ -37,7 +37,7 @@ pub use thread::{Custodian, Published};
 /// How long a connection waits for a link to its proxy. The proxy waits longer.
 const LINK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lifetime of tokens, and how long before its expiry a token is renewed, in seconds.
-const TOKEN_LIFETIME_S: u64 = 3600;
+const TOKEN_LIFETIME_S: u64 = 1800;
 const TOKEN_RENEWED_S: u64 = 600;
 /// Largest number of connections.
 const CONNECTIONS_MAX: usize = 16_384;
@@ -146,7 +146,11 @@ impl Custody {
     /// Replaces the list of proxies that processes of this host can reach.
     pub fn set_proxies(&mut self, proxies: impl Iterator<Item = (NodeId, u8, PathBuf)>) {
         self.targets = proxies
-            .map(|(node, worker, path)| ProxyTarget { node, worker, address: ViAddress::Path(path) })
+            // The custody opens no connections: it continues those that programs left.
+            .map(|(node, worker, path)| {
+                let address = ViAddress::Path(path);
+                ProxyTarget { node, worker, address, draining: false }
+            })
             .collect();
         if self.is_used() {
             self.side.set_proxies(&self.targets);

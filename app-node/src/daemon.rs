@@ -145,6 +145,7 @@ async fn proxies(
                 provider: t.provider,
                 address: t.address.to_string(),
                 direct: t.address_of_verbs().filter(|_| config.san.direct),
+                draining: membership.nodes.get(&t.node).is_some_and(|member| member.record.draining),
             };
             choice.near.extend(targets.iter().map(entry).filter(|entry| entry.path.len() <= PATH_LEN_MAX));
             choice.near.truncate(LIST_MAX);

@@ -190,7 +190,10 @@ async fn watch_readiness(cluster: Arc<Cluster>, credentials: Option<Credentials>
     loop {
         beat.tick().await;
         let status = cluster.status.borrow().clone();
-        let etcd = cluster.policy.known().problem;
+        let policy = cluster.policy.known();
+        let orphaned = policy.orphaned();
+        let etcd = policy.problem;
+        csp_daemon::set_state(&readiness, &status);
         let condition = |ok: bool, why: String| match ok {
             true => (ConditionState::Ok, String::new()),
             false => (ConditionState::Degraded, why),
@@ -201,6 +204,7 @@ async fn watch_readiness(cluster: Arc<Cluster>, credentials: Option<Credentials>
         let leader = cluster.leadership.borrow().leader().is_some();
         for (name, (state, reason)) in [
             ("etcd", condition(etcd.is_none(), etcd.unwrap_or_default())),
+            ("policy", condition(orphaned.is_empty(), orphaned)),
             ("registration", condition(status.registered, status.registration_problem)),
             ("leader", condition(leader, "no management node leads at this time".to_owned())),
         ] {

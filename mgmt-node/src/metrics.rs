@@ -14,6 +14,7 @@ pub struct ClusterMetrics(pub Arc<Cluster>);
 impl MetricSource for ClusterMetrics {
     fn collect(&self, out: &mut MetricWriter) {
         let cluster = &self.0;
+        csp_daemon::control_metrics(out, &cluster.status.borrow());
         let leads = matches!(*cluster.leadership.borrow(), Leadership::Own { .. });
         out.gauge("csp_mgmt_leader", "1 while this management node leads", &[], f64::from(u8::from(leads)));
         let nodes = cluster.nodes();

@@ -27,6 +27,24 @@ pub struct PolicyState {
     pub problem: Option<String>,
 }
 
+impl PolicyState {
+    /// Why etcd's policy is not the one that nodes use; empty if it is. etcd may have been wiped: nodes keep the policy
+    /// that they have.
+    pub fn orphaned(&self) -> String {
+        if self.active.is_some() {
+            return String::new();
+        }
+        let kept = self.followers.iter().filter_map(|(_, ack)| ack.as_ref()).map(|ack| ack.active).max();
+        match kept {
+            Some(generation) if generation > 0 => format!(
+                "etcd holds no policy in force, but nodes keep generation {generation} of before; restore etcd's \
+                 backup, or publish a policy (cspctl policy apply)"
+            ),
+            _ => String::new(),
+        }
+    }
+}
+
 /// Reads policy for this process; all readings go through one place, so that an older one never replaces a newer.
 #[derive(Debug)]
 pub struct PolicyReader {
@@ -87,14 +105,27 @@ async fn read(
     // Generations are immutable: one that is known need not be read again.
     let changed = state.active.as_ref().map_or(0, |record| record.generation) != number;
     if changed {
-        state.active = if number == 0 { None } else { Some(manager.generation(number).await?) };
+        state.active = read_active(manager, number).await?;
     }
     state.followers = manager.followers().await?;
     if changed || with_history {
         state.history = manager.history(HISTORY_MAX).await?;
         state.history_read = Some(Instant::now());
+        // But an etcd that was wiped begins its numbers anew.
+        let in_force = state.history.iter().find(|summary| summary.active);
+        let differs = |record: &GenerationRecord| in_force.is_some_and(|now| now.hash != record.hash);
+        if state.active.as_ref().is_some_and(differs) {
+            state.active = read_active(manager, number).await?;
+        }
     }
     Ok(PolicyState { answered: Some(Instant::now()), problem: None, ..state })
+}
+
+async fn read_active(manager: &PolicyManager, number: u64) -> Result<Option<GenerationRecord>, ManagerError> {
+    if number == 0 {
+        return Ok(None);
+    }
+    manager.generation(number).await.map(Some)
 }
 
 /// The state's name in the API.

@@ -245,7 +245,12 @@ async fn active_policy(
     match (&state.active, state.answered) {
         (Some(record), _) => policy_answer(&policy_view::view(record), query.format.as_deref()),
         (None, Some(_)) => {
-            Err(refuse(StatusCode::NOT_FOUND, "no policy is active; publish one: cspctl policy apply FILE"))
+            let orphaned = state.orphaned();
+            let words = match orphaned.is_empty() {
+                true => "no policy is active; publish one: cspctl policy apply FILE".to_owned(),
+                false => orphaned,
+            };
+            Err(refuse(StatusCode::NOT_FOUND, words))
         }
         (None, None) => Err(refuse(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -4,7 +4,7 @@
 mod support;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,12 +79,12 @@ impl Node {
     }
 
     /// A client with the certificate in `folder`.
-    fn holder(&self, folder: &PathBuf) -> Client {
+    fn holder(&self, folder: &Path) -> Client {
         let credentials = Credentials::open(folder).expect("identity");
         client(csp_identity::client_config(Some(&credentials)))
     }
 
-    async fn login(&self, folder: &PathBuf, arguments: &[&str]) -> Ran {
+    async fn login(&self, folder: &Path, arguments: &[&str]) -> Ran {
         let mut command = cspctl();
         command.arg("--server").arg(self.url("")).arg("--identity").arg(folder).arg("login").args(arguments);
         let output = tokio::task::spawn_blocking(move || command.output()).await;
@@ -98,7 +98,7 @@ impl Node {
     }
 
     /// A session of the holder of `folder`: its cookie, as a browser sends it.
-    async fn session(&self, folder: &PathBuf, role: &str) -> String {
+    async fn session(&self, folder: &Path, role: &str) -> String {
         let link = self.login(folder, &["--role", role]).await.exited(0).out;
         let (_, token) = link.trim().split_once('#').expect("a secret");
         let answer = self.redeem(&self.browser(), token).await;

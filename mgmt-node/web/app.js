@@ -176,7 +176,7 @@ function drawNodes(view) {
     n.policy_generation ? `${n.policy_generation}${n.policy_state && n.policy_state !== "active" ? " " + n.policy_state : ""}` : "–",
     String(n.workers),
     n.san.length ? h("code", {}, n.san.join(" ")) : "–",
-    h("a", { href: n.admin + "/metrics", rel: "noreferrer" }, n.admin.replace(/^http:\/\//, "")),
+    h("a", { href: n.admin + "/metrics", rel: "noreferrer" }, n.admin.replace(/^https?:\/\//, "")),
     n.started_unix_ms ? span(view.now_unix_ms - n.started_unix_ms) : "–",
   ]);
   put("nodes", rows.length

@@ -27,6 +27,8 @@ pub struct ProxyEntry {
     pub address: String,
     /// Address by which processes may connect to it over verbs directly.
     pub direct: Option<SocketAddr>,
+    /// It is to get no new connections.
+    pub draining: bool,
 }
 
 /// The directory as published to processes.
@@ -71,8 +73,16 @@ impl Choice {
             let path = san.channel_shm.clone().filter(|p| shared && !p.is_empty() && p.len() <= PATH_LEN_MAX);
             if let Some(path) = path {
                 let (provider, address) = (ProviderKind::Shm.as_str(), path.clone());
-                let node = record.id;
-                choice.near.push(ProxyEntry { node, worker, path, provider, address, direct: None });
+                let (node, draining) = (record.id, record.draining);
+                choice.near.push(ProxyEntry {
+                    node,
+                    worker,
+                    path,
+                    provider,
+                    address,
+                    direct: None,
+                    draining,
+                });
             } else if let Some((kind, address)) = carried.iter().find_map(|kind| carries(*kind, san)) {
                 choice.far.push(Target { node: record.id, worker, provider: kind.as_str(), address });
             }
@@ -178,6 +188,7 @@ mod tests {
             let admin = "http://127.0.0.1:1".to_owned();
             let mut record = NodeRecord::new(id.parse().unwrap(), Role::ProxyNode, admin);
             record.leaving = leaving;
+            record.draining = id == "pn-2";
             let channel_shm = Some(format!("/run/{id}.ch"));
             record.san.push(SanAddress { channel_shm, ..SanAddress::default() });
             membership.nodes.insert(record.id, Member { record, state });
@@ -188,7 +199,7 @@ mod tests {
             "http://127.0.0.1:1".to_owned(),
         );
         let choice = Choice::of(&membership, &host.host, SanProvider::Auto, &[]);
-        let paths: Vec<_> = choice.near.into_iter().map(|p| p.path).collect();
-        assert_eq!(paths, ["/run/pn-1.ch", "/run/pn-2.ch"]);
+        let paths: Vec<_> = choice.near.iter().map(|p| (p.path.as_str(), p.draining)).collect();
+        assert_eq!(paths, [("/run/pn-1.ch", false), ("/run/pn-2.ch", true)]);
     }
 }

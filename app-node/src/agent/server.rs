@@ -33,7 +33,7 @@ use super::receive::{Received, readable, receive, receive_first};
 use crate::custody::{Charge, Custodian};
 
 /// Lifetime of a token.
-const TOKEN_LIFETIME_S: u64 = 3600;
+const TOKEN_LIFETIME_S: u64 = 1800;
 /// How long a process may take to send ATTACH.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest number of connections that have not attached: of one user, and of all.
@@ -394,9 +394,12 @@ fn welcome(
 }
 
 fn wire_proxies(directory: &Directory) -> Vec<Proxy<'_>> {
-    let proxy = |p: &'_ super::ProxyEntry| (p.node, p.worker, p.direct);
-    let with_path = directory.proxies.iter().map(|p| (proxy(p), p.path.as_bytes()));
-    with_path.map(|((node, worker, direct), path)| Proxy { node, worker, path, direct }).collect()
+    let mut proxies = Vec::with_capacity(directory.proxies.len());
+    for super::ProxyEntry { node, worker, path, direct, draining, .. } in &directory.proxies {
+        let (path, direct) = (path.as_bytes(), *direct);
+        proxies.push(Proxy { node: *node, worker: *worker, path, direct, draining: *draining });
+    }
+    proxies
 }
 
 fn send_directory(socket: &UnixStream, program: &ProgramName, directory: &Directory) -> bool {

@@ -125,6 +125,7 @@ struct ProxyEntry {
     path: Vec<u8>,
     /// Its address for a process that uses its own verbs.
     direct: Option<core::net::SocketAddr>,
+    draining: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -329,6 +330,7 @@ impl Session {
             worker: p.worker,
             path: p.path.to_owned(),
             direct: p.direct,
+            draining: p.draining,
         };
         self.proxies = proxies.iter().map(entry).collect();
         self.proxies_changed = true;
@@ -392,7 +394,7 @@ impl Session {
         let target = |proxy: &ProxyEntry| {
             let path = || ViAddress::Path(OsString::from_vec(proxy.path.clone()).into());
             let address = proxy.direct.filter(|_| self.direct).map_or_else(path, ViAddress::Ip);
-            ProxyTarget { node: proxy.node, worker: proxy.worker, address }
+            ProxyTarget { node: proxy.node, worker: proxy.worker, address, draining: proxy.draining }
         };
         self.proxies.iter().map(target).collect()
     }

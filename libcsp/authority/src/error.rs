@@ -15,6 +15,9 @@ pub enum PkiError {
     /// The folder has an authority already.
     #[error("{dir} is the CA folder of cluster {cluster} already", dir = .dir.display())]
     Exists { dir: PathBuf, cluster: String },
+    /// The folder has other things in it.
+    #[error("{dir} has files and is no CA folder; name one that does not exist yet", dir = .dir.display())]
+    Foreign { dir: PathBuf },
     /// Another process writes to the folder.
     #[error("{dir} is in use by {holder}; only one command at a time may change it, try again when that one has ended", dir = .dir.display())]
     Busy { dir: PathBuf, holder: String },

@@ -29,11 +29,17 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder, mode 0700, if it does not exist, and locks it.
+    /// Makes the folder, mode 0700, and locks it. One that exists must be empty, or be an authority's.
     pub(crate) fn make(root: &Path) -> Result<Self, PkiError> {
         let cannot = |source| PkiError::Write { path: root.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(cannot)?;
-        fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(cannot)?;
+        if !root.join(LOCK).exists() && !root.join(REGISTRY).exists() {
+            // Somebody else's folder would be closed to them.
+            if fs::read_dir(root).map_err(cannot)?.next().is_some() {
+                return Err(PkiError::Foreign { dir: root.to_owned() });
+            }
+            fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(cannot)?;
+        }
         let parent = root.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent).and_then(|dir| dir.sync_all()).map_err(cannot)?;
         Folder::lock(root)

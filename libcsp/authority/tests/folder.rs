@@ -88,6 +88,20 @@ fn keys_are_for_their_owner_alone() {
 }
 
 #[test]
+fn a_folder_with_other_things_in_it_is_left_alone() {
+    let scratch = Scratch::new();
+    let create = || Authority::create(&scratch.0, id("demo"), AUTHORITY_LIFETIME_DEFAULT, start());
+    std::fs::create_dir_all(scratch.0.join("photos")).unwrap();
+    let before = std::fs::metadata(&scratch.0).unwrap().permissions();
+    let error = create().unwrap_err();
+    assert!(matches!(error, PkiError::Foreign { .. }), "{error}");
+    assert_eq!(std::fs::metadata(&scratch.0).unwrap().permissions(), before);
+    std::fs::remove_dir(scratch.0.join("photos")).unwrap();
+    create().unwrap();
+    assert_eq!(std::fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
 fn a_revocation_reaches_every_folder_and_a_new_certificate_follows_it() {
     let scratch = Scratch::new();
     let mut authority = scratch.create();

@@ -3,24 +3,15 @@
 use std::time::Duration;
 
 use csp_identity::Credentials;
-use etcd_client::{Channel, Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
-use tokio::sync::mpsc;
-use tonic::transport::channel::Change;
-use tonic::transport::{ClientTlsConfig, Endpoint, Identity, Uri};
+use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
 
 use crate::config::EtcdSection;
+use crate::endpoints;
 use crate::error::ControlError;
 use crate::policy_store::packed::Header;
 
 /// How long one request to etcd may take.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long connecting to one endpoint may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval of HTTP/2 pings; etcd refuses clients that ping more often than every 5 s.
-const PING_INTERVAL: Duration = Duration::from_secs(6);
-/// A connection whose ping is not answered for this long is broken.
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// Where etcd is, and who asks.
 #[derive(Clone, Debug)]
 pub struct EtcdAccess {
@@ -52,20 +43,12 @@ impl std::fmt::Debug for EtcdClient {
 impl EtcdClient {
     /// A client of the configured endpoints. Does not wait for a connection; fails on malformed endpoints only.
     ///
-    /// With credentials, connections made after a change of them use the new ones. Must run inside tokio.
+    /// With credentials, connections made after a change of them use the new ones. Of several endpoints, those that do
+    /// not serve are left out. Must run inside tokio.
     pub async fn connect(etcd: &EtcdAccess) -> Result<EtcdClient, ControlError> {
-        let endpoints = &etcd.section.endpoints;
-        if endpoints.is_empty() {
-            return Err(ControlError::Etcd("no endpoint is configured".to_owned()));
-        }
-        let (channel, sender) = tonic::transport::Channel::balance_channel(endpoints.len() + 1);
-        insert_endpoints(etcd, &sender).await?;
-        if let Some(credentials) = &etcd.credentials {
-            tokio::spawn(follow_credentials(etcd.clone(), credentials.clone(), sender));
-        }
         let options = ConnectOptions::new().with_require_leader(true);
-        let inner = Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(etcd_error)?;
-        Ok(EtcdClient { inner })
+        let inner = Client::from_channel(endpoints::open(etcd).await?, Some(options)).await;
+        Ok(EtcdClient { inner: inner.map_err(etcd_error)? })
     }
 
     /// The library's client, for what this one does not wrap. Its requests have no deadline of their own.
@@ -109,55 +92,6 @@ impl EtcdClient {
     }
 }
 
-/// Gives the channel all endpoints, in place of those of before.
-async fn insert_endpoints(
-    etcd: &EtcdAccess,
-    sender: &mpsc::Sender<Change<Uri, Endpoint>>,
-) -> Result<(), ControlError> {
-    for url in &etcd.section.endpoints {
-        let endpoint = endpoint(url, etcd.credentials.as_ref())
-            .map_err(|error| ControlError::Etcd(format!("{url}: {error}")))?;
-        // Nobody receives it when the client is gone.
-        let _ = sender.send(Change::Insert(endpoint.uri().clone(), endpoint)).await;
-    }
-    Ok(())
-}
-
-fn endpoint(url: &str, credentials: Option<&Credentials>) -> Result<Endpoint, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(url.to_owned())?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .keep_alive_while_idle(true);
-    match credentials {
-        Some(credentials) if url.starts_with("https://") => {
-            let (certificate, key) = credentials.pem();
-            let tls = ClientTlsConfig::new().identity(Identity::from_pem(certificate, key));
-            endpoint.tls_config_with_verifier(tls, credentials.server_verifier())
-        }
-        _ => Ok(endpoint),
-    }
-}
-
-/// Replaces the connections when the credentials change, as long as the client lives. Requests under way go on over the old
-/// ones.
-async fn follow_credentials(
-    etcd: EtcdAccess,
-    credentials: Credentials,
-    sender: mpsc::Sender<Change<Uri, Endpoint>>,
-) {
-    let mut changes = credentials.changes();
-    loop {
-        tokio::select! {
-            () = sender.closed() => return,
-            changed = changes.changed() => if changed.is_err() { return },
-        }
-        if let Err(error) = insert_endpoints(&etcd, &sender).await {
-            tracing::warn!(%error, "the new identity is not used for etcd");
-        }
-    }
-}
-
 /// Why a packed generation was not read.
 pub(crate) enum ChunksError {
     /// etcd did not answer.
@@ -179,7 +113,7 @@ pub(crate) async fn within<T>(
 /// The error in one line for people.
 pub(crate) fn etcd_error(error: etcd_client::Error) -> ControlError {
     ControlError::Etcd(match error {
-        etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
+        etcd_client::Error::GRpcStatus(status) => crate::error::with_remedy(status.message()),
         other => other.to_string(),
     })
 }

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::client::{EtcdAccess, EtcdClient};
 use crate::drain::DrainFollower;
 use crate::error::ControlError;
-use crate::follow::follow;
+use crate::follow::{History, follow};
 use crate::keys;
 use crate::membership::{self, Membership, MembershipFollower};
 use crate::policy::Policy;
@@ -22,6 +22,7 @@ use crate::policy_store::{self, ActivePolicy, PolicyTasks};
 use crate::predecessor::Predecessor;
 use crate::registration::{First, Registration, taken};
 use crate::registry::NodeRecord;
+use crate::state_files::StateFiles;
 use crate::status::{ControlStatus, StatusCell};
 
 /// How long taking the registration back may take.
@@ -103,12 +104,16 @@ impl ControlPlane {
         let predecessor = Predecessor::succeed(state_dir.as_ref(), &record);
         let client = EtcdClient::connect(etcd).await?;
         let (status, status_receiver) = StatusCell::new();
+        let unusable =
+            |source| ControlError::State { path: state_dir.as_ref().display().to_string(), source };
+        let files = StateFiles::open(state_dir.as_ref(), status.clone()).map_err(unusable)?;
         let (stop, stop_receiver) = watch::channel(false);
         let (first, mut first_receiver) = watch::channel(First::Pending);
         let mut tasks = JoinSet::new();
         let drain_key = keys::drain(&record.id);
         let (follower, draining) = DrainFollower::new(drain_key.clone());
-        tasks.spawn(follow(client.clone(), drain_key, follower));
+        let history = History::new(status.clone());
+        tasks.spawn(follow(client.clone(), drain_key, follower, history.clone()));
         let registration = Registration {
             client: client.clone(),
             record: record.clone(),
@@ -123,12 +128,11 @@ impl ControlPlane {
 
         let (follower, members_receiver) = MembershipFollower::new(status.clone());
         let members = follower.sender();
-        tasks.spawn(follow(client.clone(), keys::NODES, follower));
-        tasks.spawn(membership::keep(members_receiver.clone(), state_dir.as_ref().to_owned()));
+        tasks.spawn(follow(client.clone(), keys::NODES, follower, history.clone()));
+        tasks.spawn(membership::keep(members_receiver.clone(), files.clone()));
         let (policy_tasks, policy) = if options.follow_policy {
-            let state_dir = state_dir.as_ref();
-            let started =
-                policy_store::start(&client, &record, state_dir, options.check, status.clone(), &mut tasks)?;
+            let reports = (history, status.clone());
+            let started = policy_store::start(&client, &record, files, options.check, reports, &mut tasks);
             (Some(started.0), started.1)
         } else {
             status.update(|status| status.policy_synced = true);

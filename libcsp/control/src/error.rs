@@ -53,6 +53,21 @@ pub enum ControlError {
     Config(#[from] ConfigError),
 }
 
+/// The words of etcd that a database is full (its alarm NOSPACE).
+const FULL: &str = "database space exceeded";
+
+/// Extends etcd's message by what an operator has to do, where that does not follow from it.
+pub(crate) fn with_remedy(message: &str) -> String {
+    if !message.contains(FULL) {
+        return message.to_owned();
+    }
+    format!(
+        "{message}: etcd's database is full, so it refuses every change; nodes go on with the policy they have. \
+         Run `etcdctl compact REVISION`, `etcdctl defrag` and `etcdctl alarm disarm`, or raise etcd's \
+         --quota-backend-bytes"
+    )
+}
+
 impl ControlError {
     /// The exit code a daemon ends with for this error.
     pub fn exit_code(&self) -> u8 {

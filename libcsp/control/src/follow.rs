@@ -1,12 +1,19 @@
 //! Following a key prefix of etcd for ever: get it at revision R, watch from R+1, get again when the watch is lost.
+//!
+//! The read is linearizable and complete, so a follower needs no history: a compacted revision, a change of the member
+//! that answers and an etcd that was restored or begun anew all end in another read. The last two are noticed by the
+//! cluster's id and the revision, and reported.
 
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{EventType, GetOptions, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
 use tokio::time::MissedTickBehavior;
 
 use crate::client::{Backoff, EtcdClient, within};
 use crate::error::ControlError;
+use crate::status::StatusCell;
 
 /// How often a follower's [`Follower::tick`] runs.
 const TICK: Duration = Duration::from_secs(1);
@@ -32,17 +39,109 @@ pub(crate) trait Follower {
     fn tick(&mut self) {}
 }
 
+/// A point of etcd's history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Point {
+    /// etcd's id of the cluster; 0 before the first contact.
+    cluster: u64,
+    revision: i64,
+}
+
+impl Point {
+    fn of(header: Option<&ResponseHeader>) -> Result<Point, ControlError> {
+        let missing = || ControlError::Etcd("an answer without a header".to_owned());
+        let header = header.ok_or_else(missing)?;
+        Ok(Point { cluster: header.cluster_id(), revision: header.revision() })
+    }
+
+    /// Whether a linearizable read at `now` shows that this point is not in etcd's history.
+    fn is_lost_at(&self, now: &Point) -> bool {
+        self.cluster != 0 && (self.cluster != now.cluster || now.revision < self.revision)
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "revision {} of cluster {:x}", self.revision, self.cluster)
+    }
+}
+
+/// The latest point of etcd's history that any follower of this node has seen.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    latest: Arc<Mutex<(Point, Epoch)>>,
+    status: StatusCell,
+}
+
+/// How often history was lost before a watch was opened: what such a watch still reports counts no more afterwards.
+type Epoch = u64;
+
+impl History {
+    /// Nothing seen; losses are counted in `status`.
+    pub(crate) fn new(status: StatusCell) -> History {
+        History { latest: Arc::default(), status }
+    }
+
+    /// The latest point, to compare with a read that begins now.
+    fn latest(&self) -> (Point, Epoch) {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Point, Epoch)> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a linearizable read that began when `before` was the latest point, and reports if it shows that history
+    /// was lost. Returns the epoch of the read.
+    fn read(&self, now: Point, before: (Point, Epoch)) -> Epoch {
+        let mut latest = self.lock();
+        let (point, epoch) = &mut *latest;
+        if *epoch != before.1 {
+            // Another follower has noticed a loss meanwhile: it is not known on which side of it this read was.
+            return before.1;
+        }
+        if before.0.is_lost_at(&now) {
+            let old = before.0;
+            tracing::error!(
+                "etcd answers with {now} after {old}: it was restored from a backup, begun anew or replaced by \
+                 another one; all is read again"
+            );
+            *epoch += 1;
+            *point = now;
+            self.status.update(|status| status.history_losses += 1);
+        } else if now.revision > point.revision {
+            *point = now;
+        }
+        *epoch
+    }
+
+    /// Records that a watch has come to `revision`.
+    fn watched(&self, revision: i64, of: Epoch) {
+        let mut latest = self.lock();
+        let (point, epoch) = &mut *latest;
+        if *epoch == of {
+            point.revision = point.revision.max(revision);
+        }
+    }
+}
+
 /// Follows `prefix` until the task is aborted.
-pub(crate) async fn follow(client: EtcdClient, prefix: impl Into<String>, mut follower: impl Follower) {
+pub(crate) async fn follow(
+    client: EtcdClient,
+    prefix: impl Into<String>,
+    mut follower: impl Follower,
+    history: History,
+) {
     let prefix = prefix.into();
     let mut backoff = Backoff::default();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let error = match resync(&client, &prefix, &mut follower).await {
-            Ok(mut stream) => {
+        let error = match resync(&client, &prefix, &mut follower, &history).await {
+            Ok((mut stream, epoch)) => {
                 backoff.reset();
-                watch_until_lost(&mut stream, &mut follower, &mut ticks).await
+                let seen = |revision| history.watched(revision, epoch);
+                watch_until_lost(&mut stream, &mut follower, &mut ticks, seen).await
             }
             Err(error) => error,
         };
@@ -65,28 +164,63 @@ async fn resync(
     client: &EtcdClient,
     prefix: &str,
     follower: &mut impl Follower,
-) -> Result<WatchStream, ControlError> {
+    history: &History,
+) -> Result<(WatchStream, Epoch), ControlError> {
+    let before = history.latest();
     let mut response = client.get(prefix, Some(GetOptions::new().with_prefix())).await?;
-    let revision = response.header().map_or(0, |header| header.revision());
-    let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
-    let stream = within(client.inner.watch_client().watch(prefix, Some(options))).await?;
+    let now = Point::of(response.header())?;
+    let options = WatchOptions::new().with_prefix().with_start_revision(now.revision + 1);
+    let mut stream = within(client.inner.watch_client().watch(prefix, Some(options))).await?;
+    check_created(client, &mut stream, now).await?;
+    let epoch = history.read(now, before);
     let entries = response.take_kvs().into_iter().map(etcd_client::KeyValue::into_key_value);
     let entries = entries.filter_map(|(key, value)| Some((String::from_utf8(key).ok()?, value))).collect();
-    follower.reset(revision, entries);
-    Ok(stream)
+    follower.reset(now.revision, entries);
+    Ok((stream, epoch))
 }
 
-/// Passes changes on until the watch breaks; returns the reason.
+/// Checks that the watch continues the read at `read`. Another member of etcd may serve it, which may belong to another
+/// cluster or have been replaced since: a watch from a revision that etcd has not reached waits silently.
+async fn check_created(
+    client: &EtcdClient,
+    stream: &mut WatchStream,
+    read: Point,
+) -> Result<(), ControlError> {
+    let response = within(stream.message()).await?;
+    let response = response.ok_or_else(|| ControlError::Etcd("etcd closed the watch".to_owned()))?;
+    if response.canceled() {
+        return Err(canceled(&response));
+    }
+    let mut watched = Point::of(response.header())?;
+    if watched.cluster == read.cluster && watched.revision < read.revision {
+        // The member may only lag behind: a linearizable read does not.
+        watched = Point::of(client.get(crate::keys::ACTIVE, None).await?.header())?;
+    }
+    if read.is_lost_at(&watched) {
+        return Err(ControlError::Etcd(format!(
+            "the read found {read}, the watch {watched}: etcd was replaced meanwhile, or the endpoints belong to \
+             different clusters of etcd"
+        )));
+    }
+    Ok(())
+}
+
+/// Passes changes on until the watch breaks; returns the reason. `seen` gets the revision of each answer.
 pub(crate) async fn watch_until_lost(
     stream: &mut WatchStream,
     follower: &mut impl Follower,
     ticks: &mut tokio::time::Interval,
+    mut seen: impl FnMut(i64),
 ) -> ControlError {
     loop {
         tokio::select! {
             message = stream.message() => match message {
                 Ok(Some(response)) if response.canceled() => return canceled(&response),
-                Ok(Some(response)) => pass_on(&response, follower),
+                Ok(Some(response)) => {
+                    if let Err(error) = pass_on(&response, follower, &mut seen) {
+                        return error;
+                    }
+                }
                 Ok(None) => return ControlError::Etcd("etcd closed the watch".to_owned()),
                 Err(error) => return crate::client::etcd_error(error),
             },
@@ -104,8 +238,12 @@ fn canceled(response: &WatchResponse) -> ControlError {
     })
 }
 
-fn pass_on(response: &WatchResponse, follower: &mut impl Follower) {
-    let Some(revision) = response.header().map(|header| header.revision()) else { return };
+fn pass_on(
+    response: &WatchResponse,
+    follower: &mut impl Follower,
+    seen: &mut impl FnMut(i64),
+) -> Result<(), ControlError> {
+    let revision = Point::of(response.header())?.revision;
     let changes = response.events().iter().filter_map(|event| {
         let pair = event.kv()?;
         let key = pair.key_str().ok()?.to_owned();
@@ -115,7 +253,42 @@ fn pass_on(response: &WatchResponse, follower: &mut impl Follower) {
         })
     });
     let changes: Vec<KeyChange> = changes.collect();
+    seen(revision);
     if !changes.is_empty() {
         follower.change(revision, changes);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_history_is_counted_once() {
+        let (status, receiver) = StatusCell::new();
+        let history = History::new(status);
+        let at = |cluster, revision| Point { cluster, revision };
+        let losses = || receiver.borrow().history_losses;
+        let read = |now| history.read(now, history.latest());
+        let old = read(at(1, 100));
+        history.watched(120, old);
+        let slow = history.latest();
+        history.watched(125, old);
+        history.read(at(1, 122), slow);
+        assert_eq!(losses(), 0, "a read that began before the watch came further");
+        let slow = history.latest();
+        read(at(1, 110));
+        assert_eq!(losses(), 1, "a linearizable read before what a watch has reported");
+        // What began before is of no account.
+        history.watched(130, old);
+        history.watched(130, history.read(at(1, 109), slow));
+        let now = read(at(1, 111));
+        assert_eq!(losses(), 1);
+        history.watched(140, now);
+        read(at(2, 200));
+        assert_eq!(losses(), 2, "another cluster, whatever its revision");
+        read(at(2, 200));
+        assert_eq!(losses(), 2);
     }
 }

@@ -12,6 +12,7 @@ pub mod config;
 mod daemon;
 pub mod drain;
 mod durable;
+mod endpoints;
 mod error;
 mod etcd_process;
 mod follow;
@@ -25,6 +26,7 @@ mod positions;
 mod predecessor;
 mod registration;
 mod registry;
+mod state_files;
 mod status;
 pub mod users;
 

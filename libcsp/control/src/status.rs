@@ -18,6 +18,12 @@ pub struct ControlStatus {
     pub sync_problem: String,
     /// Since when one of them does not; `None` while both do.
     pub stale_since: Option<Instant>,
+    /// How often etcd turned out to be restored, begun anew or replaced by another one, since the daemon started.
+    pub history_losses: u64,
+    /// Why the policy in use is not the one that etcd holds, for people; empty when it is, or while etcd is away.
+    pub policy_problem: String,
+    /// Why files of the state directory are not up to date, for people; empty when they are.
+    pub state_problem: String,
     /// The generation that was checked and acknowledged last; 0 for none.
     pub staged_generation: u64,
     /// The generation in force at this node; 0 for none.

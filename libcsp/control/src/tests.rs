@@ -1,15 +1,23 @@
 //! Tests against a real etcd on loopback. Without the program they say so and pass.
 
+mod cluster;
+mod disk;
 mod faults;
+mod history;
 mod identities;
 mod identity;
+mod network;
 mod policy;
+mod quota;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use csp_support::etcd::ETCD;
+use csp_support::{EtcdCluster, free_address};
 use csp_types::{NodeId, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -20,11 +28,10 @@ use crate::daemon::{ControlOptions, ControlPlane};
 use crate::error::ControlError;
 use crate::etcd_process::{EtcdProcess, EtcdProcessOptions};
 use crate::registry::NodeRecord;
+use crate::{ActivePolicy, ControlStatus, EtcdClient, Membership, Policy, PolicyManager};
 
 /// Longest wait for anything in these tests: generous, as machines that run tests are slow.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-const ETCD: &str = "/usr/bin/etcd";
 
 /// A private etcd with a directory of its own for it and for nodes.
 struct TestEtcd {
@@ -103,25 +110,88 @@ impl Drop for TestEtcd {
     }
 }
 
+/// The configuration of a node that uses this cluster of etcd.
+fn section_of(etcd: &EtcdCluster) -> EtcdAccess {
+    EtcdAccess { section: crate::EtcdSection { endpoints: etcd.endpoints() }, credentials: None }
+}
+
+/// Starts the control plane of node `id` on a cluster of etcd, with a state directory beside etcd's.
+async fn node_on(etcd: &EtcdCluster, id: &str, role: Role) -> ControlPlane {
+    let options = ControlOptions { start_wait: PATIENCE, ..ControlOptions::default() };
+    let state = etcd.directory().join(id);
+    ControlPlane::start(record(id, role), &section_of(etcd), state, options).await.unwrap()
+}
+
+async fn manager_on(etcd: &EtcdCluster) -> PolicyManager {
+    PolicyManager::new(EtcdClient::connect(&section_of(etcd)).await.unwrap())
+}
+
+fn web(port: u16) -> Policy {
+    let text = format!(
+        "apiVersion: csp/v1\nservices:\n  - {{name: web, vip: 10.76.0.100, port: {port}, pool: [{{node: an-1, port: 80}}]}}\n"
+    );
+    Policy::parse_yaml(&text, "test.yaml").unwrap()
+}
+
+/// A daemon that applies whatever comes unless it serves `broken_port`.
+struct FakeDaemon {
+    plane: Arc<ControlPlane>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl FakeDaemon {
+    fn run(plane: ControlPlane, broken_port: Option<u16>) -> FakeDaemon {
+        let plane = Arc::new(plane);
+        let applier = Arc::clone(&plane);
+        let task = tokio::spawn(async move {
+            let mut policies = applier.policy.clone();
+            policies.mark_changed();
+            while policies.changed().await.is_ok() {
+                let Some(active) = policies.borrow_and_update().clone() else { continue };
+                let broken = active.policy.services.iter().any(|service| Some(service.port) == broken_port);
+                let result = if broken { Err("cannot apply this port".to_owned()) } else { Ok(()) };
+                applier.ack_applied(active.generation, result).await;
+            }
+        });
+        FakeDaemon { plane, task }
+    }
+
+    async fn has(&self, generation: u64) -> ActivePolicy {
+        let mut status = self.plane.status.clone();
+        until("the generation is applied", &mut status, |status| status.active_generation == generation)
+            .await;
+        self.plane.policy.borrow().clone().unwrap()
+    }
+
+    async fn status(&self, what: &str, condition: impl FnMut(&ControlStatus) -> bool) -> ControlStatus {
+        until(what, &mut self.plane.status.clone(), condition).await
+    }
+
+    async fn members(&self, what: &str, condition: impl FnMut(&Membership) -> bool) -> Membership {
+        until(what, &mut self.plane.membership.clone(), condition).await
+    }
+}
+
+impl Drop for FakeDaemon {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Forgets all of etcd's history but the present; returns its revision.
+async fn compact(client: &EtcdClient) -> i64 {
+    let revision = client.get("x", None).await.unwrap().header().unwrap().revision();
+    let options = etcd_client::CompactionOptions::new().with_physical();
+    client.inner.kv_client().compact(revision, Some(options)).await.unwrap();
+    revision
+}
+
 fn record(id: &str, role: Role) -> NodeRecord {
     NodeRecord::new(node_id(id), role, "http://127.0.0.1:9102".to_owned())
 }
 
 fn node_id(id: &str) -> NodeId {
     id.parse().unwrap()
-}
-
-/// A loopback address whose port is free: none that the system gives to outgoing connections, as one of those could
-/// take it before etcd does.
-fn free_address() -> SocketAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let offset = std::process::id().wrapping_mul(17).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 20_000 + (offset % 10_000) as u16));
-        if std::net::TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
 }
 
 /// Waits until the watched value fulfils `condition`; a copy of it.

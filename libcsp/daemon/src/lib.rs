@@ -14,6 +14,7 @@
 #![allow(clippy::disallowed_types, reason = "the shell owns clocks, sockets and threads")]
 
 pub mod clock;
+mod control_status;
 mod error;
 pub mod identity;
 pub mod program;
@@ -22,6 +23,7 @@ mod service_manager;
 mod shell;
 mod thread;
 
+pub use control_status::{control_metrics, set_state};
 pub use error::DaemonError;
 pub use service_manager::ServiceManager;
 pub use shell::{Event, Shell, ShellOptions, StopSignals, init_logging};

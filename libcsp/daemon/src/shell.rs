@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::Router;
 use csp_control::{
-    ActivePolicy, AdminSection, ControlError, ControlOptions, ControlPlane, ControlStatus, EtcdAccess,
-    EtcdSection, LogFormat, LogSection, Membership, NodeRecord, NodeSection,
+    ActivePolicy, AdminSection, ControlError, ControlOptions, ControlPlane, EtcdAccess, EtcdSection,
+    LogFormat, LogSection, Membership, NodeRecord, NodeSection,
 };
 use csp_identity::Credentials;
 use csp_telemetry::{
@@ -14,6 +14,7 @@ use csp_telemetry::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::control_status::{control_metrics, policy_metrics, set_readiness};
 use crate::thread::Progress;
 use crate::{DaemonError, ServiceManager, clock, identity};
 
@@ -84,7 +85,7 @@ pub enum Event {
 /// The part of the control thread that all daemons share.
 #[derive(Debug)]
 pub struct Shell {
-    /// For `/readyz`. The shell sets `control` and `policy`, the daemon the other conditions.
+    /// For `/readyz`. The shell sets `control`, `policy` and `state`, the daemon the other conditions.
     pub readiness: Readiness,
     credentials: Option<Credentials>,
     control: ControlPlane,
@@ -127,7 +128,11 @@ impl Shell {
             _ = signals.recv() => return Ok(None),
         };
         let status = control.status.clone();
-        metrics.register(move |out: &mut MetricWriter| policy_metrics(out, &status.borrow()));
+        metrics.register(move |out: &mut MetricWriter| {
+            let status = status.borrow();
+            control_metrics(out, &status);
+            policy_metrics(out, &status);
+        });
         tracing::info!(node = %id, admin = %admin.address(), "the {} serves", role.as_str());
         let (mut policy, mut membership) = (control.policy.clone(), control.membership.clone());
         policy.mark_changed();
@@ -192,26 +197,4 @@ async fn changed<T: Clone>(receiver: &mut watch::Receiver<T>) -> T {
         Ok(()) => receiver.borrow_and_update().clone(),
         Err(_) => std::future::pending().await,
     }
-}
-
-fn set_readiness(readiness: &Readiness, status: &ControlStatus) {
-    let (state, reason) = match (status.registered, status.synced()) {
-        (true, true) => (ConditionState::Ok, ""),
-        (false, _) => (ConditionState::Degraded, status.registration_problem.as_str()),
-        (true, false) => (ConditionState::Degraded, status.sync_problem.as_str()),
-    };
-    readiness.set("control", state, reason);
-    match status.active_generation {
-        0 => readiness.set("policy", ConditionState::Degraded, "no policy yet"),
-        _ => readiness.set("policy", ConditionState::Ok, ""),
-    }
-}
-
-fn policy_metrics(out: &mut MetricWriter, status: &ControlStatus) {
-    let stale = status.stale_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
-    let help = "How long membership or policy have not followed etcd; 0 while both do";
-    out.gauge("csp_control_stale_seconds", help, &[], stale);
-    let help = "Policy generation by state";
-    out.gauge("csp_policy_generation", help, &[("state", "staged")], status.staged_generation as f64);
-    out.gauge("csp_policy_generation", help, &[("state", "active")], status.active_generation as f64);
 }

@@ -18,8 +18,9 @@ use crate::identity::ProcessId;
 
 /// Longest token in bytes.
 pub const TOKEN_LEN_MAX: usize = 576;
-/// Largest difference between the clocks of two nodes that the start of a token's validity tolerates, in seconds.
-pub const CLOCK_SKEW_S: u64 = 30;
+/// Largest difference between the clocks of two hosts that both ends of a token's validity tolerate, in seconds: an hour,
+/// which is how far a clock is off that took local time for UTC across a change to summer time, and five minutes.
+pub const CLOCK_SKEW_S: u64 = 3_900;
 
 const VERSION: u8 = 2;
 const FLAG_UID: u8 = 1;
@@ -103,7 +104,7 @@ pub struct TokenClaims {
     pub grant: Grant,
     /// Start of validity, in seconds of Unix time.
     pub not_before: u64,
-    /// End of validity (this second excluded), in seconds of Unix time.
+    /// End of validity (this second excluded), in seconds of Unix time; [`verify`] adds [`CLOCK_SKEW_S`].
     pub expires: u64,
     /// A random number, unique to the token, by which replay is detected.
     pub nonce: u64,
@@ -186,7 +187,7 @@ pub fn issue(key: &ClusterKey, claims: &TokenClaims) -> Token {
 }
 
 /// Checks the signature (in constant time) and the validity of a token received from a peer. No field is read before
-/// the signature is verified.
+/// the signature is verified. `now_unix_s` and the times in the token may differ by [`CLOCK_SKEW_S`].
 pub fn verify(key: &ClusterKey, token: &[u8], now_unix_s: u64) -> Result<TokenClaims, TokenError> {
     if token.len() > TOKEN_LEN_MAX {
         return Err(TokenError::Malformed);
@@ -196,7 +197,7 @@ pub fn verify(key: &ClusterKey, token: &[u8], now_unix_s: u64) -> Result<TokenCl
     mac.update(signed);
     mac.verify_slice(tag).map_err(|_| TokenError::Signature)?;
     let claims = parse(signed).ok_or(TokenError::Malformed)?;
-    if now_unix_s >= claims.expires {
+    if now_unix_s >= claims.expires.saturating_add(CLOCK_SKEW_S) {
         return Err(TokenError::Expired);
     }
     if now_unix_s.saturating_add(CLOCK_SKEW_S) < claims.not_before {
@@ -252,8 +253,8 @@ mod tests {
             process: ProcessId::parse(b"nginx.17").unwrap(),
             uid: Some(33),
             grant: Grant::all().holding([Held { port: 80, uid: 0 }]),
-            not_before: 1_000,
-            expires: 4_600,
+            not_before: 10_000,
+            expires: 13_600,
             nonce: 0x0123_4567_89ab_cdef,
         }
     }
@@ -261,11 +262,13 @@ mod tests {
     #[test]
     fn a_token_yields_its_claims_during_its_validity_only() {
         let token = issue(&key(1), &claims());
-        assert_eq!(verify(&key(1), token.as_bytes(), 4_599), Ok(claims()));
-        assert_eq!(verify(&key(1), token.as_bytes(), 1_000 - CLOCK_SKEW_S), Ok(claims()));
-        assert_eq!(verify(&key(1), token.as_bytes(), 4_600), Err(TokenError::Expired));
-        assert_eq!(verify(&key(1), token.as_bytes(), 999 - CLOCK_SKEW_S), Err(TokenError::NotYetValid));
-        assert_eq!(verify(&key(2), token.as_bytes(), 2_000), Err(TokenError::Signature));
+        let (begins, ends) = (claims().not_before, claims().expires);
+        assert_eq!(verify(&key(1), token.as_bytes(), ends - 1 + CLOCK_SKEW_S), Ok(claims()));
+        assert_eq!(verify(&key(1), token.as_bytes(), begins - CLOCK_SKEW_S), Ok(claims()));
+        assert_eq!(verify(&key(1), token.as_bytes(), ends + CLOCK_SKEW_S), Err(TokenError::Expired));
+        let early = begins - 1 - CLOCK_SKEW_S;
+        assert_eq!(verify(&key(1), token.as_bytes(), early), Err(TokenError::NotYetValid));
+        assert_eq!(verify(&key(2), token.as_bytes(), begins), Err(TokenError::Signature));
     }
 
     #[test]
@@ -278,7 +281,7 @@ mod tests {
             ..claims()
         };
         let token = issue(&key(1), &claims);
-        assert_eq!(verify(&key(1), token.as_bytes(), 2_000), Ok(claims));
+        assert_eq!(verify(&key(1), token.as_bytes(), 10_000), Ok(claims));
     }
 
     #[test]
@@ -288,13 +291,13 @@ mod tests {
         for bit in 0..good.len() * 8 {
             let mut bad = good.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(verify(&key(1), &bad, 2_000), Err(TokenError::Signature), "bit {bit}");
+            assert_eq!(verify(&key(1), &bad, 10_000), Err(TokenError::Signature), "bit {bit}");
         }
         for len in 0..good.len() {
-            assert!(verify(&key(1), &good[..len], 2_000).is_err(), "length {len}");
+            assert!(verify(&key(1), &good[..len], 10_000).is_err(), "length {len}");
         }
         let longer = [good, &[0]].concat();
-        assert!(verify(&key(1), &longer, 2_000).is_err());
+        assert!(verify(&key(1), &longer, 10_000).is_err());
     }
 
     #[test]

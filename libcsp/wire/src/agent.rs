@@ -120,7 +120,14 @@ pub struct Proxy<'a> {
     /// Where it accepts verbs connections from the process itself, if the operator permits processes to have queue
     /// pairs.
     pub direct: Option<SocketAddr>,
+    /// It is to get no new connections while another proxy is there.
+    pub draining: bool,
 }
+
+/// Bit of a proxy's flags: an address for direct verbs connections follows.
+const PROXY_DIRECT: u8 = 1;
+/// Bit of a proxy's flags: [`Proxy::draining`]. Programs that do not know it ignore the list, and go on with the last.
+const PROXY_DRAINING: u8 = 2;
 
 /// The list of proxies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -395,12 +402,12 @@ impl<'a> Reader<'a> {
         if path.is_empty() || path.len() > PATH_LEN_MAX || path.contains(&0) {
             return Err(WireError::Value { what: "proxy socket path", offset });
         }
-        let direct = match self.u8()? {
-            0 => None,
-            1 => Some(self.address()?),
-            _ => return Err(WireError::Value { what: "proxy address", offset: self.at - 1 }),
-        };
-        Ok(Proxy { node, worker, path, direct })
+        let flags = self.u8()?;
+        if flags & !(PROXY_DIRECT | PROXY_DRAINING) != 0 {
+            return Err(WireError::Value { what: "proxy flags", offset: self.at - 1 });
+        }
+        let direct = if flags & PROXY_DIRECT != 0 { Some(self.address()?) } else { None };
+        Ok(Proxy { node, worker, path, direct, draining: flags & PROXY_DRAINING != 0 })
     }
 
     fn proxies(&mut self) -> Result<Proxies<'a>, WireError> {

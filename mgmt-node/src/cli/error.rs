@@ -67,7 +67,7 @@ impl CliError {
                 PkiError::Request(_) => 64,
                 PkiError::Damaged { .. } | PkiError::Exposed { .. } => 65,
                 PkiError::Missing { .. } | PkiError::Read { .. } => 66,
-                PkiError::Write { .. } => 73,
+                PkiError::Write { .. } | PkiError::Foreign { .. } => 73,
                 PkiError::Busy { .. } => 75,
                 _ => 1,
             },

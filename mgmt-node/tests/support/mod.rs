@@ -97,6 +97,13 @@ impl Mgmt {
         Mgmt::spawn(id, free_address(), first.etcd, &rest).await
     }
 
+    /// A management node on a cluster of etcd that the test keeps.
+    pub async fn on(etcd: &csp_support::EtcdCluster) -> Self {
+        let endpoints = etcd.endpoints().join("\", \"");
+        let rest = format!("etcd: {{endpoints: [\"{endpoints}\"]}}\n");
+        Mgmt::spawn("mgmt-1", free_address(), etcd.addresses()[0], &rest).await
+    }
+
     async fn spawn(id: &str, api: SocketAddr, etcd: SocketAddr, rest: &str) -> Self {
         let scratch = Scratch::new();
         let config = config_text(&scratch, id, api, rest);

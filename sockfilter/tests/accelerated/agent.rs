@@ -160,6 +160,7 @@ fn an_idle_process_finds_a_returned_agent_and_learns_of_new_proxies() {
             path,
             provider: "shm",
             direct: None,
+            draining: false,
         });
     });
     second.until("the server at the second proxy", |p| p.listening(18100).1 == 1);

@@ -71,8 +71,15 @@ impl Stage {
         let proxy = Proxy::listen(&path, key.clone());
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
         let (node, path) = ("pn-1".parse().unwrap(), path.display().to_string());
-        let entry =
-            ProxyEntry { node, worker: 0, address: path.clone(), path, provider: "shm", direct: None };
+        let entry = ProxyEntry {
+            node,
+            worker: 0,
+            address: path.clone(),
+            path,
+            provider: "shm",
+            direct: None,
+            draining: false,
+        };
         let connect = vec![Destination { prefix: "10.76.0.0/24".parse().unwrap(), except: false }];
         let (sender, directory) = watch::channel(Directory {
             proxies: vec![entry],

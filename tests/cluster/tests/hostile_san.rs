@@ -175,7 +175,7 @@ fn liars(liar: &Liar<'_>) {
     liar.refused(&channel(forged), RefusalCode::BadToken, "san_bad_token");
     liar.refused(&channel(b"let me in".to_vec()), RefusalCode::BadToken, "san_bad_token");
     liar.refused(&channel(Vec::new()), RefusalCode::BadToken, "san_bad_token");
-    let old = liar.token(&liar.claims(Role::Process, 7200));
+    let old = liar.token(&liar.claims(Role::Process, 14_400));
     liar.refused(&channel(old), RefusalCode::ExpiredToken, "san_token_expired");
     // A valid token of a process does not authenticate a network node.
     let token = liar.token(&good);

@@ -126,6 +126,7 @@ impl World {
             node: node(&proxy_name(at)),
             worker: 0,
             address: ViAddress::Name(format!("{}.channel", proxy_name(at))),
+            draining: false,
         };
         let applications = [1u64, 2].map(|n| {
             let provider = Box::new(fabric.provider(&format!("process-{n}")));

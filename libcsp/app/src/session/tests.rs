@@ -93,7 +93,7 @@ impl Stage {
 
 fn proxy<'a>(path: &'a str, direct: Option<&str>) -> Proxy<'a> {
     let direct = direct.map(|address| address.parse().unwrap());
-    Proxy { node: "pn-1".parse().unwrap(), worker: 0, path: path.as_bytes(), direct }
+    Proxy { node: "pn-1".parse().unwrap(), worker: 0, path: path.as_bytes(), direct, draining: false }
 }
 
 #[test]

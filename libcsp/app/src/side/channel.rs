@@ -126,10 +126,12 @@ impl AppSide {
     /// are used.
     pub fn set_proxies(&mut self, targets: &[ProxyTarget]) {
         for channel in &mut self.channels {
-            channel.wanted = targets.contains(&channel.target);
+            let listed = targets.iter().find(|target| target.is_same_worker(&channel.target));
+            channel.wanted = listed.is_some();
+            channel.target.draining = listed.is_some_and(|target| target.draining);
         }
         for target in targets {
-            if self.channels.iter().any(|c| c.target == *target) {
+            if self.channels.iter().any(|c| c.target.is_same_worker(target)) {
                 continue;
             }
             let lanes = self.new_lanes();
@@ -201,15 +203,16 @@ impl AppSide {
         })
     }
 
-    /// Selects the link for a new connection, in turn among those that are up.
+    /// Selects the link for a new connection, in turn among those that are up; those of a draining proxy come last.
     pub(super) fn pick_lane(&mut self) -> Option<Lane> {
         let pool = usize::from(self.config.pool);
         let count = self.channels.len();
         // All proxies in turn, then the next link of each.
         let lane = |n: usize| Lane { channel: n % count, index: n / count % pool };
-        let chosen = (0..count * pool)
-            .map(|n| self.next_lane.wrapping_add(n))
-            .find(|&n| self.lane(lane(n)).is_some_and(|lane| lane.up))?;
+        let up = |n: &usize| self.lane(lane(*n)).is_some_and(|lane| lane.up);
+        let stays = |n: &usize| self.channels.get(n % count).is_some_and(|c| !c.target.draining);
+        let all = (0..count * pool).map(|n| self.next_lane.wrapping_add(n));
+        let chosen = all.clone().filter(up).find(stays).or_else(|| all.clone().find(up))?;
         self.next_lane = chosen.wrapping_add(1) % (count * pool);
         Some(lane(chosen))
     }

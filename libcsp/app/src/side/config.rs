@@ -64,4 +64,13 @@ pub struct ProxyTarget {
     pub worker: u8,
     /// The address at which that worker accepts channels.
     pub address: ViAddress,
+    /// No connection is opened through it while another proxy is up.
+    pub draining: bool,
+}
+
+impl ProxyTarget {
+    /// Whether both are the same worker at the same address.
+    pub(super) fn is_same_worker(&self, other: &ProxyTarget) -> bool {
+        (self.node, self.worker, &self.address) == (other.node, other.worker, &other.address)
+    }
 }

@@ -1,5 +1,6 @@
 //! Behaviour over the memory provider, against a scripted proxy.
 
+mod draining;
 mod harness;
 mod interest;
 mod page;

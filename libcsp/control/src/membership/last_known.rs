@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::{Member, Membership, NODES_MAX};
-use crate::durable;
+use crate::state_files::StateFiles;
 
 /// Name of the file in a node's state directory.
 const FILE: &str = "members.json";
@@ -17,10 +17,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Longest file that is read: 4,096 members of at most 16 KiB.
 const FILE_LEN_MAX: u64 = 64 << 20;
 
-/// Writes the members to `directory` whenever they have changed, until all senders are gone.
-pub(crate) async fn keep(mut members: watch::Receiver<Membership>, directory: PathBuf) {
+/// Writes the members to the state directory whenever they have changed, until all senders are gone.
+pub(crate) async fn keep(mut members: watch::Receiver<Membership>, files: StateFiles) {
     let mut kept = Vec::new();
-    let mut failed = false;
     while members.changed().await.is_ok() {
         let now = members.borrow_and_update().clone();
         let nodes: Vec<Member> = now.nodes.into_values().collect();
@@ -28,22 +27,9 @@ pub(crate) async fn keep(mut members: watch::Receiver<Membership>, directory: Pa
             continue;
         }
         kept.clone_from(&nodes);
-        let to = directory.clone();
-        let stored = tokio::task::spawn_blocking(move || store(&to, &nodes)).await;
-        match stored {
-            Ok(Err(error)) if !std::mem::replace(&mut failed, true) => {
-                tracing::error!(%error, "cannot keep the last-known members on disk");
-            }
-            Ok(Err(_)) => {}
-            _ => failed = false,
-        }
+        files.submit(FILE, move || serde_json::to_string(&nodes)).await;
         tokio::time::sleep(INTERVAL).await;
     }
-}
-
-fn store(directory: &Path, nodes: &[Member]) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
-    durable::replace(directory, FILE, &serde_json::to_string(nodes)?)
 }
 
 /// Puts the members on disk into the channel, unless etcd's are there.
@@ -92,7 +78,8 @@ mod tests {
         let record =
             NodeRecord::new("pn-1".parse().unwrap(), Role::ProxyNode, "http://127.0.0.1:1".to_owned());
         let member = Member { record, state: MemberState::Live };
-        store(&directory, std::slice::from_ref(&member)).unwrap();
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(FILE), serde_json::to_vec(&[&member]).unwrap()).unwrap();
 
         let (sender, receiver) = watch::channel(Membership::default());
         recall(&sender, &directory);

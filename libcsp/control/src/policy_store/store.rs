@@ -37,8 +37,10 @@ pub(super) struct Store {
     staged: Option<(u64, String)>,
     /// What the daemon is to apply.
     current: Option<ActivePolicy>,
-    /// What the daemon has applied; 0 for nothing.
-    applied: u64,
+    /// What the daemon has applied, with its hash: after a loss of etcd's history a number may come again.
+    applied: Option<(u64, String)>,
+    /// Whether etcd has answered.
+    read: bool,
     /// This node's acknowledgement.
     ack: Option<NodeAck>,
 }
@@ -52,7 +54,8 @@ impl Store {
             active_key: None,
             staged: None,
             current: None,
-            applied: 0,
+            applied: None,
+            read: false,
             ack: None,
         }
     }
@@ -69,7 +72,27 @@ impl Store {
 
     /// The newest generation that was staged, and the one that is applied.
     pub(super) fn generations(&self) -> (u64, u64) {
-        (self.staged.as_ref().map_or(0, |(generation, _)| *generation), self.applied)
+        let number = |of: &Option<(u64, String)>| of.as_ref().map_or(0, |(generation, _)| *generation);
+        (number(&self.staged), number(&self.applied))
+    }
+
+    /// Why the policy in use is not the one in force in etcd; empty if it is, or nothing is known of etcd.
+    pub(super) fn problem(&self) -> String {
+        let Some(current) = self.current.as_ref().filter(|_| self.read) else { return String::new() };
+        let kept = format!(
+            "generation {} stays in use; restore etcd's backup, or publish a policy (cspctl policy apply)",
+            current.generation
+        );
+        let Some(number) = self.active_key else {
+            return format!("etcd holds no policy in force; {kept}");
+        };
+        match self.generations.get(&number) {
+            None => format!("generation {number} is in force but not in etcd; {kept}"),
+            Some(Known::Read(Err(error))) => {
+                format!("generation {number} is in force but cannot be used: {error}; {kept}")
+            }
+            Some(_) => String::new(),
+        }
     }
 
     /// Serves on what the disk holds, unless etcd has answered.
@@ -81,6 +104,7 @@ impl Store {
 
     /// Takes the whole of what etcd holds. A missing active key takes nothing away from this node.
     pub(super) fn reset(&mut self, entries: Vec<Entry>) {
+        self.read = true;
         self.generations.clear();
         self.active_key = None;
         for entry in entries {
@@ -142,7 +166,7 @@ impl Store {
         };
         match result {
             Ok(()) => {
-                self.applied = generation;
+                self.applied = Some((generation, hash.clone()));
                 self.say_applied(generation, hash);
                 Some(record)
             }
@@ -167,15 +191,26 @@ impl Store {
     fn say_applied(&mut self, generation: u64, hash: String) {
         match &mut self.ack {
             Some(ack) if ack.generation > generation && ack.state != AckState::Active => {
-                ack.active = generation
+                ack.active = generation;
             }
             _ => self.acknowledge(generation, AckState::Active, String::new(), hash),
         }
     }
 
     fn acknowledge(&mut self, generation: u64, state: AckState, error: String, hash: String) {
-        let (active, incarnation) = (self.applied, self.incarnation);
+        let (active, incarnation) = (self.applied_in_etcd(), self.incarnation);
         self.ack = Some(NodeAck { generation, state, error, hash, active, incarnation });
+    }
+
+    /// The number of the applied generation, unless etcd holds another policy under it; 0 for none.
+    fn applied_in_etcd(&self) -> u64 {
+        let Some((number, hash)) = &self.applied else { return 0 };
+        let of_etcd = match self.generations.get(number) {
+            Some(Known::Read(Ok(record))) => Some(&record.hash),
+            Some(Known::Packed(header)) => Some(&header.hash),
+            Some(Known::Read(Err(_))) | None => None,
+        };
+        if of_etcd.is_none_or(|of_etcd| of_etcd == hash) { *number } else { 0 }
     }
 
     fn put(&mut self, (key, value): Entry) {
@@ -220,9 +255,7 @@ impl Store {
             // The pointer and its generation arrive in one transaction; a pointer to nothing changes nothing.
             None => return tracing::error!(generation = number, "the active generation is not in etcd"),
         };
-        let known =
-            self.current.as_ref().is_some_and(|known| known.generation == number && known.hash == hash);
-        let applied = known && self.applied == number;
+        let applied = self.applied.as_ref().is_some_and(|known| *known == (number, hash.clone()));
         self.current = Some(current);
         // Staged again, as after a start on the disk's policy: it is at work already.
         let only_staged = |ack: &NodeAck| ack.generation == number && ack.state == AckState::Staged;

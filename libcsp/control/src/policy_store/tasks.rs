@@ -1,6 +1,5 @@
 //! The policy store at work: follows etcd, keeps the daemon's channel and this node's acknowledgement up to date.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,11 +11,11 @@ use super::store::Store;
 use super::{ActivePolicy, NodeAck};
 use crate::client::{Backoff, ChunksError, EtcdClient};
 use crate::daemon::PolicyCheck;
-use crate::error::ControlError;
-use crate::follow::{Entry, Follower, KeyChange, follow};
+use crate::follow::{Entry, Follower, History, KeyChange, follow};
 use crate::keys;
-use crate::lkg::LastKnownGood;
+use crate::lkg;
 use crate::registry::NodeRecord;
+use crate::state_files::StateFiles;
 use crate::status::StatusCell;
 
 /// The daemon's handle on its policy tasks.
@@ -27,7 +26,7 @@ pub(crate) struct PolicyTasks {
 
 struct Shared {
     store: Mutex<Store>,
-    file: LastKnownGood,
+    files: StateFiles,
     policy: watch::Sender<Option<ActivePolicy>>,
     ack: watch::Sender<Option<NodeAck>>,
     /// The packed generations to read.
@@ -39,34 +38,37 @@ struct Shared {
 pub(crate) fn start(
     client: &EtcdClient,
     record: &NodeRecord,
-    state_dir: &Path,
+    files: StateFiles,
     check: PolicyCheck,
-    status: StatusCell,
+    (history, status): (History, StatusCell),
     tasks: &mut JoinSet<()>,
-) -> Result<(PolicyTasks, watch::Receiver<Option<ActivePolicy>>), ControlError> {
-    let file = LastKnownGood::in_directory(state_dir)
-        .map_err(|source| ControlError::State { path: state_dir.display().to_string(), source })?;
+) -> (PolicyTasks, watch::Receiver<Option<ActivePolicy>>) {
     let (policy, policy_receiver) = watch::channel(None);
     let (ack, ack_receiver) = watch::channel(None);
     let store = Mutex::new(Store::new(check, record.incarnation));
     let (wanted, wanted_receiver) = watch::channel(Vec::new());
-    let shared = Arc::new(Shared { store, file, policy, ack, wanted, status });
-    tasks.spawn(follow(client.clone(), keys::POLICY, PolicyFollower { shared: Arc::clone(&shared) }));
+    let shared = Arc::new(Shared { store, files, policy, ack, wanted, status });
+    tasks.spawn(follow(
+        client.clone(),
+        keys::POLICY,
+        PolicyFollower { shared: Arc::clone(&shared) },
+        history,
+    ));
     tasks.spawn(read_packed(client.clone(), wanted_receiver, Arc::clone(&shared)));
     tasks.spawn(acknowledge(client.clone(), keys::ack(&record.id), ack_receiver));
-    Ok((PolicyTasks { shared }, policy_receiver))
+    (PolicyTasks { shared }, policy_receiver)
 }
 
 impl PolicyTasks {
     /// Puts the policy on disk into the channel unless etcd's is there.
     pub(crate) fn use_last_known_good(&self) {
-        let Some(record) = self.shared.file.load() else { return };
+        let Some(record) = lkg::load(self.shared.files.directory()) else { return };
         let mut store = self.shared.store();
         store.use_last_known_good(record);
         self.shared.publish(&store);
     }
 
-    /// Takes the daemon's word on a generation.
+    /// Records whether the daemon applied a generation. Returns after the first attempt to keep it on disk.
     pub(crate) async fn applied(&self, generation: u64, result: Result<(), String>) {
         if let Err(reason) = &result {
             tracing::error!(generation, reason, "the policy could not be applied");
@@ -78,11 +80,7 @@ impl PolicyTasks {
             keep
         };
         let Some(record) = keep else { return };
-        let file = self.shared.file.clone();
-        let stored = tokio::task::spawn_blocking(move || file.store(&record)).await;
-        if let Ok(Err(error)) = stored {
-            tracing::error!(generation, %error, "cannot keep the last-known-good policy on disk");
-        }
+        self.shared.files.submit(lkg::FILE, move || serde_json::to_string(&record)).await;
     }
 }
 
@@ -122,6 +120,7 @@ impl Shared {
         self.status.update(|status| {
             status.staged_generation = staged;
             status.active_generation = active;
+            status.policy_problem = store.problem();
         });
     }
 }

@@ -1,78 +1,18 @@
 //! Watches that break: a cut network, compaction, an etcd that does not start.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use etcd_client::WatchOptions;
 
-use etcd_client::{CompactionOptions, WatchOptions};
-use tokio::net::{TcpListener, TcpStream};
-
+use super::network::Network;
 use super::*;
-use crate::ControlStatus;
-use crate::client::EtcdClient;
 use crate::etcd_process::EtcdProcessError;
 use crate::follow::{Entry, Follower, KeyChange, watch_until_lost};
 use crate::membership::MemberState;
-
-/// A network between a node and etcd that can be cut.
-struct Network {
-    address: SocketAddr,
-    up: Arc<AtomicBool>,
-    connections: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Network {
-    async fn to(etcd: SocketAddr) -> Network {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let up = Arc::new(AtomicBool::new(true));
-        let connections: Arc<Mutex<Vec<_>>> = Arc::default();
-        let (accept_up, accepted) = (Arc::clone(&up), Arc::clone(&connections));
-        let task = tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                if !accept_up.load(Ordering::SeqCst) {
-                    continue;
-                }
-                let relay = tokio::spawn(async move {
-                    if let Ok(mut far) = TcpStream::connect(etcd).await {
-                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-                    }
-                });
-                accepted.lock().unwrap().push(relay.abort_handle());
-            }
-        });
-        Network { address, up, connections, task }
-    }
-
-    fn cut(&self) {
-        self.up.store(false, Ordering::SeqCst);
-        self.connections.lock().unwrap().drain(..).for_each(|relay| relay.abort());
-    }
-
-    fn mend(&self) {
-        self.up.store(true, Ordering::SeqCst);
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        self.task.abort();
-        self.cut();
-    }
-}
-
-async fn compact(client: &EtcdClient) -> i64 {
-    let revision = client.get("x", None).await.unwrap().header().unwrap().revision();
-    let options = CompactionOptions::new().with_physical();
-    client.inner.kv_client().compact(revision, Some(options)).await.unwrap();
-    revision
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_cut_off_catches_up_after_history_was_compacted() {
     let Some(etcd) = TestEtcd::start().await else { return };
     let network = Network::to(etcd.options.client).await;
-    let section = EtcdAccess::bare(format!("http://{}", network.address));
+    let section = network.section();
     let mut cut_off =
         etcd.node_with(record("nn-1", Role::NetworkNode), &section, ControlOptions::default()).await.unwrap();
     let leaver = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
@@ -126,7 +66,7 @@ async fn a_watch_from_a_compacted_revision_ends_with_that_reason() {
     let mut stream = client.inner.watch_client().watch("/csp/v1/nodes/", Some(options)).await.unwrap();
     let mut recorder = Recorder::default();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
-    let lost = watch_until_lost(&mut stream, &mut recorder, &mut ticks);
+    let lost = watch_until_lost(&mut stream, &mut recorder, &mut ticks, |_| {});
     let error = tokio::time::timeout(PATIENCE, lost).await.unwrap();
     let expected = format!("etcd: the watch fell behind: revisions before {revision} are compacted");
     assert_eq!(error.to_string(), expected);
@@ -213,7 +153,7 @@ async fn a_taken_id_is_found_out_after_a_start_without_etcd() {
     let _first = etcd.node("pn-1", Role::ProxyNode).await.unwrap();
     let network = Network::to(etcd.options.client).await;
     network.cut();
-    let section = EtcdAccess::bare(format!("http://{}", network.address));
+    let section = network.section();
     let options = ControlOptions { start_wait: Duration::from_millis(100), ..ControlOptions::default() };
     let second = etcd.node_with(record("pn-1", Role::ProxyNode), &section, options).await.unwrap();
     assert!(!second.status.borrow().registered);

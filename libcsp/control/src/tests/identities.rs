@@ -7,7 +7,7 @@ use csp_authority::{Authority, Request, Timestamp};
 use csp_identity::{Credentials, IdentityRole};
 
 use super::*;
-use crate::{EtcdClient, keys, users};
+use crate::{keys, users};
 
 /// A cluster's authority in the test's directory.
 struct Pki(PathBuf);

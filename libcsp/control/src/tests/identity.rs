@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::membership::{Change, MemberState};
-use crate::{Membership, PolicyManager};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_node_of_the_same_id_is_refused_until_the_first_leaves() {

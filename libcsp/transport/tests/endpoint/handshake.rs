@@ -1,6 +1,6 @@
 //! Which peers get a link, and which are refused.
 
-use csp_transport::token::{self, TokenClaims};
+use csp_transport::token::{self, CLOCK_SKEW_S, TokenClaims};
 use csp_transport::{
     ClusterKey, DownReason, LinkEvent, PeerIdentity, ProcessId, Purpose, RefusalCode, Token,
 };
@@ -80,8 +80,8 @@ fn tokens_that_do_not_fit_are_refused() {
         change(&mut claims);
         refusal(&token::issue(&key(), &claims)).0
     };
-    assert_eq!(with(|c| c.expires = UNIX_START), RefusalCode::ExpiredToken);
-    assert_eq!(with(|c| c.not_before = UNIX_START + 3000), RefusalCode::ExpiredToken);
+    assert_eq!(with(|c| c.expires = UNIX_START - CLOCK_SKEW_S), RefusalCode::ExpiredToken);
+    assert_eq!(with(|c| c.not_before = UNIX_START + CLOCK_SKEW_S + 9), RefusalCode::ExpiredToken);
     assert_eq!(with(|c| c.role = Role::AppNode), RefusalCode::BadToken);
     assert_eq!(with(|c| c.node = node("an-2")), RefusalCode::BadToken);
     assert_eq!(with(|c| c.process = process("nginx.2")), RefusalCode::BadToken);
@@ -89,6 +89,21 @@ fn tokens_that_do_not_fit_are_refused() {
     let (code, text) = refusal(&token::issue(&other_key, &good));
     assert_eq!((code, &text[..]), (RefusalCode::BadToken, "the token is not signed with this cluster's key"));
     assert_eq!(refusal(&Token::from_bytes(b"").unwrap()).0, RefusalCode::BadToken);
+}
+
+/// A network node's token is valid for two minutes by the clock of its own host.
+#[test]
+fn a_clock_that_is_an_hour_off_refuses_no_link() {
+    for issued in [UNIX_START - 3600, UNIX_START + 3600] {
+        let mut world = World::new();
+        let (mut proxy, mut nn) = (world.proxy(8), world.network_node(8));
+        let claims = claims(Role::NetworkNode, "nn-1", ProcessId::NONE, 1);
+        let token =
+            token::issue(&key(), &TokenClaims { not_before: issued, expires: issued + 120, ..claims });
+        let link = connect(&world, &mut nn, Purpose::Tunnel, (0, 1), &token);
+        world.step(ms(1), &mut [&mut nn, &mut proxy]);
+        assert_eq!(nn.up(), [link], "issued at {issued}");
+    }
 }
 
 #[test]

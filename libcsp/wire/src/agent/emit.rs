@@ -5,8 +5,8 @@ use core::net::SocketAddr;
 use csp_types::NodeId;
 
 use super::{
-    Attach, DESTINATIONS_MAX, Destination, EXCEPT, HEADER_LEN, LIST_MAX, Left, MESSAGE_LEN_MAX, Proxy,
-    VERSION,
+    Attach, DESTINATIONS_MAX, Destination, EXCEPT, HEADER_LEN, LIST_MAX, Left, MESSAGE_LEN_MAX, PROXY_DIRECT,
+    PROXY_DRAINING, Proxy, VERSION,
 };
 use crate::WireError;
 use crate::bytes::Writer;
@@ -69,7 +69,8 @@ impl<'a> Emitter<'a> {
             self.short(p.node.as_str().as_bytes(), "node id")?;
             self.put(&[p.worker])?;
             self.short(p.path, "proxy socket path")?;
-            self.put(&[u8::from(p.direct.is_some())])?;
+            let direct = if p.direct.is_some() { PROXY_DIRECT } else { 0 };
+            self.put(&[direct | if p.draining { PROXY_DRAINING } else { 0 }])?;
             p.direct.map_or(Ok(()), |address| self.put(&emit_address(address)))
         })
     }

@@ -10,12 +10,19 @@ fn destination(address: &str, length: u8, except: bool) -> Destination {
 
 fn attached(buffer: &mut [u8]) -> usize {
     let proxies = [
-        Proxy { node: "pn-1".parse().unwrap(), worker: 0, path: b"/run/csp/pn-1.w0.sock", direct: None },
+        Proxy {
+            node: "pn-1".parse().unwrap(),
+            worker: 0,
+            path: b"/run/csp/pn-1.w0.sock",
+            direct: None,
+            draining: true,
+        },
         Proxy {
             node: "pn-2".parse().unwrap(),
             worker: 3,
             path: b"/run/csp/pn-2.w3.sock",
             direct: Some("10.77.0.2:7357".parse().unwrap()),
+            draining: false,
         },
     ];
     let message = AttachedRepr {

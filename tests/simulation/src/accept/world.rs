@@ -151,8 +151,12 @@ impl AcceptWorld {
         let number = self.processes;
         let plan = self.scenario.servers[place];
         let (name, port) = self.scenario.members[plan.member];
-        let target =
-            ProxyTarget { node: node("pn-1"), worker: 0, address: ViAddress::Name("pn-1.channel".into()) };
+        let target = ProxyTarget {
+            node: node("pn-1"),
+            worker: 0,
+            address: ViAddress::Name("pn-1.channel".into()),
+            draining: false,
+        };
         let provider = Box::new(self.fabric.provider(&server_name(number)));
         let names = (number, self.scenario.seed);
         Server::new(provider, &self.key, (node(name), port), names, plan, &target)

@@ -46,10 +46,15 @@ fn small(config: EndpointConfig) -> EndpointConfig {
 
 impl Proxy {
     fn new(fabric: &MemoryFabric) -> Self {
-        let identity = PeerIdentity::daemon(Role::ProxyNode, "pn-1".parse().unwrap(), 1, 0);
-        let provider = Box::new(fabric.provider("pn-1"));
+        Self::named(fabric, "pn-1")
+    }
+
+    /// A proxy of this name, which listens at `NAME.w0`.
+    pub fn named(fabric: &MemoryFabric, name: &str) -> Self {
+        let identity = PeerIdentity::daemon(Role::ProxyNode, name.parse().unwrap(), 1, 0);
+        let provider = Box::new(fabric.provider(name));
         let mut endpoint = Endpoint::new(provider, small(EndpointConfig::channel(identity, Some(key()))));
-        endpoint.listen(&ViAddress::Name("pn-1.w0".into())).unwrap();
+        endpoint.listen(&ViAddress::Name(format!("{name}.w0"))).unwrap();
         let (links, link, last_received_on) = (Vec::new(), None, None);
         Proxy { endpoint, links, link, last_received_on, now: fabric.now(), sent: Vec::new(), last_flags: 0 }
     }
@@ -60,7 +65,7 @@ impl Proxy {
         *self = Proxy::new(fabric);
     }
 
-    fn turn(&mut self, now: Instant) {
+    pub fn turn(&mut self, now: Instant) {
         self.now = now;
         self.endpoint.progress(now, UNIX);
         let mut body = vec![0; self.endpoint.message_len()];
@@ -158,7 +163,12 @@ impl World {
         };
         let mut app = AppSide::new(endpoint, config, token::issue(&key(), &claims));
         let address = ViAddress::Name("pn-1.w0".into());
-        app.set_proxies(&[ProxyTarget { node: "pn-1".parse().unwrap(), worker: 0, address }]);
+        app.set_proxies(&[ProxyTarget {
+            node: "pn-1".parse().unwrap(),
+            worker: 0,
+            address,
+            draining: false,
+        }]);
         let proxy = Proxy::new(&fabric);
         let mut world = World { proxy, app, now: fabric.now(), fabric };
         world.run();

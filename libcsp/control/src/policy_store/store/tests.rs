@@ -108,6 +108,28 @@ fn what_vanishes_from_etcd_is_not_taken_away() {
 }
 
 #[test]
+fn a_number_that_comes_again_with_another_policy_is_not_the_one_at_work() {
+    let mut store = store();
+    assert_eq!(store.problem(), "");
+    store.reset(vec![put(&record(2, 81)), activate("2")]);
+    store.applied(2, Ok(()));
+    assert_eq!(store.problem(), "");
+    store.reset(vec![]);
+    assert!(store.problem().starts_with("etcd holds no policy in force; generation 2 stays in use"));
+    assert_eq!(said(&store), (2, AckState::Active, 2, ""));
+    store.change(vec![KeyChange::Put(put(&record(2, 90)))]);
+    assert_eq!((serving(&store), said(&store)), (Some((2, 81)), (2, AckState::Staged, 0, "")));
+    store.change(vec![KeyChange::Put(activate("2"))]);
+    assert_eq!((serving(&store), said(&store).2), (Some((2, 90)), 0));
+    store.applied(2, Ok(()));
+    assert_eq!((said(&store), store.problem().as_str()), ((2, AckState::Active, 2, ""), ""));
+    store.change(vec![KeyChange::Put(activate("3"))]);
+    assert!(store.problem().starts_with("generation 3 is in force but not in etcd"), "{}", store.problem());
+    store.change(vec![KeyChange::Put(put(&record(3, 666)))]);
+    assert!(store.problem().contains("cannot be used: not this port; generation 2"), "{}", store.problem());
+}
+
+#[test]
 fn the_disk_serves_until_etcd_speaks() {
     let mut store = store();
     store.use_last_known_good(record(4, 84));
