@@ -20,8 +20,8 @@ pub struct Peer {
     pub not_before: i64,
     /// Until when it is valid, in seconds of the Unix epoch.
     pub not_after: i64,
-    /// The certificate, then those between it and the authority's.
-    pub chain: Vec<CertificateDer<'static>>,
+    /// The certificate itself.
+    pub certificate: CertificateDer<'static>,
 }
 
 /// Why a certificate names nobody.
@@ -61,7 +61,7 @@ impl Peer {
             serial: hex(certificate.tbs_certificate.raw_serial()),
             not_before: certificate.validity().not_before.timestamp(),
             not_after: certificate.validity().not_after.timestamp(),
-            chain: chain.iter().map(|der| der.clone().into_owned()).collect(),
+            certificate: first.clone().into_owned(),
         })
     }
 

@@ -117,7 +117,13 @@ mod tests {
 
     fn grant(name: &str) -> Grant {
         let identity = format!("csp://demo/operator/{name}").parse().unwrap();
-        let peer = Peer { identity, serial: String::new(), not_before: 0, not_after: 0, chain: Vec::new() };
+        let peer = Peer {
+            identity,
+            serial: String::new(),
+            not_before: 0,
+            not_after: 0,
+            certificate: Vec::new().into(),
+        };
         Grant { issuer: Arc::new(peer), access: Access::Viewer }
     }
 

@@ -256,7 +256,7 @@ impl rustls::client::ResolvesClientCert for LongChain {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chain_is_refused_before_anything_in_it_is_looked_at() {
+async fn what_a_client_sends_beside_its_certificate_is_not_looked_at() {
     let secured = Secured::start("chain").await;
     let viewer = secured.issue(IdentityRole::Viewer, "v", DAY);
     let mut config = csp_identity::client_config(Some(&viewer));
@@ -265,11 +265,19 @@ async fn a_chain_is_refused_before_anything_in_it_is_looked_at() {
     chain.extend(own.cert.clone());
     let key = rustls::sign::CertifiedKey::new(chain, own.key.clone());
     config.client_auth_cert_resolver = Arc::new(LongChain(Arc::new(key)));
+    assert_eq!(ask(&mut secured.connect(config.clone()).await.unwrap(), "/v1/node").await.0, 200);
+    // The authority's certificate does not make the one before it right.
+    let other = Secured::start("chain-of-another").await;
+    let stranger = csp_identity::client_config(Some(&other.issue(IdentityRole::Admin, "eve", DAY)));
+    let forged = stranger.client_auth_cert_resolver.resolve(&[], &[]).unwrap();
+    let chain = vec![forged.cert[0].clone(), own.cert[0].clone()];
+    let key = rustls::sign::CertifiedKey::new(chain, forged.key.clone());
+    config.client_auth_cert_resolver = Arc::new(LongChain(Arc::new(key)));
     match secured.connect(config).await {
         Ok(stream) => closed(stream).await,
         Err(error) => assert!(error.to_string().contains("alert"), "{error}"),
     }
-    assert_eq!(secured.ask(&viewer, "/v1/node").await.0, 200);
+    other.end().await;
     secured.end().await;
 }
 
