@@ -90,8 +90,8 @@ impl Logins {
         Ok(self.tables().links.add(grant, self.now())?)
     }
 
-    /// Exchanges a link's secret for a session's; `None` for one that is unknown, used, too old or of somebody who is not
-    /// accepted any longer.
+    /// Opens a session for a link's secret, and returns the session's secret. `None` if no link has this secret, if the link was
+    /// used or is too old, or if its issuer's certificate is not accepted any longer.
     fn redeem(&self, secret: &str) -> Option<(String, Grant)> {
         let now = self.now();
         let grant = self.tables().links.take(secret, now).filter(|grant| self.accepts(&grant.issuer))?;

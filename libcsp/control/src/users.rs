@@ -62,8 +62,7 @@ pub async fn is_enforced(client: &EtcdClient) -> Result<bool, ControlError> {
 
 /// Gives etcd the users and roles for exactly these nodes, and has it refuse everybody else; returns what was changed. Users of
 /// nodes that are no longer named are removed, and with them what their certificates could do. Permissions that somebody
-/// has granted by hand stay. The client must be
-/// `root`, or authentication still be off.
+/// has granted by hand stay. The client must be `root`, or authentication still be off.
 pub async fn set_up(
     client: &EtcdClient,
     nodes: &BTreeSet<(Role, NodeId)>,
@@ -104,7 +103,7 @@ impl Users {
         self.user(&name, &[READERS, &own]).await
     }
 
-    /// A role with these permissions.
+    /// Adds the role if it is missing, and grants it these permissions.
     async fn role(&mut self, name: &str, permissions: &[Permission]) -> Result<(), ControlError> {
         let known = self.roles.contains(name);
         if !known {
@@ -120,7 +119,8 @@ impl Users {
         Ok(())
     }
 
-    /// A user with these roles, who has no password: a certificate is what etcd asks for.
+    /// Adds the user if it is missing, and grants it these roles. It gets no password: etcd takes the user from the
+    /// client's certificate.
     async fn user(&mut self, name: &str, roles: &[&str]) -> Result<(), ControlError> {
         if self.users.insert(name.to_owned()) {
             let options = UserAddOptions::new().with_no_pwd();

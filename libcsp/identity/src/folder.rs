@@ -1,4 +1,5 @@
-//! The folder of a program's identity: its certificate and key, the authorities that it trusts, who is revoked.
+//! Reads the folder of a program's identity: its certificate and key, the certificates of the authorities that it trusts,
+//! and their revocation lists.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,5 @@
-//! The door of the admin endpoint: TLS where the daemon has an identity, and who has come through it.
+//! Accepts the connections of the admin endpoint, over TLS if the daemon has an identity, and finds out from the client's
+//! certificate who makes its requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Somebody who has come in.
+/// An accepted connection, and who makes its requests.
 pub(super) struct Guest {
     pub(super) stream: Box<dyn Stream>,
     pub(super) caller: Caller,

@@ -1,4 +1,4 @@
-//! Who is served over TLS, and for how long.
+//! Tests of the admin endpoint over TLS: which roles it serves, and when it ends their connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
