@@ -33,7 +33,7 @@ use crate::{Ecn, WireError};
 /// Length of a record's header in bytes.
 pub const RECORD_HEADER_LEN: usize = 20;
 /// The version in every record.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Records are padded to a multiple of this many bytes.
 pub const ALIGNMENT: usize = 4;
 
@@ -42,7 +42,9 @@ const AGE_AT: usize = 8;
 const PAYLOAD_LEN_AT: usize = 16;
 
 const ECN_SHIFT: u32 = 4;
-const RESERVED_FLAGS: u8 = 0b1100_0000;
+/// All of [`Flags`]; the bits between them are those of ECN.
+const FLAGS: u8 = 0b0100_1111;
+const RESERVED_FLAGS: u8 = 0b1000_0000;
 
 /// The type of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,6 +56,8 @@ pub enum RecordKind {
     IcmpError = 2,
     /// The flow of this label has ended, and no segment is left to send. No payload.
     FlowEnd = 3,
+    /// A segment that came with [`Flags::RETURN_UNKNOWN`], as a whole packet: the proxy has no connection for it.
+    Unknown = 4,
 }
 
 impl RecordKind {
@@ -63,6 +67,7 @@ impl RecordKind {
             1 => RecordKind::Segment,
             2 => RecordKind::IcmpError,
             3 => RecordKind::FlowEnd,
+            4 => RecordKind::Unknown,
             _ => return None,
         })
     }
@@ -83,6 +88,9 @@ impl Flags {
     pub const FLOW_NEW: Flags = Flags(4);
     /// Last record of the label.
     pub const FLOW_END: Flags = Flags(8);
+    /// The network node does not know which proxy has the connection: a proxy that has none for the segment answers with
+    /// [`RecordKind::Unknown`] and not with a RST.
+    pub const RETURN_UNKNOWN: Flags = Flags(0x40);
 
     /// Whether all flags of `other` are set.
     pub const fn contains(self, other: Flags) -> bool {
@@ -183,6 +191,13 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// The record that gives back `asked`, a segment that came with [`Flags::RETURN_UNKNOWN`], from worker `worker`. Its payload is
+    /// that of `asked`.
+    pub const fn unknown(asked: &Record<'a>, worker: u8) -> Self {
+        let (kind, label) = (RecordKind::Unknown, FlowLabel::NONE);
+        Record { kind, label, worker, flags: Flags::NONE, age: Age::ZERO, ..*asked }
+    }
+
     /// Parses the record at the start of `bytes`; returns also its length in bytes, padding included.
     pub fn parse(bytes: &'a [u8]) -> Result<(Self, usize), WireError> {
         let raw = array_at::<RECORD_HEADER_LEN>(bytes, 0, "tunnel record header")?;
@@ -214,7 +229,7 @@ impl<'a> Record<'a> {
             kind,
             label,
             worker: raw[2],
-            flags: Flags(raw[3] & 0x0f),
+            flags: Flags(raw[3] & FLAGS),
             ecn: Ecn::from_bits(raw[3] >> ECN_SHIFT),
             age: Age(u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]])),
             coalesced: u16::from_le_bytes([raw[12], raw[13]]),
@@ -230,6 +245,10 @@ impl<'a> Record<'a> {
         let needs_label = self.flags.contains(Flags::COMPACTED) || self.kind == RecordKind::FlowEnd;
         if needs_label && self.label.is_none() {
             return Err(WireError::Value { what: "tunnel record label", offset: 4 });
+        }
+        let needs_header = self.flags.contains(Flags::RETURN_UNKNOWN) || self.kind == RecordKind::Unknown;
+        if needs_header && self.flags.contains(Flags::COMPACTED) {
+            return Err(WireError::Value { what: "tunnel record flags", offset: 3 });
         }
         if (self.kind == RecordKind::FlowEnd) != self.payload.is_empty() {
             let found = self.payload.len();

@@ -19,13 +19,19 @@ fn any_label() -> impl Strategy<Value = FlowLabel> {
 
 /// A record without its payload, and the payload.
 fn any_record() -> impl Strategy<Value = (Record<'static>, Vec<u8>)> {
-    let kind = (1u8..=3).prop_map(|kind| RecordKind::from_u8(kind).unwrap());
+    let kind = (1u8..=4).prop_map(|kind| RecordKind::from_u8(kind).unwrap());
     let numbers = (any::<u8>(), any::<u32>(), any::<u16>(), any::<u16>());
     let payload = prop::collection::vec(any::<u8>(), 1..120);
-    (kind, prop::option::of(any_label()), 0u8..16, 0u8..4, numbers, payload).prop_map(
+    (kind, prop::option::of(any_label()), 0u8..32, 0u8..4, numbers, payload).prop_map(
         |(kind, label, flags, ecn, (worker, age, coalesced, segment_size), payload)| {
-            let all = [Flags::CHECKSUM_VERIFIED, Flags::COMPACTED, Flags::FLOW_NEW, Flags::FLOW_END];
-            let set = all.into_iter().filter(|flag| flags & flag.bits() != 0).fold(Flags::NONE, Flags::union);
+            let shape = if kind == RecordKind::Unknown || flags & 16 != 0 {
+                Flags::RETURN_UNKNOWN
+            } else {
+                Flags::COMPACTED
+            };
+            let all = [Flags::CHECKSUM_VERIFIED, shape, Flags::FLOW_NEW, Flags::FLOW_END];
+            let drawn = all.into_iter().zip(0..).filter(|(_, bit)| flags >> bit & 1 != 0);
+            let set = drawn.map(|(flag, _)| flag).fold(Flags::NONE, Flags::union);
             let needs_label = set.contains(Flags::COMPACTED) || kind == RecordKind::FlowEnd;
             let no_label = if needs_label { FlowLabel::new(1, 0) } else { FlowLabel::NONE };
             let record = Record {
@@ -109,7 +115,7 @@ fn the_tunnel_record_is_laid_out_as_documented() {
     let mut bytes = [0xaa; 24];
     assert_eq!(record.emit(&mut bytes), Ok(24));
     let expected = [
-        2, 1, 1, 0x23, 5, 0, 0x80, 0, 0x0d, 0x0c, 0x0b, 0x0a, 3, 0, 0xb4, 5, 3, 0, 0, 0, b's', b'e', b'g', 0,
+        3, 1, 1, 0x23, 5, 0, 0x80, 0, 0x0d, 0x0c, 0x0b, 0x0a, 3, 0, 0xb4, 5, 3, 0, 0, 0, b's', b'e', b'g', 0,
     ];
     assert_eq!(bytes, expected);
     assert_eq!(Record::parse(&bytes), Ok((record, 24)));
@@ -147,7 +153,7 @@ fn ages_grow_saturate_and_are_taken_from_the_receivers_clock() {
 
 #[test]
 fn a_wrong_record_is_refused_for_what_is_wrong() {
-    let good = [2, 1, 1, 0x22, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 7, 7, 0, 0];
+    let good = [3, 1, 1, 0x22, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 7, 7, 0, 0];
     let refusal = |at: usize, value: u8| {
         let mut bytes = good;
         bytes[at] = value;
@@ -155,10 +161,11 @@ fn a_wrong_record_is_refused_for_what_is_wrong() {
         (error.what(), error.offset())
     };
     assert_eq!(refusal(0, 1), ("tunnel record version", 0));
-    assert_eq!(refusal(1, 4), ("tunnel record type", 1));
+    assert_eq!(refusal(1, 5), ("tunnel record type", 1));
+    assert_eq!(refusal(1, 4), ("tunnel record flags", 3));
     assert_eq!(refusal(1, 3), ("tunnel record payload length", 16));
-    assert_eq!(refusal(3, 0x40), ("tunnel record flags", 3));
     assert_eq!(refusal(3, 0x80), ("tunnel record flags", 3));
+    assert_eq!(refusal(3, 0x62), ("tunnel record flags", 3));
     assert_eq!(refusal(4, 0), ("tunnel record label", 4));
     assert_eq!(refusal(7, 0x40), ("tunnel record label", 4));
     assert_eq!(refusal(16, 0), ("tunnel record payload length", 16));

@@ -163,6 +163,8 @@ pub struct Counters {
     /// Segments of known flows from another Ethernet address or port than their peer's that were not accepted as a
     /// move.
     pub moves_doubted: u64,
+    /// Segments of unknown connections that a proxy gave back because it does not have the connection.
+    pub segments_returned: u64,
     /// Echo requests answered.
     pub echo_answers: u64,
     /// Resets sent for ports that no service uses.
@@ -190,13 +192,16 @@ pub struct Counters {
     pub drop_tunnel_full: u64,
     /// Not answered: the limit of replies per second was reached.
     pub drop_answer_limit: u64,
+    /// Dropped from the tunnel: given back by a proxy, and the limit of such segments per second was reached.
+    pub drop_search_limit: u64,
     /// Dropped from the tunnel: a malformed record or segment.
     pub drop_bad_record: u64,
     /// Dropped from the tunnel: a label that is bound to no flow.
     pub drop_unknown_label: u64,
     /// Dropped from the tunnel: a label of an earlier generation, or of another proxy or worker.
     pub drop_stale_label: u64,
-    /// Dropped from the tunnel: a source address that the cluster does not own, or a flow of another proxy.
+    /// Dropped from the tunnel: a source address that the cluster does not own, a flow of another proxy, or a segment given back
+    /// for which there is no flow any more.
     pub drop_foreign_flow: u64,
     /// Dropped from the tunnel: longer than the port's MTU and without a segment size.
     pub drop_too_long: u64,

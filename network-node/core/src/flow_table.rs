@@ -40,6 +40,8 @@ pub(super) struct Flow {
     pub(super) label: FlowLabel,
     pub(super) proxy: ProxyId,
     pub(super) worker: u8,
+    /// The number of proxy workers that were asked for the connection before this one, while it is not known which has it.
+    pub(super) search: Option<u16>,
     pub(super) port: PortId,
     pub(super) peer_mac: Option<MacAddr>,
     /// What was sent to the peer; used to verify that a segment from another Ethernet address is the peer's.
@@ -61,6 +63,7 @@ pub(super) struct NewFlow {
     pub(super) state: FlowState,
     pub(super) proxy: ProxyId,
     pub(super) worker: u8,
+    pub(super) search: Option<u16>,
     pub(super) port: PortId,
     pub(super) peer_mac: Option<MacAddr>,
 }
@@ -176,6 +179,7 @@ impl FlowTable {
             label: FlowLabel::NONE,
             proxy: new.proxy,
             worker: new.worker,
+            search: new.search,
             port: new.port,
             peer_mac: new.peer_mac,
             sent: Sent::default(),
@@ -347,7 +351,7 @@ mod tests {
     fn insert(table: &mut FlowTable, now: Instant, n: u32, state: FlowState) -> Option<FlowIndex> {
         let (tuple, hash) = (tuple(n), table.hash(&tuple(n)));
         let (proxy, port, peer_mac) = (ProxyId(0), PortId(0), None);
-        table.insert(now, NewFlow { tuple, hash, state, proxy, worker: 0, port, peer_mac })
+        table.insert(now, NewFlow { tuple, hash, state, proxy, worker: 0, search: None, port, peer_mac })
     }
 
     fn find(table: &FlowTable, n: u32) -> Option<FlowIndex> {

@@ -17,6 +17,7 @@ use super::emit::Route;
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::node::NetworkCore;
 use super::path_error::icmp_record;
+use super::search;
 use super::whereabouts::Sent;
 
 /// An IP packet from the LAN that carries TCP.
@@ -209,6 +210,12 @@ impl NetworkCore {
         if again {
             flow.sent = Sent::default();
         }
+        if begins
+            && flow.search.take().is_some()
+            && let Some(chosen) = self.proxies.choose(&inbound.tuple)
+        {
+            (flow.proxy, flow.worker) = chosen;
+        }
         let moved = (flow.port, flow.peer_mac) != (inbound.port, Some(inbound.peer_mac));
         if moved && (flow.peer_mac.is_none() || flow.sent.plausible(&inbound.segment)) {
             (flow.port, flow.peer_mac) = (inbound.port, Some(inbound.peer_mac));
@@ -218,11 +225,12 @@ impl NetworkCore {
         flow.last_used = inbound.now;
         flow.segments_in += 1;
         let (proxy, worker, label) = (flow.proxy, flow.worker, flow.label);
+        let flags = search::flags_of(flow.search);
         if again {
             // The tuple is used again. The proxy that may hold it in TIME-WAIT decides (RFC 6191).
             self.flows.set_state(inbound.now, index, FlowState::Pending);
         }
-        self.forward(inbound, proxy, worker, label, out);
+        self.forward(inbound, (proxy, worker), label, flags, out);
     }
 
     fn forward_unknown(&mut self, inbound: &Inbound<'_>, out: &mut impl NetworkOutput) {
@@ -243,17 +251,22 @@ impl NetworkCore {
             }
             Verdict::NotOurs => return self.counters.drop_not_ours += 1,
         }
+        let (state, chosen, search) = if begins {
+            (FlowState::Pending, self.proxies.choose(&inbound.tuple), None)
+        } else {
+            (FlowState::Lingering, self.proxies.candidate(&inbound.tuple, 0), Some(0))
+        };
         let known_well = begins || self.settled;
-        let Some((proxy, worker)) = self.proxies.choose(&inbound.tuple).filter(|_| known_well) else {
+        let Some((proxy, worker)) = chosen.filter(|_| known_well) else {
             return self.counters.drop_no_proxy += 1;
         };
-        let state = if begins { FlowState::Pending } else { FlowState::Lingering };
         let new = NewFlow {
             tuple: inbound.tuple,
             hash: inbound.hash,
             state,
             proxy,
             worker,
+            search,
             port: inbound.port,
             peer_mac: Some(inbound.peer_mac),
         };
@@ -267,15 +280,15 @@ impl NetworkCore {
     fn forward(
         &mut self,
         inbound: &Inbound<'_>,
-        proxy: ProxyId,
-        worker: u8,
+        (proxy, worker): (ProxyId, u8),
         label: FlowLabel,
+        flags: Flags,
         out: &mut impl NetworkOutput,
     ) {
-        let (flags, payload) = if label.is_none() {
-            (Flags::CHECKSUM_VERIFIED, inbound.packet)
-        } else {
-            (Flags::CHECKSUM_VERIFIED | Flags::COMPACTED, inbound.bytes)
+        let flags = flags | Flags::CHECKSUM_VERIFIED;
+        let (flags, payload) = match label.is_none() {
+            true => (flags, inbound.packet),
+            false => (flags | Flags::COMPACTED, inbound.bytes),
         };
         let record = Record {
             kind: RecordKind::Segment,

@@ -10,7 +10,9 @@ use super::flow_table::{Flow, FlowIndex, FlowState, FlowTable, Lifetimes, NewFlo
 use super::label_table::LabelTable;
 use super::neighbour::Neighbours;
 use super::proxies::Proxies;
-use super::responder::AnswerLimit;
+use super::rate_limit::RateLimit;
+use super::responder::ANSWERS_PER_SECOND_MAX;
+use super::search::SEARCHES_PER_SECOND_MAX;
 
 /// How often a new address is announced, and the interval (RFC 5227 §2.3 requires two, two seconds apart; the third one
 /// reaches a switch port that comes up late).
@@ -35,7 +37,8 @@ pub struct NetworkCore {
     pub(super) labels: LabelTable,
     pub(super) neighbours: Neighbours,
     pub(super) proxies: Proxies,
-    pub(super) answer_limit: AnswerLimit,
+    pub(super) answer_limit: RateLimit,
+    pub(super) search_limit: RateLimit,
     pub(super) counters: Counters,
     pub(super) trace: TraceRing,
     announcements: Vec<Announcement>,
@@ -57,7 +60,8 @@ impl NetworkCore {
             labels: LabelTable::new(config.proxies_max),
             neighbours: Neighbours::new(config.neighbours_max),
             proxies: Proxies::new(config.proxies_max),
-            answer_limit: AnswerLimit::default(),
+            answer_limit: RateLimit::new(ANSWERS_PER_SECOND_MAX),
+            search_limit: RateLimit::new(SEARCHES_PER_SECOND_MAX),
             counters: Counters::default(),
             trace: TraceRing::new(config.trace_len),
             announcements: Vec::with_capacity(config.rules_max),

@@ -71,6 +71,7 @@ impl NetworkCore {
                     self.end_flow(now, index);
                 }
             }
+            RecordKind::Unknown => self.on_unknown(now, proxy, record, out),
             // Only network nodes send ICMP errors through the tunnel.
             RecordKind::IcmpError => self.counters.drop_bad_record += 1,
         }
@@ -194,7 +195,7 @@ impl NetworkCore {
     ) -> Option<FlowIndex> {
         let (port, _) = self.next_hop(tuple.remote.ip());
         let (tuple, state) = (*tuple, FlowState::Pending);
-        let new = NewFlow { tuple, hash, state, proxy, worker, port, peer_mac: None };
+        let new = NewFlow { tuple, hash, state, proxy, worker, search: None, port, peer_mac: None };
         let index = self.insert_flow(now, new);
         self.counters.drop_table_full += u64::from(index.is_none());
         index
@@ -211,7 +212,7 @@ impl NetworkCore {
         }
         self.flows.set_state(now, index, FlowState::Bound);
         let Some(flow) = self.flows.flow_mut(index) else { return };
-        (flow.label, flow.proxy, flow.worker) = (record.label, proxy, record.worker);
+        (flow.label, flow.proxy, flow.worker, flow.search) = (record.label, proxy, record.worker, None);
         flow.sent = Sent::default();
         let hash = flow.hash;
         self.counters.labels_bound += 1;

@@ -22,6 +22,8 @@ struct Slot {
 pub(super) struct Proxies {
     slots: Vec<Slot>,
     order: Vec<u16>,
+    /// Every worker that is up, those that drain first.
+    up: Vec<(ProxyId, u8)>,
     table: Maglev<(ProxyId, u8)>,
 }
 
@@ -33,6 +35,7 @@ impl Proxies {
                 .map(|_| Slot { node: None, tag: 0, up: [false; WORKERS_MAX], draining: false })
                 .collect(),
             order: Vec::with_capacity(proxies_max),
+            up: Vec::new(),
             table: Maglev::new(),
         }
     }
@@ -82,8 +85,23 @@ impl Proxies {
         self.table.choose(tuple_hash(tuple, CHOICE_KEY))
     }
 
+    /// Returns the `n`-th proxy worker to ask for a connection of which it is not known who has it: first the one that a new
+    /// connection would go to, then all others.
+    pub(super) fn candidate(&self, tuple: &FourTuple, n: u16) -> Option<(ProxyId, u8)> {
+        let first = self.choose(tuple);
+        let others = self.up.iter().copied().filter(|worker| Some(*worker) != first);
+        first.into_iter().chain(others).nth(n.into())
+    }
+
     fn rebuild(&mut self) {
-        let Proxies { slots, order, table } = self;
+        let Proxies { slots, order, up, table } = self;
+        up.clear();
+        for draining in [true, false] {
+            for (at, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.draining == draining) {
+                let workers = (0..=u8::MAX).filter(|worker| slot.up[usize::from(*worker)]);
+                up.extend(workers.map(|worker| (ProxyId(at as u16), worker)));
+            }
+        }
         order.clear();
         let chosen = |slot: &Slot| slot.node.is_some() && !slot.draining;
         order.extend((0..slots.len() as u16).filter(|at| chosen(&slots[usize::from(*at)])));

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use csp_types::{Duration, FourTuple, Instant, MacAddr};
+use csp_types::{FourTuple, Instant, MacAddr};
 use csp_wire::ethernet::{self, EtherType};
 use csp_wire::icmp::v6::{NEIGHBOR_HOP_LIMIT, solicited_node};
 use csp_wire::icmp::{v4, v6};
@@ -16,30 +16,12 @@ use super::neighbour::Request;
 use super::node::NetworkCore;
 
 /// Limit of echo replies and resets per second, so that no peer can use the node to reflect a flood.
-const ANSWERS_PER_SECOND_MAX: u32 = 10_000;
-const ONE_SECOND: Duration = Duration::from_secs(1);
+pub(super) const ANSWERS_PER_SECOND_MAX: u32 = 10_000;
 /// Longest ICMP message that is echoed, in bytes; it fits a frame of 9,000 bytes.
 const ECHO_LEN_MAX: usize = 9_000;
 /// Length of an ND message: 8 bytes, target and one link-layer address.
 const NEIGHBOR_LEN_MAX: usize = 32;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-
-/// Limits replies per window of one second.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AnswerLimit {
-    window: Instant,
-    answers: u32,
-}
-
-impl AnswerLimit {
-    fn allows(&mut self, now: Instant) -> bool {
-        if now.saturating_since(self.window) >= ONE_SECOND {
-            *self = AnswerLimit { window: now, answers: 0 };
-        }
-        self.answers += 1;
-        self.answers <= ANSWERS_PER_SECOND_MAX
-    }
-}
 
 /// Returns the Ethernet address of an IPv6 multicast group (RFC 2464 §7).
 fn group_mac(group: Ipv6Addr) -> MacAddr {

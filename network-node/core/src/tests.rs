@@ -5,3 +5,4 @@ mod flows;
 mod hostile;
 mod neighbours;
 mod proxies;
+mod search;

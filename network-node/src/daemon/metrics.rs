@@ -139,6 +139,11 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
             "Segments from another Ethernet address than their flow's, not accepted as a move",
             c.moves_doubted,
         ),
+        (
+            "csp_segments_returned_total",
+            "Segments of unknown connections that a proxy gave back",
+            c.segments_returned,
+        ),
         ("csp_resets_sent_total", "Resets sent for ports without a service", c.resets_sent),
         ("csp_icmp_errors_received_total", "ICMP errors passed to proxies", c.icmp_errors_in),
         (
@@ -198,6 +203,7 @@ fn collect_drops(out: &mut MetricWriter, p: &Published) {
         ("no_proxy", c.drop_no_proxy),
         ("tunnel_full", c.drop_tunnel_full),
         ("answer_limit", c.drop_answer_limit),
+        ("search_limit", c.drop_search_limit),
         ("bad_record", c.drop_bad_record),
         ("unknown_label", c.drop_unknown_label),
         ("stale_label", c.drop_stale_label),

@@ -58,6 +58,8 @@ pub struct Counters {
     pub drop_tcp: u64,
     /// Records dropped because their tunnel had no room or was down.
     pub drop_no_tunnel: u64,
+    /// Segments given back to a network node that looks for the proxy of their connection.
+    pub unknown_returned: u64,
     /// Channel messages about flows that have ended, or never belonged to the channel.
     pub stale_messages: u64,
     /// Channel messages that violate the protocol: bytes beyond the window, malformed payloads.

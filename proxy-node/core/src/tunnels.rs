@@ -59,7 +59,9 @@ impl Tunnels {
                 path_error::on_icmp_error(cx, record.payload);
             }
             RecordKind::FlowEnd => return Arrived::AddressesTaken(record.label),
-            RecordKind::Segment | RecordKind::IcmpError => cx.recorder.counters.drop_misdirected += 1,
+            RecordKind::Segment | RecordKind::IcmpError | RecordKind::Unknown => {
+                cx.recorder.counters.drop_misdirected += 1;
+            }
         }
         Arrived::Done
     }

@@ -210,6 +210,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             "Unanswered offers withdrawn and made to an idle process",
             c.offers_withdrawn,
         ),
+        (
+            "csp_segments_returned_total",
+            "Segments given back to a network node because their connection is not here",
+            c.unknown_returned,
+        ),
         ("csp_stale_messages_total", "Channel messages about flows that have ended", c.stale_messages),
     ];
     for (name, help, value) in figures {

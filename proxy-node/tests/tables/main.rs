@@ -7,6 +7,7 @@ mod hairpin;
 mod idle;
 mod offers;
 mod shares;
+mod unknown;
 mod world;
 
 use std::collections::BTreeSet;

@@ -27,8 +27,10 @@ pub struct Out {
     pub descriptors: BTreeMap<Lane, usize>,
     /// Tunnel records: network node, client port, sequence number.
     pub records: Vec<(u32, u16, u32)>,
-    /// The flags of the last record.
+    /// The flags of the last segment.
     pub flags: TcpFlags,
+    /// The kind of the last record, and its bytes after the header.
+    pub last: Option<(RecordKind, Vec<u8>)>,
     /// Channel messages: lane and header.
     pub messages: Vec<(Lane, MessageHeader)>,
     /// The payloads of messages that have one: lane, kind and bytes.
@@ -49,6 +51,7 @@ impl ProxyOutput for Out {
             self.records.push((via, segment.destination_port(), segment.seq()));
             self.flags = segment.flags();
         }
+        self.last = Some((record.kind, bytes));
         Ok(())
     }
 
@@ -105,6 +108,8 @@ pub struct World {
     pub now: Instant,
     /// The address of the clients.
     pub from: Ipv4Addr,
+    /// The flags of the records that bring their segments.
+    pub record_flags: Flags,
 }
 
 pub fn web(servers: &[u16]) -> ServiceSpec {
@@ -137,6 +142,7 @@ impl World {
             processes: BTreeSet::new(),
             now: NOW,
             from: Ipv4Addr::new(10, 0, 0, 2),
+            record_flags: Flags::NONE,
         };
         world.policy(vec![web(servers)]);
         servers.iter().for_each(|port| world.process(*port));
@@ -211,7 +217,7 @@ impl World {
             kind: RecordKind::Segment,
             label: FlowLabel::NONE,
             worker: 0,
-            flags: Flags::NONE,
+            flags: self.record_flags,
             ecn: Ecn::NotEct,
             age: Age::ZERO,
             coalesced: 0,

@@ -84,6 +84,9 @@ fn judge_one(world: &World, report: &mut Report, at: usize, transaction: &Transa
     match how {
         Ended::Complete if transaction.abort_after.is_none() => report.complete += 1,
         Ended::Aborted if transaction.abort_after.is_some() => report.aborted += 1,
+        Ended::Failed(why) if !transaction.late && incident.may_cut_off() && why.ends_with("error 101") => {
+            report.broken += 1;
+        }
         Ended::Short(_) | Ended::Failed(_) if may_break => report.broken += 1,
         _ => report.violations.push(format!("transaction {at} {transaction:?} ended as {how:?}")),
     }

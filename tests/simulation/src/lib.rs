@@ -20,5 +20,5 @@ mod world;
 
 pub use accept::{AcceptReport, AcceptScenario, AcceptWorld};
 pub use judge::Report;
-pub use scenario::{Incident, Scenario, Stall, Transaction};
+pub use scenario::{Drain, Incident, Scenario, Stall, Transaction};
 pub use world::World;

@@ -43,25 +43,29 @@ pub(crate) fn network_node(
     NetworkWorker::new(config, number, vec![port], vec![endpoint], tokens)
 }
 
-/// Configures a network node as the management node and the membership would.
-pub(crate) fn configure(
-    worker: &mut NetworkWorker,
-    now: Instant,
-    proxies: &[(&str, u64)],
-    services: &[SocketAddr],
-    egress: &[IpAddr],
-) {
-    let spec = |(name, incarnation): &(&str, u64)| ProxySpec {
-        draining: false,
+/// Returns a network node's worker's view of a proxy.
+pub(crate) fn proxy_spec(name: &str, incarnation: u64, draining: bool) -> ProxySpec {
+    ProxySpec {
+        draining,
         node: name.parse().expect("the simulation's own names are valid"),
-        incarnation: *incarnation,
+        incarnation,
         dial: true,
         workers: vec![DialSpec {
             worker: 0,
             endpoint: 0,
             address: ViAddress::Name(format!("{name}.tunnel")),
         }],
-    };
-    worker.set_proxies(now, &proxies.iter().map(spec).collect::<Vec<_>>());
+    }
+}
+
+/// Configures a network node as the management node and the membership would.
+pub(crate) fn configure(
+    worker: &mut NetworkWorker,
+    now: Instant,
+    proxies: &[ProxySpec],
+    services: &[SocketAddr],
+    egress: &[IpAddr],
+) {
+    worker.set_proxies(now, proxies);
     worker.set_services(now, services, egress).expect("the simulation's policy fits");
 }

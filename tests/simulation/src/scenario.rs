@@ -8,6 +8,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Makes the random source of hairpins independent of all others.
 const HAIRPIN_SEED: u64 = 0x6861_6972_7069_6e73;
+/// The same for draining.
+const DRAIN_SEED: u64 = 0x6472_6169_6e69_6e67;
 
 /// An event in the middle of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,10 +74,15 @@ impl Incident {
         matches!(self, Incident::ChannelResumes | Incident::TunnelResumes)
     }
 
-    /// Returns whether a connection that an application opened may end early or with an error. A network node that has
-    /// not seen its start cannot know which proxy has it.
+    /// Returns whether a connection that an application opened may end early or with an error.
     pub fn may_break_applications(self) -> bool {
-        self != Incident::None && !self.resumes()
+        !matches!(self, Incident::None | Incident::NetworkNodeRestarts | Incident::NetworkNodeDies)
+            && !self.resumes()
+    }
+
+    /// Returns whether a connection that an application opens may be refused because the proxy has no network node.
+    pub fn may_cut_off(self) -> bool {
+        matches!(self, Incident::NetworkNodeRestarts | Incident::NetworkNodeDies)
     }
 }
 
@@ -118,6 +125,17 @@ pub struct Stall {
     pub stopped: bool,
 }
 
+/// A proxy that gets no new connections for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drain {
+    /// Number of the proxy.
+    pub proxy: usize,
+    /// When it begins, relative to the earliest start.
+    pub from: Duration,
+    /// Its length.
+    pub length: Duration,
+}
+
 /// Parameters of a run, all drawn from its seed.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -144,6 +162,8 @@ pub struct Scenario {
     pub same_ports: bool,
     /// A process that stops reading.
     pub stall: Option<Stall>,
+    /// A proxy that drains, and then goes on.
+    pub drain: Option<Drain>,
     /// The proxies answer every SYN with a cookie, as in a flood.
     pub cookies: bool,
     /// The largest IP packet on the path to the client; a router in front of it reports larger ones (RFC 1191).
@@ -198,6 +218,12 @@ impl Scenario {
             transaction.hairpin = random_hairpins.random_range(0..2) == 0;
         }
         work.sort_by_key(|t| t.start);
+        let mut random_drains = ChaCha8Rng::seed_from_u64(seed ^ DRAIN_SEED);
+        let drain = (random_drains.random_range(0..3) == 0).then(|| Drain {
+            proxy: random_drains.random_range(0..2),
+            from: Duration::from_micros(random_drains.random_range(0..100_000)),
+            length: Duration::from_micros(random_drains.random_range(10_000..400_000)),
+        });
         let cookies = random.random_range(0..4) == 0;
         let mut mtu = || if random.random_range(0..4) == 0 { random.random_range(600..1_500) } else { 1_500 };
         let (path_mtu, lan_mtu) = (mtu(), mtu());
@@ -215,6 +241,7 @@ impl Scenario {
             outage,
             same_ports,
             stall,
+            drain,
             cookies,
             path_mtu,
             lan_mtu,

@@ -6,7 +6,7 @@ use csp_app::ProxyTarget;
 use csp_lan::LanPort;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
-use csp_network_node::NetworkWorker;
+use csp_network_node::{NetworkWorker, ProxySpec};
 use csp_proxy_node::ProxyWorker;
 use csp_proxy_node::core::{BacklogLimits, PoolServer};
 use csp_transport::{ClusterKey, Purpose};
@@ -18,7 +18,7 @@ use crate::application::{Application, PORT};
 use crate::client::{Client, SERVER_PORT};
 use crate::clock::Clock;
 use crate::judge::{self, Report};
-use crate::network::{configure, network_node, provider_name};
+use crate::network::{configure, network_node, provider_name, proxy_spec};
 use crate::pattern::Request;
 use crate::proxy::{Policy, Sizes, proxy};
 use crate::scenario::{Incident, Scenario, Transaction};
@@ -80,6 +80,8 @@ pub struct World {
     struck: bool,
     healed: bool,
     stalled: bool,
+    /// The proxy that gets no new connections at this instant.
+    draining: Option<usize>,
     overdue: u32,
     pub(crate) report: Report,
 }
@@ -152,6 +154,7 @@ impl World {
             struck: false,
             healed: false,
             stalled: false,
+            draining: None,
             overdue: 0,
             report: Report::default(),
             scenario,
@@ -164,10 +167,7 @@ impl World {
         let name = format!("nn-{}", at + 1);
         let count = self.scenario.network_workers;
         let ports = self.hub.attach_workers(count, &name, NN_MACS[at], self.scenario.lan_mtu);
-        let proxies = [
-            ("pn-1", if self.scenario.incident == Incident::ProxyRestarts { self.lives } else { 1 }),
-            ("pn-2", 1),
-        ];
+        let proxies = self.known_proxies();
         let now = self.clocks.networks[at].at(self.now);
         let worker = |(port, number): (LanPort, u8)| {
             let seed = self.scenario.seed.rotate_left(17 + at as u32 + u32::from(number)) ^ self.lives;
@@ -178,6 +178,13 @@ impl World {
             (worker, faults)
         };
         NetworkNode { workers: ports.into_iter().zip(0..).map(worker).collect() }
+    }
+
+    /// Returns what network nodes know of the proxies at this instant.
+    fn known_proxies(&self) -> [ProxySpec; 2] {
+        let restarts = self.scenario.incident == Incident::ProxyRestarts;
+        let lives = [if restarts { self.lives } else { 1 }, 1];
+        [0, 1].map(|at| proxy_spec(&proxy_name(at), lives[at], self.draining == Some(at)))
     }
 
     fn network_workers(&self) -> impl Iterator<Item = &(NetworkWorker, FaultHandle)> {
@@ -340,6 +347,7 @@ impl World {
             self.healed = true;
             self.heal();
         }
+        self.drain(since);
         let Some(stall) = self.scenario.stall else { return };
         let stalled = since >= stall.from && since < stall.from + stall.length;
         if stalled != self.stalled {
@@ -350,6 +358,22 @@ impl World {
             if let Some(application) = &mut self.applications[stall.process] {
                 application.stalled = stalled;
                 application.stopped = stalled && stall.stopped;
+            }
+        }
+    }
+
+    /// Makes the network nodes use or spare a proxy as the scenario has it at this time after the earliest start.
+    fn drain(&mut self, since: Duration) {
+        let drains = self.scenario.drain.filter(|d| since >= d.from && since < d.from + d.length);
+        let draining = drains.map(|drain| drain.proxy);
+        if draining == self.draining {
+            return;
+        }
+        self.draining = draining;
+        let proxies = self.known_proxies();
+        for (clock, network) in self.clocks.networks.iter().zip(&mut self.networks) {
+            for (worker, _) in network.iter_mut().flat_map(|n| &mut n.workers) {
+                worker.set_proxies(clock.at(self.now), &proxies);
             }
         }
     }

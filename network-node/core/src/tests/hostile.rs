@@ -184,9 +184,10 @@ fn any_record() -> impl Strategy<Value = (Vec<u8>, u32, u8, u8, u16)> {
     let payload = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..80),
         Just(tcp_packet(VIP, CLIENT, Tcp::SYN | Tcp::ACK, b"data")),
+        Just(tcp_packet(CLIENT, VIP, Tcp::ACK, b"data")),
         Just(tcp_bytes(VIP, CLIENT, Tcp::ACK, &[9; 3000])),
     ];
-    (payload, 0u32..4, 0u8..16, 0u8..3, prop_oneof![Just(0u16), 1u16..3000])
+    (payload, 0u32..4, 0u8..16, 0u8..4, prop_oneof![Just(0u16), 1u16..3000])
 }
 
 proptest! {
@@ -204,7 +205,8 @@ proptest! {
             let all = [Flags::CHECKSUM_VERIFIED, Flags::COMPACTED, Flags::FLOW_NEW, Flags::FLOW_END];
             let set = |bits: u8| (0..4).filter(|b| bits >> b & 1 == 1).fold(Flags::NONE, |s, b| s | all[b]);
             let record = Record {
-                kind: [RecordKind::Segment, RecordKind::Segment, RecordKind::FlowEnd][usize::from(*kind)],
+                kind: [RecordKind::Segment, RecordKind::Segment, RecordKind::FlowEnd, RecordKind::Unknown]
+                    [usize::from(*kind)],
                 label: if *index == 0 { FlowLabel::NONE } else { label(*index) },
                 worker: 0,
                 flags: set(*flags),

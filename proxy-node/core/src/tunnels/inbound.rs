@@ -33,6 +33,14 @@ impl Tunnels {
             local: SocketAddr::new(destination, segment.destination_port()),
             remote: SocketAddr::new(source, segment.source_port()),
         });
+        if record.flags.contains(Flags::RETURN_UNKNOWN)
+            && tuple.is_some_and(|tuple| !cx.tcp.owns(cx.now, &tuple, &segment))
+        {
+            cx.recorder.counters.unknown_returned += 1;
+            // If the tunnel is full the client sends the segment again.
+            let _ = cx.out.tunnel(cx.now, via, &Record::unknown(record, self.worker), &[record.payload]);
+            return Arrived::Done;
+        }
         let ingress = record.age.before(cx.now);
         let (ecn, segment_size) = (record.ecn.bits(), record.segment_size);
         let arrival = Arrival { label: record.label, tuple, ingress, via, ecn, segment_size };

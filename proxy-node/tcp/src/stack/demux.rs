@@ -8,6 +8,7 @@ use crate::api::{Arrival, DropReason, State};
 use crate::blocks::{Buffer, Direction, Place};
 use crate::input::Incoming;
 use crate::replies::Reply;
+use crate::seq::Seq;
 use crate::stack::Stack;
 use crate::stack::listener::Stray;
 use crate::stack::settle::TIME_WAIT_SLOTS;
@@ -128,6 +129,15 @@ impl Stack {
     pub fn label_of(&self, tuple: &FourTuple) -> Option<FlowLabel> {
         let slot = self.find_by_tuple(tuple)?;
         self.tcbs.get(slot as usize)?.as_ref().map(|tcb| tcb.label)
+    }
+
+    /// Whether a segment belongs to a connection of this engine: to one in the table, to one in TIME-WAIT, or to one that exists in
+    /// a SYN cookie only.
+    pub fn owns(&self, now: Instant, tuple: &FourTuple, segment: &Segment<'_>) -> bool {
+        self.find_by_tuple(tuple).is_some() || {
+            let (seq, ack) = (Seq(segment.seq()), Seq(segment.ack()));
+            self.acknowledges_cookie(now, tuple, segment.flags(), (seq, ack))
+        }
     }
 
     /// The slot of the connection, or [`TIME_WAIT_SLOTS`] plus that of the TIME-WAIT entry, with these addresses.

@@ -212,13 +212,23 @@ impl Stack {
     /// Whether a segment acknowledges a cookie that was sent for a SYN later than the connection in TIME-WAIT. Late
     /// duplicates of the segments that opened that connection do not qualify.
     pub(super) fn is_newer_by_cookie(&self, now: Instant, old: &TimeWait, segment: &Incoming<'_>) -> bool {
-        let flags = segment.flags;
-        let (isn, cookie) = (segment.seq.minus(1), segment.ack.minus(1));
+        let numbers = (segment.seq, segment.ack);
+        self.acknowledges_cookie(now, &old.tuple, segment.flags, numbers)
+            && old.precedes(segment.seq.minus(1), segment)
+    }
+
+    /// Whether a segment with these flags, sequence and acknowledgement number acknowledges a SYN cookie of this engine.
+    pub(super) fn acknowledges_cookie(
+        &self,
+        now: Instant,
+        tuple: &FourTuple,
+        flags: Flags,
+        (seq, ack): (Seq, Seq),
+    ) -> bool {
         flags.ack()
             && !flags.intersects(Flags::SYN | Flags::RST)
             && self.replies.cookies_may_be_valid(now)
-            && old.precedes(isn, segment)
-            && cookies::verify(&self.keys, now, &old.tuple, isn, cookie).is_some()
+            && cookies::verify(&self.keys, now, tuple, seq.minus(1), ack.minus(1)).is_some()
     }
 
     fn open_by_cookie(

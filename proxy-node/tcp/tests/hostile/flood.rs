@@ -208,6 +208,12 @@ impl Handshake {
         let _ = self.stack.on_segment(self.now, arrival, &segment, segment.payload());
     }
 
+    fn owns(&self, repr: Repr) -> bool {
+        let Packet { tuple, bytes, .. } = packet(self.remote, repr, &[]);
+        let tuple = FourTuple { local: tuple.remote, remote: tuple.local };
+        self.stack.owns(self.now, &tuple, &csp_wire::tcp::Segment::parse(&bytes).unwrap())
+    }
+
     /// The server's next segment, and whether the network node keeps the flow.
     fn answer(&mut self) -> Option<(Repr, bool)> {
         let transmit = self.stack.poll_transmit(self.now)?;
@@ -304,6 +310,19 @@ fn the_acknowledgement_may_carry_data_and_fin() {
     assert_eq!((&bytes[..], h.state()), (&b"hello"[..], Some(State::CloseWait)));
     let (header, _) = h.answer().unwrap();
     assert_eq!(header.ack, h.isn.wrapping_add(7));
+}
+
+#[test]
+fn a_connection_that_exists_in_a_cookie_only_is_the_engine_s() {
+    let mut h = Handshake::new();
+    let answered = h.syn(true);
+    let ack = h.ack(&answered);
+    assert!(h.owns(ack) && h.state().is_none());
+    assert!(!h.owns(Repr { ack: ack.ack.wrapping_add(1), ..ack }), "a forged cookie");
+    assert!(!h.owns(Repr { flags: Flags::RST | Flags::ACK, ..ack }));
+    h.send(ack, &[]);
+    let later = Repr { seq: ack.seq.wrapping_add(5_000), ack: 0, flags: Flags::RST, ..ack };
+    assert!(h.owns(later), "whatever a segment of a known connection says");
 }
 
 #[test]

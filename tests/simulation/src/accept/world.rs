@@ -19,7 +19,7 @@ use super::crowd::Crowd;
 use super::judge::{self, AcceptReport};
 use super::scenario::{AcceptScenario, Change, End};
 use super::server::{Server, server_name};
-use crate::network::{configure, network_node};
+use crate::network::{configure, network_node, proxy_spec};
 use crate::proxy::{Policy, Sizes, proxy};
 
 const SERVICE: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 76, 0, 100), 80);
@@ -117,7 +117,13 @@ impl AcceptWorld {
         let (port, network_faults) = wrap(port, scenario.lan, scenario.seed.rotate_left(17));
         let proxy = proxy(&fabric, &key, "pn-1", (Instant::ZERO, 1), &policy(&scenario));
         let mut network = network_node(&fabric, &key, "nn-1", 1, 0, port);
-        configure(&mut network, Instant::ZERO, &[("pn-1", 1)], &[SERVICE.into()], &[EGRESS.into()]);
+        configure(
+            &mut network,
+            Instant::ZERO,
+            &[proxy_spec("pn-1", 1, false)],
+            &[SERVICE.into()],
+            &[EGRESS.into()],
+        );
         let mut world = AcceptWorld {
             crowd: Crowd::new(CLIENT, SERVICE.into(), client, scenario.seed),
             now: Instant::ZERO,

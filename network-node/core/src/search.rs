@@ -1,0 +1,92 @@
+//! Finds the proxy of a connection that this node has no flow for, by asking one proxy worker after the other.
+//!
+//! ```text
+//!  segment ─▶ the worker that a new connection would go to ── has the connection ─▶ answers with FLOW_NEW
+//!                 │ Unknown
+//!                 ▼
+//!             the next worker, those that drain first ── Unknown ─▶ … ── Unknown ─▶ the first again, which answers with RST
+//! ```
+//! A node has no flow for a connection after its own restart, or when a router sends here what another node has had. Where the
+//! connection is cannot be computed: since it was opened, proxies may have come, begun or ceased to drain.
+
+use std::net::{IpAddr, SocketAddr};
+
+use csp_types::{FourTuple, Instant};
+use csp_wire::tcp::Segment;
+use csp_wire::tunnel::{Flags, Record, RecordKind};
+use csp_wire::{WireError, ipv4, ipv6};
+
+use super::api::{NetworkOutput, ProxyId};
+use super::flow_table::FlowIndex;
+use super::node::NetworkCore;
+
+/// Largest number of returned segments that are passed on in a second, so that a flood of segments without connection does
+/// not keep the proxies busy with answers that nobody needs.
+pub(super) const SEARCHES_PER_SECOND_MAX: u32 = 50_000;
+
+/// Returns the flags of a segment of a flow whose proxy is or is not being looked for.
+pub(super) fn flags_of(search: Option<u16>) -> Flags {
+    if search.is_some() { Flags::RETURN_UNKNOWN } else { Flags::NONE }
+}
+
+impl NetworkCore {
+    /// Processes a segment that a proxy worker gave back: passes it on to the next worker.
+    pub(super) fn on_unknown(
+        &mut self,
+        now: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        self.counters.segments_returned += 1;
+        let Ok(tuple) = tuple_of(record.payload) else { return self.counters.drop_bad_record += 1 };
+        let Some(index) = self.flows.find(self.flows.hash(&tuple), &tuple) else {
+            return self.counters.drop_foreign_flow += 1;
+        };
+        if !self.search_limit.allows(now) {
+            return self.counters.drop_search_limit += 1;
+        }
+        self.ask_next(index, proxy, record.worker);
+        let Some(flow) = self.flows.flow(index) else { return };
+        // By now the flow may have a label. The segment goes as it is, whole: its proxy finds the connection by the addresses.
+        let flags = Flags::CHECKSUM_VERIFIED | flags_of(flow.search);
+        let again = Record { kind: RecordKind::Segment, worker: flow.worker, flags, payload: &[], ..*record };
+        if out.tunnel(now, flow.proxy, &again, &[record.payload]).is_err() {
+            self.counters.drop_tunnel_full += 1;
+        }
+    }
+
+    /// Goes on to the next worker, if it is this one of which the connection is expected. When all were asked, the segments of the
+    /// flow go to the first one for good.
+    fn ask_next(&mut self, index: FlowIndex, proxy: ProxyId, worker: u8) {
+        let Some(flow) = self.flows.flow_mut(index) else { return };
+        let Some(asked) = flow.search.filter(|_| (flow.proxy, flow.worker) == (proxy, worker)) else {
+            return;
+        };
+        let next = asked.saturating_add(1);
+        let candidate = |n| self.proxies.candidate(&flow.tuple, n);
+        let (search, chosen) = match candidate(next) {
+            Some(chosen) => (Some(next), Some(chosen)),
+            None => (None, candidate(0)),
+        };
+        flow.search = search;
+        (flow.proxy, flow.worker) = chosen.unwrap_or((flow.proxy, flow.worker));
+    }
+}
+
+/// Returns the addresses and ports of a packet from the LAN.
+fn tuple_of(packet: &[u8]) -> Result<FourTuple, WireError> {
+    let (source, destination, bytes): (IpAddr, IpAddr, &[u8]);
+    if packet.first().is_some_and(|b| b >> 4 == 6) {
+        let view = ipv6::Packet::parse(packet)?;
+        (source, destination, bytes) = (view.source().into(), view.destination().into(), view.payload());
+    } else {
+        let view = ipv4::Packet::parse(packet)?;
+        (source, destination, bytes) = (view.source().into(), view.destination().into(), view.payload());
+    }
+    let segment = Segment::parse(bytes)?;
+    Ok(FourTuple {
+        local: SocketAddr::new(destination, segment.destination_port()),
+        remote: SocketAddr::new(source, segment.source_port()),
+    })
+}
