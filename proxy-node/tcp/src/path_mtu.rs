@@ -137,8 +137,11 @@ impl Tcb {
         if self.timers.retries < TIMEOUTS_SUSPECT {
             return;
         }
-        // A smaller size helps only if the data in flight does not fit into one such segment.
-        let helps = |size: &&u16| **size < self.mss_limit && self.outstanding() > u32::from(**size);
+        // A smaller size helps only if the data in flight does not fit into one such segment beside its options.
+        let options = self.mss_limit - self.mss();
+        let helps = |size: &&u16| {
+            **size < self.mss_limit && self.outstanding() > u32::from(size.saturating_sub(options))
+        };
         let Some(&smaller) = steps.iter().find(helps) else { return };
         if !self.path.suspect {
             self.path.search_high = self.mss_limit;

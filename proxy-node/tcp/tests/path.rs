@@ -201,6 +201,19 @@ fn a_black_hole_is_found_by_timeouts_and_the_size_searched() {
 }
 
 #[test]
+fn a_segment_that_is_too_long_by_its_timestamps_only_is_made_smaller() {
+    // 530 bytes fit the smallest step of 536 without the 12 bytes of timestamps; the path takes 536 with them.
+    let mut up = Upload::new(config());
+    up.net.mtu = (576, false);
+    let now = up.net.now;
+    let bytes: Vec<u8> = (0..530).map(|n| stream_byte(1, n)).collect();
+    up.written += up.net.hosts[0].stack.write(now, up.client, &bytes) as u64;
+    up.run(Duration::from_secs(20), 0);
+    assert_eq!(up.received, 530);
+    up.everything_arrives();
+}
+
+#[test]
 fn an_outage_that_looks_like_a_black_hole_does_not_leave_small_segments_behind() {
     let mut up = Upload::new(config());
     up.run(Duration::from_millis(200), 300);
