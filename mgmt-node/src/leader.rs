@@ -138,8 +138,13 @@ async fn campaign(
     sender: &watch::Sender<Leadership>,
     stopped: &mut watch::Receiver<bool>,
 ) -> Result<(), etcd_client::Error> {
-    while let Some((other, _)) = incumbent(client).await? {
-        publish_change(sender, Leadership::Other(other));
+    while let Some((holder, revision)) = incumbent(client).await? {
+        if holder == *own {
+            // From before this node lost etcd or was killed: etcd keeps the lease for its whole time after its own restart, too.
+            resign(client, revision).await?;
+            continue;
+        }
+        publish_change(sender, Leadership::Other(holder));
         if rest(stopped).await {
             return Ok(());
         }
@@ -171,6 +176,13 @@ async fn incumbent(client: &mut Client) -> Result<Option<(LeaderView, i64)>, etc
         (serde_json::from_slice(kv.value()).unwrap_or_else(|_| unknown()), kv.create_revision())
     };
     Ok(found.kvs().first().map(read))
+}
+
+/// Deletes the leader key if it is the one of this create revision.
+async fn resign(client: &mut Client, revision: i64) -> Result<(), etcd_client::Error> {
+    let same = Compare::create_revision(LEADER, CompareOp::Equal, revision);
+    client.txn(Txn::new().when([same]).and_then([TxnOp::delete(LEADER, None)])).await?;
+    Ok(())
 }
 
 /// Keeps the lease alive; returns when it is lost or the node stops.

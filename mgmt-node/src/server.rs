@@ -99,23 +99,24 @@ pub(crate) fn page(kind: &'static str, text: &'static str) -> Response {
 }
 
 /// An answer that is not a success.
-pub(crate) struct Refusal(StatusCode, ErrorBody);
+pub(crate) struct Refusal(StatusCode, ErrorBody, Option<Duration>);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.0, Json(self.1)).into_response()
+        let retry_after = self.2.map(|pause| [(header::RETRY_AFTER, HeaderValue::from(pause.as_secs()))]);
+        (self.0, retry_after, Json(self.1)).into_response()
     }
 }
 
 /// Returns an answer with this status and text.
 pub(crate) fn refuse(status: StatusCode, error: impl Into<String>) -> Refusal {
-    Refusal(status, ErrorBody { error: error.into(), ..ErrorBody::default() })
+    Refusal(status, ErrorBody { error: error.into(), ..ErrorBody::default() }, None)
 }
 
 impl From<ConfigError> for Refusal {
     fn from(error: ConfigError) -> Self {
         let errors = policy_view::field_errors(&error);
-        Refusal(StatusCode::BAD_REQUEST, ErrorBody { error: error.to_string(), leader: None, errors })
+        Refusal(StatusCode::BAD_REQUEST, ErrorBody { error: error.to_string(), leader: None, errors }, None)
     }
 }
 
@@ -217,11 +218,15 @@ fn leading(cluster: &Cluster) -> Result<Result<PolicyManager, LeaderView>, Refus
     match &*cluster.leadership.borrow() {
         Leadership::Own { fence, .. } => Ok(Ok(cluster.manager.clone().fenced(keys::LEADER, *fence))),
         Leadership::Other(view) => Ok(Err(view.clone())),
-        Leadership::Nobody => Err(refuse(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "no management node leads at this time: etcd is away or an election is under way; nothing was changed",
-        )),
+        Leadership::Nobody => Err(nobody_leads()),
     }
+}
+
+/// 503 with Retry-After: an election takes a few seconds.
+fn nobody_leads() -> Refusal {
+    let error = "no management node leads at this time: etcd is away or an election is under way; nothing was changed";
+    let body = ErrorBody { error: error.to_owned(), ..ErrorBody::default() };
+    Refusal(StatusCode::SERVICE_UNAVAILABLE, body, Some(Duration::from_secs(1)))
 }
 
 /// 307: the same request must go to the leader.

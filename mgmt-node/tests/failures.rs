@@ -88,6 +88,30 @@ async fn a_follower_sends_changes_to_the_leader_and_takes_over_when_it_stops() {
     assert_eq!(first.get("/api/v1/policy/history").await.map(|h| h[0]["generation"].clone()), Some(json!(2)));
 }
 
+/// As after an outage of etcd, which prolongs all leases when it starts, or after a management node was killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_earlier_lease_still_holds_the_leader_key_leads_again() {
+    let mgmt = Mgmt::start().await;
+    let mut raw = etcd_client::Client::connect([format!("http://{}", mgmt.etcd)], None).await.expect("etcd");
+    let own = raw.get(keys::LEADER, None).await.expect("leader").kvs()[0].value().to_vec();
+    eventually("the key to be left", async || {
+        let lease = raw.lease_grant(600, None).await.ok()?.id();
+        raw.delete(keys::LEADER, None).await.ok()?;
+        let options = etcd_client::PutOptions::new().with_lease(lease);
+        let free = etcd_client::Compare::create_revision(keys::LEADER, etcd_client::CompareOp::Equal, 0);
+        let put = etcd_client::TxnOp::put(keys::LEADER, own.clone(), Some(options));
+        let left = raw.txn(etcd_client::Txn::new().when([free]).and_then([put])).await.ok()?;
+        left.succeeded().then_some(())
+    })
+    .await;
+    let file = mgmt.scratch.file("policy.yaml", &policy("web", 80));
+    eventually("a change by the node that leads again", async || {
+        let ran = mgmt.cspctl(&["policy", "apply", file.to_str().expect("path")]).await;
+        (ran.code == 0).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_etcd_is_silent_questions_are_answered_and_changes_refused() {
     let mgmt = Mgmt::start().await;

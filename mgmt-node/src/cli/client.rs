@@ -1,8 +1,9 @@
 //! The HTTP client of `cspctl`: one management node, bounded answers, statuses turned into [`CliError`]s.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use csp_identity::Credentials;
+use reqwest::header::RETRY_AFTER;
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,6 +17,16 @@ const BODY_LEN_MAX: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than any fan-out of the server takes, and than its longest long-poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
+/// How long a request waits for a leading management node: an election takes as long as a leader's lease, 5 s, and a beat.
+const ELECTION: Duration = Duration::from_secs(8);
+
+/// A server's answer.
+struct Answer {
+    status: StatusCode,
+    /// After this time the same request may succeed; nothing was changed.
+    again_after: Option<Duration>,
+    body: Vec<u8>,
+}
 
 /// The connection to one management node, and to the leader that it names.
 #[derive(Debug)]
@@ -104,9 +115,28 @@ impl Client {
         self.base.join(path).map_err(|e| CliError::Usage(format!("--server: {e}")))
     }
 
+    /// Sends a request; again while the management node has no leader to pass it on to, for as long as an election takes.
     async fn send(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), CliError> {
+        let (until, mut request) = (Instant::now() + ELECTION, request);
+        loop {
+            let again = request.try_clone().filter(|_| Instant::now() < until);
+            match (self.send_once(request).await?, again) {
+                (Answer { again_after: Some(pause), .. }, Some(next)) => {
+                    tokio::time::sleep(pause.min(ELECTION)).await;
+                    request = next;
+                }
+                (Answer { status, body, .. }, _) if status.is_success() => return Ok((status, body)),
+                (Answer { status, body, .. }, _) => return Err(self.refused(status, &body)),
+            }
+        }
+    }
+
+    async fn send_once(&self, request: RequestBuilder) -> Result<Answer, CliError> {
         let mut response = request.send().await.map_err(|e| self.no_answer(&e))?;
         let status = response.status();
+        let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let again_after =
+            seconds.filter(|_| status == StatusCode::SERVICE_UNAVAILABLE).map(Duration::from_secs);
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|e| self.no_answer(&e))? {
             if body.len() + chunk.len() > BODY_LEN_MAX {
@@ -114,7 +144,7 @@ impl Client {
             }
             body.extend_from_slice(&chunk);
         }
-        if status.is_success() { Ok((status, body)) } else { Err(self.refused(status, &body)) }
+        Ok(Answer { status, again_after, body })
     }
 
     fn no_answer(&self, error: &reqwest::Error) -> CliError {
