@@ -90,7 +90,7 @@ def fill_disk(cluster, host, state):
     check(curl(cluster, 8082) == "<p>served by an-2</p>", "port 8082 is not an-2's")
     check(host.ssh(stored).stdout == before, "a policy was stored on a full disk")
     journal = host.ssh("journalctl --unit=csp-proxy-node --no-pager --lines=50").stdout
-    check("cannot keep the last-known-good policy" in journal, "the journal does not say that the policy is not stored")
+    check("policy.json" in journal and "cannot be written" in journal, "the journal does not say that the policy is not stored")
     host.ssh(f"rm {state}/filler")
     restore_policy(cluster)
     check(int(host.ssh(stored).stdout) > int(before), "the policy is not stored although there is room")
