@@ -8,6 +8,7 @@ use csp_wire::channel::{
 
 use super::context::{Ends, Turn};
 use super::flow::{Attachment, Stage};
+use super::service::local::LocalServices;
 use super::service::{ApplicationEnd, ClientEnd, Relay, Service};
 use super::{ChannelId, Lane, ProxyOutput, options};
 
@@ -20,7 +21,7 @@ pub enum Verdict {
     Violation,
 }
 
-impl<O: ProxyOutput> Turn<'_, O> {
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Passes a message of a channel to the part that it concerns.
     pub(super) fn on_message(
         &mut self,
@@ -175,6 +176,9 @@ impl<O: ProxyOutput> Turn<'_, O> {
     pub(super) fn application_closed(&mut self, label: FlowLabel) {
         let cx = &mut self.cx;
         cx.record(label, TraceKind::CloseReceived, 0);
+        if cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local) {
+            self.local.gone(cx.now, label);
+        }
         if cx.hairpin.is_of(label) {
             return self.close_hairpin(label);
         }

@@ -11,6 +11,7 @@ use super::application::Verdict;
 use super::context::{Context, Turn};
 use super::events::{NO_SERVICE, new_flow};
 use super::flow::Stage;
+use super::service::local::LocalServices;
 use super::shares::Amount;
 use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
@@ -42,7 +43,7 @@ impl Egress {
     }
 }
 
-impl<O: ProxyOutput> Turn<'_, O> {
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes CONNECT.
     pub(super) fn on_connect(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>) -> Verdict {
         let Ok(payload) = ConnectPayload::parse(message.payload) else { return Verdict::Violation };

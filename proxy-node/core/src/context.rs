@@ -65,11 +65,12 @@ impl<O: ProxyOutput> Context<'_, O> {
 
 /// The parts of the core and their context, for the duration of one input. Its methods pass an input from one part to
 /// the next; they decide only what concerns more than one part.
-pub(crate) struct Turn<'a, O> {
+pub(crate) struct Turn<'a, O, S> {
     pub(crate) cx: Context<'a, O>,
     pub(crate) dispatcher: &'a mut Dispatcher,
     pub(crate) pump: &'a mut Pump,
     pub(crate) egress: &'a mut Egress,
     pub(crate) idle: &'a mut IdleClients,
     pub(crate) tunnels: &'a mut Tunnels,
+    pub(crate) local: &'a mut S,
 }

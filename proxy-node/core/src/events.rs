@@ -6,13 +6,14 @@ use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
 use super::context::Turn;
 use super::flow::{Attachment, Flow, Stage};
+use super::service::local::LocalServices;
 use super::shares::Charge;
 use super::{Lane, ProxyOutput, reason};
 
 /// `Flow::service` of active opens.
 pub(super) const NO_SERVICE: u32 = u32::MAX;
 
-impl<O: ProxyOutput> Turn<'_, O> {
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     pub(super) fn process_tcp_events(&mut self) {
         while let Some((label, event)) = self.cx.tcp.poll_event() {
             match event {
@@ -50,9 +51,21 @@ impl<O: ProxyOutput> Turn<'_, O> {
         self.cx.tcp.set_send_capacity(label, window);
         let arrived = self.dispatcher.next_arrival();
         self.admit(Flow { arrived, ..new_flow(now, (label, tuple), service, Stage::Pending, window) });
-        self.dispatcher.dispatch(&mut self.cx, label);
-        self.pump.enqueue(self.cx.flows, label);
+        self.find_application(label, service, tuple);
         self.keep_reserve();
+    }
+
+    /// Passes a new connection to the local service at its address, or to a process of its pool.
+    pub(super) fn find_application(&mut self, label: FlowLabel, service: u32, tuple: FourTuple) {
+        let local = self.dispatcher.service(service).and_then(|service| service.spec.local);
+        match local {
+            None => self.dispatcher.dispatch(&mut self.cx, label),
+            Some(number) if self.local.connected(self.cx.now, label, number, tuple) => {
+                self.cx.flows.set_stage(self.cx.now, label, Stage::Local);
+            }
+            Some(_) => return self.abandon(label),
+        }
+        self.pump.enqueue(self.cx.flows, label);
     }
 
     fn active_open_done(&mut self, label: FlowLabel) {
@@ -97,7 +110,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
             Stage::Offered(_) | Stage::Open(_) => {
                 Some((flow.lane, MessageHeader::of_flow(MessageKind::Reset, label, code, 0)))
             }
-            Stage::Pending | Stage::Left(_) | Stage::Finishing => None,
+            Stage::Pending | Stage::Local | Stage::Left(_) | Stage::Finishing => None,
         });
         if let Some((lane, header)) = notice {
             self.cx.send(lane, header, &[]);

@@ -7,6 +7,7 @@
 //!                     └───────────────┘
 //!  CONNECT ──▶ Connecting ──▶ Open            Open ── CLOSE, process ended ──▶ Finishing ──▶ (gone)
 //!  CONNECT of a hairpin ──▶ Open
+//!  client SYN..ACK, local service ──▶ Local ── the service or the client is done ──▶ Finishing or (gone)
 //!  Open ── HAND_OVER ──▶ Left ── TAKE_OVER, by another process ──▶ Open
 //! ```
 
@@ -28,6 +29,8 @@ pub enum Stage {
     Offered(Choice),
     /// Bytes are relayed.
     Open(Attachment),
+    /// A local service of the proxy is its other end.
+    Local,
     /// An active open: the SYN was sent.
     Connecting {
         /// The process that requested it.
@@ -99,7 +102,7 @@ impl Flow {
     /// Returns the channel of the process that the flow is bound to, if any.
     pub fn channel(&self) -> Option<ChannelId> {
         match self.stage {
-            Stage::Pending | Stage::Left(_) | Stage::Finishing => None,
+            Stage::Pending | Stage::Local | Stage::Left(_) | Stage::Finishing => None,
             Stage::Offered(choice) => Some(choice.channel),
             Stage::Open(attachment) => Some(attachment.channel),
             Stage::Connecting { channel, .. } => Some(channel),
@@ -111,7 +114,9 @@ impl Flow {
         match self.stage {
             Stage::Offered(choice) => Some(choice),
             Stage::Open(attachment) => attachment.choice,
-            Stage::Pending | Stage::Connecting { .. } | Stage::Left(_) | Stage::Finishing => None,
+            Stage::Pending | Stage::Local | Stage::Connecting { .. } | Stage::Left(_) | Stage::Finishing => {
+                None
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use super::context::Turn;
 use super::events::NO_SERVICE;
 use super::flow::{Flow, FlowTable};
+use super::service::local::LocalServices;
 use super::{ProxyOutput, reason};
 
 /// Number of connections that a search examines.
@@ -141,7 +142,7 @@ fn choose(sample: &[Candidate], examined: usize, now: Instant) -> Option<FlowLab
     longest.or_else(silent).map(|candidate| candidate.label)
 }
 
-impl<O: ProxyOutput> Turn<'_, O> {
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Resets connections of idle clients if the table is nearly full. Half-open connections do not count: they give way
     /// to cookies.
     pub(super) fn keep_reserve(&mut self) {

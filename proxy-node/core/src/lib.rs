@@ -7,6 +7,7 @@
 //!            └─────────┘    │ events └─────────┘
 //!                           ▼
 //!                       dispatcher: pools, services, backlogs, offers ─▶ OPEN
+//!  local: services of the proxy itself, at which streams end
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
 //!  idle: clients that give way to new ones when no room is left
 //!  hairpin: connections between two processes, client's ends of each other
@@ -67,6 +68,7 @@ use hairpin::Hairpin;
 use idle::IdleClients;
 use pump::Pump;
 use recorder::Recorder;
+use service::local::{LocalServices, NoLocalServices};
 use tunnels::{Arrived, Tunnels};
 
 /// Number of ended flows whose addresses are kept.
@@ -98,7 +100,7 @@ fn first_port_seed(secret: &[u8; 16]) -> u32 {
 
 /// State of one proxy worker.
 #[derive(Debug)]
-pub struct ProxyCore {
+pub struct ProxyCore<S = NoLocalServices> {
     tcp: Stack,
     flows: FlowTable,
     hairpin: Hairpin,
@@ -108,12 +110,20 @@ pub struct ProxyCore {
     egress: Egress,
     idle: IdleClients,
     recorder: Recorder,
+    local: S,
 }
 
-/// Inputs. Received bytes are passed on by the next [`drive`](ProxyCore::drive).
 impl ProxyCore {
     /// Creates a core without services, channels or tunnels.
     pub fn new(config: CoreConfig) -> Self {
+        Self::with_local_services(config, NoLocalServices)
+    }
+}
+
+/// Inputs. Received bytes are passed on by the next [`drive`](ProxyCore::drive).
+impl<S: LocalServices> ProxyCore<S> {
+    /// Creates a core with these local services; the policy binds addresses to them.
+    pub fn with_local_services(config: CoreConfig, local: S) -> Self {
         let CoreConfig { worker, workers, tcp, trace_events, hairpin } = config;
         let hairpins = (hairpin.first_label_index, 2 * hairpin.pairs);
         let (first_index, connections) = (tcp.first_label_index.max(1), tcp.connections);
@@ -130,11 +140,13 @@ impl ProxyCore {
             idle: IdleClients::new(connections),
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
+            local,
         }
     }
 
-    fn turn<'a, O: ProxyOutput>(&'a mut self, now: Instant, out: &'a mut O) -> Turn<'a, O> {
-        let ProxyCore { tcp, flows, hairpin, tunnels, dispatcher, pump, egress, idle, recorder } = self;
+    fn turn<'a, O: ProxyOutput>(&'a mut self, now: Instant, out: &'a mut O) -> Turn<'a, O, S> {
+        let ProxyCore { tcp, flows, hairpin, tunnels, dispatcher, pump, egress, idle, recorder, local } =
+            self;
         Turn {
             cx: Context { now, flows, tcp, hairpin, recorder, out },
             dispatcher,
@@ -142,6 +154,7 @@ impl ProxyCore {
             egress,
             idle,
             tunnels,
+            local,
         }
     }
 
@@ -267,13 +280,13 @@ impl ProxyCore {
 }
 
 /// Buffers, timers and counters.
-impl ProxyCore {
+impl<S: LocalServices> ProxyCore<S> {
     /// Returns when [`on_timeout`](Self::on_timeout) is to be called; `None` if no timer is set.
     pub fn next_timeout(&self) -> Option<Instant> {
         let dispatcher = &self.dispatcher;
         let pending = dispatcher.pending_deadline(&self.flows);
         let own = [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()];
-        own.into_iter().chain([self.tcp.next_timeout()]).flatten().min()
+        own.into_iter().chain([self.tcp.next_timeout(), self.local.next_timeout()]).flatten().min()
     }
 
     /// Lends memory for the next message: records of a network node, or messages of a process. See [`Stack::lend`].
@@ -284,6 +297,16 @@ impl ProxyCore {
     /// Returns the memory after the message has been processed.
     pub fn return_buffer(&mut self, buffer: Buffer) {
         self.tcp.give_back(buffer);
+    }
+
+    /// Returns the local services.
+    pub fn local(&self) -> &S {
+        &self.local
+    }
+
+    /// Returns the local services; what changes at them takes effect with the next [`drive`](Self::drive).
+    pub fn local_mut(&mut self) -> &mut S {
+        &mut self.local
     }
 
     /// Returns the counters.

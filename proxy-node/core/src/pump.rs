@@ -17,6 +17,7 @@ use self::stalled::Stalled;
 use super::ProxyOutput;
 use super::context::{Context, Ends};
 use super::flow::{Flow, FlowTable, Stage};
+use super::service::local::{LocalServices, Step};
 use super::service::{ApplicationEnd, ClientEnd, Progress, Relay, Service};
 
 /// The pump of one worker.
@@ -28,6 +29,8 @@ pub(crate) struct Pump {
     parked: Parked,
     budget: SendBudget,
     stalled: Stalled,
+    /// Flows that their local service is done with, and how.
+    done: Vec<(FlowLabel, Step)>,
 }
 
 impl Pump {
@@ -38,6 +41,7 @@ impl Pump {
             parked: Parked::default(),
             budget,
             stalled: Stalled::default(),
+            done: Vec::new(),
         }
     }
 
@@ -88,23 +92,36 @@ impl Pump {
 
     /// Serves flows that waited for a lane which has room now, then every flow in the list once. Flows that lack room
     /// are parked until their lane has some. Returns whether anything was moved.
-    pub(crate) fn pump(&mut self, cx: &mut Context<'_, impl ProxyOutput>) -> bool {
+    pub(crate) fn pump(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        local: &mut impl LocalServices,
+    ) -> bool {
         let mut moved = false;
         for _ in 0..self.parked.len() {
             let Some(label) = self.parked.next_ready(|lane| cx.out.lane_ready(lane)) else { break };
-            moved |= self.pump_flow(cx, label, true);
+            moved |= self.pump_flow(cx, local, label, true);
         }
         for _ in 0..self.to_pump.len() {
             let Some(label) = self.to_pump.pop_front() else { break };
-            moved |= self.pump_flow(cx, label, false);
+            moved |= self.pump_flow(cx, local, label, false);
         }
         moved
     }
 
     /// Serves one flow, which waited at the `front` of its lane's queue or was just added.
-    fn pump_flow(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel, front: bool) -> bool {
+    fn pump_flow(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        local: &mut impl LocalServices,
+        label: FlowLabel,
+        front: bool,
+    ) -> bool {
         let Some(flow) = cx.flows.get_mut(label) else { return false };
         flow.queued = false;
+        if flow.stage == Stage::Local {
+            return self.pump_local(cx, local, label);
+        }
         let (Stage::Open(_), lane) = (flow.stage, flow.lane) else { return false };
         let waits = !front && self.parked.waits(lane);
         let Progress { moved, blocked } = match cx.ends(label) {
@@ -121,6 +138,51 @@ impl Pump {
             self.parked.park(lane, label);
         }
         moved
+    }
+
+    /// Serves a flow of a local service.
+    fn pump_local(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        local: &mut impl LocalServices,
+        label: FlowLabel,
+    ) -> bool {
+        let now = cx.now;
+        let step = match cx.ends(label) {
+            Some(Ends::Tcp(mut client, application)) => {
+                let step = local.serve(now, label, &mut client);
+                self.widen(&mut client, application.flow);
+                step
+            }
+            Some(Ends::Loop(mut client, _)) => {
+                let step = local.serve(now, label, &mut client);
+                self.looped(cx, label, step == Step::Moved);
+                step
+            }
+            None => return false,
+        };
+        if matches!(step, Step::Close | Step::Reset) {
+            self.done.push((label, step));
+        }
+        step == Step::Moved
+    }
+
+    /// Gives a local service's flow a larger window if it has used most of its own.
+    fn widen(&mut self, client: &mut impl ClientEnd, flow: &mut Flow) {
+        let window = flow.from_app_window;
+        if client.unacknowledged() < window - window / 4 {
+            return;
+        }
+        let wider = self.budget.widen(window, client.useful_window().min(window.saturating_mul(2)));
+        if wider > window {
+            client.set_window(wider);
+            flow.from_app_window = wider;
+        }
+    }
+
+    /// Removes and returns a flow that its local service is done with.
+    pub(crate) fn next_done(&mut self) -> Option<(FlowLabel, Step)> {
+        self.done.pop()
     }
 
     /// After serving a flow of a hairpin: if something was moved, the other flow has room, and both may be over.

@@ -10,17 +10,20 @@
 //! messages of other flows. The pump calls it when something has changed at either end; it returns when nothing more
 //! can move. It keeps no reference to either end.
 //!
-//! [`Relay`] is the service of every flow today. All calls are static: [`Service`] and [`ClientEnd`] are instantiated
-//! for each pair of a service and a type of client's end, so that the abstraction costs nothing per segment.
+//! [`Relay`] is the service of every flow between a client and a process. All calls are static: [`Service`] and
+//! [`ClientEnd`] are instantiated for each pair of a service and a type of client's end, so that the abstraction costs
+//! nothing per segment.
 //!
-//! **Adding a service.** `http`, `tls` and `messages` will be in the crate `proxy-node/services`, which depends on this
-//! one and implements [`Service`] for one type each; that type holds a service's state of one flow. The kind of service
-//! is a property of the policy's service (`ServiceSpec`), a field of [`Flow`] beside `stage`, and one `match` where the
-//! pump calls the relay: `ProxyCore` then gets a type parameter for the set of services, an enum that the worker names,
-//! with the relay as the variant that the core itself provides. A service that reads before it chooses a pool member
-//! postpones `Dispatcher::dispatch`, which `client_connected` calls at once for the relay; until then bytes wait in the
-//! client's end under its own flow control.
+//! A service that is an end itself ([`local`]) has no application's end. `ProxyCore` has a type parameter for the set of
+//! local services, which the worker names; [`ServiceSpec::local`](crate::ServiceSpec::local) binds an address to one of them.
+//!
+//! **Adding a service between both ends.** `http` and `tls` implement [`Service`] for one type each; that type holds a
+//! service's state of one flow. The kind of service is a property of `ServiceSpec`, a field of [`Flow`] beside `stage`,
+//! and one `match` where the pump calls the relay. A service that reads before it chooses a pool member postpones
+//! `Dispatcher::dispatch`, which `find_application` calls at once for the relay; until then bytes wait in the client's
+//! end under its own flow control.
 
+pub mod local;
 mod relay;
 mod tcp_end;
 

@@ -90,7 +90,7 @@ pub struct RecentFlow {
     pub ended: bool,
 }
 
-impl ProxyCore {
+impl<S> ProxyCore<S> {
     /// Returns at most `limit` active or recently ended flows, newest first.
     pub fn recent_flows(&self, limit: usize) -> Vec<RecentFlow> {
         // Both lists are ordered: the newest of each are sufficient.
@@ -130,6 +130,7 @@ impl ProxyCore {
                 Stage::Pending => "pending",
                 Stage::Offered(_) => "offered",
                 Stage::Open(_) => "open",
+                Stage::Local => "local",
                 Stage::Connecting { .. } => "connecting",
                 Stage::Left(_) => "handed over",
                 Stage::Finishing => "finishing",

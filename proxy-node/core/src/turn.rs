@@ -5,32 +5,53 @@ use csp_types::FlowLabel;
 use super::context::Turn;
 use super::dispatch::pool::ChannelId;
 use super::flow::{Flow, Stage};
+use super::service::local::{LocalServices, Step};
 use super::{Lane, ProxyOutput};
 
 /// Largest number of flows that are dropped for one window before idle clients no longer give way for it: some hold no
 /// memory.
 const IDLE_PER_WINDOW_MAX: usize = 8;
 
-impl<O: ProxyOutput> Turn<'_, O> {
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Moves everything that can be moved: events of the engine, bytes in both directions, segments.
     pub(super) fn drive(&mut self) {
         loop {
             self.dispatcher.serve_backlogs(&mut self.cx); // waiting connections come before new ones
             self.process_tcp_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
-            let pumped = self.pump.pump(&mut self.cx);
+            let pumped = self.pump.pump(&mut self.cx, self.local);
+            let readied = self.settle_local();
             self.settle_hairpins();
             let sent = self.tunnels.transmit(&mut self.cx);
-            if !pumped && !sent && !self.dispatcher.is_readied() {
+            if !pumped && !readied && !sent && !self.dispatcher.is_readied() {
                 return;
             }
         }
+    }
+
+    /// Ends the connections that local services are done with, and adds those that have something to send now to the list of
+    /// flows to pump. Returns whether there were any.
+    fn settle_local(&mut self) -> bool {
+        while let Some((label, step)) = self.pump.next_done() {
+            match step {
+                Step::Reset => self.abandon(label),
+                Step::Close => self.application_closed(label),
+                Step::Idle | Step::Moved => {}
+            }
+        }
+        let mut any = false;
+        while let Some(label) = self.local.next_ready() {
+            self.pump.enqueue(self.cx.flows, label);
+            any = true;
+        }
+        any
     }
 
     /// Runs timers that are due.
     pub(super) fn on_timeout(&mut self) {
         let now = self.cx.now;
         self.cx.tcp.on_timeout(now);
+        self.local.on_timeout(now);
         while let Some((label, served)) = self.dispatcher.next_expired(now, self.cx.flows) {
             let counters = &mut self.cx.recorder.counters;
             match served {
@@ -74,6 +95,9 @@ impl<O: ProxyOutput> Turn<'_, O> {
 
     /// Releases what each part keeps of a flow that was removed from the table.
     fn release(&mut self, flow: &Flow) {
+        if flow.stage == Stage::Local {
+            self.local.gone(self.cx.now, flow.label);
+        }
         if !self.cx.hairpin.release(flow.label) {
             self.pump.release(flow.from_app_window);
         }
@@ -117,6 +141,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
                 Stage::Open(_)
                 | Stage::Connecting { .. }
                 | Stage::Pending
+                | Stage::Local
                 | Stage::Left(_)
                 | Stage::Finishing => self.abandon(label),
             }

@@ -12,6 +12,7 @@ pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
         pool: s.pool.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect(),
+        local: None,
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {
             connections: s.backlog.connections as usize,

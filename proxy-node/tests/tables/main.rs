@@ -5,6 +5,7 @@
 mod backlog;
 mod hairpin;
 mod idle;
+mod local;
 mod offers;
 mod shares;
 mod unknown;

@@ -15,12 +15,16 @@ use csp_wire::tcp::{Flags as TcpFlags, Options, Repr, Segment};
 use csp_wire::tunnel::{Age, Flags, Record, RecordKind};
 use csp_wire::{Ecn, ipv4};
 
+use crate::local::Chat;
+
 pub const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
 /// Records all output of the core.
 #[derive(Default)]
 pub struct Out {
+    /// What the last segment carried.
+    pub data: Vec<u8>,
     /// Network nodes whose tunnels have no room.
     pub stuck: BTreeSet<u32>,
     /// DATA messages that a lane still accepts; lanes without an entry accept all.
@@ -50,6 +54,7 @@ impl ProxyOutput for Out {
         if let Some(segment) = bytes.get(skip..).and_then(|tcp| Segment::parse(tcp).ok()) {
             self.records.push((via, segment.destination_port(), segment.seq()));
             self.flags = segment.flags();
+            self.data = segment.payload().to_vec();
         }
         self.last = Some((record.kind, bytes));
         Ok(())
@@ -102,7 +107,7 @@ impl Out {
 }
 
 pub struct World {
-    pub core: ProxyCore,
+    pub core: ProxyCore<Chat>,
     pub out: Out,
     pub processes: BTreeSet<u32>,
     pub now: Instant,
@@ -119,6 +124,7 @@ pub fn web(servers: &[u16]) -> ServiceSpec {
         name: "web".to_owned(),
         address: (VIP, 80).into(),
         pool,
+        local: None,
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
     }
@@ -135,7 +141,8 @@ impl World {
     pub fn sized(servers: &[u16], connections: usize, blocks: usize) -> Self {
         let tcp = StackConfig { connections, blocks, ..StackConfig::default() };
         let hairpin = HairpinConfig { first_label_index: 10_000, pairs: connections / 32 };
-        let core = ProxyCore::new(CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin });
+        let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin };
+        let core = ProxyCore::with_local_services(config, Chat::default());
         let mut world = World {
             core,
             out: Out::default(),
@@ -181,7 +188,7 @@ impl World {
         self.segment(via, (port, 80), (seq, ack), flags, payload);
     }
 
-    fn segment(
+    pub fn segment(
         &mut self,
         via: u32,
         (port, to): (u16, u16),

@@ -100,6 +100,7 @@ pub(crate) fn proxy(
         name: "web".to_owned(),
         address: policy.service,
         pool: policy.pool.clone(),
+        local: None,
         tcp: ServiceTcp::default(),
         backlog: policy.backlog,
     };

@@ -31,6 +31,8 @@ pub struct ServiceSpec {
     pub address: SocketAddr,
     /// The pool of its connections.
     pub pool: Vec<PoolServer>,
+    /// The number of the local service at which its connections end; `None`: they go to processes of the pool.
+    pub local: Option<u32>,
     /// TCP options of its connections.
     pub tcp: ServiceTcp,
     /// Limits of its backlog.
@@ -163,6 +165,7 @@ impl Services {
             name: name.clone(),
             address: ([0; 4], 0).into(),
             pool: Vec::new(),
+            local: None,
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
         };
@@ -264,6 +267,7 @@ mod tests {
             name: name.to_owned(),
             address: ([10, 0, 0, 1], port).into(),
             pool,
+            local: None,
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
         }

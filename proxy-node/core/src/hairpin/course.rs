@@ -10,6 +10,7 @@ use crate::connect::PORT_TRIES;
 use crate::context::{Context, Turn};
 use crate::events::{NO_SERVICE, new_flow};
 use crate::flow::{Attachment, Flow, Stage};
+use crate::service::local::LocalServices;
 use crate::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
 impl Egress {
@@ -28,7 +29,7 @@ impl Egress {
     }
 }
 
-impl<O: ProxyOutput> Turn<'_, O> {
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes CONNECT to a service of this proxy; `false` if no hairpin is free, or none for this user. The connection is established at
     /// once; the service's end waits for a process like any other, as with a listening socket of the kernel.
     pub(crate) fn open_hairpin(
@@ -66,7 +67,7 @@ impl<O: ProxyOutput> Turn<'_, O> {
             aux: server.to_wire(),
             ..TraceEvent::default()
         });
-        self.dispatcher.dispatch(&mut self.cx, server);
+        self.find_application(server, service, tuple);
         Ok(true)
     }
 
@@ -135,7 +136,9 @@ impl<O: ProxyOutput> Turn<'_, O> {
         let informed = match flow.stage {
             Stage::Open(_) => flow.shutdown_sent,
             Stage::Finishing => true,
-            Stage::Pending | Stage::Offered(_) | Stage::Connecting { .. } | Stage::Left(_) => false,
+            Stage::Pending | Stage::Local | Stage::Offered(_) | Stage::Connecting { .. } | Stage::Left(_) => {
+                false
+            }
         };
         finished && waiting == 0 && informed
     }

@@ -1,0 +1,75 @@
+//! Services of the proxy itself: a stream ends here, and no process of an application takes part.
+//!
+//! ```text
+//!  client's end                     local service
+//!  [TcpEnd] or ── bytes, end ─────▶ ┌───────────┐
+//!  [LoopEnd]  ◀─ bytes, end, reset ─│ messages… │ ◀── bytes for it, from other connections of the service
+//!                                   └───────────┘
+//! ```
+
+use csp_types::{FlowLabel, FourTuple, Instant};
+
+use super::ClientEnd;
+
+/// The local services of one worker, which keep what they need of each connection by its label.
+pub trait LocalServices {
+    /// Processes a new connection of local service `number` ([`ServiceSpec::local`](crate::ServiceSpec::local)). `false`: it is
+    /// refused, and the client's connection is reset.
+    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool;
+
+    /// Processes whatever has changed at a connection: bytes that are readable, room for more, the end of the stream. Called again
+    /// when something changes at its client's end, and after [`next_ready`](Self::next_ready) has returned it.
+    fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step;
+
+    /// Releases what is kept of a connection that is over. Called once for each one for which [`connected`](Self::connected)
+    /// returned true.
+    fn gone(&mut self, now: Instant, label: FlowLabel);
+
+    /// Removes and returns a connection with something to send that has arrived on another one, or that a timer has caused.
+    fn next_ready(&mut self) -> Option<FlowLabel>;
+
+    /// Returns when to call [`on_timeout`](Self::on_timeout).
+    fn next_timeout(&self) -> Option<Instant>;
+
+    /// Runs timers that are due.
+    fn on_timeout(&mut self, now: Instant);
+}
+
+/// What has become of a connection of a local service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// It continues, and nothing was moved.
+    Idle,
+    /// It continues; bytes were read or written.
+    Moved,
+    /// The service is done with it: written bytes are delivered, then FIN.
+    Close,
+    /// The client has violated the service's protocol, and is reset.
+    Reset,
+}
+
+/// A proxy without local services.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLocalServices;
+
+impl LocalServices for NoLocalServices {
+    fn connected(&mut self, _: Instant, _: FlowLabel, _: u32, _: FourTuple) -> bool {
+        false
+    }
+
+    fn serve(&mut self, _: Instant, _: FlowLabel, _: &mut impl ClientEnd) -> Step {
+        Step::Reset
+    }
+
+    fn gone(&mut self, _: Instant, _: FlowLabel) {}
+
+    fn next_ready(&mut self) -> Option<FlowLabel> {
+        None
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn on_timeout(&mut self, _: Instant) {}
+}

@@ -1,0 +1,160 @@
+//! A service of the proxy itself: connections that end at it, by TCP and by a hairpin, and what one of them causes at others.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+
+use csp_proxy_node::core::service::ClientEnd;
+use csp_proxy_node::core::service::local::{LocalServices, Step};
+use csp_proxy_node::core::{EgressRule, ServiceSpec, ServiceTcp};
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_wire::channel::{ConnectPayload, MessageHeader, MessageKind};
+use csp_wire::tcp::Flags as TcpFlags;
+
+use crate::world::{VIP, World, web};
+
+const PORT: u16 = 5555;
+const NUMBER: u32 = 3;
+
+/// A service that passes what a connection says to all others, ends one that says `bye`, and resets one that says `!`.
+#[derive(Default)]
+pub struct Chat {
+    /// What each connection has still to be sent.
+    waiting: BTreeMap<u32, VecDeque<u8>>,
+    ready: BTreeSet<u32>,
+    /// Whether connections are refused.
+    closed: bool,
+}
+
+impl LocalServices for Chat {
+    fn connected(&mut self, _: Instant, label: FlowLabel, number: u32, _: FourTuple) -> bool {
+        assert_eq!(number, NUMBER);
+        if !self.closed {
+            assert!(self.waiting.insert(label.to_wire(), VecDeque::new()).is_none());
+        }
+        !self.closed
+    }
+
+    fn serve(&mut self, _: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+        let own = label.to_wire();
+        let said: Vec<u8> = client.peek(client.readable()).flatten().copied().collect();
+        client.consume(said.len());
+        for (other, waiting) in self.waiting.iter_mut().filter(|(other, _)| **other != own) {
+            waiting.extend(&said);
+            if !said.is_empty() {
+                self.ready.insert(*other);
+            }
+        }
+        let waiting = self.waiting.get_mut(&own).expect("it is connected");
+        let taken = client.write(waiting.make_contiguous(), None);
+        waiting.drain(..taken);
+        match &said[..] {
+            b"bye" => Step::Close,
+            b"!" => Step::Reset,
+            _ if client.is_finished() => Step::Close,
+            [] if taken == 0 => Step::Idle,
+            _ => Step::Moved,
+        }
+    }
+
+    fn gone(&mut self, _: Instant, label: FlowLabel) {
+        assert!(self.waiting.remove(&label.to_wire()).is_some(), "once for each connection");
+        self.ready.remove(&label.to_wire());
+    }
+
+    fn next_ready(&mut self) -> Option<FlowLabel> {
+        FlowLabel::from_wire(self.ready.pop_first()?)
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn on_timeout(&mut self, _: Instant) {}
+}
+
+/// A world whose port [`PORT`] is the chat.
+fn chat() -> World {
+    let mut w = World::new(&[8001]);
+    let chat =
+        ServiceSpec { name: "chat".to_owned(), address: (VIP, PORT).into(), local: Some(NUMBER), ..web(&[]) };
+    let address = Ipv4Addr::new(10, 0, 0, 9).into();
+    let destinations = vec!["10.0.0.0/24".parse().unwrap()];
+    let rule = EgressRule { address, destinations, except: Vec::new(), tcp: ServiceTcp::default() };
+    w.core.set_policy(w.now, vec![web(&[8001]), chat], vec![rule], &mut w.out);
+    w
+}
+
+/// Connects a client with this port; returns the sequence number that it expects next.
+fn join(w: &mut World, port: u16) -> u32 {
+    w.connect_to(PORT, port);
+    w.out.records.iter().rev().find(|r| r.1 == port).map_or(0, |r| r.2.wrapping_add(1))
+}
+
+fn says(w: &mut World, port: u16, ack: u32, flags: TcpFlags, text: &[u8]) {
+    w.segment(1, (port, PORT), (101, ack), flags | TcpFlags::ACK, text);
+}
+
+/// Returns the client ports that segments went to since the last call.
+fn sent_to(w: &mut World) -> BTreeSet<u16> {
+    w.out.records.drain(..).map(|r| r.1).collect()
+}
+
+#[test]
+fn what_one_connection_says_reaches_the_others_in_the_same_turn() {
+    let mut w = chat();
+    let acks: Vec<u32> = [1000, 1001, 1002].map(|port| join(&mut w, port)).to_vec();
+    assert_eq!((w.core.flow_count(), w.core.waiting_count()), (3, 0), "none waits for a process");
+    sent_to(&mut w);
+    says(&mut w, 1001, acks[1], TcpFlags::PSH, b"hello");
+    let others = sent_to(&mut w);
+    assert!(others.contains(&1000) && others.contains(&1002), "{others:?}");
+    assert_eq!(w.out.data, b"hello");
+    assert!(w.out.messages.is_empty(), "no process takes part: {:?}", w.out.messages);
+}
+
+#[test]
+fn a_connection_ends_by_either_side_and_leaves_nothing() {
+    for (text, flags, rst) in
+        [(&b"bye"[..], TcpFlags::PSH, false), (b"!", TcpFlags::PSH, true), (b"", TcpFlags::FIN, false)]
+    {
+        let mut w = chat();
+        let ack = join(&mut w, 1000);
+        says(&mut w, 1000, ack, flags, text);
+        assert_eq!((w.out.flags.rst(), w.out.flags.fin()), (rst, !rst), "{text:?}");
+        assert!(w.core.local().waiting.is_empty(), "{text:?}");
+    }
+    let mut w = chat();
+    let ack = join(&mut w, 1000);
+    w.segment(1, (1000, PORT), (101, ack), TcpFlags::RST, &[]);
+    assert_eq!((w.core.local().waiting.len(), w.core.flow_count(), w.core.budget_reserved()), (0, 0, 0));
+}
+
+#[test]
+fn a_connection_that_the_service_refuses_is_reset() {
+    let mut w = chat();
+    w.core.local_mut().closed = true;
+    w.connect_to(PORT, 1000);
+    assert!(w.out.flags.rst());
+    assert_eq!((w.core.flow_count(), w.core.budget_reserved()), (0, 0));
+}
+
+#[test]
+fn a_program_of_the_cluster_talks_to_it_over_its_channel() {
+    let mut w = chat();
+    let ack = join(&mut w, 1000);
+    let mut payload = [0; 64];
+    let len = ConnectPayload { remote: (VIP, PORT).into(), local: None }.emit(&mut payload).unwrap();
+    w.send(8001, MessageHeader::new(MessageKind::Connect, 9, 65_536, len as u32), &payload[..len]);
+    let connected = w.out.take(8001, MessageKind::Connected);
+    assert_eq!((connected.len(), w.core.local().waiting.len()), (1, 2));
+    says(&mut w, 1000, ack, TcpFlags::PSH, b"to the program");
+    let data: Vec<&Vec<u8>> =
+        w.out.payloads.iter().filter(|p| p.1 == MessageKind::Data).map(|p| &p.2).collect();
+    assert_eq!(data, [b"to the program"]);
+    sent_to(&mut w);
+    let label = FlowLabel::from_wire(connected[0]).unwrap();
+    w.send(8001, MessageHeader::of_flow(MessageKind::Data, label, 0, 4), b"back");
+    assert_eq!((sent_to(&mut w), w.out.data.clone()), (BTreeSet::from([1000]), b"back".to_vec()));
+    w.send(8001, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+    assert_eq!((w.core.local().waiting.len(), w.core.hairpin_count()), (1, 0));
+}
