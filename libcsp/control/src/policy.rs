@@ -1,9 +1,10 @@
-//! The policy: the services, their pools, and how applications leave the cluster.
+//! The policy: the services, their pools, the channels of messages, and how applications leave the cluster.
 //!
 //! A [`Policy`] that came out of [`Policy::parse_yaml`] or [`Policy::from_json`] is valid as a whole. Its canonical form
 //! is JSON in field order; generations and hashes are made of that.
 
 mod access;
+mod channels;
 mod check;
 mod diff;
 
@@ -17,6 +18,7 @@ use crate::config::{ConfigError, Problems, parse_checked, serde_node_id, serde_p
 use crate::config::{ip_address, number, port};
 
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
+pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";
@@ -49,6 +51,9 @@ pub struct Policy {
     /// What clients can reach.
     #[serde(default)]
     pub services: Vec<Service>,
+    /// Where messages are published and subscribed to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<Channel>,
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
@@ -230,6 +235,7 @@ impl Policy {
         Policy {
             api_version: API_VERSION.to_owned(),
             services: Vec::new(),
+            channels: Vec::new(),
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),
@@ -277,9 +283,15 @@ impl Policy {
         self.services.iter().find(|service| service.vip == vip && service.port == port)
     }
 
-    /// Every address the cluster answers for, each once: services' VIPs and egress addresses.
+    /// Every address and port that clients connect to: those of services, then those of channels.
+    pub fn ends(&self) -> impl Iterator<Item = (IpAddr, u16)> {
+        let channels = self.channels.iter().map(|channel| (channel.vip, channel.port));
+        self.services.iter().map(|service| (service.vip, service.port)).chain(channels)
+    }
+
+    /// Every address the cluster answers for, each once: VIPs and egress addresses.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        let vips = self.services.iter().map(|service| service.vip);
+        let vips = self.ends().map(|(vip, _)| vip);
         let mut addresses: Vec<IpAddr> =
             vips.chain(self.egress.iter().map(|egress| egress.address)).collect();
         addresses.sort();

@@ -84,8 +84,8 @@ fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: 
 /// Puts the part of the policy into force whose addresses this node owns.
 async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePolicy) -> Result<(), String> {
     let policy = &active.policy;
-    let services = policy.services.iter().filter(|s| owned.contains(s.vip));
-    let services: Vec<SocketAddr> = services.map(|s| (s.vip, s.port).into()).collect();
+    let services = policy.ends().filter(|(vip, _)| owned.contains(*vip));
+    let services: Vec<SocketAddr> = services.map(SocketAddr::from).collect();
     let egress = policy.egress.iter().map(|e| e.address).filter(|address| owned.contains(*address));
     let egress: Vec<IpAddr> = egress.collect();
     for mailbox in workers.mailboxes() {
@@ -93,7 +93,7 @@ async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePol
         let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Policy(services, egress, reply)).await;
         done.map_err(|error| format!("a data worker did not apply the policy: {error}"))??;
     }
-    let (generation, owned, all) = (active.generation, services.len(), policy.services.len());
+    let (generation, owned, all) = (active.generation, services.len(), policy.ends().count());
     tracing::info!(generation, services = owned, of = all, "policy in force");
     if owned == 0 && egress.is_empty() && !policy.addresses().is_empty() {
         tracing::warn!(

@@ -9,7 +9,7 @@ use super::{
     ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX,
     SERVICES_MAX,
 };
-use super::{Egress, PROGRAMS_MAX, Policy, Service};
+use super::{CHANNELS_MAX, Channel, Egress, FullQueue, PROGRAMS_MAX, Pattern, Policy, Service};
 use crate::config::Problems;
 
 impl Policy {
@@ -24,7 +24,11 @@ impl Policy {
         for (index, service) in self.services.iter().enumerate() {
             check_service(service, &format!("services[{index}]"), problems);
         }
-        self.check_services_are_distinct(problems);
+        check_count("channels", self.channels.len(), 0, CHANNELS_MAX, problems);
+        for (index, channel) in self.channels.iter().enumerate() {
+            check_channel(channel, &format!("channels[{index}]"), problems);
+        }
+        self.check_ends_are_distinct(problems);
         let members: HashSet<_> = self.services.iter().flat_map(|service| &service.pool).collect();
         if members.len() > MEMBERS_MAX {
             let message =
@@ -66,35 +70,66 @@ impl Policy {
         }
     }
 
-    fn check_services_are_distinct(&self, problems: &mut Problems) {
-        let mut names = HashMap::new();
-        let mut ends = HashMap::new();
-        for (index, service) in self.services.iter().enumerate() {
-            if let Some(first) = names.insert(service.name.as_str(), index) {
-                let message =
-                    format!("{:?} is the name of services[{first}] already; names are unique", service.name);
-                problems.add(format!("services[{index}].name"), message);
+    /// Names and addresses of services and channels are unique among both.
+    fn check_ends_are_distinct(&self, problems: &mut Problems) {
+        let services = self.services.iter().enumerate();
+        let services = services.map(|(at, s)| (format!("services[{at}]"), s.name.as_str(), (s.vip, s.port)));
+        let channels = self.channels.iter().enumerate();
+        let channels = channels.map(|(at, c)| (format!("channels[{at}]"), c.name.as_str(), (c.vip, c.port)));
+        let (mut names, mut ends) = (HashMap::new(), HashMap::new());
+        for (at, name, end) in services.chain(channels) {
+            if let Some(first) = names.insert(name, at.clone()) {
+                let message = format!("{name:?} is the name of {first} already; names are unique");
+                problems.add(format!("{at}.name"), message);
             }
-            if let Some(first) = ends.insert((service.vip, service.port), index) {
-                let (vip, port) = (service.vip, service.port);
-                let message = format!("{vip} port {port} belongs to services[{first}] already");
-                let parts = [(first, "vip"), (first, "port"), (index, "port")];
-                let parts = parts.map(|(index, part)| format!("services[{index}].{part}"));
+            if let Some(first) = ends.insert(end, at.clone()) {
+                let (vip, port) = end;
+                let message = format!("{vip} port {port} belongs to {first} already");
+                let parts = [(&first, "vip"), (&first, "port"), (&at, "port")];
+                let parts = parts.map(|(at, part)| format!("{at}.{part}"));
                 let depends_on = parts.each_ref().map(String::as_str);
-                problems.add_unless(&depends_on, format!("services[{index}].vip"), message);
+                problems.add_unless(&depends_on, format!("{at}.vip"), message);
             }
         }
     }
 }
 
-fn check_service(service: &Service, at: &str, problems: &mut Problems) {
-    let name = &service.name;
+fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
+    check_name(&channel.name, "channel", at, problems);
+    check_unicast(channel.vip, &format!("{at}.vip"), problems);
+    let memory = channel.memory;
+    if memory.guaranteed_mib > memory.max_mib {
+        let message = format!("{} MiB are more than max_mib, {}", memory.guaranteed_mib, memory.max_mib);
+        problems.add_unless(
+            &[&format!("{at}.memory.max_mib")],
+            format!("{at}.memory.guaranteed_mib"),
+            message,
+        );
+    }
+    let holds_back = channel.pattern == Pattern::Push || channel.queue.full == FullQueue::Block;
+    let (room, which) = match holds_back {
+        true => {
+            (memory.guaranteed_mib, "memory.guaranteed_mib, which a channel that holds back publishers needs")
+        }
+        false => (memory.max_mib, "memory.max_mib"),
+    };
+    if channel.message_kib > room << 10 {
+        let message = format!("{} KiB do not fit {room} MiB of {which}", channel.message_kib);
+        problems.add(format!("{at}.message_kib"), message);
+    }
+}
+
+fn check_name(name: &str, what: &str, at: &str, problems: &mut Problems) {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if name.is_empty() || name.len() > SERVICE_NAME_LEN_MAX || !name.bytes().all(legal) {
         let message =
-            format!("{name:?} is no service name; allowed are 1 to {SERVICE_NAME_LEN_MAX} of a-z 0-9 -");
+            format!("{name:?} is no {what} name; allowed are 1 to {SERVICE_NAME_LEN_MAX} of a-z 0-9 -");
         problems.add(format!("{at}.name"), message);
     }
+}
+
+fn check_service(service: &Service, at: &str, problems: &mut Problems) {
+    check_name(&service.name, "service", at, problems);
     check_unicast(service.vip, &format!("{at}.vip"), problems);
     check_count(&format!("{at}.pool"), service.pool.len(), 1, POOL_MAX, problems);
     let mut members = HashSet::new();

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use csp_types::Prefix;
 
-use super::{Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
+use super::{Channel, Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
 
 /// Lines that lead from `old` to `new`.
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
@@ -20,6 +20,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     }
     let added = new.services.iter().filter(|service| !before.contains(service.name.as_str()));
     lines.extend(added.map(|service| format!("+ service {}", summary(service))));
+    let gone = old.channels.iter().filter(|channel| !new.channels.contains(channel));
+    lines.extend(gone.map(|channel| format!("- channel {}", channel_summary(channel))));
+    let come = new.channels.iter().filter(|channel| !old.channels.contains(channel));
+    lines.extend(come.map(|channel| format!("+ channel {}", channel_summary(channel))));
     let gone = old.egress.iter().filter(|egress| !new.egress.contains(egress));
     lines.extend(gone.map(|egress| format!("- egress {}", egress_summary(egress))));
     let come = new.egress.iter().filter(|egress| !old.egress.contains(egress));
@@ -60,6 +64,15 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
 fn summary(service: &Service) -> String {
     let pool: Vec<String> = service.pool.iter().map(member_summary).collect();
     format!("{} {} port {} pool {}", service.name, service.vip, service.port, pool.join(", "))
+}
+
+fn channel_summary(channel: &Channel) -> String {
+    let Channel { name, vip, port, pattern, message_kib, queue, memory, tcp } = channel;
+    let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
+    format!(
+        "{name} {vip} port {port} {pattern:?}, messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{tcp}",
+        queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
+    )
 }
 
 fn member_summary(member: &PoolMember) -> String {

@@ -39,7 +39,7 @@ fn a_wrong_name_or_field_is_refused() {
     refuses("name: web", "nam: web", field);
     let twice = "8:11: services[1].name: \"web\" is the name of services[0] already; names are unique";
     refuses("name: upload", "name: web", twice);
-    let top = "2:1: service: unknown field `service` (is `services` meant?); allowed are apiVersion, services, egress, programs, access";
+    let top = "2:1: service: unknown field `service` (is `services` meant?); allowed are apiVersion, services, channels, egress, programs, access";
     refuses("services:", "service:", top);
 }
 
@@ -297,4 +297,82 @@ fn program_rules_say_what_is_accelerated_and_are_told_when_they_change() {
         "+ program nginx: listens on all ports, does not connect",
     ];
     assert_eq!(policy.diff(&other), lines);
+}
+
+const CHANNELS: &str = "\
+apiVersion: csp/v1
+services:
+  - {name: web, vip: 10.76.0.100, port: 80, pool: [{node: an-1, port: 80}]}
+channels:
+  - name: ticks
+    vip: 10.76.0.100
+    port: 5556
+  - name: jobs
+    vip: 10.76.0.100
+    port: 5557
+    pattern: push
+    message_kib: 4096
+    queue: {messages: 10, kib: 100, full: block}
+    memory: {guaranteed_mib: 4, max_mib: 8}
+";
+
+#[test]
+fn channels_have_defaults_and_their_addresses_are_the_clusters() {
+    let policy = Policy::parse_yaml(CHANNELS, "p.yaml").unwrap();
+    let [ticks, jobs] = &policy.channels[..] else { panic!("two channels") };
+    assert_eq!((ticks.pattern, ticks.message_kib, ticks.queue.messages), (Pattern::Publish, 1_024, 1_000));
+    assert_eq!((jobs.pattern, jobs.queue.full, jobs.memory.max_mib), (Pattern::Push, FullQueue::Block, 8));
+    let ports: Vec<u16> = policy.ends().map(|(_, port)| port).collect();
+    assert_eq!((ports, policy.addresses().len()), (vec![80, 5556, 5557], 1));
+    assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
+    assert!(!good().to_json().contains("channels"), "the hash of a policy without channels stays");
+    let diff = good().diff(&policy);
+    assert!(
+        diff.iter().any(|line| line.starts_with("+ channel ticks 10.76.0.100 port 5556 Publish")),
+        "{diff:?}"
+    );
+}
+
+#[test]
+fn a_wrong_channel_is_refused() {
+    for (from, to, expected) in [
+        (
+            "name: ticks",
+            "name: web",
+            "5:11: channels[0].name: \"web\" is the name of services[0] already; names are unique",
+        ),
+        (
+            "port: 5556",
+            "port: 80",
+            "6:10: channels[0].vip: 10.76.0.100 port 80 belongs to services[0] already",
+        ),
+        (
+            "name: jobs",
+            "name: Jobs",
+            "8:11: channels[1].name: \"Jobs\" is no channel name; allowed are 1 to 63 of a-z 0-9 -",
+        ),
+        (
+            "full: block",
+            "full: wait",
+            "13:43: channels[1].queue.full: `wait` is not known; allowed are drop-newest, drop-oldest, block",
+        ),
+        (
+            "messages: 10",
+            "messages: 0",
+            "13:23: channels[1].queue.messages: 0 is not a number of messages; allowed is 1 to 1048576",
+        ),
+        (
+            "guaranteed_mib: 4",
+            "guaranteed_mib: 9",
+            "14:30: channels[1].memory.guaranteed_mib: 9 MiB are more than max_mib, 8",
+        ),
+        (
+            "message_kib: 4096",
+            "message_kib: 4097",
+            "12:18: channels[1].message_kib: 4097 KiB do not fit 4 MiB of memory.guaranteed_mib, which a channel that holds back publishers needs",
+        ),
+    ] {
+        let error = Policy::parse_yaml(&CHANNELS.replacen(from, to, 1), "p.yaml").unwrap_err();
+        assert_eq!(error.to_string(), format!("p.yaml:{expected}"));
+    }
 }

@@ -1,0 +1,141 @@
+//! Channels: where publishers and subscribers of messages connect, how messages are distributed, and the bounds on what is kept
+//! for them.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::TcpOptions;
+use crate::config::{ip_address, number, port};
+
+/// Most channels of a policy.
+pub const CHANNELS_MAX: usize = 256;
+/// Longest message that a channel may allow, in KiB.
+pub const MESSAGE_KIB_MAX: u32 = 64 * 1024;
+/// Most messages in a queue.
+pub const QUEUE_MESSAGES_MAX: u32 = 1 << 20;
+/// Most memory of a channel at one proxy worker, in MiB.
+pub const CHANNEL_MIB_MAX: u32 = 64 * 1024;
+
+/// A channel of messages: peers that speak ZMTP connect to its address, and the proxies distribute their messages.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channel {
+    /// 1 to 63 of `a-z 0-9 -`, unique among services and channels.
+    pub name: String,
+    /// The address that publishers and subscribers connect to.
+    #[serde(deserialize_with = "ip_address")]
+    pub vip: IpAddr,
+    /// The port that they connect to.
+    #[serde(deserialize_with = "port")]
+    pub port: u16,
+    /// Which peers may connect, and who gets a message.
+    #[serde(default)]
+    pub pattern: Pattern,
+    /// Longest message in KiB, all frames together.
+    #[serde(default = "message_kib", deserialize_with = "read_message_kib")]
+    pub message_kib: u32,
+    /// The queue of each receiver.
+    #[serde(default, skip_serializing_if = "ReceiverQueue::is_default")]
+    pub queue: ReceiverQueue,
+    /// Memory for its messages at the proxy worker that owns it.
+    #[serde(default, skip_serializing_if = "ChannelMemory::is_default")]
+    pub memory: ChannelMemory,
+    /// How connections behave.
+    #[serde(default)]
+    pub tcp: TcpOptions,
+}
+
+/// How messages are distributed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// PUB and XPUB peers publish; SUB and XSUB peers get what they subscribe to (29/PUBSUB).
+    #[default]
+    Publish,
+    /// PUSH peers send; each message goes to one PULL peer (30/PIPELINE). Nothing is dropped.
+    Push,
+}
+
+/// What waits for one receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReceiverQueue {
+    /// Messages.
+    #[serde(deserialize_with = "queue_messages")]
+    pub messages: u32,
+    /// Their bytes, in KiB.
+    #[serde(deserialize_with = "queue_kib")]
+    pub kib: u32,
+    /// What happens to a message for a receiver whose queue is full. Pushers are always held back.
+    pub full: FullQueue,
+}
+
+impl Default for ReceiverQueue {
+    fn default() -> Self {
+        ReceiverQueue { messages: 1_000, kib: 4_096, full: FullQueue::default() }
+    }
+}
+
+impl ReceiverQueue {
+    fn is_default(&self) -> bool {
+        *self == ReceiverQueue::default()
+    }
+}
+
+/// What happens to a message for a subscriber whose queue is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FullQueue {
+    /// It is dropped, as libzmq does.
+    #[default]
+    DropNewest,
+    /// The message that has waited longest is dropped.
+    DropOldest,
+    /// Publishers are held back.
+    Block,
+}
+
+/// A channel's share of a proxy worker's memory for messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChannelMemory {
+    /// MiB that no other channel takes.
+    #[serde(deserialize_with = "mib")]
+    pub guaranteed_mib: u32,
+    /// Most MiB.
+    #[serde(deserialize_with = "mib")]
+    pub max_mib: u32,
+}
+
+impl Default for ChannelMemory {
+    fn default() -> Self {
+        ChannelMemory { guaranteed_mib: 4, max_mib: 64 }
+    }
+}
+
+impl ChannelMemory {
+    fn is_default(&self) -> bool {
+        *self == ChannelMemory::default()
+    }
+}
+
+const fn message_kib() -> u32 {
+    1_024
+}
+
+fn read_message_kib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 1, MESSAGE_KIB_MAX.into(), "a length in KiB")? as u32)
+}
+
+fn queue_messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 1, QUEUE_MESSAGES_MAX.into(), "a number of messages")? as u32)
+}
+
+fn queue_kib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 1, u64::from(CHANNEL_MIB_MAX) << 10, "a size in KiB")? as u32)
+}
+
+fn mib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 1, CHANNEL_MIB_MAX.into(), "a size in MiB")? as u32)
+}
