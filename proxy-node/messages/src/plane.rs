@@ -185,7 +185,7 @@ impl MessagePlane {
     }
 
     fn try_subscribe(&mut self, now: Instant, peer: PeerId, prefix: &[u8]) -> Result<Change, SubscribeError> {
-        let slot = self.subscriber(peer).ok_or(SubscribeError::NotASubscriber)?;
+        let slot = self.channel_of_subscriber(peer).ok_or(SubscribeError::NotASubscriber)?;
         let change = self.subscriptions.subscribe(slot, peer.index, prefix)?;
         if change.entry {
             self.replay(now, slot, peer.index, prefix);
@@ -195,8 +195,9 @@ impl MessagePlane {
 
     /// Cancels a subscription once; `None` if the peer has no such subscription.
     pub fn cancel(&mut self, peer: PeerId, prefix: &[u8]) -> Option<Change> {
-        let change =
-            self.subscriber(peer).and_then(|slot| self.subscriptions.cancel(slot, peer.index, prefix));
+        let change = self
+            .channel_of_subscriber(peer)
+            .and_then(|slot| self.subscriptions.cancel(slot, peer.index, prefix));
         match change {
             Some(_) => self.counters.cancelled += 1,
             None => self.counters.cancel_unknown += 1,
@@ -205,7 +206,7 @@ impl MessagePlane {
     }
 
     /// Returns the channel of a peer that subscribes.
-    fn subscriber(&self, peer: PeerId) -> Option<u16> {
+    fn channel_of_subscriber(&self, peer: PeerId) -> Option<u16> {
         let known = self.peers.get(peer)?;
         known.role.filter(|role| role.subscribes()).map(|_| known.channel)
     }

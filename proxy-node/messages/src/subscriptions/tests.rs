@@ -225,3 +225,25 @@ proptest! {
         check(acts)?;
     }
 }
+
+/// As many as the default bounds permit, of ten subscribers; then one leaves, and then all.
+#[test]
+fn a_million_topics_are_matched_and_removed() {
+    const TOPICS: u32 = 1_000_000;
+    let mut index = Subscriptions::new(SubscriptionsConfig::default(), 1, 10, KEY);
+    assert!(index.add_channel(0));
+    let topic = |n: u32| format!("site/{}/sensor/{:07}/value", n % 10, n.wrapping_mul(7_919) % 10_000_000);
+    for n in 0..TOPICS {
+        assert!(index.subscribe(0, n % 10, topic(n).as_bytes()).unwrap().prefix);
+    }
+    assert_eq!(index.totals().entries, TOPICS);
+    for n in (0..TOPICS).step_by(97) {
+        assert_eq!(found(&mut index, 0, topic(n).as_bytes()), [n % 10]);
+    }
+    let mut gone = 0;
+    index.remove_subscriber(0, 3, |_| gone += 1);
+    assert_eq!((gone, index.totals().entries), (TOPICS / 10, TOPICS / 10 * 9));
+    assert_eq!(found(&mut index, 0, topic(3).as_bytes()), []);
+    (0..10).for_each(|subscriber| index.remove_subscriber(0, subscriber, |_| {}));
+    assert_eq!(index.totals(), SubscriptionCounts { entries: 0, nodes: 1 });
+}
