@@ -38,6 +38,8 @@ pub struct ChannelCounters {
     pub lost: u64,
     /// Attempts to publish that were held back.
     pub held: u64,
+    /// Messages that were not kept as last values because the pool had no room; late joiners get older ones.
+    pub keep_failed: u64,
     /// Last values put into queues of subscribers that joined.
     pub replayed: u64,
 }

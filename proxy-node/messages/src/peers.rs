@@ -293,8 +293,12 @@ impl Peers {
 
     /// Records that a receiver has finished with its oldest message in flight; `false` if that is another.
     pub fn finish(&mut self, ch: &mut Channel, index: u32, handle: MessageHandle) -> bool {
-        let is_next = self.slots.get_mut(index as usize).is_some_and(|peer| peer.queue.finish(handle));
-        self.refresh(ch, index);
+        let Some(peer) = self.slots.get_mut(index as usize) else { return false };
+        let was_at_bound = peer.queue.in_flight() >= ch.config.queue.in_flight as usize;
+        let is_next = peer.queue.finish(handle);
+        if is_next && was_at_bound {
+            self.refresh(ch, index);
+        }
         is_next
     }
 

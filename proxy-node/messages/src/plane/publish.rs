@@ -128,6 +128,7 @@ impl MessagePlane {
                 Ok(handle) => break handle,
                 Err(PoolError::Budget | PoolError::Exhausted) if ch.policy() != Policy::Block => {
                     if !peers.shed(ch, pool, now, self.config.stalled_after) {
+                        ch.counters.keep_failed += u64::from(ch.cache.is_some());
                         matched.iter().for_each(|subscriber| peers.count_dropped_memory(ch, *subscriber));
                         return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: found });
                     }
