@@ -1,0 +1,214 @@
+//! The last message of each key of a channel, for subscribers that join later.
+//!
+//! The cache holds one reference to each of its messages, within a bound of entries and one of memory. The key that was
+//! updated longest ago is evicted first.
+
+use std::hash::Hasher as _;
+
+use siphasher::sip::SipHasher13;
+
+use crate::list::{Links, List};
+use crate::pool::{MessageHandle, MessagePool};
+use crate::table::{HashKey, Table};
+
+/// What two messages have in common if the later one replaces the earlier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheKey {
+    /// The first frame, as far as topics may be long: for messages of several frames.
+    Topic,
+    /// The first bytes of the message, at most as many as a block has.
+    Bytes(u16),
+}
+
+/// Bounds of a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheConfig {
+    /// What distinguishes messages.
+    pub key: CacheKey,
+    /// Keys, at least 1. A new subscription looks at all.
+    pub entries: u32,
+    /// Memory of all messages in bytes, counted in whole blocks; part of the channel's budget.
+    pub bytes: u64,
+}
+
+/// Messages kept and not kept since the cache was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheCounters {
+    /// Messages stored, whether or not they replaced another.
+    pub stored: u64,
+    /// Keys evicted for others.
+    pub evicted: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    handle: MessageHandle,
+    key_len: u16,
+    hash: u32,
+    blocks: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct LastValues {
+    config: CacheConfig,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    table: Table,
+    key: HashKey,
+    /// Slots in the order of their updates.
+    order: List,
+    links: Links,
+    blocks: u64,
+    blocks_max: u64,
+    pub counters: CacheCounters,
+}
+
+impl LastValues {
+    pub fn new(config: CacheConfig, block_len: u32, key: HashKey) -> Self {
+        let entries = config.entries.max(1) as usize;
+        LastValues {
+            config,
+            slots: Vec::with_capacity(entries),
+            free: Vec::with_capacity(entries),
+            table: Table::new(entries),
+            key,
+            order: List::EMPTY,
+            links: Links::new(entries),
+            blocks: 0,
+            blocks_max: config.bytes / u64::from(block_len.max(1)),
+            counters: CacheCounters::default(),
+        }
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Stores a message in place of the last one with its key. `topic_len` is the length of its topic in bytes.
+    pub fn store(&mut self, pool: &mut MessagePool, handle: MessageHandle, topic_len: usize) {
+        let key_len = match self.config.key {
+            CacheKey::Topic => topic_len,
+            CacheKey::Bytes(len) => usize::from(len),
+        };
+        let Some(info) = pool.info(handle) else { return };
+        let blocks = pool.blocks_for(info.len);
+        let key = pool.prefix(handle, key_len);
+        let (hash, key_len) = (self.hash(key), key.len() as u16);
+        let is_it = |slot: u32| {
+            let slot = &self.slots[slot as usize];
+            slot.key_len == key_len && pool.prefix(slot.handle, usize::from(key_len)) == key
+        };
+        if let Some(slot) = self.table.find(hash, is_it) {
+            self.remove(pool, slot);
+        }
+        while let Some(oldest) = self.order.front()
+            && (self.len() >= self.config.entries as usize
+                || self.blocks + u64::from(blocks) > self.blocks_max)
+        {
+            self.remove(pool, oldest);
+            self.counters.evicted += 1;
+        }
+        if u64::from(blocks) > self.blocks_max || !pool.refer(handle, 1) {
+            return;
+        }
+        self.blocks += u64::from(blocks);
+        self.counters.stored += 1;
+        let stored = Slot { handle, key_len, hash, blocks };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = stored;
+                slot
+            }
+            None => {
+                self.slots.push(stored);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.table.insert(hash, slot);
+        self.order.push_back(&mut self.links, slot);
+    }
+
+    fn hash(&self, key: &[u8]) -> u32 {
+        let mut hasher = SipHasher13::new_with_keys(self.key.0[0], self.key.0[1]);
+        hasher.write(key);
+        hasher.finish() as u32
+    }
+
+    fn remove(&mut self, pool: &mut MessagePool, slot: u32) {
+        let Slot { handle, hash, blocks, .. } = self.slots[slot as usize];
+        self.order.remove(&mut self.links, slot);
+        self.table.remove(hash, slot);
+        self.free.push(slot);
+        self.blocks -= u64::from(blocks);
+        pool.release(handle);
+    }
+
+    /// Returns the messages in the order in which they were published.
+    pub fn messages(&self) -> impl Iterator<Item = MessageHandle> + '_ {
+        let slots = std::iter::successors(self.order.front(), |slot| self.order.after(&self.links, *slot));
+        slots.filter_map(|slot| self.slots.get(slot as usize)).map(|slot| slot.handle)
+    }
+
+    /// Removes all messages.
+    pub fn clear(&mut self, pool: &mut MessagePool) {
+        while let Some(slot) = self.order.front() {
+            self.remove(pool, slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::{Budget, PoolConfig};
+    use csp_types::Instant;
+
+    fn cache(key: CacheKey, entries: u32, bytes: u64) -> (MessagePool, LastValues) {
+        let mut pool = MessagePool::new(PoolConfig { block_len: 16, blocks: 64 }, 1);
+        pool.set_budget(0, Some(Budget { guaranteed: 0, max: 1024 })).unwrap();
+        (pool, LastValues::new(CacheConfig { key, entries, bytes }, 16, HashKey([1, 2])))
+    }
+
+    /// Publishes messages, whose topic is what stands before '='.
+    fn publish(pool: &mut MessagePool, cache: &mut LastValues, messages: &[&str]) -> Vec<String> {
+        for message in messages {
+            let handle =
+                pool.store(0, (Instant::ZERO, 0), &[message.len() as u32], [message.as_bytes()]).unwrap();
+            cache.store(pool, handle, message.find('=').unwrap());
+            pool.release(handle);
+        }
+        let text = |handle| String::from_utf8(pool.slices(handle).collect::<Vec<_>>().concat()).unwrap();
+        cache.messages().map(text).collect()
+    }
+
+    #[test]
+    fn the_last_message_of_each_key_is_kept_up_to_the_bounds() {
+        let (mut pool, mut cache) = cache(CacheKey::Topic, 3, 1024);
+        assert_eq!(publish(&mut pool, &mut cache, &["a=1", "b=1", "a=2", "ab=1"]), ["b=1", "a=2", "ab=1"]);
+        assert_eq!(publish(&mut pool, &mut cache, &["c=1"]), ["a=2", "ab=1", "c=1"]);
+        assert_eq!((pool.occupancy().messages, cache.len(), cache.counters.evicted), (3, 3, 1));
+        cache.clear(&mut pool);
+        assert_eq!((pool.occupancy().messages, cache.len()), (0, 0));
+        assert_eq!(publish(&mut pool, &mut cache, &["c=2"]), ["c=2"]);
+    }
+
+    #[test]
+    fn memory_is_a_bound_too() {
+        let (mut pool, mut cache) = cache(CacheKey::Topic, 100, 64);
+        let long = format!("l={}", "x".repeat(40));
+        assert_eq!(publish(&mut pool, &mut cache, &["a=1", "b=1", &long]), ["b=1", &long]);
+        let longer = format!("m={}", "x".repeat(80));
+        assert!(publish(&mut pool, &mut cache, &[&longer]).is_empty());
+        assert_eq!(pool.occupancy().blocks_used, 0);
+    }
+
+    #[test]
+    fn the_first_bytes_can_be_the_key() {
+        let (mut pool, mut cache) = cache(CacheKey::Bytes(2), 9, 1024);
+        assert_eq!(
+            publish(&mut pool, &mut cache, &["ab=1", "abc=2", "ac=3", "a=", "="]),
+            ["abc=2", "ac=3", "a=", "="]
+        );
+    }
+}

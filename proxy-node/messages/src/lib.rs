@@ -1,0 +1,57 @@
+//! The message plane of a proxy worker: what it keeps of messages between publishers and subscribers.
+//!
+//! ```text
+//!   framing ─ publish ─▶ channel ─▶ subscriptions ─▶ queues ─▶ schedule ─ next_delivery ─▶ framing
+//!                           └──────── bytes: pool ────────────┘
+//! ```
+//!
+//! Messages go in, deliveries come out. The crate is sans-I/O: it has no clock, socket, thread or framing. Its memory is
+//! allocated when the plane is made, a channel added or a peer attached; publishing, subscribing and delivering allocate
+//! nothing.
+//!
+//! | what | where |
+//! |---|---|
+//! | the interface to the worker | [`MessagePlane`] |
+//! | memory of messages, budgets of channels | [`MessagePool`] |
+//! | who receives which topic | [`Subscriptions`] |
+//! | marks, policies and drops of a receiver | `queue` |
+//! | sequence numbers, backlog, last values | `channel`, `cache` |
+//! | which channel is served next | [`Schedule`] |
+//! | which worker owns a channel | [`owner_of`] |
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_types)]
+
+mod cache;
+mod channel;
+mod config;
+mod list;
+mod owner;
+mod peers;
+mod plane;
+mod pool;
+mod queue;
+mod schedule;
+mod subscriptions;
+mod table;
+
+pub use cache::{CacheConfig, CacheCounters, CacheKey};
+pub use channel::ChannelCounters;
+pub use config::{
+    CHANNEL_NAME_LEN_MAX, ChannelConfig, ChannelError, ChannelKind, PlaneConfig, PlaneConfigError,
+};
+pub use owner::{Owner, owner_of};
+pub use peers::{PeerId, Role};
+pub use plane::{
+    AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, MessagePlane, PeerStatus,
+    PublishError, Published, UnknownChannel, UnknownPeer,
+};
+pub use pool::{
+    Budget, BudgetError, FRAMES_MAX, MessageHandle, MessageInfo, MessagePool, Occupancy, PoolConfig,
+    PoolCounters, PoolError, Slices, Usage,
+};
+pub use queue::{Policy, QueueCounters, QueueLimits};
+pub use schedule::{RoundRobin, Schedule, Turn, TurnBudget};
+pub use subscriptions::{
+    Change, SubscribeError, SubscriptionCounts, Subscriptions, SubscriptionsConfig, TOPIC_LEN_LIMIT,
+};
+pub use table::HashKey;

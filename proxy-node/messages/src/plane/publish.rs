@@ -1,0 +1,253 @@
+//! From a publisher to queues: matching, one copy into the pool, fan-out; and publishers that are held back.
+
+use csp_types::Instant;
+
+use super::{ChannelSlot, MessagePlane, PublishError, Published};
+use crate::channel::Channel;
+use crate::peers::{PeerId, Role};
+use crate::pool::{FRAMES_MAX, MessageHandle, MessagePool, PoolError};
+use crate::queue::{Item, Policy};
+use crate::schedule::Schedule as _;
+
+/// A message as it arrived.
+#[derive(Clone, Copy)]
+struct Arrival<'f, I> {
+    now: Instant,
+    frames: &'f [u32],
+    parts: I,
+    len: u32,
+}
+
+impl MessagePlane {
+    /// Publishes or pushes a message. `frames` has the length of each frame in bytes; `parts` the bytes of all frames in order, cut
+    /// in any way. The first frame is the topic; of a message with one frame the topic is as much as topics may have.
+    ///
+    /// The bytes are copied once, and not at all if nobody is to have them.
+    ///
+    /// # Errors
+    /// When the message or the peer is not valid, or when the publisher is held back: it is then to stop reading from its
+    /// connection, and to publish the same message again when [`next_resumed`](Self::next_resumed) returns it.
+    pub fn publish<'a>(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        frames: &[u32],
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<Published, PublishError> {
+        let done = self.try_publish(now, peer, frames, parts);
+        if let Err(error) = done {
+            self.counters.count(error);
+        }
+        done
+    }
+
+    fn try_publish<'a>(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        frames: &[u32],
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<Published, PublishError> {
+        let known = self.peers.get(peer).ok_or(PublishError::UnknownPeer)?;
+        let slot = known.channel;
+        if !known.role.is_some_and(Role::sends) {
+            return Err(PublishError::NotAPublisher);
+        }
+        let ch = self.channels[usize::from(slot)].channel.as_mut().ok_or(PublishError::UnknownPeer)?;
+        if frames.is_empty() || frames.len() > FRAMES_MAX {
+            return Err(PublishError::Frames(frames.len()));
+        }
+        let len: u64 = frames.iter().map(|frame| u64::from(*frame)).sum();
+        if len > u64::from(ch.config.message_len_max) {
+            return Err(PublishError::TooLong(len));
+        }
+        let arrival = Arrival { now, frames, parts, len: len as u32 };
+        let done = match ch.has_room() {
+            true if ch.backlog_limits().is_some() => self.push(slot, arrival),
+            true => self.fan_out(slot, arrival),
+            false => Err(PublishError::Held),
+        };
+        if done == Err(PublishError::Held) {
+            self.hold(slot, peer);
+        }
+        done
+    }
+
+    /// Stores a message and queues it for one puller, or in the backlog.
+    fn push<'a>(
+        &mut self,
+        slot: u16,
+        message: Arrival<'_, impl Iterator<Item = &'a [u8]>>,
+    ) -> Result<Published, PublishError> {
+        let ChannelSlot { channel: Some(ch), .. } = &mut self.channels[usize::from(slot)] else {
+            return Err(PublishError::UnknownPeer);
+        };
+        let Some(limits) = ch.backlog_limits() else { return Err(PublishError::UnknownPeer) };
+        let Arrival { now, frames, parts, len } = message;
+        let stored = self.pool.store(slot, (now, ch.sequence + 1), frames, parts);
+        let handle = stored.map_err(|error| refused(ch, error, len))?;
+        let sequence = ch.number(len);
+        ch.backlog.push(Item { handle, len, cached: false }, &limits, Policy::Block);
+        self.peers.distribute(ch);
+        self.schedule.set_active(slot, !ch.pending.is_empty());
+        Ok(Published { sequence, receivers: 1, dropped: 0 })
+    }
+
+    /// Queues a message for all subscribers of its topic.
+    fn fan_out<'a>(
+        &mut self,
+        slot: u16,
+        message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
+    ) -> Result<Published, PublishError> {
+        let MessagePlane { peers, pool, subscriptions, matched, channels, schedule, topic: space, .. } = self;
+        let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
+            return Err(PublishError::UnknownPeer);
+        };
+        let Arrival { now, frames, len, .. } = message;
+        let (first, topic_len_max) = (frames[0], subscriptions.topic_len_max());
+        if frames.len() > 1 && first as usize > topic_len_max {
+            return Err(PublishError::TopicTooLong(first));
+        }
+        let topic_len = topic_len_max.min(first as usize);
+        let topic = gather(space, message.parts.clone(), topic_len).ok_or(PublishError::LengthMismatch)?;
+        let mut found = 0;
+        matched.clear();
+        subscriptions.matches(slot, topic, |subscriber| {
+            found += 1;
+            if !peers.drops_newest(ch, subscriber) {
+                matched.push(subscriber);
+            }
+        });
+        ch.counters.unmatched += u64::from(found == 0);
+        let receivers = matched.len() as u32;
+        if matched.is_empty() && ch.cache.is_none() {
+            return Ok(Published { sequence: ch.number(len), receivers, dropped: found });
+        }
+        let handle = loop {
+            match pool.store(slot, (now, ch.sequence + 1), frames, message.parts.clone()) {
+                Ok(handle) => break handle,
+                Err(PoolError::Budget | PoolError::Exhausted) if ch.policy() != Policy::Block => {
+                    if !peers.shed(ch, pool, now, self.config.stalled_after) {
+                        ch.counters.keep_failed += u64::from(ch.cache.is_some());
+                        matched.iter().for_each(|subscriber| peers.count_dropped_memory(ch, *subscriber));
+                        return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: found });
+                    }
+                }
+                Err(error) => return Err(refused(ch, error, len)),
+            }
+        };
+        let sequence = ch.number(len);
+        keep(ch, pool, handle, topic_len);
+        pool.refer(handle, receivers);
+        for subscriber in matched.iter() {
+            let item = Item { handle, len, cached: false };
+            if let Some(dropped) = peers.push(ch, *subscriber, item, now) {
+                pool.release(dropped);
+            }
+        }
+        pool.release(handle);
+        schedule.set_active(slot, !ch.pending.is_empty());
+        Ok(Published { sequence, receivers, dropped: found - receivers })
+    }
+
+    /// Records that a publisher is held back.
+    fn hold(&mut self, slot: u16, peer: PeerId) {
+        if let Some(ch) = self.channels[usize::from(slot)].channel.as_mut() {
+            self.peers.hold(ch, peer.index);
+            self.held.push_back(&mut self.held_links, u32::from(slot));
+        }
+    }
+
+    /// Returns a publisher that was held back and may go on: the first of a channel whose queues and memory have room again. The
+    /// caller calls this once a turn, lets the publisher publish until it is held back again or has no more, and repeats.
+    ///
+    /// The time is that of the number of channels with publishers that are held back.
+    pub fn next_resumed(&mut self) -> Option<PeerId> {
+        let mut next = self.held.front();
+        while let Some(at) = next {
+            next = self.held.after(&self.held_links, at);
+            let Some(ch) = self.channels[at as usize].channel.as_mut() else { continue };
+            let has_memory = |len| self.pool.admit(at as u16, len).is_ok();
+            if !ch.has_room() || !ch.wanted_len.is_none_or(has_memory) {
+                continue;
+            }
+            ch.wanted_len = None;
+            let resumed = self.peers.unhold(ch);
+            if ch.held.is_empty() {
+                self.held.remove(&mut self.held_links, at);
+            }
+            if resumed.is_some() {
+                return resumed;
+            }
+        }
+        None
+    }
+
+    /// Queues last values for a subscriber that has begun to subscribe to `prefix`, unless it has other subscriptions to
+    /// them.
+    pub(super) fn replay(&mut self, now: Instant, slot: u16, subscriber: u32, prefix: &[u8]) {
+        let MessagePlane { peers, pool, subscriptions, channels, schedule, .. } = self;
+        let Some(ch) = channels[usize::from(slot)].channel.as_mut() else { return };
+        let Some(cache) = ch.cache.take() else { return };
+        for handle in cache.messages() {
+            let first = pool.frame_lens(handle).next().unwrap_or(0) as usize;
+            let topic = pool.prefix(handle, first.min(subscriptions.topic_len_max()));
+            if !topic.starts_with(prefix) || subscriptions.matches_of(slot, topic, subscriber) != 1 {
+                continue;
+            }
+            let len = pool.info(handle).map_or(0, |info| info.len);
+            pool.refer(handle, 1);
+            match peers.push(ch, subscriber, Item { handle, len, cached: true }, now) {
+                Some(dropped) => _ = pool.release(dropped),
+                None => ch.counters.replayed += 1,
+            }
+        }
+        ch.cache = Some(cache);
+        schedule.set_active(slot, !ch.pending.is_empty());
+    }
+}
+
+/// Returns the error of a message that the pool has not stored, and records how much memory it wants.
+fn refused(ch: &mut Channel, error: PoolError, len: u32) -> PublishError {
+    match error {
+        PoolError::LengthMismatch => PublishError::LengthMismatch,
+        PoolError::NoFrames => PublishError::Frames(0),
+        PoolError::TooManyFrames(frames) => PublishError::Frames(frames),
+        PoolError::Budget | PoolError::Exhausted | PoolError::UnknownChannel(_) => {
+            ch.wanted_len = Some(len);
+            PublishError::Held
+        }
+    }
+}
+
+/// Stores the message as the last with its key, if the channel keeps any.
+fn keep(ch: &mut Channel, pool: &mut MessagePool, handle: MessageHandle, topic_len: usize) {
+    if let Some(cache) = &mut ch.cache {
+        cache.store(pool, handle, topic_len);
+    }
+}
+
+/// Returns the first `len` bytes, in `space` if they are not in the first slice; `None` if there are fewer.
+fn gather<'s, 'a: 's>(
+    space: &'s mut Vec<u8>,
+    mut parts: impl Iterator<Item = &'a [u8]>,
+    len: usize,
+) -> Option<&'s [u8]> {
+    if len == 0 {
+        return Some(&[]);
+    }
+    let first = parts.next()?;
+    if let Some(topic) = first.get(..len) {
+        return Some(topic);
+    }
+    space.clear();
+    space.extend_from_slice(first);
+    for part in parts {
+        let rest = len - space.len();
+        space.extend_from_slice(part.get(..rest).unwrap_or(part));
+        if space.len() == len {
+            return Some(space);
+        }
+    }
+    None
+}

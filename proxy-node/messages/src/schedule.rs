@@ -1,0 +1,156 @@
+//! The order in which a worker serves its channels, and how much it does for one before the next.
+//!
+//! [`Schedule`] is the seam: an allocation scheme decides which flow is next. [`RoundRobin`] is the first.
+
+use crate::list::{Links, List};
+
+/// Most work for a flow in one turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TurnBudget {
+    /// Messages delivered.
+    pub messages: u32,
+    /// Bytes delivered. The last message of a turn may exceed it; the flow's later turns are shorter by as much.
+    pub bytes: u32,
+}
+
+impl Default for TurnBudget {
+    fn default() -> Self {
+        TurnBudget { messages: 64, bytes: 64 * 1024 }
+    }
+}
+
+/// What is left of a flow's turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "pass it to Schedule::end_turn"]
+pub struct Turn {
+    /// Index of the flow, that is, of its channel.
+    pub flow: u16,
+    messages: u32,
+    bytes: i64,
+}
+
+impl Turn {
+    /// Records a delivery of `len` bytes.
+    pub fn charge(&mut self, len: u32) {
+        self.messages = self.messages.saturating_sub(1);
+        self.bytes -= i64::from(len);
+    }
+
+    /// Returns whether the budget is used up.
+    pub fn is_over(&self) -> bool {
+        self.messages == 0 || self.bytes <= 0
+    }
+}
+
+/// An allocation scheme over flows that have work.
+pub trait Schedule {
+    /// Records whether `flow` has work.
+    fn set_active(&mut self, flow: u16, active: bool);
+
+    /// Returns the turn of the next flow with work; `None` if no flow has any.
+    fn next_flow(&mut self) -> Option<Turn>;
+
+    /// Records what a turn used.
+    fn end_turn(&mut self, turn: Turn);
+}
+
+/// Serves flows with work one after the other, with equal budgets.
+#[derive(Debug)]
+pub struct RoundRobin {
+    budget: TurnBudget,
+    active: List,
+    links: Links,
+    /// By flow: bytes by which earlier turns exceeded the budget.
+    debts: Vec<i64>,
+}
+
+impl RoundRobin {
+    /// A schedule of `flows` flows, all without work.
+    pub fn new(budget: TurnBudget, flows: usize) -> Self {
+        let budget = TurnBudget { messages: budget.messages.max(1), bytes: budget.bytes.max(1) };
+        RoundRobin { budget, active: List::EMPTY, links: Links::new(flows), debts: vec![0; flows] }
+    }
+}
+
+impl Schedule for RoundRobin {
+    fn set_active(&mut self, flow: u16, active: bool) {
+        if active {
+            self.active.push_back(&mut self.links, u32::from(flow));
+        } else {
+            self.active.remove(&mut self.links, u32::from(flow));
+        }
+    }
+
+    fn next_flow(&mut self) -> Option<Turn> {
+        let bytes = i64::from(self.budget.bytes);
+        loop {
+            let slot = self.active.front()?;
+            let alone = self.active.after(&self.links, slot).is_none();
+            self.active.rotate(&mut self.links, slot);
+            let debt = self.debts.get_mut(slot as usize)?;
+            if alone {
+                *debt = 0;
+            }
+            // Each pass pays for one turn, so that the loop ends after (longest message / budget) rounds.
+            let left = bytes - *debt;
+            *debt = (*debt - bytes).max(0);
+            if left > 0 {
+                return Some(Turn { flow: slot as u16, messages: self.budget.messages, bytes: left });
+            }
+        }
+    }
+
+    fn end_turn(&mut self, turn: Turn) {
+        if let Some(debt) = self.debts.get_mut(usize::from(turn.flow)) {
+            *debt = (-turn.bytes).max(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Serves flows that always have work, with messages of the given lengths; returns the bytes of each.
+    fn serve(lens: &[u32], turns: usize) -> Vec<u64> {
+        let mut schedule = RoundRobin::new(TurnBudget { messages: 100, bytes: 10_000 }, lens.len());
+        (0..lens.len()).for_each(|flow| schedule.set_active(flow as u16, true));
+        let mut served = vec![0; lens.len()];
+        for _ in 0..turns {
+            let mut turn = schedule.next_flow().unwrap();
+            let flow = usize::from(turn.flow);
+            while !turn.is_over() {
+                turn.charge(lens[flow]);
+                served[flow] += u64::from(lens[flow]);
+            }
+            schedule.end_turn(turn);
+        }
+        served
+    }
+
+    #[test]
+    fn long_messages_give_no_larger_share() {
+        let served = serve(&[1_000, 600, 64_000, 9_999], 10_000);
+        let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+        assert!(*most as f64 <= *least as f64 * 1.02, "{served:?}");
+    }
+
+    #[test]
+    fn a_turn_ends_after_its_messages_too() {
+        let served = serve(&[1, 1_000], 1_000);
+        assert_eq!(served, [100 * 500, 10_000 * 500]);
+    }
+
+    #[test]
+    fn only_flows_with_work_have_turns() {
+        let mut schedule = RoundRobin::new(TurnBudget::default(), 3);
+        assert!(schedule.next_flow().is_none());
+        [2, 0].into_iter().for_each(|flow| schedule.set_active(flow, true));
+        let order: Vec<u16> = (0..4).filter_map(|_| schedule.next_flow()).map(|turn| turn.flow).collect();
+        assert_eq!(order, [2, 0, 2, 0]);
+        schedule.set_active(2, false);
+        assert_eq!(schedule.next_flow().map(|turn| turn.flow), Some(0));
+        schedule.set_active(7, true);
+        assert_eq!(schedule.next_flow().map(|turn| turn.flow), Some(0), "an unknown flow is ignored");
+    }
+}

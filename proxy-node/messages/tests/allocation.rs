@@ -1,0 +1,102 @@
+//! Publishing, subscribing and delivering allocate nothing once peers are attached.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use csp_messages::{
+    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, HashKey, MessagePlane, PeerId, PlaneConfig,
+    Policy, PoolConfig, PublishError, QueueLimits, Role,
+};
+use csp_types::Instant;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Publishes until queues or memory are full, delivers half and then all.
+fn turn(plane: &mut MessagePlane, publishers: &[PeerId], bytes: &[u8]) -> u64 {
+    let mut delivered = 0;
+    for publisher in publishers {
+        for n in 0..100u8 {
+            let head = [b't', n % 40];
+            let parts = [&head[..1], &head[1..], bytes];
+            match plane.publish(Instant::ZERO, *publisher, &[2, bytes.len() as u32], parts.into_iter()) {
+                Ok(_) => {}
+                Err(PublishError::Held) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    while let Some(mut turn) = plane.next_flow() {
+        while let Some(peer) = plane.next_peer(&turn) {
+            let delivery = plane.next_delivery(Instant::ZERO, peer).unwrap();
+            assert_eq!(plane.slices(delivery.handle).map(<[u8]>::len).sum::<usize>(), delivery.len as usize);
+            turn.charge(delivery.len);
+            plane.delivered(peer, delivery.handle).unwrap();
+            delivered += 1;
+        }
+        plane.end_turn(turn);
+    }
+    while plane.next_resumed().is_some() {}
+    delivered
+}
+
+#[test]
+fn the_data_path_allocates_nothing() {
+    let pool = PoolConfig { block_len: 256, blocks: 1_000 };
+    let config = PlaneConfig { pool, peers_max: 64, ..PlaneConfig::new(HashKey([1, 2])) };
+    let mut plane = MessagePlane::new(config).unwrap();
+    let cache = Some(CacheConfig { key: CacheKey::Topic, entries: 32, bytes: 256 * 50 });
+    let queue = QueueLimits { messages: 20, bytes: 1 << 20, in_flight: 4 };
+    let kinds = [
+        ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache },
+        ChannelKind::PublishSubscribe { policy: Policy::DropOldest, cache: None },
+        ChannelKind::PublishSubscribe { policy: Policy::Block, cache: None },
+        ChannelKind::PushPull { backlog: queue },
+    ];
+    let (mut publishers, mut subscribers) = (Vec::new(), Vec::new());
+    for (n, kind) in kinds.into_iter().enumerate() {
+        let budget = Budget { guaranteed: 256 * 100, max: 256 * 200 };
+        let (name, message_len_max) = (format!("channel-{n}"), 256 * 20);
+        let id = plane.add_channel(ChannelConfig { name, kind, budget, message_len_max, queue }).unwrap();
+        let is_push = matches!(kind, ChannelKind::PushPull { .. });
+        let roles = if is_push { [Role::Pusher, Role::Puller] } else { [Role::Publisher, Role::Subscriber] };
+        publishers.push(plane.attach(id, roles[0]).unwrap());
+        for _ in 0..5 {
+            let peer = plane.attach(id, roles[1]).unwrap();
+            subscribers.extend((!is_push).then_some(peer));
+        }
+    }
+    let bytes = vec![7; 1_000];
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let mut delivered = 0;
+    for round in 0..50u8 {
+        for peer in &subscribers {
+            plane.subscribe(Instant::ZERO, *peer, &[b't', round % 40]).unwrap();
+            plane.subscribe(Instant::ZERO, *peer, &bytes[..usize::from(round)]).unwrap();
+            plane.subscribe(Instant::ZERO, *peer, b"t").unwrap();
+        }
+        delivered += turn(&mut plane, &publishers, &bytes);
+        subscribers.iter().for_each(|peer| assert!(plane.cancel(*peer, b"t").is_some()));
+    }
+    assert!(delivered > 10_000, "{delivered}");
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+}
