@@ -25,7 +25,8 @@ pub struct Config {
     pub message_len_max: usize,
     /// Most frames of a message; room for them is allocated with the connection.
     pub frames_max: usize,
-    /// Most bytes in the body of a command that is not a subscription.
+    /// Most bytes in the body of a command that is not a subscription. Under CURVE, INITIATE alone has 257 bytes and the
+    /// peer's metadata: less than 1024 would refuse honest peers.
     pub command_len_max: usize,
     /// Most bytes of a subscription's topic.
     pub topic_len_max: usize,

@@ -59,7 +59,7 @@ pub enum ZmtpError {
     TooLong {
         /// Message, command or topic.
         what: Excess,
-        /// Start of the frame.
+        /// Start of the frame; of a command that has arrived, start of its body.
         at: u64,
         /// Its length in bytes; of a message as far as its frames are known.
         found: u64,
