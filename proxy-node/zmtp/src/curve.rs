@@ -28,6 +28,10 @@ pub const KEY_LEN: usize = 32;
 /// Random bytes that a CURVE connection needs: transient secret key, long nonce of WELCOME, cookie.
 pub const ENTROPY_LEN: usize = KEY_LEN + LONG_NONCE_LEN + COOKIE_LEN;
 
+/// Inside of a MESSAGE's box: the body is a command. 26/CURVEZMQ defines MORE alone; libzmq has COMMAND in bit 1 there, not in
+/// bit 2 as in a frame's flags.
+pub(crate) const SEALED_COMMAND: u8 = 2;
+
 const LONG_NONCE_LEN: usize = 16;
 const COOKIE_LEN: usize = 96;
 const TAG_LEN: usize = 16;

@@ -9,9 +9,9 @@
 use crate::command::CommandBuffer;
 use crate::config::Config;
 use crate::cursor::Cursor;
-use crate::curve::{MESSAGE_PREFIX_LEN, Session};
+use crate::curve::{MESSAGE_PREFIX_LEN, SEALED_COMMAND, Session};
 use crate::error::{Excess, ZmtpError};
-use crate::frame::{COMMAND, HeaderReader, MORE};
+use crate::frame::{HeaderReader, MORE};
 use crate::message::Assembly;
 use crate::reader::Unit;
 
@@ -127,10 +127,10 @@ impl SealedReader {
         session.open(&self.prefix, text, end)?;
         let (&mut flags, body) = text.split_first_mut().ok_or(sealed)?;
         let (first, body_len) = (body.first().copied(), body.len());
-        if flags & !(MORE | COMMAND) != 0 || flags == MORE | COMMAND {
+        if flags & !(MORE | SEALED_COMMAND) != 0 || flags == MORE | SEALED_COMMAND {
             return Err(ZmtpError::Flags { at: self.at, found: flags });
         }
-        if flags & COMMAND != 0 {
+        if flags & SEALED_COMMAND != 0 {
             return self.command(body, command).map(|()| Some(Unit::Command));
         }
         let single = message.is_empty() && flags & MORE == 0;

@@ -336,12 +336,14 @@ fn clients_of_another_mechanism_are_refused() {
     if !has_pyzmq() {
         return;
     }
+    // libzmq sees it, too: whoever is first ends the connection.
+    let refused = |end| matches!(end, End::Closed | End::Failed(ZmtpError::Mechanism { at: 12 }));
     let mut server = curve(LocalType::Pub);
     let _program = Program::start(&server, &["sub"]);
-    assert_eq!(server.accept().end(), End::Failed(ZmtpError::Mechanism { at: 12 }));
+    assert!(refused(server.accept().end()));
     let mut server = null(LocalType::Pub);
     let _program = start_curve(&server, "sub", SERVER);
-    assert_eq!(server.accept().end(), End::Failed(ZmtpError::Mechanism { at: 12 }));
+    assert!(refused(server.accept().end()));
 }
 
 #[test]
@@ -354,9 +356,9 @@ fn a_pull_does_not_connect_to_a_pub() {
     let end = server.accept().end();
     let expected = |error| matches!(error, ZmtpError::SocketType { peer: SocketType::Pull, .. });
     assert!(matches!(end, End::Failed(error) if expected(error)), "{end:?}");
-    // libzmq takes any reason but the status codes of ZAP for a failure without details.
+    // libzmq reports the reasons of ERROR that are status codes of ZAP, and otherwise the end of the connection.
     let lines = program.finish();
-    assert!(lines[0].starts_with("EVENT_HANDSHAKE_FAILED"), "{lines:?}");
+    assert!(lines[0].starts_with("EVENT_DISCONNECTED"), "{lines:?}");
 }
 
 /// A SUB whose connections end after each message.

@@ -112,11 +112,12 @@ def idle():
 
 def refused():
     """Prints how the handshake failed."""
-    names = {value: name for name, value in vars(zmq).items() if name.startswith("EVENT_HANDSHAKE")}
+    names = {value: name for name, value in vars(zmq).items() if name.startswith(("EVENT_HANDSHAKE", "EVENT_DISCONNECTED"))}
     kind = zmq.PULL if "pull" in ARGUMENTS else zmq.SUB
     peer = socket(kind)
     monitor = peer.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-                                      | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+                                      | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_SUCCEEDED
+                                      | zmq.EVENT_DISCONNECTED)
     monitor.setsockopt(zmq.RCVTIMEO, 20000)
     peer.connect(f"tcp://127.0.0.1:{PORT}")
     event = recv_monitor_message(monitor)

@@ -8,7 +8,7 @@ use csp_types::Instant;
 
 use super::{Connection, Security, State};
 use crate::counters::Counters;
-use crate::curve::write;
+use crate::curve::{SEALED_COMMAND, write};
 use crate::error::EncodeError;
 use crate::frame::{COMMAND, FrameHeader, MORE};
 use crate::greeting;
@@ -82,7 +82,7 @@ impl Connection {
     /// Writes a command after the handshake: in clear text, or sealed.
     fn emit_command(&mut self, name: &[u8], data: &[u8], out: &mut [u8]) -> Result<usize, EncodeError> {
         if let Security::Session(session, _) = &mut self.security {
-            return session.seal(COMMAND, &[name, data], out);
+            return session.seal(SEALED_COMMAND, &[name, data], out);
         }
         let header = FrameHeader::with_flags(name.len() + data.len(), COMMAND);
         let needed = header.as_bytes().len() + name.len() + data.len();
