@@ -244,11 +244,8 @@ impl Session<'_> {
             if let Some(got) = self.items.pop_front() {
                 return got;
             }
-            if let Some(end) = self.turn() {
-                if self.items.is_empty() {
-                    panic!("{end:?}");
-                }
-            }
+            let end = self.turn();
+            assert!(end.is_none() || !self.items.is_empty(), "{end:?}");
             assert!(start.elapsed() < TIME_MAX, "no item");
         }
     }
