@@ -23,6 +23,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Cursor<'a, I> {
     }
 
     /// Returns the next slice without its part that has been read; empty at the end of the received bytes.
+    #[inline]
     pub(crate) fn slice(&mut self) -> &'a [u8] {
         while self.rest.is_empty() {
             match self.slices.next() {
@@ -34,7 +35,8 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Cursor<'a, I> {
     }
 
     /// Passes over `len` bytes of the current slice.
-    fn pass(&mut self, len: usize) -> &'a [u8] {
+    #[inline]
+    pub(crate) fn pass(&mut self, len: usize) -> &'a [u8] {
         let (passed, rest) = self.rest.split_at(len.min(self.rest.len()));
         self.rest = rest;
         self.position += passed.len() as u64;

@@ -103,6 +103,27 @@ impl HeaderReader {
     where
         I: Iterator<Item = &'a [u8]>,
     {
+        // Most headers lie in one slice and are read there.
+        if self.have == 0
+            && let Some(&[flags, length @ ..]) = input.slice().first_chunk::<FRAME_HEADER_LEN_MAX>()
+            && matches!(flags & !LONG, 0 | MORE | COMMAND)
+            && (flags & LONG == 0 || length[0] >> 7 == 0)
+        {
+            let at = input.position();
+            let (header_len, body_len) = match flags & LONG {
+                0 => (SHORT_LEN, length[0].into()),
+                _ => (FRAME_HEADER_LEN_MAX, u64::from_be_bytes(length)),
+            };
+            input.pass(header_len);
+            return Ok(Some(Received { at, flags: flags & !LONG, header_len: header_len as u8, body_len }));
+        }
+        self.read_slowly(input)
+    }
+
+    fn read_slowly<'a, I>(&mut self, input: &mut Cursor<'a, I>) -> Result<Option<Received>, ZmtpError>
+    where
+        I: Iterator<Item = &'a [u8]>,
+    {
         if self.have == 0 {
             let Some(flags) = input.byte() else { return Ok(None) };
             let at = input.position() - 1;
