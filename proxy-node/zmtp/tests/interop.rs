@@ -319,7 +319,7 @@ fn a_client_with_another_servers_key_is_refused() {
 }
 
 #[test]
-fn a_client_whose_key_is_denied_is_told() {
+fn a_client_whose_key_is_denied_gets_an_error() {
     if !has_pyzmq() {
         return;
     }
@@ -336,7 +336,7 @@ fn clients_of_another_mechanism_are_refused() {
     if !has_pyzmq() {
         return;
     }
-    // libzmq sees it, too: whoever is first ends the connection.
+    // libzmq compares the mechanisms, too: the end that is first closes the connection.
     let refused = |end| matches!(end, End::Closed | End::Failed(ZmtpError::Mechanism { at: 12 }));
     let mut server = curve(LocalType::Pub);
     let _program = Program::start(&server, &["sub"]);
