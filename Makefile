@@ -9,8 +9,8 @@ PACKAGES_INTEROP := iproute2 ethtool util-linux
 PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ibverbs-providers ibverbs-utils \
   librdmacm1 rdmacm-utils perftest
 PACKAGES_SAN := iproute2 util-linux libucx0 ucx-utils libzmq3-dev
-# Beside what the demo and the C API need: a server of many threads; promtool; what unpacks a guest's archive.
-PACKAGES_TEST := apache2-bin prometheus busybox-static openssl
+# Beside what the demo and the C API need: a server of many threads; promtool; what unpacks a guest's archive; libzmq.
+PACKAGES_TEST := apache2-bin prometheus busybox-static openssl python3-zmq
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
@@ -27,7 +27,7 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-api csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages
+PURE_CRATES := csp-types csp-wire csp-api csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp
 
 .PHONY: help
 help: ## this list

@@ -5,6 +5,8 @@
 //!
 //! The VI providers: no bytes or memory contents of a peer cause an out-of-bounds access.
 //!
+//! The framings of messages: one outcome for any slices, within the bounds.
+//!
 //! The targets in `fuzz_targets/` only call these functions, so that a finding can be replayed in a plain test.
 #![forbid(unsafe_code)]
 
@@ -13,12 +15,14 @@ mod ring;
 mod san;
 mod stack;
 mod vi;
+mod zmtp;
 
 pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
 pub use ring::shm_ring;
 pub use san::{agent, channel, link, tunnel};
 pub use stack::{tcp_options, tcp_stack};
 pub use vi::{shm_rendezvous, ucx_frame, verbs_frame};
+pub use zmtp::zmtp;
 
 use csp_wire::WireError;
 
