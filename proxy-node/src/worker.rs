@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, SpecError};
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, OwnedAddresses, Role, limits};
@@ -25,9 +26,20 @@ pub struct Registered {
     pub draining: HashSet<NodeId>,
 }
 
+/// What a worker needs of a policy.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerPolicy {
+    /// What clients can reach, channels of messages included.
+    pub services: Vec<ServiceSpec>,
+    /// How applications' own connections leave.
+    pub egress: Vec<EgressRule>,
+    /// The channels of messages at addresses of `services`.
+    pub channels: Vec<ChannelSpec>,
+}
+
 /// A proxy worker.
 pub struct ProxyWorker {
-    core: ProxyCore,
+    core: ProxyCore<MessageBroker>,
     links: Links,
     scratch: Box<[u8]>,
     /// Number of malformed messages; their links were failed.
@@ -38,13 +50,15 @@ impl ProxyWorker {
     /// Creates a worker with endpoints that already listen.
     pub fn new(
         config: CoreConfig,
+        messages: MessagesConfig,
         tunnel_endpoints: Vec<Endpoint>,
         channel_endpoints: Vec<Endpoint>,
     ) -> Self {
         let scratch =
             vec![0; limits::TUNNEL_MESSAGE_LEN_MAX.max(limits::CHANNEL_MESSAGE_LEN_MAX)].into_boxed_slice();
         let links = Links::new(tunnel_endpoints, channel_endpoints);
-        ProxyWorker { core: ProxyCore::new(config), links, scratch, malformed: 0 }
+        let core = ProxyCore::with_local_services(config, MessageBroker::new(messages));
+        ProxyWorker { core, links, scratch, malformed: 0 }
     }
 
     /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
@@ -194,9 +208,15 @@ impl ProxyWorker {
     }
 
     /// Puts a new policy generation into force.
-    pub fn set_policy(&mut self, now: Instant, services: Vec<ServiceSpec>, egress: Vec<EgressRule>) {
+    ///
+    /// # Errors
+    /// A channel of messages that cannot be served; everything else is in force.
+    pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
+        let WorkerPolicy { services, egress, channels } = policy;
+        let served = self.core.local_mut().set_channels(channels);
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
+        served
     }
 
     /// Applies what nodes have registered. Connections of a lost network node that wait for it move to one that owns their
@@ -249,7 +269,7 @@ impl ProxyWorker {
     }
 
     /// Returns the core, read-only.
-    pub fn core(&self) -> &ProxyCore {
+    pub fn core(&self) -> &ProxyCore<MessageBroker> {
         &self.core
     }
 

@@ -244,6 +244,10 @@ impl ClientEnd for LoopEnd<'_> {
         }
     }
 
+    fn room(&self) -> usize {
+        self.hairpin.peer(self.label).map_or(0, |peer| RING_LEN - self.hairpin.waiting(peer).0.min(RING_LEN))
+    }
+
     fn unacknowledged(&self) -> u32 {
         self.hairpin.peer(self.label).map_or(0, |peer| self.hairpin.waiting(peer).0 as u32)
     }

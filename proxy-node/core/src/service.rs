@@ -93,6 +93,9 @@ pub trait ClientEnd {
     /// window that was last [set](Self::set_window).
     fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize;
 
+    /// Returns the number of bytes that [`write`](Self::write) accepts at this moment.
+    fn room(&self) -> usize;
+
     /// Returns the number of written bytes that the client has not acknowledged.
     fn unacknowledged(&self) -> u32;
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use csp_control::{ActivePolicy, Membership, NodeRecord};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions};
+use csp_messages::HashKey;
+use csp_services::MessagesConfig;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::Role;
 
@@ -42,7 +44,8 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(Vec<Worker>
     record.capabilities = vec!["tcp".to_owned(), "channel".to_owned()];
     for number in 0..config.workers {
         let san = providers::listen(config, &record, &key, number)?;
-        let worker = ProxyWorker::new(core_config(config, number), san.tunnels, san.channels);
+        let core = core_config(config, number);
+        let worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
         record.san.push(san.address);
         workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX, config.spin_us)?);
     }
@@ -80,13 +83,19 @@ fn core_config(config: &Config, worker: u8) -> CoreConfig {
     CoreConfig { worker, workers, tcp, trace_events: config.capacity.trace_events, hairpin }
 }
 
+/// Bounds of a worker's message broker; its memory is allocated when the policy has channels.
+fn messages_config() -> MessagesConfig {
+    MessagesConfig::new(HashKey([rand::random(), rand::random()]))
+}
+
 async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Result<(), DaemonError> {
     let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
+    let mut numbers = policy::Numbers::default();
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, &now),
             Event::Policy(active) => {
-                let applied = apply(workers, &active).await;
+                let applied = apply(workers, &active, &mut numbers).await;
                 shell.ack(active.generation, applied).await;
             }
             Event::Tick => set_readiness(&shell.readiness, workers),
@@ -126,15 +135,19 @@ fn send_registered(workers: &[Worker], membership: &Membership) {
     }
 }
 
-async fn apply(workers: &[Worker], active: &ActivePolicy) -> Result<(), String> {
-    let (services, egress) = policy::translate(active);
+async fn apply(
+    workers: &[Worker],
+    active: &ActivePolicy,
+    numbers: &mut policy::Numbers,
+) -> Result<(), String> {
+    let policy = policy::translate(active, numbers);
     for worker in workers {
-        let (services, egress) = (services.clone(), egress.clone());
-        let done =
-            worker.mailbox().ask(POLICY_TIMEOUT, |reply| Question::Policy(services, egress, reply)).await;
-        done.map_err(|error| format!("a data worker did not apply the policy: {error}"))?;
+        let policy = policy.clone();
+        let done = worker.mailbox().ask(POLICY_TIMEOUT, |reply| Question::Policy(policy, reply)).await;
+        done.map_err(|error| format!("a data worker did not apply the policy: {error}"))??;
     }
-    tracing::info!(generation = active.generation, services = services.len(), "policy in force");
+    let (generation, services, channels) = (active.generation, policy.services.len(), policy.channels.len());
+    tracing::info!(generation, services, channels, "policy in force");
     Ok(())
 }
 

@@ -7,15 +7,15 @@ use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
 
-use crate::core::{EgressRule, FlowSnapshot, RecentFlow, ServiceSnapshot, ServiceSpec};
-use crate::{ProxyWorker, Registered};
+use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
+use crate::{ProxyWorker, Registered, WorkerPolicy};
 
 use super::metrics::Published;
 
 /// A message or request of the control thread to a worker.
 pub enum Question {
     /// A new policy generation; answered when it is in force.
-    Policy(Vec<ServiceSpec>, Vec<EgressRule>, Reply<()>),
+    Policy(WorkerPolicy, Reply<Result<(), String>>),
     /// What the nodes of the membership have registered.
     Registered(Registered),
     /// At most this many flows.
@@ -40,9 +40,8 @@ impl DataWorker for ProxyWorker {
 
     fn answer(&mut self, now: Instant, question: Question) -> ControlFlow<()> {
         match question {
-            Question::Policy(services, egress, reply) => {
-                self.set_policy(now, services, egress);
-                reply.send(());
+            Question::Policy(policy, reply) => {
+                reply.send(self.set_policy(now, policy).map_err(|error| error.to_string()));
             }
             Question::Registered(registered) => self.set_registered(now, registered),
             Question::Flows(limit, reply) => reply.send(self.core().flows(now, limit)),

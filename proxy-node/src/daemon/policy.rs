@@ -1,13 +1,29 @@
-//! Converts a policy to the core's services and egress rules.
+//! Converts a policy to what the workers need of it.
 
-use csp_control::{ActivePolicy, Congestion, EcnPolicy, TcpOptions};
+use std::collections::HashMap;
+
+use csp_control::{ActivePolicy, Congestion, EcnPolicy, FullQueue, Pattern, TcpOptions};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, QueueLimits};
+use csp_services::ChannelSpec;
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
 
+use crate::WorkerPolicy;
 use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
 
-/// Returns the services and egress rules of `active`.
-pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
+/// The numbers of local services: the same for a name as long as the daemon runs.
+#[derive(Debug, Default)]
+pub struct Numbers(HashMap<String, u32>);
+
+impl Numbers {
+    fn of(&mut self, name: &str) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry(name.to_owned()).or_insert(next)
+    }
+}
+
+/// Returns what workers need of `active`.
+pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
     let service = |s: &csp_control::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
@@ -25,7 +41,45 @@ pub fn translate(active: &ActivePolicy) -> (Vec<ServiceSpec>, Vec<EgressRule>) {
         except: e.except.clone(),
         tcp: translate_tcp(&e.tcp),
     };
-    (active.policy.services.iter().map(service).collect(), active.policy.egress.iter().map(rule).collect())
+    let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
+    let mut channels = Vec::new();
+    for channel in &active.policy.channels {
+        let number = numbers.of(&channel.name);
+        channels.push(ChannelSpec { number, channel: translate_channel(channel) });
+        services.push(ServiceSpec {
+            name: channel.name.clone(),
+            address: (channel.vip, channel.port).into(),
+            pool: Vec::new(),
+            local: Some(number),
+            tcp: translate_tcp(&channel.tcp),
+            backlog: BacklogLimits::default(),
+        });
+    }
+    WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels }
+}
+
+fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {
+    let csp_control::Channel { name, pattern, message_kib, queue, memory, .. } = channel;
+    let limits =
+        QueueLimits { messages: queue.messages, bytes: u64::from(queue.kib) << 10, ..QueueLimits::default() };
+    let full = match queue.full {
+        FullQueue::DropNewest => csp_messages::Policy::DropNewest,
+        FullQueue::DropOldest => csp_messages::Policy::DropOldest,
+        FullQueue::Block => csp_messages::Policy::Block,
+    };
+    ChannelConfig {
+        name: name.clone(),
+        kind: match pattern {
+            Pattern::Publish => ChannelKind::PublishSubscribe { policy: full, cache: None },
+            Pattern::Push => ChannelKind::PushPull { backlog: limits },
+        },
+        budget: Budget {
+            guaranteed: u64::from(memory.guaranteed_mib) << 20,
+            max: u64::from(memory.max_mib) << 20,
+        },
+        message_len_max: message_kib << 10,
+        queue: limits,
+    }
 }
 
 fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {

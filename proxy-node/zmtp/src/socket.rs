@@ -68,18 +68,34 @@ pub enum LocalType {
     Pull,
     Rep,
     Router,
+    /// XSUB to publishers and XPUB to subscribers, on one listener (the two sides of a forwarder).
+    Forwarder,
+    /// PULL to pushers and PUSH to pullers, on one listener (the two sides of a streamer).
+    Streamer,
 }
 
 impl LocalType {
-    /// Returns the type as peers know it.
+    /// Returns the type that is spoken with a peer of type `peer`: one side, where the local type has two.
+    #[must_use]
+    pub const fn towards(self, peer: SocketType) -> LocalType {
+        match (self, peer) {
+            (LocalType::Forwarder, SocketType::Pub | SocketType::Xpub) => LocalType::Xsub,
+            (LocalType::Forwarder, _) => LocalType::Xpub,
+            (LocalType::Streamer, SocketType::Push) => LocalType::Pull,
+            (LocalType::Streamer, _) => LocalType::Push,
+            (local, _) => local,
+        }
+    }
+
+    /// Returns the type as peers know it; of a local type with two sides, that of the side which receives messages.
     pub const fn socket_type(self) -> SocketType {
         match self {
             LocalType::Pub => SocketType::Pub,
             LocalType::Xpub => SocketType::Xpub,
             LocalType::Sub => SocketType::Sub,
-            LocalType::Xsub => SocketType::Xsub,
+            LocalType::Xsub | LocalType::Forwarder => SocketType::Xsub,
             LocalType::Push => SocketType::Push,
-            LocalType::Pull => SocketType::Pull,
+            LocalType::Pull | LocalType::Streamer => SocketType::Pull,
             LocalType::Rep => SocketType::Rep,
             LocalType::Router => SocketType::Router,
         }
@@ -90,6 +106,10 @@ impl LocalType {
         match self {
             LocalType::Pub | LocalType::Xpub => matches!(peer, SocketType::Sub | SocketType::Xsub),
             LocalType::Sub | LocalType::Xsub => matches!(peer, SocketType::Pub | SocketType::Xpub),
+            LocalType::Forwarder => {
+                matches!(peer, SocketType::Pub | SocketType::Xpub | SocketType::Sub | SocketType::Xsub)
+            }
+            LocalType::Streamer => matches!(peer, SocketType::Push | SocketType::Pull),
             LocalType::Push => matches!(peer, SocketType::Pull),
             LocalType::Pull => matches!(peer, SocketType::Push),
             LocalType::Rep => matches!(peer, SocketType::Req | SocketType::Dealer),

@@ -2,10 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use csp_proxy_node::ProxyWorker;
+use csp_messages::HashKey;
 use csp_proxy_node::core::{
     BacklogLimits, CoreConfig, EgressRule, HairpinConfig, PoolServer, ServiceSpec, ServiceTcp,
 };
+use csp_proxy_node::{ProxyWorker, WorkerPolicy};
+use csp_services::MessagesConfig;
 use csp_tcp::{StackConfig, SynCookies};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant, NodeId, Prefix, Role};
@@ -95,7 +97,7 @@ pub(crate) fn proxy(
     };
     let hairpin = HairpinConfig { first_label_index: 1 << 20, pairs: 8 };
     let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: policy.sizes.trace_events, hairpin };
-    let mut worker = ProxyWorker::new(config, tunnels, channels);
+    let mut worker = ProxyWorker::new(config, MessagesConfig::new(HashKey([1, 2])), tunnels, channels);
     let service = ServiceSpec {
         name: "web".to_owned(),
         address: policy.service,
@@ -106,6 +108,7 @@ pub(crate) fn proxy(
     };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
-    worker.set_policy(now, vec![service], vec![rule]);
+    let policy = WorkerPolicy { services: vec![service], egress: vec![rule], channels: Vec::new() };
+    worker.set_policy(now, policy).expect("the policy has no channels");
     worker
 }

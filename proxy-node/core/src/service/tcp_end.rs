@@ -44,6 +44,11 @@ impl ClientEnd for TcpEnd<'_> {
     }
 
     #[inline]
+    fn room(&self) -> usize {
+        self.tcp.writable(self.label)
+    }
+
+    #[inline]
     fn unacknowledged(&self) -> u32 {
         self.tcp.info(self.label).map_or(0, |info| info.send_queue as u32)
     }

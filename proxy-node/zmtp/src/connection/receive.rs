@@ -1,9 +1,12 @@
 //! What a connection receives.
 
+use std::sync::Arc;
+
 use csp_types::Instant;
 
 use super::{Connection, REASON_SOCKET_TYPE, Security, State};
 use crate::command::{Command, TOPIC_COMMAND_LEN};
+use crate::config::Config;
 use crate::counters::Counters;
 use crate::cursor::Cursor;
 use crate::error::{Excess, ZmtpError};
@@ -189,7 +192,11 @@ impl Connection {
         if let Err(ZmtpError::SocketType { .. }) = peer {
             self.output.reply(Reply::Error(REASON_SOCKET_TYPE));
         }
-        self.peer = Some(peer?);
+        let peer = self.peer.insert(peer?);
+        let local = self.config.local.towards(peer.socket_type);
+        if local != self.config.local {
+            self.config = Arc::new(Config { local, ..*self.config });
+        }
         Ok(())
     }
 

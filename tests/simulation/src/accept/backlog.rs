@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use csp_proxy_node::core::ProxyCore;
+use csp_proxy_node::core::service::local::LocalServices;
 use csp_types::{Duration, FlowLabel, Instant};
 
 /// Time between two examinations, while connections wait.
@@ -23,7 +24,7 @@ impl BacklogWatch {
     pub(super) fn look(
         &mut self,
         now: Instant,
-        core: &ProxyCore,
+        core: &ProxyCore<impl LocalServices>,
         arrivals: &BTreeMap<FlowLabel, (Instant, SocketAddr)>,
         violations: &mut Vec<String>,
     ) {

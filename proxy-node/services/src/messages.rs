@@ -1,0 +1,283 @@
+//! The message broker of a proxy worker: connections of ZeroMQ peers, the channels that they publish and subscribe to.
+//!
+//! ```text
+//!  publisher's bytes ─▶ [inbound] ─ zmtp ─▶ message ─▶ MessagePlane: match, one copy, queues
+//!                                                            │ next_flow, next_peer
+//!  subscriber's end ◀── [outbound] ◀── headers and bodies ◀──┘
+//! ```
+//! A connection is served when bytes or room have come at its client's end, or when [`MessageBroker::next_ready`] names it: because a
+//! message waits for it, a timer is due, or publishers may go on.
+
+mod inbound;
+mod outbound;
+mod peer;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use csp_messages::{
+    ChannelConfig, ChannelError, ChannelId, ChannelKind, MessagePlane, PeerId, PlaneConfig, PlaneConfigError,
+    Turn,
+};
+use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, LocalType};
+
+use thiserror::Error;
+
+use self::peer::Peer;
+
+/// Bytes that are gathered for one peer before they are written to its connection.
+const GATHER_LEN: usize = 64 * 1024;
+
+/// Bounds of a worker's broker.
+pub type MessagesConfig = PlaneConfig;
+
+/// A channel, with the number by which the policy's service names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChannelSpec {
+    /// [`ServiceSpec::local`](csp_proxy_core::ServiceSpec::local) of the service at the channel's address.
+    pub number: u32,
+    /// The channel.
+    pub channel: ChannelConfig,
+}
+
+/// Why a channel is not served.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum SpecError {
+    /// The worker's memory for messages.
+    #[error("the memory for messages: {0}")]
+    Plane(PlaneConfigError),
+    /// The channel of this name.
+    #[error("channel {0}: {1}")]
+    Channel(String, ChannelError),
+}
+
+/// A channel that is served.
+#[derive(Debug)]
+struct Bound {
+    spec: ChannelSpec,
+    id: ChannelId,
+    zmtp: Arc<ZmtpConfig>,
+}
+
+/// The broker of one worker. Its memory for messages is allocated with the first channel.
+#[derive(Debug)]
+pub struct MessageBroker {
+    config: MessagesConfig,
+    plane: Option<MessagePlane>,
+    channels: HashMap<u32, Bound>,
+    connections: HashMap<FlowLabel, Peer>,
+    /// The connection of each peer of the plane, by its index.
+    labels: Vec<FlowLabel>,
+    /// Connections to serve for other reasons than messages that wait.
+    ready: VecDeque<FlowLabel>,
+    /// Deadlines of connections; each has at most one.
+    deadlines: BTreeSet<(Instant, FlowLabel)>,
+    /// The turn of the channel that is served.
+    turn: Option<Turn>,
+    zmtp: ZmtpCounters,
+    gather: Vec<u8>,
+}
+
+impl MessageBroker {
+    /// A broker without channels.
+    pub fn new(config: MessagesConfig) -> Self {
+        MessageBroker {
+            config,
+            plane: None,
+            channels: HashMap::new(),
+            connections: HashMap::new(),
+            labels: Vec::new(),
+            ready: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            turn: None,
+            zmtp: ZmtpCounters::default(),
+            gather: Vec::new(),
+        }
+    }
+
+    /// Replaces the channels. Those that stay as they are keep their connections and messages; connections of the others are
+    /// closed.
+    ///
+    /// # Errors
+    /// The first channel that cannot be served; the others are.
+    pub fn set_channels(&mut self, specs: Vec<ChannelSpec>) -> Result<(), SpecError> {
+        let stays = |bound: &Bound| specs.contains(&bound.spec);
+        let gone: Vec<u32> =
+            self.channels.iter().filter(|(_, b)| !stays(b)).map(|(number, _)| *number).collect();
+        for number in gone {
+            self.remove(number);
+        }
+        let mut result = Ok(());
+        for spec in specs {
+            if !self.channels.contains_key(&spec.number)
+                && let Err(error) = self.add(spec)
+                && result.is_ok()
+            {
+                result = Err(error);
+            }
+        }
+        result
+    }
+
+    fn add(&mut self, spec: ChannelSpec) -> Result<(), SpecError> {
+        let plane = match &mut self.plane {
+            Some(plane) => plane,
+            None => {
+                self.gather.reserve_exact(GATHER_LEN);
+                self.labels = vec![FlowLabel::NONE; self.config.peers_max as usize];
+                self.plane.insert(MessagePlane::new(self.config).map_err(SpecError::Plane)?)
+            }
+        };
+        let name = || spec.channel.name.clone();
+        let id =
+            plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
+        let local = match spec.channel.kind {
+            ChannelKind::PublishSubscribe { .. } => LocalType::Forwarder,
+            ChannelKind::PushPull { .. } => LocalType::Streamer,
+        };
+        let message_len_max = spec.channel.message_len_max as usize;
+        let topic_len_max = self.config.subscriptions.topic_len_max as usize;
+        let frames_max = csp_messages::FRAMES_MAX;
+        let zmtp = ZmtpConfig { message_len_max, topic_len_max, frames_max, ..ZmtpConfig::new(local) };
+        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), spec });
+        Ok(())
+    }
+
+    fn remove(&mut self, number: u32) {
+        let Some(bound) = self.channels.remove(&number) else { return };
+        if let Some(plane) = &mut self.plane {
+            let _ = plane.remove_channel(bound.id); // it is there: it was added and not removed
+        }
+        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+            peer.orphan();
+            self.ready.push_back(*label);
+        }
+    }
+
+    /// Returns the plane, once a channel was added.
+    pub fn plane(&self) -> Option<&MessagePlane> {
+        self.plane.as_ref()
+    }
+
+    /// Returns the names and ids of the channels.
+    pub fn channels(&self) -> impl Iterator<Item = (&str, ChannelId)> {
+        self.channels.values().map(|bound| (bound.spec.channel.name.as_str(), bound.id))
+    }
+
+    /// Returns the counters of the framing.
+    pub fn zmtp(&self) -> &ZmtpCounters {
+        &self.zmtp
+    }
+
+    /// Returns the number of connections.
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Records the deadline of a connection, which is `at`; `None`: it has none.
+    fn set_deadline(deadlines: &mut BTreeSet<(Instant, FlowLabel)>, peer: &mut Peer, at: Option<Instant>) {
+        if peer.deadline == at {
+            return;
+        }
+        if let Some(before) = peer.deadline {
+            deadlines.remove(&(before, peer.label));
+        }
+        if let Some(at) = at {
+            deadlines.insert((at, peer.label));
+        }
+        peer.deadline = at;
+    }
+
+    fn label_of(&self, peer: PeerId) -> Option<FlowLabel> {
+        let label = *self.labels.get(peer.index as usize)?;
+        self.connections.get(&label).filter(|known| known.id == Some(peer)).map(|_| label)
+    }
+}
+
+impl LocalServices for MessageBroker {
+    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, _: FourTuple) -> bool {
+        let Some(bound) = self.channels.get(&number) else { return false };
+        let connection = Connection::null(bound.zmtp.clone(), now);
+        let mut peer = Peer::new(label, number, connection);
+        let at = peer.connection.next_timeout();
+        Self::set_deadline(&mut self.deadlines, &mut peer, at);
+        self.connections.insert(label, peer);
+        true
+    }
+
+    fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+        let MessageBroker {
+            plane, channels, connections, labels, ready, deadlines, turn, zmtp, gather, ..
+        } = self;
+        let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
+        peer.queued = false;
+        let Some(bound) = channels.get(&peer.number) else { return Step::Close };
+        let received = inbound::receive(now, peer, client, plane, bound.id, zmtp);
+        if let Some(id) = peer.id {
+            labels[id.index as usize] = label;
+        }
+        let sent = outbound::send(now, peer, client, plane, turn, gather, zmtp);
+        if received.more && !peer.queued {
+            peer.queued = true;
+            ready.push_back(label);
+        }
+        let at = peer.connection.next_timeout();
+        Self::set_deadline(deadlines, peer, at);
+        if peer.connection.failure().is_some() || (client.is_finished() && client.readable() == 0) {
+            return Step::Close;
+        }
+        if received.moved || sent { Step::Moved } else { Step::Idle }
+    }
+
+    fn gone(&mut self, _: Instant, label: FlowLabel) {
+        let Some(mut peer) = self.connections.remove(&label) else { return };
+        Self::set_deadline(&mut self.deadlines, &mut peer, None);
+        if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+            let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
+        }
+    }
+
+    fn next_ready(&mut self) -> Option<FlowLabel> {
+        if let Some(label) = self.ready.pop_front() {
+            return Some(label);
+        }
+        let resumed = self.plane.as_mut()?.next_resumed().and_then(|id| self.label_of(id));
+        if resumed.is_some() {
+            return resumed;
+        }
+        // A receiver that is to be served is not named again: then all of the channel's have been.
+        for _ in 0..=self.channels.len() {
+            let plane = self.plane.as_mut()?;
+            let turn = match self.turn.take() {
+                Some(turn) => turn,
+                None => plane.next_flow()?,
+            };
+            let label = plane.next_peer(&turn).and_then(|id| self.label_of(id));
+            let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
+            if let Some(peer) = peer {
+                peer.queued = true;
+                self.turn = Some(turn);
+                return label;
+            }
+            self.plane.as_mut()?.end_turn(turn);
+        }
+        None
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.pop_first();
+            let Some(peer) = self.connections.get_mut(&label) else { continue };
+            peer.deadline = None;
+            let _ = peer.connection.on_timeout(now, &mut self.zmtp); // a failure is seen when it is served
+            self.ready.push_back(label);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! From a peer's stream to the plane: messages are published from the memory where they arrived.
+
+use csp_messages::{ChannelId, FRAMES_MAX, MessagePlane, PublishError, Role};
+use csp_proxy_core::service::ClientEnd;
+use csp_types::Instant;
+use csp_zmtp::{Counters, Cursor, Frame, Item, SocketType};
+
+use super::peer::Peer;
+
+/// Most messages of a connection that are processed before others are served.
+const MESSAGES_PER_VISIT: usize = 128;
+/// Most slices of received bytes that are looked at without allocating; a longer message is looked at in a vector.
+const SLICES: usize = 64;
+
+/// From so many bytes on, a message that is incomplete is taken out of the connection's window, which then opens again; half of
+/// the smallest initial window.
+const KEEP_FROM: usize = 8 * 1024;
+
+/// What a visit has brought.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Received {
+    /// Bytes were consumed.
+    pub(super) moved: bool,
+    /// More could be processed at once.
+    pub(super) more: bool,
+}
+
+/// Bytes of the stream in slices, and the position of the first of them.
+#[derive(Clone, Copy)]
+struct View<'a, 'b> {
+    slices: &'b [&'a [u8]],
+    at: u64,
+}
+
+impl<'a> View<'a, '_> {
+    /// Passes over the slices that end at or before `position`.
+    fn advance(&mut self, position: u64) {
+        while let Some((first, rest)) = self.slices.split_first()
+            && self.at + first.len() as u64 <= position
+        {
+            self.at += first.len() as u64;
+            self.slices = rest;
+        }
+    }
+}
+
+/// The bodies of frames, slice by slice.
+#[derive(Clone)]
+struct Bodies<'a, 'b, I> {
+    view: View<'a, 'b>,
+    frames: I,
+    /// What is left of the frame: its position and length.
+    left: (u64, usize),
+}
+
+impl<'a, 'b, I: Iterator<Item = (u64, usize)>> Bodies<'a, 'b, I> {
+    fn new(view: View<'a, 'b>, frames: I) -> Self {
+        Bodies { view, frames, left: (0, 0) }
+    }
+}
+
+impl<'a, I: Iterator<Item = (u64, usize)>> Iterator for Bodies<'a, '_, I> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while self.left.1 == 0 {
+            self.left = self.frames.next()?;
+        }
+        let (at, len) = self.left;
+        self.view.advance(at);
+        let slice = *self.view.slices.first()?;
+        let from = usize::try_from(at - self.view.at).ok()?;
+        let part = slice.get(from..)?;
+        let part = &part[..part.len().min(len)];
+        self.left = (at + part.len() as u64, len - part.len());
+        Some(part)
+    }
+}
+
+/// Processes what has been received, up to the bound of a visit.
+pub(super) fn receive(
+    now: Instant,
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    plane: &mut MessagePlane,
+    channel: ChannelId,
+    counters: &mut Counters,
+) -> Received {
+    let readable = client.readable();
+    let lacks = peer.connection.needed().saturating_sub(peer.consumed);
+    let enough = !peer.held.is_empty() || readable as u64 >= lacks || readable >= KEEP_FROM;
+    if peer.connection.failure().is_some() || !enough {
+        return Received::default();
+    }
+    let mut kept = std::mem::take(&mut peer.kept);
+    let from = peer.consumed - kept.len() as u64;
+    let mut few: [&[u8]; SLICES] = [&[]; SLICES];
+    let all: Vec<&[u8]>;
+    let (mut count, mut seen) = (0, 0);
+    for slice in std::iter::once(&kept[..]).chain(client.peek(readable)).take(SLICES) {
+        few[count] = slice;
+        (count, seen) = (count + 1, seen + slice.len());
+    }
+    seen -= kept.len();
+    // A message may be cut into more slices than that.
+    let slices = if seen >= readable || seen as u64 > lacks {
+        &few[..count]
+    } else {
+        all = std::iter::once(&kept[..]).chain(client.peek(readable)).collect();
+        seen = readable;
+        &all
+    };
+    let mut more = process(now, peer, View { slices, at: from }, plane, channel, counters);
+    let released =
+        if peer.held.is_empty() { peer.connection.released() } else { peer.unpublished.unwrap_or(from) };
+    let end = peer.consumed + seen as u64;
+    let mut done = released.clamp(peer.consumed, end) - peer.consumed;
+    if released > from {
+        kept.drain(..usize::try_from(released - from).unwrap_or(usize::MAX).min(kept.len()));
+    }
+    // A message that is longer than the window would never be complete in the memory of the window.
+    let waits = (end - released.min(end)) as usize;
+    if !more
+        && peer.held.is_empty()
+        && waits - kept.len() >= KEEP_FROM
+        && end == peer.consumed + readable as u64
+    {
+        let skip = done as usize;
+        for (slice, at) in client.peek(readable).scan(0, |at, slice| {
+            let from = *at;
+            *at += slice.len();
+            Some((slice, from))
+        }) {
+            kept.extend_from_slice(&slice[skip.saturating_sub(at).min(slice.len())..]);
+        }
+        done = readable as u64;
+    }
+    peer.kept = kept;
+    client.consume(done as usize);
+    peer.consumed += done;
+    more |= done > 0 && seen < readable && peer.held.is_empty();
+    Received { moved: done > 0, more }
+}
+
+/// Processes items until the bytes, the bound or the room for messages are used up; returns whether it was the bound.
+fn process(
+    now: Instant,
+    peer: &mut Peer,
+    mut view: View<'_, '_>,
+    plane: &mut MessagePlane,
+    channel: ChannelId,
+    counters: &mut Counters,
+) -> bool {
+    let mut cursor = Cursor::new(view.at, view.slices.iter().copied());
+    if !peer.held.is_empty() && !publish_held(now, peer, view, plane) {
+        return false;
+    }
+    for _ in 0..MESSAGES_PER_VISIT {
+        let item = match peer.connection.next(now, &mut cursor, counters) {
+            Ok(Some(item)) => item,
+            Ok(None) | Err(_) => return false,
+        };
+        match item {
+            Item::Authorise(_) => {} // only under CURVE
+            Item::Ready(known) => {
+                let (role, asks_for_all) = match known.socket_type {
+                    SocketType::Pub | SocketType::Xpub => (Role::Publisher, true),
+                    SocketType::Push => (Role::Pusher, false),
+                    SocketType::Pull => (Role::Puller, false),
+                    _ => (Role::Subscriber, false),
+                };
+                peer.id = plane.attach(channel, role).ok();
+                peer.asks_for_all = asks_for_all;
+            }
+            Item::Subscribe(topic) => {
+                if let Some(id) = peer.id {
+                    let _ = plane.subscribe(now, id, topic); // the plane counts refusals
+                }
+            }
+            Item::Cancel(topic) => {
+                if let Some(id) = peer.id {
+                    let _ = plane.cancel(id, topic);
+                }
+            }
+            Item::Message(message) => {
+                let Some(id) = peer.id else { continue };
+                let frames = message.frames();
+                view.advance(frames[0].at);
+                if publish(now, plane, id, view, frames) == Err(PublishError::Held) {
+                    peer.held.extend(frames.iter().map(|frame| (frame.at, frame.len)));
+                    peer.unpublished = Some(message.span().start);
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+fn publish(
+    now: Instant,
+    plane: &mut MessagePlane,
+    id: csp_messages::PeerId,
+    view: View<'_, '_>,
+    frames: &[Frame],
+) -> Result<(), PublishError> {
+    let mut lens = [0; FRAMES_MAX];
+    let lens = lens.get_mut(..frames.len()).ok_or(PublishError::Frames(frames.len()))?;
+    for (len, frame) in lens.iter_mut().zip(frames) {
+        *len = frame.len as u32;
+    }
+    let bodies = Bodies::new(view, frames.iter().map(|frame| (frame.at, frame.len)));
+    plane.publish(now, id, lens, bodies).map(drop)
+}
+
+/// Publishes the message with which the peer was held back; `false` if it still is.
+fn publish_held(now: Instant, peer: &mut Peer, view: View<'_, '_>, plane: &mut MessagePlane) -> bool {
+    let Some(id) = peer.id else { return true };
+    let mut lens = [0; FRAMES_MAX];
+    for (len, frame) in lens.iter_mut().zip(&peer.held) {
+        *len = frame.1 as u32;
+    }
+    let count = peer.held.len().min(FRAMES_MAX);
+    let result = plane.publish(now, id, &lens[..count], Bodies::new(view, peer.held.iter().copied()));
+    if result == Err(PublishError::Held) {
+        return false;
+    }
+    peer.held.clear();
+    true
+}

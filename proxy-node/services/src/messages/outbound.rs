@@ -1,0 +1,158 @@
+//! From the plane to a peer's stream: what the connection itself has to send, then messages with their headers.
+
+use csp_messages::{Delivery, MessagePlane, Turn};
+use csp_proxy_core::service::ClientEnd;
+use csp_types::Instant;
+use csp_zmtp::{CONTROL_LEN_MAX, Connection, Counters, FRAME_HEADER_LEN_MAX, FrameHeader};
+
+use super::GATHER_LEN;
+use super::peer::Peer;
+
+/// Most messages for a connection before others are served.
+const MESSAGES_PER_VISIT: usize = 128;
+
+/// Writes what waits for a peer, as far as its connection has room; returns whether something was written.
+pub(super) fn send(
+    now: Instant,
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    plane: &mut MessagePlane,
+    turn: &mut Option<Turn>,
+    gather: &mut Vec<u8>,
+    counters: &mut Counters,
+) -> bool {
+    let mut moved = finish(peer, client, plane);
+    if peer.writing.is_none() {
+        moved |= own(now, peer, client, counters);
+    }
+    if peer.writing.is_none() && peer.own.is_empty() {
+        moved |= messages(now, peer, client, plane, turn, gather);
+    }
+    if let Some(id) = peer.id {
+        let full = peer.writing.is_some() || !peer.own.is_empty();
+        let _ = plane.set_parked(id, full); // it is attached
+    }
+    moved
+}
+
+/// Writes what the connection itself has to send, between messages.
+fn own(now: Instant, peer: &mut Peer, client: &mut impl ClientEnd, counters: &mut Counters) -> bool {
+    let Peer { connection, own, asks_for_all, .. } = peer;
+    let mut buffer = [0; CONTROL_LEN_MAX + 1];
+    while connection.has_output() && own.len() < CONTROL_LEN_MAX {
+        let Ok(len) = connection.transmit(now, &mut buffer, counters) else { break };
+        own.extend_from_slice(&buffer[..len]);
+    }
+    if *asks_for_all && let Some(len) = subscribe_to_all(connection, &mut buffer) {
+        own.extend_from_slice(&buffer[..len]);
+        *asks_for_all = false;
+    }
+    let written = client.write(own, None);
+    own.drain(..written);
+    written > 0
+}
+
+/// Asks a publisher for all messages: the plane knows who wants which.
+fn subscribe_to_all(connection: &mut Connection, buffer: &mut [u8]) -> Option<usize> {
+    connection.subscribe(b"", true, buffer).ok()
+}
+
+/// Writes the rest of a message that had no room.
+fn finish(peer: &mut Peer, client: &mut impl ClientEnd, plane: &mut MessagePlane) -> bool {
+    let Some((delivery, done)) = peer.writing else { return false };
+    let mut skip = done;
+    let mut written = 0;
+    pieces(plane, &delivery, |piece| {
+        let passed = skip.min(piece.len());
+        skip -= passed;
+        let piece = &piece[passed..];
+        let taken = client.write(piece, None);
+        written += taken;
+        taken == piece.len()
+    });
+    match done + written == wire_len(plane, &delivery) {
+        true => {
+            peer.writing = None;
+            delivered(peer, plane, &delivery);
+        }
+        false => peer.writing = Some((delivery, done + written)),
+    }
+    written > 0
+}
+
+/// Writes messages, gathered, up to the bound of a visit or as far as there is room.
+fn messages(
+    now: Instant,
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    plane: &mut MessagePlane,
+    turn: &mut Option<Turn>,
+    gather: &mut Vec<u8>,
+) -> bool {
+    let Some(id) = peer.id else { return false };
+    let mut moved = false;
+    let mut room = client.room().min(GATHER_LEN);
+    gather.clear();
+    for _ in 0..MESSAGES_PER_VISIT {
+        let Some(delivery) = plane.next_delivery(now, id) else { break };
+        if let Some(turn) = turn {
+            turn.charge(delivery.len);
+        }
+        let len = wire_len(plane, &delivery);
+        if gather.len() + len <= room {
+            pieces(plane, &delivery, |piece| {
+                gather.extend_from_slice(piece);
+                true
+            });
+            delivered(peer, plane, &delivery);
+            continue;
+        }
+        moved |= flush(client, gather);
+        room = client.room().min(GATHER_LEN);
+        peer.writing = Some((delivery, 0));
+        moved |= finish(peer, client, plane);
+        if peer.writing.is_some() {
+            break;
+        }
+        room = room.min(client.room());
+    }
+    moved | flush(client, gather)
+}
+
+/// Writes the gathered bytes, for which there is room.
+fn flush(client: &mut impl ClientEnd, gather: &mut Vec<u8>) -> bool {
+    let written = client.write(gather, None);
+    debug_assert_eq!(written, gather.len(), "the room was looked at");
+    gather.clear();
+    written > 0
+}
+
+fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+    if let Some(id) = peer.id {
+        let _ = plane.delivered(id, delivery.handle); // the oldest one in flight: each is finished before the next is taken
+    }
+}
+
+/// Returns the length of a message with its headers.
+fn wire_len(plane: &MessagePlane, delivery: &Delivery) -> usize {
+    let header = |len: u32| FrameHeader::message(len as usize, false).as_bytes().len();
+    plane.frame_lens(delivery.handle).map(|len| header(len) + len as usize).sum()
+}
+
+/// Calls `write` for each header and each slice of a body, in order, until it returns false.
+fn pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl FnMut(&[u8]) -> bool) {
+    const { assert!(FRAME_HEADER_LEN_MAX < 16) };
+    let mut at = 0;
+    for (number, len) in plane.frame_lens(delivery.handle).enumerate() {
+        let more = number + 1 < usize::from(delivery.frames);
+        if !write(FrameHeader::message(len as usize, more).as_bytes()) {
+            return;
+        }
+        for slice in plane.range(delivery.handle, at, len) {
+            if !write(slice) {
+                return;
+            }
+        }
+        at += len;
+    }
+}

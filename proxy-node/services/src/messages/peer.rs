@@ -1,0 +1,59 @@
+//! One connection of a ZeroMQ peer.
+
+use csp_messages::{Delivery, PeerId};
+use csp_types::{FlowLabel, Instant};
+use csp_zmtp::Connection;
+
+/// A connection, and its part in its channel.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) label: FlowLabel,
+    /// The channel, by the number that the policy's service has.
+    pub(super) number: u32,
+    pub(super) connection: Connection,
+    /// Its part in the channel, after the handshake.
+    pub(super) id: Option<PeerId>,
+    /// It publishes: it is to be asked for all messages.
+    pub(super) asks_for_all: bool,
+    /// Bytes of its stream that have been consumed.
+    pub(super) consumed: u64,
+    /// The last of these, as far as they belong to a message that is incomplete.
+    pub(super) kept: Vec<u8>,
+    /// The frames of the message that publishers are held back with, by position and length; empty if it is not held back.
+    pub(super) held: Vec<(u64, usize)>,
+    /// Where that message starts in the stream.
+    pub(super) unpublished: Option<u64>,
+    /// The message that is being written, and how many bytes of it have been.
+    pub(super) writing: Option<(Delivery, usize)>,
+    /// Bytes of its own, such as a greeting, that had no room.
+    pub(super) own: Vec<u8>,
+    /// It is about to be served.
+    pub(super) queued: bool,
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Peer {
+    pub(super) fn new(label: FlowLabel, number: u32, connection: Connection) -> Self {
+        Peer {
+            label,
+            number,
+            connection,
+            id: None,
+            asks_for_all: false,
+            consumed: 0,
+            kept: Vec::new(),
+            held: Vec::new(),
+            unpublished: None,
+            writing: None,
+            own: Vec::new(),
+            queued: false,
+            deadline: None,
+        }
+    }
+
+    /// Its channel was removed, and everything of it there.
+    pub(super) fn orphan(&mut self) {
+        (self.id, self.writing) = (None, None);
+        self.held.clear();
+    }
+}

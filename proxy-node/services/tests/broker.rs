@@ -1,0 +1,313 @@
+//! The broker between publishers and subscribers that are written byte by byte: what one sends, the others receive; peers that stop
+//! reading, leave, or talk nonsense.
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
+use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_services::{ChannelSpec, MessageBroker, MessagesConfig};
+use csp_types::{FlowLabel, FourTuple, Instant};
+
+/// A client's end with memory in slices of 100 bytes, and room for so many bytes.
+#[derive(Default)]
+struct End {
+    arrived: Vec<u8>,
+    finished: bool,
+    sent: Vec<u8>,
+    room: usize,
+}
+
+const SLICE: usize = 100;
+
+impl ClientEnd for End {
+    fn readable(&self) -> usize {
+        self.arrived.len()
+    }
+    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
+        self.arrived[..max.min(self.arrived.len())].chunks(SLICE)
+    }
+    fn consume(&mut self, len: usize) {
+        self.arrived.drain(..len);
+    }
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+    fn write(&mut self, bytes: &[u8], _: Option<&csp_tcp::Buffer>) -> usize {
+        let taken = bytes.len().min(self.room);
+        self.sent.extend_from_slice(&bytes[..taken]);
+        self.room -= taken;
+        taken
+    }
+    fn room(&self) -> usize {
+        self.room
+    }
+    fn unacknowledged(&self) -> u32 {
+        0
+    }
+    fn useful_window(&self) -> u32 {
+        0
+    }
+    fn set_window(&mut self, _: u32) {}
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+struct World {
+    broker: MessageBroker,
+    ends: BTreeMap<u32, End>,
+    now: Instant,
+    steps: BTreeMap<u32, Step>,
+}
+
+fn channel(kind: ChannelKind) -> ChannelConfig {
+    ChannelConfig {
+        name: "ticks".to_owned(),
+        kind,
+        budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
+        message_len_max: 1 << 20,
+        queue: QueueLimits { messages: 10, ..QueueLimits::default() },
+    }
+}
+
+fn publish_subscribe() -> ChannelKind {
+    ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None }
+}
+
+fn push_pull() -> ChannelKind {
+    ChannelKind::PushPull { backlog: QueueLimits { messages: 5, ..QueueLimits::default() } }
+}
+
+/// What a peer sends first: greeting and READY (37/ZMTP).
+fn hello(socket: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    (bytes[0], bytes[9], bytes[10], bytes[11]) = (0xff, 0x7f, 3, 1);
+    bytes[12..16].copy_from_slice(b"NULL");
+    let body = [&b"\x05READY\x0bSocket-Type\0\0\0"[..], &[socket.len() as u8], socket.as_bytes()].concat();
+    bytes.extend([4, body.len() as u8]);
+    bytes.extend(body);
+    bytes
+}
+
+fn message(frames: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (at, frame) in frames.iter().enumerate() {
+        let more = u8::from(at + 1 < frames.len());
+        match u8::try_from(frame.len()) {
+            Ok(len) => bytes.extend([more, len]),
+            Err(_) => {
+                bytes.push(more | 2);
+                bytes.extend((frame.len() as u64).to_be_bytes());
+            }
+        }
+        bytes.extend_from_slice(frame);
+    }
+    bytes
+}
+
+fn subscribe(topic: &[u8]) -> Vec<u8> {
+    let body = [&b"\x09SUBSCRIBE"[..], topic].concat();
+    [vec![4, body.len() as u8], body].concat()
+}
+
+impl World {
+    fn new(kind: ChannelKind) -> Self {
+        let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
+        broker.set_channels(vec![ChannelSpec { number: 7, channel: channel(kind) }]).unwrap();
+        World { broker, ends: BTreeMap::new(), now: Instant::from_nanos(1), steps: BTreeMap::new() }
+    }
+
+    fn label(n: u32) -> FlowLabel {
+        FlowLabel::new(n, 0)
+    }
+
+    /// Connects a peer of this socket type, and removes greeting, READY and SUBSCRIBE from what it is sent.
+    fn connect(&mut self, n: u32, socket: &str) {
+        let tuple =
+            FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], n as u16).into() };
+        assert!(self.broker.connected(self.now, Self::label(n), 7, tuple));
+        self.ends.insert(n, End { room: 1 << 20, ..End::default() });
+        self.arrive(n, &hello(socket));
+        let sent = &mut self.ends.get_mut(&n).unwrap().sent;
+        assert_eq!((sent[0], sent[9], &sent[12..16]), (0xff, 0x7f, &b"NULL"[..]));
+        assert_eq!((sent[64], &sent[66..72]), (4, &b"\x05READY"[..]));
+        let ready = 64 + 2 + usize::from(sent[65]);
+        sent.drain(..ready);
+        if sent.starts_with(&subscribe(b"")) {
+            sent.drain(..subscribe(b"").len());
+        }
+    }
+
+    fn arrive(&mut self, n: u32, bytes: &[u8]) {
+        self.ends.get_mut(&n).unwrap().arrived.extend_from_slice(bytes);
+        self.serve(n);
+        self.settle();
+    }
+
+    fn serve(&mut self, n: u32) -> Step {
+        let step = self.broker.serve(self.now, Self::label(n), self.ends.get_mut(&n).unwrap());
+        self.steps.insert(n, step);
+        step
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            let Some(label) = self.broker.next_ready() else { return };
+            let n = label.index() as u32;
+            if self.ends.contains_key(&n) {
+                self.serve(n);
+            }
+        }
+        panic!("the broker never comes to rest");
+    }
+
+    fn give_room(&mut self, n: u32, room: usize) {
+        self.ends.get_mut(&n).unwrap().room += room;
+        self.serve(n);
+        self.settle();
+    }
+
+    fn taken(&mut self, n: u32) -> Vec<u8> {
+        std::mem::take(&mut self.ends.get_mut(&n).unwrap().sent)
+    }
+
+    fn leave(&mut self, n: u32) {
+        self.broker.gone(self.now, Self::label(n));
+        self.ends.remove(&n);
+        self.settle();
+    }
+}
+
+#[test]
+fn what_is_published_reaches_those_who_subscribed_to_it() {
+    let mut w = World::new(publish_subscribe());
+    for (n, socket) in [(1, "PUB"), (2, "SUB"), (3, "XSUB"), (4, "SUB")] {
+        w.connect(n, socket);
+    }
+    w.arrive(2, &subscribe(b"a"));
+    w.arrive(3, &[message(&[b"\x01"]), Vec::new()].concat()); // the form of 3.0: to everything
+    let two = message(&[b"apple", b"red"]);
+    w.arrive(1, &[two.clone(), message(&[b"pear"])].concat());
+    assert_eq!(w.taken(2), two);
+    assert_eq!(w.taken(3), [two, message(&[b"pear"])].concat());
+    assert!(w.taken(4).is_empty(), "it has not subscribed");
+    for n in 1..5 {
+        w.leave(n);
+    }
+    let plane = w.broker.plane().unwrap();
+    assert_eq!((w.broker.connection_count(), plane.peers(), plane.occupancy().messages), (0, 0, 0));
+}
+
+#[test]
+fn a_publisher_is_asked_for_all_messages() {
+    let mut w = World::new(publish_subscribe());
+    let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], 9).into() };
+    assert!(w.broker.connected(w.now, World::label(1), 7, tuple));
+    w.ends.insert(1, End { room: 1 << 20, ..End::default() });
+    w.arrive(1, &hello("PUB"));
+    let sent = w.taken(1);
+    assert!(sent.ends_with(&subscribe(b"")), "{sent:?}");
+    assert!(!w.broker.connected(w.now, World::label(2), 8, tuple), "there is no channel of this number");
+}
+
+#[test]
+fn messages_of_any_length_and_cut_arrive_whole() {
+    for cut in [1, 7, 99, 1_000, 65_536] {
+        let mut w = World::new(publish_subscribe());
+        w.connect(1, "PUB");
+        w.connect(2, "SUB");
+        w.arrive(2, &subscribe(b""));
+        let lens: &[usize] =
+            if cut < 99 { &[0, 1, 255, 256, 5_000] } else { &[0, 254, 4_000, 200_000, 1 << 20] };
+        let mut all = Vec::new();
+        for (n, len) in lens.iter().enumerate() {
+            all.extend(message(&[&[n as u8], &vec![b'a' + n as u8; len - usize::from(*len == 1 << 20)]]));
+        }
+        for bytes in all.chunks(cut) {
+            w.arrive(1, bytes);
+            w.give_room(2, bytes.len() + 20);
+        }
+        w.give_room(2, 1 << 20);
+        assert!(w.taken(2) == all, "cut into {cut} bytes");
+        assert!(w.ends[&1].arrived.is_empty());
+    }
+}
+
+#[test]
+fn a_subscriber_that_does_not_read_loses_messages_and_disturbs_nobody() {
+    let mut w = World::new(publish_subscribe());
+    for (n, socket) in [(1, "PUB"), (2, "SUB"), (3, "SUB")] {
+        w.connect(n, socket);
+    }
+    w.arrive(2, &subscribe(b""));
+    w.arrive(3, &subscribe(b""));
+    w.ends.get_mut(&2).unwrap().room = 50;
+    let mut all = Vec::new();
+    for n in 0..100u8 {
+        let next = message(&[&[n], &[n; 90]]);
+        w.arrive(1, &next);
+        all.extend(next);
+    }
+    assert!(w.taken(3) == all);
+    assert_eq!(w.taken(2), all[..50]);
+    w.give_room(2, 1 << 20);
+    let rest = w.taken(2);
+    let len = message(&[&[0], &[0; 90]]).len();
+    assert_eq!(rest[..len - 50], all[50..len], "the message that was begun is finished");
+    assert_eq!(rest.len() + 50, 11 * len, "and those of a queue's length");
+}
+
+#[test]
+fn pushers_are_held_back_and_nothing_is_lost() {
+    let mut w = World::new(push_pull());
+    w.connect(1, "PUSH");
+    let all: Vec<Vec<u8>> = (0..200u8).map(|n| message(&[&[n; 90]])).collect();
+    w.arrive(1, &all[..100].concat());
+    assert!(!w.ends[&1].arrived.is_empty(), "there is no puller, and the backlog is full");
+    w.connect(2, "PULL");
+    w.connect(3, "PULL");
+    w.arrive(1, &all[100..].concat());
+    let parts =
+        [w.taken(2), w.taken(3)].map(|bytes| bytes.chunks(92).map(<[u8]>::to_vec).collect::<Vec<_>>());
+    assert!(parts.iter().all(|part| part.is_sorted()), "in the order in which they were pushed");
+    assert!((40..=60).contains(&parts[1].len()), "{} of the last 100 went to the second", parts[1].len());
+    let mut both = parts.concat();
+    both.sort();
+    assert!(both == all && w.ends[&1].arrived.is_empty());
+}
+
+#[test]
+fn a_peer_that_talks_nonsense_or_says_nothing_is_ended() {
+    let mut w = World::new(publish_subscribe());
+    let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], 9).into() };
+    for n in [1, 2, 3] {
+        assert!(w.broker.connected(w.now, World::label(n), 7, tuple));
+        w.ends.insert(n, End { room: 1 << 20, ..End::default() });
+    }
+    w.arrive(1, b"GET / HTTP/1.1\r\n\r\n");
+    w.arrive(2, &hello("PUSH"));
+    assert_eq!((w.steps[&1], w.steps[&2]), (Step::Close, Step::Close));
+    let due = w.broker.next_timeout().unwrap();
+    assert_eq!(due, w.now + Duration::from_secs(30));
+    w.now = due;
+    w.broker.on_timeout(due);
+    w.settle();
+    assert_eq!((w.steps.get(&3), w.broker.next_timeout()), (Some(&Step::Close), None));
+}
+
+#[test]
+fn a_channel_that_the_policy_removes_takes_its_connections_along() {
+    let mut w = World::new(publish_subscribe());
+    w.connect(1, "PUB");
+    w.connect(2, "SUB");
+    w.arrive(2, &subscribe(b""));
+    w.broker.set_channels(Vec::new()).unwrap();
+    w.settle();
+    assert_eq!((w.steps[&1], w.steps[&2]), (Step::Close, Step::Close));
+    w.leave(1);
+    w.leave(2);
+    assert_eq!(w.broker.plane().unwrap().peers(), 0);
+}
