@@ -17,8 +17,9 @@
 //! ```
 //!
 //! Segments of a pending or lingering flow are sent as whole packets without a label to the proxy worker stored in the
-//! entry; if another segment than a SYN made the entry, the proxies are asked one after the other ([`search`]). Thus the last ACK of a client reaches the proxy that holds TIME-WAIT, and a reset that the proxy sends
-//! reaches the client. A connection that an application opens starts with FLOW_NEW and is bound at once.
+//! entry; if another segment than a SYN made the entry, the proxies are asked one after the other (`search`). Thus the
+//! last ACK of a client reaches the proxy that holds TIME-WAIT, and a reset that the proxy sends reaches the client. A
+//! connection that an application opens starts with FLOW_NEW and is bound at once.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
