@@ -229,6 +229,7 @@ STEPS = [
     remove_and_add,
     upgrades.rolling_upgrade,
     upgrades.failed_upgrade,
+    upgrades.agents_restart,
     backup_and_restore,
     identities.certificate_rotation,
     key_rotation,

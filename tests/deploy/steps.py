@@ -57,7 +57,7 @@ def load(cluster, out, what, tolerated=None, kept=0):
 
 
 def describe(out, what, result):
-    out.note(f"{what}: {result['requests']} requests, {result['failures']} failures, longest pause {result['pause_ms']} ms")
+    out.note(f"{what}: {result['requests']} requests, {result['failures']} failures, longest pause {result['pause_ms']} ms, served by {dict(sorted(result['servers'].items()))}")
     for error in result["errors"][:5]:
         out.note(f"  after {error['to'] - error['from']:.2f} s: {error['error']}")
 
