@@ -85,8 +85,8 @@ impl Proxies {
         self.table.choose(tuple_hash(tuple, CHOICE_KEY))
     }
 
-    /// Returns the `n`-th proxy worker to ask for a connection of which it is not known who has it: first the one that a new
-    /// connection would go to, then all others.
+    /// Returns the proxy worker that a search for a connection's owner asks after `n` others. The first is the worker that
+    /// Maglev's table names for the connection; all other workers that are up follow, those of draining proxies first.
     pub(super) fn candidate(&self, tuple: &FourTuple, n: u16) -> Option<(ProxyId, u8)> {
         let first = self.choose(tuple);
         let others = self.up.iter().copied().filter(|worker| Some(*worker) != first);
