@@ -12,7 +12,7 @@ use axum::routing::{get, put};
 use axum::{Json, Router};
 use csp_api::label;
 use csp_api::mgmt::{DryRunView, ErrorBody, LeaderView, PolicyView};
-use csp_control::{ConfigError, ManagerError, Policy, PolicyManager, keys};
+use csp_control::{ConfigError, ManagerError, Member, MemberState, Policy, PolicyManager, keys};
 use csp_identity::{Access, Caller};
 use csp_telemetry::require;
 use csp_types::{NodeId, Role};
@@ -181,9 +181,37 @@ async fn apply(
     })
 }
 
-/// `PUT /api/v1/nodes/{id}/drain`: the node gets no new connections. 204; the node shows it when it follows.
-async fn drain(State(cluster): Shared, uri: Uri, Path(id): Path<String>) -> Result<Response, Refusal> {
+/// `PUT /api/v1/nodes/{id}/drain`: the node gets no new connections. 204; the node shows it when it follows. 412 if it is the last
+/// proxy node in service, unless `force=true` is asked for.
+async fn drain(
+    State(cluster): Shared,
+    uri: Uri,
+    Path(id): Path<String>,
+    Query(query): Query<DrainQuery>,
+) -> Result<Response, Refusal> {
+    if !query.force && last_proxy(&cluster, &id) {
+        let text = format!(
+            "{id} is the last proxy node in service: clients could not connect while it drains; take another one back into \
+             service first, or force it (cspctl drain --force)"
+        );
+        return Err(refuse(StatusCode::PRECONDITION_FAILED, text));
+    }
     set_draining(&cluster, &uri, &id, true).await
+}
+
+/// Query of [`drain`].
+#[derive(Deserialize)]
+struct DrainQuery {
+    #[serde(default)]
+    force: bool,
+}
+
+/// Returns whether this node alone of all proxy nodes takes new connections.
+fn last_proxy(cluster: &Cluster, id: &str) -> bool {
+    let membership = cluster.membership.borrow();
+    let serves = |member: &&Member| member.state == MemberState::Live && !member.record.draining;
+    let mut serving = membership.of_role(Role::ProxyNode).filter(serves);
+    serving.next().is_some_and(|member| member.record.id.as_str() == id) && serving.next().is_none()
 }
 
 /// `DELETE /api/v1/nodes/{id}/drain`: the node gets new connections again. 204.

@@ -28,7 +28,7 @@ async fn a_full_etcd_is_reported_with_its_remedy_and_all_goes_on_afterwards() {
     for words in ["etcd's database is full", "nodes go on", "etcdctl defrag", "etcdctl alarm disarm"] {
         assert!(refused.err.contains(words), "{refused:?}");
     }
-    mgmt.cspctl(&["drain", "pn-1"]).await.exited(69);
+    mgmt.cspctl(&["drain", "pn-1", "--force"]).await.exited(69);
     let nodes = mgmt.cspctl(&["nodes"]).await.exited(0).out;
     assert!(nodes.contains("pn-1"), "{nodes}");
 

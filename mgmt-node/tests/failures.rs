@@ -180,3 +180,19 @@ async fn hostile_admin_endpoints_do_no_harm() {
     let wrong = mgmt.get("/api/v1/trace?label=zz").await.expect("answer");
     assert!(wrong["error"].as_str().expect("error").contains("hex digits"), "{wrong}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_proxy_node_in_service_drains_only_by_force() {
+    let mgmt = Mgmt::start().await;
+    let mut nodes = Vec::new();
+    for (id, role) in [("pn-1", Role::ProxyNode), ("pn-2", Role::ProxyNode), ("an-1", Role::AppNode)] {
+        nodes.push(FakeNode::start(&mgmt, id, role, Policies::Follow, json!({})).await);
+    }
+    mgmt.cspctl(&["drain", "pn-2"]).await.exited(0);
+    mgmt.cspctl(&["drain", "pn-2"]).await.exited(0);
+    let refused = mgmt.cspctl(&["drain", "pn-1"]).await.exited(75);
+    assert!(refused.err.contains("pn-1 is the last proxy node in service"), "{refused:?}");
+    mgmt.cspctl(&["drain", "an-1"]).await.exited(0); // connections wait for its return
+    mgmt.cspctl(&["drain", "pn-1", "--force"]).await.exited(0);
+    mgmt.cspctl(&["resume", "pn-2"]).await.exited(0);
+}

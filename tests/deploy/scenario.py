@@ -164,7 +164,12 @@ def remove_and_add(cluster, out):
     check(not re.search(r"/|\d", left), f"pn-2 keeps {left}")
     with load(cluster, out, "while pn-2 comes back", tolerated=0):
         cluster.play("add-node", "--extra-vars", "add_nodes=pn-2")
-    check(cluster.nodes()["pn-2"]["state"] == "ready", "pn-2 is not ready")
+    node = cluster.nodes()["pn-2"]
+    check(node["state"] == "ready" and not node["draining"], f"pn-2 does not serve: {node}")
+    cluster.cspctl("drain pn-1")
+    cluster.cspctl("drain pn-2", check=False)
+    check(not cluster.nodes()["pn-2"]["draining"], "the last proxy node in service drains")
+    cluster.cspctl("resume pn-1")
 
 
 def backup_and_restore(cluster, out):
@@ -229,7 +234,6 @@ STEPS = [
     remove_and_add,
     upgrades.rolling_upgrade,
     upgrades.failed_upgrade,
-    upgrades.agents_restart,
     backup_and_restore,
     identities.certificate_rotation,
     key_rotation,

@@ -1,10 +1,9 @@
 """Upgrades of packages under load."""
 
 import re
-import time
 
 from hosts import run as command
-from steps import NODES, changed, check, curl, load
+from steps import NODES, changed, check, load
 
 # Kept-alive connections beside the load, how long their node may drain, and when after the restart of the node the client notices.
 KEPT, DRAIN_DEADLINE_S, NOTICED_S = 4, 15, 5
@@ -33,24 +32,6 @@ def rolling_upgrade(cluster, out):
         check(found == version, f"{name} has version {found}, not {version}")
     recap, _ = cluster.play("rolling-upgrade")
     check(not changed(recap), f"there was nothing to upgrade, but {changed(recap)} changed")
-
-
-def agents_restart(cluster, out):
-    """an application node whose agent was restarted while it drained serves alone afterwards"""
-    with load(cluster, out, "while agents restart", kept=KEPT):
-        for number in range(6):
-            name, other = [("an-1", "an-2"), ("an-2", "an-1")][number % 2]
-            cluster.cspctl(f"drain {name}")
-            time.sleep(3)
-            cluster.hosts[name].ssh("systemctl restart csp-app-node")
-            cluster.cspctl(f"resume {name}")
-            time.sleep(5)
-            cluster.cspctl(f"drain {other}")
-            time.sleep(1)
-            bodies = {curl(cluster) for _ in range(4)}
-            out.note(f"round {number}: {bodies}")
-            cluster.cspctl(f"resume {other}")
-            check(bodies == {f"<p>served by {name}</p>"}, f"{name} does not serve alone: {bodies}")
 
 
 def newer_packages(cluster):

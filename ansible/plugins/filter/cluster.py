@@ -124,11 +124,12 @@ def started(document, node):
     return next((entry["started_unix_ms"] for entry in document["nodes"] if entry["id"] == node), 0)
 
 
-def node_problems(document, ids, generation=0, started_after=0):
+def node_problems(document, ids, generation=0, started_after=0, must_serve=()):
     """Returns why nodes are not in service, a line each; an empty list if all are.
 
     `document` is `cspctl nodes --output json`. A node is in service when it is registered and ready, started after
-    `started_after` (Unix milliseconds) and, if it follows the policy, has acknowledged `generation` as active.
+    `started_after` (Unix milliseconds) and, if it follows the policy, has acknowledged `generation` as active. Those of `must_serve` do
+    not drain.
     """
     nodes = {entry["id"]: entry for entry in document["nodes"]}
     problems = []
@@ -138,6 +139,8 @@ def node_problems(document, ids, generation=0, started_after=0):
             problems.append(f"{node} is not registered")
         elif entry["state"] != "ready":
             problems.append(f"{node} is {entry['state']}: {entry.get('detail', '')}")
+        elif entry["draining"] and node in must_serve:
+            problems.append(f"{node} drains: `cspctl resume {node}` takes it back into service")
         elif entry["started_unix_ms"] <= started_after:
             problems.append(f"{node} has not been restarted")
         elif generation and entry["role"] in FOLLOWS_POLICY and not serves(entry, generation):

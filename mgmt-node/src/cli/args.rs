@@ -25,7 +25,7 @@ Exit codes:
   69  the server does not answer, or has no etcd or leader at this time
   70  the server answered with something cspctl does not understand
   73  a file cannot be written
-  75  another cspctl works on the CA folder: try again
+  75  not now: another cspctl works on the CA folder, or the node is the last proxy node in service
 
 Environment:
   CSP_SERVER   management node's URL when --server is not given
@@ -126,6 +126,8 @@ pub enum Command {
     /// The node gets no new connections; those that it has continue until they end by themselves. A node that restarts goes on
     /// draining until `cspctl resume`. A network node does not drain: its connections go on when it comes back.
     ///
+    /// The last proxy node in service does not drain, since no client could connect: --force has it drain nevertheless.
+    ///
     /// Exit code with --wait: 0 when no connection is left, 1 when some are left at the deadline.
     #[command(
         after_help = "Examples:\n  cspctl drain pn-1 --wait\n  cspctl drain an-2 --wait --deadline 300\n  cspctl drain pn-1"
@@ -220,6 +222,9 @@ pub struct DrainArgs {
     /// How long to wait, in seconds (1 to 86400)
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub deadline: u64,
+    /// Also the last proxy node in service: clients cannot connect until one is back
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `cspctl flows`.

@@ -172,6 +172,7 @@ impl Client {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TEMPORARY_REDIRECT => {
                 CliError::Unavailable(body.error)
             }
+            StatusCode::PRECONDITION_FAILED => CliError::NotNow(body.error),
             StatusCode::INTERNAL_SERVER_ERROR => CliError::Protocol(body.error),
             _ => CliError::Failed(body.error),
         }

@@ -31,7 +31,7 @@ struct Drained<'a> {
 /// `cspctl drain`.
 pub(super) async fn drain(context: &Context, args: DrainArgs) -> Result<(), CliError> {
     let node = args.node.as_str();
-    change(context, Method::PUT, node, true).await?;
+    change(context, Method::PUT, node, true, args.force).await?;
     if !args.wait {
         return show(context, &Drained { node, draining: true, connections: None });
     }
@@ -62,13 +62,20 @@ pub(super) async fn drain(context: &Context, args: DrainArgs) -> Result<(), CliE
 
 /// `cspctl resume`.
 pub(super) async fn resume(context: &Context, node: &str) -> Result<(), CliError> {
-    change(context, Method::DELETE, node, false).await?;
+    change(context, Method::DELETE, node, false, false).await?;
     show(context, &Drained { node, draining: false, connections: None })
 }
 
 /// Requests the change, and waits until the node's registration shows it.
-async fn change(context: &Context, method: Method, node: &str, draining: bool) -> Result<(), CliError> {
-    context.client.change(method, &format!("/api/v1/nodes/{node}/drain")).await?;
+async fn change(
+    context: &Context,
+    method: Method,
+    node: &str,
+    draining: bool,
+    force: bool,
+) -> Result<(), CliError> {
+    let query = if force { "?force=true" } else { "" };
+    context.client.change(method, &format!("/api/v1/nodes/{node}/drain{query}")).await?;
     let deadline = Instant::now() + FOLLOW_MAX;
     loop {
         let view: NodesView = context.client.get("/api/v1/nodes", &[]).await?;

@@ -39,6 +39,9 @@ pub enum CliError {
     /// No server, or one that cannot serve at this time.
     #[error("{0}")]
     Unavailable(String),
+    /// The cluster's state forbids it at this time.
+    #[error("{0}")]
+    NotNow(String),
     /// The server's answer is not understood.
     #[error("{0}")]
     Protocol(String),
@@ -63,6 +66,7 @@ impl CliError {
             CliError::Unavailable(_) => 69,
             CliError::Protocol(_) => 70,
             CliError::CannotCreate { .. } => 73,
+            CliError::NotNow(_) => 75,
             CliError::Pki(error) => match error {
                 PkiError::Request(_) => 64,
                 PkiError::Damaged { .. } | PkiError::Exposed { .. } => 65,

@@ -1,7 +1,7 @@
 //! Draining: a node loses its work without losing connections.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
-use csp_cluster::several::{self, Lans, PROXIES, SINGLE_PORT, Several};
+use csp_cluster::several::{self, APP_NODES, Lans, PROXIES, SINGLE_PORT, Several};
 use csp_cluster::steady::{SETTLED, Steady, end, going_on};
 use csp_cluster::{San, wait_until};
 
@@ -77,6 +77,28 @@ fn a_draining_node_gets_no_new_connections_and_keeps_its_own() {
 
     let refused = cluster.cspctl(&["drain", "nn-1"]).unwrap_err().to_string();
     assert!(refused.contains("proxy nodes and application nodes drain"), "{refused}");
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}
+
+#[test]
+fn an_application_node_whose_agent_was_restarted_serves_alone() {
+    let Some(mut cluster) = several::lay_out("alone", San::UcxBetweenNodes, Lans::Apart) else { return };
+    cluster.serve().unwrap();
+    for node in APP_NODES.iter().cycle().take(6) {
+        cluster.cspctl(&["drain", node]).unwrap();
+        cluster.stop_daemon(node).unwrap();
+        cluster.start(node).unwrap();
+        cluster.cspctl(&["resume", node]).unwrap();
+        cluster.wait_recovered(node).unwrap();
+        let others = || APP_NODES.iter().filter(|other| *other != node);
+        others().for_each(|other| drop(cluster.cspctl(&["drain", other]).unwrap()));
+        let all = connect(&cluster, 80, "connections of the node", || {
+            all_served_by(&cluster).iter().any(|member| member.starts_with(node))
+        });
+        end(all);
+        others().for_each(|other| drop(cluster.cspctl(&["resume", other]).unwrap()));
+    }
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
 }
