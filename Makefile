@@ -15,6 +15,7 @@ PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
   openssh-server openssh-client postgresql postgresql-contrib mariadb-server mariadb-client varnish dovecot-imapd dnsmasq-base
+PACKAGES_MESSAGES := libzmq3-dev python3-zmq
 PACKAGES_FILTER := redis-server redis-tools
 PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # Compilers and checkers of the C API's tests.
@@ -33,7 +34,7 @@ PURE_CRATES := csp-types csp-wire csp-api csp-tcp csp-classify csp-network-core 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -57,6 +58,8 @@ packages-interop:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_INTEROP)
 packages-filter: packages-run
 	@tests/setup/packages.sh $(PACKAGES_FILTER)
+packages-messages: packages-run
+	@tests/setup/packages.sh $(PACKAGES_MESSAGES)
 packages-capi:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_CAPI)
 packages-deb: toolchain
@@ -72,6 +75,10 @@ build: packages-build ## release build of every daemon, tool, the socket filter 
 .PHONY: demo
 demo: packages-run build ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|ucx)
 	@$(RELEASE)/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
+
+.PHONY: demo-messages
+demo-messages: packages-messages build ## ZeroMQ programs outside and under csp-run, with the proxy as their broker (SAN=shm|ucx)
+	@$(RELEASE)/csp-demo --messages --san $(or $(SAN),shm)
 
 # What is shipped; tests and their tools are not.
 SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-mgmt-node -p csp-sockfilter -p csp-capi
@@ -174,6 +181,10 @@ bench-san: packages-san ## messages over the SAN's providers beside TCP, Unix so
 .PHONY: bench-filter
 bench-filter: packages-filter build ## processor time of nginx and redis under the socket filter beside kernel TCP (root, 3 minutes; BENCH=...)
 	@$(RELEASE)/csp-filter-bench $(BENCH)
+
+.PHONY: bench-messages
+bench-messages: packages-messages build ## ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, with the same clients (root, 8 minutes; BENCH=...)
+	@$(RELEASE)/csp-messages-bench $(BENCH)
 
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)

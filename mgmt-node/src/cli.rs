@@ -4,6 +4,7 @@
 //! from one management node's API.
 
 mod args;
+mod channels;
 mod client;
 mod diff;
 mod drain;
@@ -77,6 +78,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
     match cli.command {
         Command::Nodes => observe::nodes(&context).await,
         Command::Services => observe::services(&context).await,
+        Command::Channels => channels::channels(&context).await,
         Command::Flows(args) => observe::flows(&context, args).await,
         Command::Sockets(args) => observe::sockets(&context, args).await,
         Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,

@@ -6,8 +6,8 @@ mod login;
 mod policy;
 
 pub use cluster::{
-    DropView, EtcdView, Figure, NodeState, NodeView, NodesView, OverviewView, PoolMemberView, ServiceView,
-    ServicesView, TierView, Unreachable,
+    ChannelView, ChannelsView, DropView, EtcdView, Figure, NodeState, NodeView, NodesView, OverviewView,
+    PoolMemberView, ServiceView, ServicesView, TierView, Unreachable,
 };
 pub use flows::{
     ClockView, FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView,

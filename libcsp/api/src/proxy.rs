@@ -87,3 +87,64 @@ pub struct PoolMember {
     /// Connections that its processes accepted since the proxy came to know the member.
     pub connections_total: u64,
 }
+
+/// A channel of messages over all workers of the proxy: an element of `/v1/channels`. Totals count from when the policy named the
+/// channel as it is, or the proxy started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Channel {
+    /// Name.
+    pub name: Text,
+    /// Connected peers that publish or push.
+    pub senders: u64,
+    /// Connected peers that subscribe or pull.
+    pub receivers: u64,
+    /// Pairs of a receiver and a topic that it has subscribed to.
+    pub subscriptions: u64,
+    /// Figures of its messages.
+    #[serde(flatten)]
+    pub figures: ChannelFigures,
+}
+
+/// Messages of a channel, and the memory that they have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ChannelFigures {
+    /// Messages that arrived.
+    pub messages_total: u64,
+    /// Their bytes, all frames together.
+    pub bytes_total: u64,
+    /// Of them, those to which nobody subscribed.
+    pub unmatched_total: u64,
+    /// Copies given to receivers.
+    pub delivered_total: u64,
+    /// Copies not delivered because a receiver's queue was full or memory was short.
+    pub dropped_total: u64,
+    /// Messages lost with a receiver that had been given them.
+    pub lost_total: u64,
+    /// How often senders were held back.
+    pub held_total: u64,
+    /// Copies that wait for receivers, and pushed messages that wait for one.
+    pub waiting: u64,
+    /// Memory of messages, in bytes.
+    pub memory_bytes: u64,
+    /// Largest memory, in bytes, summed over workers.
+    pub memory_max_bytes: u64,
+}
+
+impl ChannelFigures {
+    /// Adds those of another worker or proxy.
+    pub fn add(&mut self, other: &ChannelFigures) {
+        let pairs = [
+            (&mut self.messages_total, other.messages_total),
+            (&mut self.bytes_total, other.bytes_total),
+            (&mut self.unmatched_total, other.unmatched_total),
+            (&mut self.delivered_total, other.delivered_total),
+            (&mut self.dropped_total, other.dropped_total),
+            (&mut self.lost_total, other.lost_total),
+            (&mut self.held_total, other.held_total),
+            (&mut self.waiting, other.waiting),
+            (&mut self.memory_bytes, other.memory_bytes),
+            (&mut self.memory_max_bytes, other.memory_max_bytes),
+        ];
+        pairs.into_iter().for_each(|(own, more)| *own = own.saturating_add(more));
+    }
+}

@@ -82,6 +82,14 @@ pub enum Command {
     /// List services with their pools and live state
     #[command(after_help = "Examples:\n  cspctl services\n  cspctl services -o json | jq '.services[].pool'")]
     Services,
+    /// List channels of messages with their peers, what they carry and what they have dropped
+    ///
+    /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not delivered because a receiver's
+    /// queue was full or memory was short. HELD is how often senders were held back. WAITING are copies in queues.
+    #[command(
+        after_help = "Examples:\n  cspctl channels\n  cspctl channels -o json | jq '.channels[] | {name, dropped_total}'"
+    )]
+    Channels,
     /// List flows that are open, most bytes first
     #[command(
         after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json"

@@ -106,7 +106,7 @@ pub(super) async fn services(context: &Context) -> Result<(), CliError> {
     })
 }
 
-fn address(host: &str, port: u16) -> String {
+pub(super) fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
@@ -239,7 +239,7 @@ async fn latest(
     }))
 }
 
-fn missing(context: &Context, unreachable: &[Unreachable]) -> String {
+pub(super) fn missing(context: &Context, unreachable: &[Unreachable]) -> String {
     let note = |u: &Unreachable| {
         context.paint.paint(Colour::Yellow, &format!("note: {} did not answer: {}", u.node, u.error)) + "\n"
     };

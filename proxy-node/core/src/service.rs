@@ -93,6 +93,18 @@ pub trait ClientEnd {
     /// window that was last [set](Self::set_window).
     fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize;
 
+    /// Lends memory for bytes that are written to several connections, which then refer to it. `None` if there is none, or the
+    /// connection has no use for it. What was lent is [given back](Self::give_back), or returned by
+    /// [`LocalServices::take_lent`](local::LocalServices::take_lent).
+    fn lend(&mut self) -> Option<Buffer> {
+        None
+    }
+
+    /// Gives memory back that a connection has lent; returns it if this one lends none.
+    fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
+        Some(buffer)
+    }
+
     /// Returns the number of bytes that [`write`](Self::write) accepts at this moment.
     fn room(&self) -> usize;
 

@@ -46,6 +46,11 @@ impl Role {
         matches!(self, Role::Publisher | Role::Both | Role::Pusher)
     }
 
+    /// Returns whether the channel sends messages to the peer.
+    pub fn receives(self) -> bool {
+        matches!(self, Role::Subscriber | Role::Both | Role::Puller)
+    }
+
     /// Returns whether the peer can subscribe.
     pub fn subscribes(self) -> bool {
         matches!(self, Role::Subscriber | Role::Both)

@@ -6,4 +6,4 @@
 
 mod messages;
 
-pub use messages::{ChannelSpec, MessageBroker, MessagesConfig, SpecError};
+pub use messages::{ChannelSnapshot, ChannelSpec, MessageBroker, MessagesConfig, SpecError};

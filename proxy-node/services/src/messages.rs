@@ -8,6 +8,7 @@
 //! A connection is served when bytes or room have come at its client's end, or when [`MessageBroker::next_ready`] names it: because a
 //! message waits for it, a timer is due, or publishers may go on.
 
+mod batch;
 mod inbound;
 mod outbound;
 mod peer;
@@ -16,20 +17,19 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use csp_messages::{
-    ChannelConfig, ChannelError, ChannelId, ChannelKind, MessagePlane, PeerId, PlaneConfig, PlaneConfigError,
-    Turn,
+    ChannelConfig, ChannelError, ChannelId, ChannelKind, ChannelStatus, MessagePlane, PeerId, PlaneConfig,
+    PlaneConfigError, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, LocalType};
 
 use thiserror::Error;
 
+use self::batch::Batch;
 use self::peer::Peer;
-
-/// Bytes that are gathered for one peer before they are written to its connection.
-const GATHER_LEN: usize = 64 * 1024;
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -41,6 +41,21 @@ pub struct ChannelSpec {
     pub number: u32,
     /// The channel.
     pub channel: ChannelConfig,
+}
+
+/// State of a channel at one worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChannelSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Connected peers that publish or push.
+    pub senders: u64,
+    /// Connected peers that subscribe or pull.
+    pub receivers: u64,
+    /// Copies that wait for receivers, and pushed messages that wait for one.
+    pub waiting: u64,
+    /// Memory, subscriptions and counters.
+    pub status: ChannelStatus,
 }
 
 /// Why a channel is not served.
@@ -78,7 +93,7 @@ pub struct MessageBroker {
     /// The turn of the channel that is served.
     turn: Option<Turn>,
     zmtp: ZmtpCounters,
-    gather: Vec<u8>,
+    batch: Batch,
 }
 
 impl MessageBroker {
@@ -94,7 +109,7 @@ impl MessageBroker {
             deadlines: BTreeSet::new(),
             turn: None,
             zmtp: ZmtpCounters::default(),
-            gather: Vec::new(),
+            batch: Batch::default(),
         }
     }
 
@@ -126,7 +141,7 @@ impl MessageBroker {
         let plane = match &mut self.plane {
             Some(plane) => plane,
             None => {
-                self.gather.reserve_exact(GATHER_LEN);
+                self.batch = Batch::new(2 * outbound::MESSAGES_PER_VISIT);
                 self.labels = vec![FlowLabel::NONE; self.config.peers_max as usize];
                 self.plane.insert(MessagePlane::new(self.config).map_err(SpecError::Plane)?)
             }
@@ -165,6 +180,32 @@ impl MessageBroker {
     /// Returns the names and ids of the channels.
     pub fn channels(&self) -> impl Iterator<Item = (&str, ChannelId)> {
         self.channels.values().map(|bound| (bound.spec.channel.name.as_str(), bound.id))
+    }
+
+    /// Returns the state of each channel.
+    pub fn snapshots(&self) -> Vec<ChannelSnapshot> {
+        let Some(plane) = &self.plane else { return Vec::new() };
+        let snapshot = |bound: &Bound| {
+            let name = bound.spec.channel.name.clone();
+            let status = plane.channel_status(bound.id)?;
+            let waiting = status.backlog as u64;
+            Some((bound.spec.number, ChannelSnapshot { name, senders: 0, receivers: 0, waiting, status }))
+        };
+        let mut channels: HashMap<u32, ChannelSnapshot> =
+            self.channels.values().filter_map(snapshot).collect();
+        for peer in self.connections.values() {
+            let Some(status) = peer.id.and_then(|id| plane.peer_status(id)) else { continue };
+            let Some(channel) = channels.get_mut(&peer.number) else { continue };
+            channel.senders += u64::from(status.role.sends());
+            channel.receivers += u64::from(status.role.receives());
+            channel.waiting += status.waiting as u64;
+        }
+        channels.into_values().collect()
+    }
+
+    /// Returns the length of the blocks in which a channel's memory is counted, in bytes.
+    pub fn block_len(&self) -> u64 {
+        self.config.pool.block_len.into()
     }
 
     /// Returns the counters of the framing.
@@ -210,7 +251,7 @@ impl LocalServices for MessageBroker {
 
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
         let MessageBroker {
-            plane, channels, connections, labels, ready, deadlines, turn, zmtp, gather, ..
+            plane, channels, connections, labels, ready, deadlines, turn, zmtp, batch, ..
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
         peer.queued = false;
@@ -219,7 +260,7 @@ impl LocalServices for MessageBroker {
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
-        let sent = outbound::send(now, peer, client, plane, turn, gather, zmtp);
+        let sent = outbound::send(now, peer, client, plane, turn, batch, zmtp);
         if received.more && !peer.queued {
             peer.queued = true;
             ready.push_back(label);
@@ -230,6 +271,10 @@ impl LocalServices for MessageBroker {
             return Step::Close;
         }
         if received.moved || sent { Step::Moved } else { Step::Idle }
+    }
+
+    fn take_lent(&mut self) -> Option<Buffer> {
+        self.batch.end()
     }
 
     fn gone(&mut self, _: Instant, label: FlowLabel) {

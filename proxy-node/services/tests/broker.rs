@@ -2,13 +2,16 @@
 //! reading, leave, or talk nonsense.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{ChannelSpec, MessageBroker, MessagesConfig};
+use csp_tcp::{Buffer, Direction, Stack, StackConfig};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 /// A client's end with memory in slices of 100 bytes, and room for so many bytes.
@@ -18,6 +21,10 @@ struct End {
     finished: bool,
     sent: Vec<u8>,
     room: usize,
+    /// Lends memory, if there is one.
+    engine: Option<Rc<RefCell<Stack>>>,
+    /// Where the bytes of each write were, and how many.
+    writes: Vec<(*const u8, usize)>,
 }
 
 const SLICE: usize = 100;
@@ -35,7 +42,17 @@ impl ClientEnd for End {
     fn is_finished(&self) -> bool {
         self.finished
     }
-    fn write(&mut self, bytes: &[u8], _: Option<&csp_tcp::Buffer>) -> usize {
+    fn lend(&mut self) -> Option<Buffer> {
+        self.engine.as_ref()?.borrow_mut().lend(Direction::Send)
+    }
+    fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
+        let Some(engine) = &self.engine else { return Some(buffer) };
+        engine.borrow_mut().give_back(buffer);
+        None
+    }
+    fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize {
+        assert!(buffer.is_none_or(|buffer| buffer.bytes().as_ptr_range().contains(&bytes.as_ptr())));
+        self.writes.push((bytes.as_ptr(), bytes.len()));
         let taken = bytes.len().min(self.room);
         self.sent.extend_from_slice(&bytes[..taken]);
         self.room -= taken;
@@ -61,6 +78,8 @@ struct World {
     ends: BTreeMap<u32, End>,
     now: Instant,
     steps: BTreeMap<u32, Step>,
+    /// Lends memory to the ends that are connected from now on.
+    engine: Option<Rc<RefCell<Stack>>>,
 }
 
 fn channel(kind: ChannelKind) -> ChannelConfig {
@@ -117,7 +136,13 @@ impl World {
     fn new(kind: ChannelKind) -> Self {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         broker.set_channels(vec![ChannelSpec { number: 7, channel: channel(kind) }]).unwrap();
-        World { broker, ends: BTreeMap::new(), now: Instant::from_nanos(1), steps: BTreeMap::new() }
+        World {
+            broker,
+            ends: BTreeMap::new(),
+            now: Instant::from_nanos(1),
+            steps: BTreeMap::new(),
+            engine: None,
+        }
     }
 
     fn label(n: u32) -> FlowLabel {
@@ -129,7 +154,8 @@ impl World {
         let tuple =
             FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], n as u16).into() };
         assert!(self.broker.connected(self.now, Self::label(n), 7, tuple));
-        self.ends.insert(n, End { room: 1 << 20, ..End::default() });
+        let engine = self.engine.clone();
+        self.ends.insert(n, End { room: 1 << 20, engine, writes: Vec::new(), ..End::default() });
         self.arrive(n, &hello(socket));
         let sent = &mut self.ends.get_mut(&n).unwrap().sent;
         assert_eq!((sent[0], sent[9], &sent[12..16]), (0xff, 0x7f, &b"NULL"[..]));
@@ -153,12 +179,21 @@ impl World {
         step
     }
 
+    /// Serves connections in passes, as a worker does.
     fn settle(&mut self) {
-        for _ in 0..100_000 {
-            let Some(label) = self.broker.next_ready() else { return };
-            let n = label.index() as u32;
-            if self.ends.contains_key(&n) {
-                self.serve(n);
+        for _ in 0..10_000 {
+            let ready: Vec<FlowLabel> = std::iter::from_fn(|| self.broker.next_ready()).collect();
+            if ready.is_empty() {
+                return;
+            }
+            for label in ready {
+                let n = label.index() as u32;
+                if self.ends.contains_key(&n) {
+                    self.serve(n);
+                }
+            }
+            if let Some(lent) = self.broker.take_lent() {
+                self.engine.as_ref().unwrap().borrow_mut().give_back(lent);
             }
         }
         panic!("the broker never comes to rest");
@@ -258,6 +293,58 @@ fn a_subscriber_that_does_not_read_loses_messages_and_disturbs_nobody() {
     let len = message(&[&[0], &[0; 90]]).len();
     assert_eq!(rest[..len - 50], all[50..len], "the message that was begun is finished");
     assert_eq!(rest.len() + 50, 11 * len, "and those of a queue's length");
+}
+
+#[test]
+fn what_several_receive_is_encoded_once() {
+    let mut w = World::new(publish_subscribe());
+    w.engine = Some(Rc::new(RefCell::new(Stack::new(StackConfig { blocks: 256, ..StackConfig::default() }))));
+    for (n, socket) in [(1, "PUB"), (2, "SUB"), (3, "SUB"), (4, "SUB"), (5, "SUB")] {
+        w.connect(n, socket);
+    }
+    w.engine = None;
+    w.connect(6, "SUB"); // as a program of the cluster: its end lends nothing
+    for (n, topic) in [(2, &b""[..]), (3, b""), (4, b"b"), (5, b""), (6, b"")] {
+        w.arrive(n, &subscribe(topic));
+    }
+    w.engine = w.ends[&2].engine.clone();
+    w.ends.get_mut(&5).unwrap().room = 5_000;
+    w.ends.values_mut().for_each(|end| end.writes.clear());
+    let all: Vec<Vec<u8>> =
+        (0..8).map(|n| message(&[if n % 2 == 0 { b"a" } else { b"b" }, &[n; 3_000]])).collect();
+    w.arrive(1, &all.concat());
+    let writes = |w: &World, n: u32| w.ends[&n].writes.clone();
+    assert!(writes(&w, 2).len() <= 4, "several messages at once");
+    assert_eq!(writes(&w, 2), writes(&w, 3), "the same memory");
+    assert_eq!(writes(&w, 2), writes(&w, 6));
+    let odd = all.iter().skip(1).step_by(2).flatten().copied().collect::<Vec<u8>>();
+    w.give_room(5, 100_000);
+    for (n, expected) in
+        [(2, all.concat()), (3, all.concat()), (4, odd), (5, all.concat()), (6, all.concat())]
+    {
+        assert!(w.taken(n) == expected, "receiver {n}");
+    }
+}
+
+#[test]
+fn more_than_the_memory_holds_goes_to_each_in_order() {
+    for lends in [true, false] {
+        let mut w = World::new(ChannelKind::PublishSubscribe { policy: Policy::Block, cache: None });
+        let stack = Stack::new(StackConfig { blocks: 1024, ..StackConfig::default() });
+        w.engine = lends.then(|| Rc::new(RefCell::new(stack)));
+        (1..=4).for_each(|n| w.connect(n, if n == 1 { "PUB" } else { "SUB" }));
+        w.arrive(2, &subscribe(b""));
+        w.arrive(3, &subscribe(b"\x01"));
+        w.arrive(4, &subscribe(b""));
+        let all: Vec<Vec<u8>> =
+            (0..40).map(|n| message(&[&[n % 2], &vec![n; 9_000 + usize::from(n)]])).collect();
+        w.arrive(1, &all.concat());
+        let odd = all.iter().skip(1).step_by(2).flatten().copied().collect::<Vec<u8>>();
+        for (n, expected) in [(2, all.concat()), (3, odd), (4, all.concat())] {
+            let (taken, expected_len) = (w.taken(n), expected.len());
+            assert!(taken == expected, "receiver {n}: {} of {expected_len} bytes", taken.len());
+        }
+    }
 }
 
 #[test]

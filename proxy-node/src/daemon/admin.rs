@@ -1,4 +1,4 @@
-//! The proxy's own routes on the admin endpoint: flows, services, traces.
+//! The proxy's own routes on the admin endpoint: flows, services, channels, traces.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
 use csp_api::TraceEntry;
-use csp_api::proxy::{Flow, PoolMember, Service};
+use csp_api::proxy::{Channel, Flow, PoolMember, Service};
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
 
 use crate::core::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
@@ -22,6 +22,7 @@ pub fn routes(workers: Workers<Question>) -> Router {
     Router::new()
         .route("/v1/flows", get(flows))
         .route("/v1/services", get(services))
+        .route("/v1/channels", get(channels))
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
         .with_state(workers)
@@ -114,6 +115,23 @@ fn add(service: &mut Service, other: Service) {
             None => service.members.push(theirs),
         }
     }
+}
+
+async fn channels(State(workers): Asked) -> Answer<Vec<Channel>> {
+    let mut merged: BTreeMap<String, Channel> = BTreeMap::new();
+    for (name, of_worker) in workers.ask(Question::Channels).await?.into_iter().flatten() {
+        match merged.entry(name) {
+            Entry::Vacant(entry) => drop(entry.insert(of_worker)),
+            Entry::Occupied(mut entry) => {
+                let channel = entry.get_mut();
+                channel.senders += of_worker.senders;
+                channel.receivers += of_worker.receivers;
+                channel.subscriptions += of_worker.subscriptions;
+                channel.figures.add(&of_worker.figures);
+            }
+        }
+    }
+    Ok(Json(merged.into_values().collect()))
 }
 
 async fn trace(State(workers): Asked, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {

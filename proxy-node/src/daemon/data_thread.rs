@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use csp_api::proxy::Channel;
 use csp_daemon::{DataWorker, clock};
 use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, TraceEvent};
@@ -10,6 +11,7 @@ use csp_vi::{Armed, ViError, Wake};
 use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use crate::{ProxyWorker, Registered, WorkerPolicy};
 
+use super::channels;
 use super::metrics::Published;
 
 /// A message or request of the control thread to a worker.
@@ -24,6 +26,8 @@ pub enum Question {
     Recent(usize, Reply<Vec<RecentFlow>>),
     /// The services with their pools.
     Services(Reply<Vec<ServiceSnapshot>>),
+    /// The channels of messages, each with its name.
+    Channels(Reply<Vec<(String, Channel)>>),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
@@ -47,6 +51,7 @@ impl DataWorker for ProxyWorker {
             Question::Flows(limit, reply) => reply.send(self.core().flows(now, limit)),
             Question::Recent(limit, reply) => reply.send(self.core().recent_flows(limit)),
             Question::Services(reply) => reply.send(self.core().services()),
+            Question::Channels(reply) => reply.send(channels::of_worker(self.core().local())),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));
                 reply.send(events.copied().collect());

@@ -4,6 +4,7 @@ mod tcp;
 
 use std::sync::Arc;
 
+use csp_api::proxy::Channel;
 use csp_tcp::Occupancy;
 use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 use csp_transport::Endpoint;
@@ -11,6 +12,7 @@ use csp_transport::Endpoint;
 use crate::ProxyWorker;
 use crate::core::Counters;
 
+use super::channels;
 use super::config::HAIRPINS;
 
 /// What a worker publishes, about ten times a second.
@@ -31,6 +33,7 @@ pub struct Published {
     /// Links whose VI broke, those of them that resumed on another VI, messages posted again.
     interrupted: [u64; 3],
     refusals: [u64; REFUSALS.len()],
+    channels: Vec<(String, Channel)>,
 }
 
 /// Reasons for which peers on the SAN were refused or cut off, in the order of [`refusals`].
@@ -92,6 +95,7 @@ impl Published {
             messages: (0, 0),
             interrupted: [0; 3],
             refusals: Default::default(),
+            channels: channels::of_worker(core.local()),
         };
         for endpoint in worker.endpoints() {
             for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {
@@ -124,6 +128,7 @@ impl MetricSource for WorkerMetrics {
             let worker = worker.to_string();
             let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
             collect_counters(out, &published.counters, &labels);
+            channels::collect(out, &published.channels, &worker);
             collect_tables(out, &published);
             tcp::collect(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";

@@ -32,6 +32,17 @@ pub fn cpu_ns(pid: u32) -> Result<u64> {
     text.split_whitespace().next().and_then(|n| n.parse().ok()).with_context(|| format!("{path}: {text:?}"))
 }
 
+/// Returns the processor time of all threads that a process has, user and system, in nanoseconds.
+pub fn cpu_ns_of_all(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/task");
+    let mut sum = 0;
+    for task in fs::read_dir(&path).with_context(|| path.clone())? {
+        let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default(); // a thread may have ended
+        sum += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(sum)
+}
+
 /// A child process whose output goes to a file.
 #[derive(Debug)]
 pub struct Process {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{Process, wait_until};
+use crate::process::{Process, cpu_ns_of_all, wait_until};
 use crate::{Cluster, Host, Options, San, Tier, VIP, configs, testing};
 
 /// For kernel TCP, client and application host are joined by a veth of their own.
@@ -221,11 +221,7 @@ fn cpu(daemons: &[(u32, &str)]) -> Result<f64> {
     }
     let mut sum = 0;
     for (pid, what) in daemons {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("{what} has ended"))?;
-        for task in tasks {
-            let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-            sum += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
-        }
+        sum += cpu_ns_of_all(*pid).with_context(|| format!("{what} has ended"))?;
     }
     Ok(sum as f64 / 1e6)
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::proxy::ChannelFigures;
+
 use super::flows::FlowsView;
 use super::policy::{GenerationView, LeaderView};
 
@@ -140,6 +142,39 @@ pub struct ServicesView {
     pub generation: u64,
     /// Services in the policy's order.
     pub services: Vec<ServiceView>,
+    /// Proxies that did not answer.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// A channel of the active policy, over all proxies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChannelView {
+    /// Name.
+    pub name: String,
+    /// Address that peers connect to.
+    pub vip: String,
+    /// Port that they connect to.
+    pub port: u16,
+    /// `publish` or `push`.
+    pub pattern: String,
+    /// Connected peers that publish or push.
+    pub senders: u64,
+    /// Connected peers that subscribe or pull.
+    pub receivers: u64,
+    /// Pairs of a receiver and a topic.
+    pub subscriptions: u64,
+    /// Figures of its messages.
+    #[serde(flatten)]
+    pub figures: ChannelFigures,
+}
+
+/// `GET /api/v1/channels`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChannelsView {
+    /// Generation of the policy that names them; 0 when there is none.
+    pub generation: u64,
+    /// Channels in the policy's order.
+    pub channels: Vec<ChannelView>,
     /// Proxies that did not answer.
     pub unreachable: Vec<Unreachable>,
 }

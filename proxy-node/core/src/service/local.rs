@@ -7,6 +7,7 @@
 //!                                   └───────────┘
 //! ```
 
+use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::ClientEnd;
@@ -20,6 +21,12 @@ pub trait LocalServices {
     /// Processes whatever has changed at a connection: bytes that are readable, room for more, the end of the stream. Called again
     /// when something changes at its client's end, and after [`next_ready`](Self::next_ready) has returned it.
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step;
+
+    /// Returns the memory that a connection's end has lent and that was not given back. Called after connections were served, and
+    /// before anything is sent.
+    fn take_lent(&mut self) -> Option<Buffer> {
+        None
+    }
 
     /// Releases what is kept of a connection that is over. Called once for each one for which [`connected`](Self::connected)
     /// returned true.

@@ -1,6 +1,6 @@
 //! The client's end of a flow over TCP.
 
-use csp_tcp::{Buffer, Stack, State};
+use csp_tcp::{Buffer, Direction, Stack, State};
 use csp_types::{FlowLabel, Instant};
 
 use super::ClientEnd;
@@ -41,6 +41,15 @@ impl ClientEnd for TcpEnd<'_> {
             Some(buffer) => self.tcp.write_in(self.now, self.label, bytes, buffer),
             None => self.tcp.write(self.now, self.label, bytes),
         }
+    }
+
+    fn lend(&mut self) -> Option<Buffer> {
+        self.tcp.lend(Direction::Send)
+    }
+
+    fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
+        self.tcp.give_back(buffer);
+        None
     }
 
     #[inline]

@@ -138,7 +138,8 @@ pub(super) fn receive(
     peer.kept = kept;
     client.consume(done as usize);
     peer.consumed += done;
-    more |= done > 0 && seen < readable && peer.held.is_empty();
+    // What was looked at was consumed, or was too little for one message.
+    more |= (done > 0 || peer.connection.needed() > end) && seen < readable && peer.held.is_empty();
     Received { moved: done > 0, more }
 }
 

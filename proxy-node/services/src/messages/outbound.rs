@@ -1,15 +1,17 @@
 //! From the plane to a peer's stream: what the connection itself has to send, then messages with their headers.
 
+use std::ops::Range;
+
 use csp_messages::{Delivery, MessagePlane, Turn};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
 use csp_zmtp::{CONTROL_LEN_MAX, Connection, Counters, FRAME_HEADER_LEN_MAX, FrameHeader};
 
-use super::GATHER_LEN;
+use super::batch::{Batch, Mark};
 use super::peer::Peer;
 
 /// Most messages for a connection before others are served.
-const MESSAGES_PER_VISIT: usize = 128;
+pub(super) const MESSAGES_PER_VISIT: usize = 128;
 
 /// Writes what waits for a peer, as far as its connection has room; returns whether something was written.
 pub(super) fn send(
@@ -18,7 +20,7 @@ pub(super) fn send(
     client: &mut impl ClientEnd,
     plane: &mut MessagePlane,
     turn: &mut Option<Turn>,
-    gather: &mut Vec<u8>,
+    batch: &mut Batch,
     counters: &mut Counters,
 ) -> bool {
     let mut moved = finish(peer, client, plane);
@@ -26,7 +28,7 @@ pub(super) fn send(
         moved |= own(now, peer, client, counters);
     }
     if peer.writing.is_none() && peer.own.is_empty() {
-        moved |= messages(now, peer, client, plane, turn, gather);
+        moved |= messages(now, peer, client, plane, turn, batch);
     }
     if let Some(id) = peer.id {
         let full = peer.writing.is_some() || !peer.own.is_empty();
@@ -46,6 +48,9 @@ fn own(now: Instant, peer: &mut Peer, client: &mut impl ClientEnd, counters: &mu
     if *asks_for_all && let Some(len) = subscribe_to_all(connection, &mut buffer) {
         own.extend_from_slice(&buffer[..len]);
         *asks_for_all = false;
+    }
+    if own.is_empty() {
+        return false;
     }
     let written = client.write(own, None);
     own.drain(..written);
@@ -80,51 +85,59 @@ fn finish(peer: &mut Peer, client: &mut impl ClientEnd, plane: &mut MessagePlane
     written > 0
 }
 
-/// Writes messages, gathered, up to the bound of a visit or as far as there is room.
+/// Writes messages, up to the bound of a visit or as far as there is room.
 fn messages(
     now: Instant,
     peer: &mut Peer,
     client: &mut impl ClientEnd,
     plane: &mut MessagePlane,
     turn: &mut Option<Turn>,
-    gather: &mut Vec<u8>,
+    batch: &mut Batch,
 ) -> bool {
     let Some(id) = peer.id else { return false };
-    let mut moved = false;
-    let mut room = client.room().min(GATHER_LEN);
-    gather.clear();
+    let (mut moved, mut room, mut mark) = (false, client.room(), Mark::default());
+    let mut run = 0..0;
     for _ in 0..MESSAGES_PER_VISIT {
         let Some(delivery) = plane.next_delivery(now, id) else { break };
         if let Some(turn) = turn {
             turn.charge(delivery.len);
         }
-        let len = wire_len(plane, &delivery);
-        if gather.len() + len <= room {
-            pieces(plane, &delivery, |piece| {
-                gather.extend_from_slice(piece);
-                true
-            });
+        let mut place = batch.place(plane, &delivery, &mut mark, client);
+        if place.is_none() && run.start == run.end && batch.renew(client) {
+            mark = Mark::default();
+            place = batch.place(plane, &delivery, &mut mark, client);
+        }
+        let is_full = place.is_none();
+        if let Some(place) = place.filter(|place| run.len() + place.len() <= room) {
+            if place.start != run.end {
+                moved |= flush(client, batch, &mut run);
+                (room, run) = (client.room(), place.start..place.start);
+            }
+            run.end = place.end;
             delivered(peer, plane, &delivery);
             continue;
         }
-        moved |= flush(client, gather);
-        room = client.room().min(GATHER_LEN);
+        moved |= flush(client, batch, &mut run);
         peer.writing = Some((delivery, 0));
         moved |= finish(peer, client, plane);
-        if peer.writing.is_some() {
+        if peer.writing.is_some() || is_full {
             break;
         }
-        room = room.min(client.room());
+        room = client.room();
     }
-    moved | flush(client, gather)
+    moved | flush(client, batch, &mut run)
 }
 
-/// Writes the gathered bytes, for which there is room.
-fn flush(client: &mut impl ClientEnd, gather: &mut Vec<u8>) -> bool {
-    let written = client.write(gather, None);
-    debug_assert_eq!(written, gather.len(), "the room was looked at");
-    gather.clear();
-    written > 0
+/// Writes a run of messages, for which there is room.
+fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> bool {
+    let run = std::mem::take(run);
+    if run.start == run.end {
+        return false;
+    }
+    let len = run.len();
+    let written = batch.write(client, run);
+    debug_assert_eq!(written, len, "the room was looked at");
+    true
 }
 
 fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
@@ -134,13 +147,13 @@ fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
 }
 
 /// Returns the length of a message with its headers.
-fn wire_len(plane: &MessagePlane, delivery: &Delivery) -> usize {
+pub(super) fn wire_len(plane: &MessagePlane, delivery: &Delivery) -> usize {
     let header = |len: u32| FrameHeader::message(len as usize, false).as_bytes().len();
     plane.frame_lens(delivery.handle).map(|len| header(len) + len as usize).sum()
 }
 
 /// Calls `write` for each header and each slice of a body, in order, until it returns false.
-fn pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl FnMut(&[u8]) -> bool) {
+pub(super) fn pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl FnMut(&[u8]) -> bool) {
     const { assert!(FRAME_HEADER_LEN_MAX < 16) };
     let mut at = 0;
     for (number, len) in plane.frame_lens(delivery.handle).enumerate() {

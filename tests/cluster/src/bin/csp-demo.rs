@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use csp_cluster::{San, demo};
+use csp_cluster::{San, demo, demo_messages};
 
 /// Creates five hosts as network namespaces, starts etcd, the four daemons, an unmodified nginx and a Python
 /// application, and proves the path between a client and both. Needs root. Removes everything that it created.
@@ -16,6 +16,7 @@ EXAMPLES:
   csp-demo                 run every step, print the summary, clean up
   csp-demo --keep          leave everything running until Ctrl-C
   csp-demo --san ucx       UCX instead of shared memory between network node and proxy node
+  csp-demo --messages      ZeroMQ publishers and subscribers instead of web servers
 
 EXIT CODES:
   0  every step passed
@@ -25,6 +26,9 @@ struct Arguments {
     /// Leave everything running until Ctrl-C.
     #[arg(long)]
     keep: bool,
+    /// ZeroMQ programs with the proxy as their broker, instead of web servers. Needs pyzmq (python3-zmq).
+    #[arg(long, conflicts_with = "keep")]
+    messages: bool,
     /// Provider of the SAN between network node and proxy node.
     #[arg(long, value_enum, default_value_t = SanArgument::Shm)]
     san: SanArgument,
@@ -42,7 +46,11 @@ fn main() -> ExitCode {
         SanArgument::Shm => San::Shm,
         SanArgument::Ucx => San::Ucx,
     };
-    match demo::run(san, arguments.keep) {
+    let outcome = match arguments.messages {
+        true => demo_messages::run(san),
+        false => demo::run(san, arguments.keep),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("\n✗ {error:#}");

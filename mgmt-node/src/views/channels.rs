@@ -1,0 +1,48 @@
+//! The channels of messages, over all proxies.
+
+use csp_api::mgmt::{ChannelView, ChannelsView};
+use csp_api::proxy;
+use csp_control::{Channel, Pattern};
+use csp_types::Role;
+
+use super::Cluster;
+
+impl Cluster {
+    /// `GET /api/v1/channels`.
+    pub async fn channels(&self) -> ChannelsView {
+        let targets = self.targets(&[Role::ProxyNode]);
+        let (answers, unreachable) =
+            self.fanout.ask::<Vec<proxy::Channel>>(targets, "/v1/channels", vec![]).await;
+        let seen: Vec<proxy::Channel> = answers.into_iter().flat_map(|(_, channels)| channels).collect();
+        let active = self.policy.known().active;
+        let channels = active.iter().flat_map(|record| &record.policy.channels);
+        ChannelsView {
+            generation: active.as_ref().map_or(0, |record| record.generation),
+            channels: channels.map(|channel| live(channel, &seen)).collect(),
+            unreachable,
+        }
+    }
+}
+
+fn live(channel: &Channel, seen: &[proxy::Channel]) -> ChannelView {
+    let mut view = ChannelView {
+        name: channel.name.clone(),
+        vip: channel.vip.to_string(),
+        port: channel.port,
+        pattern: match channel.pattern {
+            Pattern::Publish => "publish".to_owned(),
+            Pattern::Push => "push".to_owned(),
+        },
+        senders: 0,
+        receivers: 0,
+        subscriptions: 0,
+        figures: proxy::ChannelFigures::default(),
+    };
+    for at_proxy in seen.iter().filter(|known| known.name == *channel.name) {
+        view.senders = view.senders.saturating_add(at_proxy.senders);
+        view.receivers = view.receivers.saturating_add(at_proxy.receivers);
+        view.subscriptions = view.subscriptions.saturating_add(at_proxy.subscriptions);
+        view.figures.add(&at_proxy.figures);
+    }
+    view
+}

@@ -1,0 +1,72 @@
+//! What a worker's channels of messages show, on the admin endpoint and as metrics.
+
+use csp_api::proxy::{Channel, ChannelFigures};
+use csp_services::{ChannelSnapshot, MessageBroker};
+use csp_telemetry::MetricWriter;
+
+/// Returns the channels of a worker, each with its name.
+pub(super) fn of_worker(broker: &MessageBroker) -> Vec<(String, Channel)> {
+    let block_len = broker.block_len();
+    broker.snapshots().into_iter().map(|snapshot| describe(snapshot, block_len)).collect()
+}
+
+fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
+    let ChannelSnapshot { name, senders, receivers, waiting, status } = snapshot;
+    let counters = status.counters;
+    let figures = ChannelFigures {
+        messages_total: counters.published,
+        bytes_total: counters.bytes_published,
+        unmatched_total: counters.unmatched,
+        delivered_total: counters.taken,
+        dropped_total: counters.dropped_newest
+            + counters.dropped_oldest
+            + counters.dropped_stalled
+            + counters.dropped_memory,
+        lost_total: counters.lost,
+        held_total: counters.held,
+        waiting,
+        memory_bytes: u64::from(status.memory.used) * block_len,
+        memory_max_bytes: u64::from(status.memory.max) * block_len,
+    };
+    let subscriptions = status.subscriptions.entries as u64;
+    let channel = Channel { name: (&name).into(), senders, receivers, subscriptions, figures };
+    (name, channel)
+}
+
+/// Writes the metrics of a worker's channels.
+pub(super) fn collect(out: &mut MetricWriter, channels: &[(String, Channel)], worker: &str) {
+    for (name, channel) in channels {
+        let labels = [("channel", name.as_str()), ("worker", worker)];
+        let figures = &channel.figures;
+        let counters = [
+            ("csp_channel_messages_total", "Messages that arrived on a channel", figures.messages_total),
+            ("csp_channel_bytes_total", "Bytes of messages that arrived on a channel", figures.bytes_total),
+            ("csp_channel_unmatched_total", "Messages to which nobody subscribed", figures.unmatched_total),
+            ("csp_channel_delivered_total", "Copies of messages given to receivers", figures.delivered_total),
+            (
+                "csp_channel_dropped_total",
+                "Copies of messages not delivered because a queue was full or memory was short",
+                figures.dropped_total,
+            ),
+            (
+                "csp_channel_lost_total",
+                "Messages lost with a receiver that had been given them",
+                figures.lost_total,
+            ),
+            ("csp_channel_held_total", "How often senders of a channel were held back", figures.held_total),
+        ];
+        for (name, help, value) in counters {
+            out.counter(name, help, &labels, value);
+        }
+        let gauges = [
+            ("csp_channel_senders", "Connected peers that publish or push", channel.senders),
+            ("csp_channel_receivers", "Connected peers that subscribe or pull", channel.receivers),
+            ("csp_channel_subscriptions", "Pairs of a receiver and a topic", channel.subscriptions),
+            ("csp_channel_waiting_messages", "Copies of messages that wait for receivers", figures.waiting),
+            ("csp_channel_memory_bytes", "Memory of a channel's messages", figures.memory_bytes),
+        ];
+        for (name, help, value) in gauges {
+            out.gauge(name, help, &labels, value as f64);
+        }
+    }
+}
