@@ -115,7 +115,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 self.dispatcher.take_back(now, self.cx.flows, label, choice);
                 self.dispatcher.dispatch(&mut self.cx, label);
             }
-            (MessageKind::Data, Stage::Open(_)) => return self.on_data(label, message.payload, buffer),
+            (MessageKind::Data, Stage::Open(_)) => {
+                let examined = flow.between.then_some(flow.bytes_from_app);
+                return self.on_data(label, examined, message.payload, buffer);
+            }
             (MessageKind::Credit, Stage::Open(_)) => {
                 flow.to_app_credit = flow.to_app_credit.saturating_add(header.argument);
                 self.pump.enqueue(self.cx.flows, label);
@@ -147,12 +150,18 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Verdict::Fine
     }
 
-    fn on_data(&mut self, label: FlowLabel, bytes: &[u8], buffer: Option<&Buffer>) -> Verdict {
-        let Some(flow) = self.cx.flows.get(label) else { return Verdict::Fine };
-        let (outcome, malformed) = match flow.between {
-            false => (pass_on(&mut self.cx, &mut Relay, label, bytes, buffer), false),
-            true => {
-                let mut passage = Passage::new(&mut *self.local, label, flow.bytes_from_app);
+    /// Processes bytes of an application. `examined`: a service between both ends examines them; the number of those before them.
+    fn on_data(
+        &mut self,
+        label: FlowLabel,
+        examined: Option<u64>,
+        bytes: &[u8],
+        buffer: Option<&Buffer>,
+    ) -> Verdict {
+        let (outcome, malformed) = match examined {
+            None => (pass_on(&mut self.cx, &mut Relay, label, bytes, buffer), false),
+            Some(before) => {
+                let mut passage = Passage::new(&mut *self.local, label, before);
                 (pass_on(&mut self.cx, &mut passage, label, bytes, buffer), passage.malformed)
             }
         };

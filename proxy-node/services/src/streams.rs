@@ -237,3 +237,43 @@ fn count(error: PrefixError, counters: &mut StreamCounters, first: bool) -> u64 
     *counter += u64::from(first);
     at
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Direction, position and length of each message.
+    #[derive(Default)]
+    struct Log(Vec<(Towards, u64, usize)>);
+
+    impl MessageHook for Log {
+        fn on_message(&mut self, towards: Towards, message: Prefixed<'_>) {
+            self.0.push((towards, message.at, message.body_len));
+        }
+    }
+
+    #[test]
+    fn a_hook_sees_each_message_once_also_if_its_bytes_are_examined_again() {
+        let mut streams = Streams::<Log>::default();
+        let ports = vec![(80, Prefix::sofh(1_000).expect("longer than its header"))];
+        streams.set_channels(vec![StreamSpec { number: 1, name: "orders".to_owned(), ports }]);
+        let label = FlowLabel::new(5, 0);
+        assert!(!streams.begun(label, 1, 81) && !streams.begun(label, 2, 80), "no such port, no such channel");
+        assert!(streams.begun(label, 1, 80));
+        let bytes = b"\0\0\0\x08\0\0ab\0\0\0\x06\0\0\0\0";
+        let mut examine = |towards, at: usize, end: usize| {
+            let slices = bytes[at..end].chunks(5);
+            streams.examine(label, towards, at as u64, slices)
+        };
+        let all = |pass| Examined { pass, malformed: false };
+        assert_eq!(examine(Towards::Application, 0, 7), all(7));
+        assert_eq!(examine(Towards::Application, 0, 16), all(16), "there was no room for them");
+        assert_eq!(examine(Towards::Application, 3, 9), all(6), "nor for all of these");
+        assert_eq!(examine(Towards::Client, 0, 8), all(8));
+        let (to, back) = (Towards::Application, Towards::Client);
+        assert_eq!(streams.connections[&label].hook.0, [(to, 0, 2), (to, 8, 0), (back, 0, 2)]);
+        assert!(streams.may_end(label, back) && !streams.may_end(label, to));
+        streams.ended(label);
+        assert!(streams.connections.is_empty());
+    }
+}
