@@ -34,6 +34,7 @@ mod writer;
 pub use bytes::Bytes;
 pub use load::{SchemaError, SchemaProblem};
 pub use locate::{Found, LocateError, Location, Target};
+pub use names::nearest;
 pub use primitive::{ByteOrder, Primitive, Scalar};
 pub use schema::{
     BLOCK_LEN_MAX, Block, COMPOSITE_DEPTH_MAX, Counts, Data, Dimension, ELEMENT_DEPTH_MAX, GROUP_DEPTH_MAX,

@@ -1,7 +1,8 @@
 //! The nearest name, for errors.
 
 /// The name most like `name` among `names`, if one is alike at all.
-pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+#[must_use]
+pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     // A name from outside may be long; what is not like any name needs no comparison.
     if name.len() > 2 * crate::schema::NAME_LEN_MAX {
         return None;

@@ -146,12 +146,38 @@ impl<'s, 'b> Record<'s, 'b> {
         for field in &self.layout.fields {
             self.fixed.value(field)?;
         }
+        // One pass: each group begins where the one before it was found to end.
+        let mut at = self.tail;
         for index in 0..self.layout.groups.len() {
-            for entry in self.group(index)?.iter() {
-                entry?.check()?;
+            let group = self.group_at(index, at)?;
+            at = group.begin();
+            for _ in 0..group.count() {
+                at = group.record(at)?.check()?;
             }
         }
-        self.end()
+        for index in 0..self.layout.data.len() {
+            at = self.data_at(index, at)?.1;
+        }
+        Ok(at)
+    }
+
+    /// What follows the fixed part.
+    pub(crate) fn tail(&self) -> Bytes<'b> {
+        self.tail
+    }
+
+    /// The group of that index, which begins at `at`.
+    pub(crate) fn group_at(&self, index: usize, at: Bytes<'b>) -> Result<GroupView<'s, 'b>, ViewError> {
+        GroupView::new(&self.layout.groups[index], at, self.fixed.version, self.fixed.order)
+    }
+
+    /// The data of that index, which begins at `at`, and what follows it.
+    pub(crate) fn data_at(
+        &self,
+        index: usize,
+        at: Bytes<'b>,
+    ) -> Result<(Option<Bytes<'b>>, Bytes<'b>), ViewError> {
+        self.split_data(&self.layout.data[index], at)
     }
 
     /// The bytes behind the record.

@@ -35,29 +35,39 @@ impl<'o> Printer<'o> {
         self.raw("}")
     }
 
-    /// The members of a record, each after a comma but for the first if there is none before it.
-    fn record(&mut self, record: &Record<'_, '_>, mut after_member: bool) -> Result<(), JsonError> {
+    /// The members of a record, each after a comma but for the first if there is none before it. Returns the bytes behind
+    /// the record: each member begins where the one before it was found to end.
+    fn record<'b>(
+        &mut self,
+        record: &Record<'_, 'b>,
+        mut after_member: bool,
+    ) -> Result<Bytes<'b>, JsonError> {
         let layout = record.layout();
         for field in &layout.fields {
             self.name(&field.name, &mut after_member)?;
             self.field(&record.fixed(), field)?;
         }
+        let mut at = record.tail();
         for (index, group) in layout.groups.iter().enumerate() {
             self.name(&group.name, &mut after_member)?;
+            let view = record.group_at(index, at)?;
+            at = view.begin();
             self.raw("[")?;
-            for (entry, comma) in record.group(index)?.iter().zip(commas()) {
+            for (_, comma) in (0..view.count()).zip(commas()) {
                 self.raw(comma)?;
                 self.raw("{")?;
-                self.record(&entry?, false)?;
+                at = self.record(&view.record(at)?, false)?;
                 self.raw("}")?;
             }
             self.raw("]")?;
         }
         for (index, data) in layout.data.iter().enumerate() {
             self.name(&data.name, &mut after_member)?;
-            self.data(data, record.data(index)?)?;
+            let (bytes, behind) = record.data_at(index, at)?;
+            self.data(data, bytes)?;
+            at = behind;
         }
-        Ok(())
+        Ok(at)
     }
 
     fn data(&mut self, data: &Data, bytes: Option<Bytes<'_>>) -> Result<(), JsonError> {

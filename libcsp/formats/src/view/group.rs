@@ -87,7 +87,13 @@ impl<'s, 'b> GroupView<'s, 'b> {
         Ok(at)
     }
 
-    fn record(&self, at: Bytes<'b>) -> Result<Record<'s, 'b>, ViewError> {
+    /// Where the first entry begins.
+    pub(crate) fn begin(&self) -> Bytes<'b> {
+        self.entries
+    }
+
+    /// The entry that begins at `at`.
+    pub(crate) fn record(&self, at: Bytes<'b>) -> Result<Record<'s, 'b>, ViewError> {
         Record::new(&self.group.block, at, self.block_length, self.version, self.order)
             .ok_or_else(|| ViewError::truncated(Some(&self.group.name), self.block_length, at))
     }
