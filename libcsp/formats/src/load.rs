@@ -12,7 +12,7 @@ use roxmltree::{Document, ParsingOptions};
 
 use crate::primitive::ByteOrder;
 use crate::schema::{
-    Counts, ELEMENT_DEPTH_MAX, Header, MESSAGES_MAX, NODES_MAX, SCHEMA_LEN_MAX, Schema, Slot, TYPES_MAX,
+    Counts, ELEMENT_DEPTH_MAX, Header, MESSAGES_MAX, NODES_MAX, SCHEMA_LEN_MAX, Schema, Slot,
 };
 use crate::types::{Composite, Name, Presence, Type};
 use element::Element;
@@ -94,7 +94,7 @@ fn schema(root: Element<'_, '_>) -> Result<Schema, SchemaError> {
         byte_order,
         header,
         messages: Vec::with_capacity(messages.len()),
-        by_id: HashMap::new(),
+        by_id: Vec::new(),
         types: HashMap::new(),
     };
     for message in messages {
@@ -113,8 +113,9 @@ fn add_message(
     if schema.message(&message.name).is_some() {
         return Err(element.duplicate("message", "name", &message.name));
     }
-    if schema.by_id.insert(message.id, schema.messages.len()).is_some() {
-        return Err(element.duplicate("message", "id", &message.id.to_string()));
+    match schema.by_id.binary_search_by_key(&message.id, |&(id, _)| id) {
+        Ok(_) => return Err(element.duplicate("message", "id", &message.id.to_string())),
+        Err(at) => schema.by_id.insert(at, (message.id, schema.messages.len() as u16)),
     }
     schema.messages.push(message);
     Ok(())
@@ -188,4 +189,4 @@ fn counts(
     Ok(Counts { groups: optional("numGroups")?, data: optional("numVarDataFields")? })
 }
 
-const _: () = assert!(TYPES_MAX <= u16::MAX as usize);
+const _: () = assert!(MESSAGES_MAX <= u16::MAX as usize);

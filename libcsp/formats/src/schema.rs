@@ -45,7 +45,8 @@ pub struct Schema {
     pub header: Header,
     /// The messages as declared.
     pub messages: Vec<Message>,
-    pub(crate) by_id: HashMap<u16, usize>,
+    /// Template ids and indexes of `messages`, in the order of the ids.
+    pub(crate) by_id: Vec<(u16, u16)>,
     /// Types by name.
     pub types: HashMap<Name, Type>,
 }
@@ -174,7 +175,8 @@ impl Schema {
     /// The message of that template id.
     #[must_use]
     pub fn template(&self, id: u16) -> Option<&Message> {
-        self.by_id.get(&id).map(|&index| &self.messages[index])
+        let found = self.by_id.binary_search_by_key(&id, |&(id, _)| id).ok()?;
+        self.messages.get(usize::from(self.by_id[found].1))
     }
 }
 

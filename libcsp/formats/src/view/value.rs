@@ -39,6 +39,7 @@ impl<'b> BlockView<'b> {
     ///
     /// # Errors
     /// The field lies outside the block, though the writer's version has it.
+    #[inline]
     pub fn value<'v>(&self, field: &'v Field) -> Result<Value<'v>, ViewError>
     where
         'b: 'v,
