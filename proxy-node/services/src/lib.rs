@@ -6,4 +6,7 @@
 
 mod messages;
 
-pub use messages::{ChannelSnapshot, ChannelSpec, MessageBroker, MessagesConfig, SpecError};
+pub use messages::{
+    ChannelSnapshot, ChannelSpec, GATHER_TIME, MessageBroker, MessagesConfig, MoveNotice, Moved,
+    RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, View,
+};

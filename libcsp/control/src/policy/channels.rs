@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::TcpOptions;
@@ -44,6 +45,13 @@ pub struct Channel {
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
+}
+
+impl Channel {
+    /// Returns what decides which proxy worker the channel lives at. Channels that share an address have one owner.
+    pub fn placement(&self) -> PlacementKey {
+        PlacementKey::of_address((self.vip, self.port).into())
+    }
 }
 
 /// How messages are distributed.
