@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use csp_messages::{MessagePlane, Role};
+use csp_messages::{MessagePlane, PeerStatus, Role};
 use csp_proxy_core::service::local::Step;
 use csp_types::{Duration, Instant, Owner, PlacementKey, owner_of};
 
@@ -29,7 +29,7 @@ pub const RECEIVERS_TIME: Duration = Duration::from_secs(5);
 /// How long a peer is left alone that came while the view named another owner.
 pub const STRANGER_TIME: Duration = Duration::from_secs(30);
 /// How often that time is doubled at most: to 32 minutes.
-const DOUBLINGS_MAX: u32 = 6;
+const DOUBLINGS_MAX: u32 = 5;
 /// How long a publisher that comes to a new owner waits for the subscribers: they leave the former owner a little after it, and
 /// libzmq waits 100 to 200 ms before it connects again.
 pub const GATHER_TIME: Duration = Duration::from_millis(400);
@@ -277,6 +277,14 @@ impl Placement {
     }
 }
 
+/// Returns the number of messages that are lost with a receiver. What waits for a puller goes to others.
+fn lost_with(status: &PeerStatus) -> u64 {
+    match status.role {
+        Role::Puller => status.in_flight as u64,
+        _ => (status.waiting + status.in_flight) as u64,
+    }
+}
+
 /// Returns whether a receiver has been sent everything that waited for it.
 fn has_all(peer: &Peer, plane: &MessagePlane) -> bool {
     let waits = peer.id.and_then(|id| plane.peer_status(id)).is_some_and(|s| s.waiting + s.in_flight > 0);
@@ -435,8 +443,8 @@ impl MessageBroker {
                 _ => receivers_late,
             };
             if late {
-                let waiting = status.map_or(0, |status| status.waiting + status.in_flight) as u64;
-                moving.lost += waiting + u64::from(!peer.held.is_empty());
+                moving.lost +=
+                    status.map_or(0, |status| lost_with(&status)) + u64::from(!peer.held.is_empty());
                 peer.ending = Ending::Over;
                 ready.push_back(*label);
             }
