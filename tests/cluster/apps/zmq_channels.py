@@ -21,6 +21,9 @@ def sockets(endpoints):
     for entry in endpoints.split(","):
         kind, endpoint = entry.split("=", 1)
         socket = context.socket(getattr(zmq, kind))
+        # A peer that only receives would not notice that its proxy has died.
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 1_000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10_000)
         if kind == "SUB":
             socket.subscribe(b"")
         socket.connect(endpoint)
