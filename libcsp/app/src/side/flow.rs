@@ -278,21 +278,24 @@ impl AppSide {
     ) -> Result<FlowId, AppError> {
         self.now = now;
         let lane = self.pick_lane().ok_or(AppError::NoProxy)?;
-        let unbound = if remote.is_ipv4() {
-            SocketAddr::from(([0, 0, 0, 0], 0))
-        } else {
-            SocketAddr::from(([0u16; 8], 0))
-        };
-        let mut flow = Flow::new(Phase::Connecting, lane, local.unwrap_or(unbound), remote);
+        let mut flow = Flow::new(Phase::Connecting, lane, local.unwrap_or(unbound(remote)), remote);
         flow.receive = ReceiveCredit::new(self.config.receive_window);
         let id = self.flows.insert(flow).map(FlowId).ok_or(AppError::Full("flow"))?;
         self.counters.connects += 1;
-        let payload = ConnectPayload { remote, local };
+        self.send_connect(id, 0);
+        Ok(id)
+    }
+
+    /// Sends CONNECT for a flow on its lane.
+    pub(super) fn send_connect(&mut self, id: FlowId, flags: u8) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        flow.connects = flow.connects.saturating_add(1);
+        let local = Some(flow.local).filter(|local| *local != unbound(flow.remote));
+        let (lane, payload) = (flow.lane, ConnectPayload { remote: flow.remote, local });
         let mut bytes = [0; ConnectPayload::LEN_MAX];
         let len = payload.emit(&mut bytes).unwrap_or(0);
         let header = MessageHeader::new(MessageKind::Connect, id.to_wire(), self.config.receive_window, 0);
-        self.send_control_with(lane, header, bytes.get(..len).unwrap_or(&[]));
-        Ok(id)
+        self.send_control_with(lane, MessageHeader { flags, ..header }, bytes.get(..len).unwrap_or(&[]));
     }
 
     /// The pending error, as errno; it stays pending.
@@ -489,4 +492,12 @@ fn cut<'a>(parts: &[&'a [u8]], mut skip: usize, limit: usize, into: &mut [&'a [u
         len += take;
     }
     (used, len)
+}
+
+/// The address of a socket that is bound to none, in the family of `remote`.
+fn unbound(remote: SocketAddr) -> SocketAddr {
+    match remote.is_ipv4() {
+        true => ([0, 0, 0, 0], 0).into(),
+        false => ([0u16; 8], 0).into(),
+    }
 }
