@@ -1,8 +1,9 @@
 //! The network node's control thread: sends its workers the proxies and the policy.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, Membership, NodeRecord};
+use csp_control::{ActivePolicy, Channel, Membership, NodeRecord};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
@@ -83,12 +84,23 @@ fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: 
 /// Puts the part of the policy into force whose addresses this node owns.
 async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePolicy) -> Result<(), String> {
     let policy = &active.policy;
-    let services = policy.services.iter().filter(|service| owned.contains(service.vip));
-    let channels = policy.channels.iter().filter(|channel| owned.contains(channel.vip));
+    let services = policy.services.iter().map(|service| (service.vip, service.port));
+    // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
+    let (passing, kept): (Vec<&Channel>, Vec<&Channel>) =
+        policy.channels.iter().partition(|channel| !channel.pool.is_empty());
+    let ends = |channel: &&'_ Channel| -> Vec<(IpAddr, u16)> {
+        channel.ports().map(|port| (channel.vip, port.port)).collect()
+    };
+    let services = services.chain(passing.iter().flat_map(ends)).filter(|(vip, _)| owned.contains(*vip));
+    let placed = |channel: &&Channel| {
+        let key = channel.placement();
+        ends(channel).into_iter().map(move |end| (end.into(), key))
+    };
+    let channels = kept.iter().filter(|channel| owned.contains(channel.vip)).flat_map(placed);
     let egress = policy.egress.iter().map(|e| e.address).filter(|address| owned.contains(*address));
     let addresses = Addresses {
-        services: services.map(|service| (service.vip, service.port).into()).collect(),
-        channels: channels.map(|channel| ((channel.vip, channel.port).into(), channel.placement())).collect(),
+        services: services.map(SocketAddr::from).collect(),
+        channels: channels.collect(),
         egress: egress.collect(),
     };
     for mailbox in workers.mailboxes() {

@@ -1,12 +1,16 @@
 //! Services of the proxy itself, at which clients' streams end ([`LocalServices`](csp_proxy_core::service::local)); sans-I/O.
 //!
-//! [`MessageBroker`] is the first: a broker between publishers and subscribers that speak ZMTP.
+//! [`MessageBroker`] is the first: a broker between publishers and subscribers that speak ZMTP or send messages behind a header with
+//! their length. It also cuts the streams between clients and unmodified servers into messages (`streams`,
+//! [`Between`](csp_proxy_core::service::between::Between)).
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
 mod messages;
+mod streams;
 
 pub use messages::{
-    ChannelSnapshot, ChannelSpec, GATHER_TIME, MessageBroker, MessagesConfig, MoveNotice, Moved,
-    RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, View,
+    ChannelSnapshot, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, Moved,
+    PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, View,
 };
+pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

@@ -251,7 +251,13 @@ impl Placement {
     /// Returns what a connection that moves comes to after it was served; `None`: it goes on.
     pub(super) fn step(peer: &mut Peer, plane: &mut MessagePlane) -> Option<Step> {
         match peer.ending {
-            Ending::Finish { sender } => peer.ending = Ending::Finished { sender },
+            // A peer that receives too gets what waits for it first.
+            Ending::Finish { sender } if has_all(peer, plane) => {
+                if let Some(id) = peer.id {
+                    let _ = plane.set_parked(id, true); // it is attached
+                }
+                peer.ending = Ending::Finished { sender };
+            }
             Ending::Drains if has_all(peer, plane) => {
                 if let Some(id) = peer.id.take() {
                     let _ = plane.detach(id, |_| {}); // it was attached
