@@ -379,7 +379,7 @@ fn peers_that_a_network_node_sends_here_are_left_alone_for_longer_and_longer() {
 }
 
 #[test]
-fn programs_of_the_cluster_are_told_the_owner() {
+fn programs_of_the_cluster_are_sent_to_the_owner() {
     let mut w = World::without_view(publish());
     assert_eq!(w.broker.elsewhere(NUMBER), None, "not known yet");
     w.view(&["pn-2"]);
