@@ -37,8 +37,6 @@ pub struct WorkerPolicy {
     pub egress: Vec<EgressRule>,
     /// The channels of messages at addresses of `services`.
     pub channels: Vec<ChannelSpec>,
-    /// What decides where each of them lives, by its number.
-    pub places: Vec<(u32, PlacementKey)>,
     /// The channels between clients and servers of a pool, at addresses of `services`.
     pub streams: Vec<StreamSpec>,
 }
@@ -220,10 +218,12 @@ impl ProxyWorker {
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels, places, streams } = policy;
+        let WorkerPolicy { services, egress, channels, streams } = policy;
         self.core.local_mut().set_streams(streams);
         let served = self.core.local_mut().set_channels(channels);
-        self.core.local_mut().set_places(now, places);
+        let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
+        // The first port of a channel decides; of equal numbers the last one counts.
+        self.core.local_mut().set_places(now, services.iter().rev().filter_map(key));
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served

@@ -1,6 +1,6 @@
 //! The network node's control thread: sends its workers the proxies and the policy.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use csp_control::{ActivePolicy, Channel, Membership, NodeRecord};
@@ -84,20 +84,23 @@ fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: 
 /// Puts the part of the policy into force whose addresses this node owns.
 async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePolicy) -> Result<(), String> {
     let policy = &active.policy;
-    let services = policy.services.iter().map(|service| (service.vip, service.port).into());
-    let ports = |channel: &Channel| {
-        let (vip, placement) = (channel.vip, channel.placement());
-        channel.ports().map(move |port| ((vip, port.port).into(), placement)).collect::<Vec<_>>()
-    };
-    // A channel with a pool is served by any proxy, as services are.
-    let (pooled, distributed): (Vec<_>, Vec<_>) =
+    let services = policy.services.iter().map(|service| (service.vip, service.port));
+    // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
+    let (passing, kept): (Vec<&Channel>, Vec<&Channel>) =
         policy.channels.iter().partition(|channel| !channel.pool.is_empty());
-    let pooled = pooled.into_iter().flat_map(ports).map(|(address, _)| address);
-    let is_owned = |address: &SocketAddr| owned.contains(address.ip());
+    let ends = |channel: &&'_ Channel| -> Vec<(IpAddr, u16)> {
+        channel.ports().map(|port| (channel.vip, port.port)).collect()
+    };
+    let services = services.chain(passing.iter().flat_map(ends)).filter(|(vip, _)| owned.contains(*vip));
+    let placed = |channel: &&Channel| {
+        let key = channel.placement();
+        ends(channel).into_iter().map(move |end| (end.into(), key))
+    };
+    let channels = kept.iter().filter(|channel| owned.contains(channel.vip)).flat_map(placed);
     let egress = policy.egress.iter().map(|e| e.address).filter(|address| owned.contains(*address));
     let addresses = Addresses {
-        services: services.chain(pooled).filter(is_owned).collect(),
-        channels: distributed.into_iter().flat_map(ports).filter(|(address, _)| is_owned(address)).collect(),
+        services: services.map(SocketAddr::from).collect(),
+        channels: channels.collect(),
         egress: egress.collect(),
     };
     for mailbox in workers.mailboxes() {

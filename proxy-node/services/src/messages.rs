@@ -116,9 +116,9 @@ pub struct MessageBroker {
     turn: Option<Turn>,
     zmtp: ZmtpCounters,
     batch: Batch,
+    placement: Placement,
     /// Channels between clients and servers of a pool.
     streams: Streams,
-    placement: Placement,
 }
 
 impl MessageBroker {
@@ -135,8 +135,8 @@ impl MessageBroker {
             turn: None,
             zmtp: ZmtpCounters::default(),
             batch: Batch::default(),
-            streams: Streams::default(),
             placement: Placement::default(),
+            streams: Streams::default(),
         }
     }
 
@@ -225,9 +225,10 @@ impl MessageBroker {
             let (number, malformed) = (bound.spec.number, bound.malformed);
             let (owner, moved) = (self.placement.owner(number), self.placement.moved(number));
             let (senders, receivers) = (0, 0);
-            let snapshot =
-                ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, moved };
-            Some((number, snapshot))
+            Some((
+                number,
+                ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, moved },
+            ))
         };
         let mut channels: HashMap<u32, ChannelSnapshot> =
             self.channels.values().filter_map(snapshot).collect();
@@ -353,7 +354,8 @@ impl LocalServices for MessageBroker {
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
         peer.queued = false;
         let Some(bound) = channels.get_mut(&peer.number) else { return Step::Close };
-        let received = match placement.holds(now, peer, plane) {
+        let held = placement.holds(now, peer, plane);
+        let received = match held {
             true => inbound::Received::default(),
             false => inbound::receive(now, peer, client, plane, bound.id, zmtp),
         };
@@ -369,7 +371,7 @@ impl LocalServices for MessageBroker {
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
         // What is left of a stream that has ended is no whole message.
-        let over = client.is_finished() && !received.more && peer.held.is_empty();
+        let over = client.is_finished() && !received.more && peer.held.is_empty() && !held;
         let is_prefixed = matches!(peer.connection, Speech::Prefixed(_));
         if is_prefixed && (peer.connection.has_failed() || (over && peer.has_rest(client.readable()))) {
             bound.malformed += 1;

@@ -135,6 +135,8 @@ impl<H: MessageHook + Default> Streams<H> {
                 receivers: channel.connections,
                 waiting: 0,
                 malformed: channel.counters.malformed(),
+                owner: None,
+                moved: Moved::default(),
                 status: ChannelStatus {
                     sequence: passed,
                     memory: Usage::default(),
@@ -144,8 +146,6 @@ impl<H: MessageHook + Default> Streams<H> {
                     blocked: 0,
                     counters,
                 },
-                owner: None, // any proxy serves it
-                moved: Moved::default(),
             }
         })
     }

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{
-    ChannelSpec, GATHER_TIME, MessageBroker, MessagesConfig, MoveNotice, RECEIVERS_TIME, SENDERS_TIME,
-    STABLE, STRANGER_TIME, View,
+    ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, PrefixedPort,
+    RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
 use csp_tcp::Buffer;
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, Owner, PlacementKey};
+use csp_zmtp::Prefix;
 
 const NUMBER: u32 = 7;
 
@@ -76,6 +77,16 @@ fn publish() -> ChannelKind {
     ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None }
 }
 
+/// A port of length-prefixed peers that send and receive.
+fn both() -> PrefixedPort {
+    PrefixedPort {
+        port: 5557,
+        prefix: Prefix::sofh(1 << 20).unwrap(),
+        header: Header::Kept,
+        role: Role::Both,
+    }
+}
+
 fn push() -> ChannelKind {
     ChannelKind::PushPull { backlog: QueueLimits { messages: 5, ..QueueLimits::default() } }
 }
@@ -117,7 +128,11 @@ impl World {
             message_len_max: 1 << 20,
             queue: QueueLimits { messages: 10, ..QueueLimits::default() },
         };
-        broker.set_channels(vec![ChannelSpec { number: NUMBER, channel, prefixed: Vec::new() }]).unwrap();
+        let prefixed = match kind {
+            ChannelKind::PublishSubscribe { .. } => vec![both()],
+            ChannelKind::PushPull { .. } => Vec::new(),
+        };
+        broker.set_channels(vec![ChannelSpec { number: NUMBER, channel, prefixed }]).unwrap();
         let mut w = World { broker, ends: BTreeMap::new(), now: Instant::from_nanos(1) };
         w.broker.set_places(w.now, [(NUMBER, PlacementKey::of_address(([10, 0, 0, 1], 5556).into()))]);
         w
@@ -364,7 +379,7 @@ fn peers_that_a_network_node_sends_here_are_left_alone_for_longer_and_longer() {
 }
 
 #[test]
-fn programs_of_the_cluster_are_told_the_owner() {
+fn programs_of_the_cluster_are_sent_to_the_owner() {
     let mut w = World::without_view(publish());
     assert_eq!(w.broker.elsewhere(NUMBER), None, "not known yet");
     w.view(&["pn-2"]);
@@ -408,4 +423,30 @@ fn a_peer_in_its_handshake_is_ended_too() {
     assert_eq!(w.ended(1), (vec![1], vec![]));
     w.finish(1);
     assert_eq!(w.done(), Some((1, 0)));
+}
+
+#[test]
+fn a_peer_that_sends_and_receives_gets_what_waits_for_it_before_its_end() {
+    let mut w = World::new(publish());
+    w.connect(1, "PUB");
+    w.connect(3, "SUB");
+    let tuple = FourTuple { local: ([10, 0, 0, 1], 5557).into(), remote: ([10, 0, 0, 2], 2).into() };
+    assert!(w.broker.connected(w.now, World::label(2), NUMBER, tuple));
+    w.ends.insert(2, End::default());
+    w.serve(2);
+    w.settle();
+    let sofh = |n: u8| [&[0, 0, 0, 26, 0xeb, 0x50][..], &[n; 20]].concat();
+    w.arrive(1, &[&[0, 26][..], &sofh(1)].concat());
+    w.view(&["pn-2"]);
+    w.pass(STABLE);
+    assert_eq!(w.ended(3), (vec![1], vec![]), "a message waits for the second");
+    w.give_room(2, 1 << 20);
+    assert_eq!((w.ended(3).0, w.end(2).sent.clone()), (vec![1, 2], sofh(1)));
+    w.arrive(2, &sofh(2));
+    w.finish(1);
+    w.finish(2);
+    assert_eq!(w.ended(3), (vec![3], vec![1, 2]));
+    assert_eq!(w.end(3).sent, [&[0, 26][..], &sofh(1), &[0, 26][..], &sofh(2)].concat());
+    w.finish(3);
+    assert_eq!(w.done(), Some((3, 0)));
 }

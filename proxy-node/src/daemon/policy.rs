@@ -45,7 +45,7 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
         tcp: translate_tcp(&e.tcp),
     };
     let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
-    let (mut channels, mut places, mut streams) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut channels, mut streams) = (Vec::new(), Vec::new());
     for channel in &active.policy.channels {
         let number = numbers.of(&channel.name);
         let passes = !channel.pool.is_empty();
@@ -53,7 +53,6 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
             true => streams.push(framing::stream(channel, number)),
             false => {
                 let prefixed = framing::prefixed_ports(channel);
-                places.push((number, channel.placement()));
                 channels.push(ChannelSpec { number, channel: translate_channel(channel), prefixed });
             }
         }
@@ -67,8 +66,7 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
             backlog: BacklogLimits::default(),
         }));
     }
-    let egress = active.policy.egress.iter().map(rule).collect();
-    WorkerPolicy { services, egress, channels, places, streams }
+    WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels, streams }
 }
 
 fn pool(members: &[csp_control::PoolMember]) -> Vec<PoolServer> {

@@ -175,13 +175,14 @@ fn a_program_is_sent_to_the_worker_that_serves_it_or_goes_by_the_lan() {
 #[test]
 fn a_service_that_sends_no_more_goes_on_reading() {
     let mut w = chat();
-    let acks: Vec<u32> = [1000, 1001].map(|port| join(&mut w, port)).to_vec();
-    says(&mut w, 1000, acks[0], TcpFlags::PSH, b"fin");
+    let ack = join(&mut w, 1000);
+    says(&mut w, 1000, ack, TcpFlags::PSH, b"fin");
     assert!(w.out.flags.fin(), "{:?}", w.out.flags);
-    w.out.data.clear();
-    w.segment(1, (1000, PORT), (104, acks[0] + 1), TcpFlags::ACK | TcpFlags::PSH, b"more");
+    join(&mut w, 1001);
+    sent_to(&mut w);
+    w.segment(1, (1000, PORT), (104, ack + 1), TcpFlags::ACK | TcpFlags::PSH, b"more");
     assert!(sent_to(&mut w).contains(&1001));
-    w.segment(1, (1000, PORT), (108, acks[0] + 1), TcpFlags::ACK | TcpFlags::FIN, b"last");
+    w.segment(1, (1000, PORT), (108, ack + 1), TcpFlags::ACK | TcpFlags::FIN, b"last");
     assert!(sent_to(&mut w).contains(&1001));
     assert_eq!(w.core.local().waiting.len(), 1, "the client has ended its stream");
 

@@ -1,8 +1,11 @@
-//! Connections to an address that one proxy worker alone serves: a channel of messages. Another worker refuses them and names
-//! that one.
+//! Requests for connections.
+//!
+//! One proxy worker alone serves a channel of messages. Another worker refuses a connection to its address and names that one.
+
+use std::net::SocketAddr;
 
 use csp_types::{Duration, Instant};
-use csp_wire::channel::{CONNECT_BY_LAN, Elsewhere};
+use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Elsewhere, MessageHeader, MessageKind};
 
 use super::channel::Lane;
 use super::records::Phase;
@@ -18,6 +21,18 @@ pub(super) const LINK_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) type Waiting = (Instant, FlowId, Elsewhere);
 
 impl AppSide {
+    /// Sends CONNECT for a flow on its lane.
+    pub(super) fn send_connect(&mut self, id: FlowId, flags: u8) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        flow.connects = flow.connects.saturating_add(1);
+        let local = Some(flow.local).filter(|local| *local != unbound(flow.remote));
+        let (lane, payload) = (flow.lane, ConnectPayload { remote: flow.remote, local });
+        let mut bytes = [0; ConnectPayload::LEN_MAX];
+        let len = payload.emit(&mut bytes).unwrap_or(0);
+        let header = MessageHeader::new(MessageKind::Connect, id.to_wire(), self.config.receive_window, 0);
+        self.send_control_with(lane, MessageHeader { flags, ..header }, bytes.get(..len).unwrap_or(&[]));
+    }
+
     /// Requests a connection from the worker that another one named when it refused it. `false`: the connection fails.
     ///
     /// A worker that the agent has not announced is reached through a network node. One that was announced, but to which no link
@@ -85,5 +100,13 @@ impl AppSide {
             let target = known.target();
             known.is_wanted() && there.names(&target.node, target.worker)
         })
+    }
+}
+
+/// The address of a socket that is bound to none, in the family of `remote`.
+pub(super) fn unbound(remote: SocketAddr) -> SocketAddr {
+    match remote.is_ipv4() {
+        true => ([0, 0, 0, 0], 0).into(),
+        false => ([0u16; 8], 0).into(),
     }
 }

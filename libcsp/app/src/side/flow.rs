@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, Instant, TraceKind};
 use csp_wire::channel::{
-    ALIGNMENT, CLOSE_UNREAD, ConnectPayload, MESSAGE_HEADER_LEN, MessageHeader, MessageKind, padded_len,
+    ALIGNMENT, CLOSE_UNREAD, MESSAGE_HEADER_LEN, MessageHeader, MessageKind, padded_len,
 };
 
 use super::channel::{AppLane, Lane};
+use super::elsewhere::unbound;
 use super::records::{Flow, Phase};
 use super::slots::FlowId;
 use super::{AppError, AppSide, Handle, Readiness, errno};
@@ -286,18 +287,6 @@ impl AppSide {
         Ok(id)
     }
 
-    /// Sends CONNECT for a flow on its lane.
-    pub(super) fn send_connect(&mut self, id: FlowId, flags: u8) {
-        let Some(flow) = self.flows.get_mut(id.0) else { return };
-        flow.connects = flow.connects.saturating_add(1);
-        let local = Some(flow.local).filter(|local| *local != unbound(flow.remote));
-        let (lane, payload) = (flow.lane, ConnectPayload { remote: flow.remote, local });
-        let mut bytes = [0; ConnectPayload::LEN_MAX];
-        let len = payload.emit(&mut bytes).unwrap_or(0);
-        let header = MessageHeader::new(MessageKind::Connect, id.to_wire(), self.config.receive_window, 0);
-        self.send_control_with(lane, MessageHeader { flags, ..header }, bytes.get(..len).unwrap_or(&[]));
-    }
-
     /// The pending error, as errno; it stays pending.
     pub fn error(&self, id: FlowId) -> Option<i32> {
         self.flows.get(id.0)?.error
@@ -492,12 +481,4 @@ fn cut<'a>(parts: &[&'a [u8]], mut skip: usize, limit: usize, into: &mut [&'a [u
         len += take;
     }
     (used, len)
-}
-
-/// The address of a socket that is bound to none, in the family of `remote`.
-fn unbound(remote: SocketAddr) -> SocketAddr {
-    match remote.is_ipv4() {
-        true => ([0, 0, 0, 0], 0).into(),
-        false => ([0u16; 8], 0).into(),
-    }
 }

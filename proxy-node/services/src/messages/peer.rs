@@ -4,7 +4,6 @@ use csp_messages::{Delivery, PeerId};
 use csp_types::{FlowLabel, Instant};
 
 use super::framing::Speech;
-
 use super::placement::Ending;
 
 /// A connection, and its part in its channel.

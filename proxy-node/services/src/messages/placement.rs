@@ -11,14 +11,20 @@
 //! that came while the view named another owner is therefore left alone for [`STRANGER_TIME`], and for twice as long each time
 //! that peers come back.
 
+mod place;
+
 use std::collections::{HashMap, VecDeque};
 
 use csp_messages::{MessagePlane, PeerStatus, Role};
 use csp_proxy_core::service::local::Step;
-use csp_types::{Duration, Instant, Owner, PlacementKey, owner_of};
+use csp_types::{Duration, Instant, Owner, PlacementKey};
 
 use super::MessageBroker;
 use super::peer::Peer;
+use place::{Move, Place};
+
+pub(super) use place::Ending;
+pub use place::{MoveNotice, Moved, View};
 
 /// How long the view names another owner before connections are ended.
 pub const STABLE: Duration = Duration::from_secs(3);
@@ -42,109 +48,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Notices that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
 
-/// The proxy workers that channels may live at, by the registrations of proxies.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct View {
-    /// This worker.
-    pub here: Owner,
-    /// All workers that new connections may go to, this one included.
-    pub workers: Vec<Owner>,
-}
-
-/// What a worker has done for a channel that moved.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum MoveNotice {
-    /// Connections are being ended.
-    Began {
-        /// The channel.
-        channel: String,
-        /// This worker.
-        from: Owner,
-        /// The owner by the view.
-        to: Owner,
-        /// How many connections.
-        connections: u64,
-    },
-    /// All of them have ended.
-    Done {
-        /// The channel.
-        channel: String,
-        /// This worker.
-        from: Owner,
-        /// The owner by the view.
-        to: Owner,
-        /// How many connections.
-        connections: u64,
-        /// Messages lost by the move.
-        lost: u64,
-    },
-}
-
-/// How far the end of a connection has come that is to move.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Ending {
-    /// It stays.
-    #[default]
-    Stays,
-    /// A receiver that stays until no sender is left.
-    Waits,
-    /// A receiver: what waits for it is sent, then FIN.
-    Drains,
-    /// FIN is to be sent; it goes on being read.
-    Finish { sender: bool },
-    /// FIN was sent; it is read until the peer's FIN.
-    Finished { sender: bool },
-    /// Its time is over.
-    Over,
-}
-
-impl Ending {
-    fn is_sender(self) -> bool {
-        matches!(self, Ending::Finish { sender: true } | Ending::Finished { sender: true })
-    }
-}
-
-/// Connections that are being ended.
-#[derive(Debug)]
-struct Move {
-    to: Owner,
-    /// Senders that have not ended.
-    senders: u64,
-    /// All that have not ended.
-    left: u64,
-    connections: u64,
-    lost: u64,
-    /// When senders are closed; `None`: none is left.
-    senders_until: Option<Instant>,
-    /// When receivers are closed.
-    receivers_until: Instant,
-}
-
-/// Totals of a channel's moves away from this worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Moved {
-    /// Connections ended.
-    pub connections: u64,
-    /// Messages lost.
-    pub lost: u64,
-}
-
-#[derive(Debug)]
-struct Place {
-    key: PlacementKey,
-    /// The owner by the view; `None` if the view has no workers.
-    owner: Option<Owner>,
-    /// Since when the view has named it.
-    since: Instant,
-    /// Before this time no peer is ended that came while the view named another owner.
-    strangers_from: Instant,
-    doublings: u32,
-    moving: Option<Move>,
-    totals: Moved,
-    /// Until when this worker is the channel's new owner: peers come from another one.
-    new_until: Option<Instant>,
-}
-
 /// Where the channels of one worker live.
 #[derive(Debug, Default)]
 pub(super) struct Placement {
@@ -157,45 +60,6 @@ pub(super) struct Placement {
     notices: VecDeque<MoveNotice>,
     /// Whether this worker is the new owner of any channel.
     is_new: bool,
-}
-
-impl Place {
-    fn new(key: PlacementKey, now: Instant) -> Self {
-        Place {
-            key,
-            owner: None,
-            since: now,
-            strangers_from: now + STRANGER_TIME,
-            doublings: 0,
-            moving: None,
-            totals: Moved::default(),
-            new_until: None,
-        }
-    }
-
-    /// Finds the owner in a view; `young`: the worker started a short while ago.
-    fn look_up(&mut self, now: Instant, view: &View, young: bool) {
-        let owner = owner_of(self.key, view.workers.iter().copied());
-        if owner == self.owner {
-            return;
-        }
-        let came_here = owner == Some(view.here) && (self.owner.is_some() || young);
-        self.new_until = came_here.then_some(now + NEW_TIME);
-        (self.owner, self.since) = (owner, now);
-        (self.strangers_from, self.doublings) = (now + STRANGER_TIME, 0);
-    }
-
-    fn is_new(&self, now: Instant) -> bool {
-        self.new_until.is_some_and(|until| now < until)
-    }
-
-    /// Returns when a connection that came at `arrived` is to be ended.
-    fn due(&self, arrived: Instant) -> Instant {
-        match arrived <= self.since {
-            true => self.since + STABLE,
-            false => self.strangers_from.max(arrived + STRANGER_TIME),
-        }
-    }
 }
 
 impl Placement {
@@ -251,7 +115,13 @@ impl Placement {
     /// Returns what a connection that moves comes to after it was served; `None`: it goes on.
     pub(super) fn step(peer: &mut Peer, plane: &mut MessagePlane) -> Option<Step> {
         match peer.ending {
-            Ending::Finish { sender } => peer.ending = Ending::Finished { sender },
+            // A peer that receives too gets what waits for it first.
+            Ending::Finish { sender } if has_all(peer, plane) => {
+                if let Some(id) = peer.id {
+                    let _ = plane.set_parked(id, true); // it is attached
+                }
+                peer.ending = Ending::Finished { sender };
+            }
             Ending::Drains if has_all(peer, plane) => {
                 if let Some(id) = peer.id.take() {
                     let _ = plane.detach(id, |_| {}); // it was attached
