@@ -9,7 +9,9 @@
 //! message waits for it, a timer is due, or publishers may go on.
 
 mod batch;
+mod given;
 mod inbound;
+mod numbering;
 mod outbound;
 mod peer;
 
@@ -260,14 +262,22 @@ impl LocalServices for MessageBroker {
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
+        // What this channel gets is not charged to another one, whose turn it may be.
+        let mut none = None;
+        let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == bound.id.index);
+        let turn = if is_its_turn { turn } else { &mut none };
+        let before = peer.before_visit(client);
         let sent = outbound::send(now, peer, client, plane, turn, batch, zmtp);
+        peer.after_visit(before, client);
         if received.more && !peer.queued {
             peer.queued = true;
             ready.push_back(label);
         }
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
-        if peer.connection.failure().is_some() || (client.is_finished() && client.readable() == 0) {
+        // What is left after the end of its stream is a part of a message, unless it is held back or has more for the next visit.
+        let is_over = client.is_finished() && !received.more && peer.held.is_empty();
+        if peer.connection.failure().is_some() || is_over {
             return Step::Close;
         }
         if received.moved || sent { Step::Moved } else { Step::Idle }
@@ -281,6 +291,7 @@ impl LocalServices for MessageBroker {
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+            plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
         }
     }
@@ -296,7 +307,7 @@ impl LocalServices for MessageBroker {
         // A receiver that is to be served is not named again: then all of the channel's have been.
         for _ in 0..=self.channels.len() {
             let plane = self.plane.as_mut()?;
-            let turn = match self.turn.take() {
+            let mut turn = match self.turn.take() {
                 Some(turn) => turn,
                 None => plane.next_flow()?,
             };
@@ -304,6 +315,7 @@ impl LocalServices for MessageBroker {
             let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
             if let Some(peer) = peer {
                 peer.queued = true;
+                turn.charge(0); // a visit is worth at least a message, so that a channel of many receivers has its turns too
                 self.turn = Some(turn);
                 return label;
             }

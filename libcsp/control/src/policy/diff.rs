@@ -67,10 +67,12 @@ fn summary(service: &Service) -> String {
 }
 
 fn channel_summary(channel: &Channel) -> String {
-    let Channel { name, vip, port, pattern, message_kib, queue, memory, tcp } = channel;
+    let Channel { name, vip, port, pattern, message_kib, queue, memory, last_value, sequence, tcp } = channel;
+    let last_value = last_value.as_ref().map(super::LastValue::summary).unwrap_or_default();
+    let sequence = if *sequence { ", numbered" } else { "" };
     let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
     format!(
-        "{name} {vip} port {port} {pattern:?}, messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{tcp}",
+        "{name} {vip} port {port} {pattern:?}, messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
 }

@@ -8,6 +8,7 @@ use csp_types::Instant;
 use csp_zmtp::{CONTROL_LEN_MAX, Connection, Counters, FRAME_HEADER_LEN_MAX, FrameHeader};
 
 use super::batch::{Batch, Mark};
+use super::numbering;
 use super::peer::Peer;
 
 /// Most messages for a connection before others are served.
@@ -140,7 +141,8 @@ fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> 
     true
 }
 
-fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+fn delivered(peer: &mut Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+    peer.delivered += 1;
     if let Some(id) = peer.id {
         let _ = plane.delivered(id, delivery.handle); // the oldest one in flight: each is finished before the next is taken
     }
@@ -149,7 +151,8 @@ fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
 /// Returns the length of a message with its headers.
 pub(super) fn wire_len(plane: &MessagePlane, delivery: &Delivery) -> usize {
     let header = |len: u32| FrameHeader::message(len as usize, false).as_bytes().len();
-    plane.frame_lens(delivery.handle).map(|len| header(len) + len as usize).sum()
+    let numbers = if delivery.numbered { numbering::FRAME_LEN } else { 0 };
+    numbers + plane.frame_lens(delivery.handle).map(|len| header(len) + len as usize).sum::<usize>()
 }
 
 /// Calls `write` for each header and each slice of a body, in order, until it returns false.
@@ -157,7 +160,7 @@ pub(super) fn pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl 
     const { assert!(FRAME_HEADER_LEN_MAX < 16) };
     let mut at = 0;
     for (number, len) in plane.frame_lens(delivery.handle).enumerate() {
-        let more = number + 1 < usize::from(delivery.frames);
+        let more = number + 1 < usize::from(delivery.frames) || delivery.numbered;
         if !write(FrameHeader::message(len as usize, more).as_bytes()) {
             return;
         }
@@ -167,5 +170,8 @@ pub(super) fn pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl 
             }
         }
         at += len;
+    }
+    if delivery.numbered {
+        write(&numbering::frame(delivery));
     }
 }
