@@ -184,3 +184,16 @@ fn a_connection_that_always_has_something_to_send_stops_no_others() {
     w.core.drive(w.now, &mut w.out);
     assert!(!w.core.is_unfinished() && w.core.next_timeout() != Some(Instant::ZERO));
 }
+
+#[test]
+fn a_program_that_closes_while_the_service_writes_leaves_nothing() {
+    let mut w = chat();
+    let mut payload = [0; 64];
+    let len = ConnectPayload { remote: (VIP, PORT).into(), local: None }.emit(&mut payload).unwrap();
+    w.send(8001, MessageHeader::new(MessageKind::Connect, 9, 65_536, len as u32), &payload[..len]);
+    let label = FlowLabel::from_wire(w.out.take(8001, MessageKind::Connected)[0]).unwrap();
+    assert_eq!((w.core.hairpin_count(), w.core.local().waiting.len()), (2, 1));
+    w.core.local_mut().waiting.values_mut().for_each(|waiting| waiting.extend(b"too late"));
+    w.send(8001, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+    assert_eq!((w.core.hairpin_count(), w.core.flow_count(), w.core.local().waiting.len()), (0, 0, 0));
+}
