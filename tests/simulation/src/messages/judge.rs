@@ -361,6 +361,9 @@ fn describe(world: &MessageWorld) -> String {
     }
     text += &format!("\npn-1 {:?} {:?}", world.proxy.core().counters(), world.proxy.core().tcp().counters());
     text += &format!("\noutside {:?}", world.outside.lan.tcp.counters());
+    for flow in world.proxy.core().flows(world.now, 64) {
+        text += &format!("\nleft {flow:?}");
+    }
     for peer in &world.peers {
         text += &format!("\n{}", peer.describe());
     }

@@ -7,6 +7,9 @@ use csp_types::Duration;
 use super::plan::{self, Leaves, PeerPlan, Place, Role};
 use super::zmtp::{Received, ZmtpClient};
 
+/// Time within which a receiver that was deaf begins to receive what waited for it.
+const AWAKE: Duration = Duration::from_secs(1);
+
 /// How far a peer's connection is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
@@ -191,7 +194,9 @@ impl Peer {
             (Stage::Waits, ..) => false,
             (Stage::Open, Leaves::Closes(_) | Leaves::Resets(_), _) => false,
             (Stage::Open, _, Role::Sends { closes, .. }) => self.ready && self.has_sent_all() && !closes,
-            (Stage::Open, _, Role::Receives { .. }) => self.reads(since) && self.is_between(),
+            (Stage::Open, _, Role::Receives { deaf, .. }) => {
+                deaf.is_none_or(|(_, until)| since >= until + AWAKE) && self.is_between()
+            }
             _ => true,
         }
     }

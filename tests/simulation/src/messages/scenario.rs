@@ -224,7 +224,7 @@ fn group(random: &mut ChaCha8Rng, channel: usize, is_push: bool, late: Option<Du
 fn sender(random: &mut ChaCha8Rng) -> Role {
     let floods = random.random_range(0..3) == 0;
     Role::Sends {
-        messages: if floods { random.random_range(100..300) } else { random.random_range(1..60) },
+        messages: if floods { random.random_range(60..200) } else { random.random_range(1..40) },
         len_max: [0, 600, 20_000, MESSAGE_LEN_MAX - 100][random.random_range(0..4)],
         every: Duration::from_micros(if floods { 0 } else { random.random_range(0..3_000) }),
         topics: some(random, &TOPICS, 3),

@@ -299,6 +299,7 @@ impl MessageWorld {
         let since = self.since().unwrap_or_default();
         self.now - self.moved.1 >= QUIET
             && self.outside.is_quiet()
+            && self.proxy.core().tcp().connections().all(|connection| connection.send_queue == 0)
             && self.peers.iter().all(|peer| peer.is_done(since))
             && self.broker().snapshots().iter().all(|snapshot| snapshot.waiting == 0)
             && self.scenario.stop.is_none_or(|stop| since >= stop.from + stop.length)
