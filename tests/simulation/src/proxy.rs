@@ -120,10 +120,11 @@ pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
         address: policy.service,
         pool: policy.pool.clone(),
         local: None,
+        between: None,
         tcp: ServiceTcp::default(),
         backlog: policy.backlog,
     };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
-    WorkerPolicy { services: vec![service], egress: vec![rule], channels: Vec::new() }
+    WorkerPolicy { services: vec![service], egress: vec![rule], ..WorkerPolicy::default() }
 }

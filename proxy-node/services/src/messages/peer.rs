@@ -1,10 +1,10 @@
-//! One connection of a ZeroMQ peer.
+//! One connection of a peer.
 
 use csp_messages::{Delivery, PeerId};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::{FlowLabel, Instant};
-use csp_zmtp::Connection;
 
+use super::framing::Speech;
 use super::given::Given;
 
 /// The number of no channel.
@@ -16,7 +16,7 @@ pub(super) struct Peer {
     pub(super) label: FlowLabel,
     /// The channel, by the number that the policy's service has.
     pub(super) number: u32,
-    pub(super) connection: Connection,
+    pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
     /// It publishes: it is to be asked for all messages.
@@ -43,7 +43,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(label: FlowLabel, number: u32, connection: Connection) -> Self {
+    pub(super) fn new(label: FlowLabel, number: u32, connection: Speech) -> Self {
         Peer {
             label,
             number,
@@ -61,6 +61,11 @@ impl Peer {
             queued: false,
             deadline: None,
         }
+    }
+
+    /// Returns whether a part of a message has arrived, if its connection has so many bytes that were not consumed.
+    pub(super) fn has_rest(&self, readable: usize) -> bool {
+        readable > 0 || !self.kept.is_empty()
     }
 
     /// Before messages are written: releases what a puller has acknowledged. Returns how much is on its way.

@@ -29,6 +29,7 @@ impl ChannelPlan {
             address: self.address,
             pool: Vec::new(),
             local: Some(self.spec.number),
+            between: None,
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
         }

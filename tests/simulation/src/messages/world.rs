@@ -207,7 +207,7 @@ impl MessageWorld {
             services.push(plan.service());
             channels.push(plan.spec.clone());
         }
-        let policy = WorkerPolicy { services, egress, channels };
+        let policy = WorkerPolicy { services, egress, channels, ..WorkerPolicy::default() };
         let now = self.clocks.proxy.at(self.now);
         self.proxy.set_policy(now, policy).expect("the channels fit the pool");
     }
