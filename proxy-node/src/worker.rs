@@ -84,7 +84,7 @@ impl ProxyWorker {
         }
         self.core.drive(now, &mut self.links);
         self.links.flush(now);
-        busy
+        busy || self.core.is_unfinished()
     }
 
     fn take_tunnel(&mut self, now: Instant, at: usize) -> bool {

@@ -34,7 +34,8 @@ pub struct ChannelCounters {
     pub dropped_stalled: u64,
     /// Messages not put into the queue of a subscriber because the pool had no room.
     pub dropped_memory: u64,
-    /// Messages that a puller had been given but not finished with, or a removed channel had, when it was detached.
+    /// Messages that a puller had been given but not finished with, or that may not have reached it, when it was detached; those that a
+    /// removed channel had.
     pub lost: u64,
     /// Attempts to publish that were held back.
     pub held: u64,

@@ -76,7 +76,9 @@ fn the_data_path_allocates_nothing() {
     for (n, kind) in kinds.into_iter().enumerate() {
         let budget = Budget { guaranteed: 256 * 100, max: 256 * 200 };
         let (name, message_len_max) = (format!("channel-{n}"), 256 * 20);
-        let id = plane.add_channel(ChannelConfig { name, kind, budget, message_len_max, queue }).unwrap();
+        let id = plane
+            .add_channel(ChannelConfig { name, kind, budget, message_len_max, queue, sequence: false })
+            .unwrap();
         let is_push = matches!(kind, ChannelKind::PushPull { .. });
         let roles = if is_push { [Role::Pusher, Role::Puller] } else { [Role::Publisher, Role::Subscriber] };
         publishers.push(plane.attach(id, roles[0]).unwrap());

@@ -11,7 +11,9 @@
 
 mod batch;
 mod framing;
+mod given;
 mod inbound;
+mod numbering;
 mod outbound;
 mod peer;
 mod placement;
@@ -21,7 +23,7 @@ use std::sync::Arc;
 
 use csp_messages::{
     ChannelConfig, ChannelError, ChannelId, ChannelKind, ChannelStatus, MessagePlane, PeerId, PlaneConfig,
-    PlaneConfigError, Turn,
+    PlaneConfigError, Role, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
@@ -34,6 +36,7 @@ use thiserror::Error;
 
 use self::batch::Batch;
 use self::framing::Speech;
+use self::given::Given;
 use self::peer::Peer;
 use self::placement::{Ending, Placement};
 use crate::streams::{StreamSpec, Streams};
@@ -322,6 +325,7 @@ impl LocalServices for MessageBroker {
                 }
                 self.labels[id.index as usize] = label;
                 peer.id = Some(id);
+                peer.given = (port.role == Role::Puller).then(Given::new);
                 peer
             }
         };
@@ -362,8 +366,14 @@ impl LocalServices for MessageBroker {
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
+        // What this channel gets is not charged to another one, whose turn it may be.
+        let mut none = None;
+        let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == bound.id.index);
+        let turn = if is_its_turn { turn } else { &mut none };
+        let before = peer.before_visit(client);
         let finished = matches!(peer.ending, Ending::Finished { .. });
         let sent = !finished && outbound::send(now, peer, client, plane, turn, batch, zmtp);
+        peer.after_visit(before, client);
         if received.more && !peer.queued {
             peer.queued = true;
             ready.push_back(label);
@@ -394,6 +404,7 @@ impl LocalServices for MessageBroker {
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+            plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
         }
         self.departed(peer.number, peer.ending);
@@ -410,7 +421,7 @@ impl LocalServices for MessageBroker {
         // A receiver that is to be served is not named again: then all of the channel's have been.
         for _ in 0..=self.channels.len() {
             let plane = self.plane.as_mut()?;
-            let turn = match self.turn.take() {
+            let mut turn = match self.turn.take() {
                 Some(turn) => turn,
                 None => plane.next_flow()?,
             };
@@ -418,6 +429,7 @@ impl LocalServices for MessageBroker {
             let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
             if let Some(peer) = peer {
                 peer.queued = true;
+                turn.charge(0); // a visit is worth at least a message, so that a channel of many receivers has its turns too
                 self.turn = Some(turn);
                 return label;
             }

@@ -7,7 +7,7 @@ use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
-use super::{PoolMember, TcpOptions};
+use super::{LastValue, PoolMember, TcpOptions};
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -63,6 +63,12 @@ pub struct Channel {
     /// Memory for its messages at the proxy worker that owns it.
     #[serde(default, skip_serializing_if = "ChannelMemory::is_default")]
     pub memory: ChannelMemory,
+    /// What subscribers get that join later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_value: Option<LastValue>,
+    /// A last frame with the sequence number and the time of arrival is added to each message.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub sequence: bool,
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
@@ -147,6 +153,11 @@ impl ChannelMemory {
     fn is_default(&self) -> bool {
         *self == ChannelMemory::default()
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 const fn message_kib() -> u32 {

@@ -70,6 +70,8 @@ pub struct Delivery {
     pub arrived: Instant,
     /// The message is a last value that was published before the receiver subscribed.
     pub cached: bool,
+    /// The channel shows receivers its sequence numbers.
+    pub numbered: bool,
 }
 
 /// Why a peer is not attached.

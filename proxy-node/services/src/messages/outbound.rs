@@ -150,7 +150,8 @@ fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> 
     true
 }
 
-fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+fn delivered(peer: &mut Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+    peer.delivered += 1;
     if let Some(id) = peer.id {
         let _ = plane.delivered(id, delivery.handle); // the oldest one in flight: each is finished before the next is taken
     }
