@@ -12,6 +12,7 @@ mod batch;
 mod inbound;
 mod outbound;
 mod peer;
+mod seen;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ use thiserror::Error;
 
 use self::batch::Batch;
 use self::peer::Peer;
+
+pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -94,6 +97,8 @@ pub struct MessageBroker {
     turn: Option<Turn>,
     zmtp: ZmtpCounters,
     batch: Batch,
+    /// Peers that have left while messages are traced.
+    departed: Vec<(PeerId, PeerName)>,
 }
 
 impl MessageBroker {
@@ -110,6 +115,7 @@ impl MessageBroker {
             turn: None,
             zmtp: ZmtpCounters::default(),
             batch: Batch::default(),
+            departed: Vec::new(),
         }
     }
 
@@ -239,10 +245,11 @@ impl MessageBroker {
 }
 
 impl LocalServices for MessageBroker {
-    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, _: FourTuple) -> bool {
+    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         let Some(bound) = self.channels.get(&number) else { return false };
         let connection = Connection::null(bound.zmtp.clone(), now);
         let mut peer = Peer::new(label, number, connection);
+        (peer.client, peer.since) = (tuple.remote, now);
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
         self.connections.insert(label, peer);
@@ -278,6 +285,7 @@ impl LocalServices for MessageBroker {
     }
 
     fn gone(&mut self, _: Instant, label: FlowLabel) {
+        self.note_departure(label);
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {

@@ -169,7 +169,7 @@ pub struct ChannelView {
 }
 
 /// `GET /api/v1/channels`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ChannelsView {
     /// Generation of the policy that names them; 0 when there is none.
     pub generation: u64,
@@ -235,6 +235,9 @@ pub struct OverviewView {
     pub latest: Option<GenerationView>,
     /// Services.
     pub services: ServicesView,
+    /// Channels of messages.
+    #[serde(default)]
+    pub channels: ChannelsView,
     /// Busiest flows.
     pub flows: FlowsView,
     /// Drops by reason, most recent first.

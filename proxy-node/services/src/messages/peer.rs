@@ -1,5 +1,7 @@
 //! One connection of a ZeroMQ peer.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use csp_messages::{Delivery, PeerId};
 use csp_types::{FlowLabel, Instant};
 use csp_zmtp::Connection;
@@ -10,6 +12,9 @@ pub(super) struct Peer {
     pub(super) label: FlowLabel,
     /// The channel, by the number that the policy's service has.
     pub(super) number: u32,
+    /// Its address, and when it connected.
+    pub(super) client: SocketAddr,
+    pub(super) since: Instant,
     pub(super) connection: Connection,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
@@ -37,6 +42,8 @@ impl Peer {
         Peer {
             label,
             number,
+            client: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            since: Instant::ZERO,
             connection,
             id: None,
             asks_for_all: false,
