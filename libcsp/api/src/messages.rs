@@ -32,7 +32,7 @@ pub struct PeerName {
     /// Process of a program of the cluster; otherwise empty.
     #[serde(default)]
     pub process: Text,
-    /// Socket type that it has shown, such as `PUB`.
+    /// Socket type that it has shown, such as `PUB`; `TCP` where messages have a header with their length.
     pub socket: Text,
 }
 
@@ -153,6 +153,8 @@ pub enum CopyState {
     DroppedStalled,
     /// Dropped: memory was short.
     DroppedMemory,
+    /// Not delivered: the framing of the receiver's connection cannot carry it.
+    Unwritable,
     /// The receiver has left.
     Left,
 }
@@ -167,6 +169,7 @@ impl CopyState {
             CopyState::DroppedOldest => "dropped for a later message: its queue was full",
             CopyState::DroppedStalled => "dropped: it takes nothing, and memory was short",
             CopyState::DroppedMemory => "dropped: memory was short",
+            CopyState::Unwritable => "not delivered: its framing cannot carry the message",
             CopyState::Left => "has left",
         }
     }

@@ -73,6 +73,8 @@ pub enum CopyState {
     DroppedStalled,
     /// Memory was short.
     DroppedMemory,
+    /// The framing of the receiver's connection cannot carry it.
+    Unwritable,
     /// The receiver has left.
     Left,
 }
@@ -316,7 +318,8 @@ impl Traces {
         for message in self.messages.iter_mut().filter(is_it) {
             let unflushed = matches!(state, CopyState::Written(_));
             let waits = |copy: &&mut TracedCopy| copy.peer == peer && copy.state == CopyState::Waiting;
-            let first_of_pushed = message.pushed && message.copies.is_empty() && unflushed;
+            let was_given = matches!(state, CopyState::Written(_) | CopyState::Unwritable);
+            let first_of_pushed = message.pushed && message.copies.is_empty() && was_given;
             let settled = TracedCopy { peer, state, at: now, unflushed };
             if first_of_pushed {
                 // Which puller gets a pushed message is known when it has got it.

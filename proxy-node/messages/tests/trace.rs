@@ -68,7 +68,7 @@ impl World {
     /// Writes the next message for a peer, with 40 bytes of framing.
     fn write(&mut self, peer: PeerId) {
         let delivery = self.plane.next_delivery(at(5), peer).unwrap();
-        self.plane.trace_written(peer, &delivery, |_| delivery.len as usize + 40);
+        self.plane.trace_written(peer, &delivery, |_| Some(delivery.len as usize + 40));
         self.plane.delivered(peer, delivery.handle).unwrap();
         self.plane.trace_flushed(peer);
     }

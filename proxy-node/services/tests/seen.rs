@@ -94,7 +94,7 @@ impl World {
             message_len_max: 1 << 20,
             queue: QueueLimits { messages: 1, ..QueueLimits::default() },
         };
-        broker.set_channels(vec![ChannelSpec { number: 7, channel }]).unwrap();
+        broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed: Vec::new() }]).unwrap();
         World { broker, ends: BTreeMap::new() }
     }
 

@@ -347,6 +347,7 @@ fn state(state: csp_messages::CopyState) -> (CopyState, u64) {
         Plane::DroppedOldest => (CopyState::DroppedOldest, 0),
         Plane::DroppedStalled => (CopyState::DroppedStalled, 0),
         Plane::DroppedMemory => (CopyState::DroppedMemory, 0),
+        Plane::Unwritable => (CopyState::Unwritable, 0),
         Plane::Left => (CopyState::Left, 0),
     }
 }

@@ -39,12 +39,17 @@ impl MessagePlane {
         self.traces.end(id);
     }
 
-    /// Records that a message is written to a receiver, in as many bytes as `len` returns. To be called before the message is
-    /// reported as [`delivered`](Self::delivered).
+    /// Records that a message is written to a receiver, in as many bytes as `len` returns; `None`: its framing cannot carry the
+    /// message. To be called before the message is reported as [`delivered`](Self::delivered).
     #[inline]
-    pub fn trace_written(&mut self, peer: PeerId, delivery: &Delivery, len: impl FnOnce(&Self) -> usize) {
+    pub fn trace_written(
+        &mut self,
+        peer: PeerId,
+        delivery: &Delivery,
+        len: impl FnOnce(&Self) -> Option<usize>,
+    ) {
         if self.traces.is_armed() {
-            let state = CopyState::Written(len(self) as u32);
+            let state = len(self).map_or(CopyState::Unwritable, |len| CopyState::Written(len as u32));
             if let Some(slot) = self.peers.get(peer).map(|known| known.channel) {
                 self.traces.settle(slot, delivery.sequence, peer, state);
             }

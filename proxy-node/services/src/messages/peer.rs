@@ -1,10 +1,11 @@
-//! One connection of a ZeroMQ peer.
+//! One connection of a peer.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_messages::{Delivery, PeerId};
 use csp_types::{FlowLabel, Instant};
-use csp_zmtp::Connection;
+
+use super::framing::Speech;
 
 /// A connection, and its part in its channel.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub(super) struct Peer {
     /// Its address, and when it connected.
     pub(super) client: SocketAddr,
     pub(super) since: Instant,
-    pub(super) connection: Connection,
+    pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
     /// It publishes: it is to be asked for all messages.
@@ -38,7 +39,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(label: FlowLabel, number: u32, connection: Connection) -> Self {
+    pub(super) fn new(label: FlowLabel, number: u32, connection: Speech) -> Self {
         Peer {
             label,
             number,
@@ -56,6 +57,11 @@ impl Peer {
             queued: false,
             deadline: None,
         }
+    }
+
+    /// Returns whether a part of a message has arrived, if its connection has so many bytes that were not consumed.
+    pub(super) fn has_rest(&self, readable: usize) -> bool {
+        readable > 0 || !self.kept.is_empty()
     }
 
     /// Its channel was removed, and everything of it there.

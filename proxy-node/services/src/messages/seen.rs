@@ -61,7 +61,7 @@ pub struct PeerName {
     pub label: FlowLabel,
     /// Its address.
     pub client: SocketAddr,
-    /// Its socket type, such as `PUB`; empty if it has not shown any.
+    /// Its socket type, such as `PUB`; empty if it has not shown any. `TCP`: it sends and receives length-prefixed messages.
     pub socket: &'static str,
 }
 
@@ -181,6 +181,6 @@ impl MessageBroker {
 }
 
 fn name_of(peer: &Peer) -> PeerName {
-    let socket = peer.connection.peer().map_or("", |known| known.socket_type.name());
+    let socket = peer.connection.socket();
     PeerName { label: peer.label, client: peer.client, socket }
 }
