@@ -26,12 +26,14 @@ use serde::Deserialize;
 use super::data_thread::Question;
 use crate::ProxyWorker;
 
-/// Places of peers that a worker looks at for one question.
-const SLOTS_PER_QUESTION: u32 = 2_048;
-/// Peers that a worker describes for one question.
-const PEERS_PER_QUESTION: usize = 128;
-/// Bytes of prefixes in one worker's answer to one question.
-const PREFIX_BYTES_PER_QUESTION: usize = 64 * 1024;
+/// Places of peers that a worker looks at for one question if it describes peers, and if it only counts them.
+const PLACES_PER_QUESTION: u32 = 256;
+/// See [`PLACES_PER_QUESTION`].
+const PLACES_COUNTED: u32 = 2_048;
+/// Prefixes that a worker looks at for one question.
+const PREFIXES_PER_QUESTION: u32 = 2_048;
+/// Bytes of prefixes in an answer.
+const PREFIX_BYTES_MAX: usize = 1 << 20;
 /// How often a trace is looked at.
 const TRACE_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a trace that has all messages waits for those copies that are still in queues.
@@ -62,8 +64,10 @@ pub enum Messages {
 pub struct PeersAsked {
     channel: Option<String>,
     cursor: u32,
+    places: u32,
     peers: usize,
     prefixes: u32,
+    prefix_bytes: usize,
 }
 
 /// What is to be traced.
@@ -82,10 +86,10 @@ pub fn answer(worker: &mut ProxyWorker, now: Instant, question: Messages) {
             let query = PeersQuery {
                 channel: asked.channel.as_deref(),
                 cursor: asked.cursor,
-                slots_max: SLOTS_PER_QUESTION,
+                slots_max: asked.places,
                 peers_max: asked.peers,
                 prefixes_max: asked.prefixes,
-                prefix_bytes_max: PREFIX_BYTES_PER_QUESTION,
+                prefix_bytes_max: asked.prefix_bytes,
             };
             let page = worker.core().local().peers(query);
             let of = |peer: &PeerSnapshot| worker.core().client_process(peer.name.label);
@@ -129,14 +133,20 @@ async fn subscriptions(
 ) -> Result<Json<Subscriptions>, QueryError> {
     let peers_max = asked.peers.unwrap_or(PEERS_DEFAULT).min(PEERS_MAX);
     let prefixes = asked.prefixes.unwrap_or(PREFIXES_DEFAULT).min(PREFIXES_MAX);
-    let mut all = Subscriptions::default();
+    let (mut all, mut prefix_bytes) = (Subscriptions::default(), PREFIX_BYTES_MAX);
     for (worker, mailbox) in workers.mailboxes.iter().enumerate() {
         let mut cursor = Some(0);
         while let Some(from) = cursor {
-            let peers = (peers_max - all.peers.len()).min(PEERS_PER_QUESTION);
-            let asked = PeersAsked { channel: asked.channel.clone(), cursor: from, peers, prefixes };
+            let peers = peers_max - all.peers.len();
+            let places = match peers {
+                0 => PLACES_COUNTED,
+                _ => (PREFIXES_PER_QUESTION / prefixes.max(1)).clamp(1, PLACES_PER_QUESTION),
+            };
+            let channel = asked.channel.clone();
+            let asked = PeersAsked { channel, cursor: from, places, peers, prefixes, prefix_bytes };
             let question = |reply| Question::Messages(Messages::Peers(asked, reply));
             let (page, processes) = mailbox.ask(ANSWER_TIMEOUT, question).await?;
+            prefix_bytes -= page.peers.iter().flat_map(|peer| &peer.prefixes).map(Vec::len).sum::<usize>();
             let now = clock::now();
             let described = page.peers.into_iter().zip(processes);
             all.peers.extend(described.map(|(peer, process)| describe(peer, process, worker as u32, now)));
