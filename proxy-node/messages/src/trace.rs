@@ -149,7 +149,8 @@ impl TracedMessage {
     /// Returns whether nothing more becomes of any copy that the trace follows.
     pub fn is_settled(&self) -> bool {
         let waits = |copy: &TracedCopy| copy.state == CopyState::Waiting || copy.unflushed;
-        !self.copies.iter().any(waits) && !(self.pushed && self.copies.is_empty())
+        let is_offered = self.pushed && self.copies.is_empty();
+        !is_offered && !self.copies.iter().any(waits)
     }
 }
 
