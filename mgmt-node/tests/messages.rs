@@ -4,6 +4,7 @@
 mod support;
 
 use csp_api::messages::{CopyState, MessageTrace, Peer, PeerName, Subscriptions, TracedCopy, TracedMessage};
+use csp_api::proxy::{Channel, ChannelFigures};
 use csp_types::Role;
 use serde_json::json;
 
@@ -56,12 +57,25 @@ fn message(sequence: u64) -> TracedMessage {
     }
 }
 
+/// The channel as both proxies know it.
+fn channel() -> Channel {
+    let figures = ChannelFigures { messages_total: 5, ..ChannelFigures::default() };
+    Channel {
+        name: "ticks".into(),
+        owner: "pn-2/1".into(),
+        senders: 1,
+        receivers: 0,
+        subscriptions: 0,
+        figures,
+    }
+}
+
 /// A proxy whose admin endpoint answers like this.
 async fn proxy(mgmt: &Mgmt, id: &str, peers: Subscriptions, messages: Vec<TracedMessage>) -> FakeNode {
     let answers = json!({
         "/v1/subscriptions": body(peers),
         "/v1/messages/trace": body(MessageTrace { messages }),
-        "/v1/channels": body([(); 0]),
+        "/v1/channels": body([channel()]),
     });
     FakeNode::start(mgmt, id, Role::ProxyNode, Policies::Follow, answers).await
 }
@@ -75,6 +89,10 @@ async fn peers_and_messages_of_all_proxies() {
     let mut two = proxy(&mgmt, "pn-2", second, vec![message(4711), message(4712)]).await;
     let file = mgmt.scratch.file("policy.yaml", POLICY);
     mgmt.cspctl(&["policy", "apply", file.to_str().expect("path")]).await.exited(0);
+
+    let channels = mgmt.cspctl(&["channels"]).await.exited(0).out;
+    let row: Vec<&str> = channels.lines().nth(1).expect("a row").split_whitespace().collect();
+    assert_eq!(row[..5], ["ticks", "10.76.0.100:5556", "publish", "pn-2/1", "2"], "{channels}");
 
     let peers = mgmt.cspctl(&["subscriptions", "ticks"]).await.exited(0).out;
     let lines: Vec<&str> = peers.lines().collect();

@@ -138,6 +138,7 @@ fn channel() -> ChannelView {
         vip: "10.76.0.100".into(),
         port: 5556,
         pattern: "publish".into(),
+        owners: vec!["pn-1/0".into()],
         senders: 1,
         receivers: 1,
         subscriptions: 1,

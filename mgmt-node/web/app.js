@@ -200,6 +200,7 @@ function drawChannels(view) {
     const holding = grown("held", c.held_total);
     return [
       h("div", {}, open, h("div", { class: "small quiet" }, h("code", {}, address(c.vip, c.port)), " " + c.pattern)),
+      c.owners.length ? c.owners.join(" ") : "–",
       count(c.senders), count(c.receivers), count(c.subscriptions),
       h("span", { title: `${count(c.messages_total)} in all` }, each(grown("messages", c.messages_total), count)),
       h("span", { title: `${bytes(c.bytes_total)} in all` }, each(grown("bytes", c.bytes_total), bytes)),
@@ -211,7 +212,7 @@ function drawChannels(view) {
         bar(c.memory_bytes, c.memory_max_bytes)),
     ];
   };
-  put("channels", table("Channels of messages", [["Channel", "nowrap"], ["Senders", "number"], ["Receivers", "number"],
+  put("channels", table("Channels of messages", [["Channel", "nowrap"], ["Owner", "nowrap"], ["Senders", "number"], ["Receivers", "number"],
     ["Topics", "number"], ["Messages", "number"], ["Bytes", "number"], ["Delivered", "number"], ["Dropped", "number"],
     ["Held back", "number"], ["Waiting", "number"], ["Memory"]], channels.map(row)), missing(unreachable));
   for (const open of byId("channels").querySelectorAll("button")) {

@@ -86,7 +86,7 @@ pub enum Command {
     /// List channels of messages with their peers, what they carry and what they have dropped
     ///
     /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not delivered because a receiver's
-    /// queue was full or memory was short. HELD is how often senders were held back. WAITING are copies in queues.
+    /// queue was full or memory was short. OWNER is the proxy and worker at which the channel lives. HELD is how often senders were held back. WAITING are copies in queues.
     #[command(
         after_help = "Examples:\n  cspctl channels\n  cspctl channels -o json | jq '.channels[] | {name, dropped_total}'"
     )]

@@ -126,6 +126,9 @@ async fn channels(State(workers): Asked) -> Answer<Vec<Channel>> {
             Entry::Vacant(entry) => drop(entry.insert(of_worker)),
             Entry::Occupied(mut entry) => {
                 let channel = entry.get_mut();
+                if channel.owner.is_empty() {
+                    channel.owner = of_worker.owner;
+                }
                 channel.senders += of_worker.senders;
                 channel.receivers += of_worker.receivers;
                 channel.subscriptions += of_worker.subscriptions;

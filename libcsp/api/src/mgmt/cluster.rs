@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Text;
 use crate::proxy::ChannelFigures;
 
 use super::flows::FlowsView;
@@ -157,6 +158,9 @@ pub struct ChannelView {
     pub port: u16,
     /// `publish` or `push`.
     pub pattern: String,
+    /// Proxy and worker at which it lives, such as `pn-1/0`; several while it moves, and none before proxies know.
+    #[serde(default)]
+    pub owners: Vec<Text>,
     /// Connected peers that publish or push.
     pub senders: u64,
     /// Connected peers that subscribe or pull.

@@ -6,6 +6,7 @@ use csp_messages::{Delivery, PeerId};
 use csp_types::{FlowLabel, Instant};
 
 use super::framing::Speech;
+use super::placement::Ending;
 
 /// A connection, and its part in its channel.
 #[derive(Debug)]
@@ -13,9 +14,8 @@ pub(super) struct Peer {
     pub(super) label: FlowLabel,
     /// The channel, by the number that the policy's service has.
     pub(super) number: u32,
-    /// Its address, and when it connected.
+    /// Its address.
     pub(super) client: SocketAddr,
-    pub(super) since: Instant,
     pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
@@ -36,6 +36,10 @@ pub(super) struct Peer {
     /// It is about to be served.
     pub(super) queued: bool,
     pub(super) deadline: Option<Instant>,
+    /// When it was established.
+    pub(super) arrived: Instant,
+    /// Whether it stays, or how far its end has come.
+    pub(super) ending: Ending,
 }
 
 impl Peer {
@@ -44,7 +48,6 @@ impl Peer {
             label,
             number,
             client: (Ipv4Addr::UNSPECIFIED, 0).into(),
-            since: Instant::ZERO,
             connection,
             id: None,
             asks_for_all: false,
@@ -56,6 +59,8 @@ impl Peer {
             own: Vec::new(),
             queued: false,
             deadline: None,
+            arrived: Instant::ZERO,
+            ending: Ending::Stays,
         }
     }
 

@@ -108,7 +108,7 @@ impl MessageBroker {
             }
         });
         let channel = self.channels.get(&peer.number)?.spec.channel.name.clone();
-        Some(PeerSnapshot { channel, name: name_of(peer), since: peer.since, status, prefixes })
+        Some(PeerSnapshot { channel, name: name_of(peer), since: peer.arrived, status, prefixes })
     }
 
     fn peer_of(&self, id: PeerId) -> Option<&Peer> {
