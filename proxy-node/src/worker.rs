@@ -287,6 +287,11 @@ impl ProxyWorker {
         }
     }
 
+    /// Returns the message broker.
+    pub fn broker_mut(&mut self) -> &mut MessageBroker {
+        self.core.local_mut()
+    }
+
     /// Returns the core, read-only.
     pub fn core(&self) -> &ProxyCore<MessageBroker> {
         &self.core

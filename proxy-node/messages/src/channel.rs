@@ -67,6 +67,8 @@ pub(crate) struct Channel {
     /// Length in bytes of the message for which the pool had no room.
     pub wanted_len: Option<u32>,
     pub pullers: u32,
+    /// Peers that receive.
+    pub receivers: u32,
     pub counters: ChannelCounters,
 }
 
@@ -92,6 +94,7 @@ impl Channel {
             held: List::EMPTY,
             wanted_len: None,
             pullers: 0,
+            receivers: 0,
             counters: ChannelCounters::default(),
         }
     }

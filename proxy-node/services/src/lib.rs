@@ -11,6 +11,7 @@ mod streams;
 
 pub use messages::{
     ChannelSnapshot, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, Moved,
-    PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, View,
+    PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE,
+    STRANGER_TIME, SpecError, TracedSnapshot, View,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

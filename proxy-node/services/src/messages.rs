@@ -17,6 +17,7 @@ mod numbering;
 mod outbound;
 mod peer;
 mod placement;
+mod seen;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -45,6 +46,7 @@ pub use self::framing::{Header, PrefixedPort};
 pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
+pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -119,6 +121,8 @@ pub struct MessageBroker {
     turn: Option<Turn>,
     zmtp: ZmtpCounters,
     batch: Batch,
+    /// Peers that have left while messages are traced.
+    departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
     /// Channels between clients and servers of a pool.
     streams: Streams,
@@ -138,6 +142,7 @@ impl MessageBroker {
             turn: None,
             zmtp: ZmtpCounters::default(),
             batch: Batch::default(),
+            departed: Vec::new(),
             placement: Placement::default(),
             streams: Streams::default(),
         }
@@ -329,6 +334,7 @@ impl LocalServices for MessageBroker {
                 peer
             }
         };
+        peer.client = tuple.remote;
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
         peer.arrived = now;
@@ -401,6 +407,7 @@ impl LocalServices for MessageBroker {
     }
 
     fn gone(&mut self, _: Instant, label: FlowLabel) {
+        self.note_departure(label);
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {

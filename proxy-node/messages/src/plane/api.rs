@@ -178,6 +178,8 @@ pub struct ChannelStatus {
 pub struct PeerStatus {
     /// What the peer does.
     pub role: Role,
+    /// Messages that it has published or pushed.
+    pub published: u64,
     /// Its channel.
     pub channel: ChannelId,
     /// Messages that wait for it.

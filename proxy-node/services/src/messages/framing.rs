@@ -80,6 +80,14 @@ impl Speech {
         }
     }
 
+    /// Returns what people know the peer's socket as: its type under ZMTP, empty before the handshake.
+    pub(super) fn socket(&self) -> &'static str {
+        match self {
+            Speech::Zmtp(connection) => connection.peer().map_or("", |known| known.socket_type.name()),
+            Speech::Prefixed(_) => "TCP",
+        }
+    }
+
     /// Returns a position up to which bytes are needed at least before something can be processed.
     pub(super) fn needed(&self) -> u64 {
         match self {

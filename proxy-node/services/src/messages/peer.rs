@@ -1,5 +1,7 @@
 //! One connection of a peer.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use csp_messages::{Delivery, PeerId};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::{FlowLabel, Instant};
@@ -17,6 +19,8 @@ pub(super) struct Peer {
     pub(super) label: FlowLabel,
     /// The channel, by the number that the policy's service has.
     pub(super) number: u32,
+    /// Its address.
+    pub(super) client: SocketAddr,
     pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
@@ -52,6 +56,7 @@ impl Peer {
         Peer {
             label,
             number,
+            client: (Ipv4Addr::UNSPECIFIED, 0).into(),
             connection,
             id: None,
             asks_for_all: false,
