@@ -43,7 +43,7 @@ pub(super) async fn channels(context: &Context) -> Result<(), CliError> {
                 channel.name.clone().into(),
                 address(&channel.vip, channel.port).into(),
                 channel.pattern.clone().into(),
-                channel.owners.join(" ").into(),
+                channel.owners.iter().map(|owner| owner.as_str()).collect::<Vec<_>>().join(" ").into(),
                 channel.senders.into(),
                 channel.receivers.into(),
                 channel.subscriptions.into(),

@@ -45,6 +45,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The process at the other end of a connection without TCP: its node and its name.
 type Process = Option<(NodeId, String)>;
 
+/// Messages that a trace has recorded, and the processes at connections without TCP.
+type Traced = (Vec<TracedSnapshot>, Vec<(FlowLabel, Process)>);
+
 /// A question to a worker.
 pub enum Messages {
     /// Some of the peers of a channel, or of all.
@@ -53,8 +56,8 @@ pub enum Messages {
     Arm(TraceAsked, Reply<Result<TraceId, TraceError>>),
     /// How many messages a trace has, and whether nothing more becomes of any.
     Progress(TraceId, Reply<Option<(usize, bool)>>),
-    /// What a trace has recorded, with the processes at connections without TCP.
-    Traced(TraceId, Reply<Option<(Vec<TracedSnapshot>, Vec<(FlowLabel, Process)>)>>),
+    /// What a trace has recorded.
+    Traced(TraceId, Reply<Option<Traced>>),
     /// End a trace.
     End(TraceId),
 }
