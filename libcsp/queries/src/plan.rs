@@ -249,6 +249,7 @@ impl Kind {
             Self::Boolean => "a truth value",
             Self::Integer => "a whole number",
             Self::Float => "a number",
+            Self::Text(Charset::Latin1) => "text in ISO-8859-1",
             Self::Text(_) => "text",
             Self::Enum(kind) => &kind.name,
             Self::Set(_) => "a set",

@@ -48,6 +48,14 @@ fn names_that_do_not_exist_have_the_nearest() {
 
 #[test]
 fn types_are_checked() {
+    refused(
+        "SELECT origin FROM flights WHERE city = remark",
+        "line 1, column 41: = needs text in ISO-8859-1, and this is text",
+    );
+    refused(
+        "SELECT wind FROM flights JOIN weather ON carrier = station WITHIN 1 HOUR",
+        "line 1, column 52: = needs values that both channels have alike, and this is Carrier",
+    );
     refused("SELECT origin + 1 AS a FROM flights", "line 1, column 8: + needs a number, and this is text");
     refused(
         "SELECT origin FROM flights WHERE delay",

@@ -103,6 +103,8 @@ fn conditions_are_true_false_or_null() {
         ("flights.distance >= 719", true),
         ("remark = 'späte Ankunft'", true),
         ("speed <= 0.5", true),
+        ("city = 'Zürich'", true),
+        ("city LIKE 'Z_rich'", true),
     ] {
         let sql = format!("SELECT origin FROM flights WHERE {condition}");
         assert_eq!(result(&sql, &flight()).is_some(), expected, "{condition}");
@@ -131,8 +133,10 @@ fn a_join_reads_both_sides() {
     assert_eq!((plan.columns[left].source, plan.columns[right].source), (0, 1));
     let channels = channels();
     let flight = written(&channels.flights, &flight());
-    let weather =
-        written(&channels.weather, &json!({"$message": "Weather", "origin": "EWR", "wind": 12.5, "hour": 5}));
+    let weather = written(
+        &channels.weather,
+        &json!({"$message": "Weather", "origin": "EWR", "wind": 12.5, "hour": 5, "station": null}),
+    );
     let (flight, weather) = ([&flight[..]], [&weather[..]]);
     let flight = MessageView::new(&channels.flights, &flight).expect("valid");
     let weather = MessageView::new(&channels.weather, &weather).expect("valid");

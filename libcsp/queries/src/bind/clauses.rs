@@ -81,7 +81,11 @@ fn keys(on: &Ast, binder: &mut Binder) -> Result<Vec<(usize, usize)>, QueryError
                 return Err(QueryError::at(on.span(), QueryProblem::JoinCondition));
             };
             if !comparable(&first_kind, &second_kind) {
-                return Err(wrong_type(right.span(), "=", first_kind.name(), &second_kind));
+                let expected = match (&first_kind, &second_kind) {
+                    (Kind::Enum(_), Kind::Enum(_)) => "values that both channels have alike",
+                    _ => first_kind.name(),
+                };
+                return Err(wrong_type(right.span(), "=", expected, &second_kind));
             }
             match (binder.source_of(first), binder.source_of(second)) {
                 (0, 1) => Ok(vec![(first, second)]),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use csp_formats::{Charset, nearest};
+use csp_formats::{Charset, EnumType, nearest};
 use sqlparser::ast::{
     BinaryOperator, Expr as Ast, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, InTarget,
     Spanned, UnaryOperator, Value,
@@ -222,6 +222,12 @@ impl Binder {
         let same = match (&first, &second) {
             // Literals were converted, or refused.
             (Expr::Literal(Literal::Enum(_)), _) | (_, Expr::Literal(Literal::Enum(_))) => true,
+            (Expr::Literal(Literal::Text(_)), _) | (_, Expr::Literal(Literal::Text(_))) => {
+                matches!(
+                    (&first_kind, &second_kind),
+                    (Kind::Text(_) | Kind::Null, Kind::Text(_) | Kind::Null)
+                )
+            }
             _ => comparable(&first_kind, &second_kind),
         };
         if !same {
@@ -426,11 +432,18 @@ pub(super) fn comparable(left: &Kind, right: &Kind) -> bool {
     match (left, right) {
         (Kind::Opaque(_), _) | (_, Kind::Opaque(_)) => false,
         (Kind::Null, _) | (_, Kind::Null) => true,
+        // ASCII is part of both others; of those the bytes differ.
         (Kind::Text(left), Kind::Text(right)) => {
-            // ASCII is part of both others; of those the bytes differ. Literals are in the column's encoding by now.
-            left == right || *left != Charset::Latin1 || *right != Charset::Latin1
+            left == right || *left == Charset::Ascii || *right == Charset::Ascii
         }
-        (Kind::Enum(left), Kind::Enum(right)) => left.name == right.name,
+        // Two schemas may give one name to different values.
+        (Kind::Enum(left), Kind::Enum(right)) => {
+            let values = |kind: &EnumType| {
+                kind.values.iter().map(|value| (value.name.clone(), value.number)).collect()
+            };
+            let (left, right): (Vec<_>, Vec<_>) = (values(left), values(right));
+            left == right
+        }
         (Kind::Set(_), _) | (_, Kind::Set(_)) => false,
         (left, right) => (left.is_number() && right.is_number()) || (left.is_truth() && right.is_truth()),
     }

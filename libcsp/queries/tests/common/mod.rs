@@ -14,6 +14,7 @@ const HEADERS: &str = r#"
 <type name="airport" primitiveType="char" length="3"/>"#;
 
 const FLIGHTS: &str = r#"
+<type name="latin" primitiveType="char" length="8" characterEncoding="ISO-8859-1"/>
 <type name="minutes" primitiveType="int16" presence="optional" nullValue="-9999"/>
 <type name="seats" primitiveType="uint16" presence="constant">180</type>
 <type name="aircraft" primitiveType="char" presence="constant">A320</type>
@@ -32,16 +33,19 @@ const FLIGHTS: &str = r#"
 <field name="seats" id="8" type="seats"/>
 <field name="aircraft" id="9" type="aircraft"/>
 <field name="speed" id="10" type="float"/>
+<field name="city" id="11" type="latin"/>
 <group name="passengers" id="20"><field name="row" id="21" type="uint8"/><data name="meal" id="22" type="text"/></group>
 <data name="remark" id="30" type="text"/>
 </message>"#;
 
 const WEATHER: &str = r#"
+<enum name="Carrier" encodingType="char"><validValue name="United">X</validValue></enum>
 </types>
 <message name="Weather" id="1">
 <field name="origin" id="1" type="airport"/>
 <field name="wind" id="2" type="double"/>
 <field name="hour" id="3" type="int64"/>
+<field name="station" id="4" type="Carrier"/>
 </message>"#;
 
 pub struct Channels {
@@ -96,6 +100,6 @@ pub fn printed(schema: &Schema, bytes: &[u8]) -> Json {
 /// A flight as JSON.
 pub fn flight() -> Json {
     serde_json::json!({"$message": "Flight", "origin": "EWR", "destination": "ORD", "delay": 12, "distance": 719, "carrier": "United",
-        "services": ["wifi"], "price": {"mantissa": 12999}, "speed": 0.5, "remark": "späte Ankunft",
+        "services": ["wifi"], "price": {"mantissa": 12999}, "speed": 0.5, "city": "Zürich", "remark": "späte Ankunft",
         "passengers": [{"row": 1, "meal": "fish"}, {"row": 2, "meal": "none"}]})
 }
