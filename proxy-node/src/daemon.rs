@@ -11,6 +11,7 @@ mod channels;
 pub mod config;
 mod control;
 mod data_thread;
+mod messages;
 mod metrics;
 mod policy;
 mod providers;

@@ -15,7 +15,7 @@ use csp_proxy_core::service::between::{Examined, Towards};
 use csp_types::FlowLabel;
 use csp_zmtp::{Counters, Cursor, Prefix, PrefixError, PrefixReader, Prefixed};
 
-use crate::ChannelSnapshot;
+use crate::{ChannelSnapshot, Moved};
 
 /// A channel whose messages pass between clients and servers of its pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,6 +135,8 @@ impl<H: MessageHook + Default> Streams<H> {
                 receivers: channel.connections,
                 waiting: 0,
                 malformed: channel.counters.malformed(),
+                owner: None,
+                moved: Moved::default(),
                 status: ChannelStatus {
                     sequence: passed,
                     memory: Usage::default(),
@@ -258,7 +260,10 @@ mod tests {
         let ports = vec![(80, Prefix::sofh(1_000).expect("longer than its header"))];
         streams.set_channels(vec![StreamSpec { number: 1, name: "orders".to_owned(), ports }]);
         let label = FlowLabel::new(5, 0);
-        assert!(!streams.begun(label, 1, 81) && !streams.begun(label, 2, 80), "no such port, no such channel");
+        assert!(
+            !streams.begun(label, 1, 81) && !streams.begun(label, 2, 80),
+            "no such port, no such channel"
+        );
         assert!(streams.begun(label, 1, 80));
         let bytes = b"\0\0\0\x08\0\0ab\0\0\0\x06\0\0\0\0";
         let mut examine = |towards, at: usize, end: usize| {

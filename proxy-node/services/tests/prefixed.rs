@@ -131,6 +131,7 @@ impl World {
             budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
             message_len_max: MESSAGE_LEN_MAX as u32,
             queue: QueueLimits { messages: 10, ..QueueLimits::default() },
+            sequence: false,
         };
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed }]).unwrap();
@@ -294,6 +295,7 @@ fn a_described_header_is_filled_and_a_length_that_it_cannot_say_is_left_out() {
         budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
         message_len_max: MESSAGE_LEN_MAX as u32,
         queue: QueueLimits::default(),
+        sequence: false,
     };
     w.broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed }]).unwrap();
     w.connect(1, SHORT);
@@ -402,6 +404,7 @@ fn a_full_channel_refuses_a_connection_and_keeps_nothing_of_it() {
         message_len_max: 1_000,
         queue: QueueLimits::default(),
         kind: kind.clone(),
+        sequence: false,
     };
     broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed: ports(&kind) }]).unwrap();
     w.broker = broker;

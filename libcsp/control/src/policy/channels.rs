@@ -3,10 +3,11 @@
 
 use std::net::IpAddr;
 
+use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
-use super::{PoolMember, TcpOptions};
+use super::{LastValue, PoolMember, TcpOptions};
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -62,9 +63,22 @@ pub struct Channel {
     /// Memory for its messages at the proxy worker that owns it.
     #[serde(default, skip_serializing_if = "ChannelMemory::is_default")]
     pub memory: ChannelMemory,
+    /// What subscribers get that join later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_value: Option<LastValue>,
+    /// A last frame with the sequence number and the time of arrival is added to each message.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub sequence: bool,
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
+}
+
+impl Channel {
+    /// Returns what decides which proxy worker the channel lives at. Channels that share an address have one owner.
+    pub fn placement(&self) -> PlacementKey {
+        PlacementKey::of_address((self.vip, self.port).into())
+    }
 }
 
 /// How messages are distributed.
@@ -139,6 +153,11 @@ impl ChannelMemory {
     fn is_default(&self) -> bool {
         *self == ChannelMemory::default()
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 const fn message_kib() -> u32 {
