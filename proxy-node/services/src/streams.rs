@@ -258,7 +258,10 @@ mod tests {
         let ports = vec![(80, Prefix::sofh(1_000).expect("longer than its header"))];
         streams.set_channels(vec![StreamSpec { number: 1, name: "orders".to_owned(), ports }]);
         let label = FlowLabel::new(5, 0);
-        assert!(!streams.begun(label, 1, 81) && !streams.begun(label, 2, 80), "no such port, no such channel");
+        assert!(
+            !streams.begun(label, 1, 81) && !streams.begun(label, 2, 80),
+            "no such port, no such channel"
+        );
         assert!(streams.begun(label, 1, 80));
         let bytes = b"\0\0\0\x08\0\0ab\0\0\0\x06\0\0\0\0";
         let mut examine = |towards, at: usize, end: usize| {
