@@ -17,7 +17,6 @@
 //! | marks, policies and drops of a receiver | `queue` |
 //! | sequence numbers, backlog, last values | `channel`, `cache` |
 //! | which channel is served next | [`Schedule`] |
-//! | which worker owns a channel | [`owner_of`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -25,7 +24,6 @@ mod cache;
 mod channel;
 mod config;
 mod list;
-mod owner;
 mod peers;
 mod plane;
 mod pool;
@@ -39,7 +37,6 @@ pub use channel::ChannelCounters;
 pub use config::{
     CHANNEL_NAME_LEN_MAX, ChannelConfig, ChannelError, ChannelKind, PlaneConfig, PlaneConfigError,
 };
-pub use owner::{Owner, owner_of};
 pub use peers::{PeerId, Role};
 pub use plane::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, MessagePlane, PeerStatus,

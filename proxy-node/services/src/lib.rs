@@ -10,6 +10,7 @@ mod messages;
 mod streams;
 
 pub use messages::{
-    ChannelSnapshot, ChannelSpec, Header, MessageBroker, MessagesConfig, PrefixedPort, SpecError,
+    ChannelSnapshot, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, Moved,
+    PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, View,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

@@ -5,6 +5,7 @@ mod tcp;
 use std::sync::Arc;
 
 use csp_api::proxy::Channel;
+use csp_services::Moved;
 use csp_tcp::Occupancy;
 use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 use csp_transport::Endpoint;
@@ -34,6 +35,7 @@ pub struct Published {
     interrupted: [u64; 3],
     refusals: [u64; REFUSALS.len()],
     channels: Vec<(String, Channel)>,
+    moved: Vec<(String, Moved)>,
 }
 
 /// Reasons for which peers on the SAN were refused or cut off, in the order of [`refusals`].
@@ -96,6 +98,7 @@ impl Published {
             interrupted: [0; 3],
             refusals: Default::default(),
             channels: channels::of_worker(core.local()),
+            moved: channels::moved(core.local()),
         };
         for endpoint in worker.endpoints() {
             for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {
@@ -129,6 +132,7 @@ impl MetricSource for WorkerMetrics {
             let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
             collect_counters(out, &published.counters, &labels);
             channels::collect(out, &published.channels, &worker);
+            channels::collect_moved(out, &published.moved, &worker);
             collect_tables(out, &published);
             tcp::collect(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";
@@ -208,6 +212,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             "csp_connects_over_share_total",
             "CONNECTs refused: the user's processes hold their share of connections or of memory",
             c.connects_over_share,
+        ),
+        (
+            "csp_connects_elsewhere_total",
+            "CONNECTs refused: another proxy worker owns the channel at the address",
+            c.connects_elsewhere,
         ),
         ("csp_opens_refused_total", "OPENs that a process refused", c.opens_refused),
         (
