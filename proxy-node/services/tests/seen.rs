@@ -93,6 +93,7 @@ impl World {
             budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
             message_len_max: 1 << 20,
             queue: QueueLimits { messages: 1, ..QueueLimits::default() },
+            sequence: false,
         };
         broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed: Vec::new() }]).unwrap();
         World { broker, ends: BTreeMap::new() }
