@@ -117,6 +117,9 @@ fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
         let message = format!("{} KiB do not fit {room} MiB of {which}", channel.message_kib);
         problems.add(format!("{at}.message_kib"), message);
     }
+    if let Some(curve) = &channel.curve {
+        curve.check(&format!("{at}.curve"), problems);
+    }
 }
 
 fn check_name(name: &str, what: &str, at: &str, problems: &mut Problems) {

@@ -67,10 +67,12 @@ fn summary(service: &Service) -> String {
 }
 
 fn channel_summary(channel: &Channel) -> String {
-    let Channel { name, vip, port, pattern, message_kib, queue, memory, tcp } = channel;
+    let Channel { name, vip, port, pattern, message_kib, queue, memory, heartbeat_s, curve, tcp } = channel;
+    let heartbeat = if *heartbeat_s == 0 { String::new() } else { format!(", heartbeat {heartbeat_s} s") };
+    let curve = curve.as_ref().map(super::Curve::summary).unwrap_or_default();
     let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
     format!(
-        "{name} {vip} port {port} {pattern:?}, messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{tcp}",
+        "{name} {vip} port {port} {pattern:?}, messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{heartbeat}{curve}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
 }
