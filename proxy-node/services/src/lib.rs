@@ -6,4 +6,6 @@
 
 mod messages;
 
-pub use messages::{ChannelSnapshot, ChannelSpec, MessageBroker, MessagesConfig, SpecError};
+pub use messages::{
+    ChannelKeys, ChannelSnapshot, ChannelSpec, MessageBroker, MessagesConfig, Refusals, Rights, SpecError,
+};

@@ -10,8 +10,10 @@
 
 mod batch;
 mod inbound;
+mod keys;
 mod outbound;
 mod peer;
+mod sealed;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,13 +25,19 @@ use csp_messages::{
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_tcp::Buffer;
-use csp_types::{FlowLabel, FourTuple, Instant};
-use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, LocalType};
+use csp_types::{Duration, FlowLabel, FourTuple, Instant};
+use csp_zmtp::{
+    Config as ZmtpConfig, Connection, Counters as ZmtpCounters, Heartbeat, LocalType, Mechanism, sealed_len,
+};
 
 use thiserror::Error;
 
 use self::batch::Batch;
+use self::inbound::Door;
+use self::keys::Entropy;
 use self::peer::Peer;
+
+pub use self::keys::{ChannelKeys, Refusals, Rights};
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -41,6 +49,43 @@ pub struct ChannelSpec {
     pub number: u32,
     /// The channel.
     pub channel: ChannelConfig,
+    /// Time between two PINGs to a peer, and the time after one in which it must send something.
+    pub heartbeat: Option<Duration>,
+    /// Encryption, and the rights of its peers. `None`: everybody may connect, in clear text.
+    pub keys: Option<Arc<ChannelKeys>>,
+}
+
+impl ChannelSpec {
+    /// A channel for everybody, without heartbeats.
+    pub fn open(number: u32, channel: ChannelConfig) -> Self {
+        ChannelSpec { number, channel, heartbeat: None, keys: None }
+    }
+
+    /// Whether a channel like this can become `other` and keep its connections, but those whose rights `other` does not have.
+    fn can_become(&self, other: &ChannelSpec) -> bool {
+        let keys = match (&self.keys, &other.keys) {
+            (None, None) => true,
+            (Some(ours), Some(theirs)) => ours.admits_as(theirs),
+            _ => false,
+        };
+        keys && self.channel == other.channel && self.heartbeat == other.heartbeat
+    }
+
+    fn zmtp(&self, topic_len_max: usize) -> ZmtpConfig {
+        let local = match self.channel.kind {
+            ChannelKind::PublishSubscribe { .. } => LocalType::Forwarder,
+            ChannelKind::PushPull { .. } => LocalType::Streamer,
+        };
+        // A peer that is not served within three intervals has lost the broker.
+        let beat = |interval| Heartbeat { interval, timeout: interval, ttl: interval * 3 };
+        ZmtpConfig {
+            message_len_max: self.channel.message_len_max as usize,
+            topic_len_max,
+            frames_max: csp_messages::FRAMES_MAX,
+            heartbeat: self.heartbeat.map(beat),
+            ..ZmtpConfig::new(local)
+        }
+    }
 }
 
 /// State of a channel at one worker.
@@ -67,6 +112,9 @@ pub enum SpecError {
     /// The channel of this name.
     #[error("channel {0}: {1}")]
     Channel(String, ChannelError),
+    /// A channel with keys, and the broker has no random bytes: a mistake of the caller.
+    #[error("channel {0}: there are no random bytes for its handshakes")]
+    NoEntropy(String),
 }
 
 /// A channel that is served.
@@ -93,7 +141,11 @@ pub struct MessageBroker {
     /// The turn of the channel that is served.
     turn: Option<Turn>,
     zmtp: ZmtpCounters,
+    refusals: Refusals,
     batch: Batch,
+    entropy: Option<Entropy>,
+    /// Where frames for CURVE peers are sealed: as long as the longest frame of a channel with keys.
+    sealing: Vec<u8>,
 }
 
 impl MessageBroker {
@@ -109,21 +161,35 @@ impl MessageBroker {
             deadlines: BTreeSet::new(),
             turn: None,
             zmtp: ZmtpCounters::default(),
+            refusals: Refusals::default(),
             batch: Batch::default(),
+            entropy: None,
+            sealing: Vec::new(),
         }
     }
 
-    /// Replaces the channels. Those that stay as they are keep their connections and messages; connections of the others are
-    /// closed.
+    /// Gives the broker the random bytes from which it derives those of handshakes. They come from a cryptographic generator and are
+    /// given to this broker alone.
+    pub fn seed(&mut self, seed: [u8; 32]) {
+        self.entropy = Some(Entropy::new(seed));
+    }
+
+    /// Replaces the channels. Those that stay as they are, but for their peers' rights, keep their connections and messages; connections
+    /// of the others are closed, and those of peers that have lost their rights.
     ///
     /// # Errors
     /// The first channel that cannot be served; the others are.
     pub fn set_channels(&mut self, specs: Vec<ChannelSpec>) -> Result<(), SpecError> {
-        let stays = |bound: &Bound| specs.contains(&bound.spec);
-        let gone: Vec<u32> =
-            self.channels.iter().filter(|(_, b)| !stays(b)).map(|(number, _)| *number).collect();
-        for number in gone {
-            self.remove(number);
+        for number in self.channels.keys().copied().collect::<Vec<u32>>() {
+            let Some(bound) = self.channels.get_mut(&number) else { continue };
+            match specs.iter().find(|spec| spec.number == number) {
+                Some(spec) if bound.spec == *spec => {}
+                Some(spec) if bound.spec.can_become(spec) => {
+                    bound.spec.keys.clone_from(&spec.keys);
+                    self.enforce_rights(number);
+                }
+                _ => self.remove(number),
+            }
         }
         let mut result = Ok(());
         for spec in specs {
@@ -138,6 +204,9 @@ impl MessageBroker {
     }
 
     fn add(&mut self, spec: ChannelSpec) -> Result<(), SpecError> {
+        if spec.keys.is_some() && self.entropy.is_none() {
+            return Err(SpecError::NoEntropy(spec.channel.name));
+        }
         let plane = match &mut self.plane {
             Some(plane) => plane,
             None => {
@@ -149,14 +218,10 @@ impl MessageBroker {
         let name = || spec.channel.name.clone();
         let id =
             plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
-        let local = match spec.channel.kind {
-            ChannelKind::PublishSubscribe { .. } => LocalType::Forwarder,
-            ChannelKind::PushPull { .. } => LocalType::Streamer,
-        };
-        let message_len_max = spec.channel.message_len_max as usize;
-        let topic_len_max = self.config.subscriptions.topic_len_max as usize;
-        let frames_max = csp_messages::FRAMES_MAX;
-        let zmtp = ZmtpConfig { message_len_max, topic_len_max, frames_max, ..ZmtpConfig::new(local) };
+        let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
+        if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
+            self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
+        }
         self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), spec });
         Ok(())
     }
@@ -168,6 +233,25 @@ impl MessageBroker {
         }
         for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
             peer.orphan();
+            peer.ended = true; // a channel of the same number may follow at once
+            self.ready.push_back(*label);
+        }
+    }
+
+    /// Disconnects the peers of a channel whose rights it does not have any more.
+    fn enforce_rights(&mut self, number: u32) {
+        let Some(keys) = self.channels.get(&number).and_then(|bound| bound.spec.keys.clone()) else { return };
+        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+            let may_stay = peer.connection.peer().is_none_or(|known| keys.check(known).is_ok());
+            if may_stay || peer.connection.failure().is_some() {
+                continue;
+            }
+            self.refusals.rights_removed += 1;
+            if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+                let _ = plane.detach(id, |_| {}); // it is attached
+            }
+            peer.orphan();
+            peer.ended = true;
             self.ready.push_back(*label);
         }
     }
@@ -213,6 +297,11 @@ impl MessageBroker {
         &self.zmtp
     }
 
+    /// Returns how many peers were refused or disconnected for other reasons than their framing.
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
     /// Returns the number of connections.
     pub fn connection_count(&self) -> usize {
         self.connections.len()
@@ -241,7 +330,15 @@ impl MessageBroker {
 impl LocalServices for MessageBroker {
     fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, _: FourTuple) -> bool {
         let Some(bound) = self.channels.get(&number) else { return false };
-        let connection = Connection::null(bound.zmtp.clone(), now);
+        let config = bound.zmtp.clone();
+        let connection = match (&bound.spec.keys, &mut self.entropy) {
+            (None, _) => Connection::null(config, now),
+            (Some(_), None) => return false, // such a channel is not added
+            (Some(keys), Some(entropy)) => {
+                let begin = if keys.require { Connection::curve } else { Connection::curve_or_null };
+                begin(config, keys.server.clone(), &entropy.draw(), now)
+            }
+        };
         let mut peer = Peer::new(label, number, connection);
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
@@ -251,23 +348,44 @@ impl LocalServices for MessageBroker {
 
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
         let MessageBroker {
-            plane, channels, connections, labels, ready, deadlines, turn, zmtp, batch, ..
+            plane,
+            channels,
+            connections,
+            labels,
+            ready,
+            deadlines,
+            turn,
+            zmtp,
+            refusals,
+            batch,
+            sealing,
+            ..
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
         peer.queued = false;
         let Some(bound) = channels.get(&peer.number) else { return Step::Close };
-        let received = inbound::receive(now, peer, client, plane, bound.id, zmtp);
+        if peer.ended {
+            return Step::Close;
+        }
+        let mut door = Door { channel: bound.id, keys: bound.spec.keys.as_deref(), refusals };
+        let received = inbound::receive(now, peer, client, plane, &mut door, zmtp);
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
-        let sent = outbound::send(now, peer, client, plane, turn, batch, zmtp);
+        let sent = match peer.connection.mechanism() {
+            Mechanism::Null => outbound::send(now, peer, client, plane, turn, batch, zmtp),
+            Mechanism::Curve => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
+        };
         if received.more && !peer.queued {
             peer.queued = true;
             ready.push_back(label);
         }
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
-        if peer.connection.failure().is_some() || (client.is_finished() && client.readable() == 0) {
+        if peer.ended
+            || peer.connection.failure().is_some()
+            || (client.is_finished() && client.readable() == 0)
+        {
             return Step::Close;
         }
         if received.moved || sent { Step::Moved } else { Step::Idle }

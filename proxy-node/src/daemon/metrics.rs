@@ -1,5 +1,6 @@
 //! The workers' metrics.
 
+mod messages;
 mod tcp;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub struct Published {
     interrupted: [u64; 3],
     refusals: [u64; REFUSALS.len()],
     channels: Vec<(String, Channel)>,
+    broker: messages::BrokerCounters,
 }
 
 /// Reasons for which peers on the SAN were refused or cut off, in the order of [`refusals`].
@@ -96,6 +98,7 @@ impl Published {
             interrupted: [0; 3],
             refusals: Default::default(),
             channels: channels::of_worker(core.local()),
+            broker: messages::BrokerCounters::of(core.local()),
         };
         for endpoint in worker.endpoints() {
             for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {
@@ -129,6 +132,7 @@ impl MetricSource for WorkerMetrics {
             let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
             collect_counters(out, &published.counters, &labels);
             channels::collect(out, &published.channels, &worker);
+            messages::collect(out, &published.broker, &worker);
             collect_tables(out, &published);
             tcp::collect(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";

@@ -1,15 +1,18 @@
 //! Converts a policy to what the workers need of it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use csp_control::{ActivePolicy, Congestion, EcnPolicy, FullQueue, Pattern, TcpOptions};
+use csp_control::{ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, Pattern, Permission, TcpOptions};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, QueueLimits};
-use csp_services::ChannelSpec;
+use csp_services::{ChannelKeys, ChannelSpec, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
 
 use crate::WorkerPolicy;
 use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
+
+use super::curve_keys::KeyRing;
 
 /// The numbers of local services: the same for a name as long as the daemon runs.
 #[derive(Debug, Default)]
@@ -22,8 +25,8 @@ impl Numbers {
     }
 }
 
-/// Returns what workers need of `active`.
-pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
+/// Returns what workers need of `active`. Channels whose secret key is not in `ring` are not served.
+pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -> WorkerPolicy {
     let service = |s: &csp_control::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
@@ -45,7 +48,13 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
     let mut channels = Vec::new();
     for channel in &active.policy.channels {
         let number = numbers.of(&channel.name);
-        channels.push(ChannelSpec { number, channel: translate_channel(channel) });
+        let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
+        if keys != Some(None) {
+            let heartbeat =
+                (channel.heartbeat_s > 0).then(|| Duration::from_secs(channel.heartbeat_s.into()));
+            let keys = keys.flatten().map(Arc::new);
+            channels.push(ChannelSpec { number, channel: translate_channel(channel), heartbeat, keys });
+        }
         services.push(ServiceSpec {
             name: channel.name.clone(),
             address: (channel.vip, channel.port).into(),
@@ -56,6 +65,17 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
         });
     }
     WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels }
+}
+
+/// Returns the keys of a channel; `None` if this proxy does not have the secret one.
+fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
+    let rights = |may: &[Permission]| Rights {
+        publish: may.contains(&Permission::Publish),
+        subscribe: may.contains(&Permission::Subscribe),
+    };
+    let clients = curve.clients.iter().map(|client| (client.key.0, rights(&client.may))).collect();
+    let server = ring.get(&curve.server_key)?.clone();
+    Some(ChannelKeys { server, require: curve.require, clients, any: rights(&curve.any) })
 }
 
 fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {

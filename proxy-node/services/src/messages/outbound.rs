@@ -38,7 +38,12 @@ pub(super) fn send(
 }
 
 /// Writes what the connection itself has to send, between messages.
-fn own(now: Instant, peer: &mut Peer, client: &mut impl ClientEnd, counters: &mut Counters) -> bool {
+pub(super) fn own(
+    now: Instant,
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    counters: &mut Counters,
+) -> bool {
     let Peer { connection, own, asks_for_all, .. } = peer;
     let mut buffer = [0; CONTROL_LEN_MAX + 1];
     while connection.has_output() && own.len() < CONTROL_LEN_MAX {
@@ -140,7 +145,7 @@ fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> 
     true
 }
 
-fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+pub(super) fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
     if let Some(id) = peer.id {
         let _ = plane.delivered(id, delivery.handle); // the oldest one in flight: each is finished before the next is taken
     }

@@ -23,12 +23,14 @@ pub(super) struct Peer {
     pub(super) held: Vec<(u64, usize)>,
     /// Where that message starts in the stream.
     pub(super) unpublished: Option<u64>,
-    /// The message that is being written, and how many bytes of it have been.
+    /// The message that is being written, and how many bytes of it have been; under CURVE, how many of its frames.
     pub(super) writing: Option<(Delivery, usize)>,
-    /// Bytes of its own, such as a greeting, that had no room.
+    /// Bytes of its own, such as a greeting, that had no room; under CURVE also the rest of a sealed frame.
     pub(super) own: Vec<u8>,
     /// It is about to be served.
     pub(super) queued: bool,
+    /// It is to be disconnected.
+    pub(super) ended: bool,
     pub(super) deadline: Option<Instant>,
 }
 
@@ -47,6 +49,7 @@ impl Peer {
             writing: None,
             own: Vec::new(),
             queued: false,
+            ended: false,
             deadline: None,
         }
     }
