@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time;
 
@@ -53,6 +54,17 @@ impl Program {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peer.py");
         let mut command = Command::new(PYTHON);
         command.arg(script).arg(server.port().to_string()).arg(name).arg(keys.join(" ")).args(arguments);
+        Self::run(command)
+    }
+
+    /// Starts a program that is given as text, in a folder.
+    pub fn start_text(text: &str, folder: &Path) -> Self {
+        let mut command = Command::new(PYTHON);
+        command.arg("-uc").arg(text).current_dir(folder);
+        Self::run(command)
+    }
+
+    fn run(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = std::sync::mpsc::channel();
         let out = std::io::BufReader::new(child.stdout.take().unwrap());
