@@ -205,7 +205,7 @@ fn a_handshake_that_never_completes() {
         w.arrive(BAD, bytes);
         assert!(!w.has_ended(BAD));
         let start = w.now;
-        assert_eq!(w.to_deadline(), start + Duration::from_secs(30));
+        assert_eq!(w.pass_to_deadline(), start + Duration::from_secs(30));
         assert!(w.has_ended(BAD) && w.broker.zmtp().failed_handshake_timeout == 1);
         neighbours_go_on(&mut w);
     }
@@ -220,9 +220,9 @@ fn half_a_frame_and_then_silence() {
     let long = frame(0, &[1; 100_000]);
     w.arrive(BAD, &long[..50_000]);
     let start = w.now;
-    w.to_deadline();
+    w.pass_to_deadline();
     assert_eq!(w.taken(BAD), command("PING", &300u16.to_be_bytes()));
-    assert_eq!(w.to_deadline(), start + Duration::from_secs(20));
+    assert_eq!(w.pass_to_deadline(), start + Duration::from_secs(20));
     assert!(w.has_ended(BAD) && w.broker.zmtp().failed_heartbeat_timeout == 1);
 
     // Without heartbeats it waits, as TCP lets it; what it costs is the message it has begun.

@@ -181,7 +181,7 @@ fn heartbeats_go_to_peers_and_a_silent_one_is_disconnected() {
     let mut reader = w.connect_curve(1, READER, "SUB");
     let mut silent = w.connect_curve(2, READER, "SUB");
     let start = w.now;
-    assert_eq!(w.to_deadline(), start + std::time::Duration::from_secs(10));
+    assert_eq!(w.pass_to_deadline(), start + std::time::Duration::from_secs(10));
     // The time-to-live is three intervals, in tenths of seconds.
     let ping = [&b"\x04PING"[..], &300u16.to_be_bytes()].concat();
     for (n, client) in [(1, &mut reader), (2, &mut silent)] {
@@ -190,7 +190,7 @@ fn heartbeats_go_to_peers_and_a_silent_one_is_disconnected() {
     w.arrive(1, &reader.sealed(0, 2, b"\x04PONG"));
     w.arrive(1, &reader.sealed(0, 2, b"\x04PING\0\0context"));
     assert_eq!(open_all(&mut reader, &w.taken(1)), [(2, b"\x04PONGcontext".to_vec())]);
-    w.to_deadline();
+    w.pass_to_deadline();
     assert!(w.has_ended(2) && !w.has_ended(1));
     let counters = w.broker.zmtp();
     assert_eq!((counters.pings_received, counters.pongs_sent, counters.pongs_received), (1, 1, 1));

@@ -222,7 +222,7 @@ impl World {
     }
 
     /// Lets time pass up to the next deadline of a connection, which is returned.
-    pub fn to_deadline(&mut self) -> Instant {
+    pub fn pass_to_deadline(&mut self) -> Instant {
         self.now = self.broker.next_timeout().unwrap();
         self.broker.on_timeout(self.now);
         self.settle();
