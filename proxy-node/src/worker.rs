@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, SpecError};
+use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, SpecError, StreamSpec};
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, OwnedAddresses, Role, limits};
@@ -35,6 +35,8 @@ pub struct WorkerPolicy {
     pub egress: Vec<EgressRule>,
     /// The channels of messages at addresses of `services`.
     pub channels: Vec<ChannelSpec>,
+    /// The channels between clients and servers of a pool, at addresses of `services`.
+    pub streams: Vec<StreamSpec>,
 }
 
 /// A proxy worker.
@@ -217,7 +219,8 @@ impl ProxyWorker {
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels } = policy;
+        let WorkerPolicy { services, egress, channels, streams } = policy;
+        self.core.local_mut().set_streams(streams);
         let served = self.core.local_mut().set_channels(channels);
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);

@@ -45,8 +45,9 @@ pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
-    AccessRule, Backlog, Channel, ChannelMemory, Congestion, Curve, CurveClient, EcnPolicy, Egress,
-    FullQueue, Pattern, Permission, Policy, PoolMember, ProgramRule, ReceiverQueue, Service, Subject,
+    AccessRule, Backlog, Channel, ChannelMemory, ChannelPort, Clients, Congestion, Curve, CurveClient,
+    EcnPolicy, Egress, Framing, FullQueue, Headers, LengthCounts, LengthHeader, LengthOrder, Pattern,
+    Permission, Policy, PoolMember, ProgramRule, ReceiverQueue, SOFH_ENCODING, SOFH_LEN, Service, Subject,
     TcpOptions,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};

@@ -1,4 +1,5 @@
-//! The message broker of a proxy worker: connections of ZeroMQ peers, the channels that they publish and subscribe to.
+//! The message broker of a proxy worker: connections of ZeroMQ and length-prefixed peers, the channels that they publish and
+//! subscribe to.
 //!
 //! ```text
 //!  publisher's bytes ─▶ [inbound] ─ zmtp ─▶ message ─▶ MessagePlane: match, one copy, queues
@@ -9,84 +10,42 @@
 //! message waits for it, a timer is due, or publishers may go on.
 
 mod batch;
+mod framing;
 mod inbound;
 mod keys;
 mod outbound;
 mod peer;
 mod sealed;
+mod spec;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use csp_messages::{
-    ChannelConfig, ChannelError, ChannelId, ChannelKind, ChannelStatus, MessagePlane, PeerId, PlaneConfig,
-    PlaneConfigError, Turn,
+    ChannelError, ChannelId, ChannelStatus, MessagePlane, PeerId, PlaneConfig, PlaneConfigError, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_tcp::Buffer;
-use csp_types::{Duration, FlowLabel, FourTuple, Instant};
-use csp_zmtp::{
-    Config as ZmtpConfig, Connection, Counters as ZmtpCounters, Heartbeat, LocalType, Mechanism, sealed_len,
-};
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, Mechanism, sealed_len};
 
 use thiserror::Error;
 
 use self::batch::Batch;
+use self::framing::Speech;
 use self::inbound::Door;
 use self::keys::Entropy;
 use self::peer::Peer;
+use crate::streams::{StreamSpec, Streams};
 
+pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
+pub use self::spec::ChannelSpec;
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
-
-/// A channel, with the number by which the policy's service names it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ChannelSpec {
-    /// [`ServiceSpec::local`](csp_proxy_core::ServiceSpec::local) of the service at the channel's address.
-    pub number: u32,
-    /// The channel.
-    pub channel: ChannelConfig,
-    /// Time between two PINGs to a peer, and the time after one in which it must send something.
-    pub heartbeat: Option<Duration>,
-    /// Encryption, and the rights of its peers. `None`: everybody may connect, in clear text.
-    pub keys: Option<Arc<ChannelKeys>>,
-}
-
-impl ChannelSpec {
-    /// A channel for everybody, without heartbeats.
-    pub fn open(number: u32, channel: ChannelConfig) -> Self {
-        ChannelSpec { number, channel, heartbeat: None, keys: None }
-    }
-
-    /// Whether a channel like this can become `other` and keep its connections, but those whose rights `other` does not have.
-    fn can_become(&self, other: &ChannelSpec) -> bool {
-        let keys = match (&self.keys, &other.keys) {
-            (None, None) => true,
-            (Some(ours), Some(theirs)) => ours.admits_as(theirs),
-            _ => false,
-        };
-        keys && self.channel == other.channel && self.heartbeat == other.heartbeat
-    }
-
-    fn zmtp(&self, topic_len_max: usize) -> ZmtpConfig {
-        let local = match self.channel.kind {
-            ChannelKind::PublishSubscribe { .. } => LocalType::Forwarder,
-            ChannelKind::PushPull { .. } => LocalType::Streamer,
-        };
-        // A peer that is not served within three intervals has lost the broker.
-        let beat = |interval| Heartbeat { interval, timeout: interval, ttl: interval * 3 };
-        ZmtpConfig {
-            message_len_max: self.channel.message_len_max as usize,
-            topic_len_max,
-            frames_max: csp_messages::FRAMES_MAX,
-            heartbeat: self.heartbeat.map(beat),
-            ..ZmtpConfig::new(local)
-        }
-    }
-}
 
 /// State of a channel at one worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,6 +58,8 @@ pub struct ChannelSnapshot {
     pub receivers: u64,
     /// Copies that wait for receivers, and pushed messages that wait for one.
     pub waiting: u64,
+    /// Connections of length-prefixed peers that were reset for a malformed header, or for the end of their stream within a message.
+    pub malformed: u64,
     /// Memory, subscriptions and counters.
     pub status: ChannelStatus,
 }
@@ -123,6 +84,19 @@ struct Bound {
     spec: ChannelSpec,
     id: ChannelId,
     zmtp: Arc<ZmtpConfig>,
+    /// Connections that were reset for what they sent.
+    malformed: u64,
+}
+
+impl Bound {
+    /// Begins the connection of a ZeroMQ peer.
+    fn begin(&self, entropy: &mut Option<Entropy>, now: Instant) -> Option<Connection> {
+        let config = self.zmtp.clone();
+        let Some(keys) = &self.spec.keys else { return Some(Connection::null(config, now)) };
+        let begin = if keys.require { Connection::curve } else { Connection::curve_or_null };
+        // Without random bytes such a channel is not added.
+        entropy.as_mut().map(|entropy| begin(config, keys.server.clone(), &entropy.draw(), now))
+    }
 }
 
 /// The broker of one worker. Its memory for messages is allocated with the first channel.
@@ -146,6 +120,8 @@ pub struct MessageBroker {
     entropy: Option<Entropy>,
     /// Where frames for CURVE peers are sealed: as long as the longest frame of a channel with keys.
     sealing: Vec<u8>,
+    /// Channels between clients and servers of a pool.
+    streams: Streams,
 }
 
 impl MessageBroker {
@@ -165,7 +141,13 @@ impl MessageBroker {
             batch: Batch::default(),
             entropy: None,
             sealing: Vec::new(),
+            streams: Streams::default(),
         }
+    }
+
+    /// Replaces the channels between clients and servers of a pool. Their connections go on as they began.
+    pub fn set_streams(&mut self, specs: Vec<StreamSpec>) {
+        self.streams.set_channels(specs);
     }
 
     /// Gives the broker the random bytes from which it derives those of handshakes. They come from a cryptographic generator and are
@@ -222,7 +204,7 @@ impl MessageBroker {
         if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
             self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
         }
-        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), spec });
+        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, spec });
         Ok(())
     }
 
@@ -242,8 +224,8 @@ impl MessageBroker {
     fn enforce_rights(&mut self, number: u32) {
         let Some(keys) = self.channels.get(&number).and_then(|bound| bound.spec.keys.clone()) else { return };
         for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
-            let may_stay = peer.connection.peer().is_none_or(|known| keys.check(known).is_ok());
-            if may_stay || peer.connection.failure().is_some() {
+            let known = peer.connection.zmtp().and_then(Connection::peer);
+            if known.is_none_or(|known| keys.check(known).is_ok()) || peer.connection.has_failed() {
                 continue;
             }
             self.refusals.rights_removed += 1;
@@ -268,12 +250,14 @@ impl MessageBroker {
 
     /// Returns the state of each channel.
     pub fn snapshots(&self) -> Vec<ChannelSnapshot> {
-        let Some(plane) = &self.plane else { return Vec::new() };
+        let streams = self.streams.snapshots();
+        let Some(plane) = &self.plane else { return streams.collect() };
         let snapshot = |bound: &Bound| {
             let name = bound.spec.channel.name.clone();
             let status = plane.channel_status(bound.id)?;
             let waiting = status.backlog as u64;
-            Some((bound.spec.number, ChannelSnapshot { name, senders: 0, receivers: 0, waiting, status }))
+            let (number, malformed) = (bound.spec.number, bound.malformed);
+            Some((number, ChannelSnapshot { name, senders: 0, receivers: 0, waiting, malformed, status }))
         };
         let mut channels: HashMap<u32, ChannelSnapshot> =
             self.channels.values().filter_map(snapshot).collect();
@@ -284,7 +268,7 @@ impl MessageBroker {
             channel.receivers += u64::from(status.role.receives());
             channel.waiting += status.waiting as u64;
         }
-        channels.into_values().collect()
+        channels.into_values().chain(streams).collect()
     }
 
     /// Returns the length of the blocks in which a channel's memory is counted, in bytes.
@@ -327,19 +311,54 @@ impl MessageBroker {
     }
 }
 
+impl Between for MessageBroker {
+    fn begun(&mut self, _: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
+        self.streams.begun(label, number, tuple.local.port())
+    }
+
+    fn examine<'a>(
+        &mut self,
+        label: FlowLabel,
+        towards: Towards,
+        at: u64,
+        bytes: impl Iterator<Item = &'a [u8]>,
+    ) -> Examined {
+        self.streams.examine(label, towards, at, bytes)
+    }
+
+    fn may_end(&mut self, label: FlowLabel, towards: Towards) -> bool {
+        self.streams.may_end(label, towards)
+    }
+
+    fn ended(&mut self, label: FlowLabel) {
+        self.streams.ended(label);
+    }
+}
+
 impl LocalServices for MessageBroker {
-    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, _: FourTuple) -> bool {
+    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         let Some(bound) = self.channels.get(&number) else { return false };
-        let config = bound.zmtp.clone();
-        let connection = match (&bound.spec.keys, &mut self.entropy) {
-            (None, _) => Connection::null(config, now),
-            (Some(_), None) => return false, // such a channel is not added
-            (Some(keys), Some(entropy)) => {
-                let begin = if keys.require { Connection::curve } else { Connection::curve_or_null };
-                begin(config, keys.server.clone(), &entropy.draw(), now)
+        let port = tuple.local.port();
+        let prefixed = bound.spec.prefixed.iter().position(|prefixed| prefixed.port == port);
+        let mut peer = match prefixed {
+            None => {
+                let Some(connection) = bound.begin(&mut self.entropy, now) else { return false };
+                Peer::new(label, number, Speech::Zmtp(Box::new(connection)))
+            }
+            Some(at) => {
+                let port = bound.spec.prefixed[at];
+                let mut peer = Peer::new(label, number, Speech::prefixed(port, at));
+                let Some(plane) = &mut self.plane else { return false };
+                let Ok(id) = plane.attach(bound.id, port.role) else { return false };
+                if port.role.subscribes() && plane.subscribe(now, id, b"").is_err() {
+                    let _ = plane.detach(id, |_| {}); // it was attached just now
+                    return false;
+                }
+                self.labels[id.index as usize] = label;
+                peer.id = Some(id);
+                peer
             }
         };
-        let mut peer = Peer::new(label, number, connection);
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
         self.connections.insert(label, peer);
@@ -363,7 +382,7 @@ impl LocalServices for MessageBroker {
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
         peer.queued = false;
-        let Some(bound) = channels.get(&peer.number) else { return Step::Close };
+        let Some(bound) = channels.get_mut(&peer.number) else { return Step::Close };
         if peer.ended {
             return Step::Close;
         }
@@ -372,9 +391,9 @@ impl LocalServices for MessageBroker {
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
-        let sent = match peer.connection.mechanism() {
-            Mechanism::Null => outbound::send(now, peer, client, plane, turn, batch, zmtp),
-            Mechanism::Curve => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
+        let sent = match peer.connection.zmtp().map(Connection::mechanism) {
+            Some(Mechanism::Curve) => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
+            _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
         };
         if received.more && !peer.queued {
             peer.queued = true;
@@ -382,10 +401,14 @@ impl LocalServices for MessageBroker {
         }
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
-        if peer.ended
-            || peer.connection.failure().is_some()
-            || (client.is_finished() && client.readable() == 0)
-        {
+        // What is left of a stream that has ended is no whole message.
+        let over = client.is_finished() && !received.more && peer.held.is_empty();
+        let is_prefixed = matches!(peer.connection, Speech::Prefixed(_));
+        if is_prefixed && (peer.connection.has_failed() || (over && peer.has_rest(client.readable()))) {
+            bound.malformed += 1;
+            return Step::Reset;
+        }
+        if peer.ended || peer.connection.has_failed() || over {
             return Step::Close;
         }
         if received.moved || sent { Step::Moved } else { Step::Idle }
@@ -439,7 +462,7 @@ impl LocalServices for MessageBroker {
             self.deadlines.pop_first();
             let Some(peer) = self.connections.get_mut(&label) else { continue };
             peer.deadline = None;
-            let _ = peer.connection.on_timeout(now, &mut self.zmtp); // a failure is seen when it is served
+            peer.connection.on_timeout(now, &mut self.zmtp);
             self.ready.push_back(label);
         }
     }

@@ -1,5 +1,7 @@
 //! Converts a policy to what the workers need of it.
 
+mod framing;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -30,8 +32,9 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
     let service = |s: &csp_control::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
-        pool: s.pool.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect(),
+        pool: pool(&s.pool),
         local: None,
+        between: None,
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {
             connections: s.backlog.connections as usize,
@@ -45,26 +48,41 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
         tcp: translate_tcp(&e.tcp),
     };
     let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
-    let mut channels = Vec::new();
+    let (mut channels, mut streams) = (Vec::new(), Vec::new());
     for channel in &active.policy.channels {
         let number = numbers.of(&channel.name);
-        let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
-        if keys != Some(None) {
-            let heartbeat =
-                (channel.heartbeat_s > 0).then(|| Duration::from_secs(channel.heartbeat_s.into()));
-            let keys = keys.flatten().map(Arc::new);
-            channels.push(ChannelSpec { number, channel: translate_channel(channel), heartbeat, keys });
+        let passes = !channel.pool.is_empty();
+        match passes {
+            true => streams.push(framing::stream(channel, number)),
+            false => {
+                let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
+                if keys != Some(None) {
+                    channels.push(ChannelSpec {
+                        number,
+                        channel: translate_channel(channel),
+                        prefixed: framing::prefixed_ports(channel),
+                        heartbeat: (channel.heartbeat_s > 0)
+                            .then(|| Duration::from_secs(channel.heartbeat_s.into())),
+                        keys: keys.flatten().map(Arc::new),
+                    });
+                }
+            }
         }
-        services.push(ServiceSpec {
-            name: channel.name.clone(),
-            address: (channel.vip, channel.port).into(),
-            pool: Vec::new(),
-            local: Some(number),
+        services.extend(channel.ports().map(|port| ServiceSpec {
+            name: channel.service_name(port.port),
+            address: (channel.vip, port.port).into(),
+            pool: pool(&channel.pool),
+            local: (!passes).then_some(number),
+            between: passes.then_some(number),
             tcp: translate_tcp(&channel.tcp),
             backlog: BacklogLimits::default(),
-        });
+        }));
     }
-    WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels }
+    WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels, streams }
+}
+
+fn pool(members: &[csp_control::PoolMember]) -> Vec<PoolServer> {
+    members.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect()
 }
 
 /// Returns the keys of a channel; `None` if this proxy does not have the secret one.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use csp_types::CurvePublicKey;
 use serde::{Deserialize, Serialize};
 
-use super::{is_yes, yes};
+use super::{Channel, Clients, Framing, is_yes, yes};
 use crate::config::Problems;
 
 /// Most clients of a channel that are listed.
@@ -100,6 +100,36 @@ impl Curve {
                 problems.add(format!("{at_client}.may"), message);
             }
             check_once(&client.may, &format!("{at_client}.may"), problems);
+        }
+    }
+
+    /// Notes ports whose peers cannot have keys, and may do more than `any` says; `at` is the channel's path.
+    pub(super) fn check_ports(&self, channel: &Channel, at: &str, problems: &mut Problems) {
+        if !channel.pool.is_empty() {
+            let message = "a channel with a pool passes messages to servers that know no keys; remove `curve` or `pool`";
+            problems.add(format!("{at}.curve"), message);
+            return;
+        }
+        for (index, port) in channel.ports().enumerate() {
+            let at_port = match index.checked_sub(1) {
+                None => at.to_owned(),
+                Some(index) => format!("{at}.listen[{index}]"),
+            };
+            if port.framing == Framing::Zmtp {
+                continue;
+            }
+            let needed: &[Permission] = match port.clients {
+                None | Some(Clients::Both) => &[Permission::Publish, Permission::Subscribe],
+                Some(Clients::Publish) => &[Permission::Publish],
+                Some(Clients::Subscribe) => &[Permission::Subscribe],
+            };
+            if self.require || needed.iter().any(|one| !self.any.contains(one)) {
+                let depends_on = [format!("{at}.curve"), format!("{at_port}.clients")];
+                let message = "peers of this framing have no keys; with curve they need `require: false`, and may do at \
+                               most what `any` says: name it in `clients`";
+                let depends_on = depends_on.each_ref().map(String::as_str);
+                problems.add_unless(&depends_on, format!("{at_port}.framing"), message);
+            }
         }
     }
 
@@ -208,6 +238,28 @@ channels:
             let found = errors(&[(from, to)]);
             assert!(found == format!("p.yaml:{expected}"), "{found}\n{expected}");
         }
+    }
+
+    #[test]
+    fn peers_that_can_have_no_keys_may_do_what_any_peer_may() {
+        let port = ("heartbeat_s: 10", "listen: [{port: 5557, framing: sofh, clients: subscribe}]");
+        let text = |replacements: &[(&str, &str)]| {
+            replacements
+                .iter()
+                .fold(KEYED.replacen(port.0, port.1, 1), |text, (from, to)| text.replacen(from, to, 1))
+        };
+        let open = ("      any:", "      require: false\n      any:");
+        assert!(Policy::parse_yaml(&text(&[open]), "p.yaml").is_ok());
+        for replacements in [&[][..], &[open, ("sofh, clients: subscribe", "sofh, clients: both")]] {
+            let found = Policy::parse_yaml(&text(replacements), "p.yaml").unwrap_err().to_string();
+            assert!(
+                found.starts_with("p.yaml:6:36: channels[0].listen[0].framing: peers of this framing"),
+                "{found}"
+            );
+        }
+        let pool = "framing: sofh\n    pool: [{node: an-1, port: 9000}]";
+        let found = errors(&[("heartbeat_s: 10", pool)]);
+        assert!(found.contains("channels[0].curve: a channel with a pool"), "{found}");
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use csp_messages::{AttachError, ChannelId, FRAMES_MAX, MessagePlane, PublishError, Role};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
-use csp_zmtp::{Counters, Cursor, Item, Message, SocketType};
+use csp_zmtp::{Connection, Counters, Cursor, Frame, Item, Message, SocketType};
 
+use super::framing::Speech;
 use super::keys::{ChannelKeys, Refusals};
 use super::peer::Peer;
 
@@ -97,7 +98,7 @@ pub(super) fn receive(
     let readable = client.readable();
     let lacks = peer.connection.needed().saturating_sub(peer.consumed);
     let enough = !peer.held.is_empty() || readable as u64 >= lacks || readable >= KEEP_FROM;
-    if peer.connection.failure().is_some() || !enough {
+    if peer.connection.has_failed() || !enough {
         return Received::default();
     }
     let mut kept = std::mem::take(&mut peer.kept);
@@ -164,17 +165,21 @@ fn process(
     if !peer.held.is_empty() && !publish_held(now, peer, view, plane) {
         return false;
     }
+    if let Speech::Prefixed(_) = peer.connection {
+        return process_prefixed(now, peer, view, plane, counters);
+    }
     for _ in 0..MESSAGES_PER_VISIT {
-        let item = match peer.connection.next(now, &mut cursor, counters) {
+        let Speech::Zmtp(connection) = &mut peer.connection else { return false };
+        let item = match connection.next(now, &mut cursor, counters) {
             Ok(Some(item)) => item,
             Ok(None) | Err(_) => return false,
         };
         match item {
             Item::Authorise(known) => match door.keys.map(|keys| keys.check(known)) {
-                None | Some(Ok(())) => peer.connection.allow(),
+                None | Some(Ok(())) => connection.allow(),
                 Some(Err(refusal)) => {
                     door.refusals.count(refusal);
-                    peer.connection.deny(counters);
+                    connection.deny(counters);
                 }
             },
             Item::Ready(known) => {
@@ -207,14 +212,37 @@ fn process(
                 let Some(id) = peer.id else { continue };
                 let start = message.span().start;
                 view.advance(start);
-                if publish(now, plane, id, view, &message) == Err(PublishError::Held) {
+                if publish_message(now, plane, id, view, &message) == Err(PublishError::Held) {
                     peer.held.extend(message.frames().iter().map(|frame| (frame.at, frame.len)));
                     // A decrypted message stays with the connection.
                     let is_sealed = is_sealed(&message);
-                    peer.unpublished = Some(if is_sealed { peer.connection.released() } else { start });
+                    peer.unpublished = Some(if is_sealed { connection.released() } else { start });
                     return false;
                 }
             }
+        }
+    }
+    true
+}
+
+/// As [`process`] for a length-prefixed peer, which is not held back.
+fn process_prefixed(
+    now: Instant,
+    peer: &mut Peer,
+    mut view: View<'_, '_>,
+    plane: &mut MessagePlane,
+    counters: &mut Counters,
+) -> bool {
+    let mut cursor = Cursor::new(view.at, view.slices.iter().copied());
+    for _ in 0..MESSAGES_PER_VISIT {
+        let Speech::Prefixed(speech) = &mut peer.connection else { return false };
+        let Some((start, (at, len))) = speech.next(&mut cursor, counters) else { return false };
+        let Some(id) = peer.id else { continue };
+        view.advance(at);
+        if publish(now, plane, id, view, &[Frame { at, len, header_len: 0 }]) == Err(PublishError::Held) {
+            peer.held.push((at, len));
+            peer.unpublished = Some(start);
+            return false;
         }
     }
     true
@@ -225,19 +253,36 @@ fn publish(
     plane: &mut MessagePlane,
     id: csp_messages::PeerId,
     view: View<'_, '_>,
-    message: &Message<'_>,
+    frames: &[Frame],
 ) -> Result<(), PublishError> {
-    let frames = message.frames();
     let mut lens = [0; FRAMES_MAX];
+    let lens = lens_of(frames, &mut lens)?;
+    let bodies = Bodies::new(view, frames.iter().map(|frame| (frame.at, frame.len)));
+    plane.publish(now, id, lens, bodies).map(drop)
+}
+
+fn lens_of<'l>(frames: &[Frame], lens: &'l mut [u32; FRAMES_MAX]) -> Result<&'l [u32], PublishError> {
     let lens = lens.get_mut(..frames.len()).ok_or(PublishError::Frames(frames.len()))?;
     for (len, frame) in lens.iter_mut().zip(frames) {
         *len = frame.len as u32;
     }
-    if is_sealed(message) {
-        let bodies = frames.iter().filter_map(|frame| message.decrypted(frame));
-        return plane.publish(now, id, lens, bodies).map(drop);
+    Ok(lens)
+}
+
+/// As [`publish`], for a message of a ZeroMQ peer, which may lie decrypted in the connection's memory.
+fn publish_message(
+    now: Instant,
+    plane: &mut MessagePlane,
+    id: csp_messages::PeerId,
+    view: View<'_, '_>,
+    message: &Message<'_>,
+) -> Result<(), PublishError> {
+    if !is_sealed(message) {
+        return publish(now, plane, id, view, message.frames());
     }
-    let bodies = Bodies::new(view, frames.iter().map(|frame| (frame.at, frame.len)));
+    let mut lens = [0; FRAMES_MAX];
+    let lens = lens_of(message.frames(), &mut lens)?;
+    let bodies = message.frames().iter().filter_map(|frame| message.decrypted(frame));
     plane.publish(now, id, lens, bodies).map(drop)
 }
 
@@ -249,8 +294,8 @@ fn is_sealed(message: &Message<'_>) -> bool {
 /// Publishes the message with which the peer was held back; `false` if it still is.
 fn publish_held(now: Instant, peer: &mut Peer, view: View<'_, '_>, plane: &mut MessagePlane) -> bool {
     let Some(id) = peer.id else { return true };
-    if let Some(message) = peer.connection.delivered().filter(is_sealed) {
-        let held = publish(now, plane, id, view, &message) == Err(PublishError::Held);
+    if let Some(message) = peer.connection.zmtp().and_then(Connection::delivered).filter(is_sealed) {
+        let held = publish_message(now, plane, id, view, &message) == Err(PublishError::Held);
         if !held {
             peer.held.clear();
         }

@@ -12,6 +12,7 @@ use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
 use csp_zmtp::{Counters, EncodeError, sealed_len};
 
+use super::framing::Speech;
 use super::outbound::{MESSAGES_PER_VISIT, delivered, own};
 use super::peer::Peer;
 
@@ -88,7 +89,8 @@ fn message(
             return Ok(());
         }
         let more = number + 1 < usize::from(delivery.frames);
-        let sealed = peer.connection.encrypt_parts(len as usize, body, more, buffer)?;
+        let Speech::Zmtp(connection) = &mut peer.connection else { return Err(EncodeError::Mechanism) };
+        let sealed = connection.encrypt_parts(len as usize, body, more, buffer)?;
         debug_assert_eq!(sealed, sealed_len(len as usize));
         let written = client.write(&buffer[..sealed], None);
         peer.own.extend_from_slice(&buffer[written..sealed]);
