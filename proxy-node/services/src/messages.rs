@@ -349,7 +349,10 @@ impl LocalServices for MessageBroker {
                 let port = bound.spec.prefixed[at];
                 let mut peer = Peer::new(label, number, Speech::prefixed(port, at));
                 let Some(plane) = &mut self.plane else { return false };
-                let Ok(id) = plane.attach(bound.id, port.role) else { return false };
+                let Ok(id) = plane.attach(bound.id, port.role) else {
+                    self.refusals.peers_full += 1; // the channel is there, and has such peers
+                    return false;
+                };
                 if port.role.subscribes() && plane.subscribe(now, id, b"").is_err() {
                     let _ = plane.detach(id, |_| {}); // it was attached just now
                     return false;
