@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use csp_control::{ClusterKey, Membership, NodeRecord, Policy};
+use csp_control::{ClusterKey, ControlOptions, Membership, NodeRecord, Policy};
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::Role;
@@ -69,6 +69,7 @@ async fn serve(
         metrics,
         routes,
         threads,
+        control: ControlOptions::default(),
     });
     // Processes that were started earlier are served while etcd is contacted; signals and the admin endpoint come
     // first.

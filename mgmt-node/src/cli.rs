@@ -4,6 +4,7 @@
 //! from one management node's API.
 
 mod args;
+mod channel_key;
 mod channels;
 mod client;
 mod diff;
@@ -67,6 +68,7 @@ pub fn main() -> u8 {
 async fn run(cli: Cli) -> Result<(), CliError> {
     match cli.command {
         Command::Key(KeyCommand::Generate { file }) => return key::generate(file.as_deref()),
+        Command::ChannelKey { file } => return channel_key::make(file.as_deref(), cli.output),
         Command::Completions { shell } => return completions(shell),
         Command::Pki(args) => return pki::run(args, cli.output, Paint::for_stdout()),
         _ => {}
@@ -94,7 +96,11 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Login { role } => login::login(&context, role).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,
-        Command::Key(_) | Command::Pki(_) | Command::Etcd(_) | Command::Completions { .. } => Ok(()),
+        Command::Key(_)
+        | Command::ChannelKey { .. }
+        | Command::Pki(_)
+        | Command::Etcd(_)
+        | Command::Completions { .. } => Ok(()),
     }
 }
 

@@ -48,6 +48,31 @@ fn a_file_that_is_not_there_is_66() {
 }
 
 #[test]
+fn a_channel_s_pair_goes_to_two_files_and_its_public_key_to_the_terminal() {
+    let scratch = Scratch::new();
+    let base = scratch.0.join("ticks");
+    let name = base.to_str().expect("path");
+    let public = run(&["channel-key", name]).exited(0).out;
+    let public: csp_types::CurvePublicKey = public.trim_end().parse().expect("40 characters of Z85");
+    let mode = |ending: &str| {
+        let path = format!("{name}{ending}");
+        (
+            std::fs::metadata(&path).expect("metadata").permissions().mode() & 0o777,
+            std::fs::read_to_string(&path),
+        )
+    };
+    let (secret_mode, secret) = mode(".key_secret");
+    let (secret, line) = (secret.expect("text"), format!("public-key = \"{public}\""));
+    assert!(secret_mode == 0o600 && secret.contains(&line) && secret.contains("secret-key = \""), "{secret}");
+    let (_, shared) = mode(".key");
+    assert!(shared.is_ok_and(|text| text.contains(&line) && !text.contains("secret")));
+    run(&["channel-key", name]).exited(73);
+    assert_eq!(mode(".key_secret").1.expect("text"), secret, "it was not touched");
+    let other = run(&["channel-key"]).exited(0).out;
+    assert!(other.contains("secret-key = \"") && !other.contains(&line), "{other}");
+}
+
+#[test]
 fn a_key_is_64_hex_digits_for_its_owner_alone_and_never_overwritten() {
     let scratch = Scratch::new();
     let path = scratch.0.join("cluster.key");

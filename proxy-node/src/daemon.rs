@@ -10,6 +10,7 @@ mod admin;
 mod channels;
 pub mod config;
 mod control;
+mod curve_keys;
 mod data_thread;
 mod messages;
 mod metrics;

@@ -67,6 +67,11 @@ impl ProxyWorker {
         ProxyWorker { number, core, links, scratch, malformed: 0 }
     }
 
+    /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with keys.
+    pub fn seed(&mut self, seed: [u8; 32]) {
+        self.core.local_mut().seed(seed);
+    }
+
     /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut busy = false;

@@ -7,6 +7,7 @@ mod access;
 mod channel_options;
 mod channels;
 mod check;
+mod curve;
 mod diff;
 mod framing;
 
@@ -22,6 +23,7 @@ use crate::config::{ip_address, number, port};
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKey};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
+pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
     SOFH_ENCODING, SOFH_LEN,

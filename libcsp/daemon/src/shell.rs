@@ -67,6 +67,8 @@ pub struct ShellOptions<'a> {
     pub routes: Router,
     /// The data threads, for systemd's watchdog.
     pub threads: Vec<Progress>,
+    /// What the daemon chooses about its control plane.
+    pub control: ControlOptions,
 }
 
 /// An event that the daemon handles.
@@ -101,7 +103,7 @@ impl Shell {
     /// Opens the admin endpoint, then registers the node. Returns `None` if a signal asked to stop meanwhile. Must run
     /// inside tokio.
     pub async fn start(options: ShellOptions<'_>) -> Result<Option<Shell>, DaemonError> {
-        let ShellOptions { record, node: own, etcd, admin, metrics, routes, threads } = options;
+        let ShellOptions { record, node: own, etcd, admin, metrics, routes, threads, control } = options;
         let credentials = own.credentials(record.role)?;
         let mut signals = StopSignals::new()?;
         let readiness = Readiness::new();
@@ -124,7 +126,7 @@ impl Shell {
         let etcd = EtcdAccess { section: etcd.clone(), credentials: credentials.clone() };
         let (id, role) = (record.id, record.role);
         let control = tokio::select! {
-            started = ControlPlane::start(record, &etcd, &own.state_dir, ControlOptions::default()) => started?,
+            started = ControlPlane::start(record, &etcd, &own.state_dir, control) => started?,
             _ = signals.recv() => return Ok(None),
         };
         let status = control.status.clone();

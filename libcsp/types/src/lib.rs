@@ -8,6 +8,7 @@
 extern crate alloc;
 
 mod addr;
+pub mod curve;
 pub mod grant;
 mod id;
 mod label;
@@ -21,6 +22,7 @@ mod time;
 mod trace;
 
 pub use addr::{FourTuple, MacAddr};
+pub use curve::CurvePublicKey;
 pub use grant::Grant;
 pub use id::{IdError, NodeId, Role};
 pub use label::{FlowLabel, INDEX_BITS, LabelAllocator};

@@ -125,6 +125,20 @@ pub enum Command {
     /// Make cluster keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Make a key pair for a channel of messages, or for one of its clients
+    ///
+    /// The pair is one of CURVE, in files as ZeroMQ's tools write and read them: FILE.key_secret (mode 0600) has both keys, FILE.key the
+    /// public one. The public key, which the policy names, goes to standard output. Existing files are never overwritten. Needs no
+    /// server.
+    #[command(
+        after_help = "Examples:\n  cspctl channel-key ticks        the proxies' pair: copy ticks.key_secret to messages.curve_keys of each\n  \
+                            cspctl channel-key alice        a client's pair: the program reads alice.key_secret\n  \
+                            cspctl channel-key -o json ticks | jq -r .public_key"
+    )]
+    ChannelKey {
+        /// The files' name without its ending; without it both keys go to standard output, in the form of FILE.key_secret
+        file: Option<PathBuf>,
+    },
     /// Set up etcd's users
     #[command(subcommand)]
     Etcd(EtcdCommand),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, Channel, Membership, NodeRecord};
+use csp_control::{ActivePolicy, Channel, ControlOptions, Membership, NodeRecord};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
@@ -66,6 +66,7 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &DataWorke
         metrics,
         routes: admin::routes(state),
         threads: workers.threads.iter().map(|thread| thread.progress().clone()).collect(),
+        control: ControlOptions::default(),
     }
 }
 

@@ -10,8 +10,8 @@ mod messages;
 mod streams;
 
 pub use messages::{
-    ChannelSnapshot, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, Moved,
-    PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE,
-    STRANGER_TIME, SpecError, TracedSnapshot, View,
+    ChannelKeys, ChannelSnapshot, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig,
+    MoveNotice, Moved, PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, RECEIVERS_TIME, Refusals,
+    Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, TracedSnapshot, View,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

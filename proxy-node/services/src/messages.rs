@@ -13,54 +13,49 @@ mod batch;
 mod framing;
 mod given;
 mod inbound;
+mod keys;
 mod numbering;
 mod outbound;
 mod peer;
 mod placement;
+mod sealed;
 mod seen;
+mod spec;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use csp_messages::{
-    ChannelConfig, ChannelError, ChannelId, ChannelKind, ChannelStatus, MessagePlane, PeerId, PlaneConfig,
-    PlaneConfigError, Role, Turn,
+    ChannelError, ChannelId, ChannelStatus, MessagePlane, PeerId, PlaneConfig, PlaneConfigError, Role, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
-use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, LocalType};
+use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, Mechanism, sealed_len};
 
 use thiserror::Error;
 
 use self::batch::Batch;
 use self::framing::Speech;
 use self::given::Given;
+use self::inbound::Door;
+use self::keys::Entropy;
 use self::peer::Peer;
 use self::placement::{Ending, Placement};
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::framing::{Header, PrefixedPort};
+pub use self::keys::{ChannelKeys, Refusals, Rights};
 pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
 pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
+pub use self::spec::ChannelSpec;
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
-
-/// A channel, with the number by which the policy's service names it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ChannelSpec {
-    /// [`ServiceSpec::local`](csp_proxy_core::ServiceSpec::local) of the service at the channel's address.
-    pub number: u32,
-    /// The channel.
-    pub channel: ChannelConfig,
-    /// Its ports whose peers send and receive messages behind a header with their length; at all others they speak ZMTP.
-    pub prefixed: Vec<PrefixedPort>,
-}
 
 /// State of a channel at one worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,6 +87,9 @@ pub enum SpecError {
     /// The channel of this name.
     #[error("channel {0}: {1}")]
     Channel(String, ChannelError),
+    /// A channel with keys, and the broker has no random bytes: a mistake of the caller.
+    #[error("channel {0}: there are no random bytes for its handshakes")]
+    NoEntropy(String),
 }
 
 /// A channel that is served.
@@ -102,6 +100,17 @@ struct Bound {
     zmtp: Arc<ZmtpConfig>,
     /// Connections that were reset for what they sent.
     malformed: u64,
+}
+
+impl Bound {
+    /// Begins the connection of a ZeroMQ peer.
+    fn begin(&self, entropy: &mut Option<Entropy>, now: Instant) -> Option<Connection> {
+        let config = self.zmtp.clone();
+        let Some(keys) = &self.spec.keys else { return Some(Connection::null(config, now)) };
+        let begin = if keys.require { Connection::curve } else { Connection::curve_or_null };
+        // Without random bytes such a channel is not added.
+        entropy.as_mut().map(|entropy| begin(config, keys.server.clone(), &entropy.draw(), now))
+    }
 }
 
 /// The broker of one worker. Its memory for messages is allocated with the first channel.
@@ -120,10 +129,14 @@ pub struct MessageBroker {
     /// The turn of the channel that is served.
     turn: Option<Turn>,
     zmtp: ZmtpCounters,
+    refusals: Refusals,
     batch: Batch,
     /// Peers that have left while messages are traced.
     departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
+    entropy: Option<Entropy>,
+    /// Where frames for CURVE peers are sealed: as long as the longest frame of a channel with keys.
+    sealing: Vec<u8>,
     /// Channels between clients and servers of a pool.
     streams: Streams,
 }
@@ -141,9 +154,12 @@ impl MessageBroker {
             deadlines: BTreeSet::new(),
             turn: None,
             zmtp: ZmtpCounters::default(),
+            refusals: Refusals::default(),
             batch: Batch::default(),
             departed: Vec::new(),
             placement: Placement::default(),
+            entropy: None,
+            sealing: Vec::new(),
             streams: Streams::default(),
         }
     }
@@ -153,17 +169,28 @@ impl MessageBroker {
         self.streams.set_channels(specs);
     }
 
-    /// Replaces the channels. Those that stay as they are keep their connections and messages; connections of the others are
-    /// closed.
+    /// Gives the broker the random bytes from which it derives those of handshakes. They come from a cryptographic generator and are
+    /// given to this broker alone.
+    pub fn seed(&mut self, seed: [u8; 32]) {
+        self.entropy = Some(Entropy::new(seed));
+    }
+
+    /// Replaces the channels. Those that stay as they are, but for their peers' rights, keep their connections and messages; connections
+    /// of the others are closed, and those of peers that have lost their rights.
     ///
     /// # Errors
     /// The first channel that cannot be served; the others are.
     pub fn set_channels(&mut self, specs: Vec<ChannelSpec>) -> Result<(), SpecError> {
-        let stays = |bound: &Bound| specs.contains(&bound.spec);
-        let gone: Vec<u32> =
-            self.channels.iter().filter(|(_, b)| !stays(b)).map(|(number, _)| *number).collect();
-        for number in gone {
-            self.remove(number);
+        for number in self.channels.keys().copied().collect::<Vec<u32>>() {
+            let Some(bound) = self.channels.get_mut(&number) else { continue };
+            match specs.iter().find(|spec| spec.number == number) {
+                Some(spec) if bound.spec == *spec => {}
+                Some(spec) if bound.spec.can_become(spec) => {
+                    bound.spec.keys.clone_from(&spec.keys);
+                    self.enforce_rights(number);
+                }
+                _ => self.remove(number),
+            }
         }
         let mut result = Ok(());
         for spec in specs {
@@ -178,6 +205,9 @@ impl MessageBroker {
     }
 
     fn add(&mut self, spec: ChannelSpec) -> Result<(), SpecError> {
+        if spec.keys.is_some() && self.entropy.is_none() {
+            return Err(SpecError::NoEntropy(spec.channel.name));
+        }
         let plane = match &mut self.plane {
             Some(plane) => plane,
             None => {
@@ -189,14 +219,10 @@ impl MessageBroker {
         let name = || spec.channel.name.clone();
         let id =
             plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
-        let local = match spec.channel.kind {
-            ChannelKind::PublishSubscribe { .. } => LocalType::Forwarder,
-            ChannelKind::PushPull { .. } => LocalType::Streamer,
-        };
-        let message_len_max = spec.channel.message_len_max as usize;
-        let topic_len_max = self.config.subscriptions.topic_len_max as usize;
-        let frames_max = csp_messages::FRAMES_MAX;
-        let zmtp = ZmtpConfig { message_len_max, topic_len_max, frames_max, ..ZmtpConfig::new(local) };
+        let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
+        if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
+            self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
+        }
         self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, spec });
         Ok(())
     }
@@ -208,6 +234,25 @@ impl MessageBroker {
         }
         for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
             peer.orphan();
+            peer.ended = true; // a channel of the same number may follow at once
+            self.ready.push_back(*label);
+        }
+    }
+
+    /// Disconnects the peers of a channel whose rights it does not have any more.
+    fn enforce_rights(&mut self, number: u32) {
+        let Some(keys) = self.channels.get(&number).and_then(|bound| bound.spec.keys.clone()) else { return };
+        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+            let known = peer.connection.zmtp().and_then(Connection::peer);
+            if known.is_none_or(|known| keys.check(known).is_ok()) || peer.connection.has_failed() {
+                continue;
+            }
+            self.refusals.rights_removed += 1;
+            if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+                let _ = plane.detach(id, |_| {}); // it is attached
+            }
+            peer.orphan();
+            peer.ended = true;
             self.ready.push_back(*label);
         }
     }
@@ -258,6 +303,11 @@ impl MessageBroker {
     /// Returns the counters of the framing.
     pub fn zmtp(&self) -> &ZmtpCounters {
         &self.zmtp
+    }
+
+    /// Returns how many peers were refused or disconnected for other reasons than their framing.
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 
     /// Returns the number of connections.
@@ -316,14 +366,17 @@ impl LocalServices for MessageBroker {
         let prefixed = bound.spec.prefixed.iter().position(|prefixed| prefixed.port == port);
         let mut peer = match prefixed {
             None => {
-                let connection = Connection::null(bound.zmtp.clone(), now);
+                let Some(connection) = bound.begin(&mut self.entropy, now) else { return false };
                 Peer::new(label, number, Speech::Zmtp(Box::new(connection)))
             }
             Some(at) => {
                 let port = bound.spec.prefixed[at];
                 let mut peer = Peer::new(label, number, Speech::prefixed(port, at));
                 let Some(plane) = &mut self.plane else { return false };
-                let Ok(id) = plane.attach(bound.id, port.role) else { return false };
+                let Ok(id) = plane.attach(bound.id, port.role) else {
+                    self.refusals.peers_full += 1; // the channel is there, and has such peers
+                    return false;
+                };
                 if port.role.subscribes() && plane.subscribe(now, id, b"").is_err() {
                     let _ = plane.detach(id, |_| {}); // it was attached just now
                     return false;
@@ -357,17 +410,23 @@ impl LocalServices for MessageBroker {
             deadlines,
             turn,
             zmtp,
+            refusals,
             batch,
             placement,
+            sealing,
             ..
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
         peer.queued = false;
         let Some(bound) = channels.get_mut(&peer.number) else { return Step::Close };
+        if peer.ended {
+            return Step::Close;
+        }
         let held = placement.holds(now, peer, plane);
+        let mut door = Door { channel: bound.id, keys: bound.spec.keys.as_deref(), refusals };
         let received = match held {
             true => inbound::Received::default(),
-            false => inbound::receive(now, peer, client, plane, bound.id, zmtp),
+            false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
         };
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
@@ -377,8 +436,11 @@ impl LocalServices for MessageBroker {
         let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == bound.id.index);
         let turn = if is_its_turn { turn } else { &mut none };
         let before = peer.before_visit(client);
-        let finished = matches!(peer.ending, Ending::Finished { .. });
-        let sent = !finished && outbound::send(now, peer, client, plane, turn, batch, zmtp);
+        let sent = match peer.connection.zmtp().map(Connection::mechanism) {
+            _ if matches!(peer.ending, Ending::Finished { .. }) => false,
+            Some(Mechanism::Curve) => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
+            _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
+        };
         peer.after_visit(before, client);
         if received.more && !peer.queued {
             peer.queued = true;
@@ -393,7 +455,7 @@ impl LocalServices for MessageBroker {
             bound.malformed += 1;
             return Step::Reset;
         }
-        if peer.connection.has_failed() || over {
+        if peer.ended || peer.connection.has_failed() || over {
             return Step::Close;
         }
         if let Some(step) = Placement::step(peer, plane) {

@@ -136,9 +136,7 @@ fn subscribe(topic: &[u8]) -> Vec<u8> {
 impl World {
     fn new(kind: ChannelKind) -> Self {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
-        broker
-            .set_channels(vec![ChannelSpec { number: 7, channel: channel(kind), prefixed: Vec::new() }])
-            .unwrap();
+        broker.set_channels(vec![ChannelSpec::open(7, channel(kind))]).unwrap();
         World {
             broker,
             ends: BTreeMap::new(),

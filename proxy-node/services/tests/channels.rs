@@ -73,7 +73,7 @@ fn spec(number: u32, kind: ChannelKind) -> ChannelSpec {
         queue: QueueLimits { messages: 10, ..QueueLimits::default() },
         sequence: false,
     };
-    ChannelSpec { number, channel, prefixed: Vec::new() }
+    ChannelSpec::open(number, channel)
 }
 
 fn publish_subscribe(cache: Option<CacheConfig>) -> ChannelKind {

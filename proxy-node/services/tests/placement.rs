@@ -133,7 +133,7 @@ impl World {
             ChannelKind::PublishSubscribe { .. } => vec![both()],
             ChannelKind::PushPull { .. } => Vec::new(),
         };
-        broker.set_channels(vec![ChannelSpec { number: NUMBER, channel, prefixed }]).unwrap();
+        broker.set_channels(vec![ChannelSpec { prefixed, ..ChannelSpec::open(NUMBER, channel) }]).unwrap();
         let mut w = World { broker, ends: BTreeMap::new(), now: Instant::from_nanos(1) };
         w.broker.set_places(w.now, [(NUMBER, PlacementKey::of_address(([10, 0, 0, 1], 5556).into()))]);
         w

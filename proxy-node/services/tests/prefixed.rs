@@ -134,7 +134,7 @@ impl World {
             sequence: false,
         };
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
-        broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed }]).unwrap();
+        broker.set_channels(vec![ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) }]).unwrap();
         World { broker, ends: BTreeMap::new(), steps: BTreeMap::new() }
     }
 
@@ -297,7 +297,7 @@ fn a_described_header_is_filled_and_a_length_that_it_cannot_say_is_left_out() {
         queue: QueueLimits::default(),
         sequence: false,
     };
-    w.broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed }]).unwrap();
+    w.broker.set_channels(vec![ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) }]).unwrap();
     w.connect(1, SHORT);
     w.connect_zmtp(2, "PUB");
     // One byte behind the length belongs to the header, and is counted.
@@ -406,7 +406,9 @@ fn a_full_channel_refuses_a_connection_and_keeps_nothing_of_it() {
         kind,
         sequence: false,
     };
-    broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed: ports(&kind) }]).unwrap();
+    broker
+        .set_channels(vec![ChannelSpec { prefixed: ports(&kind), ..ChannelSpec::open(7, channel) }])
+        .unwrap();
     w.broker = broker;
     [1, 2].iter().for_each(|n| w.connect(*n, SOFH));
     let tuple = FourTuple { local: ([10, 0, 0, 1], SOFH).into(), remote: ([10, 0, 0, 2], 3).into() };

@@ -95,7 +95,7 @@ impl World {
             queue: QueueLimits { messages: 1, ..QueueLimits::default() },
             sequence: false,
         };
-        broker.set_channels(vec![ChannelSpec { number: 7, channel, prefixed: Vec::new() }]).unwrap();
+        broker.set_channels(vec![ChannelSpec::open(7, channel)]).unwrap();
         World { broker, ends: BTreeMap::new() }
     }
 

@@ -1,11 +1,13 @@
 //! The daemon's configuration file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use csp_control::config::{ConfigError, Problems, load_checked, spin};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
 use csp_types::spin::SpinSetting;
 use serde::Deserialize;
+
+use super::curve_keys::KeyRing;
 
 /// Hairpins of a worker: connections between two programs of the cluster. Each occupies 128 KiB once it is used.
 pub const HAIRPINS: usize = 256;
@@ -38,6 +40,25 @@ pub struct Config {
     /// TCP towards clients.
     #[serde(default)]
     pub tcp: TcpSection,
+    /// Channels of messages.
+    #[serde(default)]
+    pub messages: MessagesSection,
+}
+
+/// Channels of messages.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MessagesSection {
+    /// Folder of the secret keys of channels with CURVE: files of mode 600 whose names end with `.key_secret`, as `cspctl
+    /// channel-key` makes them. Default: `/etc/csp/curve` if it exists.
+    pub curve_keys: Option<PathBuf>,
+}
+
+impl Default for MessagesSection {
+    fn default() -> Self {
+        let folder = PathBuf::from("/etc/csp/curve");
+        MessagesSection { curve_keys: folder.exists().then_some(folder) }
+    }
 }
 
 /// Capacities of the tables of one worker; all memory is allocated at start-up.
@@ -145,6 +166,9 @@ impl Config {
         range("tcp.send_window_kib", self.tcp.send_window_kib.into(), 256, 16_384);
         range("tcp.rto_min_ms", self.tcp.rto_min_ms, 1, 60_000);
         range("tcp.time_wait_s", self.tcp.time_wait_s, 1, 240);
+        for wrong in KeyRing::load(self.messages.curve_keys.as_deref()).wrong() {
+            problems.add("messages.curve_keys", wrong);
+        }
         let indices = (self.capacity.connections + 2 * HAIRPINS) as u64 * u64::from(self.workers);
         if indices >= 1 << csp_types::INDEX_BITS {
             problems.add(

@@ -1,8 +1,12 @@
 //! The proxy node's control thread: sends its workers the policy.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, Member, MemberState, Membership, NodeRecord};
+use csp_control::{
+    ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, Policy, PolicyCheck,
+};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions};
 use csp_messages::HashKey;
@@ -14,6 +18,7 @@ use crate::core::{CoreConfig, HairpinConfig};
 use crate::{ProxyWorker, Registered};
 
 use super::config::{Config, HAIRPINS};
+use super::curve_keys::KeyRing;
 use super::data_thread::Question;
 use super::metrics::{Published, WorkerMetrics};
 use super::{admin, policy, providers};
@@ -45,7 +50,8 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(Vec<Worker>
     for number in 0..config.workers {
         let san = providers::listen(config, &record, &key, number)?;
         let core = core_config(config, number);
-        let worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
+        let mut worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
+        worker.seed(rand::random());
         record.san.push(san.address);
         workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX, config.spin_us)?);
     }
@@ -95,7 +101,8 @@ async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Resul
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
-                let applied = apply(workers, &active, &mut numbers).await;
+                let folder = config.messages.curve_keys.as_deref();
+                let applied = apply(workers, &active, &mut numbers, folder).await;
                 shell.ack(active.generation, applied).await;
             }
             Event::Tick => set_readiness(&shell.readiness, workers),
@@ -118,7 +125,19 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker])
         metrics,
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes }),
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
+        control: ControlOptions { check: policy_check(config), ..ControlOptions::default() },
     }
+}
+
+/// Returns the check of a policy before it is acknowledged as staged: the secret keys of its channels are here.
+fn policy_check(config: &Config) -> PolicyCheck {
+    let folder = config.messages.curve_keys.clone();
+    Arc::new(move |policy: &Policy| {
+        if policy.channels.iter().all(|channel| channel.curve.is_none()) {
+            return Ok(());
+        }
+        KeyRing::load(folder.as_deref()).check(policy, folder.as_deref())
+    })
 }
 
 /// Sends the workers what they need of the other nodes' registrations.
@@ -155,8 +174,10 @@ async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     numbers: &mut policy::Numbers,
+    curve_keys: Option<&Path>,
 ) -> Result<(), String> {
-    let policy = policy::translate(active, numbers);
+    let ring = KeyRing::load(curve_keys);
+    let policy = policy::translate(active, numbers, &ring);
     for worker in workers {
         let policy = policy.clone();
         let done = worker.mailbox().ask(POLICY_TIMEOUT, |reply| Question::Policy(policy, reply)).await;
@@ -164,7 +185,7 @@ async fn apply(
     }
     let (generation, services, channels) = (active.generation, policy.services.len(), policy.channels.len());
     tracing::info!(generation, services, channels, "policy in force");
-    Ok(())
+    ring.check(&active.policy, curve_keys)
 }
 
 fn set_readiness(readiness: &Readiness, workers: &[Worker]) {

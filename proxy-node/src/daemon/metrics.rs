@@ -1,5 +1,6 @@
 //! The workers' metrics.
 
+mod messages;
 mod tcp;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub struct Published {
     refusals: [u64; REFUSALS.len()],
     channels: Vec<(String, Channel)>,
     moved: Vec<(String, Moved)>,
+    broker: messages::BrokerCounters,
 }
 
 /// Reasons for which peers on the SAN were refused or cut off, in the order of [`refusals`].
@@ -99,6 +101,7 @@ impl Published {
             refusals: Default::default(),
             channels: channels::of_worker(core.local()),
             moved: channels::moved(core.local()),
+            broker: messages::BrokerCounters::of(core.local()),
         };
         for endpoint in worker.endpoints() {
             for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {
@@ -133,6 +136,7 @@ impl MetricSource for WorkerMetrics {
             collect_counters(out, &published.counters, &labels);
             channels::collect(out, &published.channels, &worker);
             channels::collect_moved(out, &published.moved, &worker);
+            messages::collect(out, &published.broker, &worker);
             collect_tables(out, &published);
             tcp::collect(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";

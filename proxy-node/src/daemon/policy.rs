@@ -3,15 +3,20 @@
 mod framing;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use csp_control::{ActivePolicy, Congestion, EcnPolicy, FullQueue, LastValueKey, Pattern, TcpOptions};
+use csp_control::{
+    ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
+};
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
-use csp_services::ChannelSpec;
+use csp_services::{ChannelKeys, ChannelSpec, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
 
 use crate::WorkerPolicy;
 use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
+
+use super::curve_keys::KeyRing;
 
 /// The numbers of local services: the same for a name as long as the daemon runs.
 #[derive(Debug, Default)]
@@ -24,8 +29,8 @@ impl Numbers {
     }
 }
 
-/// Returns what workers need of `active`.
-pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
+/// Returns what workers need of `active`. Channels whose secret key is not in `ring` are not served.
+pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -> WorkerPolicy {
     let service = |s: &csp_control::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
@@ -52,8 +57,17 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
         match passes {
             true => streams.push(framing::stream(channel, number)),
             false => {
-                let prefixed = framing::prefixed_ports(channel);
-                channels.push(ChannelSpec { number, channel: translate_channel(channel), prefixed });
+                let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
+                if keys != Some(None) {
+                    channels.push(ChannelSpec {
+                        number,
+                        channel: translate_channel(channel),
+                        prefixed: framing::prefixed_ports(channel),
+                        heartbeat: (channel.heartbeat_s > 0)
+                            .then(|| Duration::from_secs(channel.heartbeat_s.into())),
+                        keys: keys.flatten().map(Arc::new),
+                    });
+                }
             }
         }
         services.extend(channel.ports().map(|port| ServiceSpec {
@@ -71,6 +85,17 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
 
 fn pool(members: &[csp_control::PoolMember]) -> Vec<PoolServer> {
     members.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect()
+}
+
+/// Returns the keys of a channel; `None` if this proxy does not have the secret one.
+fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
+    let rights = |may: &[Permission]| Rights {
+        publish: may.contains(&Permission::Publish),
+        subscribe: may.contains(&Permission::Subscribe),
+    };
+    let clients = curve.clients.iter().map(|client| (client.key.0, rights(&client.may))).collect();
+    let server = ring.get(&curve.server_key)?.clone();
+    Some(ChannelKeys { server, require: curve.require, clients, any: rights(&curve.any) })
 }
 
 fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {

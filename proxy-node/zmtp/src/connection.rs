@@ -8,6 +8,7 @@
 //!                    HELLO       INITIATE        │
 //!                                                └─ deny ─▶ [Failed]   ◀── any error, any deadline, from every state
 //! ```
+//! A connection that accepts either mechanism asks for a verdict under NULL, too.
 
 mod encode;
 mod receive;
@@ -44,7 +45,7 @@ enum State {
     Hello,
     /// CURVE: INITIATE is next.
     Initiate,
-    /// CURVE: the caller decides about the peer's key.
+    /// CURVE, or a peer that could have used it: the caller decides about the peer.
     Verdict,
     /// The handshake is complete, the caller does not know it yet.
     Announce,
@@ -68,6 +69,8 @@ pub struct Connection {
     /// Bytes of the stream that have been examined.
     position: u64,
     mechanism: Mechanism,
+    /// NULL is accepted beside CURVE; [`mechanism`](Self::mechanism) is CURVE until the peer has named its own.
+    or_null: bool,
     minor: u8,
     peer: Option<Peer>,
     greeting: GreetingReader,
@@ -84,7 +87,7 @@ pub struct Connection {
 impl Connection {
     /// Creates a connection of a peer that connects at `now`, without encryption.
     pub fn null(config: Arc<Config>, now: Instant) -> Self {
-        Self::new(config, Mechanism::Null, Security::Null, now)
+        Self::new(config, Mechanism::Null, false, Security::Null, now)
     }
 
     /// Creates a connection of a peer that connects at `now`, encrypted by CURVE. `entropy` must come from a
@@ -96,14 +99,33 @@ impl Connection {
         now: Instant,
     ) -> Self {
         let handshake = Handshake::new(keys, entropy);
-        Self::new(config, Mechanism::Curve, Security::Handshake(Box::new(handshake)), now)
+        Self::new(config, Mechanism::Curve, false, Security::Handshake(Box::new(handshake)), now)
     }
 
-    fn new(config: Arc<Config>, mechanism: Mechanism, security: Security, now: Instant) -> Self {
+    /// As [`curve`](Self::curve), of a peer that may also connect without encryption. [`Item::Authorise`](crate::Item::Authorise) is
+    /// returned in either case; such a peer has no key.
+    pub fn curve_or_null(
+        config: Arc<Config>,
+        keys: Arc<CurveKeys>,
+        entropy: &[u8; ENTROPY_LEN],
+        now: Instant,
+    ) -> Self {
+        let handshake = Handshake::new(keys, entropy);
+        Self::new(config, Mechanism::Curve, true, Security::Handshake(Box::new(handshake)), now)
+    }
+
+    fn new(
+        config: Arc<Config>,
+        mechanism: Mechanism,
+        or_null: bool,
+        security: Security,
+        now: Instant,
+    ) -> Self {
         Connection {
             state: State::Greeting,
             position: 0,
             mechanism,
+            or_null,
             minor: 0,
             peer: None,
             greeting: GreetingReader::new(),
@@ -112,13 +134,13 @@ impl Connection {
             message: Assembly::new(&config),
             delivered: false,
             security,
-            output: Output::new(),
+            output: Output::new(or_null),
             timers: Timers::new(now + config.handshake_timeout),
             config,
         }
     }
 
-    /// Returns the connection's mechanism.
+    /// Returns the connection's mechanism; of one that accepts two, that of its peer as soon as it is known.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
@@ -142,18 +164,20 @@ impl Connection {
         }
     }
 
-    /// Accepts the key of [`Item::Authorise`](crate::Item::Authorise). Allocates the memory for decrypted messages. Has no
-    /// effect when no key waits for a decision.
+    /// Accepts the peer of [`Item::Authorise`](crate::Item::Authorise). Allocates the memory for decrypted messages. Has no
+    /// effect when no peer waits for a decision.
     pub fn allow(&mut self) {
         if self.state != State::Verdict {
             return;
         }
-        self.message.allocate(self.command.len_max());
+        if self.mechanism == Mechanism::Curve {
+            self.message.allocate(self.command.len_max());
+        }
         self.output.reply(Reply::Ready);
         self.state = State::Announce;
     }
 
-    /// Denies the key of [`Item::Authorise`](crate::Item::Authorise): the peer gets ERROR. Has no effect when no key waits
+    /// Denies the peer of [`Item::Authorise`](crate::Item::Authorise): it gets ERROR. Has no effect when no peer waits
     /// for a decision.
     pub fn deny(&mut self, counters: &mut Counters) {
         if self.state == State::Verdict {

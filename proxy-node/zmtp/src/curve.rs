@@ -246,23 +246,36 @@ pub(crate) struct Session {
 impl Session {
     /// Writes READY with its frame header.
     pub fn ready(&mut self, metadata: &[u8], out: &mut [u8]) -> Result<usize, EncodeError> {
-        self.emit(&READY, &[], &[metadata], out)
+        self.emit(&READY, &[], metadata.len(), [metadata].into_iter(), out)
     }
 
     /// Writes a MESSAGE with its frame header: the octet `flags` and the bytes of `parts`.
     pub fn seal(&mut self, flags: u8, parts: &[&[u8]], out: &mut [u8]) -> Result<usize, EncodeError> {
-        self.emit(&MESSAGE, &[flags], parts, out)
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.seal_parts(flags, len, parts.iter().copied(), out)
     }
 
-    /// Writes a sealed command, whose text is `flags` and `parts`; each byte is copied once and encrypted in place.
-    fn emit(
+    /// As [`seal`](Self::seal), for parts of `len` bytes in all.
+    pub fn seal_parts<'p>(
+        &mut self,
+        flags: u8,
+        len: usize,
+        parts: impl Iterator<Item = &'p [u8]>,
+        out: &mut [u8],
+    ) -> Result<usize, EncodeError> {
+        self.emit(&MESSAGE, &[flags], len, parts, out)
+    }
+
+    /// Writes a sealed command, whose text is `flags` and the `len` bytes of `parts`; each is copied once and encrypted in place.
+    fn emit<'p>(
         &mut self,
         kind: &Kind,
         flags: &[u8],
-        parts: &[&[u8]],
+        len: usize,
+        parts: impl Iterator<Item = &'p [u8]>,
         out: &mut [u8],
     ) -> Result<usize, EncodeError> {
-        let text_len = flags.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+        let text_len = flags.len() + len;
         let sealed_len = kind.name.len() + NONCE_LEN + TAG_LEN + text_len;
         let header = FrameHeader::with_flags(sealed_len, kind.frame_flags);
         let needed = header.as_bytes().len() + sealed_len;
@@ -273,7 +286,15 @@ impl Session {
         let short = short.to_be_bytes();
         let (first, rest) = text.split_at_mut(flags.len());
         first.copy_from_slice(flags);
-        write(rest, parts).ok_or(no_space)?;
+        let mut left = &mut rest[..];
+        for part in parts {
+            let (to, after) = left.split_at_mut_checked(part.len()).ok_or(no_space)?;
+            to.copy_from_slice(part);
+            left = after;
+        }
+        if !left.is_empty() {
+            return Err(no_space); // shorter than the caller said: what the buffer held before is not sent
+        }
         let tag = seal(&self.cipher, nonce(kind.prefix, &short), text).ok_or(EncodeError::Exhausted)?;
         write(front, &[header.as_bytes(), kind.name, &short, &tag]).ok_or(no_space)?;
         Ok(needed)

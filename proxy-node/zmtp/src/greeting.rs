@@ -6,7 +6,8 @@
 //!  | FF | padding  | 7F | major | minor | mechanism | as-server | filler |
 //!  +----+----------+----+-------+-------+-----------+-----------+--------+
 //! ```
-//! The proxy sends its 64 bytes at once. A peer may send its own in parts and wait between them for the proxy's:
+//! The proxy sends its 64 bytes at once, or the first 12 and the others when it has the peer's mechanism, if it accepts more than
+//! one. A peer may send its own in parts and wait between them for the proxy's:
 //! libzmq sends 10 bytes, then the major version, then the rest. A peer of ZMTP 1.0 or 2.0 is refused at the first byte
 //! that shows it, since it may never send 64.
 
@@ -19,7 +20,8 @@ pub const GREETING_LEN: usize = 64;
 const SIGNATURE_END: usize = 9;
 const MAJOR_AT: usize = 10;
 const MINOR_AT: usize = 11;
-const MECHANISM_AT: usize = 12;
+/// Start of the mechanism; what stands before it is the same for each.
+pub(crate) const MECHANISM_AT: usize = 12;
 const AS_SERVER_AT: usize = 32;
 
 /// The versions that the proxy speaks.
@@ -75,13 +77,13 @@ impl GreetingReader {
         GREETING_LEN - self.have
     }
 
-    /// Reads on; returns the peer's minor version when the greeting is complete. A peer of a higher major version is
-    /// taken for one of this version, since it must speak this one.
+    /// Reads on; returns the peer's minor version and its mechanism, one of `mechanisms`, when the greeting is complete. A peer
+    /// of a higher major version is taken for one of this version, since it must speak this one.
     pub fn read<'a, I>(
         &mut self,
         input: &mut Cursor<'a, I>,
-        mechanism: Mechanism,
-    ) -> Result<Option<u8>, ZmtpError>
+        mechanisms: &[Mechanism],
+    ) -> Result<Option<(u8, Mechanism)>, ZmtpError>
     where
         I: Iterator<Item = &'a [u8]>,
     {
@@ -100,13 +102,14 @@ impl GreetingReader {
         if self.have < GREETING_LEN {
             return Ok(None);
         }
-        if self.bytes[MECHANISM_AT..AS_SERVER_AT] != mechanism.name() {
+        let named = |mechanism: &&Mechanism| self.bytes[MECHANISM_AT..AS_SERVER_AT] == mechanism.name();
+        let Some(&mechanism) = mechanisms.iter().find(named) else {
             return Err(ZmtpError::Mechanism { at: MECHANISM_AT as u64 });
-        }
+        };
         if mechanism == Mechanism::Curve && self.bytes[AS_SERVER_AT] != 0 {
             return Err(ZmtpError::AsServer { at: AS_SERVER_AT as u64 });
         }
         let newer = self.bytes[MAJOR_AT] > MAJOR;
-        Ok(Some(if newer { MINOR } else { self.bytes[MINOR_AT] }))
+        Ok(Some((if newer { MINOR } else { self.bytes[MINOR_AT] }, mechanism)))
     }
 }

@@ -21,24 +21,47 @@ pub(crate) enum Reply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
     Greeting,
+    /// What stands before the mechanism.
+    Version,
+    /// The mechanism and what follows.
+    Mechanism,
     Reply(Reply),
     Pong(Context),
     Ping,
 }
 
+/// How much of the greeting has been sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Greeting {
+    Due(Due),
+    /// The mechanism is chosen when the peer has named its own.
+    Undecided,
+    Sent,
+}
+
 /// What has not been sent yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
-    greeting: bool,
+    greeting: Greeting,
     reply: Option<Reply>,
     pong: Option<Context>,
     ping: bool,
 }
 
 impl Output {
-    /// The greeting is due.
-    pub const fn new() -> Self {
-        Output { greeting: true, reply: None, pong: None, ping: false }
+    /// The greeting is due; of one that is `undecided` the part before the mechanism.
+    pub const fn new(undecided: bool) -> Self {
+        let greeting = Greeting::Due(if undecided { Due::Version } else { Due::Greeting });
+        Output { greeting, reply: None, pong: None, ping: false }
+    }
+
+    /// The mechanism is known: what is left of the greeting is due.
+    pub fn decided(&mut self) {
+        self.greeting = match self.greeting {
+            Greeting::Due(Due::Version) => Greeting::Due(Due::Greeting),
+            Greeting::Undecided => Greeting::Due(Due::Mechanism),
+            other => other,
+        };
     }
 
     /// An answer of the handshake is due. The peer waits for the one before, so that there is none.
@@ -63,8 +86,8 @@ impl Output {
 
     /// What is due first.
     pub fn first(&self) -> Option<Due> {
-        if self.greeting {
-            return Some(Due::Greeting);
+        if let Greeting::Due(part) = self.greeting {
+            return Some(part);
         }
         let reply = self.reply.map(Due::Reply);
         reply.or(self.pong.map(Due::Pong)).or(self.ping.then_some(Due::Ping))
@@ -73,7 +96,8 @@ impl Output {
     /// What was due first has been sent.
     pub fn sent(&mut self) {
         match self.first() {
-            Some(Due::Greeting) => self.greeting = false,
+            Some(Due::Greeting | Due::Mechanism) => self.greeting = Greeting::Sent,
+            Some(Due::Version) => self.greeting = Greeting::Undecided,
             Some(Due::Reply(_)) => self.reply = None,
             Some(Due::Pong(_)) => self.pong = None,
             Some(Due::Ping) => self.ping = false,

@@ -111,6 +111,12 @@ fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
     );
     files.refused(Tier::ProxyNode, "port: 7100", "port: 71000", &["san.port", "65535"]);
     files.refused(
+        Tier::ProxyNode,
+        "san:\n",
+        "messages: {curve_keys: /nowhere}\nsan:\n",
+        &["messages.curve_keys", "/nowhere: cannot be read"],
+    );
+    files.refused(
         Tier::AppNode,
         "socket:",
         "accelerate: {connect: some}\nsocket:",

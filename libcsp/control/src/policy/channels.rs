@@ -7,7 +7,7 @@ use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
-use super::{LastValue, PoolMember, TcpOptions};
+use super::{Curve, LastValue, PoolMember, TcpOptions};
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -18,6 +18,8 @@ pub const MESSAGE_KIB_MAX: u32 = 64 * 1024;
 pub const QUEUE_MESSAGES_MAX: u32 = 1 << 20;
 /// Most memory of a channel at one proxy worker, in MiB.
 pub const CHANNEL_MIB_MAX: u32 = 64 * 1024;
+/// Longest time between two heartbeats, in seconds.
+pub const HEARTBEAT_S_MAX: u32 = 3_600;
 
 /// A channel of messages: peers connect to its address, and the proxies distribute their messages, or pass them to servers of its
 /// pool.
@@ -69,6 +71,13 @@ pub struct Channel {
     /// A last frame with the sequence number and the time of arrival is added to each message.
     #[serde(default, skip_serializing_if = "is_false")]
     pub sequence: bool,
+    /// Seconds between two PINGs to peers of ZMTP 3.1; a peer that sends nothing for as long after one is disconnected. 0: none are
+    /// sent.
+    #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "heartbeat_s")]
+    pub heartbeat_s: u32,
+    /// Encryption, and who may publish and subscribe. Absent: everybody, in clear text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curve: Option<Curve>,
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
@@ -166,6 +175,15 @@ const fn message_kib() -> u32 {
 
 fn read_message_kib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(number(deserializer, 1, MESSAGE_KIB_MAX.into(), "a length in KiB")? as u32)
+}
+
+fn heartbeat_s<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 0, HEARTBEAT_S_MAX.into(), "a number of seconds (0: off)")? as u32)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 fn queue_messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

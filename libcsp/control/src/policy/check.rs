@@ -134,6 +134,10 @@ fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
     if let Some(last) = &channel.last_value {
         last.check(channel, at, problems);
     }
+    if let Some(curve) = &channel.curve {
+        curve.check(&format!("{at}.curve"), problems);
+        curve.check_ports(channel, at, problems);
+    }
 }
 
 fn check_name(name: &str, what: &str, at: &str, problems: &mut Problems) {

@@ -73,6 +73,14 @@ impl Speech {
         Speech::Prefixed(Box::new(Prefixed { reader, port, number: at as u8 + 1, failed: false }))
     }
 
+    /// Returns the connection of a ZeroMQ peer.
+    pub(super) fn zmtp(&self) -> Option<&Connection> {
+        match self {
+            Speech::Zmtp(connection) => Some(connection),
+            Speech::Prefixed(_) => None,
+        }
+    }
+
     pub(super) fn encoding(&self) -> Encoding {
         match self {
             Speech::Zmtp(_) => Encoding::Zmtp,

@@ -1,12 +1,13 @@
 //! From a peer's stream to the plane: messages are published from the memory where they arrived.
 
-use csp_messages::{ChannelId, FRAMES_MAX, MessagePlane, PublishError, Role};
+use csp_messages::{AttachError, ChannelId, FRAMES_MAX, MessagePlane, PublishError, Role};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
-use csp_zmtp::{Counters, Cursor, Frame, Item, SocketType};
+use csp_zmtp::{Connection, Counters, Cursor, Frame, Item, Message, SocketType};
 
 use super::framing::Speech;
 use super::given::Given;
+use super::keys::{ChannelKeys, Refusals};
 use super::peer::Peer;
 
 /// Most messages of a connection that are processed before others are served.
@@ -17,6 +18,13 @@ const SLICES: usize = 64;
 /// From so many bytes on, a message that is incomplete is taken out of the connection's window, which then opens again; half of
 /// the smallest initial window.
 const KEEP_FROM: usize = 8 * 1024;
+
+/// What decides about a channel's new peers.
+pub(super) struct Door<'a> {
+    pub(super) channel: ChannelId,
+    pub(super) keys: Option<&'a ChannelKeys>,
+    pub(super) refusals: &'a mut Refusals,
+}
 
 /// What a visit has brought.
 #[derive(Clone, Copy, Default)]
@@ -85,7 +93,7 @@ pub(super) fn receive(
     peer: &mut Peer,
     client: &mut impl ClientEnd,
     plane: &mut MessagePlane,
-    channel: ChannelId,
+    door: &mut Door<'_>,
     counters: &mut Counters,
 ) -> Received {
     let readable = client.readable();
@@ -112,7 +120,7 @@ pub(super) fn receive(
         seen = readable;
         &all
     };
-    let mut more = process(now, peer, View { slices, at: from }, plane, channel, counters);
+    let mut more = process(now, peer, View { slices, at: from }, plane, door, counters);
     let released =
         if peer.held.is_empty() { peer.connection.released() } else { peer.unpublished.unwrap_or(from) };
     let end = peer.consumed + seen as u64;
@@ -151,7 +159,7 @@ fn process(
     peer: &mut Peer,
     mut view: View<'_, '_>,
     plane: &mut MessagePlane,
-    channel: ChannelId,
+    door: &mut Door<'_>,
     counters: &mut Counters,
 ) -> bool {
     let mut cursor = Cursor::new(view.at, view.slices.iter().copied());
@@ -168,7 +176,13 @@ fn process(
             Ok(None) | Err(_) => return false,
         };
         match item {
-            Item::Authorise(_) => {} // only under CURVE
+            Item::Authorise(known) => match door.keys.map(|keys| keys.check(known)) {
+                None | Some(Ok(())) => connection.allow(),
+                Some(Err(refusal)) => {
+                    door.refusals.count(refusal);
+                    connection.deny(counters);
+                }
+            },
             Item::Ready(known) => {
                 let (role, asks_for_all) = match known.socket_type {
                     SocketType::Pub | SocketType::Xpub => (Role::Publisher, true),
@@ -176,7 +190,13 @@ fn process(
                     SocketType::Pull => (Role::Puller, false),
                     _ => (Role::Subscriber, false),
                 };
-                peer.id = plane.attach(channel, role).ok();
+                let attached = plane.attach(door.channel, role);
+                if attached == Err(AttachError::TooMany) {
+                    door.refusals.peers_full += 1;
+                    peer.ended = true;
+                    return false;
+                }
+                peer.id = attached.ok();
                 peer.asks_for_all = asks_for_all;
                 peer.given = (role == Role::Puller).then(Given::new);
             }
@@ -192,11 +212,13 @@ fn process(
             }
             Item::Message(message) => {
                 let Some(id) = peer.id else { continue };
-                let frames = message.frames();
-                view.advance(frames[0].at);
-                if publish(now, plane, id, view, frames) == Err(PublishError::Held) {
-                    peer.held.extend(frames.iter().map(|frame| (frame.at, frame.len)));
-                    peer.unpublished = Some(message.span().start);
+                let start = message.span().start;
+                view.advance(start);
+                if publish_message(now, plane, id, view, &message) == Err(PublishError::Held) {
+                    peer.held.extend(message.frames().iter().map(|frame| (frame.at, frame.len)));
+                    // A decrypted message stays with the connection.
+                    let is_sealed = is_sealed(&message);
+                    peer.unpublished = Some(if is_sealed { connection.released() } else { start });
                     return false;
                 }
             }
@@ -236,17 +258,51 @@ fn publish(
     frames: &[Frame],
 ) -> Result<(), PublishError> {
     let mut lens = [0; FRAMES_MAX];
+    let lens = lens_of(frames, &mut lens)?;
+    let bodies = Bodies::new(view, frames.iter().map(|frame| (frame.at, frame.len)));
+    plane.publish(now, id, lens, bodies).map(drop)
+}
+
+fn lens_of<'l>(frames: &[Frame], lens: &'l mut [u32; FRAMES_MAX]) -> Result<&'l [u32], PublishError> {
     let lens = lens.get_mut(..frames.len()).ok_or(PublishError::Frames(frames.len()))?;
     for (len, frame) in lens.iter_mut().zip(frames) {
         *len = frame.len as u32;
     }
-    let bodies = Bodies::new(view, frames.iter().map(|frame| (frame.at, frame.len)));
+    Ok(lens)
+}
+
+/// As [`publish`], for a message of a ZeroMQ peer, which may lie decrypted in the connection's memory.
+fn publish_message(
+    now: Instant,
+    plane: &mut MessagePlane,
+    id: csp_messages::PeerId,
+    view: View<'_, '_>,
+    message: &Message<'_>,
+) -> Result<(), PublishError> {
+    if !is_sealed(message) {
+        return publish(now, plane, id, view, message.frames());
+    }
+    let mut lens = [0; FRAMES_MAX];
+    let lens = lens_of(message.frames(), &mut lens)?;
+    let bodies = message.frames().iter().filter_map(|frame| message.decrypted(frame));
     plane.publish(now, id, lens, bodies).map(drop)
+}
+
+/// Whether the bodies lie decrypted in the connection's memory, and not in the stream.
+fn is_sealed(message: &Message<'_>) -> bool {
+    message.frames().first().is_some_and(|frame| message.decrypted(frame).is_some())
 }
 
 /// Publishes the message with which the peer was held back; `false` if it still is.
 fn publish_held(now: Instant, peer: &mut Peer, view: View<'_, '_>, plane: &mut MessagePlane) -> bool {
     let Some(id) = peer.id else { return true };
+    if let Some(message) = peer.connection.zmtp().and_then(Connection::delivered).filter(is_sealed) {
+        let held = publish_message(now, plane, id, view, &message) == Err(PublishError::Held);
+        if !held {
+            peer.held.clear();
+        }
+        return !held;
+    }
     let mut lens = [0; FRAMES_MAX];
     for (len, frame) in lens.iter_mut().zip(&peer.held) {
         *len = frame.1 as u32;

@@ -40,7 +40,12 @@ pub(super) fn send(
 }
 
 /// Writes what the connection itself has to send, between messages.
-fn own(now: Instant, peer: &mut Peer, client: &mut impl ClientEnd, counters: &mut Counters) -> bool {
+pub(super) fn own(
+    now: Instant,
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    counters: &mut Counters,
+) -> bool {
     let Peer { connection: Speech::Zmtp(connection), own, asks_for_all, .. } = peer else { return false };
     let mut buffer = [0; CONTROL_LEN_MAX + 1];
     while connection.has_output() && own.len() < CONTROL_LEN_MAX {
@@ -151,7 +156,7 @@ fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> 
     true
 }
 
-fn delivered(peer: &mut Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+pub(super) fn delivered(peer: &mut Peer, plane: &mut MessagePlane, delivery: &Delivery) {
     peer.delivered += 1;
     if let Some(id) = peer.id {
         plane.trace_written(id, delivery, |plane| peer.connection.encoding().wire_len(plane, delivery));

@@ -34,16 +34,18 @@ pub(super) struct Peer {
     pub(super) held: Vec<(u64, usize)>,
     /// Where that message starts in the stream.
     pub(super) unpublished: Option<u64>,
-    /// The message that is being written, and how many bytes of it have been.
+    /// The message that is being written, and how many bytes of it have been; under CURVE, how many of its frames.
     pub(super) writing: Option<(Delivery, usize)>,
     /// Messages that have been written as a whole.
     pub(super) delivered: u64,
     /// Those that it has not acknowledged, if it pulls.
     pub(super) given: Option<Given>,
-    /// Bytes of its own, such as a greeting, that had no room.
+    /// Bytes of its own, such as a greeting, that had no room; under CURVE also the rest of a sealed frame.
     pub(super) own: Vec<u8>,
     /// It is about to be served.
     pub(super) queued: bool,
+    /// It is to be disconnected.
+    pub(super) ended: bool,
     pub(super) deadline: Option<Instant>,
     /// When it was established.
     pub(super) arrived: Instant,
@@ -69,6 +71,7 @@ impl Peer {
             given: None,
             own: Vec::new(),
             queued: false,
+            ended: false,
             deadline: None,
             arrived: Instant::ZERO,
             ending: Ending::Stays,

@@ -33,7 +33,16 @@ impl Connection {
         let out = out.get_mut(..CONTROL_LEN_MAX).ok_or(no_space)?;
         let Some(due) = self.output.first() else { return Ok(0) };
         let written = match due {
-            Due::Greeting => write(out, &[&greeting::emit(self.mechanism)]).ok_or(no_space)?,
+            Due::Greeting | Due::Version | Due::Mechanism => {
+                let greeting = greeting::emit(self.mechanism);
+                let (version, mechanism) = greeting.split_at(greeting::MECHANISM_AT);
+                let parts: &[&[u8]] = match due {
+                    Due::Version => &[version],
+                    Due::Mechanism => &[mechanism],
+                    _ => &[version, mechanism],
+                };
+                write(out, parts).ok_or(no_space)?
+            }
             Due::Reply(reply) => self.reply(reply, out)?,
             Due::Pong(context) => self.emit_command(b"\x04PONG", context.as_bytes(), out)?,
             Due::Ping => self.ping(out)?,
@@ -112,10 +121,22 @@ impl Connection {
     /// [`sealed_len`](crate::sealed_len) bytes of `out`; returns that length. `more`: another frame of the message
     /// follows. For a NULL peer the caller sends [`FrameHeader::message`] and the bytes themselves.
     pub fn encrypt(&mut self, parts: &[&[u8]], more: bool, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.encrypt_parts(len, parts.iter().copied(), more, out)
+    }
+
+    /// As [`encrypt`](Self::encrypt), for parts that have `len` bytes in all and lie in no slice.
+    pub fn encrypt_parts<'p>(
+        &mut self,
+        len: usize,
+        parts: impl Iterator<Item = &'p [u8]>,
+        more: bool,
+        out: &mut [u8],
+    ) -> Result<usize, EncodeError> {
         match (&mut self.security, self.state) {
             (Security::Null, _) => Err(EncodeError::Mechanism),
             (Security::Session(session, _), State::Traffic) => {
-                session.seal(if more { MORE } else { 0 }, parts, out)
+                session.seal_parts(if more { MORE } else { 0 }, len, parts, out)
             }
             _ => Err(EncodeError::NotReady),
         }

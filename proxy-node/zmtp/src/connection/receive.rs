@@ -11,7 +11,7 @@ use crate::counters::Counters;
 use crate::cursor::Cursor;
 use crate::error::{Excess, ZmtpError};
 use crate::greeting::Mechanism;
-use crate::message::Item;
+use crate::message::{Item, Message};
 use crate::metadata;
 use crate::output::Reply;
 use crate::reader::{Allowed, Unit};
@@ -62,6 +62,11 @@ impl Connection {
         }
         let pending = self.frames.pending_start(self.position);
         self.message.start().or(pending).unwrap_or(self.position)
+    }
+
+    /// Returns the message that [`next`](Self::next) returned last, until it is called again: for a caller that has no room for it yet.
+    pub fn delivered(&self) -> Option<Message<'_>> {
+        self.delivered.then(|| self.message.message())
     }
 
     /// Returns the number of bytes of the stream that have been examined.
@@ -123,8 +128,13 @@ impl Connection {
             State::Failed(error) => Err(error),
             State::Verdict => Ok(Step::Wait),
             State::Greeting => {
-                let Some(minor) = self.greeting.read(input, self.mechanism)? else { return Ok(Step::Wait) };
+                let accepted = [self.mechanism, Mechanism::Null];
+                let accepted = &accepted[..1 + usize::from(self.or_null)];
+                let Some((minor, mechanism)) = self.greeting.read(input, accepted)? else {
+                    return Ok(Step::Wait);
+                };
                 self.minor = minor;
+                self.decide(mechanism);
                 self.state = if self.mechanism == Mechanism::Null { State::Ready } else { State::Hello };
                 Ok(Step::Again)
             }
@@ -155,6 +165,15 @@ impl Connection {
         }
     }
 
+    /// The peer has named its mechanism, which is accepted.
+    fn decide(&mut self, mechanism: Mechanism) {
+        if mechanism == Mechanism::Null {
+            self.security = Security::Null;
+        }
+        self.mechanism = mechanism;
+        self.output.decided();
+    }
+
     /// Processes the command of a handshake in the command buffer, which ends at position `at`.
     fn handshake(&mut self, at: u64) -> Result<Step, ZmtpError> {
         self.check_command_len(at)?;
@@ -165,6 +184,10 @@ impl Connection {
             (State::Ready, Command::Ready(data), _) => {
                 let peer = metadata::parse(data, at, self.config.local, self.minor, None);
                 self.accept(peer)?;
+                if self.or_null {
+                    self.state = State::Verdict;
+                    return Ok(Step::Found(Found::Authorise));
+                }
                 self.output.reply(Reply::Ready);
                 self.state = State::Announce;
             }

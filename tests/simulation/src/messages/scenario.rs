@@ -185,7 +185,7 @@ fn channel(random: &mut ChaCha8Rng, at: usize, is_push: bool) -> ChannelPlan {
     };
     let number = at as u32 + 1;
     let address = (VIP, FIRST_PORT + at as u16).into();
-    ChannelPlan { spec: ChannelSpec { number, channel, prefixed: Vec::new() }, address }
+    ChannelPlan { spec: ChannelSpec::open(number, channel), address }
 }
 
 /// Draws the peers of a channel: those before the incident, or those that connect `late`.

@@ -5,13 +5,20 @@ use std::marker::PhantomData;
 use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
 use serde::de::{self, Deserializer, IntoDeserializer, Visitor};
 
-/// Texts that some checked type accepts each: names, addresses (RFC 5737), networks, URLs.
-const TEXTS: [&str; CANDIDATES] =
-    ["unreadable", "192.0.2.1", "192.0.2.1:1", "192.0.2.0/24", "http://192.0.2.1:1", "1"];
+/// Texts that some checked type accepts each: names, addresses (RFC 5737), networks, URLs, keys of CURVE.
+const TEXTS: [&str; CANDIDATES] = [
+    "unreadable",
+    "192.0.2.1",
+    "192.0.2.1:1",
+    "192.0.2.0/24",
+    "http://192.0.2.1:1",
+    "1",
+    "0000000000000000000000000000000000000000",
+];
 /// Numbers likewise.
-const NUMBERS: [u64; CANDIDATES] = [1, 0, 16, 1024, 65_536, 1 << 20];
+const NUMBERS: [u64; CANDIDATES] = [1, 0, 16, 1024, 65_536, 1 << 20, 1 << 30];
 /// How many values can be tried for one place.
-pub(super) const CANDIDATES: usize = 6;
+pub(super) const CANDIDATES: usize = 7;
 
 /// Deserializes anything: candidate `candidate` of texts and numbers, no elements, the first variant.
 pub(super) struct Neutral<E> {

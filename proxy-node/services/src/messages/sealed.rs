@@ -1,0 +1,119 @@
+//! From the plane to the stream of a CURVE peer: each frame is encrypted for this connection alone, in the worker's buffer.
+//!
+//! ```text
+//!  plane ─ blocks of a frame ─▶ [sealing buffer: copied once, encrypted in place] ─▶ client's end
+//!                                                   └─ what has no room ─▶ peer.own ─▶ later
+//! ```
+//! A sealed frame cannot be made again, since its nonce is used up: what the connection has no room for is kept with the peer. That is
+//! at most one frame, and nothing is sealed while it waits.
+
+use csp_messages::{Delivery, MessagePlane, Turn};
+use csp_proxy_core::service::ClientEnd;
+use csp_types::Instant;
+use csp_zmtp::{Counters, EncodeError, sealed_len};
+
+use super::framing::Speech;
+use super::numbering;
+use super::outbound::{MESSAGES_PER_VISIT, delivered, own};
+use super::peer::Peer;
+
+/// A peer that has sent what it kept keeps at most so much memory for the next time.
+const KEPT_LEN: usize = 64 * 1024;
+
+/// Writes what waits for a peer, as far as its connection has room; returns whether something was written.
+pub(super) fn send(
+    now: Instant,
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    plane: &mut MessagePlane,
+    turn: &mut Option<Turn>,
+    buffer: &mut [u8],
+    counters: &mut Counters,
+) -> bool {
+    let mut moved = flush(peer, client);
+    // A command between the frames of a message would be legal, and is one more thing that clients might not expect.
+    if peer.writing.is_none() {
+        moved |= own(now, peer, client, counters);
+    }
+    if let Some(id) = peer.id {
+        for _ in 0..MESSAGES_PER_VISIT {
+            if !peer.own.is_empty() || client.room() == 0 {
+                break;
+            }
+            let taken = peer.writing.take().or_else(|| {
+                let delivery = plane.next_delivery(now, id)?;
+                if let Some(turn) = turn {
+                    turn.charge(delivery.len);
+                }
+                Some((delivery, 0))
+            });
+            let Some((delivery, frame)) = taken else { break };
+            if message(peer, client, plane, &delivery, frame, buffer).is_err() {
+                peer.ended = true; // all nonces are used, or the frame is longer than the channel allows: neither happens
+                break;
+            }
+            moved = true;
+        }
+        plane.trace_flushed(id);
+        let _ = plane.set_parked(id, !peer.own.is_empty() || client.room() == 0); // it is attached
+    }
+    moved
+}
+
+/// Writes what had no room before.
+fn flush(peer: &mut Peer, client: &mut impl ClientEnd) -> bool {
+    let written = client.write(&peer.own, None);
+    peer.own.drain(..written);
+    if peer.own.is_empty() && peer.own.capacity() > KEPT_LEN {
+        peer.own = Vec::new();
+    }
+    written > 0
+}
+
+/// Seals and writes a message from frame number `from` on, until one has no room.
+fn message(
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    plane: &mut MessagePlane,
+    delivery: &Delivery,
+    from: usize,
+    buffer: &mut [u8],
+) -> Result<(), EncodeError> {
+    let frames = usize::from(delivery.frames);
+    let mut at = 0;
+    for (number, len) in plane.frame_lens(delivery.handle).enumerate() {
+        let body = plane.range(delivery.handle, at, len);
+        at += len;
+        let more = number + 1 < frames || delivery.numbered;
+        if number >= from && !frame(peer, client, (delivery, number), (len, body, more), buffer)? {
+            return Ok(());
+        }
+    }
+    let numbers = numbering::numbers(delivery);
+    let last = (numbers.len() as u32, std::iter::once(&numbers[..]), false);
+    if delivery.numbered && !frame(peer, client, (delivery, frames), last, buffer)? {
+        return Ok(());
+    }
+    delivered(peer, plane, delivery);
+    Ok(())
+}
+
+/// Seals and writes a frame; `false`: an earlier one has no room yet, and the message goes on with this one later.
+fn frame<'a>(
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    (delivery, number): (&Delivery, usize),
+    (len, body, more): (u32, impl Iterator<Item = &'a [u8]>, bool),
+    buffer: &mut [u8],
+) -> Result<bool, EncodeError> {
+    if !peer.own.is_empty() {
+        peer.writing = Some((*delivery, number));
+        return Ok(false);
+    }
+    let Speech::Zmtp(connection) = &mut peer.connection else { return Err(EncodeError::Mechanism) };
+    let sealed = connection.encrypt_parts(len as usize, body, more, buffer)?;
+    debug_assert_eq!(sealed, sealed_len(len as usize));
+    let written = client.write(&buffer[..sealed], None);
+    peer.own.extend_from_slice(&buffer[written..sealed]);
+    Ok(true)
+}

@@ -1,0 +1,60 @@
+//! What a broker needs of a channel's policy.
+
+use std::sync::Arc;
+
+use csp_messages::{ChannelConfig, ChannelKind};
+use csp_types::Duration;
+use csp_zmtp::{Config as ZmtpConfig, Heartbeat, LocalType};
+
+use super::framing::PrefixedPort;
+use super::keys::ChannelKeys;
+
+/// A channel, with the number by which the policy's service names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChannelSpec {
+    /// [`ServiceSpec::local`](csp_proxy_core::ServiceSpec::local) of the service at the channel's address.
+    pub number: u32,
+    /// The channel.
+    pub channel: ChannelConfig,
+    /// Its ports whose peers send and receive messages behind a header with their length; at all others they speak ZMTP.
+    pub prefixed: Vec<PrefixedPort>,
+    /// Time between two PINGs to a peer, and the time after one in which it must send something.
+    pub heartbeat: Option<Duration>,
+    /// Encryption, and the rights of its peers. `None`: everybody may connect, in clear text.
+    pub keys: Option<Arc<ChannelKeys>>,
+}
+
+impl ChannelSpec {
+    /// A channel for everybody, without heartbeats.
+    pub fn open(number: u32, channel: ChannelConfig) -> Self {
+        ChannelSpec { number, channel, prefixed: Vec::new(), heartbeat: None, keys: None }
+    }
+
+    /// Whether a channel like this can become `other` and keep its connections, but those whose rights `other` does not have.
+    pub(super) fn can_become(&self, other: &ChannelSpec) -> bool {
+        let keys = match (&self.keys, &other.keys) {
+            (None, None) => true,
+            (Some(ours), Some(theirs)) => ours.admits_as(theirs),
+            _ => false,
+        };
+        keys && self.channel == other.channel
+            && self.prefixed == other.prefixed
+            && self.heartbeat == other.heartbeat
+    }
+
+    pub(super) fn zmtp(&self, topic_len_max: usize) -> ZmtpConfig {
+        let local = match self.channel.kind {
+            ChannelKind::PublishSubscribe { .. } => LocalType::Forwarder,
+            ChannelKind::PushPull { .. } => LocalType::Streamer,
+        };
+        // A peer that is not served within three intervals has lost the broker.
+        let beat = |interval| Heartbeat { interval, timeout: interval, ttl: interval * 3 };
+        ZmtpConfig {
+            message_len_max: self.channel.message_len_max as usize,
+            topic_len_max,
+            frames_max: csp_messages::FRAMES_MAX,
+            heartbeat: self.heartbeat.map(beat),
+            ..ZmtpConfig::new(local)
+        }
+    }
+}

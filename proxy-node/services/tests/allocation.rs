@@ -1,0 +1,70 @@
+//! What a CURVE publisher sends is opened, distributed and sealed for each subscriber without allocating, while there is room.
+#![allow(clippy::unwrap_used, reason = "an unwrap that fails is a failed test")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::*;
+use csp_proxy_core::service::local::LocalServices as _;
+
+struct Counting;
+
+thread_local! {
+    /// Allocations of this thread: the test harness has others.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Serves the publisher and whoever is ready then; returns the number of allocations.
+fn serve(w: &mut World) -> u64 {
+    let before = ALLOCATIONS.get();
+    let mut next = Some(World::label(1));
+    while let Some(label) = next {
+        w.broker.serve(w.now, label, w.ends.get_mut(&(label.index() as u32)).unwrap());
+        next = w.broker.next_ready();
+    }
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn messages_between_curve_peers_allocate_nothing() {
+    let mut w = World::new(keyed_channel());
+    let mut writer = w.connect_curve(1, WRITER, "PUB");
+    let mut readers: Vec<_> = (2..5).map(|n| w.connect_curve(n, READER, "SUB")).collect();
+    for (n, reader) in (2..).zip(&mut readers) {
+        w.arrive(n, &reader.sealed(0, 2, b"\x09SUBSCRIBE"));
+    }
+    for end in w.ends.values_mut() {
+        (end.sent, end.arrived) = (Vec::with_capacity(8 << 20), Vec::with_capacity(1 << 20));
+    }
+    let mut allocations = Vec::new();
+    for n in 0..60usize {
+        let body = vec![n as u8; n * 100];
+        let sealed = [writer.sealed(0, 1, b"topic"), writer.sealed(0, 0, &body)].concat();
+        w.ends.get_mut(&1).unwrap().arrived.extend_from_slice(&sealed);
+        allocations.push(serve(&mut w));
+    }
+    assert_eq!(allocations[10..], [0; 50], "after lists have their size: {allocations:?}");
+    for (n, mut reader) in (2..).zip(readers) {
+        let got = open_all(&mut reader, &w.taken(n));
+        assert_eq!(got.len(), 120, "each reader has every frame");
+    }
+}

@@ -1,0 +1,275 @@
+//! A broker and clients' ends in memory, for peers that are played by bytes or by programs.
+#![allow(dead_code, reason = "each test uses a part")]
+
+#[path = "../../../zmtp/tests/common/client.rs"]
+pub mod client;
+pub mod tcp;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use client::{CurveClient, frame, property};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
+use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_services::{ChannelKeys, ChannelSpec, MessageBroker, MessagesConfig, Rights};
+use csp_tcp::Buffer;
+use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_zmtp::CurveKeys;
+
+/// Number of the channel.
+pub const CHANNEL: u32 = 7;
+/// Longest message of the channel.
+pub const MESSAGE_LEN_MAX: usize = 1 << 20;
+/// Secret keys: of the channel, of a client that may do both, of one that may only subscribe, of one that may only publish.
+pub const SERVER: [u8; 32] = [0x5a; 32];
+pub const BOTH: [u8; 32] = [0xc1; 32];
+pub const READER: [u8; 32] = [0xc2; 32];
+pub const WRITER: [u8; 32] = [0xc3; 32];
+/// A key that nobody lists.
+pub const STRANGER: [u8; 32] = [0xc4; 32];
+
+pub const PUBLISH: Rights = Rights { publish: true, subscribe: false };
+pub const SUBSCRIBE: Rights = Rights { publish: false, subscribe: true };
+
+pub fn public(secret: [u8; 32]) -> [u8; 32] {
+    CurveKeys::new(secret).public()
+}
+
+/// The channel `ticks`, for everybody.
+pub fn open_channel() -> ChannelSpec {
+    let channel = ChannelConfig {
+        name: "ticks".to_owned(),
+        kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+        budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
+        message_len_max: MESSAGE_LEN_MAX as u32,
+        queue: QueueLimits { messages: 1_000, ..QueueLimits::default() },
+        sequence: false,
+    };
+    ChannelSpec::open(CHANNEL, channel)
+}
+
+/// The same with the keys above.
+pub fn keyed_channel() -> ChannelSpec {
+    let both = Rights { publish: true, subscribe: true };
+    let clients = [(BOTH, both), (READER, SUBSCRIBE), (WRITER, PUBLISH)];
+    let keys = ChannelKeys {
+        server: Arc::new(CurveKeys::new(SERVER)),
+        require: true,
+        clients: clients
+            .map(|(secret, rights)| (public(secret), rights))
+            .into_iter()
+            .collect::<HashMap<_, _>>(),
+        any: Rights::default(),
+    };
+    ChannelSpec { keys: Some(Arc::new(keys)), ..open_channel() }
+}
+
+/// The channel with other keys.
+pub fn with_keys(mut spec: ChannelSpec, change: impl FnOnce(&mut ChannelKeys)) -> ChannelSpec {
+    let mut keys = (**spec.keys.as_ref().unwrap()).clone();
+    change(&mut keys);
+    spec.keys = Some(Arc::new(keys));
+    spec
+}
+
+/// A broker with one channel.
+pub fn broker(config: MessagesConfig, spec: ChannelSpec) -> MessageBroker {
+    let mut broker = MessageBroker::new(config);
+    broker.seed([0x77; 32]);
+    broker.set_channels(vec![spec]).unwrap();
+    broker
+}
+
+pub fn config() -> MessagesConfig {
+    MessagesConfig::new(HashKey([1, 2]))
+}
+
+/// A client's end, with room for so many bytes.
+#[derive(Default)]
+pub struct End {
+    pub arrived: Vec<u8>,
+    pub finished: bool,
+    pub sent: Vec<u8>,
+    pub room: usize,
+}
+
+impl ClientEnd for End {
+    fn readable(&self) -> usize {
+        self.arrived.len()
+    }
+    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
+        self.arrived[..max.min(self.arrived.len())].chunks(1448)
+    }
+    fn consume(&mut self, len: usize) {
+        self.arrived.drain(..len);
+    }
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+    fn lend(&mut self) -> Option<Buffer> {
+        None
+    }
+    fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
+        Some(buffer)
+    }
+    fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {
+        let taken = bytes.len().min(self.room);
+        self.sent.extend_from_slice(&bytes[..taken]);
+        self.room -= taken;
+        taken
+    }
+    fn room(&self) -> usize {
+        self.room
+    }
+    fn unacknowledged(&self) -> u32 {
+        0
+    }
+    fn useful_window(&self) -> u32 {
+        0
+    }
+    fn set_window(&mut self, _: u32) {}
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+/// A broker and the ends of its connections.
+pub struct World {
+    pub broker: MessageBroker,
+    pub ends: BTreeMap<u32, End>,
+    pub now: Instant,
+    pub steps: BTreeMap<u32, Step>,
+}
+
+impl World {
+    pub fn new(spec: ChannelSpec) -> Self {
+        World::with(config(), spec)
+    }
+
+    pub fn with(config: MessagesConfig, spec: ChannelSpec) -> Self {
+        let (ends, steps) = (BTreeMap::new(), BTreeMap::new());
+        World { broker: broker(config, spec), ends, now: Instant::from_nanos(1), steps }
+    }
+
+    pub fn label(n: u32) -> FlowLabel {
+        FlowLabel::new(n, 0)
+    }
+
+    /// Connects peer `n`, which says nothing yet.
+    pub fn connect(&mut self, n: u32) {
+        let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], 9).into() };
+        assert!(self.broker.connected(self.now, Self::label(n), CHANNEL, tuple));
+        self.ends.insert(n, End { room: 1 << 24, ..End::default() });
+        self.serve(n);
+    }
+
+    /// Connects a NULL peer; returns after its handshake.
+    pub fn connect_null(&mut self, n: u32, socket: &str) {
+        self.connect(n);
+        self.arrive(n, &client::null_handshake(socket, 1));
+        self.taken(n);
+    }
+
+    /// Begins a CURVE handshake with the owner of `secret`; returns what the broker answers to INITIATE, and the client.
+    pub fn initiate(&mut self, n: u32, secret: [u8; 32], socket: &str) -> (Vec<u8>, CurveClient) {
+        self.connect(n);
+        let transient: [u8; 32] = std::array::from_fn(|at| at as u8 ^ n as u8 ^ 0xa5);
+        let mut client = CurveClient::new(public(SERVER), secret, transient);
+        self.arrive(n, &[client::greeting(1, "CURVE"), client.hello()].concat());
+        let welcome = self.taken(n).split_off(64);
+        self.arrive(n, &client.initiate(&welcome, &property("Socket-Type", socket.as_bytes())));
+        (self.taken(n), client)
+    }
+
+    /// Connects a CURVE peer; returns after its handshake.
+    pub fn connect_curve(&mut self, n: u32, secret: [u8; 32], socket: &str) -> CurveClient {
+        let (answer, mut client) = self.initiate(n, secret, socket);
+        let ready = 2 + usize::from(answer[1]);
+        assert!(client.open_ready(&answer[..ready]).is_some());
+        if answer.len() > ready {
+            // A publisher is asked for everything.
+            assert_eq!(client.open(&answer[ready..]), Some((2, b"\x09SUBSCRIBE".to_vec())));
+        }
+        client
+    }
+
+    pub fn arrive(&mut self, n: u32, bytes: &[u8]) {
+        self.ends.get_mut(&n).unwrap().arrived.extend_from_slice(bytes);
+        self.serve(n);
+        self.settle();
+    }
+
+    pub fn serve(&mut self, n: u32) {
+        let step = self.broker.serve(self.now, Self::label(n), self.ends.get_mut(&n).unwrap());
+        self.steps.insert(n, step);
+    }
+
+    /// Serves connections in passes, as a worker does.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            let ready: Vec<FlowLabel> = std::iter::from_fn(|| self.broker.next_ready()).collect();
+            if ready.is_empty() {
+                return;
+            }
+            for label in ready {
+                if self.ends.contains_key(&(label.index() as u32)) {
+                    self.serve(label.index() as u32);
+                }
+            }
+            assert!(self.broker.take_lent().is_none());
+        }
+        panic!("the broker never comes to rest");
+    }
+
+    /// Lets time pass up to the next deadline of a connection, which is returned.
+    pub fn pass_to_deadline(&mut self) -> Instant {
+        self.now = self.broker.next_timeout().unwrap();
+        self.broker.on_timeout(self.now);
+        self.settle();
+        self.now
+    }
+
+    pub fn give_room(&mut self, n: u32, room: usize) {
+        self.ends.get_mut(&n).unwrap().room += room;
+        self.serve(n);
+        self.settle();
+    }
+
+    pub fn taken(&mut self, n: u32) -> Vec<u8> {
+        std::mem::take(&mut self.ends.get_mut(&n).unwrap().sent)
+    }
+
+    pub fn has_ended(&self, n: u32) -> bool {
+        matches!(self.steps[&n], Step::Close | Step::Reset)
+    }
+}
+
+/// Opens all sealed frames in `bytes`: flags and body of each.
+pub fn open_all(client: &mut CurveClient, mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while !bytes.is_empty() {
+        let len = match bytes[0] & 2 {
+            0 => 2 + usize::from(bytes[1]),
+            _ => 9 + u64::from_be_bytes(bytes[1..9].try_into().unwrap()) as usize,
+        };
+        frames.push(client.open(&bytes[..len]).expect("a box that opens"));
+        bytes = &bytes[len..];
+    }
+    frames
+}
+
+/// A message of a NULL peer.
+pub fn message(frames: &[&[u8]]) -> Vec<u8> {
+    client::message(frames)
+}
+
+/// SUBSCRIBE of a NULL peer.
+pub fn subscribe(topic: &[u8]) -> Vec<u8> {
+    client::command("SUBSCRIBE", topic)
+}
+
+/// The form of ZMTP 3.0.
+pub fn subscribe_old(topic: &[u8]) -> Vec<u8> {
+    frame(0, &[&[1], topic].concat())
+}
