@@ -4,6 +4,7 @@
 //! fields; the plane passes one to another.
 
 mod api;
+mod paths;
 mod publish;
 mod receive;
 
@@ -11,11 +12,14 @@ use csp_types::Instant;
 
 use crate::channel::{Channel, ChannelCounters};
 use crate::config::{ChannelConfig, ChannelError, PlaneConfig, PlaneConfigError};
+use crate::contexts::Contexts;
 use crate::list::{Links, List};
 use crate::peers::{PeerId, Peers, Role};
 use crate::pool::{MessageHandle, MessagePool, Occupancy, PoolCounters, Slices};
 use crate::schedule::{RoundRobin, Schedule as _};
 use crate::subscriptions::{Change, SubscribeError, SubscriptionCounts, Subscriptions};
+
+pub(crate) use publish::{gather, keep};
 
 pub use api::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, PeerStatus, PublishError,
@@ -45,6 +49,7 @@ pub struct MessagePlane {
     /// The topic of that message, if its bytes arrived in several slices.
     topic: Vec<u8>,
     counters: Counters,
+    contexts: Contexts,
 }
 
 impl MessagePlane {
@@ -62,7 +67,9 @@ impl MessagePlane {
             subscriptions: Subscriptions::new(subscriptions, channels, peers, config.hash_key),
             peers: Peers::new(config.peers_max),
             channels: (0..channels).map(slot).collect(),
-            schedule: RoundRobin::new(config.turn, channels),
+            // Contexts follow the channels.
+            schedule: RoundRobin::new(config.turn, channels + usize::from(config.contexts.contexts_max)),
+            contexts: Contexts::new(config.contexts, config.turn),
             held: List::EMPTY,
             held_links: Links::new(channels),
             matched: Vec::with_capacity(peers),
@@ -105,6 +112,7 @@ impl MessagePlane {
         let slot = &mut self.channels[usize::from(id.index)];
         let Some(mut ch) = slot.channel.take() else { return Err(UnknownChannel) };
         slot.generation = slot.generation.wrapping_add(1);
+        ch.counters.lost += self.contexts.remove_channel(&mut ch, &mut self.pool);
         while let Some(item) = ch.backlog.pop_back() {
             self.pool.release(item.handle);
             ch.counters.lost += 1;

@@ -169,6 +169,11 @@ impl Queue {
         self.waiting.reserve(messages);
     }
 
+    /// Returns the oldest waiting message.
+    pub fn front(&self) -> Option<Item> {
+        self.waiting.front().copied()
+    }
+
     /// Removes the oldest waiting message.
     pub fn pop(&mut self, limits: &QueueLimits) -> Option<Item> {
         let item = self.waiting.pop_front()?;
