@@ -6,6 +6,7 @@
 mod args;
 mod channels;
 mod client;
+mod contexts;
 mod diff;
 mod drain;
 mod error;
@@ -79,6 +80,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Nodes => observe::nodes(&context).await,
         Command::Services => observe::services(&context).await,
         Command::Channels => channels::channels(&context).await,
+        Command::Contexts => contexts::contexts(&context).await,
         Command::Flows(args) => observe::flows(&context, args).await,
         Command::Sockets(args) => observe::sockets(&context, args).await,
         Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,

@@ -9,6 +9,7 @@
 mod admin;
 mod channels;
 pub mod config;
+mod contexts;
 mod control;
 mod data_thread;
 mod metrics;

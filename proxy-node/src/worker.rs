@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, SpecError};
+use csp_services::{ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, SpecError};
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, OwnedAddresses, Role, limits};
@@ -35,6 +35,8 @@ pub struct WorkerPolicy {
     pub egress: Vec<EgressRule>,
     /// The channels of messages at addresses of `services`.
     pub channels: Vec<ChannelSpec>,
+    /// Their paths.
+    pub paths: Vec<ChannelPath>,
 }
 
 /// A proxy worker.
@@ -207,13 +209,19 @@ impl ProxyWorker {
         }
     }
 
+    /// Sets the clock by which the calls of handlers are measured.
+    pub fn set_clock(&mut self, clock: fn() -> Instant) {
+        self.core.local_mut().set_clock(clock);
+    }
+
     /// Puts a new policy generation into force.
     ///
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels } = policy;
+        let WorkerPolicy { services, egress, channels, paths } = policy;
         let served = self.core.local_mut().set_channels(channels);
+        let served = served.and(self.core.local_mut().set_paths(now, &paths));
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served

@@ -11,6 +11,7 @@
 //! | network node, proxy node, app node | `/v1/trace/recent` | list of [`RecentFlow`] |
 //! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
 //! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
+//! | proxy node | `/v1/contexts` | [`contexts::Contexts`] |
 //! | app node | `/v1/processes`, `/v1/proxies` | lists of [`app::Process`], [`app::Proxy`] |
 //! | app node | `/v1/sockets`, `/v1/flows` | lists of [`app::Socket`] |
 //! | management node | `/api/v1/…` | [`mgmt`] |
@@ -24,6 +25,7 @@
 #![deny(clippy::disallowed_types)]
 
 pub mod app;
+pub mod contexts;
 pub mod label;
 pub mod metrics;
 pub mod mgmt;

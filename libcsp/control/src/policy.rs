@@ -7,6 +7,7 @@ mod access;
 mod channels;
 mod check;
 mod diff;
+mod paths;
 
 use std::net::IpAddr;
 
@@ -19,6 +20,7 @@ use crate::config::{ip_address, number, port};
 
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
+pub use paths::PathStage;
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";

@@ -4,6 +4,20 @@ use crate::call::{Call, Emit};
 use crate::handler::{Handler, Needs, ParameterError, Stop};
 use crate::state::State;
 
+/// The names of the built-in handlers.
+pub const NAMES: [&str; 4] = ["forward", "drop-every", "duplicate", "multicast"];
+
+/// Makes a built-in handler.
+pub fn make(name: &str) -> Option<Box<dyn Handler>> {
+    Some(match name {
+        "forward" => Box::new(Forward),
+        "drop-every" => Box::new(DropEvery::default()),
+        "duplicate" => Box::new(Duplicate::default()),
+        "multicast" => Box::new(Multicast),
+        _ => return None,
+    })
+}
+
 /// Emits each message as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Forward;

@@ -18,6 +18,11 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
+/// Contexts of a proxy worker.
+pub const CONTEXTS_MAX: u16 = 8;
+/// Most handlers of a path.
+pub const STAGES_MAX: usize = 8;
+
 pub mod builtin;
 mod call;
 mod handler;

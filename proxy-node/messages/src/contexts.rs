@@ -61,7 +61,7 @@ pub struct ContextsConfig {
 impl Default for ContextsConfig {
     fn default() -> Self {
         ContextsConfig {
-            contexts_max: 8,
+            contexts_max: csp_handlers::CONTEXTS_MAX,
             paths_max: 64,
             state_bytes_max: 16 << 20,
             point_every: 64,

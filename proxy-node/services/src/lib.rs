@@ -6,4 +6,7 @@
 
 mod messages;
 
-pub use messages::{ChannelSnapshot, ChannelSpec, MessageBroker, MessagesConfig, SpecError};
+pub use messages::{
+    ChannelPath, ChannelSnapshot, ChannelSpec, ContextsSnapshot, MessageBroker, MessagesConfig, PathStage,
+    SpecError,
+};

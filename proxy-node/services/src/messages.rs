@@ -11,14 +11,15 @@
 mod batch;
 mod inbound;
 mod outbound;
+mod paths;
 mod peer;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use csp_messages::{
-    ChannelConfig, ChannelError, ChannelId, ChannelKind, ChannelStatus, MessagePlane, PeerId, PlaneConfig,
-    PlaneConfigError, Turn,
+    ChannelConfig, ChannelError, ChannelId, ChannelKind, ChannelStatus, MessagePlane, PathError, PeerId,
+    PlaneConfig, PlaneConfigError, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
@@ -29,6 +30,8 @@ use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, Local
 use thiserror::Error;
 
 use self::batch::Batch;
+use self::paths::Paths;
+pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
 use self::peer::Peer;
 
 /// Bounds of a worker's broker.
@@ -67,6 +70,9 @@ pub enum SpecError {
     /// The channel of this name.
     #[error("channel {0}: {1}")]
     Channel(String, ChannelError),
+    /// The path of the channel of this name.
+    #[error("the path of channel {0}: {1}")]
+    Path(String, PathError),
 }
 
 /// A channel that is served.
@@ -94,6 +100,7 @@ pub struct MessageBroker {
     turn: Option<Turn>,
     zmtp: ZmtpCounters,
     batch: Batch,
+    paths: Paths,
 }
 
 impl MessageBroker {
@@ -110,6 +117,7 @@ impl MessageBroker {
             turn: None,
             zmtp: ZmtpCounters::default(),
             batch: Batch::default(),
+            paths: Paths::default(),
         }
     }
 
@@ -250,6 +258,7 @@ impl LocalServices for MessageBroker {
     }
 
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+        self.paths.now = now;
         let MessageBroker {
             plane, channels, connections, labels, ready, deadlines, turn, zmtp, batch, ..
         } = self;
@@ -294,12 +303,22 @@ impl LocalServices for MessageBroker {
             return resumed;
         }
         // A receiver that is to be served is not named again: then all of the channel's have been.
-        for _ in 0..=self.channels.len() {
+        let (mut channels, mut contexts) = (0, 0);
+        while channels <= self.channels.len() {
             let plane = self.plane.as_mut()?;
             let turn = match self.turn.take() {
                 Some(turn) => turn,
                 None => plane.next_flow()?,
             };
+            if plane.is_context(&turn) {
+                self.run_context(turn);
+                contexts += 1;
+                if contexts == paths::CONTEXT_TURNS_MAX {
+                    return None;
+                }
+                continue;
+            }
+            channels += 1;
             let label = plane.next_peer(&turn).and_then(|id| self.label_of(id));
             let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
             if let Some(peer) = peer {
@@ -313,10 +332,14 @@ impl LocalServices for MessageBroker {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
+        self.deadlines.first().map(|(at, _)| *at).into_iter().chain(self.contexts_timeout()).min()
     }
 
     fn on_timeout(&mut self, now: Instant) {
+        self.paths.now = now;
+        if let Some(plane) = &mut self.plane {
+            plane.on_timeout(now);
+        }
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();
             let Some(peer) = self.connections.get_mut(&label) else { continue };

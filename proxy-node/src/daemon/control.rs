@@ -45,7 +45,8 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(Vec<Worker>
     for number in 0..config.workers {
         let san = providers::listen(config, &record, &key, number)?;
         let core = core_config(config, number);
-        let worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
+        let mut worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
+        worker.set_clock(csp_daemon::clock::now);
         record.san.push(san.address);
         workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX, config.spin_us)?);
     }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use csp_api::contexts::Contexts;
 use csp_api::proxy::Channel;
 use csp_daemon::{DataWorker, clock};
 use csp_telemetry::Reply;
@@ -11,8 +12,8 @@ use csp_vi::{Armed, ViError, Wake};
 use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use crate::{ProxyWorker, Registered, WorkerPolicy};
 
-use super::channels;
 use super::metrics::Published;
+use super::{channels, contexts};
 
 /// A message or request of the control thread to a worker.
 pub enum Question {
@@ -28,6 +29,8 @@ pub enum Question {
     Services(Reply<Vec<ServiceSnapshot>>),
     /// The channels of messages, each with its name.
     Channels(Reply<Vec<(String, Channel)>>),
+    /// Contexts, paths and handlers.
+    Contexts(Reply<Contexts>),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
@@ -52,6 +55,7 @@ impl DataWorker for ProxyWorker {
             Question::Recent(limit, reply) => reply.send(self.core().recent_flows(limit)),
             Question::Services(reply) => reply.send(self.core().services()),
             Question::Channels(reply) => reply.send(channels::of_worker(self.core().local())),
+            Question::Contexts(reply) => reply.send(contexts::of_worker(self.core().local())),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));
                 reply.send(events.copied().collect());

@@ -4,6 +4,7 @@ mod tcp;
 
 use std::sync::Arc;
 
+use csp_api::contexts::Contexts;
 use csp_api::proxy::Channel;
 use csp_tcp::Occupancy;
 use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
@@ -12,8 +13,8 @@ use csp_transport::Endpoint;
 use crate::ProxyWorker;
 use crate::core::Counters;
 
-use super::channels;
 use super::config::HAIRPINS;
+use super::{channels, contexts};
 
 /// What a worker publishes, about ten times a second.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +35,7 @@ pub struct Published {
     interrupted: [u64; 3],
     refusals: [u64; REFUSALS.len()],
     channels: Vec<(String, Channel)>,
+    contexts: Contexts,
 }
 
 /// Reasons for which peers on the SAN were refused or cut off, in the order of [`refusals`].
@@ -96,6 +98,7 @@ impl Published {
             interrupted: [0; 3],
             refusals: Default::default(),
             channels: channels::of_worker(core.local()),
+            contexts: contexts::of_worker(core.local()),
         };
         for endpoint in worker.endpoints() {
             for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {
@@ -129,6 +132,7 @@ impl MetricSource for WorkerMetrics {
             let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
             collect_counters(out, &published.counters, &labels);
             channels::collect(out, &published.channels, &worker);
+            contexts::collect(out, &published.contexts, &worker);
             collect_tables(out, &published);
             tcp::collect(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use csp_control::{ActivePolicy, Congestion, EcnPolicy, FullQueue, Pattern, TcpOptions};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, QueueLimits};
-use csp_services::ChannelSpec;
+use csp_services::{ChannelPath, ChannelSpec, PathStage};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
 
@@ -42,10 +42,11 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
         tcp: translate_tcp(&e.tcp),
     };
     let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
-    let mut channels = Vec::new();
+    let (mut channels, mut paths) = (Vec::new(), Vec::new());
     for channel in &active.policy.channels {
         let number = numbers.of(&channel.name);
         channels.push(ChannelSpec { number, channel: translate_channel(channel) });
+        paths.push(ChannelPath { number, stages: channel.path.iter().map(translate_stage).collect() });
         services.push(ServiceSpec {
             name: channel.name.clone(),
             address: (channel.vip, channel.port).into(),
@@ -55,7 +56,16 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
             backlog: BacklogLimits::default(),
         });
     }
-    WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels }
+    WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels, paths }
+}
+
+fn translate_stage(stage: &csp_control::PathStage) -> PathStage {
+    PathStage {
+        handler: stage.handler.clone(),
+        // The policy names no other.
+        context: stage.context_number().unwrap_or(0),
+        parameters: stage.parameters.clone(),
+    }
 }
 
 fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {

@@ -108,7 +108,7 @@ pub(crate) fn proxy(
     };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
-    let policy = WorkerPolicy { services: vec![service], egress: vec![rule], channels: Vec::new() };
+    let policy = WorkerPolicy { services: vec![service], egress: vec![rule], channels: Vec::new(), paths: Vec::new() };
     worker.set_policy(now, policy).expect("the policy has no channels");
     worker
 }

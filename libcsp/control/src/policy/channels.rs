@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::TcpOptions;
+use super::paths::PathStage;
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -41,6 +42,9 @@ pub struct Channel {
     /// Memory for its messages at the proxy worker that owns it.
     #[serde(default, skip_serializing_if = "ChannelMemory::is_default")]
     pub memory: ChannelMemory,
+    /// Handlers that messages pass on their way to receivers, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<PathStage>,
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,

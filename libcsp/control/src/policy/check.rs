@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use csp_types::{Prefix, ProgramName};
 
+use super::paths;
 use super::{
     ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX,
     SERVICES_MAX,
@@ -113,6 +114,7 @@ fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
         }
         false => (memory.max_mib, "memory.max_mib"),
     };
+    paths::check(&channel.path, at, problems);
     if channel.message_kib > room << 10 {
         let message = format!("{} KiB do not fit {room} MiB of {which}", channel.message_kib);
         problems.add(format!("{at}.message_kib"), message);

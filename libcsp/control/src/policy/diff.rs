@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use csp_types::Prefix;
 
+use super::paths;
 use super::{Channel, Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
 
 /// Lines that lead from `old` to `new`.
@@ -67,10 +68,11 @@ fn summary(service: &Service) -> String {
 }
 
 fn channel_summary(channel: &Channel) -> String {
-    let Channel { name, vip, port, pattern, message_kib, queue, memory, tcp } = channel;
+    let Channel { name, vip, port, pattern, message_kib, queue, memory, path, tcp } = channel;
+    let path = paths::summary(path);
     let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
     format!(
-        "{name} {vip} port {port} {pattern:?}, messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{tcp}",
+        "{name} {vip} port {port} {pattern:?}, messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{path}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
 }

@@ -1,7 +1,6 @@
 //! The Handler Manager: which handlers there are, how one is made, and what all of a kind have cost.
 
-use csp_handlers::builtin::{DropEvery, Duplicate, Forward, Multicast};
-use csp_handlers::{Handler, Needs, Profile};
+use csp_handlers::{Handler, Needs, Profile, builtin};
 use thiserror::Error;
 
 /// Most handlers of a worker.
@@ -49,10 +48,12 @@ impl Default for HandlerManager {
     /// The built-in handlers.
     fn default() -> Self {
         let mut manager = HandlerManager { handlers: Vec::new() };
-        manager.add("forward", Box::new(|| Box::new(Forward)));
-        manager.add("drop-every", Box::new(|| Box::new(DropEvery::default())));
-        manager.add("duplicate", Box::new(|| Box::new(Duplicate::default())));
-        manager.add("multicast", Box::new(|| Box::new(Multicast)));
+        for name in builtin::NAMES {
+            manager.add(
+                name,
+                Box::new(move || builtin::make(name).unwrap_or_else(|| Box::new(builtin::Forward))),
+            );
+        }
         manager
     }
 }

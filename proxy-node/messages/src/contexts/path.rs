@@ -6,8 +6,7 @@ use csp_types::{Duration, Instant};
 use crate::plane::ChannelId;
 use crate::queue::{Queue, QueueLimits};
 
-/// Most stages of a path.
-pub const STAGES_MAX: usize = 8;
+pub use csp_handlers::STAGES_MAX;
 
 /// Names a path until it is replaced and empty.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
