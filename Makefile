@@ -183,7 +183,7 @@ bench-filter: packages-filter build ## processor time of nginx and redis under t
 	@$(RELEASE)/csp-filter-bench $(BENCH)
 
 .PHONY: bench-messages
-bench-messages: packages-messages build ## ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, with the same clients (root, 8 minutes; BENCH=...)
+bench-messages: packages-messages build ## ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
 	@$(RELEASE)/csp-messages-bench $(BENCH)
 
 .PHONY: bench-wait

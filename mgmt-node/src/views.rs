@@ -158,9 +158,14 @@ impl Cluster {
         let seen: Vec<Vec<proxy::Service>> = answers.into_iter().map(|(_, services)| services).collect();
         let active = self.policy.known().active;
         let services = active.iter().flat_map(|record| &record.policy.services);
+        let channels = active.iter().flat_map(|record| &record.policy.channels);
+        let of_channels = channels.flat_map(csp_control::Channel::pool_services);
         ServicesView {
             generation: active.as_ref().map_or(0, |record| record.generation),
-            services: services.map(|service| live(service, &seen)).collect(),
+            services: services
+                .map(|service| live(service, &seen))
+                .chain(of_channels.map(|service| live(&service, &seen)))
+                .collect(),
             unreachable,
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use csp_services::{ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, SpecError};
+use csp_services::{ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, SpecError, StreamSpec};
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, OwnedAddresses, Role, limits};
@@ -37,6 +37,8 @@ pub struct WorkerPolicy {
     pub channels: Vec<ChannelSpec>,
     /// Their paths.
     pub paths: Vec<ChannelPath>,
+    /// The channels between clients and servers of a pool, at addresses of `services`.
+    pub streams: Vec<StreamSpec>,
 }
 
 /// A proxy worker.
@@ -219,7 +221,8 @@ impl ProxyWorker {
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels, paths } = policy;
+        let WorkerPolicy { services, egress, channels, streams, paths } = policy;
+        self.core.local_mut().set_streams(streams);
         let served = self.core.local_mut().set_channels(channels);
         let served = served.and(self.core.local_mut().set_paths(now, &paths));
         self.core.set_policy(now, services, egress, &mut self.links);

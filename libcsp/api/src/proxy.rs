@@ -122,6 +122,9 @@ pub struct ChannelFigures {
     pub lost_total: u64,
     /// How often senders were held back.
     pub held_total: u64,
+    /// Length-prefixed connections that were reset: a malformed length, or the end of the stream within a message.
+    #[serde(default)]
+    pub malformed_total: u64,
     /// Copies that wait for receivers, and pushed messages that wait for one.
     pub waiting: u64,
     /// Memory of messages, in bytes.
@@ -141,6 +144,7 @@ impl ChannelFigures {
             (&mut self.dropped_total, other.dropped_total),
             (&mut self.lost_total, other.lost_total),
             (&mut self.held_total, other.held_total),
+            (&mut self.malformed_total, other.malformed_total),
             (&mut self.waiting, other.waiting),
             (&mut self.memory_bytes, other.memory_bytes),
             (&mut self.memory_max_bytes, other.memory_max_bytes),

@@ -45,8 +45,9 @@ pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
-    AccessRule, Backlog, Channel, ChannelMemory, Congestion, EcnPolicy, Egress, FullQueue, PathStage,
-    Pattern, Policy, PoolMember, ProgramRule, ReceiverQueue, Service, Subject, TcpOptions,
+    AccessRule, Backlog, Channel, ChannelMemory, ChannelPort, Clients, Congestion, EcnPolicy, Egress,
+    Framing, FullQueue, Headers, LengthCounts, LengthHeader, LengthOrder, PathStage, Pattern, Policy,
+    PoolMember, ProgramRule, ReceiverQueue, SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

@@ -7,6 +7,7 @@ mod access;
 mod channels;
 mod check;
 mod diff;
+mod framing;
 mod paths;
 
 use std::net::IpAddr;
@@ -20,6 +21,10 @@ use crate::config::{ip_address, number, port};
 
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
+pub use framing::{
+    CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
+    SOFH_ENCODING, SOFH_LEN,
+};
 pub use paths::PathStage;
 
 /// The only `apiVersion` this build understands.
@@ -287,7 +292,8 @@ impl Policy {
 
     /// Every address and port that clients connect to: those of services, then those of channels.
     pub fn ends(&self) -> impl Iterator<Item = (IpAddr, u16)> {
-        let channels = self.channels.iter().map(|channel| (channel.vip, channel.port));
+        let channels = self.channels.iter();
+        let channels = channels.flat_map(|channel| channel.ports().map(|port| (channel.vip, port.port)));
         self.services.iter().map(|service| (service.vip, service.port)).chain(channels)
     }
 

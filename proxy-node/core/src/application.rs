@@ -6,8 +6,9 @@ use csp_wire::channel::{
     CLOSE_UNREAD, ListenPayload, Message, MessageHeader, MessageKind, TakeOverPayload, Ticket,
 };
 
-use super::context::{Ends, Turn};
+use super::context::{Context, Ends, Turn};
 use super::flow::{Attachment, Stage};
+use super::service::between::{Passage, Towards};
 use super::service::local::LocalServices;
 use super::service::{ApplicationEnd, ClientEnd, Relay, Service};
 use super::{ChannelId, Lane, ProxyOutput, options};
@@ -114,19 +115,15 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 self.dispatcher.take_back(now, self.cx.flows, label, choice);
                 self.dispatcher.dispatch(&mut self.cx, label);
             }
-            (MessageKind::Data, Stage::Open(_)) => return self.on_data(label, message.payload, buffer),
+            (MessageKind::Data, Stage::Open(_)) => {
+                let examined = flow.between.then_some(flow.bytes_from_app);
+                return self.on_data(label, examined, message.payload, buffer);
+            }
             (MessageKind::Credit, Stage::Open(_)) => {
                 flow.to_app_credit = flow.to_app_credit.saturating_add(header.argument);
                 self.pump.enqueue(self.cx.flows, label);
             }
-            (MessageKind::Shutdown, Stage::Open(_)) => {
-                flow.app_finished = true;
-                match self.cx.hairpin.is_of(label) {
-                    true => self.finish_hairpin(label),
-                    false => self.cx.tcp.shutdown(now, label),
-                }
-                self.cx.record(label, TraceKind::CloseReceived, 0);
-            }
+            (MessageKind::Shutdown, Stage::Open(_)) => self.application_finished(label),
             (MessageKind::Close, Stage::Open(_)) => {
                 self.cx.send(lane, close, &[]);
                 if header.flags & CLOSE_UNREAD == 0 {
@@ -153,29 +150,58 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Verdict::Fine
     }
 
-    fn on_data(&mut self, label: FlowLabel, bytes: &[u8], buffer: Option<&Buffer>) -> Verdict {
-        let outcome = match self.cx.ends(label) {
-            Some(Ends::Tcp(client, application)) => pass_on(client, application, bytes, buffer),
-            Some(Ends::Loop(client, application)) => {
-                let outcome = pass_on(client, application, bytes, buffer);
-                self.hairpin_written(label);
-                outcome
+    /// Processes bytes of an application. `examined`: a service between both ends examines them; the number of those before them.
+    fn on_data(
+        &mut self,
+        label: FlowLabel,
+        examined: Option<u64>,
+        bytes: &[u8],
+        buffer: Option<&Buffer>,
+    ) -> Verdict {
+        let (outcome, malformed) = match examined {
+            None => (pass_on(&mut self.cx, &mut Relay, label, bytes, buffer), false),
+            Some(before) => {
+                let mut passage = Passage::new(&mut *self.local, label, before);
+                (pass_on(&mut self.cx, &mut passage, label, bytes, buffer), passage.malformed)
             }
-            None => return Verdict::Fine,
         };
         match outcome {
+            Outcome::PassedOn if malformed => self.reset_both(label),
             Outcome::PassedOn => {}
+            Outcome::PassedOnInHairpin => {
+                self.hairpin_written(label);
+                if malformed {
+                    self.reset_both(label);
+                }
+            }
             Outcome::BeyondWindow => return Verdict::Violation,
             Outcome::Lost => self.abandon(label),
         }
         Verdict::Fine
     }
 
+    /// Processes the end of an application's stream, which still receives.
+    fn application_finished(&mut self, label: FlowLabel) {
+        if self.is_cut_off(label, Towards::Client) {
+            return self.reset_both(label);
+        }
+        let Some(flow) = self.cx.flows.get_mut(label) else { return };
+        flow.app_finished = true;
+        match self.cx.hairpin.is_of(label) {
+            true => self.finish_hairpin(label),
+            false => self.cx.tcp.shutdown(self.cx.now, label),
+        }
+        self.cx.record(label, TraceKind::CloseReceived, 0);
+    }
+
     /// Processes the end of an application's connection: queued bytes are delivered, then FIN. The flow keeps only the
     /// budget for the queued bytes.
     pub(super) fn application_closed(&mut self, label: FlowLabel) {
+        self.cx.record(label, TraceKind::CloseReceived, 0);
+        if self.is_cut_off(label, Towards::Client) {
+            return self.abandon(label);
+        }
         let cx = &mut self.cx;
-        cx.record(label, TraceKind::CloseReceived, 0);
         if cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local) {
             self.local.gone(cx.now, label);
         }
@@ -196,13 +222,37 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 /// Result of passing on an application's bytes.
 enum Outcome {
     PassedOn,
+    /// To the other flow of a hairpin.
+    PassedOnInHairpin,
     /// They exceed the window granted to the process.
     BeyondWindow,
     /// Some or all of them are lost.
     Lost,
 }
 
+/// Passes an application's bytes on by the service of its flow.
+#[inline]
 fn pass_on(
+    cx: &mut Context<'_, impl ProxyOutput>,
+    service: &mut impl Service,
+    label: FlowLabel,
+    bytes: &[u8],
+    buffer: Option<&Buffer>,
+) -> Outcome {
+    match cx.ends(label) {
+        Some(Ends::Tcp(client, application)) => pass_on_to(service, client, application, bytes, buffer),
+        Some(Ends::Loop(client, application)) => {
+            match pass_on_to(service, client, application, bytes, buffer) {
+                Outcome::PassedOn => Outcome::PassedOnInHairpin,
+                other => other,
+            }
+        }
+        None => Outcome::PassedOn,
+    }
+}
+
+fn pass_on_to(
+    service: &mut impl Service,
     mut client: impl ClientEnd,
     mut application: ApplicationEnd<'_, impl ProxyOutput>,
     bytes: &[u8],
@@ -211,7 +261,7 @@ fn pass_on(
     if !application.received(bytes.len() as u32) {
         return Outcome::BeyondWindow;
     }
-    if !Relay.pass_to_client(&mut client, bytes, buffer) {
+    if !service.pass_to_client(&mut client, bytes, buffer) {
         // Windows are granted only for available memory, so this is an error of the proxy. A stream with missing bytes
         // must not continue.
         application.report_loss();

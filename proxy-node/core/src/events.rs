@@ -6,6 +6,7 @@ use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
 use super::context::Turn;
 use super::flow::{Attachment, Flow, Stage};
+use super::service::between::Towards;
 use super::service::local::LocalServices;
 use super::shares::Charge;
 use super::{Lane, ProxyOutput, reason};
@@ -57,7 +58,16 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Passes a new connection to the local service at its address, or to a process of its pool.
     pub(super) fn find_application(&mut self, label: FlowLabel, service: u32, tuple: FourTuple) {
-        let local = self.dispatcher.service(service).and_then(|service| service.spec.local);
+        let spec = self.dispatcher.service(service).map(|service| &service.spec);
+        let (local, between) = spec.map_or((None, None), |spec| (spec.local, spec.between));
+        if let Some(number) = between {
+            if !self.local.begun(self.cx.now, label, number, tuple) {
+                return self.abandon(label);
+            }
+            if let Some(flow) = self.cx.flows.get_mut(label) {
+                flow.between = true;
+            }
+        }
         match local {
             None => self.dispatcher.dispatch(&mut self.cx, label),
             Some(number) if self.local.connected(self.cx.now, label, number, tuple) => {
@@ -85,6 +95,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes the regular end of a connection: both directions are finished and acknowledged.
     fn tcp_closed(&mut self, label: FlowLabel) {
         self.cx.recorder.counters.connections_closed += 1;
+        if self.is_cut_off(label, Towards::Application) {
+            return self.fail(label, reason::INVALID);
+        }
         if let Some(lane) = self.cx.flows.get(label).filter(|f| f.channel().is_some()).map(|f| f.lane) {
             self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
         }
@@ -144,6 +157,7 @@ pub(super) fn new_flow(
         app_finished: false,
         charge: Charge::NONE,
         withdrawals: 0,
+        between: false,
         queued: false,
         bytes_to_app: 0,
         bytes_from_app: 0,

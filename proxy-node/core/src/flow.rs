@@ -90,6 +90,8 @@ pub struct Flow {
     pub charge: Charge,
     /// Number of processes from which its offer was withdrawn.
     pub withdrawals: u8,
+    /// A service between both ends examines its bytes ([`Between`](crate::service::between::Between)).
+    pub between: bool,
     /// Whether it is in the list of flows to pump.
     pub queued: bool,
     /// Bytes sent to the application.

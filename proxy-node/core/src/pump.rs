@@ -17,6 +17,7 @@ use self::stalled::Stalled;
 use super::ProxyOutput;
 use super::context::{Context, Ends};
 use super::flow::{Flow, FlowTable, Stage};
+use super::service::between::Passage;
 use super::service::local::{LocalServices, Step};
 use super::service::{ApplicationEnd, ClientEnd, Progress, Relay, Service};
 
@@ -29,7 +30,7 @@ pub(crate) struct Pump {
     parked: Parked,
     budget: SendBudget,
     stalled: Stalled,
-    /// Flows that their local service is done with, and how.
+    /// Flows that their service is done with, and how.
     done: Vec<(FlowLabel, Step)>,
 }
 
@@ -124,20 +125,42 @@ impl Pump {
         }
         let (Stage::Open(_), lane) = (flow.stage, flow.lane) else { return false };
         let waits = !front && self.parked.waits(lane);
-        let Progress { moved, blocked } = match cx.ends(label) {
-            Some(Ends::Tcp(client, application)) => self.serve(&mut Relay, client, application, waits),
-            Some(Ends::Loop(client, application)) => {
-                let progress = self.serve(&mut Relay, client, application, waits);
-                self.looped(cx, label, progress.moved);
-                progress
+        let served = match flow.between {
+            false => self.serve_ends(cx, label, &mut Relay, waits),
+            true => {
+                let mut passage = Passage::new(local, label, flow.bytes_from_app);
+                let served = self.serve_ends(cx, label, &mut passage, waits);
+                if passage.malformed {
+                    self.done.push((label, Step::Reset));
+                }
+                served
             }
-            None => return false,
         };
+        let Some(Progress { moved, blocked }) = served else { return false };
         if blocked && let Some(flow) = cx.flows.get_mut(label) {
             flow.queued = true; // it is in one of the lists, and will be served with all that it has by then
             self.parked.park(lane, label);
         }
         moved
+    }
+
+    /// Calls the service of a flow for the type of its client's end.
+    #[inline]
+    fn serve_ends(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        label: FlowLabel,
+        service: &mut impl Service,
+        waits: bool,
+    ) -> Option<Progress> {
+        Some(match cx.ends(label)? {
+            Ends::Tcp(client, application) => self.serve(service, client, application, waits),
+            Ends::Loop(client, application) => {
+                let progress = self.serve(service, client, application, waits);
+                self.looped(cx, label, progress.moved);
+                progress
+            }
+        })
     }
 
     /// Serves a flow of a local service.

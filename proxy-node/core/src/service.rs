@@ -17,12 +17,16 @@
 //! A service that is an end itself ([`local`]) has no application's end. `ProxyCore` has a type parameter for the set of
 //! local services, which the worker names; [`ServiceSpec::local`](crate::ServiceSpec::local) binds an address to one of them.
 //!
+//! A service between both ends that examines bytes and passes them on unchanged ([`between`]) is named by
+//! [`ServiceSpec::between`](crate::ServiceSpec::between) and [`Flow::between`]; its state of a flow is the worker's.
+//!
 //! **Adding a service between both ends.** `http` and `tls` implement [`Service`] for one type each; that type holds a
 //! service's state of one flow. The kind of service is a property of `ServiceSpec`, a field of [`Flow`] beside `stage`,
 //! and one `match` where the pump calls the relay. A service that reads before it chooses a pool member postpones
 //! `Dispatcher::dispatch`, which `find_application` calls at once for the relay; until then bytes wait in the client's
 //! end under its own flow control.
 
+pub mod between;
 pub mod local;
 mod relay;
 mod tcp_end;
@@ -146,6 +150,11 @@ impl<O: ProxyOutput> ApplicationEnd<'_, O> {
         self.recorder.counters.app_bytes_out += len as u64;
         self.recorder.record(self.now, self.flow.label, TraceKind::DataSent, len as u32);
         Ok(())
+    }
+
+    /// Returns the number of bytes that were sent so far.
+    pub(super) fn bytes_sent(&self) -> u64 {
+        self.flow.bytes_to_app
     }
 
     /// Ends the stream to the process; `false` if it has ended already.

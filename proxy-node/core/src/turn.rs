@@ -5,8 +5,9 @@ use csp_types::FlowLabel;
 use super::context::Turn;
 use super::dispatch::pool::ChannelId;
 use super::flow::{Flow, Stage};
+use super::service::between::Towards;
 use super::service::local::{LocalServices, Step};
-use super::{Lane, ProxyOutput};
+use super::{Lane, ProxyOutput, reason};
 
 /// Largest number of flows that are dropped for one window before idle clients no longer give way for it: some hold no
 /// memory.
@@ -37,7 +38,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         while let Some((label, step)) = self.pump.next_done() {
             match step {
-                Step::Reset => self.abandon(label),
+                Step::Reset => self.reset_both(label),
                 Step::Close => self.application_closed(label),
                 Step::Idle | Step::Moved => {}
             }
@@ -89,6 +90,22 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.remove_flow(label);
     }
 
+    /// Resets both ends of a flow whose protocol was violated.
+    pub(super) fn reset_both(&mut self, label: FlowLabel) {
+        match self.cx.hairpin.peer(label) {
+            Some(peer) => self.fail_peer(peer),
+            None => self.cx.tcp.abort(self.cx.now, label),
+        }
+        self.fail(label, reason::INVALID);
+    }
+
+    /// Returns whether a stream of a flow would end where its service between both ends does not permit it.
+    pub(super) fn is_cut_off(&mut self, label: FlowLabel, towards: Towards) -> bool {
+        let between =
+            self.cx.flows.get(label).is_some_and(|f| f.between && matches!(f.stage, Stage::Open(_)));
+        between && !self.local.may_end(label, towards)
+    }
+
     /// Removes a flow from the table.
     pub(super) fn remove_flow(&mut self, label: FlowLabel) {
         if let Some(flow) = self.cx.flows.remove(label) {
@@ -100,6 +117,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     fn release(&mut self, flow: &Flow) {
         if flow.stage == Stage::Local {
             self.local.gone(self.cx.now, flow.label);
+        }
+        if flow.between {
+            self.local.ended(flow.label);
         }
         if !self.cx.hairpin.release(flow.label) {
             self.pump.release(flow.from_app_window);

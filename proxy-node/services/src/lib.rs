@@ -1,12 +1,16 @@
 //! Services of the proxy itself, at which clients' streams end ([`LocalServices`](csp_proxy_core::service::local)); sans-I/O.
 //!
-//! [`MessageBroker`] is the first: a broker between publishers and subscribers that speak ZMTP.
+//! [`MessageBroker`] is the first: a broker between publishers and subscribers that speak ZMTP or send messages behind a header with
+//! their length. It also cuts the streams between clients and unmodified servers into messages (`streams`,
+//! [`Between`](csp_proxy_core::service::between::Between)).
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
 mod messages;
+mod streams;
 
 pub use messages::{
-    ChannelPath, ChannelSnapshot, ChannelSpec, ContextsSnapshot, MessageBroker, MessagesConfig, PathStage,
-    SpecError,
+    ChannelPath, ChannelSnapshot, ChannelSpec, ContextsSnapshot, Header, MessageBroker, MessagesConfig,
+    PathStage, PrefixedPort, SpecError,
 };
+pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

@@ -1,4 +1,5 @@
-//! The message broker of a proxy worker: connections of ZeroMQ peers, the channels that they publish and subscribe to.
+//! The message broker of a proxy worker: connections of ZeroMQ and length-prefixed peers, the channels that they publish and
+//! subscribe to.
 //!
 //! ```text
 //!  publisher's bytes ─▶ [inbound] ─ zmtp ─▶ message ─▶ MessagePlane: match, one copy, queues
@@ -9,6 +10,7 @@
 //! message waits for it, a timer is due, or publishers may go on.
 
 mod batch;
+mod framing;
 mod inbound;
 mod outbound;
 mod paths;
@@ -22,6 +24,7 @@ use csp_messages::{
     PlaneConfig, PlaneConfigError, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
@@ -30,9 +33,13 @@ use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, Local
 use thiserror::Error;
 
 use self::batch::Batch;
+use self::framing::Speech;
 use self::paths::Paths;
 pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
 use self::peer::Peer;
+use crate::streams::{StreamSpec, Streams};
+
+pub use self::framing::{Header, PrefixedPort};
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -44,6 +51,8 @@ pub struct ChannelSpec {
     pub number: u32,
     /// The channel.
     pub channel: ChannelConfig,
+    /// Its ports whose peers send and receive messages behind a header with their length; at all others they speak ZMTP.
+    pub prefixed: Vec<PrefixedPort>,
 }
 
 /// State of a channel at one worker.
@@ -57,6 +66,8 @@ pub struct ChannelSnapshot {
     pub receivers: u64,
     /// Copies that wait for receivers, and pushed messages that wait for one.
     pub waiting: u64,
+    /// Connections of length-prefixed peers that were reset for a malformed header, or for the end of their stream within a message.
+    pub malformed: u64,
     /// Memory, subscriptions and counters.
     pub status: ChannelStatus,
 }
@@ -81,6 +92,8 @@ struct Bound {
     spec: ChannelSpec,
     id: ChannelId,
     zmtp: Arc<ZmtpConfig>,
+    /// Connections that were reset for what they sent.
+    malformed: u64,
 }
 
 /// The broker of one worker. Its memory for messages is allocated with the first channel.
@@ -101,6 +114,8 @@ pub struct MessageBroker {
     zmtp: ZmtpCounters,
     batch: Batch,
     paths: Paths,
+    /// Channels between clients and servers of a pool.
+    streams: Streams,
 }
 
 impl MessageBroker {
@@ -118,7 +133,13 @@ impl MessageBroker {
             zmtp: ZmtpCounters::default(),
             batch: Batch::default(),
             paths: Paths::default(),
+            streams: Streams::default(),
         }
+    }
+
+    /// Replaces the channels between clients and servers of a pool. Their connections go on as they began.
+    pub fn set_streams(&mut self, specs: Vec<StreamSpec>) {
+        self.streams.set_channels(specs);
     }
 
     /// Replaces the channels. Those that stay as they are keep their connections and messages; connections of the others are
@@ -165,7 +186,7 @@ impl MessageBroker {
         let topic_len_max = self.config.subscriptions.topic_len_max as usize;
         let frames_max = csp_messages::FRAMES_MAX;
         let zmtp = ZmtpConfig { message_len_max, topic_len_max, frames_max, ..ZmtpConfig::new(local) };
-        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), spec });
+        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, spec });
         Ok(())
     }
 
@@ -192,12 +213,14 @@ impl MessageBroker {
 
     /// Returns the state of each channel.
     pub fn snapshots(&self) -> Vec<ChannelSnapshot> {
-        let Some(plane) = &self.plane else { return Vec::new() };
+        let streams = self.streams.snapshots();
+        let Some(plane) = &self.plane else { return streams.collect() };
         let snapshot = |bound: &Bound| {
             let name = bound.spec.channel.name.clone();
             let status = plane.channel_status(bound.id)?;
             let waiting = status.backlog as u64;
-            Some((bound.spec.number, ChannelSnapshot { name, senders: 0, receivers: 0, waiting, status }))
+            let (number, malformed) = (bound.spec.number, bound.malformed);
+            Some((number, ChannelSnapshot { name, senders: 0, receivers: 0, waiting, malformed, status }))
         };
         let mut channels: HashMap<u32, ChannelSnapshot> =
             self.channels.values().filter_map(snapshot).collect();
@@ -208,7 +231,7 @@ impl MessageBroker {
             channel.receivers += u64::from(status.role.receives());
             channel.waiting += status.waiting as u64;
         }
-        channels.into_values().collect()
+        channels.into_values().chain(streams).collect()
     }
 
     /// Returns the length of the blocks in which a channel's memory is counted, in bytes.
@@ -246,11 +269,54 @@ impl MessageBroker {
     }
 }
 
+impl Between for MessageBroker {
+    fn begun(&mut self, _: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
+        self.streams.begun(label, number, tuple.local.port())
+    }
+
+    fn examine<'a>(
+        &mut self,
+        label: FlowLabel,
+        towards: Towards,
+        at: u64,
+        bytes: impl Iterator<Item = &'a [u8]>,
+    ) -> Examined {
+        self.streams.examine(label, towards, at, bytes)
+    }
+
+    fn may_end(&mut self, label: FlowLabel, towards: Towards) -> bool {
+        self.streams.may_end(label, towards)
+    }
+
+    fn ended(&mut self, label: FlowLabel) {
+        self.streams.ended(label);
+    }
+}
+
 impl LocalServices for MessageBroker {
-    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, _: FourTuple) -> bool {
+    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         let Some(bound) = self.channels.get(&number) else { return false };
-        let connection = Connection::null(bound.zmtp.clone(), now);
-        let mut peer = Peer::new(label, number, connection);
+        let port = tuple.local.port();
+        let prefixed = bound.spec.prefixed.iter().position(|prefixed| prefixed.port == port);
+        let mut peer = match prefixed {
+            None => {
+                let connection = Connection::null(bound.zmtp.clone(), now);
+                Peer::new(label, number, Speech::Zmtp(Box::new(connection)))
+            }
+            Some(at) => {
+                let port = bound.spec.prefixed[at];
+                let mut peer = Peer::new(label, number, Speech::prefixed(port, at));
+                let Some(plane) = &mut self.plane else { return false };
+                let Ok(id) = plane.attach(bound.id, port.role) else { return false };
+                if port.role.subscribes() && plane.subscribe(now, id, b"").is_err() {
+                    let _ = plane.detach(id, |_| {}); // it was attached just now
+                    return false;
+                }
+                self.labels[id.index as usize] = label;
+                peer.id = Some(id);
+                peer
+            }
+        };
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
         self.connections.insert(label, peer);
@@ -264,7 +330,7 @@ impl LocalServices for MessageBroker {
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
         peer.queued = false;
-        let Some(bound) = channels.get(&peer.number) else { return Step::Close };
+        let Some(bound) = channels.get_mut(&peer.number) else { return Step::Close };
         let received = inbound::receive(now, peer, client, plane, bound.id, zmtp);
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
@@ -276,7 +342,14 @@ impl LocalServices for MessageBroker {
         }
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
-        if peer.connection.failure().is_some() || (client.is_finished() && client.readable() == 0) {
+        // What is left of a stream that has ended is no whole message.
+        let over = client.is_finished() && !received.more && peer.held.is_empty();
+        let is_prefixed = matches!(peer.connection, Speech::Prefixed(_));
+        if is_prefixed && (peer.connection.has_failed() || (over && peer.has_rest(client.readable()))) {
+            bound.malformed += 1;
+            return Step::Reset;
+        }
+        if peer.connection.has_failed() || over {
             return Step::Close;
         }
         if received.moved || sent { Step::Moved } else { Step::Idle }
@@ -344,7 +417,7 @@ impl LocalServices for MessageBroker {
             self.deadlines.pop_first();
             let Some(peer) = self.connections.get_mut(&label) else { continue };
             peer.deadline = None;
-            let _ = peer.connection.on_timeout(now, &mut self.zmtp); // a failure is seen when it is served
+            peer.connection.on_timeout(now, &mut self.zmtp);
             self.ready.push_back(label);
         }
     }

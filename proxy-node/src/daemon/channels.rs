@@ -11,7 +11,7 @@ pub(super) fn of_worker(broker: &MessageBroker) -> Vec<(String, Channel)> {
 }
 
 fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
-    let ChannelSnapshot { name, senders, receivers, waiting, status } = snapshot;
+    let ChannelSnapshot { name, senders, receivers, waiting, malformed, status } = snapshot;
     let counters = status.counters;
     let figures = ChannelFigures {
         messages_total: counters.published,
@@ -25,6 +25,7 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
             + counters.dropped_path,
         lost_total: counters.lost,
         held_total: counters.held,
+        malformed_total: malformed,
         waiting,
         memory_bytes: u64::from(status.memory.used) * block_len,
         memory_max_bytes: u64::from(status.memory.max) * block_len,
@@ -55,6 +56,11 @@ pub(super) fn collect(out: &mut MetricWriter, channels: &[(String, Channel)], wo
                 figures.lost_total,
             ),
             ("csp_channel_held_total", "How often senders of a channel were held back", figures.held_total),
+            (
+                "csp_channel_malformed_total",
+                "Length-prefixed connections reset for a malformed length, or a stream that ended within a message",
+                figures.malformed_total,
+            ),
         ];
         for (name, help, value) in counters {
             out.counter(name, help, &labels, value);

@@ -1,5 +1,7 @@
 //! Converts a policy to what the workers need of it.
 
+mod framing;
+
 use std::collections::HashMap;
 
 use csp_control::{ActivePolicy, Congestion, EcnPolicy, FullQueue, Pattern, TcpOptions};
@@ -27,8 +29,9 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
     let service = |s: &csp_control::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
-        pool: s.pool.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect(),
+        pool: pool(&s.pool),
         local: None,
+        between: None,
         tcp: translate_tcp(&s.tcp),
         backlog: BacklogLimits {
             connections: s.backlog.connections as usize,
@@ -42,21 +45,36 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers) -> WorkerPolicy {
         tcp: translate_tcp(&e.tcp),
     };
     let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
-    let (mut channels, mut paths) = (Vec::new(), Vec::new());
+    let (mut channels, mut streams, mut paths) = (Vec::new(), Vec::new(), Vec::new());
     for channel in &active.policy.channels {
         let number = numbers.of(&channel.name);
-        channels.push(ChannelSpec { number, channel: translate_channel(channel) });
-        paths.push(ChannelPath { number, stages: channel.path.iter().map(translate_stage).collect() });
-        services.push(ServiceSpec {
-            name: channel.name.clone(),
-            address: (channel.vip, channel.port).into(),
-            pool: Vec::new(),
-            local: Some(number),
+        let passes = !channel.pool.is_empty();
+        match passes {
+            true => streams.push(framing::stream(channel, number)),
+            false => {
+                let prefixed = framing::prefixed_ports(channel);
+                paths
+                    .push(ChannelPath { number, stages: channel.path.iter().map(translate_stage).collect() });
+                channels.push(ChannelSpec { number, channel: translate_channel(channel), prefixed });
+            }
+        }
+        services.extend(channel.ports().map(|port| ServiceSpec {
+            name: channel.service_name(port.port),
+            address: (channel.vip, port.port).into(),
+            pool: pool(&channel.pool),
+            local: (!passes).then_some(number),
+            between: passes.then_some(number),
             tcp: translate_tcp(&channel.tcp),
             backlog: BacklogLimits::default(),
-        });
+        }));
     }
-    WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels, paths }
+    WorkerPolicy {
+        services,
+        egress: active.policy.egress.iter().map(rule).collect(),
+        channels,
+        streams,
+        paths,
+    }
 }
 
 fn translate_stage(stage: &csp_control::PathStage) -> PathStage {
@@ -66,6 +84,10 @@ fn translate_stage(stage: &csp_control::PathStage) -> PathStage {
         context: stage.context_number().unwrap_or(0),
         parameters: stage.parameters.clone(),
     }
+}
+
+fn pool(members: &[csp_control::PoolMember]) -> Vec<PoolServer> {
+    members.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect()
 }
 
 fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {

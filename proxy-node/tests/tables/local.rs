@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 
 use csp_proxy_node::core::service::ClientEnd;
+use csp_proxy_node::core::service::between::Between;
 use csp_proxy_node::core::service::local::{LocalServices, Step};
 use csp_proxy_node::core::{EgressRule, ServiceSpec, ServiceTcp};
 use csp_types::{FlowLabel, FourTuple, Instant};
@@ -24,6 +25,8 @@ pub struct Chat {
     /// Whether connections are refused.
     closed: bool,
 }
+
+impl Between for Chat {}
 
 impl LocalServices for Chat {
     fn connected(&mut self, _: Instant, label: FlowLabel, number: u32, _: FourTuple) -> bool {

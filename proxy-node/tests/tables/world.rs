@@ -125,6 +125,7 @@ pub fn web(servers: &[u16]) -> ServiceSpec {
         address: (VIP, 80).into(),
         pool,
         local: None,
+        between: None,
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
     }

@@ -63,8 +63,9 @@ pub struct Description {
     pub width: Width,
     /// Its byte order.
     pub order: ByteOrder,
-    /// Whether the length counts the header; otherwise it counts what follows the header.
-    pub counts_header: bool,
+    /// Offset from the start of the header of the first byte that the length counts, at most `header_len`: 0 where it counts the
+    /// header, `header_len` where it counts what follows the header.
+    pub counted_from: usize,
     /// Most bytes of a message, header included.
     pub message_len_max: usize,
 }
@@ -79,6 +80,14 @@ pub enum DescriptionError {
     Header {
         /// End of the length field.
         end: usize,
+        /// Length of the header.
+        header_len: usize,
+    },
+    /// The length would count from behind the header.
+    #[error("the length counts from byte {from} of a header of {header_len} bytes")]
+    Counted {
+        /// Offset of the first byte that is counted.
+        from: usize,
         /// Length of the header.
         header_len: usize,
     },
@@ -97,7 +106,7 @@ pub struct Prefix(Description);
 /// Why a stream of length-prefixed messages cannot go on. The peer is at fault, except for [`Gap`](PrefixError::Gap).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PrefixError {
-    /// The length is smaller than the header that it counts.
+    /// The length is smaller than the part of the header that it counts.
     #[error("message at byte {at}: the length {found} does not count its header")]
     Short {
         /// Start of the header in the stream.
@@ -136,10 +145,13 @@ pub struct BodyTooLong {
 impl Prefix {
     /// Checks a description.
     pub fn new(description: Description) -> Result<Self, DescriptionError> {
-        let Description { header_len, length_offset, width, message_len_max, .. } = description;
+        let Description { header_len, length_offset, width, counted_from, message_len_max, .. } = description;
         let end = length_offset.saturating_add(width as usize);
         if header_len > PREFIX_LEN_MAX || end > header_len {
             return Err(DescriptionError::Header { end, header_len });
+        }
+        if counted_from > header_len {
+            return Err(DescriptionError::Counted { from: counted_from, header_len });
         }
         if message_len_max < header_len {
             return Err(DescriptionError::Bound { most: message_len_max });
@@ -154,7 +166,7 @@ impl Prefix {
             length_offset: 0,
             width: Width::Four,
             order: ByteOrder::Big,
-            counts_header: true,
+            counted_from: 0,
             message_len_max,
         })
     }
@@ -167,11 +179,11 @@ impl Prefix {
     /// Writes the length of a message of `body_len` bytes after the header to `header`, whose other bytes are the caller's.
     /// `header` has at least `header_len` bytes.
     pub fn write_length(&self, body_len: usize, header: &mut [u8]) -> Result<(), BodyTooLong> {
-        let Description { header_len, length_offset, width, order, counts_header, message_len_max } = self.0;
+        let Description { header_len, length_offset, width, order, counted_from, message_len_max } = self.0;
         let error = BodyTooLong { body_len };
         let total =
             body_len.checked_add(header_len).filter(|total| *total <= message_len_max).ok_or(error)?;
-        let length = if counts_header { total } else { body_len } as u64;
+        let length = (total - counted_from) as u64; // it counts from within the header
         let width = width as usize;
         let field = header.get_mut(length_offset..length_offset + width).ok_or(error)?;
         let (big, little) = (length.to_be_bytes(), length.to_le_bytes());
@@ -200,9 +212,9 @@ impl Prefix {
     /// Returns the length of the message after a header that starts at position `at`.
     fn body_len(&self, header: &[u8], at: u64) -> Result<usize, PrefixError> {
         let found = self.length(header);
-        let Description { header_len, counts_header, message_len_max: most, .. } = self.0;
-        let body_len = if counts_header { found.checked_sub(header_len as u64) } else { Some(found) };
-        let body_len = body_len.ok_or(PrefixError::Short { at, found })?;
+        let Description { header_len, counted_from, message_len_max: most, .. } = self.0;
+        let counted = (header_len - counted_from) as u64; // bytes of the header that the length counts
+        let body_len = found.checked_sub(counted).ok_or(PrefixError::Short { at, found })?;
         usize::try_from(body_len).ok().filter(|len| *len <= most - header_len).ok_or(PrefixError::TooLong {
             at,
             found,

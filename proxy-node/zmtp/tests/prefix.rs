@@ -39,21 +39,20 @@ fn sofh_is_these_bytes() {
     }
 }
 
-fn description(width: Width, order: ByteOrder, counts_header: bool) -> Description {
-    Description { header_len: 12, length_offset: 2, width, order, counts_header, message_len_max: 200 }
+fn description(width: Width, order: ByteOrder, counted_from: usize) -> Description {
+    Description { header_len: 12, length_offset: 2, width, order, counted_from, message_len_max: 200 }
 }
 
 #[test]
 fn described_headers_are_written_and_read() {
     for width in [Width::One, Width::Two, Width::Four, Width::Eight] {
         for order in [ByteOrder::Big, ByteOrder::Little] {
-            for counts_header in [false, true] {
-                let prefix = Prefix::new(description(width, order, counts_header)).unwrap();
+            for (counted_from, value) in [(12, 100), (2 + width as usize, 110 - width as u8), (0, 112)] {
+                let prefix = Prefix::new(description(width, order, counted_from)).unwrap();
                 let mut header = [0xaa; 12];
                 prefix.write_length(100, &mut header).unwrap();
                 let bytes = [&header[..], &[1; 100]].concat();
                 assert_eq!(read(prefix, &bytes, 5), Ok(vec![(0, header.to_vec(), 100)]));
-                let value = if counts_header { 112 } else { 100 };
                 let at = if order == ByteOrder::Big { 1 + width as usize } else { 2 };
                 assert_eq!((header[at], header[1], header[2 + width as usize]), (value, 0xaa, 0xaa));
                 assert!(prefix.write_length(189, &mut header).is_err());
@@ -61,14 +60,14 @@ fn described_headers_are_written_and_read() {
         }
     }
     let wide =
-        Prefix::new(Description { message_len_max: 1000, ..description(Width::One, ByteOrder::Big, false) });
+        Prefix::new(Description { message_len_max: 1000, ..description(Width::One, ByteOrder::Big, 12) });
     assert!(wide.unwrap().write_length(256, &mut [0; 12]).is_err(), "one byte cannot say 256");
     assert_eq!(Width::from_bytes(3), None);
 }
 
 #[test]
 fn descriptions_that_are_no_header_are_refused() {
-    let good = description(Width::Four, ByteOrder::Big, true);
+    let good = description(Width::Four, ByteOrder::Big, 0);
     for bad in [
         Description { length_offset: 9, ..good },
         Description { length_offset: usize::MAX, ..good },
@@ -76,6 +75,8 @@ fn descriptions_that_are_no_header_are_refused() {
     ] {
         assert!(matches!(Prefix::new(bad), Err(DescriptionError::Header { .. })));
     }
+    let beyond = Prefix::new(Description { counted_from: 13, ..good });
+    assert_eq!(beyond, Err(DescriptionError::Counted { from: 13, header_len: 12 }));
     assert_eq!(Prefix::sofh(5), Err(DescriptionError::Bound { most: 5 }));
 }
 
@@ -86,7 +87,7 @@ fn lengths_that_cannot_be_are_refused_and_counted() {
     assert_eq!(read(prefix, &[0, 0, 0, 7, 0, 0, 9, 0, 0, 0, 5, 0, 0], 4), Err(short));
     let long = PrefixError::TooLong { at: 0, found: 101, most: 100 };
     assert_eq!(read(prefix, &[0, 0, 0, 101, 0, 0], 6), Err(long));
-    let eight = Prefix::new(description(Width::Eight, ByteOrder::Little, false)).unwrap();
+    let eight = Prefix::new(description(Width::Eight, ByteOrder::Little, 12)).unwrap();
     let found = u64::MAX;
     assert_eq!(read(eight, &[0xff; 12], 12), Err(PrefixError::TooLong { at: 0, found, most: 200 }));
     let (mut reader, mut counters) = (PrefixReader::new(prefix), Counters::default());

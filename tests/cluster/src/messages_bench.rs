@@ -5,19 +5,24 @@
 //!  [load, libzmq] ┤
 //!                 └── direct0 ───────────────────── zmq_proxy on its host        (zmq_proxy)
 //! ```
-//! The same clients drive both, one after the other in each round; medians over the rounds are compared.
+//! The same clients drive both, one after the other in each round; medians over the rounds are compared. [`neighbours`] measures what a
+//! busy channel costs a byte service of the same worker; a soak pushes messages for minutes and counts each of them.
 
+mod neighbours;
 mod sample;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 
 use crate::process::cpu_ns_of_all;
-use crate::{Cluster, Options, San, Tier, VIP};
+use crate::{Cluster, Options, San, Tier, VIP, configs};
 
+pub use neighbours::Neighbours;
 pub use sample::{Load, Pattern, Sample};
 
 /// Client and proxy host are joined by a veth of their own for `zmq_proxy`.
@@ -36,8 +41,23 @@ pub struct Plan {
     pub seconds: u32,
     /// Bytes of a message.
     pub size: u32,
-    /// Numbers of subscribers.
+    /// Numbers of subscribers; none: no comparison of brokers.
     pub subscribers: Vec<u32>,
+    /// Whether wrk is measured beside a busy channel.
+    pub neighbours: bool,
+    /// Seconds of the soak; 0: none.
+    pub soak_s: u32,
+}
+
+/// What was measured.
+#[derive(Clone, Default, Debug)]
+pub struct Report {
+    /// Both brokers under each load.
+    pub rows: Vec<Row>,
+    /// A byte service beside a busy channel.
+    pub neighbours: Option<Neighbours>,
+    /// PUSH to PULL through the channel at 80 % of its largest rate, for the time of the soak.
+    pub soak: Option<Sample>,
 }
 
 /// A broker between the peers.
@@ -70,52 +90,17 @@ const CHANNELS: [(&str, u16, &str); 3] = [
     ("push", 5558, "    pattern: push\n"),
 ];
 
-/// Measures everything, `rounds` times.
+/// Measures what is planned. SIGINT and SIGTERM end the measurement before the next load, and leave nothing behind.
 ///
 /// # Errors
 /// If something cannot be set up or measured, with the reason.
-pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Vec<Row>> {
-    let bench = Bench::set_up(plan)?;
-    let mut all: Vec<(String, u32, [Vec<Sample>; 2])> = Vec::new();
-    for round in 1..=plan.rounds {
-        let mut at = 0;
-        let mut keep = |name: &str, receivers: u32, samples: [Sample; 2]| {
-            if all.len() == at {
-                all.push((name.to_owned(), receivers, Default::default()));
-            }
-            all[at].2.iter_mut().zip(samples).for_each(|(kept, sample)| kept.push(sample));
-            at += 1;
-        };
-        for receivers in &plan.subscribers {
-            for pattern in [Pattern::Publish, Pattern::Push] {
-                if pattern == Pattern::Push && *receivers != 1 {
-                    continue;
-                }
-                let what = format!("{pattern}, {receivers} receivers");
-                let mut both = |name: &str, rates: [f64; 2]| {
-                    progress(&format!("round {round} of {}: {what}, {name}", plan.rounds));
-                    let samples = [
-                        bench.measure(Broker::ZmqProxy, pattern, *receivers, rates[0])?,
-                        bench.measure(Broker::Csp, pattern, *receivers, rates[1])?,
-                    ];
-                    keep(&format!("{pattern}, {name}"), *receivers, samples);
-                    anyhow::Ok(samples)
-                };
-                let full = both("as fast as it goes", [0.0, 0.0])?;
-                let half = full[0].rate / 2.0;
-                both("half of zmq_proxy's rate", [half, half])?;
-                both("80 % of its own rate", full.map(|sample| sample.rate * LOSSLESS_PART))?;
-            }
-        }
-    }
+pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Report> {
+    let mut bench = Bench::set_up(plan)?;
+    let rows = bench.brokers(&progress)?;
+    let neighbours = if plan.neighbours { Some(bench.neighbours(&progress)?) } else { None };
+    let soak = if plan.soak_s > 0 { Some(bench.soak(&progress)?) } else { None };
     bench.stop()?;
-    let row = |(name, receivers, [zmq, csp]): (String, u32, [Vec<Sample>; 2])| Row {
-        name,
-        receivers,
-        zmq: sample::median(&zmq),
-        csp: sample::median(&csp),
-    };
-    Ok(all.into_iter().map(row).collect())
+    Ok(Report { rows, neighbours, soak })
 }
 
 struct Bench<'a> {
@@ -124,10 +109,15 @@ struct Bench<'a> {
     load: PathBuf,
     daemons: Vec<u32>,
     forwarders: Vec<u32>,
+    ended: Arc<AtomicBool>,
 }
 
 impl<'a> Bench<'a> {
     fn set_up(plan: &'a Plan) -> Result<Self> {
+        let ended = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&ended))?;
+        }
         let tag = format!("mb{}", std::process::id());
         let mut cluster = Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, tag })?;
         cluster.client.join("direct0", cluster.host(Tier::ProxyNode), "direct0")?;
@@ -154,11 +144,71 @@ impl<'a> Bench<'a> {
         for tier in [Tier::NetworkNode, Tier::ProxyNode] {
             daemons.push(cluster.daemon(tier).context("it was started")?.pid());
         }
-        Ok(Bench { plan, cluster, load, daemons, forwarders })
+        Ok(Bench { plan, cluster, load, daemons, forwarders, ended })
+    }
+
+    /// Returns an error if the measurement is to end.
+    fn go_on(&self) -> Result<()> {
+        match self.ended.load(Ordering::Relaxed) {
+            true => bail!("ended by a signal"),
+            false => Ok(()),
+        }
+    }
+
+    /// Measures every load on both brokers, `rounds` times; returns the medians.
+    fn brokers(&self, progress: &impl Fn(&str)) -> Result<Vec<Row>> {
+        let plan = self.plan;
+        let mut all: Vec<(String, u32, [Vec<Sample>; 2])> = Vec::new();
+        for round in 1..=plan.rounds {
+            let mut at = 0;
+            for (receivers, pattern) in loads(&plan.subscribers) {
+                let mut both = |name: &str, rates: [f64; 2]| {
+                    progress(&format!(
+                        "round {round} of {}: {pattern}, {receivers} receivers, {name}",
+                        plan.rounds
+                    ));
+                    let zmq = self.measure(Broker::ZmqProxy, pattern, receivers, rates[0], plan.seconds)?;
+                    let csp = self.measure(Broker::Csp, pattern, receivers, rates[1], plan.seconds)?;
+                    if all.len() == at {
+                        all.push((format!("{pattern}, {name}"), receivers, Default::default()));
+                    }
+                    all[at].2.iter_mut().zip([zmq, csp]).for_each(|(kept, sample)| kept.push(sample));
+                    at += 1;
+                    anyhow::Ok([zmq, csp])
+                };
+                let full = both("as fast as it goes", [0.0, 0.0])?;
+                let half = full[0].rate / 2.0;
+                both("half of zmq_proxy's rate", [half, half])?;
+                both("80 % of its own rate", full.map(|sample| sample.rate * LOSSLESS_PART))?;
+            }
+        }
+        let row = |(name, receivers, [zmq, csp]): (String, u32, [Vec<Sample>; 2])| Row {
+            name,
+            receivers,
+            zmq: sample::median(&zmq),
+            csp: sample::median(&csp),
+        };
+        Ok(all.into_iter().map(row).collect())
+    }
+
+    /// Pushes messages through the channel at 80 % of its largest rate for the time of the soak.
+    fn soak(&self, progress: &impl Fn(&str)) -> Result<Sample> {
+        let full = self.measure(Broker::Csp, Pattern::Push, 1, 0.0, self.plan.seconds)?;
+        let rate = full.rate * LOSSLESS_PART;
+        progress(&format!("{} s of {rate:.0} pushed messages a second", self.plan.soak_s));
+        self.measure(Broker::Csp, Pattern::Push, 1, rate, self.plan.soak_s)
     }
 
     /// Drives one load; `rate` 0 is as fast as receivers permit.
-    fn measure(&self, broker: Broker, pattern: Pattern, receivers: u32, rate: f64) -> Result<Sample> {
+    fn measure(
+        &self,
+        broker: Broker,
+        pattern: Pattern,
+        receivers: u32,
+        rate: f64,
+        seconds: u32,
+    ) -> Result<Sample> {
+        self.go_on()?;
         let port = match (pattern, rate) {
             (Pattern::Push, _) => CHANNELS[2].1,
             (Pattern::Publish, 0.0) => CHANNELS[1].1,
@@ -172,7 +222,7 @@ impl<'a> Bench<'a> {
             receivers,
             size: self.plan.size,
             rate,
-            seconds: self.plan.seconds,
+            seconds,
         };
         let pids = match broker {
             Broker::ZmqProxy => &self.forwarders,
@@ -203,11 +253,21 @@ impl Broker {
     }
 }
 
+/// Returns the numbers of receivers with the patterns that are measured with them.
+fn loads(subscribers: &[u32]) -> impl Iterator<Item = (u32, Pattern)> {
+    let of = |receivers: &u32| {
+        let receivers = *receivers;
+        let push = (receivers == 1).then_some((receivers, Pattern::Push));
+        std::iter::once((receivers, Pattern::Publish)).chain(push)
+    };
+    subscribers.iter().flat_map(of)
+}
+
 fn policy_text() -> String {
     let channel = |(name, port, more): (&str, u16, &str)| {
         format!("  - name: {name}\n    vip: {VIP}\n    port: {port}\n{more}")
     };
-    format!("apiVersion: csp/v1\nchannels:\n{}", CHANNELS.map(channel).concat())
+    format!("{}channels:\n{}", configs::policy(), CHANNELS.map(channel).concat())
 }
 
 fn compile(folder: &Path, name: &str, source: &str) -> Result<PathBuf> {

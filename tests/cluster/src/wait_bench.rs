@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::client::micros;
 use crate::process::{Process, cpu_ns_of_all, wait_until};
 use crate::{Cluster, Host, Options, San, Tier, VIP, configs, testing};
 
@@ -206,12 +207,6 @@ impl Load<'_> {
         let report = self.client.run(&program, &["pace", &address, &rate, &seconds])?;
         report.trim().parse().with_context(|| format!("pace printed {report:?}"))
     }
-}
-
-/// Parses a time as printed by wrk; in microseconds.
-fn micros(text: &str) -> Option<f64> {
-    let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
-    units.iter().find_map(|(unit, factor)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * factor))
 }
 
 /// Returns the processor time of these processes with all their threads, in milliseconds.

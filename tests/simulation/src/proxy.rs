@@ -103,12 +103,13 @@ pub(crate) fn proxy(
         address: policy.service,
         pool: policy.pool.clone(),
         local: None,
+        between: None,
         tcp: ServiceTcp::default(),
         backlog: policy.backlog,
     };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
-    let policy = WorkerPolicy { services: vec![service], egress: vec![rule], channels: Vec::new(), paths: Vec::new() };
+    let policy = WorkerPolicy { services: vec![service], egress: vec![rule], ..WorkerPolicy::default() };
     worker.set_policy(now, policy).expect("the policy has no channels");
     worker
 }

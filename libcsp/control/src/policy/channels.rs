@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::TcpOptions;
+use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
 use super::paths::PathStage;
+use super::{PoolMember, TcpOptions};
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -18,7 +19,8 @@ pub const QUEUE_MESSAGES_MAX: u32 = 1 << 20;
 /// Most memory of a channel at one proxy worker, in MiB.
 pub const CHANNEL_MIB_MAX: u32 = 64 * 1024;
 
-/// A channel of messages: peers that speak ZMTP connect to its address, and the proxies distribute their messages.
+/// A channel of messages: peers connect to its address, and the proxies distribute their messages, or pass them to servers of its
+/// pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channel {
@@ -30,6 +32,25 @@ pub struct Channel {
     /// The port that they connect to.
     #[serde(deserialize_with = "port")]
     pub port: u16,
+    /// How peers at this port separate messages.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub framing: Framing,
+    /// What they do, if they are no ZeroMQ peers; see [`ChannelPort::clients`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<Clients>,
+    /// What becomes of their messages' headers.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub header: Headers,
+    /// Encoding type of new Simple Open Framing Headers.
+    #[serde(default, deserialize_with = "some_encoding", skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<u16>,
+    /// Further ports of the channel, which may have other framings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listen: Vec<ChannelPort>,
+    /// Unmodified servers: each client's messages go to one of them, and its answers come back. Empty: the proxy distributes the
+    /// messages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<PoolMember>,
     /// Which peers may connect, and who gets a message.
     #[serde(default)]
     pub pattern: Pattern,

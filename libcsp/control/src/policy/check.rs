@@ -30,7 +30,8 @@ impl Policy {
             check_channel(channel, &format!("channels[{index}]"), problems);
         }
         self.check_ends_are_distinct(problems);
-        let members: HashSet<_> = self.services.iter().flat_map(|service| &service.pool).collect();
+        let members = self.services.iter().flat_map(|service| &service.pool);
+        let members: HashSet<_> = members.chain(super::framing::members(&self.channels)).collect();
         if members.len() > MEMBERS_MAX {
             let message =
                 format!("the pools have {} members; allowed are {MEMBERS_MAX} in all", members.len());
@@ -74,12 +75,20 @@ impl Policy {
     /// Names and addresses of services and channels are unique among both.
     fn check_ends_are_distinct(&self, problems: &mut Problems) {
         let services = self.services.iter().enumerate();
-        let services = services.map(|(at, s)| (format!("services[{at}]"), s.name.as_str(), (s.vip, s.port)));
+        let services =
+            services.map(|(at, s)| (format!("services[{at}]"), Some(s.name.as_str()), (s.vip, s.port)));
         let channels = self.channels.iter().enumerate();
-        let channels = channels.map(|(at, c)| (format!("channels[{at}]"), c.name.as_str(), (c.vip, c.port)));
+        let channels =
+            channels.map(|(at, c)| (format!("channels[{at}]"), Some(c.name.as_str()), (c.vip, c.port)));
+        let further = self.channels.iter().enumerate().flat_map(|(at, c)| {
+            let ports = c.listen.iter().enumerate();
+            ports.map(move |(n, p)| (format!("channels[{at}].listen[{n}]"), None, (c.vip, p.port)))
+        });
         let (mut names, mut ends) = (HashMap::new(), HashMap::new());
-        for (at, name, end) in services.chain(channels) {
-            if let Some(first) = names.insert(name, at.clone()) {
+        for (at, name, end) in services.chain(channels).chain(further) {
+            if let Some(name) = name
+                && let Some(first) = names.insert(name, at.clone())
+            {
                 let message = format!("{name:?} is the name of {first} already; names are unique");
                 problems.add(format!("{at}.name"), message);
             }
@@ -89,7 +98,9 @@ impl Policy {
                 let parts = [(&first, "vip"), (&first, "port"), (&at, "port")];
                 let parts = parts.map(|(at, part)| format!("{at}.{part}"));
                 let depends_on = parts.each_ref().map(String::as_str);
-                problems.add_unless(&depends_on, format!("{at}.vip"), message);
+                // A further port has no address of its own.
+                let field = if name.is_some() { "vip" } else { "port" };
+                problems.add_unless(&depends_on, format!("{at}.{field}"), message);
             }
         }
     }
@@ -98,6 +109,7 @@ impl Policy {
 fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
     check_name(&channel.name, "channel", at, problems);
     check_unicast(channel.vip, &format!("{at}.vip"), problems);
+    channel.check_ports(at, problems);
     let memory = channel.memory;
     if memory.guaranteed_mib > memory.max_mib {
         let message = format!("{} MiB are more than max_mib, {}", memory.guaranteed_mib, memory.max_mib);
@@ -114,7 +126,7 @@ fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
         }
         false => (memory.max_mib, "memory.max_mib"),
     };
-    paths::check(&channel.path, at, problems);
+    paths::check(channel, at, problems);
     if channel.message_kib > room << 10 {
         let message = format!("{} KiB do not fit {room} MiB of {which}", channel.message_kib);
         problems.add(format!("{at}.message_kib"), message);
@@ -162,7 +174,7 @@ fn check_egress(egress: &Egress, at: &str, problems: &mut Problems) {
     }
 }
 
-fn check_count(at: &str, count: usize, min: usize, max: usize, problems: &mut Problems) {
+pub(super) fn check_count(at: &str, count: usize, min: usize, max: usize, problems: &mut Problems) {
     if count < min || count > max {
         problems.add(at, format!("has {count} entries; allowed are {min} to {max}"));
     }

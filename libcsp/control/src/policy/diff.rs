@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use csp_types::Prefix;
 
 use super::paths;
-use super::{Channel, Egress, Policy, PoolMember, ProgramRule, Service, TcpOptions};
+use super::{Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Service, TcpOptions};
 
 /// Lines that lead from `old` to `new`.
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
@@ -68,13 +68,29 @@ fn summary(service: &Service) -> String {
 }
 
 fn channel_summary(channel: &Channel) -> String {
-    let Channel { name, vip, port, pattern, message_kib, queue, memory, path, tcp } = channel;
+    let Channel { name, vip, pattern, message_kib, queue, memory, path, tcp, .. } = channel;
     let path = paths::summary(path);
     let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
+    let ports: Vec<String> = channel.ports().map(|port| port_summary(&port)).collect();
+    let ports = ports.join(", ");
+    let pool = match &channel.pool[..] {
+        [] => String::new(),
+        pool => format!(" pool {},", pool.iter().map(member_summary).collect::<Vec<_>>().join(", ")),
+    };
     format!(
-        "{name} {vip} port {port} {pattern:?}, messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{path}{tcp}",
+        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{path}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
+}
+
+fn port_summary(port: &ChannelPort) -> String {
+    let ChannelPort { port, framing, clients, header, encoding } = port;
+    if *framing == Framing::Zmtp {
+        return format!("port {port}");
+    }
+    let clients = clients.map_or_else(String::new, |clients| format!(" clients {clients:?}"));
+    let encoding = encoding.map_or_else(String::new, |encoding| format!(" encoding {encoding:#06x}"));
+    format!("port {port} {framing:?} {header:?}{clients}{encoding}")
 }
 
 fn member_summary(member: &PoolMember) -> String {

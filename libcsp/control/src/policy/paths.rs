@@ -3,6 +3,7 @@
 use csp_handlers::{CONTEXTS_MAX, STAGES_MAX, State, builtin};
 use serde::{Deserialize, Serialize};
 
+use super::Channel;
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
@@ -32,7 +33,14 @@ fn first_context() -> String {
 }
 
 /// Checks the path of a channel.
-pub(super) fn check(path: &[PathStage], at: &str, problems: &mut Problems) {
+pub(super) fn check(channel: &Channel, at: &str, problems: &mut Problems) {
+    let path = &channel.path;
+    if !path.is_empty() && !channel.pool.is_empty() {
+        problems.add(
+            format!("{at}.path"),
+            "a channel with a pool has no path: its messages stay in their streams",
+        );
+    }
     if path.len() > STAGES_MAX {
         problems.add(
             format!("{at}.path"),
@@ -71,5 +79,70 @@ pub(super) fn summary(path: &[PathStage]) -> String {
     match path {
         [] => String::new(),
         path => format!(", path {}", path.iter().map(stage).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Policy;
+
+    const PATHS: &str = "\
+apiVersion: csp/v1
+channels:
+  - name: ticks
+    vip: 10.76.0.100
+    port: 5556
+    path:
+      - {handler: forward}
+      - {handler: drop-every, context: c3, parameters: \"10\"}
+";
+
+    #[test]
+    fn a_path_names_handlers_and_contexts() {
+        let policy = Policy::parse_yaml(PATHS, "p.yaml").unwrap();
+        let contexts: Vec<_> = policy.channels[0].path.iter().map(super::PathStage::context_number).collect();
+        assert_eq!(contexts, [Some(0), Some(3)]);
+        assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
+        let before = PATHS.split("    path:").next().unwrap();
+        let before = Policy::parse_yaml(before, "p.yaml").unwrap();
+        assert!(!before.to_json().contains("path"), "the hash of a policy without paths stays");
+        let diff = before.diff(&policy).join(" ");
+        assert!(diff.ends_with("MiB, path forward on c0, drop-every 10 on c3"), "{diff}");
+    }
+
+    #[test]
+    fn a_wrong_path_is_refused() {
+        let many = format!("[{}]", ["{handler: forward}"; 9].join(", "));
+        let cases = [
+            (
+                "{handler: forward}",
+                "{handler: frward}",
+                "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate",
+            ),
+            (
+                "{handler: forward}",
+                "{handler: multicast}",
+                "7:19: channels[0].path[0].handler: `multicast` is not known; allowed are forward, drop-every, duplicate",
+            ),
+            (
+                "context: c3",
+                "context: c8",
+                "8:40: channels[0].path[1].context: `c8` is no context; there are c0 to c7",
+            ),
+            (
+                "\"10\"",
+                "\"0\"",
+                "8:56: channels[0].path[1].parameters: `0` is not the number of messages of which one is dropped",
+            ),
+            (
+                "\n      - {handler: forward}\n      - {handler: drop-every, context: c3, parameters: \"10\"}",
+                &format!(" {many}"),
+                "6:11: channels[0].path: 9 handlers are too many; allowed are 8",
+            ),
+        ];
+        for (from, to, expected) in cases {
+            let error = Policy::parse_yaml(&PATHS.replacen(from, to, 1), "p.yaml").unwrap_err();
+            assert_eq!(error.to_string(), format!("p.yaml:{expected}"));
+        }
     }
 }

@@ -33,6 +33,8 @@ pub struct ServiceSpec {
     pub pool: Vec<PoolServer>,
     /// The number of the local service at which its connections end; `None`: they go to processes of the pool.
     pub local: Option<u32>,
+    /// The number of the service between both ends that examines their bytes; `None`: they are relayed as they are.
+    pub between: Option<u32>,
     /// TCP options of its connections.
     pub tcp: ServiceTcp,
     /// Limits of its backlog.
@@ -166,6 +168,7 @@ impl Services {
             address: ([0; 4], 0).into(),
             pool: Vec::new(),
             local: None,
+            between: None,
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
         };
@@ -268,6 +271,7 @@ mod tests {
             address: ([10, 0, 0, 1], port).into(),
             pool,
             local: None,
+            between: None,
             tcp: ServiceTcp::default(),
             backlog: BacklogLimits::default(),
         }

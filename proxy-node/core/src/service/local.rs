@@ -11,9 +11,10 @@ use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::ClientEnd;
+use super::between::Between;
 
-/// The local services of one worker, which keep what they need of each connection by its label.
-pub trait LocalServices {
+/// The local services of one worker, which keep what they need of each connection by its label; and its services between both ends.
+pub trait LocalServices: Between {
     /// Processes a new connection of local service `number` ([`ServiceSpec::local`](crate::ServiceSpec::local)). `false`: it is
     /// refused, and the client's connection is reset.
     fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool;
@@ -58,6 +59,8 @@ pub enum Step {
 /// A proxy without local services.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLocalServices;
+
+impl Between for NoLocalServices {}
 
 impl LocalServices for NoLocalServices {
     fn connected(&mut self, _: Instant, _: FlowLabel, _: u32, _: FourTuple) -> bool {

@@ -7,7 +7,7 @@ use crate::ProxyOutput;
 use crate::output::Blocked;
 
 /// Largest number of slices of one DATA message; more slices take several messages.
-const PARTS_MAX: usize = 12;
+pub(super) const PARTS_MAX: usize = 12;
 
 /// The service that changes nothing. It keeps no state of a flow.
 #[derive(Clone, Copy, Debug)]

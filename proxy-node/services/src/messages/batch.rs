@@ -14,7 +14,7 @@ use csp_messages::{Delivery, MessageHandle, MessagePlane};
 use csp_proxy_core::service::ClientEnd;
 use csp_tcp::Buffer;
 
-use super::outbound::{pieces, wire_len};
+use super::framing::Encoding;
 
 /// Bytes of the batch while the engine lends no memory.
 const OWN_LEN: usize = 64 * 1024;
@@ -23,8 +23,8 @@ const OWN_LEN: usize = 64 * 1024;
 pub(super) struct Batch {
     lent: Option<Buffer>,
     own: Box<[u8]>,
-    /// Each message with the position behind it.
-    messages: Vec<(MessageHandle, usize)>,
+    /// Each message, with the number of its encoding, and the position behind it.
+    messages: Vec<((MessageHandle, u8), usize)>,
     /// Number of messages that fit into the list without allocating.
     most: usize,
 }
@@ -44,33 +44,35 @@ impl Batch {
         }
     }
 
-    /// Returns where the message of a delivery is, which is encoded if no receiver was given it before. `None`: there is no room.
+    /// Returns where the message of a delivery of `len` bytes is, which is encoded if no receiver was given it before. `None`: there
+    /// is no room.
     pub(super) fn place(
         &mut self,
         plane: &MessagePlane,
-        delivery: &Delivery,
+        (delivery, encoding, len): (&Delivery, &Encoding, usize),
         mark: &mut Mark,
         client: &mut impl ClientEnd,
     ) -> Option<Range<usize>> {
+        let key = (delivery.handle, encoding.number());
         let later = self.messages.get(mark.0..).unwrap_or(&[]);
-        if let Some(passed) = later.iter().position(|(handle, _)| *handle == delivery.handle) {
+        if let Some(passed) = later.iter().position(|(known, _)| *known == key) {
             mark.0 += passed + 1;
             return Some(self.start(mark.0 - 1)..self.messages[mark.0 - 1].1);
         }
         let start = self.start(self.messages.len());
-        let end = start + wire_len(plane, delivery);
+        let end = start + len;
         if self.messages.is_empty() && self.lent.is_none() {
             self.lent = client.lend();
         }
         let bytes = self.lent.as_mut().map_or(&mut self.own[..], Buffer::bytes_mut);
         let mut room = bytes.get_mut(start..end).filter(|_| self.messages.len() < self.most)?;
-        pieces(plane, delivery, |piece| {
+        encoding.pieces(plane, delivery, |piece| {
             let (to, rest) = std::mem::take(&mut room).split_at_mut(piece.len());
             to.copy_from_slice(piece);
             room = rest;
             true
         });
-        self.messages.push((delivery.handle, end));
+        self.messages.push((key, end));
         mark.0 = self.messages.len();
         Some(start..end)
     }

@@ -5,6 +5,7 @@ use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
 use csp_zmtp::{Counters, Cursor, Frame, Item, SocketType};
 
+use super::framing::Speech;
 use super::peer::Peer;
 
 /// Most messages of a connection that are processed before others are served.
@@ -89,7 +90,7 @@ pub(super) fn receive(
     let readable = client.readable();
     let lacks = peer.connection.needed().saturating_sub(peer.consumed);
     let enough = !peer.held.is_empty() || readable as u64 >= lacks || readable >= KEEP_FROM;
-    if peer.connection.failure().is_some() || !enough {
+    if peer.connection.has_failed() || !enough {
         return Received::default();
     }
     let mut kept = std::mem::take(&mut peer.kept);
@@ -156,8 +157,12 @@ fn process(
     if !peer.held.is_empty() && !publish_held(now, peer, view, plane) {
         return false;
     }
+    if let Speech::Prefixed(_) = peer.connection {
+        return process_prefixed(now, peer, view, plane, counters);
+    }
     for _ in 0..MESSAGES_PER_VISIT {
-        let item = match peer.connection.next(now, &mut cursor, counters) {
+        let Speech::Zmtp(connection) = &mut peer.connection else { return false };
+        let item = match connection.next(now, &mut cursor, counters) {
             Ok(Some(item)) => item,
             Ok(None) | Err(_) => return false,
         };
@@ -193,6 +198,29 @@ fn process(
                     return false;
                 }
             }
+        }
+    }
+    true
+}
+
+/// As [`process`] for a length-prefixed peer, which is not held back.
+fn process_prefixed(
+    now: Instant,
+    peer: &mut Peer,
+    mut view: View<'_, '_>,
+    plane: &mut MessagePlane,
+    counters: &mut Counters,
+) -> bool {
+    let mut cursor = Cursor::new(view.at, view.slices.iter().copied());
+    for _ in 0..MESSAGES_PER_VISIT {
+        let Speech::Prefixed(speech) = &mut peer.connection else { return false };
+        let Some((start, (at, len))) = speech.next(&mut cursor, counters) else { return false };
+        let Some(id) = peer.id else { continue };
+        view.advance(at);
+        if publish(now, plane, id, view, &[Frame { at, len, header_len: 0 }]) == Err(PublishError::Held) {
+            peer.held.push((at, len));
+            peer.unpublished = Some(start);
+            return false;
         }
     }
     true

@@ -5,9 +5,10 @@ use std::ops::Range;
 use csp_messages::{Delivery, MessagePlane, Turn};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
-use csp_zmtp::{CONTROL_LEN_MAX, Connection, Counters, FRAME_HEADER_LEN_MAX, FrameHeader};
+use csp_zmtp::{CONTROL_LEN_MAX, Connection, Counters};
 
 use super::batch::{Batch, Mark};
+use super::framing::Speech;
 use super::peer::Peer;
 
 /// Most messages for a connection before others are served.
@@ -28,7 +29,7 @@ pub(super) fn send(
         moved |= own(now, peer, client, counters);
     }
     if peer.writing.is_none() && peer.own.is_empty() {
-        moved |= messages(now, peer, client, plane, turn, batch);
+        moved |= messages(now, peer, client, plane, turn, batch, counters);
     }
     if let Some(id) = peer.id {
         let full = peer.writing.is_some() || !peer.own.is_empty();
@@ -39,7 +40,7 @@ pub(super) fn send(
 
 /// Writes what the connection itself has to send, between messages.
 fn own(now: Instant, peer: &mut Peer, client: &mut impl ClientEnd, counters: &mut Counters) -> bool {
-    let Peer { connection, own, asks_for_all, .. } = peer;
+    let Peer { connection: Speech::Zmtp(connection), own, asks_for_all, .. } = peer else { return false };
     let mut buffer = [0; CONTROL_LEN_MAX + 1];
     while connection.has_output() && own.len() < CONTROL_LEN_MAX {
         let Ok(len) = connection.transmit(now, &mut buffer, counters) else { break };
@@ -65,9 +66,10 @@ fn subscribe_to_all(connection: &mut Connection, buffer: &mut [u8]) -> Option<us
 /// Writes the rest of a message that had no room.
 fn finish(peer: &mut Peer, client: &mut impl ClientEnd, plane: &mut MessagePlane) -> bool {
     let Some((delivery, done)) = peer.writing else { return false };
+    let encoding = peer.connection.encoding();
     let mut skip = done;
     let mut written = 0;
-    pieces(plane, &delivery, |piece| {
+    encoding.pieces(plane, &delivery, |piece| {
         let passed = skip.min(piece.len());
         skip -= passed;
         let piece = &piece[passed..];
@@ -75,7 +77,7 @@ fn finish(peer: &mut Peer, client: &mut impl ClientEnd, plane: &mut MessagePlane
         written += taken;
         taken == piece.len()
     });
-    match done + written == wire_len(plane, &delivery) {
+    match Some(done + written) == encoding.wire_len(plane, &delivery) {
         true => {
             peer.writing = None;
             delivered(peer, plane, &delivery);
@@ -93,8 +95,10 @@ fn messages(
     plane: &mut MessagePlane,
     turn: &mut Option<Turn>,
     batch: &mut Batch,
+    counters: &mut Counters,
 ) -> bool {
     let Some(id) = peer.id else { return false };
+    let encoding = peer.connection.encoding();
     let (mut moved, mut room, mut mark) = (false, client.room(), Mark::default());
     let mut run = 0..0;
     for _ in 0..MESSAGES_PER_VISIT {
@@ -102,10 +106,16 @@ fn messages(
         if let Some(turn) = turn {
             turn.charge(delivery.len);
         }
-        let mut place = batch.place(plane, &delivery, &mut mark, client);
+        let Some(len) = encoding.wire_len(plane, &delivery) else {
+            counters.prefixed_unwritable += 1;
+            delivered(peer, plane, &delivery);
+            continue;
+        };
+        let message = (&delivery, &encoding, len);
+        let mut place = batch.place(plane, message, &mut mark, client);
         if place.is_none() && run.start == run.end && batch.renew(client) {
             mark = Mark::default();
-            place = batch.place(plane, &delivery, &mut mark, client);
+            place = batch.place(plane, message, &mut mark, client);
         }
         let is_full = place.is_none();
         if let Some(place) = place.filter(|place| run.len() + place.len() <= room) {
@@ -143,29 +153,5 @@ fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> 
 fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
     if let Some(id) = peer.id {
         let _ = plane.delivered(id, delivery.handle); // the oldest one in flight: each is finished before the next is taken
-    }
-}
-
-/// Returns the length of a message with its headers.
-pub(super) fn wire_len(plane: &MessagePlane, delivery: &Delivery) -> usize {
-    let header = |len: u32| FrameHeader::message(len as usize, false).as_bytes().len();
-    plane.frame_lens(delivery.handle).map(|len| header(len) + len as usize).sum()
-}
-
-/// Calls `write` for each header and each slice of a body, in order, until it returns false.
-pub(super) fn pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl FnMut(&[u8]) -> bool) {
-    const { assert!(FRAME_HEADER_LEN_MAX < 16) };
-    let mut at = 0;
-    for (number, len) in plane.frame_lens(delivery.handle).enumerate() {
-        let more = number + 1 < usize::from(delivery.frames);
-        if !write(FrameHeader::message(len as usize, more).as_bytes()) {
-            return;
-        }
-        for slice in plane.range(delivery.handle, at, len) {
-            if !write(slice) {
-                return;
-            }
-        }
-        at += len;
     }
 }

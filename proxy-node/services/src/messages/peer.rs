@@ -1,8 +1,9 @@
-//! One connection of a ZeroMQ peer.
+//! One connection of a peer.
 
 use csp_messages::{Delivery, PeerId};
 use csp_types::{FlowLabel, Instant};
-use csp_zmtp::Connection;
+
+use super::framing::Speech;
 
 /// A connection, and its part in its channel.
 #[derive(Debug)]
@@ -10,7 +11,7 @@ pub(super) struct Peer {
     pub(super) label: FlowLabel,
     /// The channel, by the number that the policy's service has.
     pub(super) number: u32,
-    pub(super) connection: Connection,
+    pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
     /// It publishes: it is to be asked for all messages.
@@ -33,7 +34,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(label: FlowLabel, number: u32, connection: Connection) -> Self {
+    pub(super) fn new(label: FlowLabel, number: u32, connection: Speech) -> Self {
         Peer {
             label,
             number,
@@ -49,6 +50,11 @@ impl Peer {
             queued: false,
             deadline: None,
         }
+    }
+
+    /// Returns whether a part of a message has arrived, if its connection has so many bytes that were not consumed.
+    pub(super) fn has_rest(&self, readable: usize) -> bool {
+        readable > 0 || !self.kept.is_empty()
     }
 
     /// Its channel was removed, and everything of it there.

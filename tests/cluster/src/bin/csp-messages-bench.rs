@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use csp_cluster::messages_bench::{self, Plan, Row};
+use csp_cluster::messages_bench::{self, Neighbours, Plan, Report, Row, Sample};
 use csp_cluster::testing;
 
 /// Measures ZeroMQ messages from publishers to subscribers through network node and proxy node, and through zmq_proxy on the proxy's
@@ -14,9 +14,10 @@ use csp_cluster::testing;
     version,
     after_help = "\
 EXAMPLES:
-  csp-messages-bench                               five rounds: ten minutes
+  csp-messages-bench                               five rounds: a quarter of an hour
   csp-messages-bench --rounds 1 --seconds 2        a quick look
   csp-messages-bench --size 100 --subscribers 1,20
+  csp-messages-bench --only soak --soak-s 600      PUSH to PULL for ten minutes
   csp-messages-bench --output json
 
 EXIT CODES:
@@ -36,6 +37,12 @@ struct Arguments {
     /// Numbers of subscribers.
     #[arg(long, default_value = "1,5", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1000))]
     subscribers: Vec<u32>,
+    /// Seconds of the soak: PUSH to PULL at 80 % of the largest rate, each message counted.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    soak_s: u32,
+    /// Measure this only.
+    #[arg(long, value_parser = ["brokers", "neighbours", "soak"])]
+    only: Option<String>,
     /// Form of the result.
     #[arg(long, value_parser = ["table", "json"], default_value = "table")]
     output: String,
@@ -45,15 +52,18 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     if let Some(obstacle) = testing::obstacle() {
         anyhow::bail!("{obstacle}");
     }
+    let has = |part: &str| arguments.only.as_deref().is_none_or(|only| only == part);
     let plan = Plan {
         binaries: std::env::current_exe()?.parent().map(std::path::Path::to_owned).unwrap_or_default(),
         rounds: arguments.rounds,
         seconds: arguments.seconds,
         size: arguments.size,
-        subscribers: arguments.subscribers.clone(),
+        subscribers: if has("brokers") { arguments.subscribers.clone() } else { Vec::new() },
+        neighbours: has("neighbours"),
+        soak_s: if has("soak") { arguments.soak_s } else { 0 },
     };
-    let rows = messages_bench::run(&plan, |step| eprintln!("  {step}"))?;
-    Ok(if arguments.output == "json" { json(&rows) } else { table(&rows) })
+    let report = messages_bench::run(&plan, |step| eprintln!("  {step}"))?;
+    Ok(if arguments.output == "json" { json(&report) } else { table(&report) })
 }
 
 /// Figures of a row: name, zmq_proxy's, the proxy's.
@@ -70,9 +80,9 @@ fn figures(row: &Row) -> [(&'static str, f64, f64); 7] {
     ]
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(report: &Report) -> String {
     let mut text = String::new();
-    for row in rows {
+    for row in &report.rows {
         text += &format!("{}, {} receivers\n", row.name, row.receivers);
         text += &format!("  {:<12} {:>12} {:>12} {:>8}\n", "", "zmq_proxy", "csp", "ratio");
         for (name, zmq, csp) in figures(row) {
@@ -80,15 +90,47 @@ fn table(rows: &[Row]) -> String {
             text += &format!("  {name:<12} {zmq:>12.0} {csp:>12.0} {ratio:>8}\n");
         }
     }
+    if let Some(Neighbours { alone_us, beside_zmq_us, beside_channel_us, channel_rate }) = &report.neighbours
+    {
+        text += "wrk, 8 connections, 100 bytes from nginx: 99th percentile in us\n";
+        text += &format!("  alone                                        {alone_us:>10.0}\n");
+        text += &format!(
+            "  beside zmq_proxy under the same clients      {beside_zmq_us:>10.0} {:>8.2}\n",
+            beside_zmq_us / alone_us
+        );
+        text += &format!(
+            "  beside {channel_rate:>7.0} messages/s on its worker     {beside_channel_us:>10.0} {:>8.2}\n",
+            beside_channel_us / alone_us
+        );
+    }
+    if let Some(Sample { rate, lost, disordered, p50_us, p99_us, .. }) = &report.soak {
+        text += "PUSH to PULL at 80 % of the largest rate\n";
+        text += &format!("  {rate:.0} messages/s, {lost:.0} lost, {disordered:.0} doubled or out of order, ");
+        text += &format!("p50 {p50_us:.0} us, p99 {p99_us:.0} us\n");
+    }
     text
 }
 
-fn json(rows: &[Row]) -> String {
+fn json(report: &Report) -> String {
     let row = |row: &Row| {
-        let values = figures(row).map(|(name, zmq, csp)| format!("\"{name}\":[{zmq:.2},{csp:.2}]"));
-        format!("{{\"load\":\"{}\",\"receivers\":{},{}}}", row.name, row.receivers, values.join(","))
+        let values = figures(row).map(|(name, zmq, csp)| (name.to_owned(), serde_json::json!([zmq, csp])));
+        let mut value = serde_json::json!({"load": row.name, "receivers": row.receivers});
+        value.as_object_mut().into_iter().for_each(|object| object.extend(values.clone()));
+        value
     };
-    format!("[{}]\n", rows.iter().map(row).collect::<Vec<_>>().join(",\n"))
+    let neighbours = report.neighbours.map(|n| {
+        serde_json::json!({
+            "alone_us": n.alone_us, "beside_zmq_us": n.beside_zmq_us,
+            "beside_channel_us": n.beside_channel_us, "channel_rate": n.channel_rate,
+        })
+    });
+    let soak = report.soak.map(|s| {
+        serde_json::json!({
+            "rate": s.rate, "lost": s.lost, "disordered": s.disordered, "p50_us": s.p50_us, "p99_us": s.p99_us,
+        })
+    });
+    let rows: Vec<_> = report.rows.iter().map(row).collect();
+    format!("{:#}\n", serde_json::json!({"loads": rows, "neighbours": neighbours, "soak": soak}))
 }
 
 fn main() -> ExitCode {
