@@ -15,6 +15,7 @@
 //! | paths: checked, activated, replaced between two messages | [`control_manager`] |
 //! | handlers: stored, made, profiled | [`handler_manager`] |
 //! | load of contexts, at resource-management points | [`resource_monitor`] |
+//! | a context elsewhere | [`remote`] |
 //! | one message through one handler | [`run`], [`port`], [`outlet`] |
 
 mod control_manager;
@@ -22,6 +23,7 @@ mod handler_manager;
 mod outlet;
 mod path;
 mod port;
+mod remote;
 mod resource_monitor;
 mod run;
 mod status;
@@ -29,6 +31,7 @@ mod status;
 pub use control_manager::PathError;
 pub use handler_manager::{DeployError, HandlerManager, HandlerStatus, MakeHandler};
 pub use path::{PathCounters, PathId, PathSpec, STAGES_MAX, StageSpec, Targets};
+pub use remote::{RemoteCall, RemoteError, Ticket};
 pub use resource_monitor::ContextReport;
 pub use status::{ContextStatus, PathState, PathStatus, StageStatus};
 
@@ -77,6 +80,8 @@ struct Context {
     queues: RoundRobin,
     /// Bytes of state of its handlers.
     state_bytes: u64,
+    /// Messages of each stage that a remote context may have; 0: the context is local.
+    remote_credit: u32,
     monitor: ResourceMonitor,
 }
 
@@ -152,6 +157,7 @@ impl Contexts {
         let context = |_| Context {
             queues: RoundRobin::new(turn, paths * STAGES_MAX),
             state_bytes: 0,
+            remote_credit: 0,
             monitor: ResourceMonitor::new(&config),
         };
         Contexts {
@@ -195,7 +201,7 @@ impl Contexts {
 
     /// Returns whether any context has work.
     pub fn any_work(&self) -> bool {
-        self.contexts.iter().any(|context| context.queues.has_work())
+        self.contexts.iter().any(|context| context.remote_credit == 0 && context.queues.has_work())
     }
 
     /// Lets a stage be served, unless its path waits for the one that it replaces. `flows`: the worker's schedule, in which contexts
@@ -205,7 +211,9 @@ impl Contexts {
         let Some(context) = known.stages.get(stage).map(|stage| stage.context) else { return };
         if let Some(slot) = self.contexts.get_mut(usize::from(context)) {
             slot.queues.set_active(queue_number(path, stage), true);
-            flows.set_active(first + context, true);
+            if slot.remote_credit == 0 {
+                flows.set_active(first + context, true);
+            }
         }
     }
 

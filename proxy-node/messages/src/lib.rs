@@ -43,8 +43,8 @@ pub use config::{
 };
 pub use contexts::{
     ContextReport, ContextStatus, ContextsConfig, DeployError, HandlerManager, HandlerStatus, MakeHandler,
-    PathCounters, PathError, PathId, PathSpec, PathState, PathStatus, STAGES_MAX, StageSpec, StageStatus,
-    Targets,
+    PathCounters, PathError, PathId, PathSpec, PathState, PathStatus, RemoteCall, RemoteError, STAGES_MAX,
+    StageSpec, StageStatus, Targets, Ticket,
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use owner::{Owner, owner_of};

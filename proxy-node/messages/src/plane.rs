@@ -7,6 +7,7 @@ mod api;
 mod paths;
 mod publish;
 mod receive;
+mod remote;
 
 use csp_types::Instant;
 

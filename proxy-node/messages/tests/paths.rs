@@ -6,6 +6,7 @@ mod chains;
 
 use std::collections::VecDeque;
 
+use chains::elsewhere::{self, Elsewhere};
 use chains::{Chain, deploy};
 use csp_messages::{
     Budget, ChannelConfig, ChannelId, ChannelKind, FormatId, HashKey, MessagePlane, PathId, PathSpec,
@@ -33,6 +34,8 @@ struct World {
     held: u64,
     received: u64,
     replaced: u64,
+    /// A context that is remote, in some runs.
+    elsewhere: Option<Elsewhere>,
 }
 
 fn kinds() -> [ChannelKind; 3] {
@@ -80,6 +83,7 @@ impl World {
             held: 0,
             received: 0,
             replaced: 0,
+            elsewhere: None,
         }
     }
 
@@ -89,7 +93,8 @@ impl World {
             50..54 => self.replace(random),
             54..56 => self.remove(random),
             56..58 => self.park(random.below(3) == 0),
-            58..80 => _ = self.turn(random.below(3) as usize + 1),
+            58..78 => _ = self.turn(random.below(3) as usize + 1),
+            78..80 => self.lose(),
             _ => _ = self.receive(random.below(8) as usize),
         }
     }
@@ -143,6 +148,17 @@ impl World {
         self.plane.set_parked(self.receiver, parked).unwrap();
     }
 
+    fn go_elsewhere(&mut self) {
+        assert!(self.plane.set_remote(elsewhere::CONTEXT, 3));
+        self.elsewhere = Some(Elsewhere::default());
+    }
+
+    fn lose(&mut self) {
+        if let Some(elsewhere) = &mut self.elsewhere {
+            elsewhere.lose(&mut self.plane);
+        }
+    }
+
     /// Runs contexts for some turns. Turns of the channel are ended at once.
     fn turn(&mut self, turns: usize) -> u32 {
         let mut done = 0;
@@ -153,6 +169,10 @@ impl World {
                 done += self.plane.run_context(Instant::ZERO, &mut turn, None);
             }
             self.plane.end_turn(turn);
+        }
+        if let Some(elsewhere) = &mut self.elsewhere {
+            elsewhere.fetch(&mut self.plane);
+            done += elsewhere.answer(&mut self.plane, turns) as u32;
         }
         done
     }
@@ -204,21 +224,28 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn paths_that_change_give_what_the_model_gives() {
     for kind in kinds() {
-        let (mut received, mut dropped, mut held, mut replaced) = (0, 0, 0, 0);
+        let (mut received, mut dropped, mut held, mut replaced, mut answered) = (0, 0, 0, 0, 0);
         for seed in seeds() {
             println!("CSP_SEED={seed} {kind:?}");
             let (mut random, mut world) = (Random::new(seed), World::new(kind));
+            if seed % 2 == 1 {
+                world.go_elsewhere();
+            }
             (0..600).for_each(|_| world.act(&mut random));
             let world = world.finish();
             received += world.received;
             dropped += world.dropped;
             held += world.held;
             replaced += world.replaced;
+            answered += world.elsewhere.map_or(0, |elsewhere| elsewhere.answered);
         }
         println!("{kind:?}: {received} received, {dropped} dropped, {held} held, {replaced} replaced");
         if seeds().count() > 1 {
             let drops = matches!(kind, ChannelKind::PublishSubscribe { policy: Policy::DropNewest, .. });
-            assert!(received > 10_000 && replaced > 1_000, "the test has worked");
+            assert!(
+                received > 10_000 && replaced > 1_000 && answered > 1_000,
+                "the test has worked: {answered}"
+            );
             assert_eq!((dropped > 100, held > 100), (drops, !drops), "{dropped} dropped, {held} held");
         }
     }

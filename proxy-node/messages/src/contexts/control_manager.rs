@@ -173,6 +173,8 @@ impl Contexts {
             new_len_max: needs.new_len_max,
             timer: needs.period.map(|period| Timer { period, next: now + period, due: false }),
             skip: 0,
+            given: 0,
+            remote_calls: 0,
             skip_tick: 0,
             reserve: 0,
             profile: Default::default(),

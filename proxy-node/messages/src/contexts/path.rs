@@ -154,6 +154,10 @@ pub(super) struct Stage {
     pub timer: Option<Timer>,
     /// What the interrupted call with the message at the front of the queue has emitted already.
     pub skip: u32,
+    /// Messages at the front of the queue that a remote context has been given.
+    pub given: u32,
+    /// What a remote context has emitted of the first of these since it was given.
+    pub remote_calls: u32,
     /// The same of the interrupted call of the timer.
     pub skip_tick: u32,
     /// Blocks that stages after this one need to go on.

@@ -119,7 +119,9 @@ impl Contexts {
         flows: Flows<'_>,
     ) -> Option<MessageHandle> {
         let path = self.path_mut(index)?;
-        let was_empty = path.queues[0].is_empty();
+        // Messages that a remote context has been given stay in front.
+        let policy = if path.stages[0].given > 0 { Policy::DropNewest } else { policy };
+        let was_empty = path.queues[0].len() == path.stages[0].given as usize;
         let dropped = match path.queues[0].push(item, &path.spec.queue, policy) {
             Pushed::Queued => None,
             Pushed::DroppedOldest(oldest) => {
@@ -342,7 +344,7 @@ fn tick(path: &mut Path, at: usize, outlet: Outlet<'_>) -> Called {
 }
 
 impl Path {
-    fn record_wait(&mut self, at: usize, wait: Wait) {
+    pub(super) fn record_wait(&mut self, at: usize, wait: Wait) {
         let bit = 1 << at;
         match wait {
             Wait::Stage => self.waits_for_stage |= bit,

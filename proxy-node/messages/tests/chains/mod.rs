@@ -1,6 +1,8 @@
 //! Chains of handlers, as the plane runs them and as a model has them.
 #![allow(dead_code, reason = "not every test has use for the model")]
 
+pub mod elsewhere;
+
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, Piece, State, Stop};
 use csp_messages::HandlerManager;
 use csp_support::Random;
@@ -93,7 +95,12 @@ impl Chain {
                 3 => (Kind::Head, String::new()),
                 _ => (Kind::Forward, String::new()),
             };
-            Stage { kind, context: random.below(3) as u16, parameters, count: 0 }
+            let context = match kind {
+                // State stays here: the remote context of the test has none.
+                Kind::DropEvery(_) | Kind::Append => random.below(2),
+                _ => random.below(3),
+            };
+            Stage { kind, context: context as u16, parameters, count: 0 }
         };
         let len = random.below(4) + 1;
         Chain((0..len).map(|_| stage(random)).collect())
