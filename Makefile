@@ -16,6 +16,7 @@ PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
   openssh-server openssh-client postgresql postgresql-contrib mariadb-server mariadb-client varnish dovecot-imapd dnsmasq-base
 PACKAGES_MESSAGES := libzmq3-dev python3-zmq
+PACKAGES_FORMATS := openjdk-17-jdk-headless maven
 PACKAGES_FILTER := redis-server redis-tools
 PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # Compilers and checkers of the C API's tests.
@@ -28,13 +29,13 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services
+PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats
 
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-formats packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -60,6 +61,9 @@ packages-filter: packages-run
 	@tests/setup/packages.sh $(PACKAGES_FILTER)
 packages-messages: packages-run
 	@tests/setup/packages.sh $(PACKAGES_MESSAGES)
+packages-formats: toolchain
+	@tests/setup/packages.sh $(PACKAGES_BUILD)
+	@command -v javac > /dev/null && command -v mvn > /dev/null || tests/setup/packages.sh $(PACKAGES_FORMATS)
 packages-capi:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_CAPI)
 packages-deb: toolchain
@@ -130,6 +134,10 @@ test-faults: packages-test ## daemons and programs killed, stopped and crowded: 
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
+
+.PHONY: test-formats
+test-formats: packages-formats ## SBE against the official sbe-tool: its codecs make the vectors anew, and read what csp-formats writes (Maven, 2 minutes; SEED=, MESSAGES=)
+	@CARGO="$(CARGO)" SEED=$(SEED) MESSAGES=$(MESSAGES) tests/formats/run.sh
 
 .PHONY: test-tcp-soak
 test-tcp-soak: packages-build ## the TCP engine's simulation for SEEDS (1,000,000) seeds from START (0) on

@@ -7,9 +7,12 @@
 //!
 //! The framings of messages: one outcome for any slices, within the bounds.
 //!
+//! Formats: what is read from a message does not depend on its slices, and is written and read again alike.
+//!
 //! The targets in `fuzz_targets/` only call these functions, so that a finding can be replayed in a plain test.
 #![forbid(unsafe_code)]
 
+mod formats;
 mod lan;
 mod ring;
 mod san;
@@ -17,6 +20,7 @@ mod stack;
 mod vi;
 mod zmtp;
 
+pub use formats::{formats_message, formats_schema};
 pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
 pub use ring::shm_ring;
 pub use san::{agent, channel, link, tunnel};
