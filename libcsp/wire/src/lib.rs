@@ -9,6 +9,7 @@ pub mod arp;
 pub mod bytes;
 pub mod channel;
 pub mod checksum;
+
 mod ecn;
 mod error;
 pub mod ethernet;

@@ -179,15 +179,15 @@ impl Pump {
             }
             Some(Ends::Loop(mut client, _)) => {
                 let step = local.serve(now, label, &mut client);
-                self.looped(cx, label, step == Step::Moved);
+                self.looped(cx, label, matches!(step, Step::Moved | Step::Finish));
                 step
             }
             None => return false,
         };
-        if matches!(step, Step::Close | Step::Reset) {
+        if matches!(step, Step::Finish | Step::Close | Step::Reset) {
             self.done.push((label, step));
         }
-        step == Step::Moved
+        matches!(step, Step::Moved | Step::Finish)
     }
 
     /// Gives a local service's flow a larger window if it has used most of its own.

@@ -39,6 +39,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         while let Some((label, step)) = self.pump.next_done() {
             match step {
                 Step::Reset => self.reset_both(label),
+                Step::Finish => self.finish_local(label),
                 Step::Close => self.application_closed(label),
                 Step::Idle | Step::Moved => {}
             }

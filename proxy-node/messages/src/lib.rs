@@ -18,7 +18,6 @@
 //! | sequence numbers, backlog, last values | `channel`, `cache` |
 //! | which channel is served next | [`Schedule`] |
 //! | handlers on the way: contexts, paths | `contexts` |
-//! | which worker owns a channel | [`owner_of`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -27,7 +26,6 @@ mod channel;
 mod config;
 mod contexts;
 mod list;
-mod owner;
 mod peers;
 mod plane;
 mod pool;
@@ -47,7 +45,6 @@ pub use contexts::{
     StageSpec, StageStatus, Targets, Ticket,
 };
 pub use csp_handlers::{FormatId, ParameterError};
-pub use owner::{Owner, owner_of};
 pub use peers::{PeerId, Role};
 pub use plane::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, MessagePlane, PeerStatus,

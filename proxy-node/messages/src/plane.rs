@@ -4,6 +4,7 @@
 //! fields; the plane passes one to another.
 
 mod api;
+mod discard;
 mod paths;
 mod publish;
 mod receive;

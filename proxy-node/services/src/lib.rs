@@ -10,7 +10,8 @@ mod messages;
 mod streams;
 
 pub use messages::{
-    ChannelPath, ChannelSnapshot, ChannelSpec, ContextsSnapshot, Header, MessageBroker, MessagesConfig,
-    PathStage, PrefixedPort, SpecError,
+    ChannelPath, ChannelSnapshot, ChannelSpec, ContextsSnapshot, GATHER_TIME, Header, MessageBroker,
+    MessagesConfig, MoveNotice, Moved, PathStage, PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE,
+    STRANGER_TIME, SpecError, View,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

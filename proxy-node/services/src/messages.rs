@@ -15,6 +15,7 @@ mod inbound;
 mod outbound;
 mod paths;
 mod peer;
+mod placement;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_tcp::Buffer;
-use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, LocalType};
 
 use thiserror::Error;
@@ -37,9 +38,13 @@ use self::framing::Speech;
 use self::paths::Paths;
 pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
 use self::peer::Peer;
+use self::placement::{Ending, Placement};
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::framing::{Header, PrefixedPort};
+pub use self::placement::{
+    GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
+};
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -70,6 +75,10 @@ pub struct ChannelSnapshot {
     pub malformed: u64,
     /// Memory, subscriptions and counters.
     pub status: ChannelStatus,
+    /// The worker at which it lives, as far as known.
+    pub owner: Option<Owner>,
+    /// What its moves away from here have cost.
+    pub moved: Moved,
 }
 
 /// Why a channel is not served.
@@ -114,6 +123,7 @@ pub struct MessageBroker {
     zmtp: ZmtpCounters,
     batch: Batch,
     paths: Paths,
+    placement: Placement,
     /// Channels between clients and servers of a pool.
     streams: Streams,
 }
@@ -133,6 +143,7 @@ impl MessageBroker {
             zmtp: ZmtpCounters::default(),
             batch: Batch::default(),
             paths: Paths::default(),
+            placement: Placement::default(),
             streams: Streams::default(),
         }
     }
@@ -220,7 +231,12 @@ impl MessageBroker {
             let status = plane.channel_status(bound.id)?;
             let waiting = status.backlog as u64;
             let (number, malformed) = (bound.spec.number, bound.malformed);
-            Some((number, ChannelSnapshot { name, senders: 0, receivers: 0, waiting, malformed, status }))
+            let (owner, moved) = (self.placement.owner(number), self.placement.moved(number));
+            let (senders, receivers) = (0, 0);
+            Some((
+                number,
+                ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, moved },
+            ))
         };
         let mut channels: HashMap<u32, ChannelSnapshot> =
             self.channels.values().filter_map(snapshot).collect();
@@ -319,23 +335,44 @@ impl LocalServices for MessageBroker {
         };
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
+        peer.arrived = now;
+        self.placement.arrived(now, number);
         self.connections.insert(label, peer);
         true
+    }
+
+    fn elsewhere(&self, number: u32) -> Option<Owner> {
+        self.placement.elsewhere(number)
     }
 
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
         self.paths.now = now;
         let MessageBroker {
-            plane, channels, connections, labels, ready, deadlines, turn, zmtp, batch, ..
+            plane,
+            channels,
+            connections,
+            labels,
+            ready,
+            deadlines,
+            turn,
+            zmtp,
+            batch,
+            placement,
+            ..
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
         peer.queued = false;
         let Some(bound) = channels.get_mut(&peer.number) else { return Step::Close };
-        let received = inbound::receive(now, peer, client, plane, bound.id, zmtp);
+        let held = placement.holds(now, peer, plane);
+        let received = match held {
+            true => inbound::Received::default(),
+            false => inbound::receive(now, peer, client, plane, bound.id, zmtp),
+        };
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
-        let sent = outbound::send(now, peer, client, plane, turn, batch, zmtp);
+        let finished = matches!(peer.ending, Ending::Finished { .. });
+        let sent = !finished && outbound::send(now, peer, client, plane, turn, batch, zmtp);
         if received.more && !peer.queued {
             peer.queued = true;
             ready.push_back(label);
@@ -343,7 +380,7 @@ impl LocalServices for MessageBroker {
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
         // What is left of a stream that has ended is no whole message.
-        let over = client.is_finished() && !received.more && peer.held.is_empty();
+        let over = client.is_finished() && !received.more && peer.held.is_empty() && !held;
         let is_prefixed = matches!(peer.connection, Speech::Prefixed(_));
         if is_prefixed && (peer.connection.has_failed() || (over && peer.has_rest(client.readable()))) {
             bound.malformed += 1;
@@ -351,6 +388,9 @@ impl LocalServices for MessageBroker {
         }
         if peer.connection.has_failed() || over {
             return Step::Close;
+        }
+        if let Some(step) = Placement::step(peer, plane) {
+            return step;
         }
         if received.moved || sent { Step::Moved } else { Step::Idle }
     }
@@ -365,6 +405,7 @@ impl LocalServices for MessageBroker {
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
         }
+        self.departed(peer.number, peer.ending);
     }
 
     fn next_ready(&mut self) -> Option<FlowLabel> {
@@ -405,7 +446,8 @@ impl LocalServices for MessageBroker {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at).into_iter().chain(self.contexts_timeout()).min()
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        deadline.into_iter().chain(self.placement.next_timeout()).chain(self.contexts_timeout()).min()
     }
 
     fn on_timeout(&mut self, now: Instant) {
@@ -413,6 +455,7 @@ impl LocalServices for MessageBroker {
         if let Some(plane) = &mut self.plane {
             plane.on_timeout(now);
         }
+        self.settle_places(now);
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();
             let Some(peer) = self.connections.get_mut(&label) else { continue };

@@ -71,6 +71,7 @@ impl DataWorker for ProxyWorker {
     }
 
     fn publish(&mut self) -> Published {
+        channels::log_moves(self);
         Published::of(self)
     }
 

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
@@ -69,6 +70,13 @@ pub struct Channel {
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
+}
+
+impl Channel {
+    /// Returns what decides which proxy worker the channel lives at. Channels that share an address have one owner.
+    pub fn placement(&self) -> PlacementKey {
+        PlacementKey::of_address((self.vip, self.port).into())
+    }
 }
 
 /// How messages are distributed.

@@ -311,6 +311,25 @@ impl Contexts {
         lost
     }
 
+    /// Discards all messages in the paths of a channel. Returns how many.
+    pub fn discard(&mut self, ch: &mut Channel, pool: &mut MessagePool, (flows, first): Flows<'_>) -> u64 {
+        let mut lost = 0;
+        for index in self.of_channel(ch).into_iter().rev() {
+            let Some(path) = self.path_mut(index) else { continue };
+            let limits = path.spec.queue;
+            for (queue, stage) in path.queues.iter_mut().zip(&mut path.stages) {
+                (stage.skip, stage.given, stage.remote_calls) = (0, 0, 0);
+                while let Some(item) = queue.pop(&limits) {
+                    pool.release(item.handle);
+                    path.counters.lost += 1;
+                    lost += 1;
+                }
+            }
+            self.settle(index, ch, (flows, first));
+        }
+        lost
+    }
+
     /// Records how much memory the paths of a channel need to go on, those that are replaced and wait included.
     fn keep_reserve(&self, ch: &mut Channel) {
         let paths = self.of_channel(ch);

@@ -6,6 +6,7 @@ use super::path::{Path, PathCounters, PathId, Stage};
 use super::resource_monitor::ContextReport;
 use super::{Contexts, HandlerStatus};
 use crate::plane::ChannelId;
+use crate::queue::Queue;
 
 /// A context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +97,12 @@ impl Contexts {
             counters: path.counters,
             stages: path.stages.iter().enumerate().map(|(at, known)| stage(at, known)).collect(),
         }
+    }
+
+    /// Returns how many messages are in the paths of a channel.
+    pub fn waiting_of(&self, channel: ChannelId) -> usize {
+        let paths = self.paths.iter().filter_map(|slot| slot.path.as_ref());
+        paths.filter(|path| path.spec.channel == channel).flat_map(|path| &path.queues).map(Queue::len).sum()
     }
 
     /// Returns all paths.

@@ -210,6 +210,11 @@ impl MessagePlane {
         self.contexts.on_timeout(now, (&mut self.schedule, self.config.channels_max));
     }
 
+    /// Returns how many messages are in the paths of a channel.
+    pub fn waiting_in_paths(&self, channel: ChannelId) -> usize {
+        self.contexts.waiting_of(channel)
+    }
+
     /// Returns all paths.
     pub fn paths(&self) -> Vec<PathStatus> {
         self.contexts.path_statuses()

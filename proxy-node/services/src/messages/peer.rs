@@ -4,6 +4,7 @@ use csp_messages::{Delivery, PeerId};
 use csp_types::{FlowLabel, Instant};
 
 use super::framing::Speech;
+use super::placement::Ending;
 
 /// A connection, and its part in its channel.
 #[derive(Debug)]
@@ -31,6 +32,10 @@ pub(super) struct Peer {
     /// It is about to be served.
     pub(super) queued: bool,
     pub(super) deadline: Option<Instant>,
+    /// When it was established.
+    pub(super) arrived: Instant,
+    /// Whether it stays, or how far its end has come.
+    pub(super) ending: Ending,
 }
 
 impl Peer {
@@ -49,6 +54,8 @@ impl Peer {
             own: Vec::new(),
             queued: false,
             deadline: None,
+            arrived: Instant::ZERO,
+            ending: Ending::Stays,
         }
     }
 
