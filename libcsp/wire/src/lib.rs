@@ -9,6 +9,7 @@ pub mod arp;
 pub mod bytes;
 pub mod channel;
 pub mod checksum;
+pub mod context;
 
 mod ecn;
 mod error;
