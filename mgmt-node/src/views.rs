@@ -2,6 +2,7 @@
 
 mod channels;
 mod contexts;
+mod messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -28,6 +29,8 @@ use crate::poller::{self, Poller};
 use crate::proxy_labels::{ProxyTags, tag_of};
 use crate::publish::{self, Publisher, now_unix_ms};
 use crate::{tiers, trace_order};
+
+pub use messages::TraceAsked;
 
 /// Everything the API reads from.
 #[derive(Debug)]
@@ -333,8 +336,8 @@ impl Cluster {
         {
             return view.clone();
         }
-        let (services, flows) =
-            tokio::join!(self.services(), self.flows(None, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED));
+        let flows = self.flows(None, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED);
+        let (services, flows, channels) = tokio::join!(self.services(), flows, self.channels());
         let cluster = self.nodes();
         let history = self.history(&self.policy.known());
         let active = history.iter().find(|g| matches!(g.phase, Phase::Active)).cloned();
@@ -348,6 +351,7 @@ impl Cluster {
             cluster,
             active,
             services,
+            channels,
             flows,
             drops: self.poller.drops(),
         };

@@ -12,6 +12,7 @@ pub mod config;
 mod contexts;
 mod control;
 mod data_thread;
+mod messages;
 mod metrics;
 mod policy;
 mod providers;

@@ -88,7 +88,7 @@ impl ProxyWorker {
         }
         self.core.drive(now, &mut self.links);
         self.links.flush(now);
-        busy
+        busy || self.core.is_unfinished()
     }
 
     fn take_tunnel(&mut self, now: Instant, at: usize) -> bool {
@@ -295,6 +295,11 @@ impl ProxyWorker {
             let links: Vec<LinkId> = endpoint.links().map(|info| info.link).collect();
             links.into_iter().for_each(|link| endpoint.close(now, link));
         }
+    }
+
+    /// Returns the message broker.
+    pub fn broker_mut(&mut self) -> &mut MessageBroker {
+        self.core.local_mut()
     }
 
     /// Returns the core, read-only.

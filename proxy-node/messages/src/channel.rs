@@ -35,7 +35,8 @@ pub struct ChannelCounters {
     pub dropped_stalled: u64,
     /// Messages not put into the queue of a subscriber because the pool had no room.
     pub dropped_memory: u64,
-    /// Messages that a puller had been given but not finished with, or a removed channel had, when it was detached.
+    /// Messages that a puller had been given but not finished with, or that may not have reached it, when it was detached; those that a
+    /// removed channel had.
     pub lost: u64,
     /// Attempts to publish that were held back.
     pub held: u64,
@@ -70,6 +71,8 @@ pub(crate) struct Channel {
     pub wanted_len: Option<u32>,
     pub pullers: u32,
     pub paths: ChannelPaths,
+    /// Peers that receive.
+    pub receivers: u32,
     pub counters: ChannelCounters,
 }
 
@@ -96,6 +99,7 @@ impl Channel {
             wanted_len: None,
             pullers: 0,
             paths: ChannelPaths::default(),
+            receivers: 0,
             counters: ChannelCounters::default(),
         }
     }

@@ -18,6 +18,7 @@
 //! | sequence numbers, backlog, last values | `channel`, `cache` |
 //! | which channel is served next | [`Schedule`] |
 //! | handlers on the way: contexts, paths | `contexts` |
+//! | what becomes of the next messages of a channel | [`TracedMessage`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -33,6 +34,7 @@ mod queue;
 mod schedule;
 mod subscriptions;
 mod table;
+mod trace;
 
 pub use cache::{CacheConfig, CacheCounters, CacheKey};
 pub use channel::ChannelCounters;
@@ -60,3 +62,7 @@ pub use subscriptions::{
     Change, SubscribeError, SubscriptionCounts, Subscriptions, SubscriptionsConfig, TOPIC_LEN_LIMIT,
 };
 pub use table::HashKey;
+pub use trace::{
+    CopyState, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX, TRACE_TOPIC_LEN_MAX, TRACES_MAX, TraceError, TraceId,
+    TraceRequest, TracedCopy, TracedMessage,
+};

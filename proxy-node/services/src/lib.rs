@@ -11,7 +11,7 @@ mod streams;
 
 pub use messages::{
     ChannelPath, ChannelSnapshot, ChannelSpec, ContextsSnapshot, GATHER_TIME, Header, MessageBroker,
-    MessagesConfig, MoveNotice, Moved, PathStage, PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE,
-    STRANGER_TIME, SpecError, View,
+    MessagesConfig, MoveNotice, Moved, PathStage, PeerName, PeerSnapshot, PeersPage, PeersQuery,
+    PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, TracedSnapshot, View,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

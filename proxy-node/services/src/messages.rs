@@ -11,18 +11,21 @@
 
 mod batch;
 mod framing;
+mod given;
 mod inbound;
+mod numbering;
 mod outbound;
 mod paths;
 mod peer;
 mod placement;
+mod seen;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use csp_messages::{
     ChannelConfig, ChannelError, ChannelId, ChannelKind, ChannelStatus, MessagePlane, PathError, PeerId,
-    PlaneConfig, PlaneConfigError, Turn,
+    PlaneConfig, PlaneConfigError, Role, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
@@ -35,6 +38,7 @@ use thiserror::Error;
 
 use self::batch::Batch;
 use self::framing::Speech;
+use self::given::Given;
 use self::paths::Paths;
 pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
 use self::peer::Peer;
@@ -45,6 +49,7 @@ pub use self::framing::{Header, PrefixedPort};
 pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
+pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -123,6 +128,8 @@ pub struct MessageBroker {
     zmtp: ZmtpCounters,
     batch: Batch,
     paths: Paths,
+    /// Peers that have left while messages are traced.
+    departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
     /// Channels between clients and servers of a pool.
     streams: Streams,
@@ -143,6 +150,7 @@ impl MessageBroker {
             zmtp: ZmtpCounters::default(),
             batch: Batch::default(),
             paths: Paths::default(),
+            departed: Vec::new(),
             placement: Placement::default(),
             streams: Streams::default(),
         }
@@ -330,9 +338,11 @@ impl LocalServices for MessageBroker {
                 }
                 self.labels[id.index as usize] = label;
                 peer.id = Some(id);
+                peer.given = (port.role == Role::Puller).then(Given::new);
                 peer
             }
         };
+        peer.client = tuple.remote;
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
         peer.arrived = now;
@@ -371,8 +381,14 @@ impl LocalServices for MessageBroker {
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
+        // What this channel gets is not charged to another one, whose turn it may be.
+        let mut none = None;
+        let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == bound.id.index);
+        let turn = if is_its_turn { turn } else { &mut none };
+        let before = peer.before_visit(client);
         let finished = matches!(peer.ending, Ending::Finished { .. });
         let sent = !finished && outbound::send(now, peer, client, plane, turn, batch, zmtp);
+        peer.after_visit(before, client);
         if received.more && !peer.queued {
             peer.queued = true;
             ready.push_back(label);
@@ -400,9 +416,11 @@ impl LocalServices for MessageBroker {
     }
 
     fn gone(&mut self, _: Instant, label: FlowLabel) {
+        self.note_departure(label);
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+            plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
         }
         self.departed(peer.number, peer.ending);
@@ -420,7 +438,7 @@ impl LocalServices for MessageBroker {
         let (mut channels, mut contexts) = (0, 0);
         while channels <= self.channels.len() {
             let plane = self.plane.as_mut()?;
-            let turn = match self.turn.take() {
+            let mut turn = match self.turn.take() {
                 Some(turn) => turn,
                 None => plane.next_flow()?,
             };
@@ -437,6 +455,7 @@ impl LocalServices for MessageBroker {
             let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
             if let Some(peer) = peer {
                 peer.queued = true;
+                turn.charge(0); // a visit is worth at least a message, so that a channel of many receivers has its turns too
                 self.turn = Some(turn);
                 return label;
             }

@@ -127,6 +127,7 @@ impl World {
             budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
             message_len_max: 1 << 20,
             queue: QueueLimits { messages: 10, ..QueueLimits::default() },
+            sequence: false,
         };
         let prefixed = match kind {
             ChannelKind::PublishSubscribe { .. } => vec![both()],

@@ -13,7 +13,7 @@ pub(super) fn of_worker(broker: &MessageBroker) -> Vec<(String, Channel)> {
 }
 
 fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
-    let ChannelSnapshot { name, senders, receivers, waiting, malformed, status, .. } = snapshot;
+    let ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, .. } = snapshot;
     let counters = status.counters;
     let figures = ChannelFigures {
         messages_total: counters.published,
@@ -33,7 +33,8 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
         memory_max_bytes: u64::from(status.memory.max) * block_len,
     };
     let subscriptions = status.subscriptions.entries as u64;
-    let channel = Channel { name: (&name).into(), senders, receivers, subscriptions, figures };
+    let owner = owner.map(|owner| owner.to_string()).unwrap_or_default().into();
+    let channel = Channel { name: (&name).into(), owner, senders, receivers, subscriptions, figures };
     (name, channel)
 }
 

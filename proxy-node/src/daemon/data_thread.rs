@@ -12,6 +12,7 @@ use csp_vi::{Armed, ViError, Wake};
 use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use crate::{ProxyWorker, Registered, WorkerPolicy};
 
+use super::messages::{self, Messages};
 use super::metrics::Published;
 use super::{channels, contexts};
 
@@ -31,6 +32,8 @@ pub enum Question {
     Channels(Reply<Vec<(String, Channel)>>),
     /// Contexts, paths and handlers.
     Contexts(Reply<Contexts>),
+    /// Single peers of channels, and single messages.
+    Messages(Messages),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
@@ -56,6 +59,7 @@ impl DataWorker for ProxyWorker {
             Question::Services(reply) => reply.send(self.core().services()),
             Question::Channels(reply) => reply.send(channels::of_worker(self.core().local())),
             Question::Contexts(reply) => reply.send(contexts::of_worker(self.core().local())),
+            Question::Messages(question) => messages::answer(self, now, question),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));
                 reply.send(events.copied().collect());

@@ -27,6 +27,8 @@ pub struct Chat {
     closed: bool,
     /// The worker that serves programs of the cluster.
     owner: Option<Owner>,
+    /// A connection that always has something to send.
+    endless: Option<FlowLabel>,
 }
 
 impl Between for Chat {}
@@ -73,7 +75,7 @@ impl LocalServices for Chat {
     }
 
     fn next_ready(&mut self) -> Option<FlowLabel> {
-        FlowLabel::from_wire(self.ready.pop_first()?)
+        self.endless.or_else(|| FlowLabel::from_wire(self.ready.pop_first()?))
     }
 
     fn next_timeout(&self) -> Option<Instant> {
@@ -217,4 +219,41 @@ fn a_program_of_the_cluster_talks_to_it_over_its_channel() {
     assert_eq!((sent_to(&mut w), w.out.data.clone()), (BTreeSet::from([1000]), b"back".to_vec()));
     w.send(8001, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
     assert_eq!((w.core.local().waiting.len(), w.core.hairpin_count()), (1, 0));
+}
+
+/// A flood that never ends leaves the worker its turns: it receives, and serves byte streams.
+#[test]
+fn a_connection_that_always_has_something_to_send_stops_no_others() {
+    let mut w = chat();
+    let ack = join(&mut w, 1000);
+    says(&mut w, 1000, ack, TcpFlags::PSH, b"hello");
+    assert!(!w.core.is_unfinished());
+    let label =
+        w.core.flows(w.now, 8).iter().find(|flow| flow.tuple.local.port() == PORT).map(|flow| flow.label);
+    w.core.local_mut().endless = label;
+    w.core.drive(w.now, &mut w.out);
+    assert!(w.core.is_unfinished() && w.core.next_timeout() == Some(Instant::ZERO));
+    let opens = w.out.take(8001, MessageKind::Open).len();
+    w.connect(1, 1001);
+    assert_eq!(
+        w.out.take(8001, MessageKind::Open).len(),
+        opens + 1,
+        "a client of the byte service is offered"
+    );
+    w.core.local_mut().endless = None;
+    w.core.drive(w.now, &mut w.out);
+    assert!(!w.core.is_unfinished() && w.core.next_timeout() != Some(Instant::ZERO));
+}
+
+#[test]
+fn a_program_that_closes_while_the_service_writes_leaves_nothing() {
+    let mut w = chat();
+    let mut payload = [0; 64];
+    let len = ConnectPayload { remote: (VIP, PORT).into(), local: None }.emit(&mut payload).unwrap();
+    w.send(8001, MessageHeader::new(MessageKind::Connect, 9, 65_536, len as u32), &payload[..len]);
+    let label = FlowLabel::from_wire(w.out.take(8001, MessageKind::Connected)[0]).unwrap();
+    assert_eq!((w.core.hairpin_count(), w.core.local().waiting.len()), (2, 1));
+    w.core.local_mut().waiting.values_mut().for_each(|waiting| waiting.extend(b"too late"));
+    w.send(8001, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+    assert_eq!((w.core.hairpin_count(), w.core.flow_count(), w.core.local().waiting.len()), (0, 0, 0));
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
 use super::paths::PathStage;
-use super::{PoolMember, TcpOptions};
+use super::{LastValue, PoolMember, TcpOptions};
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -67,6 +67,12 @@ pub struct Channel {
     /// Handlers that messages pass on their way to receivers, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<PathStage>,
+    /// What subscribers get that join later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_value: Option<LastValue>,
+    /// A last frame with the sequence number and the time of arrival is added to each message.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub sequence: bool,
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
@@ -151,6 +157,11 @@ impl ChannelMemory {
     fn is_default(&self) -> bool {
         *self == ChannelMemory::default()
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 const fn message_kib() -> u32 {

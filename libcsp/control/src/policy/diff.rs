@@ -68,7 +68,10 @@ fn summary(service: &Service) -> String {
 }
 
 fn channel_summary(channel: &Channel) -> String {
-    let Channel { name, vip, pattern, message_kib, queue, memory, path, tcp, .. } = channel;
+    let Channel { name, vip, pattern, message_kib, queue, memory, last_value, sequence, path, tcp, .. } =
+        channel;
+    let last_value = last_value.as_ref().map(super::LastValue::summary).unwrap_or_default();
+    let sequence = if *sequence { ", numbered" } else { "" };
     let path = paths::summary(path);
     let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
     let ports: Vec<String> = channel.ports().map(|port| port_summary(&port)).collect();
@@ -78,7 +81,7 @@ fn channel_summary(channel: &Channel) -> String {
         pool => format!(" pool {},", pool.iter().map(member_summary).collect::<Vec<_>>().join(", ")),
     };
     format!(
-        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{path}{tcp}",
+        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{path}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
 }

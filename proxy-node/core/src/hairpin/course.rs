@@ -99,6 +99,15 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             // RFC 9293 §3.6.1: the other end must be informed that its data was not read.
             return self.abandon(label);
         }
+        let peer = self.cx.hairpin.peer(label);
+        let is_closed =
+            |peer: &FlowLabel| self.cx.flows.get(*peer).is_some_and(|f| f.stage == Stage::Finishing);
+        if let Some(peer) = peer.filter(is_closed).filter(|peer| self.cx.hairpin.waiting(*peer).0 > 0) {
+            // A local service has written after the process closed: nobody will read it.
+            self.cx.recorder.counters.connections_closed += 1;
+            self.remove_flow(peer);
+            return self.remove_flow(label);
+        }
         self.finish_hairpin(label);
         if let Some(choice) = self.cx.flows.get(label).and_then(Flow::choice) {
             self.dispatcher.release(choice);

@@ -3,12 +3,14 @@
 use csp_handlers::FormatId;
 use csp_types::Instant;
 
+use super::trace::trace_shed;
 use super::{ChannelSlot, MessagePlane, PublishError, Published};
 use crate::channel::Channel;
 use crate::peers::{PeerId, Role};
 use crate::pool::{FRAMES_MAX, MessageHandle, MessagePool, PoolError};
 use crate::queue::{Item, Policy};
 use crate::schedule::Schedule as _;
+use crate::trace::CopyState;
 
 /// A message as it arrived.
 #[derive(Clone, Copy)]
@@ -78,14 +80,20 @@ impl MessagePlane {
         if len > u64::from(ch.config.message_len_max) {
             return Err(PublishError::TooLong(len));
         }
-        let arrival = Arrival { now, frames, parts, len: len as u32 };
         let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
-        let done = match ch.has_room() {
+        let (has_room, is_push) = (ch.has_room(), ch.backlog_limits().is_some());
+        let traced = self.traces.is_armed() && self.trace_arrival(now, (slot, peer), frames, parts.clone());
+        let arrival = Arrival { now, frames, parts, len: len as u32 };
+        let done = match has_room {
             _ if path.is_some() => self.enter(slot, path, format, arrival),
-            true if ch.backlog_limits().is_some() => self.push(slot, arrival),
+            true if is_push => self.push(slot, arrival),
             true => self.fan_out(slot, arrival),
             false => Err(PublishError::Held),
         };
+        self.peers.count_published(peer.index, done.is_ok());
+        if traced {
+            self.trace_published(done.ok());
+        }
         if done == Err(PublishError::Held) {
             self.hold(slot, peer);
         }
@@ -118,7 +126,17 @@ impl MessagePlane {
         slot: u16,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
     ) -> Result<Published, PublishError> {
-        let MessagePlane { peers, pool, subscriptions, matched, channels, schedule, topic: space, .. } = self;
+        let MessagePlane {
+            peers,
+            pool,
+            subscriptions,
+            matched,
+            channels,
+            schedule,
+            traces,
+            topic: space,
+            ..
+        } = self;
         let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
             return Err(PublishError::UnknownPeer);
         };
@@ -151,6 +169,9 @@ impl MessagePlane {
                         matched.iter().for_each(|subscriber| peers.count_dropped_memory(ch, *subscriber));
                         return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: found });
                     }
+                    if traces.is_armed() {
+                        trace_shed(traces, slot, peers, pool);
+                    }
                 }
                 Err(error) => return Err(refused(ch, error, len)),
             }
@@ -161,6 +182,11 @@ impl MessagePlane {
         for subscriber in matched.iter() {
             let item = Item { handle, len, cached: false };
             if let Some(dropped) = peers.push(ch, *subscriber, item, now) {
+                if traces.is_armed()
+                    && let Some(info) = pool.info(dropped)
+                {
+                    traces.settle(slot, info.sequence, peers.id(*subscriber), CopyState::DroppedOldest);
+                }
                 pool.release(dropped);
             }
         }

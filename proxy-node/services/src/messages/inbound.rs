@@ -6,6 +6,7 @@ use csp_types::Instant;
 use csp_zmtp::{Counters, Cursor, Frame, Item, SocketType};
 
 use super::framing::Speech;
+use super::given::Given;
 use super::peer::Peer;
 
 /// Most messages of a connection that are processed before others are served.
@@ -177,6 +178,7 @@ fn process(
                 };
                 peer.id = plane.attach(channel, role).ok();
                 peer.asks_for_all = asks_for_all;
+                peer.given = (role == Role::Puller).then(Given::new);
             }
             Item::Subscribe(topic) => {
                 if let Some(id) = peer.id {

@@ -1,10 +1,17 @@
 //! One connection of a peer.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use csp_messages::{Delivery, PeerId};
+use csp_proxy_core::service::ClientEnd;
 use csp_types::{FlowLabel, Instant};
 
 use super::framing::Speech;
+use super::given::Given;
 use super::placement::Ending;
+
+/// The number of no channel.
+const NO_CHANNEL: u32 = u32::MAX;
 
 /// A connection, and its part in its channel.
 #[derive(Debug)]
@@ -12,6 +19,8 @@ pub(super) struct Peer {
     pub(super) label: FlowLabel,
     /// The channel, by the number that the policy's service has.
     pub(super) number: u32,
+    /// Its address.
+    pub(super) client: SocketAddr,
     pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
@@ -27,6 +36,10 @@ pub(super) struct Peer {
     pub(super) unpublished: Option<u64>,
     /// The message that is being written, and how many bytes of it have been.
     pub(super) writing: Option<(Delivery, usize)>,
+    /// Messages that have been written as a whole.
+    pub(super) delivered: u64,
+    /// Those that it has not acknowledged, if it pulls.
+    pub(super) given: Option<Given>,
     /// Bytes of its own, such as a greeting, that had no room.
     pub(super) own: Vec<u8>,
     /// It is about to be served.
@@ -43,6 +56,7 @@ impl Peer {
         Peer {
             label,
             number,
+            client: (Ipv4Addr::UNSPECIFIED, 0).into(),
             connection,
             id: None,
             asks_for_all: false,
@@ -51,6 +65,8 @@ impl Peer {
             held: Vec::new(),
             unpublished: None,
             writing: None,
+            delivered: 0,
+            given: None,
             own: Vec::new(),
             queued: false,
             deadline: None,
@@ -64,8 +80,24 @@ impl Peer {
         readable > 0 || !self.kept.is_empty()
     }
 
-    /// Its channel was removed, and everything of it there.
+    /// Before messages are written: releases what a puller has acknowledged. Returns how much is on its way.
+    pub(super) fn before_visit(&mut self, client: &impl ClientEnd) -> (u64, u32) {
+        let Some(given) = &mut self.given else { return (0, 0) };
+        let unacknowledged = client.unacknowledged();
+        given.acknowledged(unacknowledged);
+        (self.delivered, unacknowledged)
+    }
+
+    /// After messages were written: records those of a puller.
+    pub(super) fn after_visit(&mut self, (delivered, unacknowledged): (u64, u32), client: &impl ClientEnd) {
+        if let Some(given) = &mut self.given {
+            given.visited(self.delivered - delivered, unacknowledged, client.unacknowledged());
+        }
+    }
+
+    /// Its channel was removed, and everything of it there. A channel that is added with the same number is another one.
     pub(super) fn orphan(&mut self) {
+        self.number = NO_CHANNEL;
         (self.id, self.writing) = (None, None);
         self.held.clear();
     }
