@@ -29,8 +29,14 @@ impl Run {
         let mut plane = MessagePlane::new(PlaneConfig::new(HashKey([7, 9]))).unwrap();
         let kind = ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None };
         let budget = Budget { guaranteed: 60 << 20, max: 64 << 20 };
-        let config =
-            ChannelConfig { name: "flights".into(), kind, budget, message_len_max: 4_096, queue: QUEUE };
+        let config = ChannelConfig {
+            name: "flights".into(),
+            kind,
+            budget,
+            message_len_max: 4_096,
+            queue: QUEUE,
+            sequence: false,
+        };
         let channel = plane.add_channel(config).unwrap();
         let publisher = plane.attach(channel, Role::Publisher).unwrap();
         for _ in 0..subscribers {

@@ -24,7 +24,8 @@ impl World {
         plane.handlers_mut().deploy("odd", Box::new(|| Box::new(Odd::default()))).unwrap();
         let kind = ChannelKind::PublishSubscribe { policy, cache: None };
         let (budget, queue) = (Budget { guaranteed: 1 << 20, max: 2 << 20 }, QUEUE);
-        let config = ChannelConfig { name: "c".into(), kind, budget, message_len_max: 10_000, queue };
+        let config =
+            ChannelConfig { name: "c".into(), kind, budget, message_len_max: 10_000, queue, sequence: false };
         let channel = plane.add_channel(config).unwrap();
         let publisher = plane.attach(channel, Role::Publisher).unwrap();
         let receiver = plane.attach(channel, Role::Subscriber).unwrap();
@@ -210,12 +211,26 @@ fn memory_that_a_path_needs_is_checked_before() {
     world.plane.handlers_mut().deploy("odd", Box::new(|| Box::new(Odd::default()))).unwrap();
     let kind = ChannelKind::PublishSubscribe { policy: Policy::Block, cache: None };
     let budget = Budget { guaranteed: 2048, max: 1 << 20 };
-    let config = ChannelConfig { name: "c".into(), kind, budget, message_len_max: 2048, queue: QUEUE };
+    let config = ChannelConfig {
+        name: "c".into(),
+        kind,
+        budget,
+        message_len_max: 2048,
+        queue: QUEUE,
+        sequence: false,
+    };
     let channel = world.plane.add_channel(config).unwrap();
     let error = world.plane.activate_path(Instant::ZERO, odd(channel, "")).unwrap_err();
     assert_eq!(error, PathError::Memory { needed: 2, has: 1 });
     let kind = ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None };
-    let config = ChannelConfig { name: "d".into(), kind, budget, message_len_max: 2048, queue: QUEUE };
+    let config = ChannelConfig {
+        name: "d".into(),
+        kind,
+        budget,
+        message_len_max: 2048,
+        queue: QUEUE,
+        sequence: false,
+    };
     let channel = world.plane.add_channel(config).unwrap();
     world.plane.activate_path(Instant::ZERO, odd(channel, "")).unwrap();
     let error = world.plane.activate_path(Instant::ZERO, odd(channel, "")).unwrap_err();

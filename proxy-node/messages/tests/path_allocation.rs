@@ -48,8 +48,9 @@ fn a_path_allocates_nothing() {
     for (n, kind) in kinds.into_iter().enumerate() {
         let budget = Budget { guaranteed: 2048 * 40, max: 2048 * 60 };
         let name = format!("channel-{n}");
-        let id =
-            plane.add_channel(ChannelConfig { name, kind, budget, message_len_max: 2048, queue }).unwrap();
+        let id = plane
+            .add_channel(ChannelConfig { name, kind, budget, message_len_max: 2048, queue, sequence: false })
+            .unwrap();
         let push = matches!(kind, ChannelKind::PushPull { .. });
         let roles = if push { [Role::Pusher, Role::Puller] } else { [Role::Publisher, Role::Subscriber] };
         publishers.push(plane.attach(id, roles[0]).unwrap());

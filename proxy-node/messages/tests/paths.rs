@@ -60,7 +60,8 @@ impl World {
         };
         let bytes = u64::from(BLOCK) * blocks;
         let budget = Budget { guaranteed: bytes, max: bytes };
-        let config = ChannelConfig { name: "c".into(), kind, budget, message_len_max: 400, queue };
+        let config =
+            ChannelConfig { name: "c".into(), kind, budget, message_len_max: 400, queue, sequence: false };
         let channel = plane.add_channel(config).unwrap();
         let push = matches!(kind, ChannelKind::PushPull { .. });
         let roles = if push { (Role::Pusher, Role::Puller) } else { (Role::Publisher, Role::Subscriber) };
