@@ -304,8 +304,14 @@ fn a_receiver_that_does_not_read_holds_its_path_back_and_no_other() {
     let calm = {
         let kind = ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None };
         let budget = Budget { guaranteed: 1 << 20, max: 2 << 20 };
-        let config =
-            ChannelConfig { name: "calm".into(), kind, budget, message_len_max: 10_000, queue: QUEUE };
+        let config = ChannelConfig {
+            name: "calm".into(),
+            kind,
+            budget,
+            message_len_max: 10_000,
+            queue: QUEUE,
+            sequence: false,
+        };
         world.plane.add_channel(config).unwrap()
     };
     let sender = world.plane.attach(calm, Role::Both).unwrap();
