@@ -42,7 +42,14 @@ impl World {
         let mut plane = MessagePlane::new(config).unwrap();
         let queue = QueueLimits { messages: 2, bytes: 1 << 20, in_flight: 1 };
         let budget = Budget { guaranteed: 1_024, max: 1_024 * blocks };
-        let config = ChannelConfig { name: "ticks".into(), kind, budget, message_len_max: 1_000, queue };
+        let config = ChannelConfig {
+            name: "ticks".into(),
+            kind,
+            budget,
+            message_len_max: 1_000,
+            queue,
+            sequence: false,
+        };
         let channel = plane.add_channel(config).unwrap();
         let is_push = matches!(kind, ChannelKind::PushPull { .. });
         let sender = plane.attach(channel, if is_push { Role::Pusher } else { Role::Publisher }).unwrap();
