@@ -29,7 +29,7 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-api csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats csp-queries
+PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats csp-queries
 
 .PHONY: help
 help: ## this list
@@ -191,7 +191,8 @@ bench-filter: packages-filter build ## processor time of nginx and redis under t
 	@$(RELEASE)/csp-filter-bench $(BENCH)
 
 .PHONY: bench-messages
-bench-messages: packages-messages build ## ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
+bench-messages: packages-messages build ## chains of handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
+	$(CARGO) run --quiet --release --locked -p csp-messages --example chains
 	@$(RELEASE)/csp-messages-bench $(BENCH)
 
 .PHONY: bench-wait

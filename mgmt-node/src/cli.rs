@@ -7,6 +7,7 @@ mod args;
 mod channel_key;
 mod channels;
 mod client;
+mod contexts;
 mod diff;
 mod drain;
 mod error;
@@ -84,6 +85,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Nodes => observe::nodes(&context).await,
         Command::Services => observe::services(&context).await,
         Command::Channels => channels::channels(&context).await,
+        Command::Contexts => contexts::contexts(&context).await,
         Command::Subscriptions(args) => messages::subscriptions(&context, args).await,
         Command::Message(MessageCommand::Trace(args)) => messages::trace(&context, args).await,
         Command::Flows(args) => observe::flows(&context, args).await,

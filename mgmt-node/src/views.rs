@@ -1,6 +1,7 @@
 //! The cluster-wide views, put together from membership, policy state, the poller and the nodes' admin endpoints.
 
 mod channels;
+mod contexts;
 mod messages;
 
 use std::collections::{BTreeMap, BTreeSet};

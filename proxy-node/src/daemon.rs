@@ -9,6 +9,7 @@
 mod admin;
 mod channels;
 pub mod config;
+mod contexts;
 mod control;
 mod curve_keys;
 mod data_thread;

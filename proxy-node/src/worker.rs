@@ -3,7 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec, View};
+use csp_services::{
+    ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec, View,
+};
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, OwnedAddresses, Owner, PlacementKey, Role, limits};
@@ -37,6 +39,8 @@ pub struct WorkerPolicy {
     pub egress: Vec<EgressRule>,
     /// The channels of messages at addresses of `services`.
     pub channels: Vec<ChannelSpec>,
+    /// Their paths.
+    pub paths: Vec<ChannelPath>,
     /// The channels between clients and servers of a pool, at addresses of `services`.
     pub streams: Vec<StreamSpec>,
 }
@@ -218,14 +222,20 @@ impl ProxyWorker {
         }
     }
 
+    /// Sets the clock by which the calls of handlers are measured.
+    pub fn set_clock(&mut self, clock: fn() -> Instant) {
+        self.core.local_mut().set_clock(clock);
+    }
+
     /// Puts a new policy generation into force.
     ///
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels, streams } = policy;
+        let WorkerPolicy { services, egress, channels, streams, paths } = policy;
         self.core.local_mut().set_streams(streams);
         let served = self.core.local_mut().set_channels(channels);
+        let served = served.and(self.core.local_mut().set_paths(now, &paths));
         let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
         // The first port of a channel decides; of equal numbers the last one counts.
         self.core.local_mut().set_places(now, services.iter().rev().filter_map(key));

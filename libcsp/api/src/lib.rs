@@ -11,6 +11,7 @@
 //! | network node, proxy node, app node | `/v1/trace/recent` | list of [`RecentFlow`] |
 //! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
 //! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
+//! | proxy node | `/v1/contexts` | [`contexts::Contexts`] |
 //! | proxy node | `/v1/channels` | list of [`proxy::Channel`] |
 //! | proxy node | `/v1/subscriptions`, `/v1/messages/trace` | [`messages::Subscriptions`], [`messages::MessageTrace`] |
 //! | app node | `/v1/processes`, `/v1/proxies` | lists of [`app::Process`], [`app::Proxy`] |
@@ -26,6 +27,7 @@
 #![deny(clippy::disallowed_types)]
 
 pub mod app;
+pub mod contexts;
 pub mod label;
 pub mod messages;
 pub mod metrics;

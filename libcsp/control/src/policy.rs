@@ -10,6 +10,7 @@ mod check;
 mod curve;
 mod diff;
 mod framing;
+mod paths;
 
 use std::net::IpAddr;
 
@@ -28,6 +29,7 @@ pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
     SOFH_ENCODING, SOFH_LEN,
 };
+pub use paths::PathStage;
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";

@@ -9,6 +9,8 @@ pub mod arp;
 pub mod bytes;
 pub mod channel;
 pub mod checksum;
+pub mod context;
+
 mod ecn;
 mod error;
 pub mod ethernet;

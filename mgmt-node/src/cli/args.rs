@@ -91,6 +91,15 @@ pub enum Command {
         after_help = "Examples:\n  cspctl channels\n  cspctl channels -o json | jq '.channels[] | {name, dropped_total}'"
     )]
     Channels,
+    /// List contexts of the proxies and the handlers that messages pass in them
+    ///
+    /// The first table has a line for each context: MOST is the longest queue seen at a resource-management point, BUSY the time in
+    /// handlers, STATE the memory of their state. The second has a line for each stage of a channel's path. A path is `waiting` until
+    /// the one that it replaces is empty. WAITING is yellow while the stage waits for a later one, for receivers or for memory.
+    #[command(
+        after_help = "Examples:\n  cspctl contexts\n  cspctl contexts -o json | jq '.nodes[].stages[] | {handler, mean_ns}'"
+    )]
+    Contexts,
     /// List the peers of channels and what they subscribe to
     ///
     /// A program of the cluster is named by its node and process, others by their addresses. IN are the messages that the peer has

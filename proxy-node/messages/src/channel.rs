@@ -9,6 +9,7 @@
 
 use crate::cache::LastValues;
 use crate::config::{ChannelConfig, ChannelKind};
+use crate::contexts::ChannelPaths;
 use crate::list::List;
 use crate::queue::{Policy, Queue, QueueLimits};
 use crate::table::HashKey;
@@ -43,6 +44,8 @@ pub struct ChannelCounters {
     pub keep_failed: u64,
     /// Last values put into queues of subscribers that joined.
     pub replayed: u64,
+    /// Messages not put into the full queue of a path, or removed from it, or for which the pool had no room there.
+    pub dropped_path: u64,
 }
 
 /// State of a channel.
@@ -67,6 +70,7 @@ pub(crate) struct Channel {
     /// Length in bytes of the message for which the pool had no room.
     pub wanted_len: Option<u32>,
     pub pullers: u32,
+    pub paths: ChannelPaths,
     /// Peers that receive.
     pub receivers: u32,
     pub counters: ChannelCounters,
@@ -94,6 +98,7 @@ impl Channel {
             held: List::EMPTY,
             wanted_len: None,
             pullers: 0,
+            paths: ChannelPaths::default(),
             receivers: 0,
             counters: ChannelCounters::default(),
         }

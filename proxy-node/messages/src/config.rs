@@ -4,6 +4,7 @@ use csp_types::Duration;
 use thiserror::Error;
 
 use crate::cache::{CacheConfig, CacheKey};
+use crate::contexts::ContextsConfig;
 use crate::pool::{Budget, BudgetError, PoolConfig};
 use crate::queue::{Policy, QueueLimits};
 use crate::schedule::TurnBudget;
@@ -29,6 +30,8 @@ pub struct PlaneConfig {
     /// A subscriber that has messages and has taken none for this long loses them when the channel's messages have no
     /// room in the pool, before messages are dropped for all.
     pub stalled_after: Duration,
+    /// Contexts and paths.
+    pub contexts: ContextsConfig,
     /// Random numbers that no peer knows.
     pub hash_key: HashKey,
 }
@@ -43,6 +46,7 @@ impl PlaneConfig {
             peers_max: 16 * 1024,
             turn: TurnBudget::default(),
             stalled_after: Duration::from_millis(100),
+            contexts: ContextsConfig::default(),
             hash_key,
         }
     }

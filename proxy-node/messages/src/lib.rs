@@ -17,6 +17,7 @@
 //! | marks, policies and drops of a receiver | `queue` |
 //! | sequence numbers, backlog, last values | `channel`, `cache` |
 //! | which channel is served next | [`Schedule`] |
+//! | handlers on the way: contexts, paths | `contexts` |
 //! | what becomes of the next messages of a channel | [`TracedMessage`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -24,6 +25,7 @@
 mod cache;
 mod channel;
 mod config;
+mod contexts;
 mod list;
 mod peers;
 mod plane;
@@ -39,6 +41,12 @@ pub use channel::ChannelCounters;
 pub use config::{
     CHANNEL_NAME_LEN_MAX, ChannelConfig, ChannelError, ChannelKind, PlaneConfig, PlaneConfigError,
 };
+pub use contexts::{
+    ContextReport, ContextStatus, ContextsConfig, DeployError, HandlerManager, HandlerStatus, MakeHandler,
+    PathCounters, PathError, PathId, PathSpec, PathState, PathStatus, RemoteCall, RemoteError, STAGES_MAX,
+    StageSpec, StageStatus, Targets, Ticket,
+};
+pub use csp_handlers::{FormatId, ParameterError};
 pub use peers::{PeerId, Role};
 pub use plane::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, MessagePlane, PeerStatus,

@@ -5,20 +5,25 @@
 
 mod api;
 mod discard;
+mod paths;
 mod publish;
 mod receive;
+mod remote;
 mod trace;
 
 use csp_types::Instant;
 
 use crate::channel::{Channel, ChannelCounters};
 use crate::config::{ChannelConfig, ChannelError, PlaneConfig, PlaneConfigError};
+use crate::contexts::Contexts;
 use crate::list::{Links, List};
 use crate::peers::{PeerId, Peers, Role};
 use crate::pool::{MessageHandle, MessagePool, Occupancy, PoolCounters, Slices};
 use crate::schedule::{RoundRobin, Schedule as _};
 use crate::subscriptions::{Change, SubscribeError, SubscriptionCounts, Subscriptions};
 use crate::trace::{CopyState, Traces};
+
+pub(crate) use publish::{gather, keep};
 
 pub use api::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, PeerStatus, PublishError,
@@ -49,6 +54,7 @@ pub struct MessagePlane {
     topic: Vec<u8>,
     traces: Traces,
     counters: Counters,
+    contexts: Contexts,
 }
 
 impl MessagePlane {
@@ -66,7 +72,9 @@ impl MessagePlane {
             subscriptions: Subscriptions::new(subscriptions, channels, peers, config.hash_key),
             peers: Peers::new(config.peers_max),
             channels: (0..channels).map(slot).collect(),
-            schedule: RoundRobin::new(config.turn, channels),
+            // Contexts follow the channels.
+            schedule: RoundRobin::new(config.turn, channels + usize::from(config.contexts.contexts_max)),
+            contexts: Contexts::new(config.contexts, config.turn),
             held: List::EMPTY,
             held_links: Links::new(channels),
             matched: Vec::with_capacity(peers),
@@ -110,6 +118,7 @@ impl MessagePlane {
         let slot = &mut self.channels[usize::from(id.index)];
         let Some(mut ch) = slot.channel.take() else { return Err(UnknownChannel) };
         slot.generation = slot.generation.wrapping_add(1);
+        ch.counters.lost += self.contexts.remove_channel(&mut ch, &mut self.pool);
         while let Some(item) = ch.backlog.pop_back() {
             self.pool.release(item.handle);
             ch.counters.lost += 1;

@@ -9,6 +9,7 @@
 //! was used, so that the handle of a released message is refused. It neither orders messages nor selects receivers.
 
 mod budget;
+pub(crate) mod derive;
 
 use csp_types::Instant;
 use thiserror::Error;
@@ -121,7 +122,20 @@ struct Descriptor {
     len: u32,
     channel: u16,
     frames: u8,
+    /// The bytes are those of another message; see [`derive`].
+    derived: bool,
 }
+
+const UNUSED: Descriptor = Descriptor {
+    arrived: Instant::ZERO,
+    sequence: 0,
+    generation: 0,
+    references: 0,
+    len: 0,
+    channel: 0,
+    frames: 0,
+    derived: false,
+};
 
 /// All messages of a worker.
 #[derive(Debug)]
@@ -133,6 +147,8 @@ pub struct MessagePool {
     descriptors: Vec<Descriptor>,
     /// By message: the end of each frame, in bytes from the start of the message.
     ends: Vec<[u32; FRAMES_MAX]>,
+    /// By message: what paths note of it.
+    notes: Vec<derive::Note>,
     /// By block: the next of a message, or the next free one.
     next: Vec<u32>,
     free_head: u32,
@@ -152,6 +168,7 @@ impl MessagePool {
             blocks,
             descriptors: Vec::with_capacity(blocks as usize),
             ends: Vec::with_capacity(blocks as usize),
+            notes: Vec::with_capacity(blocks as usize),
             next: Vec::with_capacity(blocks as usize),
             free_head: NIL,
             budgets: Budgets::new(blocks, channels),
@@ -193,30 +210,54 @@ impl MessagePool {
         frames: &[u32],
         parts: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<MessageHandle, PoolError> {
-        let (ends, len) = frame_ends(frames)?;
-        let blocks = self.blocks_for(len);
-        self.budgets.admit(channel, blocks).inspect_err(|error| match error {
-            PoolError::Budget => self.counters.refused_budget += 1,
-            _ => self.counters.refused_exhausted += 1,
-        })?;
-        self.budgets.take(channel, blocks);
-        let index = self.take_chain(blocks);
-        let i = index as usize;
-        let generation = self.descriptors[i].generation;
-        let count = frames.len() as u8;
-        self.descriptors[i] =
-            Descriptor { arrived, sequence, generation, references: 1, len, channel, frames: count };
-        self.ends[i] = ends;
-        self.messages += 1;
-        self.bytes += u64::from(len);
-        let handle = MessageHandle { index, generation };
-        if self.fill(index, parts, len as usize) {
+        let (handle, len) = self.reserve(channel, (arrived, sequence), frames)?;
+        if self.fill(handle.index, parts, len as usize) {
             self.counters.stored += 1;
             self.counters.bytes_copied += u64::from(len);
             return Ok(handle);
         }
         self.release(handle);
         Err(PoolError::LengthMismatch)
+    }
+
+    /// Takes the blocks of a message whose bytes are to be copied. Returns its length with its handle.
+    #[inline]
+    fn reserve(
+        &mut self,
+        channel: u16,
+        (arrived, sequence): (Instant, u64),
+        frames: &[u32],
+    ) -> Result<(MessageHandle, u32), PoolError> {
+        let (ends, len) = frame_ends(frames)?;
+        let blocks = self.blocks_for(len);
+        self.take(channel, blocks)?;
+        let index = self.take_chain(blocks);
+        let frames = frames.len() as u8;
+        let made = Descriptor { arrived, sequence, len, channel, frames, ..UNUSED };
+        Ok((self.describe(index, made, &ends), len))
+    }
+
+    /// Takes blocks of a channel's budget.
+    #[inline]
+    fn take(&mut self, channel: u16, blocks: u32) -> Result<(), PoolError> {
+        self.budgets.admit(channel, blocks).inspect_err(|error| match error {
+            PoolError::Budget => self.counters.refused_budget += 1,
+            _ => self.counters.refused_exhausted += 1,
+        })?;
+        self.budgets.take(channel, blocks);
+        Ok(())
+    }
+
+    /// Makes a message of the chain at `index`, with one reference.
+    #[inline]
+    fn describe(&mut self, index: u32, made: Descriptor, ends: &[u32; FRAMES_MAX]) -> MessageHandle {
+        let i = index as usize;
+        let generation = self.descriptors[i].generation;
+        self.descriptors[i] = Descriptor { generation, references: 1, ..made };
+        self.ends[i] = *ends;
+        self.messages += 1;
+        self.bytes += u64::from(made.len);
+        MessageHandle { index, generation }
     }
 
     /// Copies `parts` into the chain that starts at block `at`. Returns whether they have exactly `len` bytes.
@@ -260,17 +301,9 @@ impl MessagePool {
     /// Returns a block that was never used. One exists, since the budgets admit no more blocks than the pool has.
     fn touch_block(&mut self) -> u32 {
         debug_assert!(self.next.len() < self.blocks as usize, "budgets exceed the pool");
-        let unused = Descriptor {
-            arrived: Instant::ZERO,
-            sequence: 0,
-            generation: 0,
-            references: 0,
-            len: 0,
-            channel: 0,
-            frames: 0,
-        };
-        self.descriptors.push(unused);
+        self.descriptors.push(UNUSED);
         self.ends.push([0; FRAMES_MAX]);
+        self.notes.push(derive::Note::default());
         self.next.push(NIL);
         self.next.len() as u32 - 1
     }
@@ -292,27 +325,35 @@ impl MessagePool {
 
     /// Removes a reference; the message's blocks are free after the last. Returns `false` for a stale handle.
     pub fn release(&mut self, handle: MessageHandle) -> bool {
-        let Some(&Descriptor { references, channel, len, .. }) = self.find(handle) else {
+        let Some(&Descriptor { references, .. }) = self.find(handle) else {
             self.counters.stale_handles += 1;
             return false;
         };
-        let descriptor = &mut self.descriptors[handle.index as usize];
-        descriptor.references = references - 1;
-        if references > 1 {
-            return true;
+        self.descriptors[handle.index as usize].references = references - 1;
+        if references == 1 {
+            self.free(handle.index);
         }
+        true
+    }
+
+    /// Frees the blocks of a message without references.
+    fn free(&mut self, index: u32) {
+        let descriptor = &mut self.descriptors[index as usize];
         descriptor.generation = descriptor.generation.wrapping_add(1);
-        let blocks = self.blocks_for(len);
-        let mut last = handle.index;
+        let Descriptor { channel, len, derived, .. } = *descriptor;
+        let blocks = if derived { 1 } else { self.blocks_for(len) };
+        let mut last = index;
         for _ in 1..blocks {
             last = self.next[last as usize];
         }
         self.next[last as usize] = self.free_head;
-        self.free_head = handle.index;
+        self.free_head = index;
         self.budgets.give_back(channel, blocks);
         self.messages -= 1;
         self.bytes -= u64::from(len);
-        true
+        if derived {
+            self.release_base(index);
+        }
     }
 
     /// Returns the properties of a message; `None` for a stale handle.
@@ -335,9 +376,10 @@ impl MessagePool {
 
     /// Returns up to `len` bytes of a message from byte `start` on, slice by slice; nothing for a stale handle.
     pub fn range(&self, handle: MessageHandle, start: u32, len: u32) -> Slices<'_> {
-        let total = self.find(handle).map_or(0, |found| found.len);
+        let (total, derived) = self.find(handle).map_or((0, false), |found| (found.len, found.derived));
         let remaining = len.min(total.saturating_sub(start)) as usize;
-        let mut slices = Slices { pool: self, block: handle.index, offset: start as usize, remaining };
+        let (block, before) = if derived { self.base(handle.index) } else { (handle.index, 0) };
+        let mut slices = Slices { pool: self, block, offset: (before + start) as usize, remaining };
         while remaining > 0 && slices.offset >= self.block_len {
             slices.offset -= self.block_len;
             slices.block = self.next.get(slices.block as usize).copied().unwrap_or(NIL);

@@ -174,6 +174,16 @@ impl Queue {
         self.waiting.reserve(messages);
     }
 
+    /// Returns the oldest waiting message.
+    pub fn front(&self) -> Option<Item> {
+        self.waiting.front().copied()
+    }
+
+    /// Returns the waiting message after `skip` older ones.
+    pub fn get(&self, skip: usize) -> Option<Item> {
+        self.waiting.get(skip).copied()
+    }
+
     /// Removes the oldest waiting message.
     pub fn pop(&mut self, limits: &QueueLimits) -> Option<Item> {
         let item = self.waiting.pop_front()?;

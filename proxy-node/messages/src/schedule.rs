@@ -23,7 +23,7 @@ impl Default for TurnBudget {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "pass it to Schedule::end_turn"]
 pub struct Turn {
-    /// Index of the flow, that is, of its channel.
+    /// Index of the flow: of a channel, or after these of a context; within a context, of a queue.
     pub flow: u16,
     messages: u32,
     bytes: i64,
@@ -46,6 +46,9 @@ impl Turn {
 pub trait Schedule {
     /// Records whether `flow` has work.
     fn set_active(&mut self, flow: u16, active: bool);
+
+    /// Returns whether a flow has work.
+    fn has_work(&self) -> bool;
 
     /// Returns the turn of the next flow with work; `None` if no flow has any.
     fn next_flow(&mut self) -> Option<Turn>;
@@ -79,6 +82,10 @@ impl Schedule for RoundRobin {
         } else {
             self.active.remove(&mut self.links, u32::from(flow));
         }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.active.is_empty()
     }
 
     fn next_flow(&mut self) -> Option<Turn> {

@@ -16,6 +16,7 @@ mod inbound;
 mod keys;
 mod numbering;
 mod outbound;
+mod paths;
 mod peer;
 mod placement;
 mod sealed;
@@ -26,7 +27,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use csp_messages::{
-    ChannelError, ChannelId, ChannelStatus, MessagePlane, PeerId, PlaneConfig, PlaneConfigError, Role, Turn,
+    ChannelError, ChannelId, ChannelStatus, MessagePlane, PathError, PeerId, PlaneConfig, PlaneConfigError,
+    Role, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
@@ -42,6 +44,8 @@ use self::framing::Speech;
 use self::given::Given;
 use self::inbound::Door;
 use self::keys::Entropy;
+use self::paths::Paths;
+pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
 use self::peer::Peer;
 use self::placement::{Ending, Placement};
 use crate::streams::{StreamSpec, Streams};
@@ -90,6 +94,9 @@ pub enum SpecError {
     /// A channel with keys, and the broker has no random bytes: a mistake of the caller.
     #[error("channel {0}: there are no random bytes for its handshakes")]
     NoEntropy(String),
+    /// The path of the channel of this name.
+    #[error("the path of channel {0}: {1}")]
+    Path(String, PathError),
 }
 
 /// A channel that is served.
@@ -131,6 +138,7 @@ pub struct MessageBroker {
     zmtp: ZmtpCounters,
     refusals: Refusals,
     batch: Batch,
+    paths: Paths,
     /// Peers that have left while messages are traced.
     departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
@@ -156,6 +164,7 @@ impl MessageBroker {
             zmtp: ZmtpCounters::default(),
             refusals: Refusals::default(),
             batch: Batch::default(),
+            paths: Paths::default(),
             departed: Vec::new(),
             placement: Placement::default(),
             entropy: None,
@@ -401,6 +410,7 @@ impl LocalServices for MessageBroker {
     }
 
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+        self.paths.now = now;
         let MessageBroker {
             plane,
             channels,
@@ -488,12 +498,22 @@ impl LocalServices for MessageBroker {
             return resumed;
         }
         // A receiver that is to be served is not named again: then all of the channel's have been.
-        for _ in 0..=self.channels.len() {
+        let (mut channels, mut contexts) = (0, 0);
+        while channels <= self.channels.len() {
             let plane = self.plane.as_mut()?;
             let mut turn = match self.turn.take() {
                 Some(turn) => turn,
                 None => plane.next_flow()?,
             };
+            if plane.is_context(&turn) {
+                self.run_context(turn);
+                contexts += 1;
+                if contexts == paths::CONTEXT_TURNS_MAX {
+                    return None;
+                }
+                continue;
+            }
+            channels += 1;
             let label = plane.next_peer(&turn).and_then(|id| self.label_of(id));
             let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
             if let Some(peer) = peer {
@@ -509,10 +529,14 @@ impl LocalServices for MessageBroker {
 
     fn next_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        deadline.into_iter().chain(self.placement.next_timeout()).min()
+        deadline.into_iter().chain(self.placement.next_timeout()).chain(self.contexts_timeout()).min()
     }
 
     fn on_timeout(&mut self, now: Instant) {
+        self.paths.now = now;
+        if let Some(plane) = &mut self.plane {
+            plane.on_timeout(now);
+        }
         self.settle_places(now);
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();

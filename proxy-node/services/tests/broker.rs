@@ -10,7 +10,7 @@ use std::time::Duration;
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
-use csp_services::{ChannelSpec, MessageBroker, MessagesConfig};
+use csp_services::{ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, PathStage};
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
@@ -398,4 +398,65 @@ fn a_channel_that_the_policy_removes_takes_its_connections_along() {
     w.leave(1);
     w.leave(2);
     assert_eq!(w.broker.plane().unwrap().peers(), 0);
+}
+
+fn path(stages: &[(&str, u16, &str)]) -> Vec<ChannelPath> {
+    let stage = |(handler, context, parameters): &(&str, u16, &str)| PathStage {
+        handler: (*handler).into(),
+        context: *context,
+        parameters: (*parameters).into(),
+    };
+    vec![ChannelPath { number: 7, stages: stages.iter().map(stage).collect() }]
+}
+
+#[test]
+fn messages_pass_the_path_that_the_policy_names_at_that_time() {
+    for (kind, sender, receiver) in [(publish_subscribe(), "PUB", "SUB"), (push_pull(), "PUSH", "PULL")] {
+        let mut w = World::new(kind);
+        w.connect(1, sender);
+        w.connect(2, receiver);
+        if receiver == "SUB" {
+            w.arrive(2, &subscribe(b""));
+        }
+        let all: Vec<Vec<u8>> = (0..6u8).map(|n| message(&[&[n]])).collect();
+        w.broker.set_paths(w.now, &path(&[("forward", 0, ""), ("drop-every", 1, "3")])).unwrap();
+        w.arrive(1, &all.concat());
+        let kept = [&all[..2], &all[3..5]].concat().concat();
+        assert_eq!(w.taken(2), kept);
+        w.broker.set_paths(w.now, &path(&[("forward", 0, ""), ("drop-every", 1, "2")])).unwrap();
+        let id = w.broker.contexts().paths[0].1.id;
+        w.arrive(1, &all.concat());
+        assert_eq!(w.taken(2), [&all[..1], &all[2..3], &all[4..5]].concat().concat(), "parameters only");
+        let refused = w.broker.set_paths(w.now, &path(&[("duplicate", 0, "0")])).unwrap_err();
+        assert!(
+            refused.to_string().starts_with("the path of channel ticks: handler `duplicate`"),
+            "{refused}"
+        );
+        assert_eq!(w.broker.contexts().paths[0].1.id, id, "the former path stays");
+        w.broker.set_paths(w.now, &[]).unwrap();
+        w.arrive(1, &all.concat());
+        assert_eq!((w.taken(2), w.broker.contexts().paths.len()), (all.concat(), 0));
+    }
+}
+
+#[test]
+fn a_path_holds_back_and_goes_on_with_its_receiver() {
+    let mut w = World::new(push_pull());
+    w.connect(1, "PUSH");
+    w.connect(2, "PULL");
+    w.broker.set_paths(w.now, &path(&[("forward", 0, ""), ("forward", 1, "")])).unwrap();
+    w.ends.get_mut(&2).unwrap().room = 0;
+    let body = vec![7; 1_000];
+    let one = message(&[&body]);
+    w.arrive(1, &one.repeat(2_000));
+    assert!(w.ends[&1].arrived.len() > 100_000, "the sender is held back");
+    let mut received = Vec::new();
+    while received.len() < 2_000 * one.len() {
+        w.give_room(2, 50_000);
+        let taken = w.taken(2);
+        assert!(!taken.is_empty(), "{} bytes", received.len());
+        received.extend(taken);
+    }
+    assert!(received == one.repeat(2_000));
+    assert_eq!(w.broker.plane().unwrap().occupancy().messages, 0);
 }

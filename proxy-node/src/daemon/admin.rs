@@ -7,6 +7,7 @@ use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
 use csp_api::TraceEntry;
+use csp_api::contexts::Contexts;
 use csp_api::proxy::{Channel, Flow, PoolMember, Service};
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
 
@@ -24,6 +25,7 @@ pub fn routes(workers: Workers<Question>) -> Router {
         .route("/v1/flows", get(flows))
         .route("/v1/services", get(services))
         .route("/v1/channels", get(channels))
+        .route("/v1/contexts", get(contexts))
         .merge(messages::routes())
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
@@ -137,6 +139,10 @@ async fn channels(State(workers): Asked) -> Answer<Vec<Channel>> {
         }
     }
     Ok(Json(merged.into_values().collect()))
+}
+
+async fn contexts(State(workers): Asked) -> Answer<Contexts> {
+    Ok(Json(super::contexts::join(workers.ask(Question::Contexts).await?.into_iter())))
 }
 
 async fn trace(State(workers): Asked, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {

@@ -23,7 +23,8 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
         dropped_total: counters.dropped_newest
             + counters.dropped_oldest
             + counters.dropped_stalled
-            + counters.dropped_memory,
+            + counters.dropped_memory
+            + counters.dropped_path,
         lost_total: counters.lost,
         held_total: counters.held,
         malformed_total: malformed,

@@ -52,6 +52,7 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(Vec<Worker>
         let core = core_config(config, number);
         let mut worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
         worker.seed(rand::random());
+        worker.set_clock(csp_daemon::clock::now);
         record.san.push(san.address);
         workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX, config.spin_us)?);
     }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use csp_api::contexts::Contexts;
 use csp_api::proxy::Channel;
 use csp_daemon::{DataWorker, clock};
 use csp_telemetry::Reply;
@@ -11,9 +12,9 @@ use csp_vi::{Armed, ViError, Wake};
 use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use crate::{ProxyWorker, Registered, WorkerPolicy};
 
-use super::channels;
 use super::messages::{self, Messages};
 use super::metrics::Published;
+use super::{channels, contexts};
 
 /// A message or request of the control thread to a worker.
 pub enum Question {
@@ -29,6 +30,8 @@ pub enum Question {
     Services(Reply<Vec<ServiceSnapshot>>),
     /// The channels of messages, each with its name.
     Channels(Reply<Vec<(String, Channel)>>),
+    /// Contexts, paths and handlers.
+    Contexts(Reply<Contexts>),
     /// Single peers of channels, and single messages.
     Messages(Messages),
     /// The recorded events of one flow, or of all.
@@ -55,6 +58,7 @@ impl DataWorker for ProxyWorker {
             Question::Recent(limit, reply) => reply.send(self.core().recent_flows(limit)),
             Question::Services(reply) => reply.send(self.core().services()),
             Question::Channels(reply) => reply.send(channels::of_worker(self.core().local())),
+            Question::Contexts(reply) => reply.send(contexts::of_worker(self.core().local())),
             Question::Messages(question) => messages::answer(self, now, question),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));

@@ -5,6 +5,7 @@ mod tcp;
 
 use std::sync::Arc;
 
+use csp_api::contexts::Contexts;
 use csp_api::proxy::Channel;
 use csp_services::Moved;
 use csp_tcp::Occupancy;
@@ -14,8 +15,8 @@ use csp_transport::Endpoint;
 use crate::ProxyWorker;
 use crate::core::Counters;
 
-use super::channels;
 use super::config::HAIRPINS;
+use super::{channels, contexts};
 
 /// What a worker publishes, about ten times a second.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +37,7 @@ pub struct Published {
     interrupted: [u64; 3],
     refusals: [u64; REFUSALS.len()],
     channels: Vec<(String, Channel)>,
+    contexts: Contexts,
     moved: Vec<(String, Moved)>,
     broker: messages::BrokerCounters,
 }
@@ -100,6 +102,7 @@ impl Published {
             interrupted: [0; 3],
             refusals: Default::default(),
             channels: channels::of_worker(core.local()),
+            contexts: contexts::of_worker(core.local()),
             moved: channels::moved(core.local()),
             broker: messages::BrokerCounters::of(core.local()),
         };
@@ -135,6 +138,7 @@ impl MetricSource for WorkerMetrics {
             let (published, labels) = (cell.read(), [("worker", worker.as_str())]);
             collect_counters(out, &published.counters, &labels);
             channels::collect(out, &published.channels, &worker);
+            contexts::collect(out, &published.contexts, &worker);
             channels::collect_moved(out, &published.moved, &worker);
             messages::collect(out, &published.broker, &worker);
             collect_tables(out, &published);

@@ -9,7 +9,7 @@ use csp_control::{
     ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
 };
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
-use csp_services::{ChannelKeys, ChannelSpec, Rights};
+use csp_services::{ChannelKeys, ChannelPath, ChannelSpec, PathStage, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
 
@@ -50,7 +50,7 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
         tcp: translate_tcp(&e.tcp),
     };
     let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
-    let (mut channels, mut streams) = (Vec::new(), Vec::new());
+    let (mut channels, mut streams, mut paths) = (Vec::new(), Vec::new(), Vec::new());
     for channel in &active.policy.channels {
         let number = numbers.of(&channel.name);
         let passes = !channel.pool.is_empty();
@@ -59,6 +59,8 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
             false => {
                 let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
                 if keys != Some(None) {
+                    let stages = channel.path.iter().map(translate_stage).collect();
+                    paths.push(ChannelPath { number, stages });
                     channels.push(ChannelSpec {
                         number,
                         channel: translate_channel(channel),
@@ -80,7 +82,22 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
             backlog: BacklogLimits::default(),
         }));
     }
-    WorkerPolicy { services, egress: active.policy.egress.iter().map(rule).collect(), channels, streams }
+    WorkerPolicy {
+        services,
+        egress: active.policy.egress.iter().map(rule).collect(),
+        channels,
+        streams,
+        paths,
+    }
+}
+
+fn translate_stage(stage: &csp_control::PathStage) -> PathStage {
+    PathStage {
+        handler: stage.handler.clone(),
+        // The policy names no other.
+        context: stage.context_number().unwrap_or(0),
+        parameters: stage.parameters.clone(),
+    }
 }
 
 fn pool(members: &[csp_control::PoolMember]) -> Vec<PoolServer> {

@@ -77,7 +77,9 @@ pub fn prove(cluster: &mut Cluster) -> Result<()> {
         no_kernel_tcp(cluster)
     })?;
     let table = step("cspctl channels", || cluster.cspctl(&["channels"]))?;
-    println!("\n{table}");
+    let contexts =
+        step("cspctl contexts: both handlers of channel jobs have had every message", || handlers(cluster))?;
+    println!("\n{table}\n{contexts}");
     step("cspctl message trace: one message of the publisher outside, and each subscriber's copy", || {
         let (written, inside) = (trace.matches("written").count(), trace.contains("an-1 python3"));
         ensure!(written == 3 && inside && trace.contains("3 of 3 receivers subscribe"), "{trace}");
@@ -87,14 +89,27 @@ pub fn prove(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the handlers of `jobs` have processed all messages, and returns what people are shown.
+fn handlers(cluster: &Cluster) -> Result<String> {
+    let view: Value = serde_json::from_str(&cluster.cspctl(&["contexts", "-o", "json"])?)?;
+    let stages = view["nodes"][0]["stages"].as_array().context("no stages")?;
+    ensure!(stages.len() == 2, "{} stages", stages.len());
+    for stage in stages {
+        let processed = stage["messages_total"].as_u64().unwrap_or(0);
+        ensure!(processed == 2 * COUNT, "a stage has processed {processed} messages: {stage}");
+    }
+    cluster.cspctl(&["contexts"])
+}
+
 fn apply(cluster: &Cluster) -> Result<()> {
-    let channel = |name: &str, port, pattern| {
+    let channel = |name: &str, port, pattern: &str| {
         format!("  - {{name: {name}, vip: {VIP}, port: {port}, pattern: {pattern}}}\n")
     };
+    let path = "push, path: [{handler: forward, context: c0}, {handler: forward, context: c1}]";
     let text = format!(
         "apiVersion: csp/v1\nchannels:\n{}{}egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n",
         channel("ticks", PORTS[0], "publish"),
-        channel("jobs", PORTS[1], "push")
+        channel("jobs", PORTS[1], path)
     );
     let file = cluster.scratch().join("messages.yaml");
     fs::write(&file, text)?;

@@ -7,6 +7,7 @@ use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
+use super::paths::PathStage;
 use super::{Curve, LastValue, PoolMember, TcpOptions};
 use crate::config::{ip_address, number, port};
 
@@ -65,6 +66,9 @@ pub struct Channel {
     /// Memory for its messages at the proxy worker that owns it.
     #[serde(default, skip_serializing_if = "ChannelMemory::is_default")]
     pub memory: ChannelMemory,
+    /// Handlers that messages pass on their way to receivers, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<PathStage>,
     /// What subscribers get that join later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_value: Option<LastValue>,

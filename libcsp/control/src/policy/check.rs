@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use csp_types::{Prefix, ProgramName};
 
+use super::paths;
 use super::{
     ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX,
     SERVICES_MAX,
@@ -125,6 +126,7 @@ fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
         }
         false => (memory.max_mib, "memory.max_mib"),
     };
+    paths::check(channel, at, problems);
     let last = channel.last_value.map_or(0, |last| last.kib);
     if channel.message_kib.saturating_add(last) > room << 10 {
         let beside = if last > 0 { format!(" and {last} KiB of last values") } else { String::new() };

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use csp_types::Prefix;
 
+use super::paths;
 use super::{Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Service, TcpOptions};
 
 /// Lines that lead from `old` to `new`.
@@ -69,9 +70,10 @@ fn summary(service: &Service) -> String {
 fn channel_summary(channel: &Channel) -> String {
     let Channel { name, vip, pattern, message_kib, queue, memory, last_value, sequence, heartbeat_s, .. } =
         channel;
-    let Channel { curve, tcp, .. } = channel;
+    let Channel { curve, path, tcp, .. } = channel;
     let last_value = last_value.as_ref().map(super::LastValue::summary).unwrap_or_default();
     let sequence = if *sequence { ", numbered" } else { "" };
+    let path = paths::summary(path);
     let heartbeat = if *heartbeat_s == 0 { String::new() } else { format!(", heartbeat {heartbeat_s} s") };
     let curve = curve.as_ref().map(super::Curve::summary).unwrap_or_default();
     let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
@@ -82,7 +84,7 @@ fn channel_summary(channel: &Channel) -> String {
         pool => format!(" pool {},", pool.iter().map(member_summary).collect::<Vec<_>>().join(", ")),
     };
     format!(
-        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{heartbeat}{curve}{tcp}",
+        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{path}{heartbeat}{curve}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
 }

@@ -3,7 +3,7 @@
 use super::{ChannelId, MessagePlane, UnknownChannel};
 
 impl MessagePlane {
-    /// Discards the pushed messages that wait for a puller. They count as lost; returns their number. To be called when the
+    /// Discards the pushed messages that wait for a puller, and all that are in paths. They count as lost; returns their number. To be called when the
     /// channel has no peers: nobody is held back then.
     ///
     /// # Errors
@@ -16,6 +16,7 @@ impl MessagePlane {
             self.pool.release(item.handle);
             lost += 1;
         }
+        lost += self.contexts.discard(ch, &mut self.pool, (&mut self.schedule, self.config.channels_max));
         ch.counters.lost += lost;
         Ok(lost)
     }

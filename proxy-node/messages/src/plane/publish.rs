@@ -1,5 +1,6 @@
 //! From a publisher to queues: matching, one copy into the pool, fan-out; and publishers that are held back.
 
+use csp_handlers::FormatId;
 use csp_types::Instant;
 
 use super::trace::trace_shed;
@@ -13,11 +14,11 @@ use crate::trace::CopyState;
 
 /// A message as it arrived.
 #[derive(Clone, Copy)]
-struct Arrival<'f, I> {
-    now: Instant,
-    frames: &'f [u32],
-    parts: I,
-    len: u32,
+pub(super) struct Arrival<'f, I> {
+    pub now: Instant,
+    pub frames: &'f [u32],
+    pub parts: I,
+    pub len: u32,
 }
 
 impl MessagePlane {
@@ -36,7 +37,22 @@ impl MessagePlane {
         frames: &[u32],
         parts: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<Published, PublishError> {
-        let done = self.try_publish(now, peer, frames, parts);
+        self.publish_as(now, peer, FormatId::UNKNOWN, frames, parts)
+    }
+
+    /// The same for a message of a format, which may have a path of its own.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_as<'a>(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        format: FormatId,
+        frames: &[u32],
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<Published, PublishError> {
+        let done = self.try_publish(now, peer, format, frames, parts);
         if let Err(error) = done {
             self.counters.count(error);
         }
@@ -47,6 +63,7 @@ impl MessagePlane {
         &mut self,
         now: Instant,
         peer: PeerId,
+        format: FormatId,
         frames: &[u32],
         parts: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<Published, PublishError> {
@@ -63,10 +80,12 @@ impl MessagePlane {
         if len > u64::from(ch.config.message_len_max) {
             return Err(PublishError::TooLong(len));
         }
+        let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
         let (has_room, is_push) = (ch.has_room(), ch.backlog_limits().is_some());
         let traced = self.traces.is_armed() && self.trace_arrival(now, (slot, peer), frames, parts.clone());
         let arrival = Arrival { now, frames, parts, len: len as u32 };
         let done = match has_room {
+            _ if path.is_some() => self.enter(slot, path, format, arrival),
             true if is_push => self.push(slot, arrival),
             true => self.fan_out(slot, arrival),
             false => Err(PublishError::Held),
@@ -189,12 +208,14 @@ impl MessagePlane {
     ///
     /// The time is that of the number of channels with publishers that are held back.
     pub fn next_resumed(&mut self) -> Option<PeerId> {
+        self.resume_paths();
         let mut next = self.held.front();
         while let Some(at) = next {
             next = self.held.after(&self.held_links, at);
             let Some(ch) = self.channels[at as usize].channel.as_mut() else { continue };
             let has_memory = |len| self.pool.admit(at as u16, len).is_ok();
-            if !ch.has_room() || !ch.wanted_len.is_none_or(has_memory) {
+            let enters = ch.paths.is_empty() || self.contexts.have_room(&ch.paths);
+            if !enters || !ch.has_room() || !ch.wanted_len.is_none_or(has_memory) {
                 continue;
             }
             ch.wanted_len = None;
@@ -234,7 +255,7 @@ impl MessagePlane {
 }
 
 /// Returns the error of a message that the pool has not stored, and records how much memory it wants.
-fn refused(ch: &mut Channel, error: PoolError, len: u32) -> PublishError {
+pub(super) fn refused(ch: &mut Channel, error: PoolError, len: u32) -> PublishError {
     match error {
         PoolError::LengthMismatch => PublishError::LengthMismatch,
         PoolError::NoFrames => PublishError::Frames(0),
@@ -247,14 +268,14 @@ fn refused(ch: &mut Channel, error: PoolError, len: u32) -> PublishError {
 }
 
 /// Stores the message as the last with its key, if the channel keeps any.
-fn keep(ch: &mut Channel, pool: &mut MessagePool, handle: MessageHandle, topic_len: usize) {
+pub(crate) fn keep(ch: &mut Channel, pool: &mut MessagePool, handle: MessageHandle, topic_len: usize) {
     if let Some(cache) = &mut ch.cache {
         cache.store(pool, handle, topic_len);
     }
 }
 
 /// Returns the first `len` bytes, in `space` if they are not in the first slice; `None` if there are fewer.
-pub(super) fn gather<'s, 'a: 's>(
+pub(crate) fn gather<'s, 'a: 's>(
     space: &'s mut Vec<u8>,
     mut parts: impl Iterator<Item = &'a [u8]>,
     len: usize,

@@ -1,0 +1,119 @@
+//! Bodies about contexts, paths and handlers: `/v1/contexts` of the proxy node and `/api/v1/contexts`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Text;
+use crate::mgmt::Unreachable;
+
+/// `/v1/contexts`: what runs handlers at a proxy. Totals count from when a worker, or a path, began.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Contexts {
+    /// Contexts that have run handlers or are to.
+    pub contexts: Vec<Context>,
+    /// The stages of all paths, in the order of messages.
+    pub stages: Vec<PathStage>,
+    /// Handlers in use.
+    pub handlers: Vec<Handler>,
+}
+
+/// A context of a worker.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Context {
+    /// Number of the worker.
+    pub worker: u64,
+    /// Name: `c0`, `c1`, ….
+    pub name: Text,
+    /// Stages that it runs.
+    pub stages: u64,
+    /// Messages that wait for them.
+    pub waiting: u64,
+    /// The most that waited in a queue at any resource-management point.
+    pub waiting_max: u64,
+    /// Messages processed.
+    pub messages_total: u64,
+    /// Their bytes.
+    pub bytes_total: u64,
+    /// Resource-management points.
+    pub points_total: u64,
+    /// Time in handlers, estimated from the calls that are measured, in ns.
+    pub busy_ns_total: u64,
+    /// Memory of its handlers' state, in bytes.
+    pub state_bytes: u64,
+}
+
+/// A stage of a channel's path.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PathStage {
+    /// Number of the worker.
+    pub worker: u64,
+    /// Channel.
+    pub channel: Text,
+    /// Number of the format; `None`: all.
+    pub format: Option<u32>,
+    /// `active`; `waiting` until the path that it replaces is empty; `retired`: replaced or removed, and not empty yet.
+    pub state: Text,
+    /// The stage, from 0 on.
+    pub stage: u64,
+    /// Handler.
+    pub handler: Text,
+    /// Context.
+    pub context: Text,
+    /// Messages that wait for it.
+    pub waiting: u64,
+    /// It waits for a later stage, for receivers or for memory.
+    pub held: bool,
+    /// Messages that entered the path; of the first stage only.
+    pub entered_total: u64,
+    /// Messages dropped by the path, for any reason; of the first stage only.
+    pub dropped_total: u64,
+    /// Messages processed.
+    pub messages_total: u64,
+    /// Messages emitted.
+    pub emitted_total: u64,
+    /// Mean time of a call that weighs new ones more, in ns; 0: none was measured.
+    pub mean_ns: u64,
+    /// Longest time of a call that was measured, in ns.
+    pub max_ns: u64,
+}
+
+/// A handler, over all stages of a worker.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Handler {
+    /// Number of the worker.
+    pub worker: u64,
+    /// Name.
+    pub name: Text,
+    /// Stages that it serves.
+    pub stages: u64,
+    /// Messages processed.
+    pub messages_total: u64,
+    /// Messages emitted.
+    pub emitted_total: u64,
+    /// Calls that waited for room of an output.
+    pub full_total: u64,
+    /// Calls that the handler has given up.
+    pub faults_total: u64,
+    /// Mean time of a call, in ns; 0: none was measured.
+    pub mean_ns: u64,
+    /// Longest time of a call that was measured, in ns.
+    pub max_ns: u64,
+}
+
+/// `/api/v1/contexts`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ContextsView {
+    /// Proxies with contexts.
+    pub nodes: Vec<NodeContexts>,
+    /// Proxies that did not answer.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// Contexts of a proxy.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeContexts {
+    /// Node id.
+    pub node: String,
+    /// What it runs.
+    #[serde(flatten)]
+    pub contexts: Contexts,
+}

@@ -1,0 +1,148 @@
+//! Paths: the handlers that all messages of a channel pass, one after the other.
+
+use csp_handlers::{CONTEXTS_MAX, STAGES_MAX, State, builtin};
+use serde::{Deserialize, Serialize};
+
+use super::Channel;
+use crate::config::Problems;
+
+/// A handler of a channel's path, and where it runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathStage {
+    /// Name of a built-in handler.
+    pub handler: String,
+    /// The context of the proxy worker that runs it: `c0` to `c7`.
+    #[serde(default = "first_context")]
+    pub context: String,
+    /// What the handler is to do, in its own words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub parameters: String,
+}
+
+impl PathStage {
+    /// Returns the number of the context; `None` if there is none of this name.
+    pub fn context_number(&self) -> Option<u16> {
+        let number = self.context.strip_prefix('c').filter(|digits| digits.len() == 1)?.parse().ok();
+        number.filter(|number| *number < CONTEXTS_MAX)
+    }
+}
+
+fn first_context() -> String {
+    "c0".to_owned()
+}
+
+/// Checks the path of a channel.
+pub(super) fn check(channel: &Channel, at: &str, problems: &mut Problems) {
+    let path = &channel.path;
+    if !path.is_empty() && !channel.pool.is_empty() {
+        problems.add(
+            format!("{at}.path"),
+            "a channel with a pool has no path: its messages stay in their streams",
+        );
+    }
+    if path.len() > STAGES_MAX {
+        problems.add(
+            format!("{at}.path"),
+            format!("{} handlers are too many; allowed are {STAGES_MAX}", path.len()),
+        );
+    }
+    for (index, stage) in path.iter().enumerate() {
+        let at = format!("{at}.path[{index}]");
+        if stage.context_number().is_none() {
+            let message = format!("`{}` is no context; there are c0 to c{}", stage.context, CONTEXTS_MAX - 1);
+            problems.add(format!("{at}.context"), message);
+        }
+        let chained = |name: &&str| builtin::make(name).is_some_and(|handler| handler.needs().outputs == 1);
+        let Some(mut handler) = builtin::make(&stage.handler).filter(|handler| handler.needs().outputs == 1)
+        else {
+            let names: Vec<&str> = builtin::NAMES.into_iter().filter(chained).collect();
+            let message = format!("`{}` is not known; allowed are {}", stage.handler, names.join(", "));
+            problems.add(format!("{at}.handler"), message);
+            continue;
+        };
+        let mut state = State::new(&handler.needs());
+        if !stage.parameters.is_empty()
+            && let Err(error) = handler.configure(&stage.parameters, &mut state)
+        {
+            problems.add(format!("{at}.parameters"), error.to_string());
+        }
+    }
+}
+
+/// Says what a channel's path is; nothing for none.
+pub(super) fn summary(path: &[PathStage]) -> String {
+    let stage = |stage: &PathStage| match stage.parameters.as_str() {
+        "" => format!("{} on {}", stage.handler, stage.context),
+        parameters => format!("{} {parameters} on {}", stage.handler, stage.context),
+    };
+    match path {
+        [] => String::new(),
+        path => format!(", path {}", path.iter().map(stage).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Policy;
+
+    const PATHS: &str = "\
+apiVersion: csp/v1
+channels:
+  - name: ticks
+    vip: 10.76.0.100
+    port: 5556
+    path:
+      - {handler: forward}
+      - {handler: drop-every, context: c3, parameters: \"10\"}
+";
+
+    #[test]
+    fn a_path_names_handlers_and_contexts() {
+        let policy = Policy::parse_yaml(PATHS, "p.yaml").unwrap();
+        let contexts: Vec<_> = policy.channels[0].path.iter().map(super::PathStage::context_number).collect();
+        assert_eq!(contexts, [Some(0), Some(3)]);
+        assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
+        let before = PATHS.split("    path:").next().unwrap();
+        let before = Policy::parse_yaml(before, "p.yaml").unwrap();
+        assert!(!before.to_json().contains("path"), "the hash of a policy without paths stays");
+        let diff = before.diff(&policy).join(" ");
+        assert!(diff.ends_with("MiB, path forward on c0, drop-every 10 on c3"), "{diff}");
+    }
+
+    #[test]
+    fn a_wrong_path_is_refused() {
+        let many = format!("[{}]", ["{handler: forward}"; 9].join(", "));
+        let cases = [
+            (
+                "{handler: forward}",
+                "{handler: frward}",
+                "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate",
+            ),
+            (
+                "{handler: forward}",
+                "{handler: multicast}",
+                "7:19: channels[0].path[0].handler: `multicast` is not known; allowed are forward, drop-every, duplicate",
+            ),
+            (
+                "context: c3",
+                "context: c8",
+                "8:40: channels[0].path[1].context: `c8` is no context; there are c0 to c7",
+            ),
+            (
+                "\"10\"",
+                "\"0\"",
+                "8:56: channels[0].path[1].parameters: `0` is not the number of messages of which one is dropped",
+            ),
+            (
+                "\n      - {handler: forward}\n      - {handler: drop-every, context: c3, parameters: \"10\"}",
+                &format!(" {many}"),
+                "6:11: channels[0].path: 9 handlers are too many; allowed are 8",
+            ),
+        ];
+        for (from, to, expected) in cases {
+            let error = Policy::parse_yaml(&PATHS.replacen(from, to, 1), "p.yaml").unwrap_err();
+            assert_eq!(error.to_string(), format!("p.yaml:{expected}"));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a handler is.
+
+use csp_types::Duration;
+use thiserror::Error;
+
+use crate::call::{Call, Full, Tick};
+use crate::state::State;
+
+/// Most outputs of a handler.
+pub const OUTPUTS_MAX: u8 = 8;
+
+/// Identifies a format in its channel.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct FormatId(pub u32);
+
+impl FormatId {
+    /// The format of bytes of which none is known.
+    pub const UNKNOWN: FormatId = FormatId(0);
+}
+
+/// What a handler needs, by which its path is checked before it is activated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Needs {
+    /// Bytes of the state block.
+    pub state: u32,
+    /// Most bytes that the handler may ask for beside it.
+    pub more_max: u32,
+    /// Outputs, from 0 on; at most [`OUTPUTS_MAX`].
+    pub outputs: u8,
+    /// Length in bytes of the longest message that the handler makes, parts of messages included; 0: it makes none. Longer ones are
+    /// refused.
+    pub new_len_max: u32,
+    /// How often [`Handler::on_timer`] is called.
+    pub period: Option<Duration>,
+}
+
+impl Default for Needs {
+    /// No state, one output, no new messages, no timer.
+    fn default() -> Self {
+        Needs { state: 0, more_max: 0, outputs: 1, new_len_max: 0, period: None }
+    }
+}
+
+/// Why a call ended before the handler was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Stop {
+    /// An output had no room. The handler has changed no state in this call; it is called again with the same message or timer, and
+    /// what it has emitted before is not emitted a second time.
+    #[error("an output has no room")]
+    Full,
+    /// The handler cannot process the message; contains why.
+    #[error("{0}")]
+    Fault(&'static str),
+}
+
+impl From<Full> for Stop {
+    fn from(_: Full) -> Self {
+        Stop::Full
+    }
+}
+
+/// Parameters that a handler refuses; contains what is wrong with them.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{0}")]
+pub struct ParameterError(pub String);
+
+/// Code that processes messages. One value serves one stage of one path; what is to outlive a replacement of the code is in the state.
+pub trait Handler: std::fmt::Debug + Send {
+    /// Returns what the handler needs; always the same.
+    fn needs(&self) -> Needs;
+
+    /// Returns whether the handler processes messages of a format.
+    fn accepts(&self, format: FormatId) -> bool {
+        let _ = format;
+        true
+    }
+
+    /// Returns the format of what the handler emits to an output if its messages have the format `input`.
+    fn yields(&self, output: u8, input: FormatId) -> FormatId {
+        let _ = output;
+        input
+    }
+
+    /// Sets parameters: before the first message, and at any time between two.
+    ///
+    /// # Errors
+    /// When they are not valid; the former ones then stay in force.
+    fn configure(&mut self, parameters: &str, state: &mut State) -> Result<(), ParameterError>;
+
+    /// Processes a message.
+    ///
+    /// # Errors
+    /// [`Stop::Full`] to be called again with it, [`Stop::Fault`] to give it up.
+    fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop>;
+
+    /// Processes the end of a period.
+    ///
+    /// # Errors
+    /// As [`on_message`](Self::on_message).
+    fn on_timer(&mut self, tick: &mut Tick<'_>) -> Result<(), Stop> {
+        let _ = tick;
+        Ok(())
+    }
+}

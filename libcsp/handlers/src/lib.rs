@@ -1,0 +1,35 @@
+//! Handlers of messages in transit: what a handler is given, what it may do, and what is known of its cost.
+//!
+//! ```text
+//!   message, timer or parameters ─▶ [ Handler, State ] ─ emit ─▶ output 0, 1, …
+//! ```
+//!
+//! A handler runs inside a *context*, which calls it with one message at a time and routes what it emits. This crate has the
+//! interface only: it is sans-I/O, keeps no queue and stores no message.
+//!
+//! | what | where |
+//! |---|---|
+//! | the interface | [`Handler`], [`Needs`] |
+//! | a message with what a handler may do about it | [`Call`], [`Tick`], [`Port`] |
+//! | what a handler emits | [`Emit`], [`Piece`] |
+//! | memory that outlives a call | [`State`] |
+//! | what a handler costs | [`Profile`] |
+//! | handlers without formats | [`builtin`] |
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_types)]
+
+/// Contexts of a proxy worker.
+pub const CONTEXTS_MAX: u16 = 8;
+/// Most handlers of a path.
+pub const STAGES_MAX: usize = 8;
+
+pub mod builtin;
+mod call;
+mod handler;
+mod profile;
+mod state;
+
+pub use call::{Call, Emit, Full, Message, Piece, Place, Port, Slices, Tick};
+pub use handler::{FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, Stop};
+pub use profile::{Profile, Timing};
+pub use state::{NoMemory, State};

@@ -1,0 +1,411 @@
+//! Records between a proxy worker and a context elsewhere, in a stream of bytes.
+//!
+//! ```text
+//!  0 length with header (4) | 4 kind (1) | 5 stage (1) | 6 path (2) | 8 generation (2) | 10 output (1) | 11 frames (1) | 12 format (4)
+//! 16 kind's own: two integers of 8 bytes | 32 length of each frame (4) | bytes
+//! ```
+//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL and GONE; the context
+//! HELLO, and of each stage SAME, FRAMES, RANGE and NEW for what it emits of the oldest call, then DONE.
+
+use crate::WireError;
+
+/// Length of a record's header in bytes.
+pub const RECORD_HEADER_LEN: usize = 32;
+/// Longest record in bytes.
+pub const RECORD_LEN_MAX: usize = 64 << 20;
+/// Most frames of a message.
+pub const FRAMES_MAX: usize = 16;
+/// The version of this format.
+pub const VERSION: u64 = 1;
+
+/// A stage of a path at the proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Place {
+    /// Index of the path.
+    pub path: u16,
+    /// How often its slot was used before.
+    pub generation: u16,
+    /// The stage.
+    pub stage: u8,
+}
+
+/// A message: the length of each frame, and the bytes of all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message<'a> {
+    /// Format of the bytes, in its channel.
+    pub format: u32,
+    /// Four bytes for each frame.
+    lens: &'a [u8],
+    /// The bytes of all frames.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Returns the length of each frame in bytes.
+    pub fn frame_lens(&self) -> impl ExactSizeIterator<Item = u32> + 'a {
+        self.lens.chunks_exact(4).map(|len| u32::from_le_bytes([len[0], len[1], len[2], len[3]]))
+    }
+}
+
+/// A record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Record<'a> {
+    /// Version of the format, and how many unanswered calls of each stage the sender permits.
+    Hello {
+        /// Calls.
+        credit: u64,
+    },
+    /// What a stage's handler is: its name and parameters.
+    Stage {
+        /// The stage.
+        place: Place,
+        /// Name of the handler.
+        handler: &'a str,
+        /// Its parameters.
+        parameters: &'a str,
+    },
+    /// A message for a handler.
+    Call {
+        /// The stage.
+        place: Place,
+        /// Number of the message in its channel.
+        sequence: u64,
+        /// How long ago the message arrived, in ns: no clock crosses hosts.
+        age_ns: u64,
+        /// The message.
+        message: Message<'a>,
+    },
+    /// The message of the call is emitted.
+    Same {
+        /// The stage.
+        place: Place,
+        /// The output.
+        output: u8,
+    },
+    /// Some of its frames are.
+    Frames {
+        /// The stage.
+        place: Place,
+        /// The output.
+        output: u8,
+        /// Format of these.
+        format: u32,
+        /// Number of the first.
+        first: u8,
+        /// How many.
+        count: u8,
+    },
+    /// Some of its bytes are.
+    Range {
+        /// The stage.
+        place: Place,
+        /// The output.
+        output: u8,
+        /// Format of these.
+        format: u32,
+        /// Bytes before the first.
+        start: u32,
+        /// How many.
+        len: u32,
+    },
+    /// A new message is emitted.
+    New {
+        /// The stage.
+        place: Place,
+        /// The output.
+        output: u8,
+        /// The message.
+        message: Message<'a>,
+    },
+    /// The handler is done with the oldest call.
+    Done {
+        /// The stage.
+        place: Place,
+        /// The handler has given the message up.
+        fault: bool,
+    },
+    /// The stage is over.
+    Gone {
+        /// The stage.
+        place: Place,
+    },
+}
+
+/// Fixed fields of a record.
+#[derive(Clone, Copy, Default)]
+struct Header {
+    kind: u8,
+    place: Place,
+    output: u8,
+    frames: u8,
+    format: u32,
+    own: [u64; 2],
+}
+
+impl<'a> Record<'a> {
+    /// Parses the record at the start of `bytes`. Returns it with its length; `None` if more bytes are needed.
+    ///
+    /// # Errors
+    /// When the bytes cannot be the start of a record, however they continue.
+    pub fn parse(bytes: &'a [u8]) -> Result<Option<(Record<'a>, usize)>, WireError> {
+        let Some(len) = bytes.first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_le_bytes(*len) as usize;
+        if !(RECORD_HEADER_LEN..=RECORD_LEN_MAX).contains(&len) {
+            return Err(WireError::Length { what: "context record length", offset: 0, found: len });
+        }
+        let Some(record) = bytes.get(..len) else { return Ok(None) };
+        let (head, body) = record.split_at(RECORD_HEADER_LEN);
+        let header = Header::parse(head);
+        let canonical = header.for_kind(body)?;
+        Ok(Some((canonical, len)))
+    }
+
+    /// Writes a record without the bytes of a message, which follow it: CALL and NEW give their frames and how many bytes these are in
+    /// `message`. Returns the length of what was written.
+    ///
+    /// # Errors
+    /// When it is too long, a message has no frame or too many, or `into` is too small.
+    pub fn emit_head(&self, message: Option<(&[u32], usize)>, into: &mut [u8]) -> Result<usize, WireError> {
+        let (mut header, text) = self.header();
+        let (frames, len) = message.unwrap_or((&[], 0));
+        let carries = matches!(self, Record::Call { .. } | Record::New { .. });
+        if frames.len() > FRAMES_MAX || frames.is_empty() == carries {
+            return Err(WireError::TooLarge { what: "context record frames" });
+        }
+        header.frames = frames.len() as u8;
+        let needed = RECORD_HEADER_LEN + 4 * frames.len() + text.iter().map(|text| text.len()).sum::<usize>();
+        let total = needed.saturating_add(len);
+        if total > RECORD_LEN_MAX {
+            return Err(WireError::TooLarge { what: "context record length" });
+        }
+        if into.len() < needed {
+            return Err(WireError::NoSpace { what: "context record", needed });
+        }
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            into[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        let Header { kind, place, output, frames: count, format, own } = header;
+        put(&(total as u32).to_le_bytes());
+        put(&[kind, place.stage]);
+        put(&place.path.to_le_bytes());
+        put(&place.generation.to_le_bytes());
+        put(&[output, count]);
+        put(&format.to_le_bytes());
+        own.iter().for_each(|own| put(&own.to_le_bytes()));
+        frames.iter().for_each(|len| put(&len.to_le_bytes()));
+        text.iter().for_each(|text| put(text.as_bytes()));
+        Ok(needed)
+    }
+
+    fn header(&self) -> (Header, [&'a str; 2]) {
+        let head = |kind, place| Header { kind, place, ..Header::default() };
+        let header = match *self {
+            Record::Hello { credit } => Header { own: [VERSION, credit], ..head(1, Place::default()) },
+            Record::Stage { place, handler, parameters } => {
+                return (Header { own: [handler.len() as u64, 0], ..head(2, place) }, [handler, parameters]);
+            }
+            Record::Call { place, sequence, age_ns, message } => {
+                Header { format: message.format, own: [sequence, age_ns], ..head(3, place) }
+            }
+            Record::Same { place, output } => Header { output, ..head(4, place) },
+            Record::Frames { place, output, format, first, count } => {
+                Header { output, format, own: [first.into(), count.into()], ..head(5, place) }
+            }
+            Record::Range { place, output, format, start, len } => {
+                Header { output, format, own: [start.into(), len.into()], ..head(6, place) }
+            }
+            Record::New { place, output, message } => {
+                Header { output, format: message.format, ..head(7, place) }
+            }
+            Record::Done { place, fault } => Header { own: [fault.into(), 0], ..head(8, place) },
+            Record::Gone { place } => head(9, place),
+        };
+        (header, ["", ""])
+    }
+}
+
+/// A message of which only the format is given: for [`Record::emit_head`].
+pub const fn message_of(format: u32) -> Message<'static> {
+    Message { format, lens: &[], bytes: &[] }
+}
+
+impl Header {
+    /// Reads the fields of a whole header.
+    fn parse(head: &[u8]) -> Self {
+        let two = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let four = |at: usize| u32::from(two(at)) | u32::from(two(at + 2)) << 16;
+        let eight = |at: usize| u64::from(four(at)) | u64::from(four(at + 4)) << 32;
+        Header {
+            kind: head[4],
+            place: Place { stage: head[5], path: two(6), generation: two(8) },
+            output: head[10],
+            frames: head[11],
+            format: four(12),
+            own: [eight(16), eight(24)],
+        }
+    }
+
+    fn for_kind<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, WireError> {
+        let Header { kind, place, output, format, own, .. } = *self;
+        let carries = matches!(kind, 3 | 7);
+        let message = if carries { self.message(body)? } else { message_of(format) };
+        if matches!(kind, 1 | 4..=6 | 8 | 9) && !body.is_empty() {
+            return Err(WireError::Length { what: "context record body", offset: 32, found: body.len() });
+        }
+        let record = match kind {
+            1 if own[0] != VERSION => {
+                let found = u32::try_from(own[0]).unwrap_or(u32::MAX);
+                return Err(WireError::Version { what: "context records", offset: 16, found });
+            }
+            1 => Record::Hello { credit: own[1] },
+            2 => self.stage(body)?,
+            3 => Record::Call { place, sequence: own[0], age_ns: own[1], message },
+            4 => Record::Same { place, output },
+            5 => Record::Frames {
+                place,
+                output,
+                format,
+                first: narrow(own[0], 16)?,
+                count: narrow(own[1], 24)?,
+            },
+            6 => {
+                Record::Range { place, output, format, start: narrow(own[0], 16)?, len: narrow(own[1], 24)? }
+            }
+            7 => Record::New { place, output, message },
+            8 => Record::Done { place, fault: own[0] == 1 },
+            9 => Record::Gone { place },
+            _ => return Err(WireError::Kind { what: "context record kind", offset: 4, found: kind.into() }),
+        };
+        // What a kind does not use is 0, so that each record has one form.
+        let (mut same, _) = record.header();
+        same.frames = if carries { self.frames } else { 0 };
+        let fields = |h: &Header| (h.place, h.output, h.frames, h.format, h.own);
+        match fields(&same) == fields(self) {
+            true => Ok(record),
+            false => Err(WireError::Reserved { what: "context record header", offset: 5 }),
+        }
+    }
+
+    fn message<'a>(&self, body: &'a [u8]) -> Result<Message<'a>, WireError> {
+        let frames = usize::from(self.frames);
+        if !(1..=FRAMES_MAX).contains(&frames) {
+            return Err(WireError::Length { what: "context record frames", offset: 11, found: frames });
+        }
+        let Some((lens, bytes)) = body.split_at_checked(4 * frames) else {
+            let needed = RECORD_HEADER_LEN + 4 * frames;
+            return Err(WireError::Truncated { what: "context record frame lengths", offset: 32, needed });
+        };
+        let message = Message { format: self.format, lens, bytes };
+        match message.frame_lens().map(u64::from).sum::<u64>() == bytes.len() as u64 {
+            true => Ok(message),
+            false => {
+                Err(WireError::Length { what: "context record message", offset: 32, found: bytes.len() })
+            }
+        }
+    }
+
+    fn stage<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, WireError> {
+        let wrong = WireError::Value { what: "context record handler", offset: 32 };
+        let text = core::str::from_utf8(body).map_err(|_| wrong)?;
+        let at = usize::try_from(self.own[0]).map_err(|_| wrong)?;
+        let (handler, parameters) = text.split_at_checked(at).ok_or(wrong)?;
+        Ok(Record::Stage { place: self.place, handler, parameters })
+    }
+}
+
+fn narrow<T: TryFrom<u64>>(value: u64, offset: usize) -> Result<T, WireError> {
+    T::try_from(value).map_err(|_| WireError::Value { what: "context record part", offset })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = Place { path: 0x1234, generation: 7, stage: 3 };
+
+    fn records() -> Vec<(Record<'static>, Vec<u8>)> {
+        let lens = b"\x02\0\0\0\0\0\0\0\x03\0\0\0";
+        let message = Message { format: 9, lens, bytes: b"topic" };
+        let all = [
+            Record::Hello { credit: 64 },
+            Record::Stage { place: PLACE, handler: "drop-every", parameters: "10" },
+            Record::Stage { place: PLACE, handler: "forward", parameters: "" },
+            Record::Call { place: PLACE, sequence: 1 << 40, age_ns: 5, message },
+            Record::Same { place: PLACE, output: 1 },
+            Record::Frames { place: PLACE, output: 1, format: 2, first: 1, count: 2 },
+            Record::Range { place: PLACE, output: 0, format: 2, start: 1, len: u32::MAX },
+            Record::New { place: PLACE, output: 7, message },
+            Record::Done { place: PLACE, fault: true },
+            Record::Gone { place: PLACE },
+        ];
+        let emit = |record: Record<'static>| {
+            let mut bytes = [0; 100];
+            let carries = matches!(record, Record::Call { .. } | Record::New { .. });
+            let frames = [2, 0, 3];
+            let message = carries.then_some((&frames[..], 5));
+            let len = record.emit_head(message, &mut bytes).unwrap();
+            assert_eq!(
+                record.emit_head(message, &mut [0; 100][..len - 1]).map_err(|error| error.what()),
+                Err("context record")
+            );
+            (record, [&bytes[..len], if carries { b"topic" } else { b"" }].concat())
+        };
+        all.into_iter().map(emit).collect()
+    }
+
+    #[test]
+    fn records_come_back_as_they_were_emitted() {
+        for (record, bytes) in records() {
+            let more = [&bytes[..], b"next"].concat();
+            assert_eq!(Record::parse(&more), Ok(Some((record, bytes.len()))));
+            for len in 0..bytes.len() {
+                assert_eq!(Record::parse(&bytes[..len]), Ok(None), "{record:?} {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_gives_another_record_or_an_error() {
+        for (record, bytes) in records() {
+            for at in 4..bytes.len() {
+                for change in [1, 0x80] {
+                    let mut changed = bytes.clone();
+                    changed[at] ^= change;
+                    let parsed = Record::parse(&changed);
+                    assert_ne!(parsed, Ok(Some((record, bytes.len()))), "byte {at} means nothing");
+                    assert_ne!(parsed, Ok(None));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_record_is_refused() {
+        let (_, call) = records().remove(3);
+        let with = |at: usize, bytes: &[u8]| {
+            let mut changed = call.clone();
+            changed[at..at + bytes.len()].copy_from_slice(bytes);
+            changed
+        };
+        for (bytes, what) in [
+            (with(0, &31u32.to_le_bytes()), "context record length"),
+            (with(0, &u32::MAX.to_le_bytes()), "context record length"),
+            (with(4, &[10]), "context record kind"),
+            (with(11, &[0]), "context record frames"),
+            (with(11, &[17]), "context record frames"),
+            (with(11, &[16]), "context record frame lengths"),
+            (with(32, &[3]), "context record message"),
+            (with(4, &[4]), "context record body"),
+        ] {
+            assert_eq!(Record::parse(&bytes).unwrap_err().what(), what);
+        }
+        let message = message_of(1);
+        let new = Record::New { place: PLACE, output: 0, message };
+        assert!(new.emit_head(None, &mut [0; 200]).is_err());
+        assert!(new.emit_head(Some((&[0; 17], 0)), &mut [0; 200]).is_err());
+        assert!(new.emit_head(Some((&[u32::MAX], u32::MAX as usize)), &mut [0; 200]).is_err());
+        assert!(Record::Gone { place: PLACE }.emit_head(Some((&[1], 1)), &mut [0; 200]).is_err());
+    }
+}

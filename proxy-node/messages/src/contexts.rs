@@ -1,0 +1,238 @@
+//! Contexts, and the paths of messages through them.
+//!
+//! ```text
+//!   publish ─▶ channel ─ no path ─────────────────────────────────────────────▶ subscribers' queues
+//!                 └─ path of the format ─▶ [queue] context a ─▶ [queue] context b ─▶ ┘
+//! ```
+//! A *context* is a slot of the worker that runs handlers. A *path* is what a channel's messages of one format pass: stages, each a
+//! handler with its state in a context, joined by bounded queues. Messages go from stage to stage by handle of the pool.
+//!
+//! Three look-ups route a message: the framing finds where it is being assembled; [`ChannelPaths::find`] finds its path, and with it
+//! the handler of the first stage; each stage's [`Targets`] name the next queues, so that no table is searched on the way.
+//!
+//! | what | where |
+//! |---|---|
+//! | paths: checked, activated, replaced between two messages | [`control_manager`] |
+//! | handlers: stored, made, profiled | [`handler_manager`] |
+//! | load of contexts, at resource-management points | [`resource_monitor`] |
+//! | a context elsewhere | [`remote`] |
+//! | one message through one handler | [`run`], [`port`], [`outlet`] |
+
+mod control_manager;
+mod handler_manager;
+mod outlet;
+mod path;
+mod port;
+mod remote;
+mod resource_monitor;
+mod run;
+mod status;
+
+pub use control_manager::PathError;
+pub use handler_manager::{DeployError, HandlerManager, HandlerStatus, MakeHandler};
+pub use path::{PathCounters, PathId, PathSpec, STAGES_MAX, StageSpec, Targets};
+pub use remote::{RemoteCall, RemoteError, Ticket};
+pub use resource_monitor::ContextReport;
+pub use status::{ContextStatus, PathState, PathStatus, StageStatus};
+
+pub(crate) use outlet::Outlet;
+pub(crate) use run::Step;
+
+use csp_handlers::FormatId;
+use csp_types::Instant;
+
+use crate::list::{Links, List};
+use crate::schedule::{RoundRobin, Schedule, Turn, TurnBudget};
+use path::Path;
+use resource_monitor::ResourceMonitor;
+
+/// Bounds of a worker's contexts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ContextsConfig {
+    /// Contexts of the worker.
+    pub contexts_max: u16,
+    /// Paths of all channels, with those that are replaced and not empty yet.
+    pub paths_max: u16,
+    /// Bytes of state of all handlers of a context.
+    pub state_bytes_max: u64,
+    /// Messages between two resource-management points of a context.
+    pub point_every: u32,
+    /// Of how many calls of a context one is measured.
+    pub measure_every: u32,
+}
+
+impl Default for ContextsConfig {
+    fn default() -> Self {
+        ContextsConfig {
+            contexts_max: csp_handlers::CONTEXTS_MAX,
+            paths_max: 64,
+            state_bytes_max: 16 << 20,
+            point_every: 64,
+            measure_every: 16,
+        }
+    }
+}
+
+/// A slot of the worker that runs handlers.
+#[derive(Debug)]
+struct Context {
+    /// Which of its queues is served next.
+    queues: RoundRobin,
+    /// Bytes of state of its handlers.
+    state_bytes: u64,
+    /// Messages of each stage that a remote context may have; 0: the context is local.
+    remote_credit: u32,
+    monitor: ResourceMonitor,
+}
+
+/// The paths of a channel, by format.
+#[derive(Debug, Default)]
+pub(crate) struct ChannelPaths {
+    entries: Vec<(Option<FormatId>, u16)>,
+    /// Blocks that must be free beside a message that enters any of them, so that all can go on: the most that one needs.
+    pub reserve: u32,
+}
+
+impl ChannelPaths {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns the path of a format: its own, else that of all formats.
+    pub fn find(&self, format: FormatId) -> Option<u16> {
+        let own = self.entries.iter().find(|(key, _)| *key == Some(format));
+        own.or_else(|| self.entries.iter().find(|(key, _)| key.is_none())).map(|(_, path)| *path)
+    }
+
+    /// Returns the path that was set for exactly this key.
+    fn exactly(&self, key: Option<FormatId>) -> Option<u16> {
+        self.entries.iter().find(|(known, _)| *known == key).map(|(_, path)| *path)
+    }
+
+    /// Returns whether a path for this key and one that there is would both be for the same messages.
+    fn overlaps(&self, key: Option<FormatId>) -> bool {
+        self.entries.iter().any(|(known, _)| known.is_none() != key.is_none())
+    }
+
+    fn set(&mut self, key: Option<FormatId>, path: u16) {
+        match self.entries.iter_mut().find(|(known, _)| *known == key) {
+            Some(entry) => entry.1 = path,
+            None => self.entries.push((key, path)),
+        }
+    }
+
+    fn remove(&mut self, path: u16) {
+        self.entries.retain(|(_, known)| *known != path);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u16> + '_ {
+        self.entries.iter().map(|(_, path)| *path)
+    }
+}
+
+/// Handlers, contexts and paths of a worker.
+#[derive(Debug)]
+pub(crate) struct Contexts {
+    config: ContextsConfig,
+    pub handlers: HandlerManager,
+    contexts: Vec<Context>,
+    paths: Vec<PathSlot>,
+    /// Paths with a stage that waits for receivers or for memory.
+    stalled: List,
+    stalled_links: Links,
+    /// Stages with a timer.
+    timers: usize,
+}
+
+#[derive(Debug)]
+struct PathSlot {
+    generation: u16,
+    path: Option<Path>,
+}
+
+impl Contexts {
+    pub fn new(config: ContextsConfig, turn: TurnBudget) -> Self {
+        let paths = usize::from(config.paths_max);
+        let context = |_| Context {
+            queues: RoundRobin::new(turn, paths * STAGES_MAX),
+            state_bytes: 0,
+            remote_credit: 0,
+            monitor: ResourceMonitor::new(&config),
+        };
+        Contexts {
+            handlers: HandlerManager::default(),
+            contexts: (0..config.contexts_max).map(context).collect(),
+            paths: (0..paths).map(|_| PathSlot { generation: 0, path: None }).collect(),
+            stalled: List::EMPTY,
+            stalled_links: Links::new(paths),
+            timers: 0,
+            config,
+        }
+    }
+
+    fn path(&self, index: u16) -> Option<&Path> {
+        self.paths.get(usize::from(index))?.path.as_ref()
+    }
+
+    fn path_mut(&mut self, index: u16) -> Option<&mut Path> {
+        self.paths.get_mut(usize::from(index))?.path.as_mut()
+    }
+
+    fn find(&self, id: PathId) -> Option<u16> {
+        let slot = self.paths.get(usize::from(id.index))?;
+        slot.path.as_ref().filter(|_| slot.generation == id.generation).map(|_| id.index)
+    }
+
+    /// Returns the turn of the next queue of a context.
+    fn next_queue(&mut self, context: u16) -> Option<Turn> {
+        self.contexts.get_mut(usize::from(context))?.queues.next_flow()
+    }
+
+    fn end_queue(&mut self, context: u16, turn: Turn) {
+        if let Some(context) = self.contexts.get_mut(usize::from(context)) {
+            context.queues.end_turn(turn);
+        }
+    }
+
+    fn has_work(&self, context: u16) -> bool {
+        self.contexts.get(usize::from(context)).is_some_and(|context| context.queues.has_work())
+    }
+
+    /// Returns whether any context has work.
+    pub fn any_work(&self) -> bool {
+        self.contexts.iter().any(|context| context.remote_credit == 0 && context.queues.has_work())
+    }
+
+    /// Lets a stage be served, unless its path waits for the one that it replaces. `flows`: the worker's schedule, in which contexts
+    /// follow the channels from `first` on.
+    fn wake(&mut self, path: u16, stage: usize, (flows, first): (&mut RoundRobin, u16)) {
+        let Some(known) = self.path(path).filter(|known| known.after.is_none()) else { return };
+        let Some(context) = known.stages.get(stage).map(|stage| stage.context) else { return };
+        if let Some(slot) = self.contexts.get_mut(usize::from(context)) {
+            slot.queues.set_active(queue_number(path, stage), true);
+            if slot.remote_credit == 0 {
+                flows.set_active(first + context, true);
+            }
+        }
+    }
+
+    /// Returns when a handler's timer is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        if self.timers == 0 {
+            return None;
+        }
+        let paths = self.paths.iter().filter_map(|slot| slot.path.as_ref()).filter(|path| !path.retired);
+        paths.flat_map(|path| &path.stages).filter_map(|stage| stage.timer.map(|timer| timer.next)).min()
+    }
+}
+
+/// The number of a stage's queue in the schedule of its context.
+fn queue_number(path: u16, stage: usize) -> u16 {
+    path * STAGES_MAX as u16 + stage as u16
+}
+
+/// The path and stage of a queue's number.
+fn stage_of(queue: u16) -> (u16, usize) {
+    (queue / STAGES_MAX as u16, usize::from(queue) % STAGES_MAX)
+}

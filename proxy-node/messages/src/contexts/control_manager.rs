@@ -1,0 +1,441 @@
+//! The Control Manager: checks a path, activates it, and replaces the former one between two messages.
+//!
+//! ```text
+//!   entering ─▶ [new path: waits] ···▶ [old path: retired] ─▶ receivers      until the old one is empty;
+//!   entering ─▶ [new path] ──────────────────────────────────▶ receivers      then with its state, if it is the same handler's
+//! ```
+//! Nothing is lost, doubled or overtaken: what has entered the old path leaves through it first. A path that is removed is replaced by
+//! a *transient* one that only keeps that order, and ends when both are empty.
+
+use csp_handlers::{FormatId, ParameterError, State};
+use csp_types::Instant;
+use thiserror::Error;
+
+use super::Contexts;
+use super::path::{Path, PathCounters, PathId, PathSpec, STAGES_MAX, Stage, StageSpec, Targets, Timer};
+use crate::channel::Channel;
+use crate::pool::{MessagePool, Usage};
+use crate::queue::{Policy, Queue};
+use crate::schedule::{RoundRobin, Schedule as _};
+
+/// Why a path is not activated.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum PathError {
+    /// The channel was removed, or is another worker's.
+    #[error("the worker does not have the channel")]
+    UnknownChannel,
+    /// The path is over.
+    #[error("the worker does not have the path")]
+    UnknownPath,
+    /// A path has 1 to [`STAGES_MAX`] stages; contains how many.
+    #[error("a path has 1 to {STAGES_MAX} handlers, not {0}")]
+    Stages(usize),
+    /// The worker has no handler of this name.
+    #[error("there is no handler `{0}`")]
+    UnknownHandler(String),
+    /// The worker has no context of this number.
+    #[error("there is no context c{0}: the worker has {1}, from c0 on")]
+    UnknownContext(u16, u16),
+    /// A stage does not say where each output of its handler goes.
+    #[error("stage {stage} has {has} outputs, and its handler has {needs}")]
+    Outputs {
+        /// The stage, from 0 on.
+        stage: usize,
+        /// Outputs of the stage.
+        has: usize,
+        /// Outputs of the handler.
+        needs: u8,
+    },
+    /// An output goes to a stage that does not come later.
+    #[error("stage {0} emits to stage {1}, which does not come later")]
+    Order(usize, usize),
+    /// No output goes to a stage.
+    #[error("no output goes to stage {0}")]
+    Unreachable(usize),
+    /// A handler does not process the format that it would get.
+    #[error("handler `{0}` does not process format {1}, which it would get")]
+    Format(String, u32),
+    /// A handler refuses its parameters.
+    #[error("handler `{0}`: {1}")]
+    Parameters(String, ParameterError),
+    /// A mark of the queues is 0.
+    #[error("a path's queue needs room for a message")]
+    Queue,
+    /// The context has too little memory for the state of its handlers.
+    #[error("context c{context} has {left} bytes of state left, and {needed} are needed")]
+    State {
+        /// Number of the context.
+        context: u16,
+        /// Bytes that are needed.
+        needed: u64,
+        /// Bytes that are left.
+        left: u64,
+    },
+    /// The channel's guaranteed memory has no room for a message beside what its handlers make.
+    #[error(
+        "the longest message and what handlers make of it need {needed} blocks of guaranteed memory, and the channel has {has}"
+    )]
+    Memory {
+        /// Blocks that are needed.
+        needed: u32,
+        /// Blocks of the guarantee.
+        has: u32,
+    },
+    /// The channel has a path for all formats and is to have one for a single format, or the reverse.
+    #[error("a channel has one path for all formats, or paths for single ones")]
+    Overlap,
+    /// The worker has as many paths as it may have.
+    #[error("the worker has as many paths as it may have")]
+    TooMany,
+}
+
+/// The worker's schedule, and the number of the first context in it.
+pub(crate) type Flows<'a> = (&'a mut RoundRobin, u16);
+
+impl Contexts {
+    /// Checks a path and makes it the one of its channel and format; nothing is changed if it is refused.
+    pub fn activate(
+        &mut self,
+        now: Instant,
+        spec: PathSpec,
+        ch: &mut Channel,
+        pool: &MessagePool,
+        flows: Flows<'_>,
+    ) -> Result<PathId, PathError> {
+        let (stages, reserve) = self.prepare(now, &spec, pool)?;
+        check_formats(&spec, &stages)?;
+        self.check_state(&stages)?;
+        let usage = pool.usage(spec.channel.index);
+        check_memory(reserve, ch, pool, usage)?;
+        let path = Path { reserve, ..Path::new(spec, stages) };
+        self.install(path, ch, flows)
+    }
+
+    /// Makes the handlers of a path. Returns them with the blocks that must be free beside a message that enters.
+    fn prepare(
+        &self,
+        now: Instant,
+        spec: &PathSpec,
+        pool: &MessagePool,
+    ) -> Result<(Vec<Stage>, u32), PathError> {
+        if spec.stages.is_empty() || spec.stages.len() > STAGES_MAX {
+            return Err(PathError::Stages(spec.stages.len()));
+        }
+        if spec.queue.messages == 0 || spec.queue.bytes == 0 {
+            return Err(PathError::Queue);
+        }
+        let mut stages = Vec::new();
+        let mut reached = Targets::stage(0);
+        for (at, stage) in spec.stages.iter().enumerate() {
+            if !reached.stages().any(|stage| stage == at) {
+                return Err(PathError::Unreachable(at));
+            }
+            for targets in &stage.outputs {
+                if let Some(wrong) = targets.stages().find(|to| *to <= at || *to >= spec.stages.len()) {
+                    return Err(PathError::Order(at, wrong));
+                }
+                reached = reached.and(*targets);
+            }
+            stages.push(self.prepare_stage(now, at, stage)?);
+        }
+        // What stages after each need, from the last on.
+        let mut reserve = 0;
+        for stage in stages.iter_mut().rev() {
+            stage.reserve = reserve;
+            reserve += if stage.new_len_max > 0 { pool.blocks_for(stage.new_len_max) } else { 0 };
+        }
+        Ok((stages, reserve))
+    }
+
+    fn prepare_stage(&self, now: Instant, at: usize, spec: &StageSpec) -> Result<Stage, PathError> {
+        let contexts = self.contexts.len() as u16;
+        if spec.context >= contexts {
+            return Err(PathError::UnknownContext(spec.context, contexts));
+        }
+        let unknown = || PathError::UnknownHandler(spec.handler.clone());
+        let number = self.handlers.find(&spec.handler).ok_or_else(unknown)?;
+        let (mut handler, needs) = self.handlers.make(number).ok_or_else(unknown)?;
+        if spec.outputs.len() != usize::from(needs.outputs) {
+            return Err(PathError::Outputs { stage: at, has: spec.outputs.len(), needs: needs.outputs });
+        }
+        self.check_stage_state(spec.context, u64::from(needs.state) + u64::from(needs.more_max))?;
+        let mut state = State::new(&needs);
+        // A handler without parameters keeps its defaults.
+        if !spec.parameters.is_empty() {
+            let configured = handler.configure(&spec.parameters, &mut state);
+            configured.map_err(|error| PathError::Parameters(spec.handler.clone(), error))?;
+        }
+        Ok(Stage {
+            number,
+            state,
+            context: spec.context,
+            outputs: spec.outputs.clone(),
+            new_len_max: needs.new_len_max,
+            timer: needs.period.map(|period| Timer { period, next: now + period, due: false }),
+            skip: 0,
+            given: 0,
+            remote_calls: 0,
+            skip_tick: 0,
+            reserve: 0,
+            profile: Default::default(),
+            handler,
+        })
+    }
+
+    fn check_stage_state(&self, context: u16, needed: u64) -> Result<(), PathError> {
+        let used = self.contexts.get(usize::from(context)).map_or(0, |context| context.state_bytes);
+        let left = self.config.state_bytes_max.saturating_sub(used);
+        if needed > left { Err(PathError::State { context, needed, left }) } else { Ok(()) }
+    }
+
+    /// Checks that the contexts have room for the state of all stages together.
+    fn check_state(&self, stages: &[Stage]) -> Result<(), PathError> {
+        for context in 0..self.contexts.len() as u16 {
+            let needed = stages.iter().filter(|stage| stage.context == context).map(Stage::state_bytes).sum();
+            self.check_stage_state(context, needed)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a checked path in the place of the one that its key has.
+    fn install(&mut self, mut path: Path, ch: &mut Channel, flows: Flows<'_>) -> Result<PathId, PathError> {
+        let free = self.paths.iter().position(|slot| slot.path.is_none()).ok_or(PathError::TooMany)?;
+        let (index, key) = (free as u16, path.spec.format);
+        if ch.paths.overlaps(key) {
+            return Err(PathError::Overlap);
+        }
+        for stage in &path.stages {
+            self.handlers.placed(stage.number);
+            self.contexts[usize::from(stage.context)].state_bytes += stage.state_bytes();
+            self.timers += usize::from(stage.timer.is_some());
+        }
+        let replaced = ch.paths.exactly(key);
+        path.after = replaced;
+        let id = PathId { index, generation: self.paths[free].generation };
+        self.paths[free].path = Some(path);
+        ch.paths.set(key, index);
+        self.keep_reserve(ch);
+        if let Some(old) = replaced {
+            if let Some(old) = self.path_mut(old) {
+                old.retired = true;
+                old.then = Some(index);
+            }
+            self.settle(old, ch, flows);
+        }
+        Ok(id)
+    }
+
+    /// Removes a path: later messages go straight to the receivers, after those that are in it.
+    pub fn deactivate(&mut self, id: PathId, ch: &mut Channel, flows: Flows<'_>) -> Result<(), PathError> {
+        let index = self.find(id).ok_or(PathError::UnknownPath)?;
+        let known =
+            self.path(index).filter(|path| !path.retired && !path.transient).ok_or(PathError::UnknownPath)?;
+        let context = known.stages.first().map_or(0, |stage| stage.context);
+        let mut spec = PathSpec {
+            format: known.spec.format,
+            queue: known.spec.queue,
+            ..PathSpec::chain(known.spec.channel, &[])
+        };
+        spec.stages = PathSpec::chain(spec.channel, &[("forward", context, "")]).stages;
+        let stage = self.prepare_stage(Instant::ZERO, 0, &spec.stages[0])?;
+        let path = Path { transient: true, ..Path::new(spec, vec![stage]) };
+        self.install(path, ch, flows).map(|_| ())
+    }
+
+    /// Ends a path that is replaced and empty, and those behind it for which the same is true then.
+    pub fn settle(&mut self, mut index: u16, ch: &mut Channel, (flows, first): Flows<'_>) {
+        loop {
+            let over =
+                |path: &Path| path.after.is_none() && (path.retired || path.transient) && path.is_empty();
+            if !self.path(index).is_some_and(over) {
+                return;
+            }
+            let slot = &mut self.paths[usize::from(index)];
+            slot.generation = slot.generation.wrapping_add(1);
+            let Some(mut old) = slot.path.take() else { return };
+            ch.paths.remove(index);
+            self.stalled.remove(&mut self.stalled_links, u32::from(index));
+            self.remove_stages(index, &old);
+            self.keep_reserve(ch);
+            let Some(next) = old.then else { return };
+            if let Some(path) = self.path_mut(next) {
+                path.after = None;
+                path.take_over(&mut old);
+            }
+            self.wake_all(next, (flows, first));
+            index = next;
+        }
+    }
+
+    /// Lets all stages of a path be served that have something to do.
+    pub fn wake_all(&mut self, index: u16, (flows, first): Flows<'_>) {
+        let Some(path) = self.path(index) else { return };
+        let is_due = |stage: &Stage| stage.timer.is_some_and(|timer| timer.due);
+        let mut work = Targets::NONE;
+        for (at, (queue, stage)) in path.queues.iter().zip(&path.stages).enumerate() {
+            if !queue.is_empty() || is_due(stage) {
+                work = work.and(Targets::stage(at));
+            }
+        }
+        work.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+    }
+
+    /// Records that the stages of a path are over.
+    fn remove_stages(&mut self, index: u16, path: &Path) {
+        for (at, stage) in path.stages.iter().enumerate() {
+            self.handlers.removed(stage.number, &stage.profile);
+            self.timers -= usize::from(stage.timer.is_some());
+            let context = &mut self.contexts[usize::from(stage.context)];
+            context.state_bytes -= stage.state_bytes();
+            context.queues.set_active(super::queue_number(index, at), false);
+        }
+    }
+
+    /// Removes all paths of a channel that is removed. Returns how many messages were in them.
+    pub fn remove_channel(&mut self, ch: &mut Channel, pool: &mut MessagePool) -> u64 {
+        let mut lost = 0;
+        for index in self.of_channel(ch) {
+            let slot = &mut self.paths[usize::from(index)];
+            slot.generation = slot.generation.wrapping_add(1);
+            let Some(mut path) = slot.path.take() else { continue };
+            for queue in &mut path.queues {
+                while let Some(item) = queue.pop_back() {
+                    pool.release(item.handle);
+                    lost += 1;
+                }
+            }
+            self.stalled.remove(&mut self.stalled_links, u32::from(index));
+            self.remove_stages(index, &path);
+            ch.paths.remove(index);
+        }
+        lost
+    }
+
+    /// Discards all messages in the paths of a channel. Returns how many.
+    pub fn discard(&mut self, ch: &mut Channel, pool: &mut MessagePool, (flows, first): Flows<'_>) -> u64 {
+        let mut lost = 0;
+        for index in self.of_channel(ch).into_iter().rev() {
+            let Some(path) = self.path_mut(index) else { continue };
+            let limits = path.spec.queue;
+            for (queue, stage) in path.queues.iter_mut().zip(&mut path.stages) {
+                (stage.skip, stage.given, stage.remote_calls) = (0, 0, 0);
+                while let Some(item) = queue.pop(&limits) {
+                    pool.release(item.handle);
+                    path.counters.lost += 1;
+                    lost += 1;
+                }
+            }
+            self.settle(index, ch, (flows, first));
+        }
+        lost
+    }
+
+    /// Records how much memory the paths of a channel need to go on, those that are replaced and wait included.
+    fn keep_reserve(&self, ch: &mut Channel) {
+        let paths = self.of_channel(ch);
+        let reserves = paths.iter().filter_map(|index| self.path(*index)).map(|path| path.reserve);
+        ch.paths.reserve = reserves.max().unwrap_or(0);
+    }
+
+    /// Returns the paths of a channel, with those that are replaced.
+    fn of_channel(&self, ch: &Channel) -> Vec<u16> {
+        let mut all: Vec<u16> = ch.paths.iter().collect();
+        let mut at = 0;
+        while let Some(after) = all.get(at).map(|index| self.path(*index).and_then(|path| path.after)) {
+            all.extend(after);
+            at += 1;
+        }
+        all
+    }
+
+    /// Changes the parameters of a stage's handler.
+    pub fn configure(&mut self, id: PathId, stage: usize, parameters: &str) -> Result<(), PathError> {
+        let index = self.find(id).ok_or(PathError::UnknownPath)?;
+        let path = self.path_mut(index).ok_or(PathError::UnknownPath)?;
+        let count = path.stages.len();
+        let (Some(known), Some(spec)) = (path.stages.get_mut(stage), path.spec.stages.get_mut(stage)) else {
+            return Err(PathError::Stages(count));
+        };
+        let done = known.handler.configure(parameters, &mut known.state);
+        done.map_err(|error| PathError::Parameters(spec.handler.clone(), error))?;
+        parameters.clone_into(&mut spec.parameters);
+        Ok(())
+    }
+}
+
+impl Stage {
+    fn state_bytes(&self) -> u64 {
+        let needs = self.handler.needs();
+        u64::from(needs.state) + u64::from(needs.more_max)
+    }
+}
+
+impl Path {
+    fn new(spec: PathSpec, stages: Vec<Stage>) -> Self {
+        let queues = stages.iter().map(|_| Queue::new(&spec.queue)).collect();
+        Path {
+            spec,
+            stages,
+            queues,
+            after: None,
+            then: None,
+            retired: false,
+            transient: false,
+            waits_for_stage: 0,
+            waits_for_receivers: 0,
+            waits_for_memory: 0,
+            wanted: 0,
+            reserve: 0,
+            counters: PathCounters::default(),
+        }
+    }
+
+    /// Continues with the state of the path that this one replaces.
+    fn take_over(&mut self, old: &mut Path) {
+        if !self.spec.keeps_state {
+            return;
+        }
+        let before = old.spec.stages.iter().zip(&mut old.stages);
+        for ((spec, stage), (old_spec, old)) in self.spec.stages.iter().zip(&mut self.stages).zip(before) {
+            if spec.handler == old_spec.handler && old.state.fits(&stage.handler.needs()) {
+                std::mem::swap(&mut stage.state, &mut old.state);
+                stage.timer = old.timer.or(stage.timer);
+                if !spec.parameters.is_empty() {
+                    // They were accepted when the path was activated.
+                    let _ = stage.handler.configure(&spec.parameters, &mut stage.state);
+                }
+            }
+        }
+    }
+}
+
+/// Checks that each stage processes the formats that it gets.
+fn check_formats(spec: &PathSpec, stages: &[Stage]) -> Result<(), PathError> {
+    let mut inputs: Vec<Vec<FormatId>> = vec![Vec::new(); stages.len()];
+    inputs[0].extend(spec.format);
+    for (at, stage) in stages.iter().enumerate() {
+        for format in std::mem::take(&mut inputs[at]) {
+            if !stage.handler.accepts(format) {
+                return Err(PathError::Format(spec.stages[at].handler.clone(), format.0));
+            }
+            for (output, targets) in stage.outputs.iter().enumerate() {
+                let yields = stage.handler.yields(output as u8, format);
+                for to in targets.stages() {
+                    if !inputs[to].contains(&yields) {
+                        inputs[to].push(yields);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a path of a channel that holds back can go on whatever other channels do.
+fn check_memory(made: u32, ch: &Channel, pool: &MessagePool, usage: Usage) -> Result<(), PathError> {
+    let needed = pool.blocks_for(ch.config.message_len_max) + made;
+    match ch.policy() == Policy::Block && made > 0 && needed > usage.guaranteed {
+        true => Err(PathError::Memory { needed, has: usage.guaranteed }),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,127 @@
+//! The Handler Manager: which handlers there are, how one is made, and what all of a kind have cost.
+
+use csp_handlers::{Handler, Needs, Profile, builtin};
+use thiserror::Error;
+
+/// Most handlers of a worker.
+pub const HANDLERS_MAX: usize = 256;
+
+/// Makes a handler for one stage.
+pub type MakeHandler = Box<dyn Fn() -> Box<dyn Handler> + Send>;
+
+struct Stored {
+    name: String,
+    make: MakeHandler,
+    /// What stages of paths that are over have cost.
+    past: Profile,
+    stages: u32,
+}
+
+/// The handlers of a worker.
+pub struct HandlerManager {
+    handlers: Vec<Stored>,
+}
+
+/// A handler of a worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HandlerStatus {
+    /// Its name.
+    pub name: String,
+    /// Stages that it serves.
+    pub stages: u32,
+    /// All of its calls.
+    pub profile: Profile,
+}
+
+/// Why a handler is not stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum DeployError {
+    /// There is a handler of this name.
+    #[error("there is a handler of this name")]
+    Exists,
+    /// The worker has as many handlers as it may have.
+    #[error("the worker has as many handlers as it may have")]
+    TooMany,
+}
+
+impl Default for HandlerManager {
+    /// The built-in handlers.
+    fn default() -> Self {
+        let mut manager = HandlerManager { handlers: Vec::new() };
+        for name in builtin::NAMES {
+            manager.add(
+                name,
+                Box::new(move || builtin::make(name).unwrap_or_else(|| Box::new(builtin::Forward))),
+            );
+        }
+        manager
+    }
+}
+
+impl HandlerManager {
+    fn add(&mut self, name: &str, make: MakeHandler) {
+        self.handlers.push(Stored { name: name.to_owned(), make, past: Profile::default(), stages: 0 });
+    }
+
+    /// Stores a handler, which paths can then name.
+    ///
+    /// # Errors
+    /// When there is one of this name, or there are too many.
+    pub fn deploy(&mut self, name: &str, make: MakeHandler) -> Result<(), DeployError> {
+        if self.find(name).is_some() {
+            return Err(DeployError::Exists);
+        }
+        if self.handlers.len() >= HANDLERS_MAX {
+            return Err(DeployError::TooMany);
+        }
+        self.add(name, make);
+        Ok(())
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
+        self.handlers.iter().position(|stored| stored.name == name)
+    }
+
+    /// Returns the names of all handlers.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.handlers.iter().map(|stored| stored.name.as_str())
+    }
+
+    /// Makes a handler for a stage.
+    pub(super) fn make(&self, number: usize) -> Option<(Box<dyn Handler>, Needs)> {
+        let handler = (self.handlers.get(number)?.make)();
+        let needs = handler.needs();
+        Some((handler, needs))
+    }
+
+    /// Records that a handler serves one more stage.
+    pub(super) fn placed(&mut self, number: usize) {
+        if let Some(stored) = self.handlers.get_mut(number) {
+            stored.stages += 1;
+        }
+    }
+
+    /// Records that a stage is over, with what it has cost.
+    pub(super) fn removed(&mut self, number: usize, profile: &Profile) {
+        if let Some(stored) = self.handlers.get_mut(number) {
+            stored.stages -= 1;
+            stored.past.add(profile);
+        }
+    }
+
+    /// Returns all handlers, without what present stages have cost.
+    pub(super) fn past(&self) -> Vec<HandlerStatus> {
+        let status = |stored: &Stored| HandlerStatus {
+            name: stored.name.clone(),
+            stages: stored.stages,
+            profile: stored.past,
+        };
+        self.handlers.iter().map(status).collect()
+    }
+}
+
+impl std::fmt::Debug for HandlerManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}

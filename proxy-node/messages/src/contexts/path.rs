@@ -1,0 +1,220 @@
+//! A path: what messages of one channel and format pass on their way to subscribers.
+
+use csp_handlers::{FormatId, Handler, Profile, State};
+use csp_types::{Duration, Instant};
+
+use crate::plane::ChannelId;
+use crate::queue::{Queue, QueueLimits};
+
+pub use csp_handlers::STAGES_MAX;
+
+/// Names a path until it is replaced and empty.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PathId {
+    /// Index of the path's slot.
+    pub index: u16,
+    /// How often the slot was used before.
+    pub generation: u16,
+}
+
+/// Where what a handler emits to one output goes: to later stages, to the channel's receivers, or to several of these. To none: it is
+/// discarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Targets(u16);
+
+impl Targets {
+    /// Nowhere.
+    pub const NONE: Targets = Targets(0);
+    /// The channel's receivers.
+    pub const RECEIVERS: Targets = Targets(1 << STAGES_MAX);
+
+    /// The queue of a stage.
+    pub fn stage(stage: usize) -> Self {
+        Targets(if stage < STAGES_MAX { 1 << stage } else { 0 })
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(self, other: Targets) -> Self {
+        Targets(self.0 | other.0)
+    }
+
+    /// Returns whether the channel's receivers are among them.
+    pub fn delivers(self) -> bool {
+        self.0 & Targets::RECEIVERS.0 != 0
+    }
+
+    /// Returns the stages among them.
+    pub fn stages(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0 & (Targets::RECEIVERS.0 - 1);
+        std::iter::from_fn(move || {
+            let stage = left.checked_ilog2()? as usize;
+            left &= !(1 << stage);
+            Some(stage)
+        })
+    }
+
+    /// Returns how many they are.
+    pub fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+}
+
+/// A stage of a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StageSpec {
+    /// Name of the handler.
+    pub handler: String,
+    /// Number of the context.
+    pub context: u16,
+    /// The handler's parameters.
+    pub parameters: String,
+    /// Where what is emitted goes, by output: as many as the handler has.
+    pub outputs: Vec<Targets>,
+}
+
+/// A path as it is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathSpec {
+    /// The channel.
+    pub channel: ChannelId,
+    /// The format; `None`: all that have no path of their own.
+    pub format: Option<FormatId>,
+    /// The stages. Messages go from a stage to later ones.
+    pub stages: Vec<StageSpec>,
+    /// Marks of each queue; `in_flight` is not used.
+    pub queue: QueueLimits,
+    /// A message that a handler gives up goes on as it is, to the handler's first output, instead of being dropped.
+    pub passes_faults: bool,
+    /// Handlers continue with the state that the path which is replaced has at the same stage, if it is of the same handler.
+    pub keeps_state: bool,
+}
+
+impl PathSpec {
+    /// A path of handlers one after the other, each with its context and parameters. Each emits to its first output.
+    pub fn chain(channel: ChannelId, stages: &[(&str, u16, &str)]) -> Self {
+        let stage = |(at, (handler, context, parameters)): (usize, &(&str, u16, &str))| StageSpec {
+            handler: (*handler).to_owned(),
+            context: *context,
+            parameters: (*parameters).to_owned(),
+            outputs: vec![if at + 1 < stages.len() { Targets::stage(at + 1) } else { Targets::RECEIVERS }],
+        };
+        PathSpec {
+            channel,
+            format: None,
+            stages: stages.iter().enumerate().map(stage).collect(),
+            queue: QueueLimits { messages: 256, bytes: 1 << 20, in_flight: 0 },
+            passes_faults: false,
+            keeps_state: true,
+        }
+    }
+}
+
+/// Messages of a path since it was activated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PathCounters {
+    /// Put into the queue of the first stage.
+    pub entered: u64,
+    /// Not put into it, because it was full.
+    pub dropped_newest: u64,
+    /// Removed from it, because it was full.
+    pub dropped_oldest: u64,
+    /// Not put into it, or not made by a handler, because the pool had no room.
+    pub dropped_memory: u64,
+    /// Given up by a handler and dropped.
+    pub dropped_faults: u64,
+    /// Emitted without room by a handler that did not wait for it.
+    pub dropped_ignored: u64,
+    /// Emitted to an output that the handler does not have, too long, or not as long as its frames.
+    pub dropped_invalid: u64,
+    /// Given to the channel's receivers.
+    pub delivered: u64,
+    /// Removed with the path's channel.
+    pub lost: u64,
+}
+
+/// A handler's timer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timer {
+    pub period: Duration,
+    pub next: Instant,
+    /// The period has passed, and the handler was not called yet.
+    pub due: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Stage {
+    /// Number of the handler at the manager.
+    pub number: usize,
+    pub handler: Box<dyn Handler>,
+    pub state: State,
+    pub context: u16,
+    pub outputs: Vec<Targets>,
+    pub new_len_max: u32,
+    pub timer: Option<Timer>,
+    /// What the interrupted call with the message at the front of the queue has emitted already.
+    pub skip: u32,
+    /// Messages at the front of the queue that a remote context has been given.
+    pub given: u32,
+    /// What a remote context has emitted of the first of these since it was given.
+    pub remote_calls: u32,
+    /// The same of the interrupted call of the timer.
+    pub skip_tick: u32,
+    /// Blocks that stages after this one need to go on.
+    pub reserve: u32,
+    pub profile: Profile,
+}
+
+#[derive(Debug)]
+pub(super) struct Path {
+    pub spec: PathSpec,
+    pub stages: Vec<Stage>,
+    /// By stage: messages that wait for it.
+    pub queues: Vec<Queue>,
+    /// The path that this one replaces and that is not empty yet: until then, messages only wait here.
+    pub after: Option<u16>,
+    /// The path that waits for this one.
+    pub then: Option<u16>,
+    /// Replaced: no message enters it any more.
+    pub retired: bool,
+    /// Takes the place of a path that was removed, until that is empty.
+    pub transient: bool,
+    /// Stages that wait, by bit: for a later stage; for receivers; for memory.
+    pub waits_for_stage: u16,
+    pub waits_for_receivers: u16,
+    pub waits_for_memory: u16,
+    /// Blocks for which a stage waits.
+    pub wanted: u32,
+    /// Blocks that must be free beside a message that enters, so that it can go on.
+    pub reserve: u32,
+    pub counters: PathCounters,
+}
+
+impl Path {
+    pub fn is_empty(&self) -> bool {
+        self.queues.iter().all(Queue::is_empty)
+    }
+
+    /// Stages that wait for anything, which are no longer recorded as waiting.
+    pub fn take_waiting(&mut self) -> Targets {
+        let stages = self.waits_for_stage | self.waits_for_receivers | self.waits_for_memory;
+        (self.waits_for_stage, self.waits_for_receivers, self.waits_for_memory) = (0, 0, 0);
+        Targets(stages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_stages_and_receivers() {
+        let targets = Targets::stage(2).and(Targets::RECEIVERS).and(Targets::stage(7));
+        assert_eq!(
+            (targets.stages().collect::<Vec<_>>(), targets.delivers(), targets.count()),
+            (vec![7, 2], true, 3)
+        );
+        assert_eq!(Targets::stage(STAGES_MAX), Targets::NONE);
+        assert!(!Targets::stage(0).delivers() && Targets::RECEIVERS.stages().next().is_none());
+    }
+}

@@ -1,0 +1,199 @@
+//! A context elsewhere: a queue out and a queue in, where local contexts call their handlers.
+//!
+//! ```text
+//!   queue of the stage   | m1 m2 | m3 m4 m5 |        m1 and m2 are given, as many as the context has credit for
+//!                          │ next_call            ▲ emit, emit, …, done: of m1 first
+//!                          ▼                      │
+//!                        ──── link ──▶ handler ───┘
+//! ```
+//! A message stays at the front of its queue until the other end is done with it. If that end is lost, what was given is given again, and
+//! what it had emitted is skipped. An emit without room waits at the link, and holds back later ones of its stage only: what gives it room
+//! may come from another stage over the same link.
+
+use csp_handlers::{Emit, Port};
+use thiserror::Error;
+
+use super::control_manager::Flows;
+use super::outlet::Outlet;
+use super::path::{Path, PathId, Targets};
+use super::port::{StagePort, Wait};
+use super::{Contexts, stage_of};
+use crate::pool::MessageHandle;
+
+/// Names what was given to a remote context: the oldest message of a stage that it is not done with.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket {
+    /// The path.
+    pub path: PathId,
+    /// The stage.
+    pub stage: u8,
+}
+
+/// A message for a handler of a remote context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteCall {
+    /// Names the stage, whose calls are answered in their order.
+    pub ticket: Ticket,
+    /// Names the message, to read it.
+    pub handle: MessageHandle,
+}
+
+/// Why what a remote context sent is not processed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RemoteError {
+    /// There is no room yet: the same is to be passed again later, and nothing after it before.
+    #[error("an output has no room")]
+    Full,
+    /// The path is over; what it was sent is released.
+    #[error("the path is over")]
+    Stale,
+    /// No message was given that this could answer.
+    #[error("the remote context answers what it was not given")]
+    NotGiven,
+}
+
+impl Contexts {
+    /// Makes a context remote, with credit for so many messages of each stage; 0: local.
+    pub fn set_remote(&mut self, context: u16, credit: u32) -> bool {
+        let Some(slot) = self.contexts.get_mut(usize::from(context)) else { return false };
+        slot.remote_credit = credit;
+        true
+    }
+
+    /// Returns the next message for a remote context, if one waits for which there is credit.
+    pub fn next_call(&mut self, context: u16) -> Option<RemoteCall> {
+        let credit = self.contexts.get(usize::from(context))?.remote_credit;
+        loop {
+            let turn = self.next_queue(context)?;
+            let (index, at) = stage_of(turn.flow);
+            let generation = self.paths.get(usize::from(index)).map_or(0, |slot| slot.generation);
+            let call = self.path_mut(index).filter(|path| path.after.is_none()).and_then(|path| {
+                let (stage, queue) = (path.stages.get_mut(at)?, path.queues.get(at)?);
+                let item = queue.get(stage.given as usize).filter(|_| stage.given < credit)?;
+                stage.given += 1;
+                let path = PathId { index, generation };
+                Some(RemoteCall { ticket: Ticket { path, stage: at as u8 }, handle: item.handle })
+            });
+            match call {
+                Some(call) => {
+                    self.end_queue(context, turn);
+                    return Some(call);
+                }
+                None => self.sleep(context, turn),
+            }
+        }
+    }
+
+    /// Returns the handler of a remote call and its parameters.
+    pub fn remote_stage(&self, ticket: Ticket) -> Option<(&str, &str)> {
+        let path = self.path(self.find(ticket.path)?)?;
+        let stage = path.spec.stages.get(usize::from(ticket.stage))?;
+        Some((&stage.handler, &stage.parameters))
+    }
+
+    /// Returns the channel of a remote call.
+    pub fn channel_of_call(&self, ticket: Ticket) -> Option<u16> {
+        self.channel_of(self.find(ticket.path)?)
+    }
+
+    fn given(&mut self, ticket: Ticket) -> Result<(u16, &mut Path), RemoteError> {
+        let index = self.find(ticket.path).ok_or(RemoteError::Stale)?;
+        let path = self.path_mut(index).ok_or(RemoteError::Stale)?;
+        let stage = path.stages.get(usize::from(ticket.stage)).ok_or(RemoteError::NotGiven)?;
+        if stage.given == 0 { Err(RemoteError::NotGiven) } else { Ok((index, path)) }
+    }
+
+    /// Emits what a remote handler has emitted of the oldest message that it was given.
+    pub fn remote_emit(
+        &mut self,
+        ticket: Ticket,
+        (output, emit): (u8, Emit<'_>),
+        outlet: Outlet<'_>,
+        (flows, first): Flows<'_>,
+    ) -> Result<(), RemoteError> {
+        let (index, path) = self.given(ticket)?;
+        let at = usize::from(ticket.stage);
+        let Path { spec, stages, queues, counters, .. } = path;
+        let (own, later) = queues.split_at_mut(at + 1);
+        let stage = &mut stages[at];
+        if stage.remote_calls < stage.skip {
+            stage.remote_calls += 1;
+            return Ok(());
+        }
+        let mut port = StagePort {
+            item: own[at].front(),
+            outputs: &stage.outputs,
+            later,
+            first: at + 1,
+            limits: &spec.queue,
+            new_len_max: stage.new_len_max,
+            reserve: stage.reserve,
+            counters,
+            skip: 0,
+            outlet,
+            calls: 0,
+            wait: None,
+            refused: 0,
+            touched: Targets::NONE,
+            emitted: 0,
+            made: 0,
+        };
+        let done = port.emit(output, emit);
+        let StagePort { wait, touched, emitted, made, .. } = port;
+        stage.profile.emitted += u64::from(emitted);
+        stage.profile.bytes_made += made;
+        if done.is_err() {
+            stage.profile.full += 1;
+            if let Some(wait) = wait.filter(|wait| *wait != Wait::Stage) {
+                path.record_wait(at, wait);
+                self.stalled.push_back(&mut self.stalled_links, u32::from(index));
+            }
+            return Err(RemoteError::Full);
+        }
+        stage.skip += 1;
+        stage.remote_calls += 1;
+        touched.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        Ok(())
+    }
+
+    /// Releases the oldest message that a stage's remote handler was given. Returns its handle, and the queue that has become shorter.
+    pub fn remote_done(
+        &mut self,
+        ticket: Ticket,
+        (flows, first): Flows<'_>,
+    ) -> Result<(MessageHandle, u16), RemoteError> {
+        let (index, path) = self.given(ticket)?;
+        let at = usize::from(ticket.stage);
+        let item = path.queues[at].pop(&path.spec.queue).ok_or(RemoteError::NotGiven)?;
+        let stage = &mut path.stages[at];
+        (stage.skip, stage.remote_calls) = (0, 0);
+        stage.given -= 1;
+        stage.profile.messages += 1;
+        stage.profile.bytes += u64::from(item.len);
+        let (context, left) = (stage.context, path.queues[at].len());
+        let mut wake = Targets::stage(at);
+        if path.waits_for_stage != 0 {
+            wake = wake.and(path.take_waiting());
+        }
+        if let Some(slot) = self.contexts.get_mut(usize::from(context)) {
+            slot.monitor.processed(item.len, left);
+        }
+        wake.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        Ok((item.handle, super::queue_number(index, at)))
+    }
+
+    /// Records that a remote context is lost: what it was given is given again to the one that takes its place.
+    pub fn remote_lost(&mut self, context: u16, (flows, first): Flows<'_>) {
+        for index in 0..self.paths.len() as u16 {
+            let Some(path) = self.path_mut(index) else { continue };
+            let mut again = Targets::NONE;
+            for (at, stage) in
+                path.stages.iter_mut().enumerate().filter(|(_, stage)| stage.context == context)
+            {
+                (stage.given, stage.remote_calls) = (0, 0);
+                again = again.and(Targets::stage(at));
+            }
+            again.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! A context at work: one message, or one timer, through one handler.
+//!
+//! A message stays at the front of its queue until its handler is done. If an output has no room, the stage waits, and the handler is
+//! called again with the same message; what it had emitted is skipped. So queues inside a path are never overrun, and only its entry
+//! drops or holds back.
+
+use csp_handlers::{Call, Message, Stop, Tick};
+use csp_types::Instant;
+
+use super::control_manager::Flows;
+use super::outlet::Outlet;
+use super::path::{Path, Stage, Targets};
+use super::port::{StagePort, Wait};
+use super::{ChannelPaths, Contexts, stage_of};
+use crate::channel::Channel;
+use crate::list::List;
+use crate::pool::{MessageHandle, MessagePool};
+use crate::queue::{Item, Policy, Pushed};
+use crate::schedule::{Schedule as _, Turn};
+
+/// What has become of a queue's turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// A message of so many bytes was processed.
+    Done(u32),
+    /// Nothing waits, or the stage waits for something: it is not served until that has changed.
+    Idle,
+}
+
+/// A clock for profiles. `None`: calls are not measured.
+pub(crate) type Clock<'a> = Option<&'a mut dyn FnMut() -> Instant>;
+
+impl Contexts {
+    /// Returns the turn of the next queue of a context, with the channel to which it belongs.
+    pub fn next_stage(&mut self, context: u16) -> Option<(Turn, u16)> {
+        loop {
+            let turn = self.next_queue(context)?;
+            let path = self.path(stage_of(turn.flow).0);
+            if let Some(channel) = path.map(|path| path.spec.channel.index) {
+                return Some((turn, channel));
+            }
+            self.sleep(context, turn);
+        }
+    }
+
+    /// Ends the turn of a queue that has nothing to do.
+    pub fn sleep(&mut self, context: u16, turn: Turn) {
+        if let Some(slot) = self.contexts.get_mut(usize::from(context)) {
+            slot.queues.set_active(turn.flow, false);
+        }
+        self.end_queue(context, turn);
+    }
+
+    /// Ends the turn of a queue.
+    pub fn end_stage(&mut self, context: u16, turn: Turn) {
+        self.end_queue(context, turn);
+    }
+
+    /// Returns whether a context has a queue to serve.
+    pub fn is_active(&self, context: u16) -> bool {
+        self.has_work(context)
+    }
+
+    /// Calls the handler of a queue once.
+    pub fn step(
+        &mut self,
+        queue: u16,
+        outlet: Outlet<'_>,
+        mut clock: Clock<'_>,
+        (flows, first): Flows<'_>,
+    ) -> Step {
+        let (index, at) = stage_of(queue);
+        let Contexts { contexts, paths, .. } = self;
+        let path = paths.get_mut(usize::from(index)).and_then(|slot| slot.path.as_mut());
+        let Some(path) = path.filter(|path| path.after.is_none()) else { return Step::Idle };
+        let Some(stage) = path.stages.get(at) else { return Step::Idle };
+        let monitor = &mut contexts[usize::from(stage.context)].monitor;
+        let begin = clock.as_mut().filter(|_| monitor.measures()).map(|clock| clock());
+        let called = match stage.timer.is_some_and(|timer| timer.due && !path.retired) {
+            true => tick(path, at, outlet),
+            false => match path.queues[at].front() {
+                Some(item) => process(path, at, item, outlet),
+                None => return Step::Idle,
+            },
+        };
+        let stage = &mut path.stages[at];
+        if let (Some(begin), Some(clock)) = (begin, clock) {
+            let time = clock().saturating_since(begin);
+            monitor.measured(time);
+            stage.profile.timing.record(time);
+        }
+        if called.wait.is_none() && called.len.is_some() {
+            monitor.processed(called.len.unwrap_or(0), path.queues[at].len());
+        }
+        let mut wake = called.touched;
+        match called.wait {
+            None if path.waits_for_stage != 0 => wake = wake.and(path.take_waiting()),
+            None => {}
+            Some(wait) => {
+                path.record_wait(at, wait);
+                if wait != Wait::Stage {
+                    self.stalled.push_back(&mut self.stalled_links, u32::from(index));
+                }
+            }
+        }
+        wake.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        match called.wait {
+            Some(_) => Step::Idle,
+            None => Step::Done(called.len.unwrap_or(0)),
+        }
+    }
+
+    /// Puts a message into a path. `None`: it was queued; else what was dropped, whose reference is the caller's to release.
+    pub fn enter(
+        &mut self,
+        index: u16,
+        item: Item,
+        policy: Policy,
+        flows: Flows<'_>,
+    ) -> Option<MessageHandle> {
+        let path = self.path_mut(index)?;
+        // Messages that a remote context has been given stay in front.
+        let policy = if path.stages[0].given > 0 { Policy::DropNewest } else { policy };
+        let was_empty = path.queues[0].len() == path.stages[0].given as usize;
+        let dropped = match path.queues[0].push(item, &path.spec.queue, policy) {
+            Pushed::Queued => None,
+            Pushed::DroppedOldest(oldest) => {
+                path.counters.dropped_oldest += 1;
+                path.stages[0].skip = 0;
+                Some(oldest.handle)
+            }
+            Pushed::DroppedNewest => {
+                path.counters.dropped_newest += 1;
+                return Some(item.handle);
+            }
+        };
+        path.counters.entered += 1;
+        if was_empty {
+            self.wake(index, 0, flows);
+        }
+        dropped
+    }
+
+    /// Returns the room at the entry of a path.
+    pub fn entry(&self, index: u16) -> Entry {
+        self.path(index).map_or(Entry::default(), |path| Entry {
+            is_full: path.queues[0].is_full(&path.spec.queue),
+            was_full: path.queues[0].was_full(),
+        })
+    }
+
+    /// Counts a message that did not enter a path, because its queue was full or there was no memory.
+    pub fn refuse(&mut self, index: u16, for_memory: bool) {
+        if let Some(path) = self.path_mut(index) {
+            path.counters.dropped_memory += u64::from(for_memory);
+            path.counters.dropped_newest += u64::from(!for_memory);
+        }
+    }
+
+    /// Returns whether all paths of a channel have room for more messages of publishers that are held back.
+    pub fn have_room(&self, paths: &ChannelPaths) -> bool {
+        paths.iter().filter_map(|index| self.path(index)).all(|path| !path.queues[0].was_full())
+    }
+
+    /// Returns the paths of which a stage waits for receivers or memory.
+    pub fn stalled(&self) -> List {
+        self.stalled
+    }
+
+    /// Returns the stalled path after another, and the channel of this one.
+    pub fn after_stalled(&self, index: u32) -> Option<u32> {
+        self.stalled.after(&self.stalled_links, index)
+    }
+
+    /// Returns the channel of a path.
+    pub fn channel_of(&self, index: u16) -> Option<u16> {
+        self.path(index).map(|path| path.spec.channel.index)
+    }
+
+    /// Lets the stages of a path be served again for whose wait there is room now.
+    pub fn resume(&mut self, index: u16, ch: &Channel, pool: &MessagePool, (flows, first): Flows<'_>) {
+        let Some(path) = self.path_mut(index) else { return };
+        let slot = path.spec.channel.index;
+        let receivers = path.waits_for_receivers == 0 || ch.has_room();
+        let memory = path.waits_for_memory == 0 || pool.admits(slot, path.wanted);
+        if !receivers || !memory {
+            return;
+        }
+        path.wanted = 0;
+        let waiting = path.take_waiting();
+        self.stalled.remove(&mut self.stalled_links, u32::from(index));
+        waiting.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+    }
+
+    /// Records which timers are due.
+    pub fn on_timeout(&mut self, now: Instant, (flows, first): Flows<'_>) {
+        if self.timers == 0 {
+            return;
+        }
+        for index in 0..self.paths.len() as u16 {
+            let Some(path) = self.path_mut(index).filter(|path| !path.retired) else { continue };
+            let mut due = Targets::NONE;
+            for (at, timer) in path.stages.iter_mut().map(|stage| stage.timer.as_mut()).enumerate() {
+                let Some(timer) = timer.filter(|timer| timer.next <= now) else { continue };
+                (timer.due, timer.next) = (true, now + timer.period);
+                due = due.and(Targets::stage(at));
+            }
+            due.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
+        }
+    }
+
+    /// Returns the path of a queue if the path is to end once it is empty.
+    pub fn ending(&self, queue: u16) -> Option<u16> {
+        let (index, _) = stage_of(queue);
+        self.path(index).filter(|path| (path.retired || path.transient) && path.is_empty()).map(|_| index)
+    }
+}
+
+/// Room at the entry of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Entry {
+    pub is_full: bool,
+    /// It has been full and is more than half full since: publishers are held back if the channel does not drop.
+    pub was_full: bool,
+}
+
+/// A call of a handler.
+struct Called {
+    /// Length of the message, if there was one.
+    len: Option<u32>,
+    wait: Option<Wait>,
+    touched: Targets,
+}
+
+/// Calls a handler with the message at the front of its queue.
+fn process(path: &mut Path, at: usize, item: Item, outlet: Outlet<'_>) -> Called {
+    let now = outlet.now;
+    let Some(info) = outlet.pool.info(item.handle) else {
+        path.queues[at].pop(&path.spec.queue);
+        return Called { len: Some(0), wait: None, touched: Targets::NONE };
+    };
+    let format = outlet.pool.format(item.handle);
+    let Path { spec, stages, queues, counters, .. } = path;
+    let Stage { handler, state, outputs, new_len_max, reserve, skip, profile, .. } = &mut stages[at];
+    let (own, later) = queues.split_at_mut(at + 1);
+    let mut port = StagePort {
+        item: Some(item),
+        outputs,
+        later,
+        first: at + 1,
+        limits: &spec.queue,
+        new_len_max: *new_len_max,
+        reserve: *reserve,
+        counters,
+        skip: *skip,
+        outlet,
+        calls: 0,
+        wait: None,
+        refused: 0,
+        touched: Targets::NONE,
+        emitted: 0,
+        made: 0,
+    };
+    let message = Message {
+        format,
+        sequence: info.sequence,
+        arrived: info.arrived,
+        len: info.len,
+        frames: info.frames,
+    };
+    let mut done = handler.on_message(&mut Call::new(message, now, state, &mut port));
+    if done == Err(Stop::Full) && port.wait.is_none() {
+        done = Err(Stop::Fault("the handler waits for room that it has"));
+    }
+    let again = done == Err(Stop::Full);
+    if let Err(Stop::Fault(_)) = done {
+        profile.faults += 1;
+        match spec.passes_faults && port.wait.is_none() && port.pass() {
+            true => {}
+            false if port.wait.is_some() => {}
+            false => port.counters.dropped_faults += 1,
+        }
+    }
+    let again = again || (done != Ok(()) && port.wait.is_some());
+    let StagePort { wait, refused, touched, emitted, made, calls, outlet, counters, .. } = port;
+    profile.emitted += u64::from(emitted);
+    profile.bytes_made += made;
+    if again {
+        profile.full += 1;
+        *skip = calls;
+        return Called { len: Some(item.len), wait, touched };
+    }
+    // The handler has gone on without what had no room.
+    counters.dropped_ignored += u64::from(refused) + u64::from(wait.is_some());
+    *skip = 0;
+    profile.messages += 1;
+    profile.bytes += u64::from(item.len);
+    own[at].pop(&spec.queue);
+    outlet.pool.release(item.handle);
+    Called { len: Some(item.len), wait: None, touched }
+}
+
+/// Calls a handler because its period has passed.
+fn tick(path: &mut Path, at: usize, outlet: Outlet<'_>) -> Called {
+    let now = outlet.now;
+    let Path { spec, stages, queues, counters, .. } = path;
+    let Stage { handler, state, outputs, new_len_max, reserve, skip_tick, profile, timer, .. } =
+        &mut stages[at];
+    let (_, later) = queues.split_at_mut(at + 1);
+    let mut port = StagePort {
+        item: None,
+        outputs,
+        later,
+        first: at + 1,
+        limits: &spec.queue,
+        new_len_max: *new_len_max,
+        reserve: *reserve,
+        counters,
+        skip: *skip_tick,
+        outlet,
+        calls: 0,
+        wait: None,
+        refused: 0,
+        touched: Targets::NONE,
+        emitted: 0,
+        made: 0,
+    };
+    let done = handler.on_timer(&mut Tick::new(now, state, &mut port));
+    profile.emitted += u64::from(port.emitted);
+    profile.bytes_made += port.made;
+    if done == Err(Stop::Full) && port.wait.is_some() {
+        profile.full += 1;
+        *skip_tick = port.calls;
+        return Called { len: None, wait: port.wait, touched: port.touched };
+    }
+    profile.faults += u64::from(done.is_err());
+    port.counters.dropped_ignored += u64::from(port.refused) + u64::from(port.wait.is_some());
+    profile.ticks += 1;
+    *skip_tick = 0;
+    if let Some(timer) = timer {
+        timer.due = false;
+    }
+    Called { len: None, wait: None, touched: port.touched }
+}
+
+impl Path {
+    pub(super) fn record_wait(&mut self, at: usize, wait: Wait) {
+        let bit = 1 << at;
+        match wait {
+            Wait::Stage => self.waits_for_stage |= bit,
+            Wait::Receivers => self.waits_for_receivers |= bit,
+            Wait::Memory(blocks) => {
+                self.waits_for_memory |= bit;
+                self.wanted = self.wanted.max(blocks);
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Paths of channels: activated, entered, and served in the turns of contexts.
+
+use csp_handlers::FormatId;
+use csp_types::Instant;
+
+use super::publish::{Arrival, refused};
+use super::{ChannelId, ChannelSlot, MessagePlane, PublishError, Published};
+use crate::contexts::{
+    ContextStatus, HandlerManager, HandlerStatus, Outlet, PathError, PathId, PathSpec, PathStatus, Step,
+};
+use crate::pool::PoolError;
+use crate::queue::{Item, Policy};
+use crate::schedule::{Schedule as _, Turn};
+
+impl MessagePlane {
+    /// Makes a path the one of its channel and format. Messages that are in the former one leave through it first.
+    ///
+    /// # Errors
+    /// When the path cannot be: the former one stays.
+    pub fn activate_path(&mut self, now: Instant, spec: PathSpec) -> Result<PathId, PathError> {
+        let id = spec.channel;
+        self.channel(id).ok_or(PathError::UnknownChannel)?;
+        let slot = self.channels.get_mut(usize::from(id.index)).and_then(|slot| slot.channel.as_mut());
+        let ch = slot.ok_or(PathError::UnknownChannel)?;
+        let flows = (&mut self.schedule, self.config.channels_max);
+        self.contexts.activate(now, spec, ch, &self.pool, flows)
+    }
+
+    /// Removes a path: later messages go straight to receivers, after those that are in it.
+    ///
+    /// # Errors
+    /// When the path is over, or there is no room for what keeps the order meanwhile.
+    pub fn deactivate_path(&mut self, id: PathId) -> Result<(), PathError> {
+        let channel = self.contexts.channel_of(id.index).ok_or(PathError::UnknownPath)?;
+        let slot = self.channels.get_mut(usize::from(channel)).and_then(|slot| slot.channel.as_mut());
+        let ch = slot.ok_or(PathError::UnknownChannel)?;
+        let flows = (&mut self.schedule, self.config.channels_max);
+        self.contexts.deactivate(id, ch, flows)
+    }
+
+    /// Changes the parameters of a stage's handler between two messages.
+    ///
+    /// # Errors
+    /// When there is no such stage, or the handler refuses the parameters: the former ones then stay.
+    pub fn configure_handler(&mut self, id: PathId, stage: usize, parameters: &str) -> Result<(), PathError> {
+        self.contexts.configure(id, stage, parameters)
+    }
+
+    /// Returns the handlers, to store more.
+    pub fn handlers_mut(&mut self) -> &mut HandlerManager {
+        &mut self.contexts.handlers
+    }
+
+    /// Returns whether a turn is that of a context, for [`run_context`](Self::run_context).
+    pub fn is_context(&self, turn: &Turn) -> bool {
+        turn.flow >= self.config.channels_max
+    }
+
+    /// Returns whether a context has something to do.
+    pub fn contexts_have_work(&self) -> bool {
+        self.contexts.any_work()
+    }
+
+    /// Runs handlers of a context until its turn is over or nothing is left for it. Returns how many messages were processed.
+    /// Some calls are measured by `clock`, if there is one.
+    pub fn run_context(
+        &mut self,
+        now: Instant,
+        turn: &mut Turn,
+        mut clock: Option<&mut dyn FnMut() -> Instant>,
+    ) -> u32 {
+        let Some(context) = turn.flow.checked_sub(self.config.channels_max) else { return 0 };
+        let mut done = 0;
+        while !turn.is_over() {
+            let Some((mut queue, slot)) = self.contexts.next_stage(context) else { break };
+            let mut idle = false;
+            while !idle && !turn.is_over() && !queue.is_over() {
+                // The closure's lifetime ends with each call.
+                let clock = clock.as_mut().map(|clock| &mut **clock as &mut dyn FnMut() -> Instant);
+                match self.step(now, slot, queue.flow, clock) {
+                    Step::Done(len) => {
+                        queue.charge(len);
+                        turn.charge(len);
+                        done += 1;
+                    }
+                    Step::Idle => idle = true,
+                }
+            }
+            let number = queue.flow;
+            match idle {
+                true => self.contexts.sleep(context, queue),
+                false => self.contexts.end_stage(context, queue),
+            }
+            if let Some(path) = self.contexts.ending(number)
+                && let Some(ch) =
+                    self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
+            {
+                self.contexts.settle(path, ch, (&mut self.schedule, self.config.channels_max));
+            }
+            if let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) {
+                self.schedule.set_active(slot, !ch.pending.is_empty());
+            }
+        }
+        self.schedule.set_active(turn.flow, self.contexts.is_active(context));
+        done
+    }
+
+    fn step(
+        &mut self,
+        now: Instant,
+        slot: u16,
+        queue: u16,
+        clock: Option<&mut dyn FnMut() -> Instant>,
+    ) -> Step {
+        let MessagePlane {
+            peers,
+            pool,
+            subscriptions,
+            matched,
+            channels,
+            schedule,
+            topic: space,
+            contexts,
+            ..
+        } = self;
+        let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
+            return Step::Idle;
+        };
+        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space };
+        contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
+    }
+
+    /// Stores a message and puts it into the queue of its path's first stage. Not inlined: the default path is to stay as it is.
+    #[inline(never)]
+    pub(super) fn enter<'a>(
+        &mut self,
+        slot: u16,
+        path: Option<u16>,
+        format: FormatId,
+        message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
+    ) -> Result<Published, PublishError> {
+        let MessagePlane { pool, channels, schedule, contexts, .. } = self;
+        let (Some(path), ChannelSlot { channel: Some(ch), .. }) = (path, &mut channels[usize::from(slot)])
+        else {
+            return Err(PublishError::UnknownPeer);
+        };
+        let Arrival { now, frames, parts, len } = message;
+        let topic_len_max = self.subscriptions.topic_len_max();
+        if ch.backlog_limits().is_none() && frames.len() > 1 && frames[0] as usize > topic_len_max {
+            return Err(PublishError::TopicTooLong(frames[0]));
+        }
+        let (policy, entry) = (ch.policy(), contexts.entry(path));
+        let holds_back = policy == Policy::Block;
+        if holds_back && (entry.is_full || entry.was_full) {
+            return Err(PublishError::Held);
+        }
+        let dropped = |ch: &mut crate::channel::Channel| {
+            ch.counters.dropped_path += 1;
+            Ok(Published { sequence: ch.number(len), receivers: 0, dropped: 1 })
+        };
+        if entry.is_full && policy == Policy::DropNewest {
+            contexts.refuse(path, false);
+            return dropped(ch);
+        }
+        let blocks = pool.blocks_for(len) + ch.paths.reserve;
+        if holds_back && !pool.admits(slot, blocks) {
+            let wanted = u64::from(blocks) * u64::from(self.config.pool.block_len);
+            return Err(refused(ch, PoolError::Budget, u32::try_from(wanted).unwrap_or(u32::MAX)));
+        }
+        let handle = match pool.store(slot, (now, ch.sequence + 1), frames, parts) {
+            Ok(handle) => handle,
+            Err(PoolError::Budget | PoolError::Exhausted) if !holds_back => {
+                contexts.refuse(path, true);
+                return dropped(ch);
+            }
+            Err(error) => return Err(refused(ch, error, len)),
+        };
+        pool.set_format(handle, format);
+        let item = Item { handle, len, cached: false };
+        let oldest = contexts.enter(path, item, policy, (schedule, self.config.channels_max));
+        let sequence = ch.number(len);
+        if let Some(oldest) = oldest {
+            pool.release(oldest);
+            ch.counters.dropped_path += 1;
+        }
+        Ok(Published { sequence, receivers: 0, dropped: u32::from(oldest.is_some()) })
+    }
+
+    /// Lets stages go on that have waited for receivers or memory.
+    pub(super) fn resume_paths(&mut self) {
+        let mut next = self.contexts.stalled().front();
+        while let Some(index) = next {
+            next = self.contexts.after_stalled(index);
+            let index = index as u16;
+            let Some(slot) = self.contexts.channel_of(index) else { continue };
+            let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) else {
+                continue;
+            };
+            self.contexts.resume(index, ch, &self.pool, (&mut self.schedule, self.config.channels_max));
+        }
+    }
+
+    /// Returns when to call [`on_timeout`](Self::on_timeout).
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.contexts.next_timeout()
+    }
+
+    /// Records which handlers' timers are due; they are called in the turns of their contexts.
+    pub fn on_timeout(&mut self, now: Instant) {
+        self.contexts.on_timeout(now, (&mut self.schedule, self.config.channels_max));
+    }
+
+    /// Returns how many messages are in the paths of a channel.
+    pub fn waiting_in_paths(&self, channel: ChannelId) -> usize {
+        self.contexts.waiting_of(channel)
+    }
+
+    /// Returns all paths.
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.contexts.path_statuses()
+    }
+
+    /// Returns a path; `None` once it is over.
+    pub fn path_status(&self, id: PathId) -> Option<PathStatus> {
+        self.contexts.path_status(id)
+    }
+
+    /// Returns all contexts.
+    pub fn contexts(&self) -> Vec<ContextStatus> {
+        self.contexts.context_statuses()
+    }
+
+    /// Returns all handlers.
+    pub fn handlers(&self) -> Vec<HandlerStatus> {
+        self.contexts.handler_statuses()
+    }
+
+    /// Returns the paths of a channel.
+    pub fn paths_of(&self, channel: ChannelId) -> impl Iterator<Item = PathStatus> {
+        self.paths().into_iter().filter(move |path| path.channel == channel)
+    }
+}

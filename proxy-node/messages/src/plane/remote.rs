@@ -1,0 +1,81 @@
+//! Contexts elsewhere: what is given to them, and what they send back.
+
+use csp_handlers::Emit;
+use csp_types::Instant;
+
+use super::MessagePlane;
+use crate::contexts::{Outlet, RemoteCall, RemoteError, Ticket};
+use crate::schedule::Schedule as _;
+
+impl MessagePlane {
+    /// Makes a context remote: its messages are fetched by [`next_call`](Self::next_call), at most `credit` of each stage that are not
+    /// answered. With a credit of 0 it is local again, once [`remote_lost`](Self::remote_lost) is called. Returns whether there is such a context.
+    pub fn set_remote(&mut self, context: u16, credit: u32) -> bool {
+        self.contexts.set_remote(context, credit)
+    }
+
+    /// Returns the next message for a handler of a remote context.
+    pub fn next_call(&mut self, context: u16) -> Option<RemoteCall> {
+        self.contexts.next_call(context)
+    }
+
+    /// Returns the name of a remote call's handler, and its parameters.
+    pub fn remote_stage(&self, ticket: Ticket) -> Option<(&str, &str)> {
+        self.contexts.remote_stage(ticket)
+    }
+
+    /// Processes what a remote handler has emitted of the oldest message that its stage was given.
+    ///
+    /// # Errors
+    /// [`RemoteError::Full`] for what is to be passed again; else what the remote context is told or closed for.
+    pub fn remote_emit(
+        &mut self,
+        now: Instant,
+        ticket: Ticket,
+        output: u8,
+        emit: Emit<'_>,
+    ) -> Result<(), RemoteError> {
+        let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
+        let MessagePlane {
+            peers,
+            pool,
+            subscriptions,
+            matched,
+            channels,
+            schedule,
+            topic: space,
+            contexts,
+            ..
+        } = self;
+        let ch = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut());
+        let ch = ch.ok_or(RemoteError::Stale)?;
+        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space };
+        let done = contexts.remote_emit(ticket, (output, emit), outlet, (schedule, self.config.channels_max));
+        let has_work =
+            self.channels[usize::from(slot)].channel.as_ref().is_some_and(|ch| !ch.pending.is_empty());
+        self.schedule.set_active(slot, has_work);
+        done
+    }
+
+    /// Records that a remote handler is done with the oldest message that its stage was given.
+    ///
+    /// # Errors
+    /// When its path is over, or it was given none.
+    pub fn remote_done(&mut self, ticket: Ticket) -> Result<(), RemoteError> {
+        let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
+        let flows = (&mut self.schedule, self.config.channels_max);
+        let (handle, queue) = self.contexts.remote_done(ticket, flows)?;
+        self.pool.release(handle);
+        if let Some(path) = self.contexts.ending(queue)
+            && let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
+        {
+            self.contexts.settle(path, ch, (&mut self.schedule, self.config.channels_max));
+        }
+        Ok(())
+    }
+
+    /// Records that a remote context is lost, with what it has not answered: that is given again.
+    pub fn remote_lost(&mut self, context: u16) {
+        self.contexts.remote_lost(context, (&mut self.schedule, self.config.channels_max));
+    }
+}

@@ -1,0 +1,150 @@
+//! Paths of channels: the handlers that the policy names for each, and the turns of their contexts.
+
+use std::collections::HashMap;
+
+use csp_messages::{ContextStatus, HandlerStatus, PathId, PathSpec, PathStatus, Turn};
+use csp_types::Instant;
+
+use super::{MessageBroker, SpecError};
+
+/// Turns of contexts before connections are served again.
+pub(super) const CONTEXT_TURNS_MAX: u32 = 32;
+
+/// A handler of a channel's path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathStage {
+    /// Name of the handler.
+    pub handler: String,
+    /// Number of the context.
+    pub context: u16,
+    /// The handler's parameters.
+    pub parameters: String,
+}
+
+/// The path of all messages of a channel: handlers, one after the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChannelPath {
+    /// The number of the channel's [`ChannelSpec`](super::ChannelSpec).
+    pub number: u32,
+    /// The handlers; none: straight to the receivers.
+    pub stages: Vec<PathStage>,
+}
+
+/// What a worker's contexts, paths and handlers show.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ContextsSnapshot {
+    /// Contexts that have paths.
+    pub contexts: Vec<ContextStatus>,
+    /// Paths, each with the name of its channel.
+    pub paths: Vec<(String, PathStatus)>,
+    /// Handlers that have been called or are part of a path.
+    pub handlers: Vec<HandlerStatus>,
+}
+
+/// The paths in force, and the time by which handlers run.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    active: HashMap<u32, (PathId, Vec<PathStage>)>,
+    pub(super) now: Instant,
+    clock: Option<fn() -> Instant>,
+}
+
+impl MessageBroker {
+    /// Sets the clock by which some calls of handlers are measured.
+    pub fn set_clock(&mut self, clock: fn() -> Instant) {
+        self.paths.clock = Some(clock);
+    }
+
+    /// Replaces the paths of all channels between two messages; those that stay as they are, and those of which only parameters
+    /// change, keep their messages where they are. Called after the channels are set.
+    ///
+    /// # Errors
+    /// The first path that cannot be; the others are.
+    pub fn set_paths(&mut self, now: Instant, paths: &[ChannelPath]) -> Result<(), SpecError> {
+        self.paths.now = now;
+        let wanted =
+            |number: &u32| paths.iter().find(|path| path.number == *number).map(|path| &path.stages[..]);
+        let numbers: Vec<u32> = self.channels.keys().copied().collect();
+        let mut result = Ok(());
+        for number in numbers {
+            let set = self.set_path(number, wanted(&number).unwrap_or(&[]));
+            result = result.and(set);
+        }
+        self.paths.active.retain(|number, _| self.channels.contains_key(number));
+        result
+    }
+
+    fn set_path(&mut self, number: u32, stages: &[PathStage]) -> Result<(), SpecError> {
+        let (Some(plane), Some(bound)) = (&mut self.plane, self.channels.get(&number)) else { return Ok(()) };
+        let active = self.paths.active.remove(&number);
+        let active =
+            active.filter(|(id, _)| plane.path_status(*id).is_some_and(|path| path.channel == bound.id));
+        let failed = |error| SpecError::Path(bound.spec.channel.name.clone(), error);
+        let same_place = |a: &PathStage, b: &PathStage| (&a.handler, a.context) == (&b.handler, b.context);
+        let done = match &active {
+            None if stages.is_empty() => return Ok(()),
+            Some((id, _)) if stages.is_empty() => {
+                return plane.deactivate_path(*id).map_err(failed);
+            }
+            Some((id, known))
+                if known.len() == stages.len() && known.iter().zip(stages).all(|(a, b)| same_place(a, b)) =>
+            {
+                let changed = known.iter().zip(stages).enumerate().filter(|(_, (a, b))| a != b);
+                let configured =
+                    changed.map(|(at, (_, stage))| plane.configure_handler(*id, at, &stage.parameters));
+                configured.collect::<Result<(), _>>().map(|()| *id)
+            }
+            _ => {
+                let chain: Vec<(&str, u16, &str)> = stages
+                    .iter()
+                    .map(|stage| (&stage.handler[..], stage.context, &stage.parameters[..]))
+                    .collect();
+                plane.activate_path(self.paths.now, PathSpec::chain(bound.id, &chain))
+            }
+        };
+        match done {
+            Ok(id) => _ = self.paths.active.insert(number, (id, stages.to_vec())),
+            Err(error) => {
+                // The former path stays.
+                self.paths.active.extend(active.map(|active| (number, active)));
+                return Err(failed(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a context's handlers in its turn.
+    pub(super) fn run_context(&mut self, mut turn: Turn) {
+        let Some(plane) = &mut self.plane else { return };
+        match self.paths.clock {
+            Some(clock) => plane.run_context(self.paths.now, &mut turn, Some(&mut { clock })),
+            None => plane.run_context(self.paths.now, &mut turn, None),
+        };
+        plane.end_turn(turn);
+    }
+
+    /// Returns when contexts are to be run again.
+    pub(super) fn contexts_timeout(&self) -> Option<Instant> {
+        let plane = self.plane.as_ref()?;
+        if plane.contexts_have_work() { Some(self.paths.now) } else { plane.next_timeout() }
+    }
+
+    /// Returns the state of contexts, paths and handlers that are in use.
+    pub fn contexts(&self) -> ContextsSnapshot {
+        let Some(plane) = &self.plane else { return ContextsSnapshot::default() };
+        let name = |path: PathStatus| {
+            let bound = self.channels.values().find(|bound| bound.id == path.channel)?;
+            Some((bound.spec.channel.name.clone(), path))
+        };
+        let used = |context: &ContextStatus| context.stages > 0 || context.report.messages > 0;
+        ContextsSnapshot {
+            contexts: plane.contexts().into_iter().filter(used).collect(),
+            paths: plane.paths().into_iter().filter_map(name).collect(),
+            handlers: plane
+                .handlers()
+                .into_iter()
+                .filter(|handler| handler.stages > 0 || handler.profile.messages > 0)
+                .collect(),
+        }
+    }
+}

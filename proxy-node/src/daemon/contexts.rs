@@ -1,0 +1,139 @@
+//! What a worker's contexts, paths and handlers show, on the admin endpoint and as metrics.
+
+use csp_api::contexts::{Context, Contexts, Handler, PathStage};
+use csp_messages::{ContextStatus, HandlerStatus, PathState, PathStatus};
+use csp_services::{ContextsSnapshot, MessageBroker};
+use csp_telemetry::MetricWriter;
+use csp_types::Duration;
+
+/// Returns what a worker runs. The worker's number is set by the reader.
+pub(super) fn of_worker(broker: &MessageBroker) -> Contexts {
+    let ContextsSnapshot { contexts, paths, handlers } = broker.contexts();
+    Contexts {
+        contexts: contexts.iter().map(context).collect(),
+        stages: paths.iter().flat_map(|(channel, path)| stages(channel, path)).collect(),
+        handlers: handlers.iter().map(handler).collect(),
+    }
+}
+
+/// Joins those of all workers, in the order of the workers.
+pub(super) fn join(workers: impl Iterator<Item = Contexts>) -> Contexts {
+    let mut all = Contexts::default();
+    for (worker, mut of_worker) in (0u64..).zip(workers) {
+        of_worker.contexts.iter_mut().for_each(|context| context.worker = worker);
+        of_worker.stages.iter_mut().for_each(|stage| stage.worker = worker);
+        of_worker.handlers.iter_mut().for_each(|handler| handler.worker = worker);
+        all.contexts.append(&mut of_worker.contexts);
+        all.stages.append(&mut of_worker.stages);
+        all.handlers.append(&mut of_worker.handlers);
+    }
+    all
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn context(status: &ContextStatus) -> Context {
+    let report = &status.report;
+    Context {
+        worker: 0,
+        name: format!("c{}", status.number).into(),
+        stages: status.stages.into(),
+        waiting: status.waiting,
+        waiting_max: report.waiting_max.into(),
+        messages_total: report.messages,
+        bytes_total: report.bytes,
+        points_total: report.points,
+        busy_ns_total: nanos(report.busy()),
+        state_bytes: status.state_bytes,
+    }
+}
+
+fn stages(channel: &str, path: &PathStatus) -> Vec<PathStage> {
+    let counters = &path.counters;
+    let dropped = counters.dropped_newest
+        + counters.dropped_oldest
+        + counters.dropped_memory
+        + counters.dropped_faults
+        + counters.dropped_ignored
+        + counters.dropped_invalid;
+    let state = match path.state {
+        PathState::Active => "active",
+        PathState::Waiting => "waiting",
+        PathState::Retired => "retired",
+    };
+    let stage = |(at, stage): (usize, &csp_messages::StageStatus)| PathStage {
+        worker: 0,
+        channel: channel.into(),
+        format: path.format.map(|format| format.0),
+        state: state.into(),
+        stage: at as u64,
+        handler: (&stage.handler).into(),
+        context: format!("c{}", stage.context).into(),
+        waiting: stage.waiting as u64,
+        held: stage.held,
+        entered_total: if at == 0 { counters.entered } else { 0 },
+        dropped_total: if at == 0 { dropped } else { 0 },
+        messages_total: stage.profile.messages,
+        emitted_total: stage.profile.emitted,
+        mean_ns: nanos(stage.profile.timing.mean()),
+        max_ns: nanos(stage.profile.timing.max),
+    };
+    path.stages.iter().enumerate().map(stage).collect()
+}
+
+fn handler(status: &HandlerStatus) -> Handler {
+    let profile = &status.profile;
+    Handler {
+        worker: 0,
+        name: (&status.name).into(),
+        stages: status.stages.into(),
+        messages_total: profile.messages,
+        emitted_total: profile.emitted,
+        full_total: profile.full,
+        faults_total: profile.faults,
+        mean_ns: nanos(profile.timing.mean()),
+        max_ns: nanos(profile.timing.max),
+    }
+}
+
+/// Writes the metrics of a worker's contexts and handlers.
+pub(super) fn collect(out: &mut MetricWriter, contexts: &Contexts, worker: &str) {
+    for context in &contexts.contexts {
+        let labels = [("context", context.name.as_str()), ("worker", worker)];
+        let counters = [
+            ("csp_context_messages_total", "Messages processed by a context", context.messages_total),
+            ("csp_context_bytes_total", "Bytes of messages processed by a context", context.bytes_total),
+            ("csp_context_points_total", "Resource-management points of a context", context.points_total),
+            ("csp_context_busy_nanoseconds_total", "Time of a context in handlers", context.busy_ns_total),
+        ];
+        counters.into_iter().for_each(|(name, help, value)| out.counter(name, help, &labels, value));
+        let gauges = [
+            ("csp_context_stages", "Stages of paths that a context runs", context.stages),
+            ("csp_context_waiting_messages", "Messages that wait for a context", context.waiting),
+            ("csp_context_state_bytes", "Memory of the state of a context's handlers", context.state_bytes),
+        ];
+        gauges.into_iter().for_each(|(name, help, value)| out.gauge(name, help, &labels, value as f64));
+    }
+    for handler in &contexts.handlers {
+        let labels = [("handler", handler.name.as_str()), ("worker", worker)];
+        let counters = [
+            ("csp_handler_messages_total", "Messages processed by a handler", handler.messages_total),
+            ("csp_handler_emitted_total", "Messages emitted by a handler", handler.emitted_total),
+            ("csp_handler_full_total", "Calls of a handler that waited for room", handler.full_total),
+            ("csp_handler_faults_total", "Calls that a handler has given up", handler.faults_total),
+        ];
+        counters.into_iter().for_each(|(name, help, value)| out.counter(name, help, &labels, value));
+        let gauges = [
+            ("csp_handler_stages", "Stages of paths that a handler serves", handler.stages),
+            ("csp_handler_mean_nanoseconds", "Weighted mean time of a handler's calls", handler.mean_ns),
+            (
+                "csp_handler_max_nanoseconds",
+                "Longest time of a handler's calls that were measured",
+                handler.max_ns,
+            ),
+        ];
+        gauges.into_iter().for_each(|(name, help, value)| out.gauge(name, help, &labels, value as f64));
+    }
+}
