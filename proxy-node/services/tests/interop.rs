@@ -1,5 +1,6 @@
 //! Unmodified programs of libzmq (pyzmq, Debian package python3-zmq) at the broker, over TCP on loopback.
 #![allow(clippy::unwrap_used, reason = "an unwrap that fails is a failed test")]
+#![allow(clippy::disallowed_types, reason = "a test plays programs outside")]
 
 mod common;
 

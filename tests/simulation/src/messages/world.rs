@@ -142,12 +142,15 @@ impl MessageWorld {
         };
         let servers = [1u64, 2].map(|n| {
             let provider = Box::new(fabric.provider(&format!("process-{n}")));
-            Application::new(provider, &key, node("an-1"), &format!("p{n}"), &[target.clone()], n)
+            Application::new(provider, &key, node("an-1"), &format!("p{n}"), std::slice::from_ref(&target), n)
         });
         let programs = [0usize, 1].map(|at| {
             let provider = Box::new(fabric.provider(&format!("program-{at}")));
             let names = (node("an-1"), &*format!("m{at}"));
-            Some(Program::new(at, app_side(provider, &key, names, &[target.clone()], 10 + at as u64)))
+            Some(Program::new(
+                at,
+                app_side(provider, &key, names, std::slice::from_ref(&target), 10 + at as u64),
+            ))
         });
         let router = Router { mtu: scenario.links.path_mtu, marks: scenario.links.marks };
         let tcp = host_tcp(seed.rotate_left(9), scenario.links.marks);

@@ -1,0 +1,220 @@
+//! The broker as the proxy's core calls it: what has become of a connection, and which one is to be served next.
+
+use csp_messages::Role;
+use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::between::{Between, Examined, Towards};
+use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_tcp::Buffer;
+use csp_types::{FlowLabel, FourTuple, Instant, Owner};
+use csp_zmtp::{Connection, Mechanism};
+
+use super::framing::Speech;
+use super::given::Given;
+use super::inbound::Door;
+use super::peer::Peer;
+use super::placement::{Ending, Placement};
+use super::{MessageBroker, inbound, outbound, paths, sealed};
+
+impl Between for MessageBroker {
+    fn begun(&mut self, _: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
+        self.streams.begun(label, number, tuple.local.port())
+    }
+
+    fn examine<'a>(
+        &mut self,
+        label: FlowLabel,
+        towards: Towards,
+        at: u64,
+        bytes: impl Iterator<Item = &'a [u8]>,
+    ) -> Examined {
+        self.streams.examine(label, towards, at, bytes)
+    }
+
+    fn may_end(&mut self, label: FlowLabel, towards: Towards) -> bool {
+        self.streams.may_end(label, towards)
+    }
+
+    fn ended(&mut self, label: FlowLabel) {
+        self.streams.ended(label);
+    }
+}
+
+impl LocalServices for MessageBroker {
+    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
+        let Some(bound) = self.channels.get(&number) else { return false };
+        let port = tuple.local.port();
+        let prefixed = bound.spec.prefixed.iter().position(|prefixed| prefixed.port == port);
+        let mut peer = match prefixed {
+            None => {
+                let Some(connection) = bound.begin(&mut self.entropy, now) else { return false };
+                Peer::new(label, number, Speech::Zmtp(Box::new(connection)))
+            }
+            Some(at) => {
+                let port = bound.spec.prefixed[at];
+                let mut peer = Peer::new(label, number, Speech::prefixed(port, at));
+                let Some(plane) = &mut self.plane else { return false };
+                let Ok(id) = plane.attach(bound.id, port.role) else {
+                    self.refusals.peers_full += 1; // the channel is there, and has such peers
+                    return false;
+                };
+                if port.role.subscribes() && plane.subscribe(now, id, b"").is_err() {
+                    let _ = plane.detach(id, |_| {}); // it was attached just now
+                    return false;
+                }
+                self.labels[id.index as usize] = label;
+                peer.id = Some(id);
+                peer.given = (port.role == Role::Puller).then(Given::new);
+                peer
+            }
+        };
+        peer.client = tuple.remote;
+        let at = peer.connection.next_timeout();
+        Self::set_deadline(&mut self.deadlines, &mut peer, at);
+        peer.arrived = now;
+        self.placement.arrived(now, number);
+        self.connections.insert(label, peer);
+        true
+    }
+
+    fn elsewhere(&self, number: u32) -> Option<Owner> {
+        self.placement.elsewhere(number)
+    }
+
+    fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+        self.paths.now = now;
+        let MessageBroker {
+            plane,
+            channels,
+            connections,
+            labels,
+            ready,
+            deadlines,
+            turn,
+            zmtp,
+            refusals,
+            batch,
+            placement,
+            sealing,
+            ..
+        } = self;
+        let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
+        peer.queued = false;
+        let Some(bound) = channels.get_mut(&peer.number) else { return Step::Close };
+        if peer.ended {
+            return Step::Close;
+        }
+        let held = placement.holds(now, peer, plane);
+        let mut door = Door { channel: bound.id, keys: bound.spec.keys.as_deref(), refusals };
+        let received = match held {
+            true => inbound::Received::default(),
+            false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
+        };
+        if let Some(id) = peer.id {
+            labels[id.index as usize] = label;
+        }
+        // What this channel gets is not charged to another one, whose turn it may be.
+        let mut none = None;
+        let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == bound.id.index);
+        let turn = if is_its_turn { turn } else { &mut none };
+        let before = peer.before_visit(client);
+        let sent = match peer.connection.zmtp().map(Connection::mechanism) {
+            _ if matches!(peer.ending, Ending::Finished { .. }) => false,
+            Some(Mechanism::Curve) => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
+            _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
+        };
+        peer.after_visit(before, client);
+        if received.more && !peer.queued {
+            peer.queued = true;
+            ready.push_back(label);
+        }
+        let at = peer.connection.next_timeout();
+        Self::set_deadline(deadlines, peer, at);
+        // What is left of a stream that has ended is no whole message.
+        let over = client.is_finished() && !received.more && peer.held.is_empty() && !held;
+        let is_prefixed = matches!(peer.connection, Speech::Prefixed(_));
+        if is_prefixed && (peer.connection.has_failed() || (over && peer.has_rest(client.readable()))) {
+            bound.malformed += 1;
+            return Step::Reset;
+        }
+        if peer.ended || peer.connection.has_failed() || over {
+            return Step::Close;
+        }
+        if let Some(step) = Placement::step(peer, plane) {
+            return step;
+        }
+        if received.moved || sent { Step::Moved } else { Step::Idle }
+    }
+
+    fn take_lent(&mut self) -> Option<Buffer> {
+        self.batch.end()
+    }
+
+    fn gone(&mut self, _: Instant, label: FlowLabel) {
+        self.note_departure(label);
+        let Some(mut peer) = self.connections.remove(&label) else { return };
+        Self::set_deadline(&mut self.deadlines, &mut peer, None);
+        if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+            plane.lost(id, peer.given.map_or(0, |given| given.messages()));
+            let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
+        }
+        self.departed(peer.number, peer.ending);
+    }
+
+    fn next_ready(&mut self) -> Option<FlowLabel> {
+        if let Some(label) = self.ready.pop_front() {
+            return Some(label);
+        }
+        let resumed = self.plane.as_mut()?.next_resumed().and_then(|id| self.label_of(id));
+        if resumed.is_some() {
+            return resumed;
+        }
+        // A receiver that is to be served is not named again: then all of the channel's have been.
+        let (mut channels, mut contexts) = (0, 0);
+        while channels <= self.channels.len() {
+            let plane = self.plane.as_mut()?;
+            let mut turn = match self.turn.take() {
+                Some(turn) => turn,
+                None => plane.next_flow()?,
+            };
+            if plane.is_context(&turn) {
+                self.run_context(turn);
+                contexts += 1;
+                if contexts == paths::CONTEXT_TURNS_MAX {
+                    return None;
+                }
+                continue;
+            }
+            channels += 1;
+            let label = plane.next_peer(&turn).and_then(|id| self.label_of(id));
+            let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
+            if let Some(peer) = peer {
+                peer.queued = true;
+                turn.charge(0); // a visit is worth at least a message, so that a channel of many receivers has its turns too
+                self.turn = Some(turn);
+                return label;
+            }
+            self.plane.as_mut()?.end_turn(turn);
+        }
+        None
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        deadline.into_iter().chain(self.placement.next_timeout()).chain(self.contexts_timeout()).min()
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        self.paths.now = now;
+        if let Some(plane) = &mut self.plane {
+            plane.on_timeout(now);
+        }
+        self.settle_places(now);
+        while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.pop_first();
+            let Some(peer) = self.connections.get_mut(&label) else { continue };
+            peer.deadline = None;
+            peer.connection.on_timeout(now, &mut self.zmtp);
+            self.ready.push_back(label);
+        }
+    }
+}
