@@ -29,7 +29,7 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-api csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats
+PURE_CRATES := csp-types csp-wire csp-api csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats csp-queries
 
 .PHONY: help
 help: ## this list
@@ -132,7 +132,7 @@ test: packages-test ## unit, conformance, simulation and cluster tests (root: re
 .PHONY: test-faults
 test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 4 minutes)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
-	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test relay --test several -- --ignored --nocapture
+	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test placement --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
 
 .PHONY: test-formats

@@ -15,6 +15,7 @@ mod identity;
 mod key;
 mod ladder;
 mod login;
+mod messages;
 mod observe;
 mod paint;
 mod pki;
@@ -28,10 +29,12 @@ use serde::Serialize;
 pub use args::Cli;
 pub use error::CliError;
 pub use ladder::{Style, draw};
+pub use messages::draw_messages;
 pub use paint::Paint;
 
 use args::{Command, FlowCommand, KeyCommand, Output, PolicyCommand};
 use client::Client;
+use messages::MessageCommand;
 
 /// EX_USAGE of sysexits.h.
 const EXIT_USAGE: u8 = 64;
@@ -81,6 +84,8 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Nodes => observe::nodes(&context).await,
         Command::Services => observe::services(&context).await,
         Command::Channels => channels::channels(&context).await,
+        Command::Subscriptions(args) => messages::subscriptions(&context, args).await,
+        Command::Message(MessageCommand::Trace(args)) => messages::trace(&context, args).await,
         Command::Flows(args) => observe::flows(&context, args).await,
         Command::Sockets(args) => observe::sockets(&context, args).await,
         Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,

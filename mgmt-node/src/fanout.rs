@@ -1,6 +1,7 @@
 //! Asks many nodes' admin endpoints at once: bounded in time, in parallel requests and in bytes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use csp_identity::Credentials;
 use reqwest::Url;
@@ -8,7 +9,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::limits::{FANOUT_BODY_LEN_MAX, FANOUT_PARALLEL_MAX, FANOUT_TIMEOUT};
+use crate::limits::{FANOUT_BODY_LEN_MAX, FANOUT_PARALLEL_MAX, FANOUT_SLOW_MAX, FANOUT_TIMEOUT};
 use csp_api::Text;
 use csp_api::mgmt::Unreachable;
 
@@ -53,6 +54,8 @@ pub enum AskError {
 pub struct Fanout {
     http: reqwest::Client,
     slots: Arc<Semaphore>,
+    /// For questions whose answers take long.
+    slow_slots: Arc<Semaphore>,
 }
 
 impl Fanout {
@@ -66,7 +69,8 @@ impl Fanout {
             .timeout(FANOUT_TIMEOUT)
             .tls_backend_preconfigured(csp_identity::client_config(credentials))
             .build()?;
-        Ok(Fanout { http, slots: Arc::new(Semaphore::new(FANOUT_PARALLEL_MAX)) })
+        let slots = |count| Arc::new(Semaphore::new(count));
+        Ok(Fanout { http, slots: slots(FANOUT_PARALLEL_MAX), slow_slots: slots(FANOUT_SLOW_MAX) })
     }
 
     /// GET of `path` at one node: status and body.
@@ -76,11 +80,22 @@ impl Fanout {
         path: &str,
         query: &[(&str, String)],
     ) -> Result<(u16, Vec<u8>), AskError> {
+        self.get_within(&self.slots, target, (path, query), FANOUT_TIMEOUT).await
+    }
+
+    async fn get_within(
+        &self,
+        slots: &Semaphore,
+        target: &Target,
+        (path, query): (&str, &[(&str, String)]),
+        timeout: Duration,
+    ) -> Result<(u16, Vec<u8>), AskError> {
         let url = Url::parse(&target.admin).and_then(|base| base.join(path));
         let url = url.map_err(|_| AskError::Address(target.admin.clone()))?;
-        let no_answer = |e: reqwest::Error| AskError::NoAnswer(cause(&e));
-        let _slot = self.slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
-        let mut response = self.http.get(url).query(query).send().await.map_err(no_answer)?;
+        let no_answer = |e: reqwest::Error| AskError::NoAnswer(cause(&e, timeout));
+        let _slot = slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
+        let request = self.http.get(url).timeout(timeout).query(query);
+        let mut response = request.send().await.map_err(no_answer)?;
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(no_answer)? {
             if body.len() + chunk.len() > FANOUT_BODY_LEN_MAX {
@@ -89,6 +104,21 @@ impl Fanout {
             body.extend_from_slice(&chunk);
         }
         Ok((response.status().as_u16(), body))
+    }
+
+    /// GET of a body at one node that may wait for so long until it answers.
+    pub async fn slow_body<T: DeserializeOwned>(
+        &self,
+        target: &Target,
+        path: &str,
+        query: &[(&str, String)],
+        timeout: Duration,
+    ) -> Result<T, AskError> {
+        let (status, body) = self.get_within(&self.slow_slots, target, (path, query), timeout).await?;
+        if status != 200 {
+            return Err(AskError::Status(status));
+        }
+        parse(path, &body)
     }
 
     /// GET of a body at one node. A status other than 200 is an error.
@@ -141,9 +171,9 @@ pub fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, AskError
 }
 
 /// The innermost cause: reqwest's own text states only that sending failed.
-fn cause(error: &reqwest::Error) -> String {
+fn cause(error: &reqwest::Error, timeout: Duration) -> String {
     if error.is_timeout() {
-        return format!("no answer within {} s", FANOUT_TIMEOUT.as_secs());
+        return format!("no answer within {} s", timeout.as_secs());
     }
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {

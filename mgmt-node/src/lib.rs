@@ -14,6 +14,7 @@ mod guard;
 pub mod leader;
 pub mod limits;
 pub mod login;
+mod message_routes;
 pub mod metrics;
 pub mod policy_view;
 pub mod poller;

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const POLICY_LEN_MAX: usize = 8 << 20;
 /// Nodes asked at the same time.
 pub const FANOUT_PARALLEL_MAX: usize = 16;
+/// Questions whose answers take long under way at the same time.
+pub const FANOUT_SLOW_MAX: usize = 32;
 /// How long one node may take to answer.
 pub const FANOUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest answer of one node, in bytes.

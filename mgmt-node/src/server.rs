@@ -22,6 +22,7 @@ use crate::guard::{Names, guard};
 use crate::leader::Leadership;
 use crate::limits::{ACK_TIMEOUT_S, ACK_TIMEOUT_S_MAX, FLOWS_MAX, POLICY_LEN_MAX, RECENT_MAX, WAIT_S_MAX};
 use crate::login::{self, Logins};
+use crate::message_routes;
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
@@ -49,6 +50,7 @@ pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Route
         .route("/api/v1/nodes/{id}/drain", put(drain).delete(resume))
         .route("/api/v1/services", get(|State(c): Shared| async move { Json(c.services().await) }))
         .route("/api/v1/channels", get(|State(c): Shared| async move { Json(c.channels().await) }))
+        .merge(message_routes::routes())
         .route("/api/v1/flows", get(flows))
         .route("/api/v1/sockets", get(sockets))
         .route("/api/v1/trace", get(trace))

@@ -1,6 +1,7 @@
 //! The cluster-wide views, put together from membership, policy state, the poller and the nodes' admin endpoints.
 
 mod channels;
+mod messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -27,6 +28,8 @@ use crate::poller::{self, Poller};
 use crate::proxy_labels::{ProxyTags, tag_of};
 use crate::publish::{self, Publisher, now_unix_ms};
 use crate::{tiers, trace_order};
+
+pub use messages::TraceAsked;
 
 /// Everything the API reads from.
 #[derive(Debug)]
@@ -332,8 +335,8 @@ impl Cluster {
         {
             return view.clone();
         }
-        let (services, flows) =
-            tokio::join!(self.services(), self.flows(None, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED));
+        let flows = self.flows(None, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED);
+        let (services, flows, channels) = tokio::join!(self.services(), flows, self.channels());
         let cluster = self.nodes();
         let history = self.history(&self.policy.known());
         let active = history.iter().find(|g| matches!(g.phase, Phase::Active)).cloned();
@@ -347,6 +350,7 @@ impl Cluster {
             cluster,
             active,
             services,
+            channels,
             flows,
             drops: self.poller.drops(),
         };

@@ -1,20 +1,30 @@
-//! The operations page's script reads only fields that the overview has.
+//! The operations page's script reads only fields that the overview and the list of peers have.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
 
+use csp_api::messages::{Peer, PeerName};
 use csp_api::mgmt::{
-    AckView, DropView, EtcdView, Figure, FlowView, FlowsView, GenerationView, LeaderView, NodeState,
-    NodeView, NodesView, OverviewView, Phase, PoolMemberView, ServiceView, ServicesView, TierView,
-    Unreachable,
+    AckView, ChannelView, ChannelsView, DropView, EtcdView, Figure, FlowView, FlowsView, GenerationView,
+    LeaderView, NodeState, NodeView, NodesView, OverviewView, PeerView, Phase, PoolMemberView, ServiceView,
+    ServicesView, SubscriptionsView, TierView, Unreachable,
 };
 use csp_types::FlowLabel;
 use serde_json::Value;
 
 /// Properties of JavaScript's, the browser's and the script's own objects that the script uses.
-const OTHERS: [&str; 49] = [
+const OTHERS: [&str; 58] = [
     "abs",
+    "activeElement",
     "append",
+    "at",
+    "channel",
+    "dataset",
+    "focus",
+    "min",
+    "querySelectorAll",
+    "rate",
+    "total",
     "body",
     "createElement",
     "createElementNS",
@@ -122,6 +132,46 @@ fn flow() -> FlowView {
     }
 }
 
+fn channel() -> ChannelView {
+    ChannelView {
+        name: "ticks".into(),
+        vip: "10.76.0.100".into(),
+        port: 5556,
+        pattern: "publish".into(),
+        owners: vec!["pn-1/0".into()],
+        senders: 1,
+        receivers: 1,
+        subscriptions: 1,
+        figures: csp_api::proxy::ChannelFigures::default(),
+    }
+}
+
+/// The peers of a channel.
+fn subscriptions() -> SubscriptionsView {
+    let name = PeerName {
+        address: Some(([10, 76, 0, 1], 40_312).into()),
+        node: "an-1".into(),
+        process: "python3.7.1".into(),
+        socket: "SUB".into(),
+    };
+    let peer = Peer {
+        channel: "ticks".into(),
+        worker: 0,
+        name,
+        role: "subscriber".into(),
+        age_ms: 1,
+        messages_in: 0,
+        messages_out: 1,
+        waiting: 1,
+        waiting_bytes: 1,
+        dropped: 1,
+        subscriptions: 1,
+        prefixes: vec!["ACME".into()],
+    };
+    let peers = vec![PeerView { proxy: "pn-1".into(), peer }];
+    SubscriptionsView { peers, more: 1, unreachable: Vec::new() }
+}
+
 /// An overview with everything in it that may be in one.
 fn overview() -> OverviewView {
     let unreachable = vec![Unreachable { node: "pn-2".into(), error: "Connection refused".into() }];
@@ -150,6 +200,7 @@ fn overview() -> OverviewView {
         active: Some(generation(Phase::Active)),
         latest: Some(generation(Phase::Refused)),
         services: ServicesView { generation: 1, services: vec![service], unreachable: unreachable.clone() },
+        channels: ChannelsView { generation: 1, channels: vec![channel()], unreachable: unreachable.clone() },
         flows: FlowsView { flows: vec![flow()], truncated: true, unreachable },
         drops: vec![drop],
     }
@@ -196,14 +247,16 @@ fn read_by(script: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_page_reads_only_fields_that_the_overview_has() {
+fn the_page_reads_only_fields_that_the_answers_have() {
     let mut known = BTreeSet::new();
     fields(&serde_json::to_value(overview()).expect("JSON"), &mut known);
+    fields(&serde_json::to_value(subscriptions()).expect("JSON"), &mut known);
     let read = read_by(include_str!("../web/app.js"));
-    for expected in ["connections_total", "unreachable", "per_second", "silent_ms"] {
+    for expected in ["connections_total", "unreachable", "per_second", "silent_ms", "prefixes", "held_total"]
+    {
         assert!(read.contains(expected), "the walk over the script misses {expected}: {read:?}");
     }
     let unknown: Vec<&String> =
         read.iter().filter(|name| !known.contains(*name) && !OTHERS.contains(&name.as_str())).collect();
-    assert!(unknown.is_empty(), "the overview has no such fields: {unknown:?}");
+    assert!(unknown.is_empty(), "no answer has such fields: {unknown:?}");
 }

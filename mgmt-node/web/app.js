@@ -19,6 +19,8 @@ const STATES = {
   "unknown": ["warn", "…", "not asked yet"],
 };
 const history = new Map();
+const rates = new Map();
+let chosen = null; // the channel whose peers are shown
 
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
@@ -94,6 +96,25 @@ function spark(key, value) {
   return svg;
 }
 
+// Growth of a counter per second since the overview before; null at the first one, and where it fell: then it was started anew.
+function perSecond(key, at, total) {
+  const before = rates.get(key);
+  if (!before || at > before.at) {
+    const grown = before && total >= before.total;
+    rates.set(key, { at, total, rate: grown ? 1000 * (total - before.total) / (at - before.at) : null });
+  }
+  return rates.get(key).rate;
+}
+
+const each = (rate, draw) => (rate === null ? "–" : draw(rate) + "/s");
+
+function bar(part, whole) {
+  const share = whole > 0 ? Math.min(1, part / whole) : 0;
+  const fill = h("i", {});
+  fill.style.width = (100 * share).toFixed(1) + "%";
+  return h("span", { class: share > 0.8 ? "bar bad" : "bar", "aria-hidden": "true" }, fill);
+}
+
 function figure(role, f) {
   const rate = f.per_second !== null && f.per_second !== undefined;
   const size = /bytes/i.test(f.name);
@@ -151,12 +172,8 @@ function drawPolicy(view) {
 
 function drawServices(view) {
   const { services, unreachable } = view.services;
+  const share = (m) => h("span", {}, bar(m.open_connections || 0, most));
   const most = Math.max(1, ...services.flatMap((s) => s.pool.map((m) => m.open_connections || 0)));
-  const bar = (m) => {
-    const fill = h("i", {});
-    fill.style.width = (100 * (m.open_connections || 0) / most).toFixed(1) + "%";
-    return h("span", { class: "bar", "aria-hidden": "true" }, fill);
-  };
   const draw = (s) => h("div", { class: "service" },
     h("h3", {}, s.name, h("code", {}, address(s.vip, s.port)),
       s.pending ? mark("warn", "▲", `${s.pending} waiting for a process`) : null),
@@ -164,8 +181,82 @@ function drawServices(view) {
       s.pool.map((m) => [
         h("code", {}, address(m.node, m.port)),
         m.processes === 0 ? mark("bad", "✕", "0", "no process is listening") : count(m.processes),
-        count(m.open_connections), count(m.connections_total), bar(m)])));
+        count(m.open_connections), count(m.connections_total), share(m)])));
   put("services", services.length ? services.map(draw) : empty(view.services.generation ? "The active policy names no service." : "No policy is active yet."), missing(unreachable));
+}
+
+function drawChannels(view) {
+  const { channels, unreachable } = view.channels;
+  byId("channels-section").hidden = !channels.length;
+  if (!channels.some((c) => c.name === chosen)) showPeers(null);
+  const focused = document.activeElement && document.activeElement.dataset.channel;
+  const row = (c) => {
+    const grown = (what, total) => perSecond(`${c.name} ${what}`, view.now_unix_ms, total);
+    const open = h("button", { class: "open", type: "button", "data-channel": c.name, "aria-expanded": String(c.name === chosen),
+      "aria-controls": "peers" }, c.name);
+    open.addEventListener("click", () => showPeers(c.name === chosen ? null : c.name));
+    const lost = c.dropped_total + c.lost_total;
+    const losing = grown("dropped", lost);
+    const holding = grown("held", c.held_total);
+    return [
+      h("div", {}, open, h("div", { class: "small quiet" }, h("code", {}, address(c.vip, c.port)), " " + c.pattern)),
+      c.owners.length ? c.owners.join(" ") : "–",
+      count(c.senders), count(c.receivers), count(c.subscriptions),
+      h("span", { title: `${count(c.messages_total)} in all` }, each(grown("messages", c.messages_total), count)),
+      h("span", { title: `${bytes(c.bytes_total)} in all` }, each(grown("bytes", c.bytes_total), bytes)),
+      h("span", { title: `${count(c.delivered_total)} in all` }, each(grown("delivered", c.delivered_total), count)),
+      losing ? mark("warn", "▲", `${count(losing)}/s`, `${count(lost)} in all`) : count(lost),
+      holding ? mark("warn", "▲", `${count(holding)}/s`, `${count(c.held_total)} in all`) : count(c.held_total),
+      count(c.waiting),
+      h("span", { class: "memory" }, `${bytes(c.memory_bytes)} of ${bytes(c.memory_max_bytes)}`,
+        bar(c.memory_bytes, c.memory_max_bytes)),
+    ];
+  };
+  put("channels", table("Channels of messages", [["Channel", "nowrap"], ["Owner", "nowrap"], ["Senders", "number"], ["Receivers", "number"],
+    ["Topics", "number"], ["Messages", "number"], ["Bytes", "number"], ["Delivered", "number"], ["Dropped", "number"],
+    ["Held back", "number"], ["Waiting", "number"], ["Memory"]], channels.map(row)), missing(unreachable));
+  for (const open of byId("channels").querySelectorAll("button")) {
+    if (open.dataset.channel === focused) open.focus();
+  }
+}
+
+function showPeers(channel) {
+  chosen = channel;
+  for (const open of byId("channels").querySelectorAll("button")) {
+    open.setAttribute("aria-expanded", String(open.dataset.channel === chosen));
+  }
+  if (chosen === null) return put("peers");
+  return refreshPeers();
+}
+
+async function refreshPeers() {
+  const asked = chosen;
+  if (asked === null) return;
+  const path = "api/v1/subscriptions?limit=50&channel=" + encodeURIComponent(asked);
+  try {
+    const response = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
+    if (response.ok && asked === chosen) drawPeers(await response.json());
+  } catch (error) {
+    // The pulse says that there is no answer; the peers last known stay.
+  }
+}
+
+function drawPeers(view) {
+  const { peers, more, unreachable } = view;
+  const who = (p) => (p.process ? `${p.node} ${p.process}` : p.address || "–");
+  const topics = (p) => {
+    const left = p.subscriptions - p.prefixes.length;
+    const known = p.prefixes.map((prefix) => h("code", {}, prefix === "" ? "(all)" : prefix));
+    return h("div", { class: "topics" }, known, left > 0 ? h("span", { class: "quiet" }, `${left} more`) : null);
+  };
+  const rows = peers.map((p) => [
+    h("code", {}, who(p)), p.socket, `${p.proxy}/${p.worker}`, span(p.age_ms), count(p.messages_in), count(p.messages_out),
+    count(p.waiting), p.dropped ? mark("warn", "▲", count(p.dropped)) : "0", topics(p)]);
+  put("peers", h("h3", {}, "Peers of " + chosen), rows.length
+    ? table("Peers of " + chosen, [["Peer", "nowrap"], ["Socket"], ["Worker", "nowrap"], ["Since", "number"], ["Sent", "number"],
+      ["Got", "number"], ["Waiting", "number"], ["Dropped", "number"], ["Topics"]], rows)
+    : empty("No program is connected to it."),
+    more ? h("p", { class: "small quiet" }, `${more} more: cspctl subscriptions ${chosen} --limit 1000`) : [], missing(unreachable));
 }
 
 function drawNodes(view) {
@@ -237,7 +328,8 @@ async function refresh() {
     }
     if (!response.ok) throw new Error("status " + response.status);
     const view = await response.json();
-    for (const draw of [drawTop, drawPath, drawPolicy, drawServices, drawNodes, drawFlows, drawDrops]) draw(view);
+    for (const draw of [drawTop, drawPath, drawPolicy, drawServices, drawChannels, drawNodes, drawFlows, drawDrops]) draw(view);
+    refreshPeers();
     pulse("live", "live · " + new Date(view.now_unix_ms).toLocaleTimeString());
   } catch (error) {
     pulse("lost", "no answer from the management node");

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use csp_classify::RuleError;
 use csp_lan::{LanPort, LanReceiver, ReceiveCounters, TransmitCounters};
 use csp_transport::{Endpoint, LinkEvent, LinkId, MessageKind};
-use csp_types::{Instant, NodeId, limits};
+use csp_types::{Instant, NodeId, PlacementKey, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::tunnel::Records;
 
@@ -143,17 +143,32 @@ impl NetworkWorker {
         }
     }
 
-    /// Puts a new policy generation into force: the services' addresses and the egress addresses.
+    /// Puts a policy without channels into force; see [`set_rules`](Self::set_rules).
     ///
     /// # Errors
-    /// Rules that the core refuses; the previous ones stay in force.
+    /// As for `set_rules`.
     pub fn set_services(
         &mut self,
         now: Instant,
         services: &[SocketAddr],
         egress: &[IpAddr],
     ) -> Result<(), RuleError> {
-        let result = self.core.set_services(now, services, egress, &mut self.links);
+        self.set_rules(now, services, &[], egress)
+    }
+
+    /// Puts a new policy generation into force: the services' addresses, those of channels of messages with what decides where
+    /// these live, and the egress addresses.
+    ///
+    /// # Errors
+    /// Rules that the core refuses; the previous ones stay in force.
+    pub fn set_rules(
+        &mut self,
+        now: Instant,
+        services: &[SocketAddr],
+        channels: &[(SocketAddr, PlacementKey)],
+        egress: &[IpAddr],
+    ) -> Result<(), RuleError> {
+        let result = self.core.set_rules(now, services, channels, egress, &mut self.links);
         self.links.flush(now);
         result
     }

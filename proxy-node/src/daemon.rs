@@ -12,6 +12,7 @@ pub mod config;
 mod control;
 mod curve_keys;
 mod data_thread;
+mod messages;
 mod metrics;
 mod policy;
 mod providers;

@@ -3,10 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, SpecError, StreamSpec};
+use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec, View};
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
-use csp_types::{Instant, NodeId, OwnedAddresses, Role, limits};
+use csp_types::{Instant, NodeId, OwnedAddresses, Owner, PlacementKey, Role, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
 use csp_wire::tunnel::Records;
@@ -24,6 +24,8 @@ pub struct Registered {
     pub owned: HashMap<NodeId, OwnedAddresses>,
     /// Application nodes that get no new connections.
     pub draining: HashSet<NodeId>,
+    /// This node, and all proxy workers that new connections may go to; `None`: not known yet.
+    pub proxies: Option<(NodeId, Vec<Owner>)>,
 }
 
 /// What a worker needs of a policy.
@@ -41,6 +43,7 @@ pub struct WorkerPolicy {
 
 /// A proxy worker.
 pub struct ProxyWorker {
+    number: u8,
     core: ProxyCore<MessageBroker>,
     links: Links,
     scratch: Box<[u8]>,
@@ -59,8 +62,9 @@ impl ProxyWorker {
         let scratch =
             vec![0; limits::TUNNEL_MESSAGE_LEN_MAX.max(limits::CHANNEL_MESSAGE_LEN_MAX)].into_boxed_slice();
         let links = Links::new(tunnel_endpoints, channel_endpoints);
+        let number = config.worker;
         let core = ProxyCore::with_local_services(config, MessageBroker::new(messages));
-        ProxyWorker { core, links, scratch, malformed: 0 }
+        ProxyWorker { number, core, links, scratch, malformed: 0 }
     }
 
     /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with keys.
@@ -85,7 +89,7 @@ impl ProxyWorker {
         }
         self.core.drive(now, &mut self.links);
         self.links.flush(now);
-        busy
+        busy || self.core.is_unfinished()
     }
 
     fn take_tunnel(&mut self, now: Instant, at: usize) -> bool {
@@ -222,6 +226,9 @@ impl ProxyWorker {
         let WorkerPolicy { services, egress, channels, streams } = policy;
         self.core.local_mut().set_streams(streams);
         let served = self.core.local_mut().set_channels(channels);
+        let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
+        // The first port of a channel decides; of equal numbers the last one counts.
+        self.core.local_mut().set_places(now, services.iter().rev().filter_map(key));
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served
@@ -230,11 +237,20 @@ impl ProxyWorker {
     /// Applies what nodes have registered. Connections of a lost network node that wait for it move to one that owns their
     /// addresses now.
     pub fn set_registered(&mut self, now: Instant, registered: Registered) {
-        let Registered { owned, draining } = registered;
+        let Registered { owned, draining, proxies } = registered;
+        if let Some((proxy, workers)) = proxies {
+            let here = Owner { proxy, worker: self.number };
+            self.core.local_mut().set_view(now, View { here, workers });
+        }
         self.links.set_owned(owned);
         self.move_connections(now);
         self.core.set_draining(now, draining, &mut self.links);
         self.links.flush(now);
+    }
+
+    /// Returns the next event of the message broker to log, if any.
+    pub fn poll_notice(&mut self) -> Option<MoveNotice> {
+        self.core.local_mut().poll_notice()
     }
 
     fn move_connections(&mut self, now: Instant) {
@@ -274,6 +290,11 @@ impl ProxyWorker {
             let links: Vec<LinkId> = endpoint.links().map(|info| info.link).collect();
             links.into_iter().for_each(|link| endpoint.close(now, link));
         }
+    }
+
+    /// Returns the message broker.
+    pub fn broker_mut(&mut self) -> &mut MessageBroker {
+        self.core.local_mut()
     }
 
     /// Returns the core, read-only.

@@ -11,6 +11,8 @@
 //! | network node, proxy node, app node | `/v1/trace/recent` | list of [`RecentFlow`] |
 //! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
 //! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
+//! | proxy node | `/v1/channels` | list of [`proxy::Channel`] |
+//! | proxy node | `/v1/subscriptions`, `/v1/messages/trace` | [`messages::Subscriptions`], [`messages::MessageTrace`] |
 //! | app node | `/v1/processes`, `/v1/proxies` | lists of [`app::Process`], [`app::Proxy`] |
 //! | app node | `/v1/sockets`, `/v1/flows` | lists of [`app::Socket`] |
 //! | management node | `/api/v1/…` | [`mgmt`] |
@@ -25,12 +27,14 @@
 
 pub mod app;
 pub mod label;
+pub mod messages;
 pub mod metrics;
 pub mod mgmt;
 pub mod network;
 pub mod proxy;
 mod readiness;
 mod text;
+pub mod topic;
 mod trace;
 
 pub use readiness::{Condition, ConditionState, Readiness};

@@ -3,6 +3,7 @@
 mod cluster;
 mod flows;
 mod login;
+mod messages;
 mod policy;
 
 pub use cluster::{
@@ -14,4 +15,5 @@ pub use flows::{
     TraceEventView, TraceView,
 };
 pub use login::{LoginRequest, LoginView, RedeemRequest};
+pub use messages::{MessageTraceView, PeerView, SubscriptionsView, TracedMessageView};
 pub use policy::{AckView, DryRunView, ErrorBody, FieldError, GenerationView, LeaderView, Phase, PolicyView};

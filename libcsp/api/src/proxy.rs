@@ -94,6 +94,9 @@ pub struct PoolMember {
 pub struct Channel {
     /// Name.
     pub name: Text,
+    /// Proxy and worker at which it lives, such as `pn-1/0`, as far as this proxy knows; empty if it knows none.
+    #[serde(default)]
+    pub owner: Text,
     /// Connected peers that publish or push.
     pub senders: u64,
     /// Connected peers that subscribe or pull.

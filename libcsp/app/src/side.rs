@@ -19,6 +19,7 @@
 mod channel;
 mod config;
 mod counters;
+mod elsewhere;
 mod errors;
 mod flow;
 mod handover;
@@ -110,6 +111,8 @@ pub struct AppSide {
     flows: Slots<Flow>,
     /// Listeners that proxies refused and that are announced again later.
     listen_again: Vec<refused::Again>,
+    /// Connections that wait for a link to the proxy worker that serves them.
+    elsewhere: Vec<elsewhere::Waiting>,
     ready: VecDeque<Handle>,
     /// Flows with corked bytes.
     held: Vec<FlowId>,
@@ -137,6 +140,7 @@ impl AppSide {
             listeners: Slots::new(config.listeners_max),
             flows: Slots::new(config.flows_max),
             listen_again: Vec::new(),
+            elsewhere: Vec::new(),
             ready: VecDeque::new(),
             held: Vec::new(),
             scratch: vec![0; message_len],
@@ -163,6 +167,7 @@ impl AppSide {
         any |= self.process_input();
         self.check_pauses();
         self.announce_refused();
+        self.settle_elsewhere();
         self.grant_held_back();
         self.connect_channels();
         for channel in 0..self.channels.len() {
@@ -201,7 +206,8 @@ impl AppSide {
     pub fn next_timeout(&self) -> Option<Instant> {
         let retries = self.channels.iter().flat_map(AppChannel::next_tries);
         let again = self.listen_again.iter().map(|(due, ..)| *due);
-        retries.chain(self.endpoint.next_timeout()).chain(self.pause_deadline()).chain(again).min()
+        let own = self.pause_deadline().into_iter().chain(self.elsewhere_deadline());
+        retries.chain(self.endpoint.next_timeout()).chain(own).chain(again).min()
     }
 
     /// Arms the descriptors of [`wake`](Self::wake), after sending all corked bytes.

@@ -4,6 +4,7 @@
 //! is JSON in field order; generations and hashes are made of that.
 
 mod access;
+mod channel_options;
 mod channels;
 mod check;
 mod curve;
@@ -20,6 +21,7 @@ use crate::config::{ConfigError, Problems, parse_checked, serde_node_id, serde_p
 use crate::config::{ip_address, number, port};
 
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
+pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKey};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use framing::{

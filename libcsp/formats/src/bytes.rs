@@ -62,7 +62,7 @@ impl<'b> Bytes<'b> {
     }
 
     /// The slices of the range, in order; none of them is empty.
-    pub fn parts(self) -> impl Iterator<Item = &'b [u8]> {
+    pub fn parts(self) -> impl Iterator<Item = &'b [u8]> + Clone {
         let (mut start, mut left) = (self.start, self.len);
         self.slices.iter().filter_map(move |slice| {
             let from = slice.get(start..).unwrap_or_default();

@@ -206,6 +206,10 @@ fn types_that_make_no_sense_are_refused() {
         "",
         "have the name \"t\"",
     );
+}
+
+#[test]
+fn enumerations_sets_and_composites_that_make_no_sense_are_refused() {
     refused(
         "<enum name=\"e\" encodingType=\"float\"/>",
         "",

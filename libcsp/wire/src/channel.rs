@@ -11,8 +11,10 @@ use csp_types::FlowLabel;
 use crate::WireError;
 use crate::bytes::{Writer, array_at, check_padding, slice_at};
 
+mod elsewhere;
 mod payload;
 
+pub use elsewhere::Elsewhere;
 pub use payload::{
     ADDRESS_LEN, ChannelOption, ConnectPayload, ConnectedPayload, InfoPayload, ListenPayload, OpenPayload,
     OptionPayload, TICKET_LEN, TakeOverPayload, TakenOverPayload, Ticket, emit_address, parse_address,
@@ -24,6 +26,9 @@ pub const MESSAGE_HEADER_LEN: usize = 16;
 pub const ALIGNMENT: usize = 8;
 /// Flag of CLOSE: received data was discarded unread.
 pub const CLOSE_UNREAD: u8 = 1;
+/// Flag of CONNECT: the connection is to go through a network node, because the process has no link to the proxy worker that
+/// the answer to its last CONNECT named ([`Elsewhere`]).
+pub const CONNECT_BY_LAN: u8 = 1;
 /// Flag of CREDIT: the window grows by the argument in bytes; no data was consumed.
 pub const CREDIT_WIDER: u8 = 1;
 
@@ -43,7 +48,8 @@ pub enum MessageKind {
     Open = 4,
     /// The application accepts the connection (label, receive window in bytes).
     Accepted = 5,
-    /// The connection is refused, or LISTEN, CONNECT or TAKE_OVER failed (label or id, reason).
+    /// The connection is refused, or LISTEN, CONNECT or TAKE_OVER failed (label or id, reason). The reason of a CONNECT that
+    /// another proxy worker serves is an [`Elsewhere`].
     Refused = 6,
     /// Bytes of the stream (label).
     Data = 7,
@@ -55,7 +61,8 @@ pub enum MessageKind {
     Reset = 10,
     /// The sender releases the flow (label); flag [`CLOSE_UNREAD`].
     Close = 11,
-    /// The application opens a connection (request id, receive window in bytes); [`ConnectPayload`].
+    /// The application opens a connection (request id, receive window in bytes); [`ConnectPayload`]; flag
+    /// [`CONNECT_BY_LAN`].
     Connect = 12,
     /// The connection is open (label, request id); [`ConnectedPayload`].
     Connected = 13,
@@ -148,6 +155,7 @@ impl MessageKind {
     const fn allowed_flags(self) -> u8 {
         match self {
             MessageKind::Close => CLOSE_UNREAD,
+            MessageKind::Connect => CONNECT_BY_LAN,
             MessageKind::Credit => CREDIT_WIDER,
             _ => 0,
         }
@@ -159,7 +167,7 @@ impl MessageKind {
 pub struct MessageHeader {
     /// The type of the message.
     pub kind: MessageKind,
-    /// Flags of the kind; 0 for all but CLOSE and CREDIT.
+    /// Flags of the kind; 0 for all but CLOSE, CONNECT and CREDIT.
     pub flags: u8,
     /// Flow label, listener id or request id, depending on the kind.
     pub id: u32,

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::etcd::EtcdCommand;
+use super::messages::{MessageCommand, SubscriptionsArgs};
 use super::pki_args::PkiArgs;
 
 const AFTER_HELP: &str = "\
@@ -85,11 +86,24 @@ pub enum Command {
     /// List channels of messages with their peers, what they carry and what they have dropped
     ///
     /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not delivered because a receiver's
-    /// queue was full or memory was short. HELD is how often senders were held back. WAITING are copies in queues.
+    /// queue was full or memory was short. OWNER is the proxy and worker at which the channel lives. HELD is how often senders were held back. WAITING are copies in queues.
     #[command(
         after_help = "Examples:\n  cspctl channels\n  cspctl channels -o json | jq '.channels[] | {name, dropped_total}'"
     )]
     Channels,
+    /// List the peers of channels and what they subscribe to
+    ///
+    /// A program of the cluster is named by its node and process, others by their addresses. IN are the messages that the peer has
+    /// sent, OUT those given to it, WAITING those in its queue, DROPPED those that it did not get because its queue was full or
+    /// memory was short. TOPICS are the beginnings of topics that it subscribes to; a byte that is no character is written as \xHH.
+    #[command(
+        after_help = "Examples:\n  cspctl subscriptions\n  cspctl subscriptions ticks --topics 100\n  \
+                            cspctl subscriptions -o json | jq '.peers[] | select(.dropped > 0) | .address'"
+    )]
+    Subscriptions(SubscriptionsArgs),
+    /// Look at messages of a channel
+    #[command(subcommand)]
+    Message(MessageCommand),
     /// List flows that are open, most bytes first
     #[command(
         after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json"

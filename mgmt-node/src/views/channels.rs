@@ -33,12 +33,16 @@ fn live(channel: &Channel, seen: &[proxy::Channel]) -> ChannelView {
             Pattern::Publish => "publish".to_owned(),
             Pattern::Push => "push".to_owned(),
         },
+        owners: Vec::new(),
         senders: 0,
         receivers: 0,
         subscriptions: 0,
         figures: proxy::ChannelFigures::default(),
     };
     for at_proxy in seen.iter().filter(|known| known.name == *channel.name) {
+        if !at_proxy.owner.is_empty() && !view.owners.contains(&at_proxy.owner) {
+            view.owners.push(at_proxy.owner.clone());
+        }
         view.senders = view.senders.saturating_add(at_proxy.senders);
         view.receivers = view.receivers.saturating_add(at_proxy.receivers);
         view.subscriptions = view.subscriptions.saturating_add(at_proxy.subscriptions);

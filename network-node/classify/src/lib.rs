@@ -9,4 +9,4 @@ mod maglev;
 mod rules;
 
 pub use maglev::{BACKENDS_MAX, MAGLEV_TABLE_LEN, Maglev};
-pub use rules::{Classifier, PacketKey, Rule, RuleError, ServiceIndex, Target, Verdict};
+pub use rules::{ChannelIndex, Classifier, PacketKey, Rule, RuleError, ServiceIndex, Target, Verdict};

@@ -9,6 +9,10 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ServiceIndex(pub u16);
 
+/// Identifies an address of channels within one policy generation: its position in the rules' list of these.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ChannelIndex(pub u16);
+
 /// The fields of a packet that rules can match.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PacketKey {
@@ -32,6 +36,13 @@ pub enum Target {
         /// The service.
         service: ServiceIndex,
     },
+    /// Channels of messages at this TCP port of the rule's address: connections go to the channels' owner.
+    Channel {
+        /// The port.
+        port: u16,
+        /// The channels' address.
+        channel: ChannelIndex,
+    },
     /// The address is the source of connections that applications open.
     Egress,
 }
@@ -50,6 +61,8 @@ pub struct Rule {
 pub enum Verdict {
     /// The packet is addressed to this service.
     Service(ServiceIndex),
+    /// The packet is addressed to these channels of messages.
+    Channel(ChannelIndex),
     /// The packet is addressed to an egress address. It may belong to a connection that an application opened.
     Egress,
     /// The cluster owns the address, but no service uses the port.
@@ -145,7 +158,8 @@ fn address_bits(address: IpAddr) -> u128 {
 #[derive(Clone, Debug)]
 pub struct Classifier {
     capacity: usize,
-    services: Table<ServiceIndex>,
+    /// Verdicts by address and port; that of egress addresses at [`EGRESS_PORT`].
+    services: Table<Verdict>,
     addresses: Table<()>,
     list: Vec<IpAddr>,
     /// Room to sort the services of new rules.
@@ -179,8 +193,13 @@ impl Classifier {
                 self.list.push(rule.address);
             }
             match rule.target {
-                Target::Service { port, service } => self.services.insert((bits, port.into()), service),
-                Target::Egress => self.services.insert((bits, EGRESS_PORT), ServiceIndex(u16::MAX)),
+                Target::Service { port, service } => {
+                    self.services.insert((bits, port.into()), Verdict::Service(service))
+                }
+                Target::Channel { port, channel } => {
+                    self.services.insert((bits, port.into()), Verdict::Channel(channel))
+                }
+                Target::Egress => self.services.insert((bits, EGRESS_PORT), Verdict::Egress),
             };
         }
         Ok(())
@@ -189,7 +208,9 @@ impl Classifier {
     /// Checks that no two services share an address and port, by sorting the rules' numbers.
     fn check_distinct(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
         let key = |rule: &Rule| match rule.target {
-            Target::Service { port, .. } => Some((address_bits(rule.address), port)),
+            Target::Service { port, .. } | Target::Channel { port, .. } => {
+                Some((address_bits(rule.address), port))
+            }
             Target::Egress => None,
         };
         self.sorted.clear();
@@ -205,7 +226,7 @@ impl Classifier {
     pub fn classify(&self, key: &PacketKey) -> Verdict {
         let bits = address_bits(key.destination.ip());
         match self.services.find((bits, key.destination.port().into())) {
-            Some(service) => Verdict::Service(service),
+            Some(verdict) => verdict,
             None if self.addresses.find((bits, 0)).is_none() => Verdict::NotOurs,
             None => self.verdict_without_service(bits),
         }
@@ -213,7 +234,7 @@ impl Classifier {
 
     /// An address with services has no egress flows at the services' ports, but may have some at other ports.
     fn verdict_without_service(&self, bits: u128) -> Verdict {
-        if self.services.find((bits, EGRESS_PORT)).is_some() { Verdict::Egress } else { Verdict::NoService }
+        self.services.find((bits, EGRESS_PORT)).unwrap_or(Verdict::NoService)
     }
 
     /// Returns whether the cluster owns `address`. Used for ARP, ND and ICMP.
@@ -257,11 +278,14 @@ mod tests {
     fn packets_get_the_verdict_of_their_destination() {
         let mut classifier = Classifier::new(8);
         let egress = Rule { address: "10.0.0.3".parse().unwrap(), target: Target::Egress };
+        let target = Target::Channel { port: 5556, channel: ChannelIndex(0) };
+        let channel = Rule { address: "10.0.0.1".parse().unwrap(), target };
         let rules = [
             service("10.0.0.1", 80, 0),
             service("10.0.0.1", 443, 1),
             service("2001:db8::1", 80, 2),
             service("10.0.0.3", 80, 3),
+            channel,
             egress,
         ];
         classifier.replace(&rules).unwrap();
@@ -269,6 +293,7 @@ mod tests {
             ("10.0.0.1:80", Verdict::Service(ServiceIndex(0))),
             ("10.0.0.1:443", Verdict::Service(ServiceIndex(1))),
             ("[2001:db8::1]:80", Verdict::Service(ServiceIndex(2))),
+            ("10.0.0.1:5556", Verdict::Channel(ChannelIndex(0))),
             ("10.0.0.1:81", Verdict::NoService),
             ("10.0.0.2:80", Verdict::NotOurs),
             ("10.0.0.3:80", Verdict::Service(ServiceIndex(3))),
@@ -284,6 +309,10 @@ mod tests {
     fn rules_that_cannot_be_leave_the_old_ones() {
         let mut classifier = Classifier::new(2);
         classifier.replace(&[service("10.0.0.1", 80, 0)]).unwrap();
+        let channel = Target::Channel { port: 80, channel: ChannelIndex(0) };
+        let channel = Rule { address: "10.0.0.2".parse().unwrap(), target: channel };
+        let both = [service("10.0.0.2", 80, 0), channel];
+        assert!(matches!(classifier.replace(&both), Err(RuleError::Duplicate { port: 80, .. })));
         let twice = [service("10.0.0.2", 80, 0), service("10.0.0.2", 80, 1)];
         assert!(matches!(classifier.replace(&twice), Err(RuleError::Duplicate { port: 80, .. })));
         let many = [service("10.0.0.2", 1, 0), service("10.0.0.2", 2, 0), service("10.0.0.2", 3, 0)];

@@ -15,7 +15,7 @@ use csp_wire::{Ecn, WireError, ipv4, ipv6};
 use super::api::{NetworkOutput, PortId, ProxyId};
 use super::emit::Route;
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
-use super::node::NetworkCore;
+use super::node::{NetworkCore, channel_at};
 use super::path_error::icmp_record;
 use super::search;
 use super::whereabouts::Sent;
@@ -210,11 +210,10 @@ impl NetworkCore {
         if again {
             flow.sent = Sent::default();
         }
-        if begins
-            && flow.search.take().is_some()
-            && let Some(chosen) = self.proxies.choose(&inbound.tuple)
-        {
-            (flow.proxy, flow.worker) = chosen;
+        if begins && flow.search.take().is_some() {
+            let channel = channel_at(&self.classifier, inbound.tuple.local);
+            let chosen = self.proxies.choose(&inbound.tuple, channel);
+            (flow.proxy, flow.worker) = chosen.unwrap_or((flow.proxy, flow.worker));
         }
         let moved = (flow.port, flow.peer_mac) != (inbound.port, Some(inbound.peer_mac));
         if moved && (flow.peer_mac.is_none() || flow.sent.plausible(&inbound.segment)) {
@@ -242,21 +241,23 @@ impl NetworkCore {
             protocol: ipv4::PROTOCOL_TCP,
             lan_port: inbound.port.0,
         });
-        match verdict {
-            Verdict::Service(_) => {}
-            Verdict::Egress if !begins => {}
+        let channel = match verdict {
+            Verdict::Service(_) => None,
+            Verdict::Channel(channel) => Some(channel),
+            Verdict::Egress if !begins => None,
             Verdict::Egress | Verdict::NoService => {
                 let route = self.reply_route(&inbound.tuple, inbound.port, inbound.peer_mac);
                 return self.refuse(inbound.now, &route, &inbound.segment, out);
             }
             Verdict::NotOurs => return self.counters.drop_not_ours += 1,
-        }
-        let (state, chosen, search) = if begins {
-            (FlowState::Pending, self.proxies.choose(&inbound.tuple), None)
-        } else {
-            (FlowState::Lingering, self.proxies.candidate(&inbound.tuple, 0), Some(0))
         };
-        let known_well = begins || self.settled;
+        let (state, chosen, search) = if begins {
+            (FlowState::Pending, self.proxies.choose(&inbound.tuple, channel), None)
+        } else {
+            (FlowState::Lingering, self.proxies.candidate(&inbound.tuple, channel, 0), Some(0))
+        };
+        // The owner of channels may be a proxy that was not tried yet.
+        let known_well = (begins && channel.is_none()) || self.settled;
         let Some((proxy, worker)) = chosen.filter(|_| known_well) else {
             return self.counters.drop_no_proxy += 1;
         };

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use csp_classify::{Classifier, Rule, RuleError, ServiceIndex, Target};
-use csp_types::{Duration, Instant, MacAddr, NodeId, TraceRing};
+use csp_classify::{ChannelIndex, Classifier, PacketKey, Rule, RuleError, ServiceIndex, Target, Verdict};
+use csp_types::{Duration, Instant, MacAddr, NodeId, PlacementKey, TraceRing};
+use csp_wire::ipv4;
 
 use super::api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId};
 use super::flow_table::{Flow, FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
@@ -71,11 +72,10 @@ impl NetworkCore {
         }
     }
 
-    /// Replaces the services (virtual address and port) and the egress addresses. Existing flows continue. New
-    /// addresses are announced on the LAN.
+    /// Replaces the rules by those of a policy without channels; see [`set_rules`](Self::set_rules).
     ///
     /// # Errors
-    /// More rules than fit, or two services with the same address and port. The previous rules stay in force.
+    /// As for `set_rules`.
     pub fn set_services(
         &mut self,
         now: Instant,
@@ -83,8 +83,24 @@ impl NetworkCore {
         egress: &[IpAddr],
         out: &mut impl NetworkOutput,
     ) -> Result<(), RuleError> {
-        let (count, capacity) = (services.len() + egress.len(), self.classifier.capacity());
-        if count > capacity || services.len() > usize::from(u16::MAX) {
+        self.set_rules(now, services, &[], egress, out)
+    }
+
+    /// Replaces the services (virtual address and port), the addresses of channels of messages, whose connections go to the
+    /// owner that their key has, and the egress addresses. Existing flows continue. New addresses are announced on the LAN.
+    ///
+    /// # Errors
+    /// More rules than fit, or two with the same address and port. The previous rules stay in force.
+    pub fn set_rules(
+        &mut self,
+        now: Instant,
+        services: &[SocketAddr],
+        channels: &[(SocketAddr, PlacementKey)],
+        egress: &[IpAddr],
+        out: &mut impl NetworkOutput,
+    ) -> Result<(), RuleError> {
+        let (count, capacity) = (services.len() + channels.len() + egress.len(), self.classifier.capacity());
+        if count > capacity || services.len().max(channels.len()) > usize::from(u16::MAX) {
             return Err(RuleError::TooMany { count, capacity });
         }
         self.rules.clear();
@@ -92,10 +108,15 @@ impl NetworkCore {
             let target = Target::Service { port: service.port(), service: ServiceIndex(at as u16) };
             self.rules.push(Rule { address: service.ip(), target });
         }
+        for (at, (address, _)) in channels.iter().enumerate() {
+            let target = Target::Channel { port: address.port(), channel: ChannelIndex(at as u16) };
+            self.rules.push(Rule { address: address.ip(), target });
+        }
         self.rules.extend(egress.iter().map(|address| Rule { address: *address, target: Target::Egress }));
 
         let before = self.classifier.clone();
         self.classifier.replace(&self.rules)?;
+        self.proxies.set_channels(channels.iter().map(|(_, key)| *key));
         self.announcements.retain(|a| self.classifier.owns(a.address));
         for address in self.classifier.addresses() {
             if !before.owns(*address) {
@@ -303,5 +324,14 @@ impl NetworkCore {
     /// Returns the number of bound labels.
     pub fn label_count(&self) -> usize {
         self.labels.len()
+    }
+}
+
+/// Returns the channels at an address of the cluster, if it is one of channels.
+pub(super) fn channel_at(classifier: &Classifier, local: SocketAddr) -> Option<ChannelIndex> {
+    let key = PacketKey { source: local, destination: local, protocol: ipv4::PROTOCOL_TCP, lan_port: 0 };
+    match classifier.classify(&key) {
+        Verdict::Channel(channel) => Some(channel),
+        _ => None,
     }
 }

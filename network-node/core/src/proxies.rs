@@ -1,7 +1,8 @@
-//! The proxies that can be sent to, and the choice of one of their workers for a new flow.
+//! The proxies that can be sent to, and the choice of one of their workers for a new flow: by Maglev's table, or for channels
+//! of messages their owner.
 
-use csp_classify::Maglev;
-use csp_types::{FourTuple, NodeId};
+use csp_classify::{ChannelIndex, Maglev};
+use csp_types::{FourTuple, NodeId, Owner, PlacementKey, owner_of};
 
 use super::api::ProxyId;
 use super::flow_table::tuple_hash;
@@ -25,6 +26,8 @@ pub(super) struct Proxies {
     /// Every worker that is up, those that drain first.
     up: Vec<(ProxyId, u8)>,
     table: Maglev<(ProxyId, u8)>,
+    /// Addresses of channels, each with the worker that owns them.
+    channels: Vec<(PlacementKey, Option<(ProxyId, u8)>)>,
 }
 
 impl Proxies {
@@ -37,6 +40,7 @@ impl Proxies {
             order: Vec::with_capacity(proxies_max),
             up: Vec::new(),
             table: Maglev::new(),
+            channels: Vec::new(),
         }
     }
 
@@ -80,21 +84,36 @@ impl Proxies {
         self.slots.get(usize::from(proxy.0)).is_some_and(|s| s.up[usize::from(worker)])
     }
 
-    /// Chooses the proxy worker for a new flow.
-    pub(super) fn choose(&self, tuple: &FourTuple) -> Option<(ProxyId, u8)> {
-        self.table.choose(tuple_hash(tuple, CHOICE_KEY))
+    /// Replaces the addresses of channels; [`ChannelIndex`] is the position in this list.
+    pub(super) fn set_channels(&mut self, keys: impl Iterator<Item = PlacementKey>) {
+        self.channels.clear();
+        self.channels.extend(keys.map(|key| (key, None)));
+        self.place_channels();
     }
 
-    /// Returns the proxy worker that a search for a connection's owner asks after `n` others. The first is the worker that
-    /// Maglev's table names for the connection; all other workers that are up follow, those of draining proxies first.
-    pub(super) fn candidate(&self, tuple: &FourTuple, n: u16) -> Option<(ProxyId, u8)> {
-        let first = self.choose(tuple);
+    /// Chooses the proxy worker for a new flow: the owner of the channels that it is for, if it is for any.
+    pub(super) fn choose(&self, tuple: &FourTuple, channel: Option<ChannelIndex>) -> Option<(ProxyId, u8)> {
+        match channel {
+            Some(channel) => self.channels.get(usize::from(channel.0))?.1,
+            None => self.table.choose(tuple_hash(tuple, CHOICE_KEY)),
+        }
+    }
+
+    /// Returns the proxy worker that a search for a connection's proxy asks after `n` others. The first is the worker that a
+    /// new flow would go to; all other workers that are up follow, those of draining proxies first.
+    pub(super) fn candidate(
+        &self,
+        tuple: &FourTuple,
+        channel: Option<ChannelIndex>,
+        n: u16,
+    ) -> Option<(ProxyId, u8)> {
+        let first = self.choose(tuple, channel);
         let others = self.up.iter().copied().filter(|worker| Some(*worker) != first);
         first.into_iter().chain(others).nth(n.into())
     }
 
     fn rebuild(&mut self) {
-        let Proxies { slots, order, up, table } = self;
+        let Proxies { slots, order, up, table, .. } = self;
         up.clear();
         for draining in [true, false] {
             for (at, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.draining == draining) {
@@ -114,5 +133,21 @@ impl Proxies {
             up.map(move |worker| (name, worker, (ProxyId(*at), worker)))
         });
         table.rebuild(workers);
+        self.place_channels();
+    }
+
+    /// Finds the owners of channels among the workers that new flows may go to.
+    fn place_channels(&mut self) {
+        let Proxies { slots, up, channels, .. } = self;
+        let open = up.iter().filter_map(|(proxy, worker)| {
+            let slot = slots.get(usize::from(proxy.0)).filter(|slot| !slot.draining)?;
+            Some(Owner { proxy: slot.node?, worker: *worker })
+        });
+        for (key, place) in channels {
+            *place = owner_of(*key, open.clone()).and_then(|owner| {
+                let at = slots.iter().position(|slot| slot.node == Some(owner.proxy))?;
+                Some((ProxyId(at as u16), owner.worker))
+            });
+        }
     }
 }

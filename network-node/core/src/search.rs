@@ -18,7 +18,7 @@ use csp_wire::{WireError, ipv4, ipv6};
 
 use super::api::{NetworkOutput, ProxyId};
 use super::flow_table::FlowIndex;
-use super::node::NetworkCore;
+use super::node::{NetworkCore, channel_at};
 
 /// Largest number of returned segments that are passed on in a second, so that a flood of segments without connection does
 /// not keep the proxies busy with answers that nobody needs.
@@ -64,7 +64,8 @@ impl NetworkCore {
             return;
         };
         let next = asked.saturating_add(1);
-        let candidate = |n| self.proxies.candidate(&flow.tuple, n);
+        let channel = channel_at(&self.classifier, flow.tuple.local);
+        let candidate = |n| self.proxies.candidate(&flow.tuple, channel, n);
         let (search, chosen) = match candidate(next) {
             Some(chosen) => (Some(next), Some(chosen)),
             None => (None, candidate(0)),

@@ -1,5 +1,6 @@
 //! Behaviour of the core, tested with frames and records built byte by byte.
 
+mod channels;
 mod fixture;
 mod flows;
 mod hostile;

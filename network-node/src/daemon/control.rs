@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, ControlOptions, Membership, NodeRecord};
+use csp_control::{ActivePolicy, Channel, ControlOptions, Membership, NodeRecord};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
@@ -11,7 +11,7 @@ use csp_types::{OwnedAddresses, Role};
 
 use super::admin::{self, AdminState};
 use super::config::Config;
-use super::data_thread::Question;
+use super::data_thread::{Addresses, Question};
 use super::metrics::WorkerMetrics;
 use super::proxies::proxy_specs;
 use super::workers::DataWorkers;
@@ -85,18 +85,34 @@ fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: 
 /// Puts the part of the policy into force whose addresses this node owns.
 async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePolicy) -> Result<(), String> {
     let policy = &active.policy;
-    let services = policy.ends().filter(|(vip, _)| owned.contains(*vip));
-    let services: Vec<SocketAddr> = services.map(SocketAddr::from).collect();
+    let services = policy.services.iter().map(|service| (service.vip, service.port));
+    // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
+    let (passing, kept): (Vec<&Channel>, Vec<&Channel>) =
+        policy.channels.iter().partition(|channel| !channel.pool.is_empty());
+    let ends = |channel: &&'_ Channel| -> Vec<(IpAddr, u16)> {
+        channel.ports().map(|port| (channel.vip, port.port)).collect()
+    };
+    let services = services.chain(passing.iter().flat_map(ends)).filter(|(vip, _)| owned.contains(*vip));
+    let placed = |channel: &&Channel| {
+        let key = channel.placement();
+        ends(channel).into_iter().map(move |end| (end.into(), key))
+    };
+    let channels = kept.iter().filter(|channel| owned.contains(channel.vip)).flat_map(placed);
     let egress = policy.egress.iter().map(|e| e.address).filter(|address| owned.contains(*address));
-    let egress: Vec<IpAddr> = egress.collect();
+    let addresses = Addresses {
+        services: services.map(SocketAddr::from).collect(),
+        channels: channels.collect(),
+        egress: egress.collect(),
+    };
     for mailbox in workers.mailboxes() {
-        let (services, egress) = (services.clone(), egress.clone());
-        let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Policy(services, egress, reply)).await;
+        let addresses = addresses.clone();
+        let done = mailbox.ask(POLICY_TIMEOUT, |reply| Question::Policy(addresses, reply)).await;
         done.map_err(|error| format!("a data worker did not apply the policy: {error}"))??;
     }
-    let (generation, owned, all) = (active.generation, services.len(), policy.ends().count());
+    let owned = addresses.services.len() + addresses.channels.len();
+    let (generation, all) = (active.generation, policy.ends().count());
     tracing::info!(generation, services = owned, of = all, "policy in force");
-    if owned == 0 && egress.is_empty() && !policy.addresses().is_empty() {
+    if owned == 0 && addresses.egress.is_empty() && !policy.addresses().is_empty() {
         tracing::warn!(
             "this node owns no VIP or egress address of the policy; see owns in its configuration"
         );

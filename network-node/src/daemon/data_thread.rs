@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use csp_daemon::{DataWorker, clock};
 use csp_telemetry::Reply;
-use csp_types::{FlowLabel, Instant, TraceEvent};
+use csp_types::{FlowLabel, Instant, PlacementKey, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
 
 use crate::core::FlowInfo;
@@ -17,10 +17,21 @@ use super::metrics::Published;
 /// Turns after closing, so that CLOSE is sent before the process ends.
 const LAST_TURNS: usize = 3;
 
+/// What a worker needs of a policy: the addresses that this node owns.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// Those of services.
+    pub services: Vec<SocketAddr>,
+    /// Those of channels of messages, each with what decides where its channels live.
+    pub channels: Vec<(SocketAddr, PlacementKey)>,
+    /// The sources of applications' own connections.
+    pub egress: Vec<IpAddr>,
+}
+
 /// A message or request of the control thread to a worker.
 pub enum Question {
-    /// A new policy generation: services and egress addresses. Answered when it is in force or was refused.
-    Policy(Vec<SocketAddr>, Vec<IpAddr>, Reply<Result<(), String>>),
+    /// A new policy generation. Answered when it is in force or was refused.
+    Policy(Addresses, Reply<Result<(), String>>),
     /// The proxies of the membership.
     Proxies(Vec<ProxySpec>),
     /// At most this many flows, each with its proxy's node.
@@ -43,8 +54,9 @@ impl DataWorker for NetworkWorker {
 
     fn answer(&mut self, now: Instant, question: Question) -> ControlFlow<()> {
         match question {
-            Question::Policy(services, egress, reply) => {
-                reply.send(self.set_services(now, &services, &egress).map_err(|error| error.to_string()));
+            Question::Policy(Addresses { services, channels, egress }, reply) => {
+                let result = self.set_rules(now, &services, &channels, &egress);
+                reply.send(result.map_err(|error| error.to_string()));
             }
             Question::Proxies(proxies) => self.set_proxies(now, &proxies),
             Question::Flows(limit, reply) => {

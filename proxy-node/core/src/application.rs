@@ -204,6 +204,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let cx = &mut self.cx;
         if cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local) {
             self.local.gone(cx.now, label);
+            cx.flows.set_stage(cx.now, label, Stage::Finishing);
         }
         if cx.hairpin.is_of(label) {
             return self.close_hairpin(label);

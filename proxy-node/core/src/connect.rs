@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use csp_tcp::ConnectError;
 use csp_types::{Duration, FlowLabel, FourTuple};
-use csp_wire::channel::{ConnectPayload, Message, MessageHeader, MessageKind};
+use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Message, MessageHeader, MessageKind};
 
 use super::application::Verdict;
 use super::context::{Context, Turn};
@@ -62,7 +62,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         payload: ConnectPayload,
     ) -> Result<(), u32> {
         self.dispatcher.may_connect(self.cx.recorder, channel, payload.remote)?;
-        if let Some(service) = self.dispatcher.service_at(payload.remote)
+        if header.flags & CONNECT_BY_LAN == 0
+            && let Some(service) = self.dispatcher.service_at(payload.remote)
             && self.open_hairpin((channel, lane), header, payload.remote, service)?
         {
             return Ok(());

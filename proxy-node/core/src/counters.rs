@@ -31,6 +31,8 @@ pub struct Counters {
     pub connects_denied: u64,
     /// CONNECTs refused because the user's processes hold their share of the tables or of the send budget.
     pub connects_over_share: u64,
+    /// CONNECTs refused because another proxy worker serves the address.
+    pub connects_elsewhere: u64,
     /// OPENs that a process refused.
     pub opens_refused: u64,
     /// Unanswered offers withdrawn from a process and made to another one.

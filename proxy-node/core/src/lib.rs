@@ -158,10 +158,15 @@ impl<S: LocalServices> ProxyCore<S> {
         }
     }
 
-    /// Moves everything that can be moved: TCP events, bytes in both directions, segments. To be called after every
-    /// batch of input and whenever credits were returned.
+    /// Moves what can be moved: TCP events, bytes in both directions, segments. To be called after every batch of input, whenever credits
+    /// were returned, and again if it leaves something ([`is_unfinished`](Self::is_unfinished)).
     pub fn drive(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         self.turn(now, out).drive();
+    }
+
+    /// Returns whether the last turn has left something to move, so that others had theirs.
+    pub fn is_unfinished(&self) -> bool {
+        self.pump.is_unfinished()
     }
 
     /// Runs timers that are due, then [`drive`](Self::drive).
@@ -283,6 +288,9 @@ impl<S: LocalServices> ProxyCore<S> {
 impl<S: LocalServices> ProxyCore<S> {
     /// Returns when [`on_timeout`](Self::on_timeout) is to be called; `None` if no timer is set.
     pub fn next_timeout(&self) -> Option<Instant> {
+        if self.pump.is_unfinished() {
+            return Some(Instant::ZERO);
+        }
         let dispatcher = &self.dispatcher;
         let pending = dispatcher.pending_deadline(&self.flows);
         let own = [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()];

@@ -32,6 +32,8 @@ pub(crate) struct Pump {
     stalled: Stalled,
     /// Flows that their service is done with, and how.
     done: Vec<(FlowLabel, Step)>,
+    /// More can be moved than the last turn did.
+    unfinished: bool,
 }
 
 impl Pump {
@@ -43,6 +45,7 @@ impl Pump {
             budget,
             stalled: Stalled::default(),
             done: Vec::new(),
+            unfinished: false,
         }
     }
 
@@ -179,15 +182,15 @@ impl Pump {
             }
             Some(Ends::Loop(mut client, _)) => {
                 let step = local.serve(now, label, &mut client);
-                self.looped(cx, label, step == Step::Moved);
+                self.looped(cx, label, matches!(step, Step::Moved | Step::Finish));
                 step
             }
             None => return false,
         };
-        if matches!(step, Step::Close | Step::Reset) {
+        if matches!(step, Step::Finish | Step::Close | Step::Reset) {
             self.done.push((label, step));
         }
-        step == Step::Moved
+        matches!(step, Step::Moved | Step::Finish)
     }
 
     /// Gives a local service's flow a larger window if it has used most of its own.
@@ -201,6 +204,16 @@ impl Pump {
             client.set_window(wider);
             flow.from_app_window = wider;
         }
+    }
+
+    /// Records whether more can be moved.
+    pub(crate) fn set_unfinished(&mut self, unfinished: bool) {
+        self.unfinished = unfinished;
+    }
+
+    /// Returns whether more can be moved than the last turn did.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.unfinished
     }
 
     /// Removes and returns a flow that its local service is done with.

@@ -161,6 +161,13 @@ impl<S> ProxyCore<S> {
         self.flows.newest().filter_map(describe).take(limit).collect()
     }
 
+    /// Returns the node and the name of the process at the client's end of a flow, if that is a program of the cluster and there
+    /// is no TCP between them.
+    pub fn client_process(&self, label: FlowLabel) -> Option<(NodeId, String)> {
+        let flow = self.flows.get(self.hairpin.peer(label)?)?;
+        self.dispatcher.process_of(flow).map(|(node, name)| (node, name.to_owned()))
+    }
+
     /// Returns all active services.
     pub fn services(&self) -> Vec<ServiceSnapshot> {
         let describe = |service: &Service| ServiceSnapshot {

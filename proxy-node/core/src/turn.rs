@@ -9,14 +9,18 @@ use super::service::between::Towards;
 use super::service::local::{LocalServices, Step};
 use super::{Lane, ProxyOutput, reason};
 
+/// Most passes over the flows that have something to move before the worker receives again: what a flood has left waits for the next turn.
+const PASSES_MAX: usize = 16;
+/// Most connections of local services that are added to a pass because of others.
+const READIED_PER_PASS: usize = 64;
 /// Largest number of flows that are dropped for one window before idle clients no longer give way for it: some hold no
 /// memory.
 const IDLE_PER_WINDOW_MAX: usize = 8;
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Moves everything that can be moved: events of the engine, bytes in both directions, segments.
+    /// Moves what can be moved, up to a bound: events of the engine, bytes in both directions, segments.
     pub(super) fn drive(&mut self) {
-        loop {
+        for _ in 0..PASSES_MAX {
             self.dispatcher.serve_backlogs(&mut self.cx); // waiting connections come before new ones
             self.process_tcp_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
@@ -24,7 +28,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             let readied = self.settle_local();
             self.settle_hairpins();
             let sent = self.tunnels.transmit(&mut self.cx);
-            if !pumped && !readied && !sent && !self.dispatcher.is_readied() {
+            let more = pumped || readied || sent || self.dispatcher.is_readied();
+            self.pump.set_unfinished(more);
+            if !more {
                 return;
             }
         }
@@ -39,12 +45,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         while let Some((label, step)) = self.pump.next_done() {
             match step {
                 Step::Reset => self.reset_both(label),
+                Step::Finish => self.finish_local(label),
                 Step::Close => self.application_closed(label),
                 Step::Idle | Step::Moved => {}
             }
         }
         let mut any = false;
-        while let Some(label) = self.local.next_ready() {
+        for _ in 0..READIED_PER_PASS {
+            let Some(label) = self.local.next_ready() else { break };
             self.pump.enqueue(self.cx.flows, label);
             any = true;
         }

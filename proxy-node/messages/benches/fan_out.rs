@@ -29,7 +29,14 @@ impl Bench {
         let mut plane = MessagePlane::new(config).unwrap();
         let budget = Budget { guaranteed: 16 << 20, max: 32 << 20 };
         let queue = QueueLimits::default();
-        let config = ChannelConfig { name: "bench".into(), kind, budget, message_len_max: 1 << 20, queue };
+        let config = ChannelConfig {
+            name: "bench".into(),
+            kind,
+            budget,
+            message_len_max: 1 << 20,
+            queue,
+            sequence: false,
+        };
         let channel = plane.add_channel(config).unwrap();
         let publisher = plane.attach(channel, sender).unwrap();
         let mut payload = vec![0x11; LEN];

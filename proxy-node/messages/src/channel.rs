@@ -34,7 +34,8 @@ pub struct ChannelCounters {
     pub dropped_stalled: u64,
     /// Messages not put into the queue of a subscriber because the pool had no room.
     pub dropped_memory: u64,
-    /// Messages that a puller had been given but not finished with, or a removed channel had, when it was detached.
+    /// Messages that a puller had been given but not finished with, or that may not have reached it, when it was detached; those that a
+    /// removed channel had.
     pub lost: u64,
     /// Attempts to publish that were held back.
     pub held: u64,
@@ -66,6 +67,8 @@ pub(crate) struct Channel {
     /// Length in bytes of the message for which the pool had no room.
     pub wanted_len: Option<u32>,
     pub pullers: u32,
+    /// Peers that receive.
+    pub receivers: u32,
     pub counters: ChannelCounters,
 }
 
@@ -91,6 +94,7 @@ impl Channel {
             held: List::EMPTY,
             wanted_len: None,
             pullers: 0,
+            receivers: 0,
             counters: ChannelCounters::default(),
         }
     }

@@ -107,6 +107,8 @@ pub struct ChannelConfig {
     pub message_len_max: u32,
     /// Queue of each subscriber or puller.
     pub queue: QueueLimits,
+    /// Receivers are shown the messages' sequence numbers ([`Delivery::numbered`](crate::Delivery::numbered)).
+    pub sequence: bool,
 }
 
 impl ChannelConfig {

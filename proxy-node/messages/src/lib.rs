@@ -17,7 +17,7 @@
 //! | marks, policies and drops of a receiver | `queue` |
 //! | sequence numbers, backlog, last values | `channel`, `cache` |
 //! | which channel is served next | [`Schedule`] |
-//! | which worker owns a channel | [`owner_of`] |
+//! | what becomes of the next messages of a channel | [`TracedMessage`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -25,7 +25,6 @@ mod cache;
 mod channel;
 mod config;
 mod list;
-mod owner;
 mod peers;
 mod plane;
 mod pool;
@@ -33,13 +32,13 @@ mod queue;
 mod schedule;
 mod subscriptions;
 mod table;
+mod trace;
 
 pub use cache::{CacheConfig, CacheCounters, CacheKey};
 pub use channel::ChannelCounters;
 pub use config::{
     CHANNEL_NAME_LEN_MAX, ChannelConfig, ChannelError, ChannelKind, PlaneConfig, PlaneConfigError,
 };
-pub use owner::{Owner, owner_of};
 pub use peers::{PeerId, Role};
 pub use plane::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, MessagePlane, PeerStatus,
@@ -55,3 +54,7 @@ pub use subscriptions::{
     Change, SubscribeError, SubscriptionCounts, Subscriptions, SubscriptionsConfig, TOPIC_LEN_LIMIT,
 };
 pub use table::HashKey;
+pub use trace::{
+    CopyState, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX, TRACE_TOPIC_LEN_MAX, TRACES_MAX, TraceError, TraceId,
+    TraceRequest, TracedCopy, TracedMessage,
+};

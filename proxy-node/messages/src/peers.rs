@@ -72,6 +72,8 @@ pub(crate) struct Peer {
     parked: bool,
     /// When the receiver took a message, or its queue ceased to be empty.
     taken: Instant,
+    /// Messages that it has sent.
+    pub published: u64,
     pub queue: Queue,
 }
 
@@ -132,12 +134,38 @@ impl Peers {
             .map(|(index, peer)| PeerId { index, generation: peer.generation })
     }
 
+    /// Calls `each` with the peers of the channels for which `is_of` returns true. Looks at up to `max` slots from `from` on, and
+    /// returns the slot for the next call; `None` after the last.
+    pub fn walk(
+        &self,
+        from: u32,
+        max: u32,
+        is_of: impl Fn(u16) -> bool,
+        mut each: impl FnMut(PeerId),
+    ) -> Option<u32> {
+        let end = from.saturating_add(max).min(self.slots.len() as u32);
+        for index in from..end {
+            let peer = &self.slots[index as usize];
+            if peer.role.is_some() && is_of(peer.channel) {
+                each(PeerId { index, generation: peer.generation });
+            }
+        }
+        ((end as usize) < self.slots.len()).then_some(end)
+    }
+
+    /// Counts a message that a peer has sent, if it was `published`.
+    pub fn count_published(&mut self, index: u32, published: bool) {
+        if let Some(peer) = self.slots.get_mut(index as usize) {
+            peer.published += u64::from(published);
+        }
+    }
+
     /// Adds a peer, with a queue if it receives; `None` if there are too many.
     pub fn attach(&mut self, ch: &mut Channel, channel: u16, role: Role) -> Option<PeerId> {
         let receives = role != Role::Publisher && role != Role::Pusher;
         let queue = if receives { Queue::new(&ch.config.queue) } else { Queue::none() };
-        let mut peer =
-            Peer { generation: 0, role: Some(role), channel, parked: false, taken: Instant::ZERO, queue };
+        let (parked, taken) = (false, Instant::ZERO);
+        let mut peer = Peer { generation: 0, role: Some(role), channel, parked, taken, published: 0, queue };
         let index = match self.free.pop() {
             Some(index) => {
                 let slot = &mut self.slots[index as usize];

@@ -4,8 +4,10 @@
 //! fields; the plane passes one to another.
 
 mod api;
+mod discard;
 mod publish;
 mod receive;
+mod trace;
 
 use csp_types::Instant;
 
@@ -16,6 +18,7 @@ use crate::peers::{PeerId, Peers, Role};
 use crate::pool::{MessageHandle, MessagePool, Occupancy, PoolCounters, Slices};
 use crate::schedule::{RoundRobin, Schedule as _};
 use crate::subscriptions::{Change, SubscribeError, SubscriptionCounts, Subscriptions};
+use crate::trace::{CopyState, Traces};
 
 pub use api::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, PeerStatus, PublishError,
@@ -40,10 +43,11 @@ pub struct MessagePlane {
     /// Channels with publishers that are held back.
     held: List,
     held_links: Links,
-    /// Subscribers of the message that is being published; empty between calls.
+    /// Subscribers of the message that was published last for which it was not dropped at once.
     matched: Vec<u32>,
     /// The topic of that message, if its bytes arrived in several slices.
     topic: Vec<u8>,
+    traces: Traces,
     counters: Counters,
 }
 
@@ -67,6 +71,7 @@ impl MessagePlane {
             held_links: Links::new(channels),
             matched: Vec::with_capacity(peers),
             topic: Vec::with_capacity(config.subscriptions.topic_len_max as usize),
+            traces: Traces::default(),
             counters: Counters::default(),
             config,
         })
@@ -143,6 +148,7 @@ impl MessagePlane {
             return Err(AttachError::Role(role));
         }
         let id = self.peers.attach(ch, channel.index, role).ok_or(AttachError::TooMany)?;
+        ch.receivers += u32::from(role.receives());
         self.schedule.set_active(channel.index, !ch.pending.is_empty());
         self.counters.attached += 1;
         Ok(id)
@@ -159,6 +165,11 @@ impl MessagePlane {
         let ch = self.channels[usize::from(slot)].channel.as_mut().ok_or(UnknownPeer)?;
         if subscribes {
             self.subscriptions.remove_subscriber(slot, peer.index, gone);
+        }
+        ch.receivers -= u32::from(known.role.is_some_and(Role::receives));
+        if self.traces.is_armed() {
+            self.traces.check(slot, |waiting, _| (waiting == peer).then_some(CopyState::Left));
+            self.traces.flushed(peer);
         }
         let left = self.peers.detach(ch, &mut self.pool, peer.index);
         ch.counters.lost += if ch.backlog_limits().is_some() { left.in_flight } else { 0 };
@@ -259,6 +270,7 @@ impl MessagePlane {
         let generation = self.channels[usize::from(peer.channel)].generation;
         Some(PeerStatus {
             role: peer.role?,
+            published: peer.published,
             channel: ChannelId { index: peer.channel, generation },
             waiting: peer.queue.len(),
             bytes_waiting: peer.queue.bytes(),

@@ -125,6 +125,11 @@ impl Queue {
         self.in_flight.len()
     }
 
+    /// Returns the messages in flight.
+    pub fn handles_in_flight(&self) -> impl Iterator<Item = MessageHandle> + '_ {
+        self.in_flight.iter().map(|item| item.handle)
+    }
+
     pub fn is_full(&self, limits: &QueueLimits) -> bool {
         self.waiting.len() >= limits.messages as usize || self.bytes >= limits.bytes
     }

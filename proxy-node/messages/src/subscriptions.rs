@@ -337,6 +337,18 @@ impl Subscriptions {
         self.trie.prefixes(channel, cursor, nodes_max, each)
     }
 
+    /// Calls `each` with up to `max` prefixes that a subscriber subscribes to, the latest first. Returns how many it has.
+    pub fn prefixes_of(&self, subscriber: u32, max: u32, mut each: impl FnMut(&[u8])) -> u32 {
+        let Some(known) = self.subscribers.get(subscriber as usize) else { return 0 };
+        let (mut space, mut at) = ([0; TOPIC_LEN_LIMIT], known.first);
+        for _ in 0..max {
+            let Some(entry) = self.entries.get(at as usize) else { break };
+            each(self.trie.prefix(entry.node, &mut space));
+            at = entry.of_subscriber.1;
+        }
+        known.entries
+    }
+
     /// Adds the root of a channel. Returns `false` if no node is free.
     pub(crate) fn add_channel(&mut self, channel: u16) -> bool {
         self.trie.add_root(channel)

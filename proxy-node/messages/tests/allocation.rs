@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use csp_messages::{
     Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, HashKey, MessagePlane, PeerId, PlaneConfig,
-    Policy, PoolConfig, PublishError, QueueLimits, Role,
+    Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
 };
 use csp_types::Instant;
 
@@ -76,7 +76,9 @@ fn the_data_path_allocates_nothing() {
     for (n, kind) in kinds.into_iter().enumerate() {
         let budget = Budget { guaranteed: 256 * 100, max: 256 * 200 };
         let (name, message_len_max) = (format!("channel-{n}"), 256 * 20);
-        let id = plane.add_channel(ChannelConfig { name, kind, budget, message_len_max, queue }).unwrap();
+        let id = plane
+            .add_channel(ChannelConfig { name, kind, budget, message_len_max, queue, sequence: false })
+            .unwrap();
         let is_push = matches!(kind, ChannelKind::PushPull { .. });
         let roles = if is_push { [Role::Pusher, Role::Puller] } else { [Role::Publisher, Role::Subscriber] };
         publishers.push(plane.attach(id, roles[0]).unwrap());
@@ -85,6 +87,10 @@ fn the_data_path_allocates_nothing() {
             subscribers.extend((!is_push).then_some(peer));
         }
     }
+    // What is traced allocates nothing either.
+    let (first, until) = (plane.channel_named("channel-0").unwrap(), Instant::from_nanos(1));
+    let request = TraceRequest { messages: 32, topic: b"t", until, clock: || Instant::ZERO };
+    let trace = plane.arm_trace(Instant::ZERO, first, request).unwrap();
     let bytes = vec![7; 1_000];
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     let mut delivered = 0;
@@ -99,4 +105,5 @@ fn the_data_path_allocates_nothing() {
     }
     assert!(delivered > 10_000, "{delivered}");
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert_eq!(plane.traced(trace).unwrap().count(), 32);
 }

@@ -95,7 +95,14 @@ fn plane() -> (MessagePlane, Vec<ChannelId>) {
         let budget = Budget { guaranteed: 64 * 1_300, max: 64 * 4_096 };
         let name = format!("{policy:?}");
         plane
-            .add_channel(ChannelConfig { name, kind, budget, message_len_max: 1_000, queue: LIMITS })
+            .add_channel(ChannelConfig {
+                name,
+                kind,
+                budget,
+                message_len_max: 1_000,
+                queue: LIMITS,
+                sequence: false,
+            })
             .unwrap()
     };
     let channels = POLICIES.iter().map(&mut add).collect();

@@ -10,7 +10,8 @@ mod messages;
 mod streams;
 
 pub use messages::{
-    ChannelKeys, ChannelSnapshot, ChannelSpec, Header, MessageBroker, MessagesConfig, PrefixedPort, Refusals,
-    Rights, SpecError,
+    ChannelKeys, ChannelSnapshot, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig,
+    MoveNotice, Moved, PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, RECEIVERS_TIME, Refusals,
+    Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, TracedSnapshot, View,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

@@ -11,37 +11,47 @@
 
 mod batch;
 mod framing;
+mod given;
 mod inbound;
 mod keys;
+mod numbering;
 mod outbound;
 mod peer;
+mod placement;
 mod sealed;
+mod seen;
 mod spec;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use csp_messages::{
-    ChannelError, ChannelId, ChannelStatus, MessagePlane, PeerId, PlaneConfig, PlaneConfigError, Turn,
+    ChannelError, ChannelId, ChannelStatus, MessagePlane, PeerId, PlaneConfig, PlaneConfigError, Role, Turn,
 };
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_tcp::Buffer;
-use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, Mechanism, sealed_len};
 
 use thiserror::Error;
 
 use self::batch::Batch;
 use self::framing::Speech;
+use self::given::Given;
 use self::inbound::Door;
 use self::keys::Entropy;
 use self::peer::Peer;
+use self::placement::{Ending, Placement};
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
+pub use self::placement::{
+    GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
+};
+pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 pub use self::spec::ChannelSpec;
 
 /// Bounds of a worker's broker.
@@ -62,6 +72,10 @@ pub struct ChannelSnapshot {
     pub malformed: u64,
     /// Memory, subscriptions and counters.
     pub status: ChannelStatus,
+    /// The worker at which it lives, as far as known.
+    pub owner: Option<Owner>,
+    /// What its moves away from here have cost.
+    pub moved: Moved,
 }
 
 /// Why a channel is not served.
@@ -120,6 +134,9 @@ pub struct MessageBroker {
     entropy: Option<Entropy>,
     /// Where frames for CURVE peers are sealed: as long as the longest frame of a channel with keys.
     sealing: Vec<u8>,
+    /// Peers that have left while messages are traced.
+    departed: Vec<(PeerId, PeerName)>,
+    placement: Placement,
     /// Channels between clients and servers of a pool.
     streams: Streams,
 }
@@ -141,6 +158,8 @@ impl MessageBroker {
             batch: Batch::default(),
             entropy: None,
             sealing: Vec::new(),
+            departed: Vec::new(),
+            placement: Placement::default(),
             streams: Streams::default(),
         }
     }
@@ -257,7 +276,12 @@ impl MessageBroker {
             let status = plane.channel_status(bound.id)?;
             let waiting = status.backlog as u64;
             let (number, malformed) = (bound.spec.number, bound.malformed);
-            Some((number, ChannelSnapshot { name, senders: 0, receivers: 0, waiting, malformed, status }))
+            let (owner, moved) = (self.placement.owner(number), self.placement.moved(number));
+            let (senders, receivers) = (0, 0);
+            Some((
+                number,
+                ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, moved },
+            ))
         };
         let mut channels: HashMap<u32, ChannelSnapshot> =
             self.channels.values().filter_map(snapshot).collect();
@@ -359,13 +383,21 @@ impl LocalServices for MessageBroker {
                 }
                 self.labels[id.index as usize] = label;
                 peer.id = Some(id);
+                peer.given = (port.role == Role::Puller).then(Given::new);
                 peer
             }
         };
+        peer.client = tuple.remote;
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
+        peer.arrived = now;
+        self.placement.arrived(now, number);
         self.connections.insert(label, peer);
         true
+    }
+
+    fn elsewhere(&self, number: u32) -> Option<Owner> {
+        self.placement.elsewhere(number)
     }
 
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
@@ -380,6 +412,7 @@ impl LocalServices for MessageBroker {
             zmtp,
             refusals,
             batch,
+            placement,
             sealing,
             ..
         } = self;
@@ -390,14 +423,26 @@ impl LocalServices for MessageBroker {
             return Step::Close;
         }
         let mut door = Door { channel: bound.id, keys: bound.spec.keys.as_deref(), refusals };
-        let received = inbound::receive(now, peer, client, plane, &mut door, zmtp);
+        let held = placement.holds(now, peer, plane);
+        let received = match held {
+            true => inbound::Received::default(),
+            false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
+        };
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
+        // What this channel gets is not charged to another one, whose turn it may be.
+        let mut none = None;
+        let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == bound.id.index);
+        let turn = if is_its_turn { turn } else { &mut none };
+        let before = peer.before_visit(client);
+        let finished = matches!(peer.ending, Ending::Finished { .. });
         let sent = match peer.connection.zmtp().map(Connection::mechanism) {
+            _ if finished => false,
             Some(Mechanism::Curve) => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
             _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
         };
+        peer.after_visit(before, client);
         if received.more && !peer.queued {
             peer.queued = true;
             ready.push_back(label);
@@ -405,7 +450,7 @@ impl LocalServices for MessageBroker {
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
         // What is left of a stream that has ended is no whole message.
-        let over = client.is_finished() && !received.more && peer.held.is_empty();
+        let over = client.is_finished() && !received.more && peer.held.is_empty() && !held;
         let is_prefixed = matches!(peer.connection, Speech::Prefixed(_));
         if is_prefixed && (peer.connection.has_failed() || (over && peer.has_rest(client.readable()))) {
             bound.malformed += 1;
@@ -413,6 +458,9 @@ impl LocalServices for MessageBroker {
         }
         if peer.ended || peer.connection.has_failed() || over {
             return Step::Close;
+        }
+        if let Some(step) = Placement::step(peer, plane) {
+            return step;
         }
         if received.moved || sent { Step::Moved } else { Step::Idle }
     }
@@ -422,11 +470,14 @@ impl LocalServices for MessageBroker {
     }
 
     fn gone(&mut self, _: Instant, label: FlowLabel) {
+        self.note_departure(label);
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+            plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
         }
+        self.departed(peer.number, peer.ending);
     }
 
     fn next_ready(&mut self) -> Option<FlowLabel> {
@@ -440,7 +491,7 @@ impl LocalServices for MessageBroker {
         // A receiver that is to be served is not named again: then all of the channel's have been.
         for _ in 0..=self.channels.len() {
             let plane = self.plane.as_mut()?;
-            let turn = match self.turn.take() {
+            let mut turn = match self.turn.take() {
                 Some(turn) => turn,
                 None => plane.next_flow()?,
             };
@@ -448,6 +499,7 @@ impl LocalServices for MessageBroker {
             let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
             if let Some(peer) = peer {
                 peer.queued = true;
+                turn.charge(0); // a visit is worth at least a message, so that a channel of many receivers has its turns too
                 self.turn = Some(turn);
                 return label;
             }
@@ -457,10 +509,12 @@ impl LocalServices for MessageBroker {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        deadline.into_iter().chain(self.placement.next_timeout()).min()
     }
 
     fn on_timeout(&mut self, now: Instant) {
+        self.settle_places(now);
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();
             let Some(peer) = self.connections.get_mut(&label) else { continue };

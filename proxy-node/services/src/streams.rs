@@ -15,7 +15,7 @@ use csp_proxy_core::service::between::{Examined, Towards};
 use csp_types::FlowLabel;
 use csp_zmtp::{Counters, Cursor, Prefix, PrefixError, PrefixReader, Prefixed};
 
-use crate::ChannelSnapshot;
+use crate::{ChannelSnapshot, Moved};
 
 /// A channel whose messages pass between clients and servers of its pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,6 +135,8 @@ impl<H: MessageHook + Default> Streams<H> {
                 receivers: channel.connections,
                 waiting: 0,
                 malformed: channel.counters.malformed(),
+                owner: None,
+                moved: Moved::default(),
                 status: ChannelStatus {
                     sequence: passed,
                     memory: Usage::default(),

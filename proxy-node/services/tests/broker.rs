@@ -89,6 +89,7 @@ fn channel(kind: ChannelKind) -> ChannelConfig {
         budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
         message_len_max: 1 << 20,
         queue: QueueLimits { messages: 10, ..QueueLimits::default() },
+        sequence: false,
     }
 }
 

@@ -131,6 +131,7 @@ impl World {
             budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
             message_len_max: MESSAGE_LEN_MAX as u32,
             queue: QueueLimits { messages: 10, ..QueueLimits::default() },
+            sequence: false,
         };
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         broker.set_channels(vec![ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) }]).unwrap();
@@ -285,7 +286,7 @@ fn zeromq_and_length_prefixed_peers_meet_on_one_channel() {
 #[test]
 fn a_described_header_is_filled_and_a_length_that_it_cannot_say_is_left_out() {
     let kind = publish(Policy::DropNewest);
-    let mut w = World::new(kind.clone());
+    let mut w = World::new(kind);
     let mut prefixed = ports(&kind);
     prefixed[2].role = Role::Both;
     let channel = ChannelConfig {
@@ -294,6 +295,7 @@ fn a_described_header_is_filled_and_a_length_that_it_cannot_say_is_left_out() {
         budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
         message_len_max: MESSAGE_LEN_MAX as u32,
         queue: QueueLimits::default(),
+        sequence: false,
     };
     w.broker.set_channels(vec![ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) }]).unwrap();
     w.connect(1, SHORT);
@@ -401,7 +403,8 @@ fn a_full_channel_refuses_a_connection_and_keeps_nothing_of_it() {
         budget: Budget { guaranteed: 1 << 20, max: 2 << 20 },
         message_len_max: 1_000,
         queue: QueueLimits::default(),
-        kind: kind.clone(),
+        kind,
+        sequence: false,
     };
     broker
         .set_channels(vec![ChannelSpec { prefixed: ports(&kind), ..ChannelSpec::open(7, channel) }])

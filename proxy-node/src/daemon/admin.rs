@@ -13,6 +13,7 @@ use csp_daemon::query::{Label, Limit, QueryError, Workers};
 use crate::core::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
 
 use super::data_thread::Question;
+use super::messages;
 
 type Asked = State<Workers<Question>>;
 type Answer<T> = Result<Json<T>, QueryError>;
@@ -23,6 +24,7 @@ pub fn routes(workers: Workers<Question>) -> Router {
         .route("/v1/flows", get(flows))
         .route("/v1/services", get(services))
         .route("/v1/channels", get(channels))
+        .merge(messages::routes())
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
         .with_state(workers)
@@ -124,6 +126,9 @@ async fn channels(State(workers): Asked) -> Answer<Vec<Channel>> {
             Entry::Vacant(entry) => drop(entry.insert(of_worker)),
             Entry::Occupied(mut entry) => {
                 let channel = entry.get_mut();
+                if channel.owner.is_empty() {
+                    channel.owner = of_worker.owner;
+                }
                 channel.senders += of_worker.senders;
                 channel.receivers += of_worker.receivers;
                 channel.subscriptions += of_worker.subscriptions;

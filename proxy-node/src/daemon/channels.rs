@@ -1,8 +1,10 @@
 //! What a worker's channels of messages show, on the admin endpoint and as metrics.
 
 use csp_api::proxy::{Channel, ChannelFigures};
-use csp_services::{ChannelSnapshot, MessageBroker};
+use csp_services::{ChannelSnapshot, MessageBroker, MoveNotice, Moved};
 use csp_telemetry::MetricWriter;
+
+use crate::ProxyWorker;
 
 /// Returns the channels of a worker, each with its name.
 pub(super) fn of_worker(broker: &MessageBroker) -> Vec<(String, Channel)> {
@@ -11,7 +13,7 @@ pub(super) fn of_worker(broker: &MessageBroker) -> Vec<(String, Channel)> {
 }
 
 fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
-    let ChannelSnapshot { name, senders, receivers, waiting, malformed, status } = snapshot;
+    let ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, .. } = snapshot;
     let counters = status.counters;
     let figures = ChannelFigures {
         messages_total: counters.published,
@@ -30,7 +32,8 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
         memory_max_bytes: u64::from(status.memory.max) * block_len,
     };
     let subscriptions = status.subscriptions.entries as u64;
-    let channel = Channel { name: (&name).into(), senders, receivers, subscriptions, figures };
+    let owner = owner.map(|owner| owner.to_string()).unwrap_or_default().into();
+    let channel = Channel { name: (&name).into(), owner, senders, receivers, subscriptions, figures };
     (name, channel)
 }
 
@@ -73,6 +76,40 @@ pub(super) fn collect(out: &mut MetricWriter, channels: &[(String, Channel)], wo
         ];
         for (name, help, value) in gauges {
             out.gauge(name, help, &labels, value as f64);
+        }
+    }
+}
+
+/// Returns what the moves of a worker's channels have cost, each with the channel's name.
+pub(super) fn moved(broker: &MessageBroker) -> Vec<(String, Moved)> {
+    broker.snapshots().into_iter().map(|snapshot| (snapshot.name, snapshot.moved)).collect()
+}
+
+/// Writes the metrics of moves of a worker's channels to other workers.
+pub(super) fn collect_moved(out: &mut MetricWriter, moved: &[(String, Moved)], worker: &str) {
+    for (name, moved) in moved {
+        let labels = [("channel", name.as_str()), ("worker", worker)];
+        let (connections, lost) = (moved.connections, moved.lost);
+        let help = "Connections of a channel ended because another proxy worker owns it";
+        out.counter("csp_channel_moved_connections_total", help, &labels, connections);
+        let help = "Messages of a channel lost when its connections moved to another proxy worker";
+        out.counter("csp_channel_moved_lost_total", help, &labels, lost);
+    }
+}
+
+/// Logs the moves of channels.
+pub(super) fn log_moves(worker: &mut ProxyWorker) {
+    while let Some(notice) = worker.poll_notice() {
+        match notice {
+            MoveNotice::Began { channel, from, to, connections } => {
+                tracing::info!(channel, %from, %to, connections, "channel moves; its connections are ended");
+            }
+            MoveNotice::Done { channel, from, to, connections, lost: 0 } => {
+                tracing::info!(channel, %from, %to, connections, "channel moved");
+            }
+            MoveNotice::Done { channel, from, to, connections, lost } => {
+                tracing::warn!(channel, %from, %to, connections, lost, "channel moved, and messages were lost");
+            }
         }
     }
 }

@@ -4,13 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, ControlOptions, Membership, NodeRecord, Policy, PolicyCheck};
+use csp_control::{
+    ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, Policy, PolicyCheck,
+};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions};
 use csp_messages::HashKey;
 use csp_services::MessagesConfig;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
-use csp_types::Role;
+use csp_types::{NodeId, Owner, Role};
 
 use crate::core::{CoreConfig, HairpinConfig};
 use crate::{ProxyWorker, Registered};
@@ -97,7 +99,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Resul
     let mut numbers = policy::Numbers::default();
     let ended = loop {
         match shell.next().await {
-            Event::Membership(now) => send_registered(workers, &now),
+            Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
                 let folder = config.messages.curve_keys.as_deref();
                 let applied = apply(workers, &active, &mut numbers, folder).await;
@@ -139,17 +141,33 @@ fn policy_check(config: &Config) -> PolicyCheck {
 }
 
 /// Sends the workers what they need of the other nodes' registrations.
-fn send_registered(workers: &[Worker], membership: &Membership) {
+fn send_registered(workers: &[Worker], own: NodeId, membership: &Membership) {
     let records = |role| membership.of_role(role).map(|member| &member.record);
     let registered = Registered {
         owned: records(Role::NetworkNode).map(|record| (record.id, record.owned())).collect(),
         draining: records(Role::AppNode).filter(|record| record.draining).map(|record| record.id).collect(),
+        proxies: membership.nodes.contains_key(&own).then(|| (own, open_workers(own, membership))),
     };
     for worker in workers {
         if let Err(error) = worker.mailbox().send(Question::Registered(registered.clone())) {
             tracing::error!(%error, "a data worker did not receive the other nodes' registrations");
         }
     }
+}
+
+/// Returns the workers of all proxies that new connections may go to. A proxy whose lease has lapsed may be dead; this one is not.
+fn open_workers(own: NodeId, membership: &Membership) -> Vec<Owner> {
+    let stands = |member: &&Member| {
+        let is_live = member.state == MemberState::Live && !member.record.leaving;
+        (is_live || member.record.id == own) && !member.record.draining
+    };
+    let workers = |member: &Member| {
+        let proxy = member.record.id;
+        let numbers: Vec<u8> =
+            member.record.san.iter().filter_map(|san| u8::try_from(san.worker).ok()).collect();
+        numbers.into_iter().map(move |worker| Owner { proxy, worker })
+    };
+    membership.of_role(Role::ProxyNode).filter(stands).flat_map(workers).collect()
 }
 
 async fn apply(

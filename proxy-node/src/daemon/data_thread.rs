@@ -12,6 +12,7 @@ use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use crate::{ProxyWorker, Registered, WorkerPolicy};
 
 use super::channels;
+use super::messages::{self, Messages};
 use super::metrics::Published;
 
 /// A message or request of the control thread to a worker.
@@ -28,6 +29,8 @@ pub enum Question {
     Services(Reply<Vec<ServiceSnapshot>>),
     /// The channels of messages, each with its name.
     Channels(Reply<Vec<(String, Channel)>>),
+    /// Single peers of channels, and single messages.
+    Messages(Messages),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
@@ -52,6 +55,7 @@ impl DataWorker for ProxyWorker {
             Question::Recent(limit, reply) => reply.send(self.core().recent_flows(limit)),
             Question::Services(reply) => reply.send(self.core().services()),
             Question::Channels(reply) => reply.send(channels::of_worker(self.core().local())),
+            Question::Messages(question) => messages::answer(self, now, question),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));
                 reply.send(events.copied().collect());
@@ -67,6 +71,7 @@ impl DataWorker for ProxyWorker {
     }
 
     fn publish(&mut self) -> Published {
+        channels::log_moves(self);
         Published::of(self)
     }
 

@@ -6,6 +6,7 @@ mod tcp;
 use std::sync::Arc;
 
 use csp_api::proxy::Channel;
+use csp_services::Moved;
 use csp_tcp::Occupancy;
 use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 use csp_transport::Endpoint;
@@ -36,6 +37,7 @@ pub struct Published {
     refusals: [u64; REFUSALS.len()],
     channels: Vec<(String, Channel)>,
     broker: messages::BrokerCounters,
+    moved: Vec<(String, Moved)>,
 }
 
 /// Reasons for which peers on the SAN were refused or cut off, in the order of [`refusals`].
@@ -99,6 +101,7 @@ impl Published {
             refusals: Default::default(),
             channels: channels::of_worker(core.local()),
             broker: messages::BrokerCounters::of(core.local()),
+            moved: channels::moved(core.local()),
         };
         for endpoint in worker.endpoints() {
             for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {
@@ -133,6 +136,7 @@ impl MetricSource for WorkerMetrics {
             collect_counters(out, &published.counters, &labels);
             channels::collect(out, &published.channels, &worker);
             messages::collect(out, &published.broker, &worker);
+            channels::collect_moved(out, &published.moved, &worker);
             collect_tables(out, &published);
             tcp::collect(out, &published.tcp, &labels);
             let help = "Links that are up: tunnels and channels";
@@ -212,6 +216,11 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             "csp_connects_over_share_total",
             "CONNECTs refused: the user's processes hold their share of connections or of memory",
             c.connects_over_share,
+        ),
+        (
+            "csp_connects_elsewhere_total",
+            "CONNECTs refused: another proxy worker owns the channel at the address",
+            c.connects_elsewhere,
         ),
         ("csp_opens_refused_total", "OPENs that a process refused", c.opens_refused),
         (

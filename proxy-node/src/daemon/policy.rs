@@ -5,8 +5,10 @@ mod framing;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use csp_control::{ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, Pattern, Permission, TcpOptions};
-use csp_messages::{Budget, ChannelConfig, ChannelKind, QueueLimits};
+use csp_control::{
+    ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
+};
+use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
 use csp_services::{ChannelKeys, ChannelSpec, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
@@ -97,7 +99,8 @@ fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
 }
 
 fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {
-    let csp_control::Channel { name, pattern, message_kib, queue, memory, .. } = channel;
+    let csp_control::Channel { name, pattern, message_kib, queue, memory, last_value, sequence, .. } =
+        channel;
     let limits =
         QueueLimits { messages: queue.messages, bytes: u64::from(queue.kib) << 10, ..QueueLimits::default() };
     let full = match queue.full {
@@ -105,10 +108,18 @@ fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {
         FullQueue::DropOldest => csp_messages::Policy::DropOldest,
         FullQueue::Block => csp_messages::Policy::Block,
     };
+    let cache = last_value.map(|last| CacheConfig {
+        key: match last.key {
+            LastValueKey::Topic => CacheKey::Topic,
+            LastValueKey::Bytes(bytes) => CacheKey::Bytes(bytes),
+        },
+        entries: last.entries,
+        bytes: u64::from(last.kib) << 10,
+    });
     ChannelConfig {
         name: name.clone(),
         kind: match pattern {
-            Pattern::Publish => ChannelKind::PublishSubscribe { policy: full, cache: None },
+            Pattern::Publish => ChannelKind::PublishSubscribe { policy: full, cache },
             Pattern::Push => ChannelKind::PushPull { backlog: limits },
         },
         budget: Budget {
@@ -117,6 +128,7 @@ fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {
         },
         message_len_max: message_kib << 10,
         queue: limits,
+        sequence: *sequence,
     }
 }
 

@@ -7,8 +7,8 @@ use csp_proxy_node::core::service::ClientEnd;
 use csp_proxy_node::core::service::between::Between;
 use csp_proxy_node::core::service::local::{LocalServices, Step};
 use csp_proxy_node::core::{EgressRule, ServiceSpec, ServiceTcp};
-use csp_types::{FlowLabel, FourTuple, Instant};
-use csp_wire::channel::{ConnectPayload, MessageHeader, MessageKind};
+use csp_types::{FlowLabel, FourTuple, Instant, Owner};
+use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Elsewhere, MessageHeader, MessageKind};
 use csp_wire::tcp::Flags as TcpFlags;
 
 use crate::world::{VIP, World, web};
@@ -16,7 +16,8 @@ use crate::world::{VIP, World, web};
 const PORT: u16 = 5555;
 const NUMBER: u32 = 3;
 
-/// A service that passes what a connection says to all others, ends one that says `bye`, and resets one that says `!`.
+/// A service that passes what a connection says to all others, ends one that says `bye`, its own side of one that says `fin`, and
+/// resets one that says `!`.
 #[derive(Default)]
 pub struct Chat {
     /// What each connection has still to be sent.
@@ -24,6 +25,10 @@ pub struct Chat {
     ready: BTreeSet<u32>,
     /// Whether connections are refused.
     closed: bool,
+    /// The worker that serves programs of the cluster.
+    owner: Option<Owner>,
+    /// A connection that always has something to send.
+    endless: Option<FlowLabel>,
 }
 
 impl Between for Chat {}
@@ -35,6 +40,10 @@ impl LocalServices for Chat {
             assert!(self.waiting.insert(label.to_wire(), VecDeque::new()).is_none());
         }
         !self.closed
+    }
+
+    fn elsewhere(&self, number: u32) -> Option<Owner> {
+        self.owner.filter(|_| number == NUMBER)
     }
 
     fn serve(&mut self, _: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
@@ -52,6 +61,7 @@ impl LocalServices for Chat {
         waiting.drain(..taken);
         match &said[..] {
             b"bye" => Step::Close,
+            b"fin" => Step::Finish,
             b"!" => Step::Reset,
             _ if client.is_finished() => Step::Close,
             [] if taken == 0 => Step::Idle,
@@ -65,7 +75,7 @@ impl LocalServices for Chat {
     }
 
     fn next_ready(&mut self) -> Option<FlowLabel> {
-        FlowLabel::from_wire(self.ready.pop_first()?)
+        self.endless.or_else(|| FlowLabel::from_wire(self.ready.pop_first()?))
     }
 
     fn next_timeout(&self) -> Option<Instant> {
@@ -141,13 +151,62 @@ fn a_connection_that_the_service_refuses_is_reset() {
     assert_eq!((w.core.flow_count(), w.core.budget_reserved()), (0, 0));
 }
 
+/// Has a program of the cluster connect to the chat.
+fn connect(w: &mut World, flags: u8) {
+    let mut payload = [0; 64];
+    let len = ConnectPayload { remote: (VIP, PORT).into(), local: None }.emit(&mut payload).unwrap();
+    let header = MessageHeader::new(MessageKind::Connect, 9, 65_536, len as u32);
+    w.send(8001, MessageHeader { flags, ..header }, &payload[..len]);
+}
+
+#[test]
+fn a_program_is_sent_to_the_worker_that_serves_it_or_goes_by_the_lan() {
+    let mut w = chat();
+    let owner = Owner { proxy: "pn-9".parse().unwrap(), worker: 3 };
+    w.core.local_mut().owner = Some(owner);
+    connect(&mut w, 0);
+    let refused = w.out.messages.iter().find(|m| m.1.kind == MessageKind::Refused).unwrap().1;
+    assert_eq!((refused.id, Elsewhere::from_argument(refused.argument)), (9, Some(Elsewhere::at(&owner))));
+    assert_eq!((w.core.counters().connects_elsewhere, w.core.flow_count()), (1, 0));
+    connect(&mut w, CONNECT_BY_LAN);
+    assert_eq!((w.core.hairpin_count(), w.core.flow_count()), (0, 1), "a SYN is under way");
+    join(&mut w, 1000); // a network node's choice is not questioned
+    assert_eq!(w.core.local().waiting.len(), 1);
+}
+
+#[test]
+fn a_service_that_sends_no_more_goes_on_reading() {
+    let mut w = chat();
+    let ack = join(&mut w, 1000);
+    says(&mut w, 1000, ack, TcpFlags::PSH, b"fin");
+    assert!(w.out.flags.fin(), "{:?}", w.out.flags);
+    join(&mut w, 1001);
+    sent_to(&mut w);
+    w.segment(1, (1000, PORT), (104, ack + 1), TcpFlags::ACK | TcpFlags::PSH, b"more");
+    assert!(sent_to(&mut w).contains(&1001));
+    w.segment(1, (1000, PORT), (108, ack + 1), TcpFlags::ACK | TcpFlags::FIN, b"last");
+    assert!(sent_to(&mut w).contains(&1001));
+    assert_eq!(w.core.local().waiting.len(), 1, "the client has ended its stream");
+
+    connect(&mut w, 0);
+    let label = FlowLabel::from_wire(w.out.take(8001, MessageKind::Connected)[0]).unwrap();
+    let send = |w: &mut World, text: &[u8]| {
+        w.send(8001, MessageHeader::of_flow(MessageKind::Data, label, 0, text.len() as u32), text);
+    };
+    send(&mut w, b"fin");
+    assert_eq!(w.out.take(8001, MessageKind::Shutdown), [label.to_wire()]);
+    sent_to(&mut w);
+    send(&mut w, b"more");
+    assert!(sent_to(&mut w).contains(&1001));
+    w.send(8001, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+    assert_eq!((w.core.local().waiting.len(), w.core.hairpin_count()), (1, 0));
+}
+
 #[test]
 fn a_program_of_the_cluster_talks_to_it_over_its_channel() {
     let mut w = chat();
     let ack = join(&mut w, 1000);
-    let mut payload = [0; 64];
-    let len = ConnectPayload { remote: (VIP, PORT).into(), local: None }.emit(&mut payload).unwrap();
-    w.send(8001, MessageHeader::new(MessageKind::Connect, 9, 65_536, len as u32), &payload[..len]);
+    connect(&mut w, 0);
     let connected = w.out.take(8001, MessageKind::Connected);
     assert_eq!((connected.len(), w.core.local().waiting.len()), (1, 2));
     says(&mut w, 1000, ack, TcpFlags::PSH, b"to the program");
@@ -160,4 +219,41 @@ fn a_program_of_the_cluster_talks_to_it_over_its_channel() {
     assert_eq!((sent_to(&mut w), w.out.data.clone()), (BTreeSet::from([1000]), b"back".to_vec()));
     w.send(8001, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
     assert_eq!((w.core.local().waiting.len(), w.core.hairpin_count()), (1, 0));
+}
+
+/// A flood that never ends leaves the worker its turns: it receives, and serves byte streams.
+#[test]
+fn a_connection_that_always_has_something_to_send_stops_no_others() {
+    let mut w = chat();
+    let ack = join(&mut w, 1000);
+    says(&mut w, 1000, ack, TcpFlags::PSH, b"hello");
+    assert!(!w.core.is_unfinished());
+    let label =
+        w.core.flows(w.now, 8).iter().find(|flow| flow.tuple.local.port() == PORT).map(|flow| flow.label);
+    w.core.local_mut().endless = label;
+    w.core.drive(w.now, &mut w.out);
+    assert!(w.core.is_unfinished() && w.core.next_timeout() == Some(Instant::ZERO));
+    let opens = w.out.take(8001, MessageKind::Open).len();
+    w.connect(1, 1001);
+    assert_eq!(
+        w.out.take(8001, MessageKind::Open).len(),
+        opens + 1,
+        "a client of the byte service is offered"
+    );
+    w.core.local_mut().endless = None;
+    w.core.drive(w.now, &mut w.out);
+    assert!(!w.core.is_unfinished() && w.core.next_timeout() != Some(Instant::ZERO));
+}
+
+#[test]
+fn a_program_that_closes_while_the_service_writes_leaves_nothing() {
+    let mut w = chat();
+    let mut payload = [0; 64];
+    let len = ConnectPayload { remote: (VIP, PORT).into(), local: None }.emit(&mut payload).unwrap();
+    w.send(8001, MessageHeader::new(MessageKind::Connect, 9, 65_536, len as u32), &payload[..len]);
+    let label = FlowLabel::from_wire(w.out.take(8001, MessageKind::Connected)[0]).unwrap();
+    assert_eq!((w.core.hairpin_count(), w.core.local().waiting.len()), (2, 1));
+    w.core.local_mut().waiting.values_mut().for_each(|waiting| waiting.extend(b"too late"));
+    w.send(8001, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+    assert_eq!((w.core.hairpin_count(), w.core.flow_count(), w.core.local().waiting.len()), (0, 0, 0));
 }

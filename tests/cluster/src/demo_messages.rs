@@ -58,20 +58,32 @@ pub fn prove(cluster: &mut Cluster) -> Result<()> {
     step("cspctl policy apply: channels ticks and jobs", || apply(cluster))?;
     step("all daemons ready", || Tier::ALL.iter().try_for_each(|tier| cluster.wait_ready(*tier)))?;
     fs::write(cluster.scratch().join("zmq_peer.py"), include_str!("../apps/zmq_peer.py"))?;
+    let mut trace = String::new();
     let received = step("PUB to SUB: 2 publishers, 3 subscribers, outside and under csp-run", || {
-        exchange(cluster, ["publish", "subscribe"], PORTS[0])
+        exchange(cluster, ["publish", "subscribe"], PORTS[0], |cluster| {
+            trace =
+                cluster.cspctl(&["message", "trace", "ticks", "--topic", SENDERS[0], "--timeout", "30"])?;
+            Ok(())
+        })
     })?;
     step(&format!("every subscriber has {COUNT} messages of each publisher, in order"), || {
         received.iter().try_for_each(|numbers| numbers.iter().try_for_each(|of_sender| in_order(of_sender)))
     })?;
-    let received =
-        step("PUSH to PULL: 2 pushers, 3 pullers", || exchange(cluster, ["push", "pull"], PORTS[1]))?;
+    let received = step("PUSH to PULL: 2 pushers, 3 pullers", || {
+        exchange(cluster, ["push", "pull"], PORTS[1], |_| Ok(()))
+    })?;
     step("every pushed message has arrived once, at one of them", || once(&received))?;
     step("no kernel TCP socket of the channels on application host and proxy host", || {
         no_kernel_tcp(cluster)
     })?;
     let table = step("cspctl channels", || cluster.cspctl(&["channels"]))?;
     println!("\n{table}");
+    step("cspctl message trace: one message of the publisher outside, and each subscriber's copy", || {
+        let (written, inside) = (trace.matches("written").count(), trace.contains("an-1 python3"));
+        ensure!(written == 3 && inside && trace.contains("3 of 3 receivers subscribe"), "{trace}");
+        Ok(())
+    })?;
+    println!("\n{trace}");
     Ok(())
 }
 
@@ -92,8 +104,13 @@ fn apply(cluster: &Cluster) -> Result<()> {
 /// Numbers that a receiver got, of each sender.
 type Received = [Vec<u64>; 2];
 
-/// Runs a sender and a receiver under `csp-run`, a sender and two receivers outside.
-fn exchange(cluster: &mut Cluster, [sends, receives]: [&str; 2], port: u16) -> Result<Vec<Received>> {
+/// Runs a sender and a receiver under `csp-run`, a sender and two receivers outside, and `meanwhile` when all have started.
+fn exchange(
+    cluster: &mut Cluster,
+    [sends, receives]: [&str; 2],
+    port: u16,
+    meanwhile: impl FnOnce(&mut Cluster) -> Result<()>,
+) -> Result<Vec<Received>> {
     let endpoint = format!("tcp://{VIP}:{port}");
     let script = cluster.scratch().join("zmq_peer.py").to_string_lossy().into_owned();
     let names = SENDERS.join(",");
@@ -121,6 +138,7 @@ fn exchange(cluster: &mut Cluster, [sends, receives]: [&str; 2], port: u16) -> R
     let inside_sender = format!("{sends}-inside");
     let arguments = [script.as_str(), sends, &endpoint, SENDERS[1], &count];
     cluster.run_accelerated(&inside_sender, "/usr/bin/python3", &arguments)?;
+    meanwhile(cluster)?;
     let mut all = Vec::new();
     for mut receiver in receivers {
         all.push(result(&mut receiver)?);

@@ -52,7 +52,8 @@ fn outside(cluster: &Cluster, name: &str, script: &str, arguments: &[&str]) -> P
 
 /// Waits for the end of a program; returns its output.
 fn result(cluster: &Cluster, process: &mut Process) -> String {
-    let ended = wait_until(&process.name().to_owned(), DEADLINE, || process.exited());
+    let name = process.name().to_owned();
+    let ended = wait_until(&name, DEADLINE, || process.exited());
     let context = |process: &Process| format!("{}\n{}", process.log_tail(20), cluster.all_logs());
     let status = ended.unwrap_or_else(|error| panic!("{error}: {}", context(process)));
     assert!(status.success(), "{} ended with {status}: {}", process.name(), context(process));
@@ -134,15 +135,11 @@ fn plain_tcp_programs_and_zeromq_programs_share_a_channel() {
     cluster.run_accelerated("subscriber-inside", "/usr/bin/python3", &arguments).unwrap();
     // Plain subscribers receive everything, the ZeroMQ one has a topic for each name.
     wait_channel(&cluster, "ticks", "three receivers", |c| c["receivers"] == 3 && c["subscriptions"] == 5);
-    let mut senders = vec![outside(
-        &cluster,
-        "publisher",
-        "frame_peer.py",
-        &["publish", VIP, &publishers, "plain", &count],
-    )];
+    let mut publisher =
+        outside(&cluster, "publisher", "frame_peer.py", &["publish", VIP, &publishers, "plain", &count]);
     let arguments = [&script[..], "publish", VIP, &publishers, "inside", &count];
     cluster.run_accelerated("publisher-inside", "/usr/bin/python3", &arguments).unwrap();
-    senders.iter_mut().for_each(|sender| _ = result(&cluster, sender));
+    result(&cluster, &mut publisher);
     let mut outputs: Vec<String> = Vec::new();
     let mut zeromq =
         outside(&cluster, "zmq-publisher", "zmq_feed.py", &["publish", &endpoint, "zeromq", &count]);

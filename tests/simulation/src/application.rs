@@ -24,6 +24,44 @@ fn ticket(key: u32) -> Ticket {
     Ticket(bytes)
 }
 
+/// Creates the library's side of a process, by the name of its node and its own.
+pub(crate) fn app_side(
+    provider: Box<dyn Provider>,
+    key: &ClusterKey,
+    (node, process): (NodeId, &str),
+    proxies: &[ProxyTarget],
+    seed: u64,
+) -> AppSide {
+    let process = ProcessId::parse(process.as_bytes()).unwrap_or(ProcessId::NONE);
+    let identity = PeerIdentity {
+        role: Role::Process,
+        process,
+        uid: None,
+        ..PeerIdentity::daemon(Role::Process, node, seed, 0)
+    };
+    let claims = TokenClaims {
+        role: Role::Process,
+        node,
+        process,
+        uid: None,
+        grant: csp_types::Grant::all(),
+        not_before: 0,
+        expires: 1 << 40,
+        nonce: seed,
+    };
+    let endpoint = Endpoint::new(provider, EndpointConfig::channel(identity, None));
+    let config = AppConfig {
+        flows_max: 256,
+        receive_window: RECEIVE_WINDOW,
+        trace_capacity: 256,
+        seed,
+        ..AppConfig::default()
+    };
+    let mut side = AppSide::new(endpoint, config, token::issue(key, &claims));
+    side.set_proxies(proxies);
+    side
+}
+
 /// A process on the application node.
 pub(crate) struct Application {
     side: AppSide,
@@ -59,33 +97,7 @@ impl Application {
         proxies: &[ProxyTarget],
         seed: u64,
     ) -> Self {
-        let process = ProcessId::parse(process.as_bytes()).unwrap_or(ProcessId::NONE);
-        let identity = PeerIdentity {
-            role: Role::Process,
-            process,
-            uid: None,
-            ..PeerIdentity::daemon(Role::Process, node, seed, 0)
-        };
-        let claims = TokenClaims {
-            role: Role::Process,
-            node,
-            process,
-            uid: None,
-            grant: csp_types::Grant::all(),
-            not_before: 0,
-            expires: 1 << 40,
-            nonce: seed,
-        };
-        let endpoint = Endpoint::new(provider, EndpointConfig::channel(identity, None));
-        let config = AppConfig {
-            flows_max: 256,
-            receive_window: RECEIVE_WINDOW,
-            trace_capacity: 256,
-            seed,
-            ..AppConfig::default()
-        };
-        let mut side = AppSide::new(endpoint, config, token::issue(key, &claims));
-        side.set_proxies(proxies);
+        let mut side = app_side(provider, key, (node, process), proxies, seed);
         let listener =
             side.listen(([0, 0, 0, 0], PORT).into(), 128).expect("an empty table takes a listener");
         side.set_interest(listener, true).expect("the listener is there");

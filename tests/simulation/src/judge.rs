@@ -149,7 +149,8 @@ fn leftovers(world: &World) -> Vec<String> {
     found
 }
 
-fn of_tcp(tcp: &csp_tcp::Stack) -> [(&'static str, usize); 5] {
+/// Returns the tables of a TCP engine, with the number of their entries.
+pub(crate) fn of_tcp(tcp: &csp_tcp::Stack) -> [(&'static str, usize); 5] {
     let o = tcp.occupancy();
     [
         ("connections", o.connections.0),

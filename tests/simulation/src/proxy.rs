@@ -48,11 +48,22 @@ pub(crate) struct Sizes {
     pub blocks: usize,
     /// Events of the flight recorder.
     pub trace_events: usize,
+    /// Hairpins.
+    pub hairpins: usize,
+    /// The broker's tables.
+    pub messages: MessagesConfig,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Sizes { connections: 256, half_open: 64, blocks: 1024, trace_events: 1024 }
+        Sizes {
+            connections: 256,
+            half_open: 64,
+            blocks: 1024,
+            trace_events: 1024,
+            hairpins: 8,
+            messages: MessagesConfig::new(HashKey([1, 2])),
+        }
     }
 }
 
@@ -95,9 +106,15 @@ pub(crate) fn proxy(
         syn_cookies: if policy.cookies { SynCookies::Always } else { SynCookies::Auto },
         ..StackConfig::default()
     };
-    let hairpin = HairpinConfig { first_label_index: 1 << 20, pairs: 8 };
+    let hairpin = HairpinConfig { first_label_index: 1 << 20, pairs: policy.sizes.hairpins };
     let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: policy.sizes.trace_events, hairpin };
-    let mut worker = ProxyWorker::new(config, MessagesConfig::new(HashKey([1, 2])), tunnels, channels);
+    let mut worker = ProxyWorker::new(config, policy.sizes.messages, tunnels, channels);
+    worker.set_policy(now, worker_policy(policy)).expect("the policy has no channels");
+    worker
+}
+
+/// Returns the policy of a worker, without channels of messages.
+pub(crate) fn worker_policy(policy: &Policy) -> WorkerPolicy {
     let service = ServiceSpec {
         name: "web".to_owned(),
         address: policy.service,
@@ -109,7 +126,5 @@ pub(crate) fn proxy(
     };
     let (destinations, tcp) = (vec![policy.destinations], ServiceTcp::default());
     let rule = EgressRule { address: policy.egress, destinations, except: Vec::new(), tcp };
-    let policy = WorkerPolicy { services: vec![service], egress: vec![rule], ..WorkerPolicy::default() };
-    worker.set_policy(now, policy).expect("the policy has no channels");
-    worker
+    WorkerPolicy { services: vec![service], egress: vec![rule], ..WorkerPolicy::default() }
 }

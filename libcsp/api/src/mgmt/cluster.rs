@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Text;
 use crate::proxy::ChannelFigures;
 
 use super::flows::FlowsView;
@@ -157,6 +158,9 @@ pub struct ChannelView {
     pub port: u16,
     /// `publish` or `push`.
     pub pattern: String,
+    /// Proxy and worker at which it lives, such as `pn-1/0`; several while it moves, and none before proxies know.
+    #[serde(default)]
+    pub owners: Vec<Text>,
     /// Connected peers that publish or push.
     pub senders: u64,
     /// Connected peers that subscribe or pull.
@@ -169,7 +173,7 @@ pub struct ChannelView {
 }
 
 /// `GET /api/v1/channels`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ChannelsView {
     /// Generation of the policy that names them; 0 when there is none.
     pub generation: u64,
@@ -235,6 +239,9 @@ pub struct OverviewView {
     pub latest: Option<GenerationView>,
     /// Services.
     pub services: ServicesView,
+    /// Channels of messages.
+    #[serde(default)]
+    pub channels: ChannelsView,
     /// Busiest flows.
     pub flows: FlowsView,
     /// Drops by reason, most recent first.

@@ -95,6 +95,10 @@ impl AppChannel {
         lost.map(|lane| lane.backoff.next_try())
     }
 
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     pub fn is_up(&self) -> bool {
         self.control.is_some()
     }

@@ -23,6 +23,8 @@ pub struct AppCounters {
     pub connects: u64,
     /// Of these: failed.
     pub connect_failures: u64,
+    /// CONNECTs that a proxy worker refused because another one serves the address. Not among [`named`](Self::named).
+    pub connects_elsewhere: u64,
     /// Sockets closed by the program.
     pub closed: u64,
     /// Flows that ended by a reset or a lost link.

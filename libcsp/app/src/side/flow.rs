@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, Instant, TraceKind};
 use csp_wire::channel::{
-    ALIGNMENT, CLOSE_UNREAD, ConnectPayload, MESSAGE_HEADER_LEN, MessageHeader, MessageKind, padded_len,
+    ALIGNMENT, CLOSE_UNREAD, MESSAGE_HEADER_LEN, MessageHeader, MessageKind, padded_len,
 };
 
 use super::channel::{AppLane, Lane};
+use super::elsewhere::unbound;
 use super::records::{Flow, Phase};
 use super::slots::FlowId;
 use super::{AppError, AppSide, Handle, Readiness, errno};
@@ -278,20 +279,11 @@ impl AppSide {
     ) -> Result<FlowId, AppError> {
         self.now = now;
         let lane = self.pick_lane().ok_or(AppError::NoProxy)?;
-        let unbound = if remote.is_ipv4() {
-            SocketAddr::from(([0, 0, 0, 0], 0))
-        } else {
-            SocketAddr::from(([0u16; 8], 0))
-        };
-        let mut flow = Flow::new(Phase::Connecting, lane, local.unwrap_or(unbound), remote);
+        let mut flow = Flow::new(Phase::Connecting, lane, local.unwrap_or(unbound(remote)), remote);
         flow.receive = ReceiveCredit::new(self.config.receive_window);
         let id = self.flows.insert(flow).map(FlowId).ok_or(AppError::Full("flow"))?;
         self.counters.connects += 1;
-        let payload = ConnectPayload { remote, local };
-        let mut bytes = [0; ConnectPayload::LEN_MAX];
-        let len = payload.emit(&mut bytes).unwrap_or(0);
-        let header = MessageHeader::new(MessageKind::Connect, id.to_wire(), self.config.receive_window, 0);
-        self.send_control_with(lane, header, bytes.get(..len).unwrap_or(&[]));
+        self.send_connect(id, 0);
         Ok(id)
     }
 

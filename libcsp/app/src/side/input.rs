@@ -2,7 +2,7 @@
 
 use csp_types::FlowLabel;
 use csp_wire::channel::{
-    CREDIT_WIDER, ConnectedPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+    CREDIT_WIDER, ConnectedPayload, Elsewhere, Message, MessageHeader, MessageKind, Messages, OpenPayload,
     TakenOverPayload,
 };
 
@@ -183,7 +183,11 @@ impl AppSide {
         }
         let id = FlowId::from_wire(header.id).ok_or(Violation)?;
         let connecting = |f: &&mut Flow| f.lane == lane && f.phase == Phase::Connecting;
-        let flow = self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
+        self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
+        if Elsewhere::from_argument(header.argument).is_some_and(|there| self.connect_elsewhere(id, there)) {
+            return Ok(());
+        }
+        let flow = self.flows.get_mut(id.0).ok_or(Violation)?;
         flow.ended_here = true;
         flow.ended_there = true;
         if flow.orphan {

@@ -35,6 +35,8 @@ pub(super) struct Flow {
     pub traced_label: FlowLabel,
     /// The tag of the proxy that assigned it.
     pub traced_proxy: u16,
+    /// How often a CONNECT was sent for it; 0: another process opened it, or a client.
+    pub connects: u8,
     /// The listener to which it was offered.
     pub listener: Option<u32>,
     pub local: SocketAddr,
@@ -87,6 +89,7 @@ impl Flow {
             label: None,
             traced_label: FlowLabel::NONE,
             traced_proxy: 0,
+            connects: 0,
             listener: None,
             local,
             remote,

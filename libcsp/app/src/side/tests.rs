@@ -1,6 +1,7 @@
 //! Behaviour over the memory provider, against a scripted proxy.
 
 mod draining;
+mod elsewhere;
 mod harness;
 mod interest;
 mod page;

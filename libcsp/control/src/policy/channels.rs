@@ -3,10 +3,11 @@
 
 use std::net::IpAddr;
 
+use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
-use super::{Curve, PoolMember, TcpOptions};
+use super::{Curve, LastValue, PoolMember, TcpOptions};
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -64,6 +65,12 @@ pub struct Channel {
     /// Memory for its messages at the proxy worker that owns it.
     #[serde(default, skip_serializing_if = "ChannelMemory::is_default")]
     pub memory: ChannelMemory,
+    /// What subscribers get that join later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_value: Option<LastValue>,
+    /// A last frame with the sequence number and the time of arrival is added to each message.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub sequence: bool,
     /// Seconds between two PINGs to peers of ZMTP 3.1; a peer that sends nothing for as long after one is disconnected. 0: none are
     /// sent.
     #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "heartbeat_s")]
@@ -74,6 +81,13 @@ pub struct Channel {
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
+}
+
+impl Channel {
+    /// Returns what decides which proxy worker the channel lives at. Channels that share an address have one owner.
+    pub fn placement(&self) -> PlacementKey {
+        PlacementKey::of_address((self.vip, self.port).into())
+    }
 }
 
 /// How messages are distributed.
@@ -148,6 +162,11 @@ impl ChannelMemory {
     fn is_default(&self) -> bool {
         *self == ChannelMemory::default()
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 const fn message_kib() -> u32 {

@@ -125,9 +125,14 @@ fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
         }
         false => (memory.max_mib, "memory.max_mib"),
     };
-    if channel.message_kib > room << 10 {
-        let message = format!("{} KiB do not fit {room} MiB of {which}", channel.message_kib);
+    let last = channel.last_value.map_or(0, |last| last.kib);
+    if channel.message_kib.saturating_add(last) > room << 10 {
+        let beside = if last > 0 { format!(" and {last} KiB of last values") } else { String::new() };
+        let message = format!("{} KiB{beside} do not fit {room} MiB of {which}", channel.message_kib);
         problems.add(format!("{at}.message_kib"), message);
+    }
+    if let Some(last) = &channel.last_value {
+        last.check(channel, at, problems);
     }
     if let Some(curve) = &channel.curve {
         curve.check(&format!("{at}.curve"), problems);

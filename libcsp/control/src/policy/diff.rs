@@ -67,7 +67,22 @@ fn summary(service: &Service) -> String {
 }
 
 fn channel_summary(channel: &Channel) -> String {
-    let Channel { name, vip, pattern, message_kib, queue, memory, heartbeat_s, curve, tcp, .. } = channel;
+    let Channel {
+        name,
+        vip,
+        pattern,
+        message_kib,
+        queue,
+        memory,
+        last_value,
+        sequence,
+        heartbeat_s,
+        curve,
+        tcp,
+        ..
+    } = channel;
+    let last_value = last_value.as_ref().map(super::LastValue::summary).unwrap_or_default();
+    let sequence = if *sequence { ", numbered" } else { "" };
     let heartbeat = if *heartbeat_s == 0 { String::new() } else { format!(", heartbeat {heartbeat_s} s") };
     let curve = curve.as_ref().map(super::Curve::summary).unwrap_or_default();
     let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
@@ -78,7 +93,7 @@ fn channel_summary(channel: &Channel) -> String {
         pool => format!(" pool {},", pool.iter().map(member_summary).collect::<Vec<_>>().join(", ")),
     };
     format!(
-        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{heartbeat}{curve}{tcp}",
+        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{heartbeat}{curve}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
 }

@@ -275,7 +275,7 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 /// A member of a pool that channels name too.
-pub(super) fn members<'a>(channels: &'a [Channel]) -> impl Iterator<Item = &'a PoolMember> {
+pub(super) fn members(channels: &[Channel]) -> impl Iterator<Item = &PoolMember> {
     channels.iter().flat_map(|channel| &channel.pool)
 }
 

@@ -376,3 +376,41 @@ fn a_wrong_channel_is_refused() {
         assert_eq!(error.to_string(), format!("p.yaml:{expected}"));
     }
 }
+
+/// Options are written as documented, survive JSON, are shown as a change, and are absent from the JSON of channels without them.
+#[test]
+fn channels_can_keep_last_values_and_number_messages() {
+    let options = |text: &str| Policy::parse_yaml(&CHANNELS.replacen("port: 5556\n", text, 1), "p.yaml");
+    let plain = Policy::parse_yaml(CHANNELS, "p.yaml").unwrap();
+    assert!(!plain.to_json().contains("last_value") && !plain.to_json().contains("sequence"));
+    for (key, expected, shown) in [
+        ("topic", LastValueKey::Topic, "last values of 7 topics in 100 KiB, numbered"),
+        ("{bytes: 8}", LastValueKey::Bytes(8), "last values of 7 keys of 8 bytes in 100 KiB, numbered"),
+    ] {
+        let text =
+            format!("port: 5556\n    last_value: {{entries: 7, kib: 100, key: {key}}}\n    sequence: true\n");
+        let policy = options(&text).unwrap();
+        assert_eq!(policy.channels[0].last_value, Some(LastValue { entries: 7, kib: 100, key: expected }));
+        assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
+        assert!(plain.diff(&policy).iter().any(|line| line.contains(shown)), "{:?}", plain.diff(&policy));
+    }
+    let defaults = options("port: 5556\n    last_value: {}\n").unwrap().channels[0].last_value;
+    assert_eq!(defaults, Some(LastValue { entries: 10_000, kib: 1_024, key: LastValueKey::Topic }));
+    for (text, expected) in [
+        (
+            "last_value: {entries: 0}",
+            "channels[0].last_value.entries: 0 is not a number of keys; allowed is 1 to 1048576",
+        ),
+        (
+            "last_value: {kib: 40000}",
+            "channels[0].last_value.kib: 40000 KiB are more than half of memory.max_mib, 32768 KiB",
+        ),
+        (
+            "last_value: {}\n    pattern: push",
+            "channels[0].last_value: a channel with `pattern: push` has no last values",
+        ),
+    ] {
+        let error = options(&format!("port: 5556\n    {text}\n")).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

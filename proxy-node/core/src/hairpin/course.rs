@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, FourTuple, TraceEvent, TraceKind};
-use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
+use csp_wire::channel::{Elsewhere, MessageHeader, MessageKind, OpenPayload};
 
 use super::HAIRPIN_WINDOW;
 use crate::connect::PORT_TRIES;
@@ -31,7 +31,8 @@ impl Egress {
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Processes CONNECT to a service of this proxy; `false` if no hairpin is free, or none for this user. The connection is established at
-    /// once; the service's end waits for a process like any other, as with a listening socket of the kernel.
+    /// once; the service's end waits for a process like any other, as with a listening socket of the kernel. Refused if the address is
+    /// a local service's that another proxy worker has.
     pub(crate) fn open_hairpin(
         &mut self,
         (channel, lane): (ChannelId, Lane),
@@ -39,6 +40,11 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         remote: SocketAddr,
         service: u32,
     ) -> Result<bool, u32> {
+        let local = self.dispatcher.service(service).and_then(|service| service.spec.local);
+        if let Some(owner) = local.and_then(|number| self.local.elsewhere(number)) {
+            self.cx.recorder.counters.connects_elsewhere += 1;
+            return Err(Elsewhere::at(&owner).to_argument());
+        }
         let user = self.dispatcher.user_of(channel);
         if !self.egress.shares.admit_hairpin(user, self.free()) {
             return Ok(false);
@@ -71,6 +77,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Ok(true)
     }
 
+    /// Ends the stream of a local service, which goes on reading.
+    pub(crate) fn finish_local(&mut self, label: FlowLabel) {
+        match self.cx.hairpin.is_of(label) {
+            true => self.finish_hairpin(label),
+            false => self.cx.tcp.shutdown(self.cx.now, label),
+        }
+    }
+
     /// Ends the stream of a flow's process: the other end passes this on after all bytes.
     pub(crate) fn finish_hairpin(&mut self, label: FlowLabel) {
         if let Some(peer) = self.cx.hairpin.finish(label) {
@@ -84,6 +98,15 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if unread > 0 {
             // RFC 9293 §3.6.1: the other end must be informed that its data was not read.
             return self.abandon(label);
+        }
+        let peer = self.cx.hairpin.peer(label);
+        let is_closed =
+            |peer: &FlowLabel| self.cx.flows.get(*peer).is_some_and(|f| f.stage == Stage::Finishing);
+        if let Some(peer) = peer.filter(is_closed).filter(|peer| self.cx.hairpin.waiting(*peer).0 > 0) {
+            // A local service has written after the process closed: nobody will read it.
+            self.cx.recorder.counters.connections_closed += 1;
+            self.remove_flow(peer);
+            return self.remove_flow(label);
         }
         self.finish_hairpin(label);
         if let Some(choice) = self.cx.flows.get(label).and_then(Flow::choice) {

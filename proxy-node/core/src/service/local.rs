@@ -8,7 +8,7 @@
 //! ```
 
 use csp_tcp::Buffer;
-use csp_types::{FlowLabel, FourTuple, Instant};
+use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 
 use super::ClientEnd;
 use super::between::Between;
@@ -18,6 +18,11 @@ pub trait LocalServices: Between {
     /// Processes a new connection of local service `number` ([`ServiceSpec::local`](crate::ServiceSpec::local)). `false`: it is
     /// refused, and the client's connection is reset.
     fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool;
+
+    /// Returns the proxy worker at which a program of the cluster reaches local service `number`, if it is another one.
+    fn elsewhere(&self, _number: u32) -> Option<Owner> {
+        None
+    }
 
     /// Processes whatever has changed at a connection: bytes that are readable, room for more, the end of the stream. Called again
     /// when something changes at its client's end, and after [`next_ready`](Self::next_ready) has returned it.
@@ -50,6 +55,9 @@ pub enum Step {
     Idle,
     /// It continues; bytes were read or written.
     Moved,
+    /// The service sends no more: written bytes are delivered, then FIN. It goes on reading, and is called again. Returned once
+    /// for a connection at most.
+    Finish,
     /// The service is done with it: written bytes are delivered, then FIN.
     Close,
     /// The client has violated the service's protocol, and is reset.

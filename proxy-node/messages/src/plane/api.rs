@@ -70,6 +70,8 @@ pub struct Delivery {
     pub arrived: Instant,
     /// The message is a last value that was published before the receiver subscribed.
     pub cached: bool,
+    /// The channel shows receivers its sequence numbers.
+    pub numbered: bool,
 }
 
 /// Why a peer is not attached.
@@ -176,6 +178,8 @@ pub struct ChannelStatus {
 pub struct PeerStatus {
     /// What the peer does.
     pub role: Role,
+    /// Messages that it has published or pushed.
+    pub published: u64,
     /// Its channel.
     pub channel: ChannelId,
     /// Messages that wait for it.

@@ -2,12 +2,14 @@
 
 use csp_types::Instant;
 
+use super::trace::trace_shed;
 use super::{ChannelSlot, MessagePlane, PublishError, Published};
 use crate::channel::Channel;
 use crate::peers::{PeerId, Role};
 use crate::pool::{FRAMES_MAX, MessageHandle, MessagePool, PoolError};
 use crate::queue::{Item, Policy};
 use crate::schedule::Schedule as _;
+use crate::trace::CopyState;
 
 /// A message as it arrived.
 #[derive(Clone, Copy)]
@@ -61,12 +63,18 @@ impl MessagePlane {
         if len > u64::from(ch.config.message_len_max) {
             return Err(PublishError::TooLong(len));
         }
+        let (has_room, is_push) = (ch.has_room(), ch.backlog_limits().is_some());
+        let traced = self.traces.is_armed() && self.trace_arrival(now, (slot, peer), frames, parts.clone());
         let arrival = Arrival { now, frames, parts, len: len as u32 };
-        let done = match ch.has_room() {
-            true if ch.backlog_limits().is_some() => self.push(slot, arrival),
+        let done = match has_room {
+            true if is_push => self.push(slot, arrival),
             true => self.fan_out(slot, arrival),
             false => Err(PublishError::Held),
         };
+        self.peers.count_published(peer.index, done.is_ok());
+        if traced {
+            self.trace_published(done.ok());
+        }
         if done == Err(PublishError::Held) {
             self.hold(slot, peer);
         }
@@ -99,7 +107,17 @@ impl MessagePlane {
         slot: u16,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
     ) -> Result<Published, PublishError> {
-        let MessagePlane { peers, pool, subscriptions, matched, channels, schedule, topic: space, .. } = self;
+        let MessagePlane {
+            peers,
+            pool,
+            subscriptions,
+            matched,
+            channels,
+            schedule,
+            traces,
+            topic: space,
+            ..
+        } = self;
         let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
             return Err(PublishError::UnknownPeer);
         };
@@ -132,6 +150,9 @@ impl MessagePlane {
                         matched.iter().for_each(|subscriber| peers.count_dropped_memory(ch, *subscriber));
                         return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: found });
                     }
+                    if traces.is_armed() {
+                        trace_shed(traces, slot, peers, pool);
+                    }
                 }
                 Err(error) => return Err(refused(ch, error, len)),
             }
@@ -142,6 +163,11 @@ impl MessagePlane {
         for subscriber in matched.iter() {
             let item = Item { handle, len, cached: false };
             if let Some(dropped) = peers.push(ch, *subscriber, item, now) {
+                if traces.is_armed()
+                    && let Some(info) = pool.info(dropped)
+                {
+                    traces.settle(slot, info.sequence, peers.id(*subscriber), CopyState::DroppedOldest);
+                }
                 pool.release(dropped);
             }
         }
@@ -228,7 +254,7 @@ fn keep(ch: &mut Channel, pool: &mut MessagePool, handle: MessageHandle, topic_l
 }
 
 /// Returns the first `len` bytes, in `space` if they are not in the first slice; `None` if there are fewer.
-fn gather<'s, 'a: 's>(
+pub(super) fn gather<'s, 'a: 's>(
     space: &'s mut Vec<u8>,
     mut parts: impl Iterator<Item = &'a [u8]>,
     len: usize,

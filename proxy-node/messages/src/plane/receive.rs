@@ -41,7 +41,7 @@ impl MessagePlane {
     /// attached.
     pub fn next_delivery(&mut self, now: Instant, peer: PeerId) -> Option<Delivery> {
         let (peers, _, ch, slot) = self.parts(peer)?;
-        let item = peers.take(ch, peer.index, now);
+        let (item, numbered) = (peers.take(ch, peer.index, now), ch.config.sequence);
         let has_work = !ch.pending.is_empty();
         self.schedule.set_active(slot, has_work);
         let item = item?;
@@ -53,6 +53,7 @@ impl MessagePlane {
             sequence: info.sequence,
             arrived: info.arrived,
             cached: item.cached,
+            numbered,
         })
     }
 
@@ -78,6 +79,14 @@ impl MessagePlane {
                 self.counters.delivered_refused += 1;
                 Err(DeliveredError::NotNext)
             }
+        }
+    }
+
+    /// Records that messages which a puller had been [delivered](Self::delivered) may be lost with its connection. To be called before it
+    /// is detached.
+    pub fn lost(&mut self, peer: PeerId, messages: u64) {
+        if let Some((_, _, ch, _)) = self.parts(peer) {
+            ch.counters.lost += messages;
         }
     }
 

@@ -28,7 +28,14 @@ fn plane(blocks: u32) -> MessagePlane {
 
 fn channel(name: &str, kind: ChannelKind, guaranteed: u64, max: u64) -> ChannelConfig {
     let budget = Budget { guaranteed: guaranteed * BLOCK, max: max * BLOCK };
-    ChannelConfig { name: name.into(), kind, budget, message_len_max: BLOCK as u32, queue: LIMITS }
+    ChannelConfig {
+        name: name.into(),
+        kind,
+        budget,
+        message_len_max: BLOCK as u32,
+        queue: LIMITS,
+        sequence: false,
+    }
 }
 
 fn drops(policy: Policy) -> ChannelKind {

@@ -15,6 +15,8 @@ use csp_zmtp::{
     Connection, Counters, Cursor, FRAME_HEADER_LEN_MAX, FrameHeader, PREFIX_LEN_MAX, Prefix, PrefixReader,
 };
 
+use super::numbering;
+
 /// What becomes of headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Header {
@@ -83,6 +85,14 @@ impl Speech {
         match self {
             Speech::Zmtp(_) => Encoding::Zmtp,
             Speech::Prefixed(peer) => Encoding::Prefixed(peer.port, peer.number),
+        }
+    }
+
+    /// Returns what people know the peer's socket as: its type under ZMTP, empty before the handshake.
+    pub(super) fn socket(&self) -> &'static str {
+        match self {
+            Speech::Zmtp(connection) => connection.peer().map_or("", |known| known.socket_type.name()),
+            Speech::Prefixed(_) => "TCP",
         }
     }
 
@@ -164,7 +174,9 @@ impl Encoding {
         let header = |len: u32| FrameHeader::message(len as usize, false).as_bytes().len();
         match self {
             Encoding::Zmtp => {
-                Some(plane.frame_lens(delivery.handle).map(|len| header(len) + len as usize).sum())
+                let numbers = if delivery.numbered { numbering::FRAME_LEN } else { 0 };
+                let frames = plane.frame_lens(delivery.handle).map(|len| header(len) + len as usize);
+                Some(numbers + frames.sum::<usize>())
             }
             Encoding::Prefixed(port, _) => {
                 let (len, header_len) = (delivery.len as usize, port.prefix.description().header_len);
@@ -206,7 +218,7 @@ fn zmtp_pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl FnMut(
     const { assert!(FRAME_HEADER_LEN_MAX < 16) };
     let mut at = 0;
     for (number, len) in plane.frame_lens(delivery.handle).enumerate() {
-        let more = number + 1 < usize::from(delivery.frames);
+        let more = number + 1 < usize::from(delivery.frames) || delivery.numbered;
         if !write(FrameHeader::message(len as usize, more).as_bytes()) {
             return;
         }
@@ -216,6 +228,9 @@ fn zmtp_pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl FnMut(
             }
         }
         at += len;
+    }
+    if delivery.numbered {
+        write(&numbering::frame(delivery));
     }
 }
 

@@ -6,6 +6,7 @@ use csp_types::Instant;
 use csp_zmtp::{Connection, Counters, Cursor, Frame, Item, Message, SocketType};
 
 use super::framing::Speech;
+use super::given::Given;
 use super::keys::{ChannelKeys, Refusals};
 use super::peer::Peer;
 
@@ -197,6 +198,7 @@ fn process(
                 }
                 peer.id = attached.ok();
                 peer.asks_for_all = asks_for_all;
+                peer.given = (role == Role::Puller).then(Given::new);
             }
             Item::Subscribe(topic) => {
                 if let Some(id) = peer.id {

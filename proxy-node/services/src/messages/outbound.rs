@@ -32,6 +32,7 @@ pub(super) fn send(
         moved |= messages(now, peer, client, plane, turn, batch, counters);
     }
     if let Some(id) = peer.id {
+        plane.trace_flushed(id);
         let full = peer.writing.is_some() || !peer.own.is_empty();
         let _ = plane.set_parked(id, full); // it is attached
     }
@@ -155,8 +156,10 @@ fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> 
     true
 }
 
-pub(super) fn delivered(peer: &Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+pub(super) fn delivered(peer: &mut Peer, plane: &mut MessagePlane, delivery: &Delivery) {
+    peer.delivered += 1;
     if let Some(id) = peer.id {
+        plane.trace_written(id, delivery, |plane| peer.connection.encoding().wire_len(plane, delivery));
         let _ = plane.delivered(id, delivery.handle); // the oldest one in flight: each is finished before the next is taken
     }
 }

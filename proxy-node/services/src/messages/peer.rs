@@ -1,9 +1,17 @@
 //! One connection of a peer.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use csp_messages::{Delivery, PeerId};
+use csp_proxy_core::service::ClientEnd;
 use csp_types::{FlowLabel, Instant};
 
 use super::framing::Speech;
+use super::given::Given;
+use super::placement::Ending;
+
+/// The number of no channel.
+const NO_CHANNEL: u32 = u32::MAX;
 
 /// A connection, and its part in its channel.
 #[derive(Debug)]
@@ -11,6 +19,8 @@ pub(super) struct Peer {
     pub(super) label: FlowLabel,
     /// The channel, by the number that the policy's service has.
     pub(super) number: u32,
+    /// Its address.
+    pub(super) client: SocketAddr,
     pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
@@ -26,6 +36,10 @@ pub(super) struct Peer {
     pub(super) unpublished: Option<u64>,
     /// The message that is being written, and how many bytes of it have been; under CURVE, how many of its frames.
     pub(super) writing: Option<(Delivery, usize)>,
+    /// Messages that have been written as a whole.
+    pub(super) delivered: u64,
+    /// Those that it has not acknowledged, if it pulls.
+    pub(super) given: Option<Given>,
     /// Bytes of its own, such as a greeting, that had no room; under CURVE also the rest of a sealed frame.
     pub(super) own: Vec<u8>,
     /// It is about to be served.
@@ -33,6 +47,10 @@ pub(super) struct Peer {
     /// It is to be disconnected.
     pub(super) ended: bool,
     pub(super) deadline: Option<Instant>,
+    /// When it was established.
+    pub(super) arrived: Instant,
+    /// Whether it stays, or how far its end has come.
+    pub(super) ending: Ending,
 }
 
 impl Peer {
@@ -40,6 +58,7 @@ impl Peer {
         Peer {
             label,
             number,
+            client: (Ipv4Addr::UNSPECIFIED, 0).into(),
             connection,
             id: None,
             asks_for_all: false,
@@ -48,10 +67,14 @@ impl Peer {
             held: Vec::new(),
             unpublished: None,
             writing: None,
+            delivered: 0,
+            given: None,
             own: Vec::new(),
             queued: false,
             ended: false,
             deadline: None,
+            arrived: Instant::ZERO,
+            ending: Ending::Stays,
         }
     }
 
@@ -60,8 +83,24 @@ impl Peer {
         readable > 0 || !self.kept.is_empty()
     }
 
-    /// Its channel was removed, and everything of it there.
+    /// Before messages are written: releases what a puller has acknowledged. Returns how much is on its way.
+    pub(super) fn before_visit(&mut self, client: &impl ClientEnd) -> (u64, u32) {
+        let Some(given) = &mut self.given else { return (0, 0) };
+        let unacknowledged = client.unacknowledged();
+        given.acknowledged(unacknowledged);
+        (self.delivered, unacknowledged)
+    }
+
+    /// After messages were written: records those of a puller.
+    pub(super) fn after_visit(&mut self, (delivered, unacknowledged): (u64, u32), client: &impl ClientEnd) {
+        if let Some(given) = &mut self.given {
+            given.visited(self.delivered - delivered, unacknowledged, client.unacknowledged());
+        }
+    }
+
+    /// Its channel was removed, and everything of it there. A channel that is added with the same number is another one.
     pub(super) fn orphan(&mut self) {
+        self.number = NO_CHANNEL;
         (self.id, self.writing) = (None, None);
         self.held.clear();
     }

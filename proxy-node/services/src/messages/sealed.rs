@@ -13,6 +13,7 @@ use csp_types::Instant;
 use csp_zmtp::{Counters, EncodeError, sealed_len};
 
 use super::framing::Speech;
+use super::numbering;
 use super::outbound::{MESSAGES_PER_VISIT, delivered, own};
 use super::peer::Peer;
 
@@ -77,6 +78,7 @@ fn message(
     from: usize,
     buffer: &mut [u8],
 ) -> Result<(), EncodeError> {
+    let frames = usize::from(delivery.frames);
     let mut at = 0;
     for (number, len) in plane.frame_lens(delivery.handle).enumerate() {
         let body = plane.range(delivery.handle, at, len);
@@ -88,13 +90,36 @@ fn message(
             peer.writing = Some((*delivery, number));
             return Ok(());
         }
-        let more = number + 1 < usize::from(delivery.frames);
-        let Speech::Zmtp(connection) = &mut peer.connection else { return Err(EncodeError::Mechanism) };
-        let sealed = connection.encrypt_parts(len as usize, body, more, buffer)?;
-        debug_assert_eq!(sealed, sealed_len(len as usize));
-        let written = client.write(&buffer[..sealed], None);
-        peer.own.extend_from_slice(&buffer[written..sealed]);
+        frame(peer, client, len as usize, body, number + 1 < frames || delivery.numbered, buffer)?;
+    }
+    let mut next = frames;
+    if delivery.numbered && from <= frames && peer.own.is_empty() {
+        let numbers = numbering::numbers(delivery);
+        frame(peer, client, numbers.len(), std::iter::once(&numbers[..]), false, buffer)?;
+        next += 1;
+    }
+    if !peer.own.is_empty() {
+        // What is left of the last frame belongs to the message: it is given when that is written.
+        peer.writing = Some((*delivery, next));
+        return Ok(());
     }
     delivered(peer, plane, delivery);
+    Ok(())
+}
+
+/// Seals and writes a frame; what has no room is kept.
+fn frame<'p>(
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    len: usize,
+    body: impl Iterator<Item = &'p [u8]>,
+    more: bool,
+    buffer: &mut [u8],
+) -> Result<(), EncodeError> {
+    let Speech::Zmtp(connection) = &mut peer.connection else { return Err(EncodeError::Mechanism) };
+    let sealed = connection.encrypt_parts(len, body, more, buffer)?;
+    debug_assert_eq!(sealed, sealed_len(len));
+    let written = client.write(&buffer[..sealed], None);
+    peer.own.extend_from_slice(&buffer[written..sealed]);
     Ok(())
 }

@@ -44,6 +44,7 @@ pub fn open_channel() -> ChannelSpec {
         budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
         message_len_max: MESSAGE_LEN_MAX as u32,
         queue: QueueLimits { messages: 1_000, ..QueueLimits::default() },
+        sequence: false,
     };
     ChannelSpec::open(CHANNEL, channel)
 }

@@ -96,6 +96,7 @@ fn policy(scenario: &AcceptScenario) -> Policy {
             half_open: scenario.half_open,
             blocks: 8192,
             trace_events: TRACE_EVENTS,
+            ..Sizes::default()
         },
         egress: EGRESS.into(),
         destinations: Prefix::new(IpAddr::from([10, 76, 0, 0]), 24).expect("a network"),

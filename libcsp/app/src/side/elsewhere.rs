@@ -1,0 +1,112 @@
+//! Requests for connections.
+//!
+//! One proxy worker alone serves a channel of messages. Another worker refuses a connection to its address and names that one.
+
+use std::net::SocketAddr;
+
+use csp_types::{Duration, Instant};
+use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Elsewhere, MessageHeader, MessageKind};
+
+use super::channel::Lane;
+use super::records::Phase;
+use super::slots::FlowId;
+use super::{AppSide, errno};
+
+/// CONNECTs sent for one connection. Workers whose views of the proxies differ could otherwise name each other for ever.
+pub(super) const CONNECTS_MAX: u8 = 4;
+/// How long a connection waits for a link to the worker that was named.
+pub(super) const LINK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A connection that waits for a link to the worker that was named, until when.
+pub(super) type Waiting = (Instant, FlowId, Elsewhere);
+
+impl AppSide {
+    /// Sends CONNECT for a flow on its lane.
+    pub(super) fn send_connect(&mut self, id: FlowId, flags: u8) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        flow.connects = flow.connects.saturating_add(1);
+        let local = Some(flow.local).filter(|local| *local != unbound(flow.remote));
+        let (lane, payload) = (flow.lane, ConnectPayload { remote: flow.remote, local });
+        let mut bytes = [0; ConnectPayload::LEN_MAX];
+        let len = payload.emit(&mut bytes).unwrap_or(0);
+        let header = MessageHeader::new(MessageKind::Connect, id.to_wire(), self.config.receive_window, 0);
+        self.send_control_with(lane, MessageHeader { flags, ..header }, bytes.get(..len).unwrap_or(&[]));
+    }
+
+    /// Requests a connection from the worker that another one named when it refused it. `false`: the connection fails.
+    ///
+    /// A worker that the agent has not announced is reached through a network node. One that was announced, but to which no link
+    /// is up, is waited for: it may have died, and the others not know yet.
+    pub(super) fn connect_elsewhere(&mut self, id: FlowId, there: Elsewhere) -> bool {
+        let Some(flow) = self.flows.get(id.0) else { return false };
+        let (connects, refused_by) = (flow.connects, flow.lane.channel);
+        if flow.orphan || !(1..CONNECTS_MAX).contains(&connects) {
+            return false;
+        }
+        self.counters.connects_elsewhere += 1;
+        let named = self.named(there).filter(|channel| *channel != refused_by);
+        match named {
+            Some(channel) => {
+                if !self.connect_over(id, channel) {
+                    self.elsewhere.push((self.now + LINK_PATIENCE, id, there));
+                }
+            }
+            None => self.send_connect(id, CONNECT_BY_LAN),
+        }
+        true
+    }
+
+    /// Requests the connections whose worker has a link by now, and fails those that have waited for too long.
+    pub(super) fn settle_elsewhere(&mut self) {
+        for (due, id, there) in std::mem::take(&mut self.elsewhere) {
+            let Some(flow) = self.flows.get(id.0) else { continue };
+            if flow.orphan {
+                self.flows.remove(id.0); // no answer will come
+            } else if flow.phase != Phase::Connecting || flow.broken {
+                continue;
+            } else if !self.named(there).is_some_and(|channel| self.connect_over(id, channel)) {
+                match due > self.now {
+                    true => self.elsewhere.push((due, id, there)),
+                    false => self.fail_elsewhere(id),
+                }
+            }
+        }
+    }
+
+    /// When [`settle_elsewhere`](Self::settle_elsewhere) has something to fail.
+    pub(super) fn elsewhere_deadline(&self) -> Option<Instant> {
+        self.elsewhere.iter().map(|(due, ..)| *due).min()
+    }
+
+    fn fail_elsewhere(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(id.0) {
+            (flow.ended_here, flow.ended_there) = (true, true);
+        }
+        self.break_flow(id, errno::EHOSTUNREACH);
+    }
+
+    /// Requests a connection over a channel, if one of its links is up.
+    fn connect_over(&mut self, id: FlowId, channel: usize) -> bool {
+        let up = self.channels.get(channel).and_then(|known| known.first_up());
+        let (Some(index), Some(flow)) = (up, self.flows.get_mut(id.0)) else { return false };
+        flow.lane = Lane { channel, index };
+        self.send_connect(id, 0);
+        true
+    }
+
+    /// The channel to the worker, if the agent announces it.
+    fn named(&self, there: Elsewhere) -> Option<usize> {
+        self.channels.iter().position(|known| {
+            let target = known.target();
+            known.is_wanted() && there.names(&target.node, target.worker)
+        })
+    }
+}
+
+/// The address of a socket that is bound to none, in the family of `remote`.
+pub(super) fn unbound(remote: SocketAddr) -> SocketAddr {
+    match remote.is_ipv4() {
+        true => ([0, 0, 0, 0], 0).into(),
+        false => ([0u16; 8], 0).into(),
+    }
+}

@@ -1,0 +1,163 @@
+//! Writes a row of the result.
+
+use csp_formats::{BlockView, Field, Presence, Record, Scalar, Type, Value, ViewError, WriteError, Writer};
+use thiserror::Error;
+
+use crate::derive::Place;
+use crate::evaluate::Datum;
+use crate::plan::{ColumnPlace, Output, Plan};
+
+/// A row that cannot be written.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum EmitError {
+    /// A message of a source is not valid.
+    #[error("a message of a source: {0}")]
+    Source(#[from] ViewError),
+    /// The row does not fit in the buffer, or a value not in the derived format.
+    #[error("the result: {0}")]
+    Result(#[from] WriteError),
+}
+
+impl Plan {
+    /// Writes the result of a row (one record of each source) as a message of the derived format, and returns its length.
+    /// `aggregates` are the results of the plan's aggregates. Nothing is allocated.
+    ///
+    /// # Errors
+    /// A record is not valid, or the buffer is too small.
+    pub fn emit<'v>(
+        &'v self,
+        rows: &[&Record<'v, 'v>],
+        aggregates: &[Datum<'v>],
+        out: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        let schema = &self.derived.schema;
+        let message = &schema.messages[0];
+        let mut writer = Writer::new(schema, message, out)?;
+        // Fields, then groups, then data, each in the order of the outputs.
+        for (output, place) in self.outputs.iter().zip(&self.derived.places) {
+            if let Place::Field(index) = *place {
+                self.field(output, &message.block.fields[index], rows, aggregates, &mut writer)?;
+            }
+        }
+        for (output, place) in self.outputs.iter().zip(&self.derived.places) {
+            if let (Place::Group(index), Some((record, ColumnPlace::Group(from)))) =
+                (*place, self.origin(output, rows))
+            {
+                group(&mut writer, index, record, *from)?;
+            }
+        }
+        for (output, place) in self.outputs.iter().zip(&self.derived.places) {
+            if let (Place::Data(index), Some((record, ColumnPlace::Data(from)))) =
+                (*place, self.origin(output, rows))
+            {
+                data(&mut writer, index, record, *from)?;
+            }
+        }
+        Ok(writer.finish()?)
+    }
+
+    fn field<'v>(
+        &'v self,
+        output: &'v Output,
+        field: &Field,
+        rows: &[&Record<'v, 'v>],
+        aggregates: &[Datum<'v>],
+        writer: &mut Writer<'_, '_>,
+    ) -> Result<(), EmitError> {
+        if let Some((record, ColumnPlace::Field(from))) = self.origin(output, rows) {
+            return copy(writer, field, &record.fixed(), from);
+        }
+        let number = match self.evaluate(&output.expr, rows, aggregates)? {
+            // What a 64-bit number cannot hold is null, as other results that do not exist.
+            Datum::Integer(number) => {
+                i64::try_from(number).ok().filter(|&number| number != i64::MIN).map(Scalar::Int)
+            }
+            Datum::Float(number) => Some(Scalar::Float(number)),
+            Datum::Boolean(value) => Some(Scalar::UInt(u64::from(value))),
+            _ => None,
+        };
+        match number {
+            Some(Scalar::Int(number)) if is_float(field) => Ok(writer.scalar(field, number as f64)?),
+            Some(number) => Ok(writer.scalar(field, number)?),
+            None => Ok(writer.null(field)?),
+        }
+    }
+
+    /// The record and place of an output that is a column.
+    fn origin<'p, 'v>(
+        &'p self,
+        output: &Output,
+        rows: &[&Record<'v, 'v>],
+    ) -> Option<(Record<'v, 'v>, &'p ColumnPlace)> {
+        let column = &self.columns[output.like?];
+        rows.get(column.source).map(|record| (**record, &column.place))
+    }
+}
+
+fn is_float(field: &Field) -> bool {
+    matches!(&field.kind, Type::Encoded(encoded)
+        if matches!(encoded.primitive, csp_formats::Primitive::Float | csp_formats::Primitive::Double))
+}
+
+/// Copies a value to a field of the same type.
+fn copy(
+    writer: &mut Writer<'_, '_>,
+    to: &Field,
+    block: &BlockView<'_>,
+    from: &Field,
+) -> Result<(), EmitError> {
+    match (block.value(from)?, &to.kind, &from.kind) {
+        (Value::Composite(inner), Type::Composite(target), Type::Composite(source)) => {
+            for (member, from) in target.members.iter().zip(&source.members) {
+                let offset = to.offset + member.offset;
+                copy(writer, &Field { offset, ..member.clone() }, &inner, from)?;
+            }
+            Ok(())
+        }
+        // A set that its writer did not know has no bits; other fields like it are optional here.
+        (Value::Null, Type::Set(_), _) => Ok(()),
+        (Value::Null, ..)
+            if to.presence == Presence::Required
+                && !matches!(to.kind, Type::Enum(_) | Type::Composite(_)) =>
+        {
+            Ok(())
+        }
+        (value, ..) => Ok(writer.put(to, value)?),
+    }
+}
+
+fn group(
+    writer: &mut Writer<'_, '_>,
+    index: usize,
+    record: Record<'_, '_>,
+    from: usize,
+) -> Result<(), EmitError> {
+    writer.begin_group(index)?;
+    for entry in record.group(from)?.iter() {
+        let entry = entry?;
+        writer.entry()?;
+        let (target, source) = (writer.layout(), entry.layout());
+        for (to, from) in target.fields.iter().zip(&source.fields) {
+            copy(writer, to, &entry.fixed(), from)?;
+        }
+        for inner in 0..source.groups.len() {
+            group(writer, inner, entry, inner)?;
+        }
+        for inner in 0..source.data.len() {
+            data(writer, inner, entry, inner)?;
+        }
+    }
+    Ok(writer.end_group()?)
+}
+
+fn data(
+    writer: &mut Writer<'_, '_>,
+    index: usize,
+    record: Record<'_, '_>,
+    from: usize,
+) -> Result<(), EmitError> {
+    match record.data(from)? {
+        Some(bytes) => Ok(writer.data(index, bytes.parts())?),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,250 @@
+//! Values of expressions over messages. Nothing is allocated.
+
+use core::cmp::Ordering;
+
+use csp_formats::{Bytes, Record, Scalar, Value, ViewError};
+
+use crate::plan::{Column, ColumnPlace, Comparison, Expr, Literal, Operator, Plan};
+
+/// A value of an expression.
+#[derive(Clone, Copy, Debug)]
+pub enum Datum<'v> {
+    /// Null.
+    Null,
+    /// A truth value.
+    Boolean(bool),
+    /// A whole number.
+    Integer(i128),
+    /// A floating-point number; never NaN, which is null.
+    Float(f64),
+    /// Text.
+    Text(Text<'v>),
+    /// The number of an enumeration's value.
+    Enum(Scalar),
+    /// Bits.
+    Set(u64),
+}
+
+/// Text in a message or a query, up to its first NUL where it has a fixed length.
+#[derive(Clone, Copy, Debug)]
+pub enum Text<'v> {
+    /// In a message.
+    Wire {
+        /// The bytes.
+        bytes: Bytes<'v>,
+        /// How many of them are text.
+        len: usize,
+    },
+    /// Elsewhere.
+    Plain(&'v [u8]),
+    /// One character.
+    Character(u8),
+}
+
+impl Text<'_> {
+    /// The bytes, in the column's encoding.
+    pub fn bytes(&self) -> impl Iterator<Item = u8> {
+        let (wire, plain, character) = match *self {
+            Text::Wire { bytes, len } => (Some((bytes, len)), &[][..], None),
+            Text::Plain(text) => (None, text, None),
+            Text::Character(byte) => (None, &[][..], Some(byte)),
+        };
+        let wire = wire.into_iter().flat_map(|(bytes, len)| bytes.iter().take(len));
+        wire.chain(plain.iter().copied()).chain(character)
+    }
+}
+
+impl Plan {
+    /// Whether the filter accepts a row: one record of each source. What is null is not accepted.
+    ///
+    /// # Errors
+    /// A record is not valid.
+    pub fn accepts(&self, rows: &[&Record<'_, '_>]) -> Result<bool, ViewError> {
+        match &self.filter {
+            None => Ok(true),
+            Some(filter) => Ok(matches!(self.evaluate(filter, rows, &[])?, Datum::Boolean(true))),
+        }
+    }
+
+    /// The value of an expression of this plan over a row: one record of each source, and the results of the plan's aggregates
+    /// where the expression has some.
+    ///
+    /// # Errors
+    /// A record is not valid.
+    pub fn evaluate<'v>(
+        &'v self,
+        expr: &'v Expr,
+        rows: &[&Record<'v, 'v>],
+        aggregates: &[Datum<'v>],
+    ) -> Result<Datum<'v>, ViewError> {
+        let evaluate = |expr| self.evaluate(expr, rows, aggregates);
+        Ok(match expr {
+            Expr::Literal(literal) => constant(literal),
+            Expr::Aggregate(index) => aggregates.get(*index).copied().unwrap_or(Datum::Null),
+            Expr::Column(index) => read(&self.columns[*index], rows)?,
+            Expr::Arithmetic(operator, left, right) => {
+                arithmetic(*operator, evaluate(left)?, evaluate(right)?)
+            }
+            Expr::Compare(comparison, left, right) => compare(*comparison, evaluate(left)?, evaluate(right)?),
+            Expr::And(left, right) => match evaluate(left)? {
+                Datum::Boolean(false) => Datum::Boolean(false),
+                first => match (first, evaluate(right)?) {
+                    (_, Datum::Boolean(false)) => Datum::Boolean(false),
+                    (Datum::Boolean(true), second) => second,
+                    _ => Datum::Null,
+                },
+            },
+            Expr::Or(left, right) => match evaluate(left)? {
+                Datum::Boolean(true) => Datum::Boolean(true),
+                first => match (first, evaluate(right)?) {
+                    (_, Datum::Boolean(true)) => Datum::Boolean(true),
+                    (Datum::Boolean(false), second) => second,
+                    _ => Datum::Null,
+                },
+            },
+            Expr::Not(inner) => match evaluate(inner)? {
+                Datum::Boolean(value) => Datum::Boolean(!value),
+                _ => Datum::Null,
+            },
+            Expr::IsNull(inner) => Datum::Boolean(matches!(evaluate(inner)?, Datum::Null)),
+            Expr::Has(inner, bit) => match evaluate(inner)? {
+                Datum::Set(bits) => Datum::Boolean(bits >> bit & 1 == 1),
+                _ => Datum::Null,
+            },
+            Expr::Like(inner, pattern) => match evaluate(inner)? {
+                Datum::Text(text) => Datum::Boolean(like(text, pattern)),
+                _ => Datum::Null,
+            },
+        })
+    }
+}
+
+fn constant(literal: &Literal) -> Datum<'_> {
+    match literal {
+        Literal::Null => Datum::Null,
+        Literal::Boolean(value) => Datum::Boolean(*value),
+        Literal::Integer(number) => Datum::Integer(*number),
+        Literal::Float(number) => Datum::Float(*number),
+        Literal::Text(text) => Datum::Text(Text::Plain(text)),
+        Literal::Enum(number) => Datum::Enum(*number),
+    }
+}
+
+fn read<'v>(column: &'v Column, rows: &[&Record<'v, 'v>]) -> Result<Datum<'v>, ViewError> {
+    let Some(record) = rows.get(column.source) else { return Ok(Datum::Null) };
+    match &column.place {
+        ColumnPlace::Field(field) => Ok(datum(record.fixed().value(field)?)),
+        ColumnPlace::Data(index) => Ok(record
+            .data(*index)?
+            .map_or(Datum::Null, |bytes| Datum::Text(Text::Wire { bytes, len: bytes.len() }))),
+        ColumnPlace::Group(_) => Ok(Datum::Null),
+    }
+}
+
+fn datum(value: Value<'_>) -> Datum<'_> {
+    match value {
+        Value::Scalar(Scalar::Int(number)) => Datum::Integer(i128::from(number)),
+        Value::Scalar(Scalar::UInt(number)) => Datum::Integer(i128::from(number)),
+        Value::Scalar(Scalar::Float(number)) => float(number),
+        Value::Scalar(Scalar::Char(byte)) => Datum::Text(Text::Character(byte)),
+        Value::Enum(number) => Datum::Enum(number),
+        Value::Set(bits) => Datum::Set(bits),
+        Value::Text(bytes) => {
+            let len = bytes.iter().take_while(|&byte| byte != 0).count();
+            Datum::Text(Text::Wire { bytes, len })
+        }
+        Value::Literal(text) => Datum::Text(Text::Plain(text)),
+        Value::Null | Value::Array(_) | Value::Composite(_) => Datum::Null,
+    }
+}
+
+fn float<'v>(number: f64) -> Datum<'v> {
+    if number.is_nan() { Datum::Null } else { Datum::Float(number) }
+}
+
+fn as_float(datum: Datum<'_>) -> Option<f64> {
+    match datum {
+        Datum::Integer(number) => Some(number as f64),
+        Datum::Float(number) => Some(number),
+        _ => None,
+    }
+}
+
+fn arithmetic<'v>(operator: Operator, left: Datum<'_>, right: Datum<'_>) -> Datum<'v> {
+    if let (Datum::Integer(left), Datum::Integer(right)) = (left, right) {
+        let whole = match operator {
+            Operator::Add => left.checked_add(right),
+            Operator::Subtract => left.checked_sub(right),
+            Operator::Multiply => left.checked_mul(right),
+            Operator::Remainder => left.checked_rem(right),
+            Operator::Divide if right == 0 => None,
+            Operator::Divide => return float(left as f64 / right as f64),
+        };
+        return whole.map_or(Datum::Null, Datum::Integer);
+    }
+    let (Some(left), Some(right)) = (as_float(left), as_float(right)) else { return Datum::Null };
+    match operator {
+        Operator::Add => float(left + right),
+        Operator::Subtract => float(left - right),
+        Operator::Multiply => float(left * right),
+        Operator::Divide | Operator::Remainder if right == 0.0 => Datum::Null,
+        Operator::Divide => float(left / right),
+        Operator::Remainder => float(left % right),
+    }
+}
+
+fn compare<'v>(comparison: Comparison, left: Datum<'_>, right: Datum<'_>) -> Datum<'v> {
+    let order = match (left, right) {
+        (Datum::Integer(left), Datum::Integer(right)) => Some(left.cmp(&right)),
+        (Datum::Text(left), Datum::Text(right)) => Some(left.bytes().cmp(right.bytes())),
+        (Datum::Enum(left), Datum::Enum(right)) => left.compare(right),
+        (Datum::Boolean(left), Datum::Boolean(right)) => Some(left.cmp(&right)),
+        (left, right) => {
+            as_float(left).zip(as_float(right)).and_then(|(left, right)| left.partial_cmp(&right))
+        }
+    };
+    order.map_or(Datum::Null, |order| {
+        Datum::Boolean(match comparison {
+            Comparison::Equal => order == Ordering::Equal,
+            Comparison::Less => order == Ordering::Less,
+            Comparison::LessOrEqual => order != Ordering::Greater,
+        })
+    })
+}
+
+/// `%` stands for any bytes, `_` for one. The time is bounded by the product of both lengths.
+fn like(text: Text<'_>, pattern: &[u8]) -> bool {
+    match text {
+        Text::Wire { bytes, len } => matches(|at| (at < len).then(|| byte(bytes, at)), pattern),
+        Text::Plain(text) => matches(|at| text.get(at).copied(), pattern),
+        Text::Character(character) => matches(|at| (at == 0).then_some(character), pattern),
+    }
+}
+
+fn byte(bytes: Bytes<'_>, at: usize) -> u8 {
+    bytes.skip(at).and_then(|rest| rest.iter().next()).unwrap_or(0)
+}
+
+fn matches(text: impl Fn(usize) -> Option<u8>, pattern: &[u8]) -> bool {
+    let (mut at, mut part) = (0, 0);
+    // Behind the last `%`: where the pattern goes on, and from where in the text it is tried next.
+    let mut again: Option<(usize, usize)> = None;
+    while let Some(byte) = text(at) {
+        match pattern.get(part) {
+            Some(b'%') => {
+                again = Some((part + 1, at));
+                part += 1;
+            }
+            Some(&expected) if expected == b'_' || expected == byte => {
+                at += 1;
+                part += 1;
+            }
+            _ => {
+                let Some((behind, from)) = again else { return false };
+                again = Some((behind, from + 1));
+                (part, at) = (behind, from + 1);
+            }
+        }
+    }
+    pattern[part..].iter().all(|&rest| rest == b'%')
+}

@@ -1,0 +1,144 @@
+//! Traces of messages through the plane, and walks over its peers: what people ask for.
+
+use csp_types::Instant;
+
+use super::{ChannelId, Delivery, MessagePlane, Published};
+use crate::peers::{PeerId, Peers};
+use crate::pool::MessagePool;
+use crate::trace::{
+    CopyState, TRACE_TOPIC_LEN_MAX, TraceError, TraceId, TraceRequest, TracedArrival, TracedMessage, Traces,
+};
+
+impl MessagePlane {
+    /// Arms a trace, which records the next messages of a channel. Allocates its memory.
+    ///
+    /// # Errors
+    /// When there is no such channel, the topic is too long, or too many traces are armed.
+    pub fn arm_trace(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        request: TraceRequest<'_>,
+    ) -> Result<TraceId, TraceError> {
+        self.channel(channel).ok_or(TraceError::UnknownChannel)?;
+        self.traces.arm(now, channel, request)
+    }
+
+    /// Returns whether a trace is armed.
+    pub fn is_tracing(&self) -> bool {
+        self.traces.is_armed()
+    }
+
+    /// Returns what a trace has recorded, in the order of arrival; `None` if it has ended.
+    pub fn traced(&self, id: TraceId) -> Option<impl Iterator<Item = &TracedMessage>> {
+        self.traces.of(id)
+    }
+
+    /// Ends a trace; does nothing if it has ended.
+    pub fn end_trace(&mut self, id: TraceId) {
+        self.traces.end(id);
+    }
+
+    /// Records that a message is written to a receiver, in as many bytes as `len` returns; `None`: its framing cannot carry the
+    /// message. To be called before the message is reported as [`delivered`](Self::delivered).
+    #[inline]
+    pub fn trace_written(
+        &mut self,
+        peer: PeerId,
+        delivery: &Delivery,
+        len: impl FnOnce(&Self) -> Option<usize>,
+    ) {
+        if self.traces.is_armed() {
+            let state = len(self).map_or(CopyState::Unwritable, |len| CopyState::Written(len as u32));
+            if let Some(slot) = self.peers.get(peer).map(|known| known.channel) {
+                self.traces.settle(slot, delivery.sequence, peer, state);
+            }
+        }
+    }
+
+    /// Records that the receiver's connection has what was written to it.
+    #[inline]
+    pub fn trace_flushed(&mut self, peer: PeerId) {
+        if self.traces.is_armed() {
+            self.traces.flushed(peer);
+        }
+    }
+
+    /// Begins to record a message if a trace waits for it, with the subscribers of its topic; returns whether one does. The
+    /// subscribers are looked up once more when the message is published.
+    #[cold]
+    pub(super) fn trace_arrival<'a>(
+        &mut self,
+        now: Instant,
+        (slot, publisher): (u16, PeerId),
+        frames: &[u32],
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) -> bool {
+        let MessagePlane { peers, subscriptions, channels, topic: space, traces, .. } = self;
+        let known = &channels[usize::from(slot)];
+        let Some(ch) = &known.channel else { return false };
+        let channel = ChannelId { index: slot, generation: known.generation };
+        let len_max = subscriptions.topic_len_max();
+        let first = frames.first().map_or(0, |first| *first as usize).min(len_max.max(TRACE_TOPIC_LEN_MAX));
+        let Some(topic) = super::publish::gather(space, parts, first) else { return false };
+        let (receivers, pushed) = (ch.receivers, ch.backlog_limits().is_some());
+        let arrival = TracedArrival { channel, publisher, topic, frames, receivers, pushed };
+        if !traces.arrived(now, arrival) {
+            return false;
+        }
+        if !pushed {
+            let topic = &topic[..first.min(len_max)];
+            subscriptions.matches(slot, topic, |subscriber| traces.found(peers.id(subscriber)));
+            traces.looked_up();
+        }
+        true
+    }
+
+    /// Records what has become of the message that a trace has begun with; `published` is `None` if it was not published.
+    #[cold]
+    pub(super) fn trace_published(&mut self, published: Option<Published>) {
+        let Some(published) = published else { return self.traces.withdraw() };
+        let (matched, stored) = (&self.matched, published.receivers > 0);
+        self.traces.published(published.sequence, |peer| match matched.contains(&peer.index) {
+            true if stored => CopyState::Waiting,
+            true => CopyState::DroppedMemory,
+            false => CopyState::DroppedNewest,
+        });
+    }
+
+    /// Calls `each` with the peers of a channel, or of all. Looks at up to `slots_max` places of peers from `cursor` on, and returns
+    /// the cursor for the next call; `None` after the last. Start with 0.
+    pub fn peers_of(
+        &self,
+        channel: Option<ChannelId>,
+        cursor: u32,
+        slots_max: u32,
+        each: impl FnMut(PeerId),
+    ) -> Option<u32> {
+        let is_of = |slot: u16| match channel {
+            Some(id) => id.index == slot && self.channel(id).is_some(),
+            None => true,
+        };
+        self.peers.walk(cursor, slots_max, is_of, each)
+    }
+
+    /// Calls `each` with up to `max` prefixes that a peer subscribes to, the latest first. Returns how many it has.
+    pub fn prefixes_of(&self, peer: PeerId, max: u32, each: impl FnMut(&[u8])) -> u32 {
+        match self.peers.get(peer) {
+            Some(_) => self.subscriptions.prefixes_of(peer.index, max, each),
+            None => 0,
+        }
+    }
+}
+
+/// Records that a queue's messages were dropped because their receiver takes nothing.
+#[cold]
+pub(super) fn trace_shed(traces: &mut Traces, slot: u16, peers: &Peers, pool: &MessagePool) {
+    traces.check(slot, |peer, sequence| {
+        let queue = &peers.get(peer)?.queue;
+        let number = |handle| pool.info(handle).map(|info| info.sequence);
+        let has =
+            !queue.is_empty() || queue.handles_in_flight().any(|handle| number(handle) == Some(sequence));
+        (!has).then_some(CopyState::DroppedStalled)
+    });
+}

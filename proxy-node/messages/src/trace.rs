@@ -1,0 +1,371 @@
+//! Traces: what becomes of the next messages of a channel.
+//!
+//! ```text
+//!   arm ─▶ publish: arrived, looked up ─▶ a copy for each receiver: queued, or dropped at once
+//!                                                  └─▶ written, dropped later, or its receiver has left
+//! ```
+//! A trace is armed by a question and expires by itself. While none is armed, a call of the data path looks at one flag. The memory
+//! is allocated when a trace is armed. The time of a turn is the same for all of its calls, so that times come from a clock that the
+//! caller passes in; it is read for traced messages alone.
+
+use csp_types::Instant;
+use thiserror::Error;
+
+use crate::peers::PeerId;
+use crate::plane::ChannelId;
+use crate::pool::FRAMES_MAX;
+
+/// Traces that can be armed at once.
+pub const TRACES_MAX: usize = 4;
+/// Messages of a trace.
+pub const TRACE_MESSAGES_MAX: usize = 32;
+/// Receivers of a message that a trace follows; further ones are counted.
+pub const TRACE_COPIES_MAX: usize = 64;
+/// Bytes of a message's topic that a trace keeps.
+pub const TRACE_TOPIC_LEN_MAX: usize = 64;
+
+/// What a trace is to record.
+#[derive(Clone, Copy, Debug)]
+pub struct TraceRequest<'a> {
+    /// Number of messages, 1 to [`TRACE_MESSAGES_MAX`].
+    pub messages: usize,
+    /// Only messages whose topics begin with these bytes, at most [`TRACE_TOPIC_LEN_MAX`].
+    pub topic: &'a [u8],
+    /// When the trace ends if it is not ended before.
+    pub until: Instant,
+    /// Returns the present time.
+    pub clock: fn() -> Instant,
+}
+
+/// Names a trace until it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TraceId {
+    slot: u8,
+    generation: u32,
+}
+
+/// Why a trace is not armed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum TraceError {
+    /// The channel was removed, or is another worker's.
+    #[error("the worker does not have the channel")]
+    UnknownChannel,
+    /// As many traces are armed as may be.
+    #[error("{TRACES_MAX} traces are armed, and no more can be")]
+    TooMany,
+    /// The topic is too long.
+    #[error("a trace's topic has at most {TRACE_TOPIC_LEN_MAX} bytes")]
+    Topic,
+}
+
+/// What has become of a receiver's copy of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyState {
+    /// It waits in the receiver's queue, or has been written in part.
+    Waiting,
+    /// It has been written to the receiver's connection, in so many bytes.
+    Written(u32),
+    /// The receiver's queue was full: this message was dropped.
+    DroppedNewest,
+    /// The receiver's queue was full: this message made room for another one.
+    DroppedOldest,
+    /// The receiver took nothing, and memory was short.
+    DroppedStalled,
+    /// Memory was short.
+    DroppedMemory,
+    /// The framing of the receiver's connection cannot carry it.
+    Unwritable,
+    /// The receiver has left.
+    Left,
+}
+
+/// A receiver's copy of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TracedCopy {
+    /// The receiver.
+    pub peer: PeerId,
+    /// What has become of the copy.
+    pub state: CopyState,
+    /// When that was; of a copy that waits, when it was queued.
+    pub at: Instant,
+    /// It was written in this visit of the receiver's connection, whose end gives the time.
+    unflushed: bool,
+}
+
+/// A message that a trace has recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TracedMessage {
+    /// Its channel.
+    pub channel: ChannelId,
+    /// Number of the message in its channel.
+    pub sequence: u64,
+    /// The peer that sent it.
+    pub publisher: PeerId,
+    /// The first bytes of its topic.
+    pub topic: Vec<u8>,
+    lens: [u32; FRAMES_MAX],
+    frames: u8,
+    /// When it arrived.
+    pub arrived: Instant,
+    /// When the receivers that subscribe to its topic were found; equal to `arrived` on a push/pull channel.
+    pub looked_up: Instant,
+    /// Receivers of the channel at that time.
+    pub receivers: u32,
+    /// Of them, those that subscribe to its topic; on a push/pull channel 0.
+    pub matched: u32,
+    /// Copies of the first [`TRACE_COPIES_MAX`] of these receivers; on a push/pull channel of the puller that has got it.
+    pub copies: Vec<TracedCopy>,
+    /// It was pushed: one puller gets it.
+    pub pushed: bool,
+    /// The traces that have recorded it, a bit each.
+    traces: u8,
+}
+
+impl TracedMessage {
+    fn spare() -> Self {
+        let channel = ChannelId { index: 0, generation: 0 };
+        TracedMessage {
+            channel,
+            sequence: 0,
+            publisher: PeerId { index: 0, generation: 0 },
+            topic: Vec::with_capacity(TRACE_TOPIC_LEN_MAX),
+            lens: [0; FRAMES_MAX],
+            frames: 0,
+            arrived: Instant::ZERO,
+            looked_up: Instant::ZERO,
+            receivers: 0,
+            matched: 0,
+            copies: Vec::with_capacity(TRACE_COPIES_MAX),
+            pushed: false,
+            traces: 0,
+        }
+    }
+
+    /// Lengths of the frames in bytes.
+    pub fn frames(&self) -> &[u32] {
+        &self.lens[..usize::from(self.frames)]
+    }
+
+    /// Returns whether nothing more becomes of any copy that the trace follows.
+    pub fn is_settled(&self) -> bool {
+        let waits = |copy: &TracedCopy| copy.state == CopyState::Waiting || copy.unflushed;
+        let is_offered = self.pushed && self.copies.is_empty();
+        !is_offered && !self.copies.iter().any(waits)
+    }
+}
+
+#[derive(Debug)]
+struct Armed {
+    generation: u32,
+    channel: ChannelId,
+    topic: Vec<u8>,
+    /// Messages still to be recorded.
+    left: usize,
+    until: Instant,
+}
+
+/// All traces of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct Traces {
+    armed: bool,
+    clock: Option<fn() -> Instant>,
+    generation: u32,
+    slots: [Option<Armed>; TRACES_MAX],
+    spare: Vec<TracedMessage>,
+    messages: Vec<TracedMessage>,
+}
+
+impl Traces {
+    /// Returns whether a trace is armed.
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.map_or(Instant::ZERO, |clock| clock())
+    }
+
+    pub fn arm(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        request: TraceRequest<'_>,
+    ) -> Result<TraceId, TraceError> {
+        self.expire(now);
+        if request.topic.len() > TRACE_TOPIC_LEN_MAX {
+            return Err(TraceError::Topic);
+        }
+        let slot = self.slots.iter().position(Option::is_none).ok_or(TraceError::TooMany)?;
+        self.generation = self.generation.wrapping_add(1);
+        let left = request.messages.clamp(1, TRACE_MESSAGES_MAX);
+        let needed = left + self.slots.iter().flatten().map(|armed| armed.left).sum::<usize>();
+        self.spare.resize_with(needed.max(self.spare.len()), TracedMessage::spare);
+        self.messages.reserve(needed);
+        let (generation, topic) = (self.generation, request.topic.to_vec());
+        self.slots[slot] = Some(Armed { generation, channel, topic, left, until: request.until });
+        (self.armed, self.clock) = (true, Some(request.clock));
+        Ok(TraceId { slot: slot as u8, generation })
+    }
+
+    /// Returns the messages of a trace; `None` if it has ended.
+    pub fn of(&self, id: TraceId) -> Option<impl Iterator<Item = &TracedMessage>> {
+        let armed = self.slots.get(usize::from(id.slot))?.as_ref();
+        armed.filter(|armed| armed.generation == id.generation)?;
+        let is_of = move |message: &&TracedMessage| message.traces & 1 << id.slot != 0;
+        Some(self.messages.iter().filter(is_of))
+    }
+
+    /// Ends a trace; does nothing if it has ended.
+    pub fn end(&mut self, id: TraceId) {
+        if self.of(id).is_some() {
+            self.release(usize::from(id.slot));
+        }
+    }
+
+    fn release(&mut self, slot: usize) {
+        self.slots[slot] = None;
+        self.messages.iter_mut().for_each(|message| message.traces &= !(1 << slot));
+        self.messages.retain(|message| message.traces != 0);
+        self.armed = self.slots.iter().any(Option::is_some);
+        if !self.armed {
+            (self.spare, self.messages) = (Vec::new(), Vec::new());
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        for slot in 0..TRACES_MAX {
+            if self.slots[slot].as_ref().is_some_and(|armed| armed.until <= now) {
+                self.release(slot);
+            }
+        }
+    }
+
+    /// Begins to record a message if a trace waits for one like it; returns whether one does.
+    #[cold]
+    pub fn arrived(&mut self, now: Instant, arrival: TracedArrival<'_>) -> bool {
+        self.expire(now);
+        let TracedArrival { channel, publisher, topic, frames, receivers, pushed } = arrival;
+        let mut traces = 0;
+        for (slot, armed) in self.slots.iter_mut().enumerate() {
+            let Some(armed) = armed.as_mut().filter(|armed| armed.left > 0 && armed.channel == channel)
+            else {
+                continue;
+            };
+            traces |= u8::from(topic.starts_with(&armed.topic)) << slot;
+        }
+        let Some(mut message) = (if traces == 0 { None } else { self.spare.pop() }) else { return false };
+        message.topic.extend_from_slice(&topic[..topic.len().min(TRACE_TOPIC_LEN_MAX)]);
+        for (to, len) in message.lens.iter_mut().zip(frames) {
+            *to = *len;
+        }
+        message.frames = frames.len().min(FRAMES_MAX) as u8;
+        (message.channel, message.publisher) = (channel, publisher);
+        (message.receivers, message.pushed, message.traces) = (receivers, pushed, traces);
+        message.arrived = self.now();
+        message.looked_up = message.arrived;
+        self.messages.push(message);
+        true
+    }
+
+    /// Records the subscribers of the message that is being published.
+    pub fn found(&mut self, peer: PeerId) {
+        let Some(message) = self.messages.last_mut() else { return };
+        message.matched += 1;
+        if message.copies.len() < TRACE_COPIES_MAX {
+            let at = message.arrived;
+            message.copies.push(TracedCopy { peer, state: CopyState::Waiting, at, unflushed: false });
+        }
+    }
+
+    /// Records that all subscribers have been found.
+    pub fn looked_up(&mut self) {
+        let now = self.now();
+        if let Some(message) = self.messages.last_mut() {
+            message.looked_up = now;
+        }
+    }
+
+    /// Records that the message has this number, and what `state` says of each subscriber.
+    pub fn published(&mut self, sequence: u64, state: impl Fn(PeerId) -> CopyState) {
+        let now = self.now();
+        let Some(message) = self.messages.last_mut() else { return };
+        message.sequence = sequence;
+        for copy in &mut message.copies {
+            (copy.state, copy.at) = (state(copy.peer), now);
+        }
+        for (slot, armed) in self.slots.iter_mut().enumerate() {
+            if let Some(armed) = armed.as_mut().filter(|_| message.traces & 1 << slot != 0) {
+                armed.left -= 1;
+            }
+        }
+    }
+
+    /// Takes back a message that was not published.
+    pub fn withdraw(&mut self) {
+        if let Some(mut message) = self.messages.pop() {
+            message.topic.clear();
+            message.copies.clear();
+            message.matched = 0;
+            self.spare.push(message);
+        }
+    }
+
+    /// Records what has become of a waiting copy.
+    #[cold]
+    pub fn settle(&mut self, slot: u16, sequence: u64, peer: PeerId, state: CopyState) {
+        let now = self.now();
+        let is_it = |m: &&mut TracedMessage| m.sequence == sequence && m.channel.index == slot;
+        for message in self.messages.iter_mut().filter(is_it) {
+            let unflushed = matches!(state, CopyState::Written(_));
+            let waits = |copy: &&mut TracedCopy| copy.peer == peer && copy.state == CopyState::Waiting;
+            let was_given = matches!(state, CopyState::Written(_) | CopyState::Unwritable);
+            let first_of_pushed = message.pushed && message.copies.is_empty() && was_given;
+            let settled = TracedCopy { peer, state, at: now, unflushed };
+            if first_of_pushed {
+                // Which puller gets a pushed message is known when it has got it.
+                message.copies.push(settled);
+            } else if let Some(copy) = message.copies.iter_mut().find(waits) {
+                *copy = settled;
+            }
+        }
+    }
+
+    /// Records that what was written to a receiver's connection is with the connection now.
+    #[cold]
+    pub fn flushed(&mut self, peer: PeerId) {
+        let now = self.now();
+        let copies = self.messages.iter_mut().flat_map(|message| &mut message.copies);
+        for copy in copies.filter(|copy| copy.unflushed && copy.peer == peer) {
+            (copy.at, copy.unflushed) = (now, false);
+        }
+    }
+
+    /// Calls `state` with each waiting copy of a channel, by receiver and sequence number, and records what it returns.
+    #[cold]
+    pub fn check(&mut self, slot: u16, state: impl Fn(PeerId, u64) -> Option<CopyState>) {
+        let now = self.now();
+        for message in self.messages.iter_mut().filter(|message| message.channel.index == slot) {
+            let sequence = message.sequence;
+            for copy in message.copies.iter_mut().filter(|copy| copy.state == CopyState::Waiting) {
+                if let Some(state) = state(copy.peer, sequence) {
+                    (copy.state, copy.at) = (state, now);
+                }
+            }
+        }
+    }
+}
+
+/// A message that arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TracedArrival<'a> {
+    pub channel: ChannelId,
+    pub publisher: PeerId,
+    /// As many bytes of the topic as a trace's topic may have, or more.
+    pub topic: &'a [u8],
+    pub frames: &'a [u32],
+    /// Receivers of the channel.
+    pub receivers: u32,
+    /// One of them gets it.
+    pub pushed: bool,
+}

@@ -1,0 +1,380 @@
+//! Where channels live: each at its owner, the proxy worker to which network nodes and programs of the cluster send its connections.
+//! A worker that is not the owner any more ends the connections that it has, so that the peers connect again and reach the owner.
+//!
+//! ```text
+//!  the view names another owner ── STABLE ──▶ senders get FIN; what they had written until their own FIN is distributed
+//!                                                 │ no sender is left, or SENDERS_TIME is over
+//!                                                 ▼
+//!                                             receivers get what waits for them, then FIN ── RECEIVERS_TIME ──▶ closed
+//! ```
+//! The view is made of registrations, and a network node may know better: a proxy may be dead while its lease is alive. A peer
+//! that came while the view named another owner is therefore left alone for [`STRANGER_TIME`], and for twice as long each time
+//! that peers come back.
+
+mod place;
+
+use std::collections::{HashMap, VecDeque};
+
+use csp_messages::{MessagePlane, PeerStatus, Role};
+use csp_proxy_core::service::local::Step;
+use csp_types::{Duration, Instant, Owner, PlacementKey};
+
+use super::MessageBroker;
+use super::peer::Peer;
+use place::{Move, Place};
+
+pub(super) use place::Ending;
+pub use place::{MoveNotice, Moved, View};
+
+/// How long the view names another owner before connections are ended.
+pub const STABLE: Duration = Duration::from_secs(3);
+/// How long senders have to end their streams, from when theirs were ended.
+pub const SENDERS_TIME: Duration = Duration::from_secs(5);
+/// How long receivers have to take what waits for them, from when no sender is left or [`SENDERS_TIME`] is over.
+pub const RECEIVERS_TIME: Duration = Duration::from_secs(5);
+/// How long a peer is left alone that came while the view named another owner.
+pub const STRANGER_TIME: Duration = Duration::from_secs(30);
+/// How often that time is doubled at most: to 32 minutes.
+const DOUBLINGS_MAX: u32 = 5;
+/// How long a publisher that comes to a new owner waits for the subscribers: they leave the former owner a little after it, and
+/// libzmq waits 100 to 200 ms before it connects again.
+pub const GATHER_TIME: Duration = Duration::from_millis(400);
+/// For how long an owner is new.
+const NEW_TIME: Duration = Duration::from_secs(13);
+const _: () =
+    assert!(NEW_TIME.as_secs() == STABLE.as_secs() + SENDERS_TIME.as_secs() + RECEIVERS_TIME.as_secs());
+/// How often connections are looked at while some are to be ended later.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Notices that wait to be logged; beyond this number the oldest are dropped.
+const NOTICES_MAX: usize = 64;
+
+/// Where the channels of one worker live.
+#[derive(Debug, Default)]
+pub(super) struct Placement {
+    view: Option<View>,
+    places: HashMap<u32, Place>,
+    /// When the first view came.
+    began: Option<Instant>,
+    /// When to look at the connections.
+    due: Option<Instant>,
+    notices: VecDeque<MoveNotice>,
+    /// Whether this worker is the new owner of any channel.
+    is_new: bool,
+}
+
+impl Placement {
+    /// Returns the owner of a channel, if it is another worker.
+    pub(super) fn elsewhere(&self, number: u32) -> Option<Owner> {
+        let here = self.view.as_ref()?.here;
+        self.owner(number).filter(|owner| *owner != here)
+    }
+
+    /// Returns the owner of a channel by the view.
+    pub(super) fn owner(&self, number: u32) -> Option<Owner> {
+        self.places.get(&number)?.owner
+    }
+
+    /// Returns the totals of a channel's moves.
+    pub(super) fn moved(&self, number: u32) -> Moved {
+        self.places.get(&number).map_or(Moved::default(), |place| place.totals)
+    }
+
+    /// Records a new connection, which is looked at later where another worker owns the channel, or this one is its new owner.
+    pub(super) fn arrived(&mut self, now: Instant, number: u32) {
+        if self.elsewhere(number).is_some() {
+            self.look_at(now + STRANGER_TIME);
+        } else if self.places.get(&number).is_some_and(|place| place.is_new(now)) {
+            self.look_at(now + GATHER_TIME);
+        }
+    }
+
+    fn look_at(&mut self, due: Instant) {
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    fn is_young(&self, now: Instant) -> bool {
+        self.began.is_none_or(|began| now < began + NEW_TIME)
+    }
+
+    /// Returns when [`MessageBroker::settle_places`] has something to do.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Returns whether a peer's messages wait until the channel's subscribers have come.
+    pub(super) fn holds(&self, now: Instant, peer: &Peer, plane: &MessagePlane) -> bool {
+        if !self.is_new || now >= peer.arrived + GATHER_TIME {
+            return false;
+        }
+        let role = peer.id.and_then(|id| plane.peer_status(id)).map(|status| status.role);
+        // Pushed messages wait for pullers by themselves.
+        let publishes = role.is_some_and(|role| role.sends() && role != Role::Pusher);
+        publishes && self.places.get(&peer.number).is_some_and(|place| place.is_new(peer.arrived))
+    }
+
+    /// Returns what a connection that moves comes to after it was served; `None`: it goes on.
+    pub(super) fn step(peer: &mut Peer, plane: &mut MessagePlane) -> Option<Step> {
+        match peer.ending {
+            // A peer that receives too gets what waits for it first.
+            Ending::Finish { sender } if has_all(peer, plane) => {
+                if let Some(id) = peer.id {
+                    let _ = plane.set_parked(id, true); // it is attached
+                }
+                peer.ending = Ending::Finished { sender };
+            }
+            Ending::Drains if has_all(peer, plane) => {
+                if let Some(id) = peer.id.take() {
+                    let _ = plane.detach(id, |_| {}); // it was attached
+                }
+                peer.ending = Ending::Finished { sender: false };
+            }
+            Ending::Over => return Some(Step::Close),
+            _ => return None,
+        }
+        Some(Step::Finish)
+    }
+
+    fn places_changed(&mut self, now: Instant) {
+        self.is_new = self.places.values().any(|place| place.is_new(now));
+        self.due = Some(now);
+    }
+
+    fn notify(&mut self, notice: MoveNotice) {
+        if self.notices.len() == NOTICES_MAX {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(notice);
+    }
+}
+
+/// Returns the number of messages that are lost with a receiver. What waits for a puller goes to others.
+fn lost_with(status: &PeerStatus) -> u64 {
+    match status.role {
+        Role::Puller => status.in_flight as u64,
+        _ => (status.waiting + status.in_flight) as u64,
+    }
+}
+
+/// Returns whether a receiver has been sent everything that waited for it.
+fn has_all(peer: &Peer, plane: &MessagePlane) -> bool {
+    let waits = peer.id.and_then(|id| plane.peer_status(id)).is_some_and(|s| s.waiting + s.in_flight > 0);
+    peer.writing.is_none() && peer.own.is_empty() && !waits
+}
+
+impl MessageBroker {
+    /// Sets what decides where each channel lives, by the channel's number. A channel without it stays here.
+    pub fn set_places(&mut self, now: Instant, keys: impl IntoIterator<Item = (u32, PlacementKey)>) {
+        let young = self.placement.is_young(now);
+        let Placement { view, places, .. } = &mut self.placement;
+        let keys: HashMap<u32, PlacementKey> = keys.into_iter().collect();
+        places.retain(|number, place| keys.get(number) == Some(&place.key));
+        for (number, key) in keys {
+            let place = places.entry(number).or_insert_with(|| Place::new(key, now));
+            if let Some(view) = view {
+                place.look_up(now, view, young);
+            }
+        }
+        self.placement.places_changed(now);
+    }
+
+    /// Sets the workers that channels may live at.
+    pub fn set_view(&mut self, now: Instant, view: View) {
+        let young = self.placement.is_young(now);
+        self.placement.began.get_or_insert(now);
+        self.placement.places.values_mut().for_each(|place| place.look_up(now, &view, young));
+        self.placement.view = Some(view);
+        self.placement.places_changed(now);
+    }
+
+    /// Returns the next event for the log, if any.
+    pub fn poll_notice(&mut self) -> Option<MoveNotice> {
+        self.placement.notices.pop_front()
+    }
+
+    /// Ends connections of channels that live elsewhere, as far as they are due.
+    pub(super) fn settle_places(&mut self, now: Instant) {
+        if self.placement.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.placement.due = None;
+        let Some(here) = self.placement.view.as_ref().map(|view| view.here) else { return };
+        let numbers: Vec<u32> = self.placement.places.keys().copied().collect();
+        for number in numbers {
+            self.end_late(now, number);
+            match self.placement.owner(number) {
+                Some(owner) if owner != here => self.end_due(now, number, here, owner),
+                _ => self.keep_receivers(number),
+            }
+            self.release_publishers(now, number);
+        }
+    }
+
+    /// Begins to end the connections of a channel whose owner is another worker.
+    fn end_due(&mut self, now: Instant, number: u32, here: Owner, to: Owner) {
+        let MessageBroker { placement, connections, plane, ready, channels, .. } = self;
+        let Some(place) = placement.places.get_mut(&number) else { return };
+        let (mut began, mut senders, mut strangers, mut later) = (0, 0, false, None::<Instant>);
+        for (label, peer) in connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+            if peer.ending != Ending::Stays {
+                continue;
+            }
+            let due = place.due(peer.arrived);
+            if due > now {
+                later = Some(later.map_or(due, |at| at.min(due)));
+                continue;
+            }
+            let status = peer.id.zip(plane.as_ref()).and_then(|(id, plane)| plane.peer_status(id));
+            peer.ending = match status {
+                Some(status) if !status.role.sends() => Ending::Waits,
+                _ => Ending::Finish { sender: true },
+            };
+            strangers |= peer.arrived > place.since;
+            began += 1;
+            senders += u64::from(peer.ending.is_sender());
+            ready.push_back(*label);
+        }
+        if strangers {
+            let patience = STRANGER_TIME * (2 << place.doublings);
+            (place.strangers_from, place.doublings) =
+                (now + patience, (place.doublings + 1).min(DOUBLINGS_MAX));
+        }
+        let due = later.map(|later| later.max(now + LOOK_INTERVAL));
+        due.into_iter().for_each(|due| placement.look_at(due));
+        if began == 0 {
+            return;
+        }
+        let senders_until = now + SENDERS_TIME;
+        let receivers_until = senders_until + RECEIVERS_TIME;
+        let Some(place) = placement.places.get_mut(&number) else { return };
+        let moving = place.moving.get_or_insert(Move {
+            to,
+            senders: 0,
+            left: 0,
+            connections: 0,
+            lost: 0,
+            senders_until: None,
+            receivers_until,
+        });
+        (moving.to, moving.receivers_until) = (to, receivers_until);
+        (moving.senders, moving.left) = (moving.senders + senders, moving.left + began);
+        moving.connections += began;
+        moving.senders_until = (moving.senders > 0).then_some(senders_until);
+        place.totals.connections += began;
+        placement.look_at(senders_until);
+        let channel = channels.get(&number).map_or_else(String::new, |b| b.spec.channel.name.clone());
+        placement.notify(MoveNotice::Began { channel, from: here, to, connections: began });
+        self.drain_receivers(number);
+    }
+
+    /// Has receivers that move sent what waits for them, once no sender is left.
+    fn drain_receivers(&mut self, number: u32) {
+        let moving = self.placement.places.get(&number).and_then(|place| place.moving.as_ref());
+        if moving.is_none_or(|moving| moving.senders_until.is_some()) {
+            return;
+        }
+        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+            if peer.ending == Ending::Waits {
+                peer.ending = Ending::Drains;
+                self.ready.push_back(*label);
+            }
+        }
+    }
+
+    /// The channel came back: receivers that have not been sent FIN stay.
+    fn keep_receivers(&mut self, number: u32) {
+        let Some(place) = self.placement.places.get_mut(&number) else { return };
+        let Some(moving) = &mut place.moving else { return };
+        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
+            if matches!(peer.ending, Ending::Waits | Ending::Drains) {
+                peer.ending = Ending::Stays;
+                moving.left -= 1;
+            }
+        }
+        self.end_move(number);
+    }
+
+    /// Closes connections whose time to end by themselves is over.
+    fn end_late(&mut self, now: Instant, number: u32) {
+        let MessageBroker { placement, connections, plane, ready, .. } = self;
+        let Some(moving) = placement.places.get_mut(&number).and_then(|place| place.moving.as_mut()) else {
+            return;
+        };
+        let senders_late = moving.senders_until.is_some_and(|until| until <= now);
+        let receivers_late = moving.senders_until.is_none() && moving.receivers_until <= now;
+        if senders_late {
+            (moving.senders, moving.senders_until) = (0, None);
+            moving.receivers_until = now + RECEIVERS_TIME;
+        }
+        for (label, peer) in connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+            let status = peer.id.zip(plane.as_ref()).and_then(|(id, plane)| plane.peer_status(id));
+            let late = match peer.ending {
+                Ending::Stays | Ending::Over => false,
+                ending if ending.is_sender() => senders_late,
+                _ => receivers_late,
+            };
+            if late {
+                moving.lost +=
+                    status.map_or(0, |status| lost_with(&status)) + u64::from(!peer.held.is_empty());
+                peer.ending = Ending::Over;
+                ready.push_back(*label);
+            }
+        }
+        let next = moving.senders_until.unwrap_or(moving.receivers_until);
+        if next > now {
+            placement.look_at(next);
+        }
+        self.drain_receivers(number);
+    }
+
+    /// Processes the end of a connection that was to move.
+    pub(super) fn departed(&mut self, number: u32, ending: Ending) {
+        let Some(moving) = self.placement.places.get_mut(&number).and_then(|place| place.moving.as_mut())
+        else {
+            return;
+        };
+        moving.left = moving.left.saturating_sub(u64::from(ending != Ending::Stays));
+        moving.senders = moving.senders.saturating_sub(u64::from(ending.is_sender()));
+        if moving.senders == 0 && moving.senders_until.take().is_some() {
+            self.drain_receivers(number);
+        }
+        self.end_move(number);
+    }
+
+    /// Ends a move, if none of its connections is left.
+    fn end_move(&mut self, number: u32) {
+        let MessageBroker { placement, connections, plane, channels, .. } = self;
+        let (Some(place), Some(view)) = (placement.places.get_mut(&number), &placement.view) else { return };
+        let Some(mut done) = place.moving.take_if(|moving| moving.left == 0) else { return };
+        let is_empty = !connections.values().any(|peer| peer.number == number);
+        if is_empty && let (Some(plane), Some(bound)) = (plane, channels.get(&number)) {
+            done.lost += plane.discard_backlog(bound.id).unwrap_or(0);
+        }
+        place.totals.lost += done.lost;
+        let channel = channels.get(&number).map_or_else(String::new, |b| b.spec.channel.name.clone());
+        let Move { to, connections, lost, .. } = done;
+        let from = view.here;
+        placement.notify(MoveNotice::Done { channel, from, to, connections, lost });
+    }
+
+    /// Lets publishers go on that have waited for subscribers for long enough.
+    fn release_publishers(&mut self, now: Instant, number: u32) {
+        let MessageBroker { placement, connections, ready, .. } = self;
+        let Some(place) = placement.places.get_mut(&number) else { return };
+        let Some(until) = place.new_until else { return };
+        let is_new = |peer: &&Peer| peer.number == number && peer.arrived >= place.since;
+        let mut next = None::<Instant>;
+        for peer in connections.values().filter(is_new) {
+            let due = peer.arrived + GATHER_TIME;
+            match due > now {
+                true => next = Some(next.map_or(due, |at| at.min(due))),
+                false => ready.push_back(peer.label),
+            }
+        }
+        if next.is_none() && now >= until {
+            place.new_until = None;
+        }
+        if let Some(next) = next {
+            placement.look_at(next);
+        }
+    }
+}

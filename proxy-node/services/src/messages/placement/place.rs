@@ -1,0 +1,148 @@
+//! What is kept of where one channel lives, and of the connections that leave because of it.
+
+use csp_types::{Instant, Owner, PlacementKey, owner_of};
+
+use super::{NEW_TIME, STABLE, STRANGER_TIME};
+
+/// The proxy workers that channels may live at, by the registrations of proxies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct View {
+    /// This worker.
+    pub here: Owner,
+    /// All workers that new connections may go to, this one included.
+    pub workers: Vec<Owner>,
+}
+
+/// What a worker has done for a channel that moved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MoveNotice {
+    /// Connections are being ended.
+    Began {
+        /// The channel.
+        channel: String,
+        /// This worker.
+        from: Owner,
+        /// The owner by the view.
+        to: Owner,
+        /// How many connections.
+        connections: u64,
+    },
+    /// All of them have ended.
+    Done {
+        /// The channel.
+        channel: String,
+        /// This worker.
+        from: Owner,
+        /// The owner by the view.
+        to: Owner,
+        /// How many connections.
+        connections: u64,
+        /// Messages lost by the move.
+        lost: u64,
+    },
+}
+
+/// How far the end of a connection has come that is to move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in super::super) enum Ending {
+    /// It stays.
+    #[default]
+    Stays,
+    /// A receiver that stays until no sender is left.
+    Waits,
+    /// A receiver: what waits for it is sent, then FIN.
+    Drains,
+    /// FIN is to be sent; it goes on being read.
+    Finish { sender: bool },
+    /// FIN was sent; it is read until the peer's FIN.
+    Finished { sender: bool },
+    /// Its time is over.
+    Over,
+}
+
+impl Ending {
+    pub(super) fn is_sender(self) -> bool {
+        matches!(self, Ending::Finish { sender: true } | Ending::Finished { sender: true })
+    }
+}
+
+/// Connections that are being ended.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub(super) to: Owner,
+    /// Senders that have not ended.
+    pub(super) senders: u64,
+    /// All that have not ended.
+    pub(super) left: u64,
+    pub(super) connections: u64,
+    pub(super) lost: u64,
+    /// When senders are closed; `None`: none is left.
+    pub(super) senders_until: Option<Instant>,
+    /// When receivers are closed.
+    pub(super) receivers_until: Instant,
+}
+
+/// Totals of a channel's moves away from this worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moved {
+    /// Connections ended.
+    pub connections: u64,
+    /// Messages lost.
+    pub lost: u64,
+}
+
+/// Where a channel lives.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) key: PlacementKey,
+    /// The owner by the view; `None` if the view has no workers.
+    pub(super) owner: Option<Owner>,
+    /// Since when the view has named it.
+    pub(super) since: Instant,
+    /// Before this time no peer is ended that came while the view named another owner.
+    pub(super) strangers_from: Instant,
+    pub(super) doublings: u32,
+    pub(super) moving: Option<Move>,
+    pub(super) totals: Moved,
+    /// Until when this worker is the channel's new owner: peers come from another one.
+    pub(super) new_until: Option<Instant>,
+}
+
+impl Place {
+    pub(super) fn new(key: PlacementKey, now: Instant) -> Self {
+        Place {
+            key,
+            owner: None,
+            since: now,
+            strangers_from: now + STRANGER_TIME,
+            doublings: 0,
+            moving: None,
+            totals: Moved::default(),
+            new_until: None,
+        }
+    }
+
+    /// Finds the owner in a view; `young`: the worker started a short while ago.
+    pub(super) fn look_up(&mut self, now: Instant, view: &View, young: bool) {
+        let owner = owner_of(self.key, view.workers.iter().copied());
+        if owner == self.owner {
+            return;
+        }
+        let came_here = owner == Some(view.here) && (self.owner.is_some() || young);
+        self.new_until = came_here.then_some(now + NEW_TIME);
+        (self.owner, self.since) = (owner, now);
+        (self.strangers_from, self.doublings) = (now + STRANGER_TIME, 0);
+    }
+
+    pub(super) fn is_new(&self, now: Instant) -> bool {
+        self.new_until.is_some_and(|until| now < until)
+    }
+
+    /// Returns when a connection that came at `arrived` is to be ended.
+    pub(super) fn due(&self, arrived: Instant) -> Instant {
+        match arrived <= self.since {
+            true => self.since + STABLE,
+            false => self.strangers_from.max(arrived + STRANGER_TIME),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What people see of the broker: peers with the prefixes that they subscribe to, and messages on their way through it.
+
+use std::net::SocketAddr;
+
+use csp_messages::{PeerId, PeerStatus, TraceError, TraceId, TraceRequest, TracedMessage};
+use csp_types::{FlowLabel, Instant};
+
+use super::MessageBroker;
+use super::peer::Peer;
+
+/// Peers that have left whose names are kept while messages are traced.
+const DEPARTED_MAX: usize = 64;
+
+/// Which peers are asked for, and the bounds of an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct PeersQuery<'a> {
+    /// Peers of this channel; `None`: of all.
+    pub channel: Option<&'a str>,
+    /// 0, or [`PeersPage::cursor`] of the page before.
+    pub cursor: u32,
+    /// Places of peers that are looked at.
+    pub slots_max: u32,
+    /// Peers that are described; further ones are counted.
+    pub peers_max: usize,
+    /// Prefixes of a peer.
+    pub prefixes_max: u32,
+    /// Bytes of all prefixes of the page. What is longer is left out.
+    pub prefix_bytes_max: usize,
+}
+
+/// Some of a broker's peers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PeersPage {
+    /// The first peers found.
+    pub peers: Vec<PeerSnapshot>,
+    /// Peers found beyond these.
+    pub more: u64,
+    /// Where the next page begins; `None` if this is the last.
+    pub cursor: Option<u32>,
+}
+
+/// A peer of a channel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerSnapshot {
+    /// Its channel.
+    pub channel: String,
+    /// Who it is.
+    pub name: PeerName,
+    /// When it connected.
+    pub since: Instant,
+    /// Its part in the channel.
+    pub status: PeerStatus,
+    /// Prefixes that it subscribes to, not all if [`PeerStatus::subscriptions`] is larger.
+    pub prefixes: Vec<Vec<u8>>,
+}
+
+/// Who a peer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerName {
+    /// Its connection.
+    pub label: FlowLabel,
+    /// Its address.
+    pub client: SocketAddr,
+    /// Its socket type, such as `PUB`; empty if it has not shown any. `TCP`: it sends and receives length-prefixed messages.
+    pub socket: &'static str,
+}
+
+/// A message with the names of its peers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TracedSnapshot {
+    /// The message.
+    pub message: TracedMessage,
+    /// The peer that sent it, if it is known.
+    pub publisher: Option<PeerName>,
+    /// The receivers of the message's copies, in their order.
+    pub receivers: Vec<Option<PeerName>>,
+}
+
+impl MessageBroker {
+    /// Returns peers with what they subscribe to. The work is bounded by the query.
+    pub fn peers(&self, query: PeersQuery<'_>) -> PeersPage {
+        let mut page = PeersPage::default();
+        let Some(plane) = &self.plane else { return page };
+        let channel = match query.channel.map(|name| plane.channel_named(name)) {
+            Some(None) => return page,
+            Some(known) => known,
+            None => None,
+        };
+        let mut bytes_left = query.prefix_bytes_max;
+        page.cursor = plane.peers_of(channel, query.cursor, query.slots_max, |id| {
+            if page.peers.len() >= query.peers_max {
+                page.more += 1;
+            } else {
+                page.peers.extend(self.describe(id, &query, &mut bytes_left));
+            }
+        });
+        page
+    }
+
+    fn describe(&self, id: PeerId, query: &PeersQuery<'_>, bytes_left: &mut usize) -> Option<PeerSnapshot> {
+        let (plane, peer) = (self.plane.as_ref()?, self.peer_of(id)?);
+        let status = plane.peer_status(id)?;
+        let mut prefixes = Vec::new();
+        plane.prefixes_of(id, query.prefixes_max, |prefix| {
+            if prefix.len() <= *bytes_left {
+                *bytes_left -= prefix.len();
+                prefixes.push(prefix.to_vec());
+            }
+        });
+        let channel = self.channels.get(&peer.number)?.spec.channel.name.clone();
+        Some(PeerSnapshot { channel, name: name_of(peer), since: peer.arrived, status, prefixes })
+    }
+
+    fn peer_of(&self, id: PeerId) -> Option<&Peer> {
+        self.connections.get(&self.label_of(id)?)
+    }
+
+    /// Arms a trace of the next messages of the channel of this name.
+    ///
+    /// # Errors
+    /// When there is no such channel, the topic is too long, or too many traces are armed.
+    pub fn arm_trace(
+        &mut self,
+        now: Instant,
+        channel: &str,
+        request: TraceRequest<'_>,
+    ) -> Result<TraceId, TraceError> {
+        let plane = self.plane.as_mut().ok_or(TraceError::UnknownChannel)?;
+        let channel = plane.channel_named(channel).ok_or(TraceError::UnknownChannel)?;
+        if !plane.is_tracing() {
+            self.departed.clear();
+        }
+        plane.arm_trace(now, channel, request)
+    }
+
+    /// Returns how many messages a trace has, and whether nothing more becomes of any; `None` if it has ended.
+    pub fn trace_progress(&self, id: TraceId) -> Option<(usize, bool)> {
+        let messages = self.plane.as_ref()?.traced(id)?;
+        Some(
+            messages
+                .fold((0, true), |(count, settled), message| (count + 1, settled && message.is_settled())),
+        )
+    }
+
+    /// Returns what a trace has recorded, in the order of arrival; `None` if it has ended.
+    pub fn traced(&self, id: TraceId) -> Option<Vec<TracedSnapshot>> {
+        let messages = self.plane.as_ref()?.traced(id)?;
+        let describe = |message: &TracedMessage| TracedSnapshot {
+            publisher: self.name(message.publisher),
+            receivers: message.copies.iter().map(|copy| self.name(copy.peer)).collect(),
+            message: message.clone(),
+        };
+        Some(messages.map(describe).collect())
+    }
+
+    /// Ends a trace.
+    pub fn end_trace(&mut self, id: TraceId) {
+        let Some(plane) = &mut self.plane else { return };
+        plane.end_trace(id);
+        if !plane.is_tracing() {
+            self.departed = Vec::new();
+        }
+    }
+
+    fn name(&self, id: PeerId) -> Option<PeerName> {
+        let departed = || self.departed.iter().find(|(known, _)| *known == id).map(|(_, name)| *name);
+        self.peer_of(id).map(name_of).or_else(departed)
+    }
+
+    /// Keeps the name of a peer that leaves while messages are traced.
+    pub(super) fn note_departure(&mut self, label: FlowLabel) {
+        let is_tracing = self.plane.as_ref().is_some_and(|plane| plane.is_tracing());
+        if is_tracing
+            && self.departed.len() < DEPARTED_MAX
+            && let Some(peer) = self.connections.get(&label)
+            && let Some(id) = peer.id
+        {
+            self.departed.push((id, name_of(peer)));
+        }
+    }
+}
+
+fn name_of(peer: &Peer) -> PeerName {
+    let socket = peer.connection.socket();
+    PeerName { label: peer.label, client: peer.client, socket }
+}
