@@ -204,3 +204,28 @@ fn a_channel_with_keys_needs_random_bytes() {
     assert!(error.to_string().contains("ticks"), "{error}");
     assert_eq!(Rights::default(), Rights { publish: false, subscribe: false });
 }
+
+#[test]
+fn numbers_are_a_last_sealed_frame_whatever_the_room() {
+    for room in [1, 60, 100_000] {
+        let mut spec = keyed_channel();
+        spec.channel.sequence = true;
+        let mut w = World::new(spec);
+        let mut writer = w.connect_curve(1, WRITER, "PUB");
+        let mut reader = w.connect_curve(2, READER, "SUB");
+        w.arrive(2, &reader.sealed(0, 2, b"\x09SUBSCRIBE"));
+        w.ends.get_mut(&2).unwrap().room = 0;
+        let bytes: Vec<u8> = [b"one", b"two"].iter().flat_map(|body| writer.sealed(0, 0, *body)).collect();
+        w.arrive(1, &bytes);
+        let mut all = Vec::new();
+        for _ in 0..400 {
+            w.give_room(2, room);
+            all.extend(w.taken(2));
+        }
+        let got = open_all(&mut reader, &all);
+        let flags: Vec<u8> = got.iter().map(|(flags, _)| *flags).collect();
+        let numbers: Vec<u64> =
+            [1, 3].map(|at| u64::from_be_bytes(got[at].1[..8].try_into().unwrap())).to_vec();
+        assert_eq!((flags, numbers), (vec![1, 0, 1, 0], vec![1, 2]), "room for {room}");
+    }
+}

@@ -54,7 +54,6 @@ pub(super) fn send(
             }
             moved = true;
         }
-        plane.trace_flushed(id);
         let _ = plane.set_parked(id, !peer.own.is_empty() || client.room() == 0); // it is attached
     }
     moved
@@ -84,36 +83,43 @@ fn message(
     for (number, len) in plane.frame_lens(delivery.handle).enumerate() {
         let body = plane.range(delivery.handle, at, len);
         at += len;
-        let more = number + 1 < frames || delivery.numbered;
-        if number >= from && !frame(peer, client, (delivery, number), (len, body, more), buffer)? {
+        if number < from {
+            continue;
+        }
+        if !peer.own.is_empty() {
+            peer.writing = Some((*delivery, number));
             return Ok(());
         }
+        frame(peer, client, len as usize, body, number + 1 < frames || delivery.numbered, buffer)?;
     }
-    let numbers = numbering::numbers(delivery);
-    let last = (numbers.len() as u32, std::iter::once(&numbers[..]), false);
-    if delivery.numbered && !frame(peer, client, (delivery, frames), last, buffer)? {
+    let mut next = frames;
+    if delivery.numbered && from <= frames && peer.own.is_empty() {
+        let numbers = numbering::numbers(delivery);
+        frame(peer, client, numbers.len(), std::iter::once(&numbers[..]), false, buffer)?;
+        next += 1;
+    }
+    if !peer.own.is_empty() {
+        // What is left of the last frame belongs to the message: it is given when that is written.
+        peer.writing = Some((*delivery, next));
         return Ok(());
     }
     delivered(peer, plane, delivery);
     Ok(())
 }
 
-/// Seals and writes a frame; `false`: an earlier one has no room yet, and the message goes on with this one later.
-fn frame<'a>(
+/// Seals and writes a frame; what has no room is kept.
+fn frame<'p>(
     peer: &mut Peer,
     client: &mut impl ClientEnd,
-    (delivery, number): (&Delivery, usize),
-    (len, body, more): (u32, impl Iterator<Item = &'a [u8]>, bool),
+    len: usize,
+    body: impl Iterator<Item = &'p [u8]>,
+    more: bool,
     buffer: &mut [u8],
-) -> Result<bool, EncodeError> {
-    if !peer.own.is_empty() {
-        peer.writing = Some((*delivery, number));
-        return Ok(false);
-    }
+) -> Result<(), EncodeError> {
     let Speech::Zmtp(connection) = &mut peer.connection else { return Err(EncodeError::Mechanism) };
-    let sealed = connection.encrypt_parts(len as usize, body, more, buffer)?;
-    debug_assert_eq!(sealed, sealed_len(len as usize));
+    let sealed = connection.encrypt_parts(len, body, more, buffer)?;
+    debug_assert_eq!(sealed, sealed_len(len));
     let written = client.write(&buffer[..sealed], None);
     peer.own.extend_from_slice(&buffer[written..sealed]);
-    Ok(true)
+    Ok(())
 }
