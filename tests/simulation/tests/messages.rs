@@ -186,7 +186,7 @@ fn byte_streams_go_on_beside_a_flood_of_messages() {
     };
     let flood = |n: usize| {
         let inside = Place::Inside(n % 2);
-        let place = if n % 3 == 0 { inside } else { Place::Outside };
+        let place = if n.is_multiple_of(3) { inside } else { Place::Outside };
         PeerPlan { place, ..publisher(n % 2, 2_000, Duration::ZERO, 600) }
     };
     let pullers = (0..3).map(|_| peer(1, Role::Receives { topics: Vec::new(), deaf: None }));
