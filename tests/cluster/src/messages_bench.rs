@@ -5,7 +5,7 @@
 //!  [load, libzmq] ┤
 //!                 └── direct0 ───────────────────── zmq_proxy on its host        (zmq_proxy)
 //! ```
-//! The same clients drive both, one after the other in each round; medians over the rounds are compared. [`neighbours`] measures what a
+//! The same clients drive both, one after the other in each round; medians over the rounds are compared. [`Neighbours`] measures what a
 //! busy channel costs a byte service of the same worker; a soak pushes messages for minutes and counts each of them.
 
 mod neighbours;
