@@ -7,7 +7,7 @@ use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection
 use csp_types::spin::SpinSetting;
 use serde::Deserialize;
 
-use super::curve_keys::KeyRing;
+use super::curve_keys::{DEFAULT_FOLDER, KeyRing};
 
 /// Hairpins of a worker: connections between two programs of the cluster. Each occupies 128 KiB once it is used.
 pub const HAIRPINS: usize = 256;
@@ -50,14 +50,13 @@ pub struct Config {
 #[serde(deny_unknown_fields, default)]
 pub struct MessagesSection {
     /// Folder of the secret keys of channels with CURVE: files of mode 600 whose names end with `.key_secret`, as `cspctl
-    /// channel-key` makes them. Default: `/etc/csp/curve` if it exists.
-    pub curve_keys: Option<PathBuf>,
+    /// channel-key` makes them. Default: `/etc/csp/curve`, which need not exist.
+    pub curve_keys: PathBuf,
 }
 
 impl Default for MessagesSection {
     fn default() -> Self {
-        let folder = PathBuf::from("/etc/csp/curve");
-        MessagesSection { curve_keys: folder.exists().then_some(folder) }
+        MessagesSection { curve_keys: DEFAULT_FOLDER.into() }
     }
 }
 
@@ -166,7 +165,7 @@ impl Config {
         range("tcp.send_window_kib", self.tcp.send_window_kib.into(), 256, 16_384);
         range("tcp.rto_min_ms", self.tcp.rto_min_ms, 1, 60_000);
         range("tcp.time_wait_s", self.tcp.time_wait_s, 1, 240);
-        for wrong in KeyRing::load(self.messages.curve_keys.as_deref()).wrong() {
+        for wrong in KeyRing::load(&self.messages.curve_keys).wrong() {
             problems.add("messages.curve_keys", wrong);
         }
         let indices = (self.capacity.connections + 2 * HAIRPINS) as u64 * u64::from(self.workers);

@@ -102,7 +102,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Resul
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
-                let folder = config.messages.curve_keys.as_deref();
+                let folder = &config.messages.curve_keys;
                 let applied = apply(workers, &active, &mut numbers, folder).await;
                 shell.ack(active.generation, applied).await;
             }
@@ -137,7 +137,7 @@ fn policy_check(config: &Config) -> PolicyCheck {
         if policy.channels.iter().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }
-        KeyRing::load(folder.as_deref()).check(policy, folder.as_deref())
+        KeyRing::load(&folder).check(policy, &folder)
     })
 }
 
@@ -175,7 +175,7 @@ async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     numbers: &mut policy::Numbers,
-    curve_keys: Option<&Path>,
+    curve_keys: &Path,
 ) -> Result<(), String> {
     let ring = KeyRing::load(curve_keys);
     let policy = policy::translate(active, numbers, &ring);

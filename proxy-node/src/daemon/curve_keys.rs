@@ -20,6 +20,8 @@ use csp_types::CurvePublicKey;
 use csp_types::curve::from_z85;
 use csp_zmtp::CurveKeys;
 
+/// The folder, unless the configuration names another one. It need not exist.
+pub const DEFAULT_FOLDER: &str = "/etc/csp/curve";
 /// Ending of the files that are read.
 const SUFFIX: &str = "key_secret";
 /// Most files of a folder.
@@ -39,11 +41,12 @@ pub struct KeyRing {
 
 impl KeyRing {
     /// Reads a folder.
-    pub fn load(folder: Option<&Path>) -> KeyRing {
+    pub fn load(folder: &Path) -> KeyRing {
         let mut ring = KeyRing::default();
-        let Some(folder) = folder else { return ring };
         let files = files(folder).unwrap_or_else(|error| {
-            ring.wrong.push(format!("{}: cannot be read: {error}", folder.display()));
+            if folder != Path::new(DEFAULT_FOLDER) || error.kind() != std::io::ErrorKind::NotFound {
+                ring.wrong.push(format!("{}: cannot be read: {error}", folder.display()));
+            }
             Vec::new()
         });
         if files.len() > FILES_MAX {
@@ -69,28 +72,19 @@ impl KeyRing {
     }
 
     /// Checks that the pair of every channel of `policy` is here.
-    pub fn check(&self, policy: &Policy, folder: Option<&Path>) -> Result<(), String> {
+    pub fn check(&self, policy: &Policy, folder: &Path) -> Result<(), String> {
         let lacks = |channel: &csp_control::Channel| {
             let key = channel.curve.as_ref()?.server_key;
-            self.get(&key).is_none().then(|| format!("channel {}: {}", channel.name, missing(&key, folder)))
+            self.get(&key).is_none().then(|| {
+                let (name, folder) = (&channel.name, folder.display());
+                format!("channel {name}: this proxy has no secret key for {key}; copy its .{SUFFIX} file to {folder}")
+            })
         };
         let lacks: Vec<String> = policy.channels.iter().filter_map(lacks).collect();
         if lacks.is_empty() {
             return Ok(());
         }
         Err(lacks.iter().chain(&self.wrong).map(String::as_str).collect::<Vec<_>>().join("; "))
-    }
-}
-
-/// Says what is to be done about a key that this proxy does not have.
-fn missing(key: &CurvePublicKey, folder: Option<&Path>) -> String {
-    match folder {
-        Some(folder) => {
-            format!("this proxy has no secret key for {key}; copy its .{SUFFIX} file to {}", folder.display())
-        }
-        None => {
-            format!("this proxy has no secret key for {key}; set messages.curve_keys to a folder of them")
-        }
     }
 }
 
@@ -191,16 +185,16 @@ mod tests {
         write("ticks.key_secret", &file(PUBLIC_KEY, SECRET_KEY), 0o600);
         write("ticks.key", "the public half, for clients", 0o644);
         let key = PUBLIC_KEY.parse().unwrap();
-        let ring = KeyRing::load(Some(&folder));
+        let ring = KeyRing::load(&folder);
         assert!(ring.get(&key).is_some() && ring.wrong().is_empty());
         write("open.key_secret", &file(PUBLIC_KEY, SECRET_KEY), 0o640);
         write("short.key_secret", "", 0o600);
-        let ring = KeyRing::load(Some(&folder));
+        let ring = KeyRing::load(&folder);
         std::fs::remove_dir_all(&folder).unwrap();
         let wrong = ring.wrong();
         assert!(wrong.len() == 2 && wrong[0].contains("mode 640") && wrong[1].contains("short"), "{wrong:?}");
         assert!(ring.get(&key).is_some(), "the others are there");
-        let ring = KeyRing::load(Some(&folder));
+        let ring = KeyRing::load(&folder);
         assert!(ring.wrong()[0].contains("cannot be read"), "{ring:?}");
     }
 
@@ -211,11 +205,11 @@ mod tests {
              curve: {{server_key: '{PUBLIC_KEY}', any: [subscribe]}}\n"
         );
         let policy = Policy::parse_yaml(&yaml, "p.yaml").unwrap();
-        let error = KeyRing::default().check(&policy, Some(Path::new("/etc/csp/curve"))).unwrap_err();
+        let error = KeyRing::default().check(&policy, Path::new(DEFAULT_FOLDER)).unwrap_err();
         assert!(error.contains("channel ticks") && error.contains(PUBLIC_KEY), "{error}");
         let keys = parse(&file(PUBLIC_KEY, SECRET_KEY)).unwrap();
         let pairs = HashMap::from([(PUBLIC_KEY.parse().unwrap(), Arc::new(keys))]);
         let ring = KeyRing { pairs, wrong: Vec::new() };
-        assert_eq!(ring.check(&policy, None), Ok(()));
+        assert_eq!(ring.check(&policy, Path::new(DEFAULT_FOLDER)), Ok(()));
     }
 }
