@@ -1,10 +1,12 @@
-//! Channels with keys at the broker: who is let in, what is sealed for whom, and what a new policy ends.
+//! Channels with keys at the broker: which peers the broker admits, for which of them it seals frames, and which sessions a new policy ends.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
 use common::*;
+use csp_messages::{CopyState, TraceRequest};
 use csp_services::{Refusals, Rights};
+use csp_types::{Duration, Instant};
 
 /// ERROR with the status of 27/ZAP that libzmq sends and understands.
 const ERROR_400: &[u8] = b"\x04\x0a\x05ERROR\x03400";
@@ -23,6 +25,22 @@ fn what_one_client_seals_the_others_open() {
     assert_eq!(open_all(&mut reader, &w.taken(2)), apple);
     assert_eq!(open_all(&mut both, &w.taken(3)), [&apple[..], &[(0, b"pear".to_vec())]].concat());
     assert_eq!((*w.broker.refusals(), w.broker.zmtp().handshakes_completed), (Refusals::default(), 3));
+}
+
+#[test]
+fn a_traced_message_is_done_with_when_it_was_sealed_for_its_receiver() {
+    let mut w = World::new(keyed_channel());
+    let mut writer = w.connect_curve(1, WRITER, "PUB");
+    let mut reader = w.connect_curve(2, READER, "SUB");
+    w.arrive(2, &reader.sealed(0, 2, b"\x09SUBSCRIBEap"));
+    let clock = || Instant::from_nanos(7);
+    let until = w.now + Duration::from_secs(1);
+    let id =
+        w.broker.arm_trace(w.now, "ticks", TraceRequest { messages: 1, topic: b"", until, clock }).unwrap();
+    w.arrive(1, &writer.sealed(0, 0, b"apple"));
+    assert_eq!(w.broker.trace_progress(id), Some((1, true)));
+    let state = w.broker.traced(id).unwrap()[0].message.copies[0].state;
+    assert!(matches!(state, CopyState::Written(_)), "{state:?}");
 }
 
 #[test]

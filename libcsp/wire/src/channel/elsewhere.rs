@@ -22,7 +22,7 @@ impl Elsewhere {
         Elsewhere { tag: owner.proxy.tag(), worker: owner.worker }
     }
 
-    /// Returns whether it names this worker. Proxies with equal tags are not told apart.
+    /// Returns whether it names this worker. It does not distinguish proxies with equal tags.
     pub fn names(self, proxy: &NodeId, worker: u8) -> bool {
         (self.tag, self.worker) == (proxy.tag(), worker)
     }

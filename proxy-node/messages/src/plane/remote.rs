@@ -27,7 +27,7 @@ impl MessagePlane {
     /// Processes what a remote handler has emitted of the oldest message that its stage was given.
     ///
     /// # Errors
-    /// [`RemoteError::Full`] for what is to be passed again; else what the remote context is told or closed for.
+    /// [`RemoteError::Full`]: the caller passes the same again later. Any other error is the remote context's violation.
     pub fn remote_emit(
         &mut self,
         now: Instant,

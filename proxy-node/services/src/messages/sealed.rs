@@ -54,6 +54,7 @@ pub(super) fn send(
             }
             moved = true;
         }
+        plane.trace_flushed(id);
         let _ = plane.set_parked(id, !peer.own.is_empty() || client.room() == 0); // it is attached
     }
     moved
