@@ -96,8 +96,12 @@ impl MessagePlane {
 
     /// Records what has become of the message that a trace has begun with; `published` is `None` if it was not published.
     #[cold]
-    pub(super) fn trace_published(&mut self, published: Option<Published>) {
+    pub(super) fn trace_published(&mut self, published: Option<Published>, has_path: bool) {
         let Some(published) = published else { return self.traces.withdraw() };
+        if has_path && published.dropped == 0 {
+            // Its receivers are found when the path emits it.
+            return self.traces.published(published.sequence, |_| CopyState::Waiting);
+        }
         let (matched, stored) = (&self.matched, published.receivers > 0);
         self.traces.published(published.sequence, |peer| match matched.contains(&peer.index) {
             true if stored => CopyState::Waiting,

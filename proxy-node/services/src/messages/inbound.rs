@@ -19,6 +19,9 @@ const SLICES: usize = 64;
 /// the smallest initial window.
 const KEEP_FROM: usize = 8 * 1024;
 
+/// Room that a connection keeps for incomplete messages when it has none.
+const KEPT_LEN: usize = 64 * 1024;
+
 /// What decides about a channel's new peers.
 pub(super) struct Door<'a> {
     pub(super) channel: ChannelId,
@@ -97,6 +100,12 @@ pub(super) fn receive(
     counters: &mut Counters,
 ) -> Received {
     let readable = client.readable();
+    let received = peer.consumed + readable as u64;
+    if std::mem::replace(&mut peer.received, received) < received
+        && let Speech::Zmtp(connection) = &mut peer.connection
+    {
+        connection.heard();
+    }
     let lacks = peer.connection.needed().saturating_sub(peer.consumed);
     let enough = !peer.held.is_empty() || readable as u64 >= lacks || readable >= KEEP_FROM;
     if peer.connection.has_failed() || !enough {
@@ -145,6 +154,9 @@ pub(super) fn receive(
         }
         done = readable as u64;
     }
+    if kept.is_empty() && kept.capacity() > KEPT_LEN {
+        kept = Vec::new(); // memory of a long message
+    }
     peer.kept = kept;
     client.consume(done as usize);
     peer.consumed += done;
@@ -173,7 +185,7 @@ fn process(
         let Speech::Zmtp(connection) = &mut peer.connection else { return false };
         let item = match connection.next(now, &mut cursor, counters) {
             Ok(Some(item)) => item,
-            Ok(None) | Err(_) => return false,
+            Ok(None) | Err(_) => return connection.is_paused(),
         };
         match item {
             Item::Authorise(known) => match door.keys.map(|keys| keys.check(known)) {

@@ -82,6 +82,8 @@ pub struct Refusals {
     pub rights_removed: u64,
     /// The worker has as many peers as it may have.
     pub peers_full: u64,
+    /// The worker's connections keep as many bytes of incomplete messages as they may.
+    pub incomplete: u64,
 }
 
 impl Refusals {

@@ -1,5 +1,6 @@
 //! One connection of a peer.
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_messages::{Delivery, PeerId};
@@ -44,6 +45,10 @@ pub(super) struct Peer {
     pub(super) own: Vec<u8>,
     /// It is about to be served.
     pub(super) queued: bool,
+    /// It is in the list of connections that are ready.
+    pub(super) listed: bool,
+    /// Bytes of its stream that have arrived.
+    pub(super) received: u64,
     /// It is to be disconnected.
     pub(super) ended: bool,
     pub(super) deadline: Option<Instant>,
@@ -71,10 +76,19 @@ impl Peer {
             given: None,
             own: Vec::new(),
             queued: false,
+            listed: false,
+            received: 0,
             ended: false,
             deadline: None,
             arrived: Instant::ZERO,
             ending: Ending::Stays,
+        }
+    }
+
+    /// Adds it to the connections that are ready, once.
+    pub(super) fn make_ready(&mut self, ready: &mut VecDeque<FlowLabel>) {
+        if !std::mem::replace(&mut self.listed, true) {
+            ready.push_back(self.label);
         }
     }
 

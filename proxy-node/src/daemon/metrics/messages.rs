@@ -47,7 +47,7 @@ pub(super) fn collect(out: &mut MetricWriter, counters: &BrokerCounters, worker:
 }
 
 /// Reasons of ends of connections. The three counts of refused keys stand for `failed_denied`.
-fn peers(counters: &BrokerCounters) -> [(&'static str, u64); 24] {
+fn peers(counters: &BrokerCounters) -> [(&'static str, u64); 25] {
     let (z, r) = (&counters.zmtp, &counters.refusals);
     [
         ("signature", z.failed_signature),
@@ -74,6 +74,7 @@ fn peers(counters: &BrokerCounters) -> [(&'static str, u64); 24] {
         ("may_not_subscribe", r.may_not_subscribe),
         ("rights_removed", r.rights_removed),
         ("peers_full", r.peers_full),
+        ("incomplete", r.incomplete),
     ]
 }
 
