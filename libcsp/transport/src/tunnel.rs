@@ -157,7 +157,9 @@ impl TunnelBatch {
     ) -> Result<(), Full> {
         let payload_len = payload_len(parts);
         let total = padded_len(RECORD_HEADER_LEN.saturating_add(payload_len));
-        if !self.last.has_room_for(total) && self.flush(now, endpoint).is_err() && !self.last.has_room_for(total)
+        if !self.last.has_room_for(total)
+            && self.flush(now, endpoint).is_err()
+            && !self.last.has_room_for(total)
         {
             self.set_aside()?;
         }

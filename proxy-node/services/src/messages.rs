@@ -20,6 +20,7 @@ mod outbound;
 mod paths;
 mod peer;
 mod placement;
+mod requests;
 mod sealed;
 mod seen;
 mod spec;

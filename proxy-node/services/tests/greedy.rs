@@ -16,7 +16,8 @@ const BAD: u32 = 9;
 /// The channel, on which each message goes to one puller.
 fn push_channel() -> ChannelSpec {
     let mut spec = open_channel();
-    spec.channel.kind = ChannelKind::PushPull { backlog: QueueLimits { messages: 1, ..QueueLimits::default() } };
+    spec.channel.kind =
+        ChannelKind::PushPull { backlog: QueueLimits { messages: 1, ..QueueLimits::default() } };
     spec
 }
 

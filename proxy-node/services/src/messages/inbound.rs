@@ -9,6 +9,7 @@ use super::framing::Speech;
 use super::given::Given;
 use super::keys::{ChannelKeys, Refusals};
 use super::peer::Peer;
+use super::requests::{self, Requests};
 
 /// Most messages of a connection that are processed before others are served.
 const MESSAGES_PER_VISIT: usize = 128;
@@ -195,6 +196,9 @@ fn process(
                     connection.deny(counters);
                 }
             },
+            Item::Ready(known) if requests::makes_requests(known.socket_type) => {
+                peer.requests = Some(Requests::default());
+            }
             Item::Ready(known) => {
                 let (role, asks_for_all) = match known.socket_type {
                     SocketType::Pub | SocketType::Xpub => (Role::Publisher, true),
@@ -223,6 +227,10 @@ fn process(
                 }
             }
             Item::Message(message) => {
+                if let Some(requests) = &mut peer.requests {
+                    requests.keep(&message, |at| body(view, &message, at));
+                    return true;
+                }
                 let Some(id) = peer.id else { continue };
                 let start = message.span().start;
                 view.advance(start);
@@ -237,6 +245,15 @@ fn process(
         }
     }
     true
+}
+
+/// Copies the body of a frame.
+fn body(view: View<'_, '_>, message: &Message<'_>, at: usize) -> Vec<u8> {
+    let Some(frame) = message.frames().get(at) else { return Vec::new() };
+    match message.decrypted(frame) {
+        Some(bytes) => bytes.to_vec(),
+        None => Bodies::new(view, std::iter::once((frame.at, frame.len))).collect::<Vec<_>>().concat(),
+    }
 }
 
 /// As [`process`] for a length-prefixed peer, which is not held back.

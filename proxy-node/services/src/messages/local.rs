@@ -112,7 +112,9 @@ impl LocalServices for MessageBroker {
         let held = placement.holds(now, peer, plane);
         let before = peer.kept.capacity();
         let mut door = Door { channel: bound.id, keys: bound.spec.keys.as_deref(), refusals };
-        let received = match held {
+        // The next request is read when the answer to the one before was sent.
+        let answering = peer.requests.is_some() && !peer.own.is_empty();
+        let received = match held || answering {
             true => inbound::Received::default(),
             false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
         };
@@ -123,6 +125,9 @@ impl LocalServices for MessageBroker {
         }
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
+        }
+        if !peer.answer(bound, plane) {
+            peer.ended = true;
         }
         // What this channel gets is not charged to another one, whose turn it may be.
         let mut none = None;
@@ -135,7 +140,7 @@ impl LocalServices for MessageBroker {
             _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
         };
         peer.after_visit(before, client);
-        if received.more {
+        if received.more || (answering && peer.own.is_empty() && client.readable() > 0) {
             peer.make_ready(ready);
         }
         let at = peer.connection.next_timeout();

@@ -10,6 +10,7 @@ use csp_types::{FlowLabel, Instant};
 use super::framing::Speech;
 use super::given::Given;
 use super::placement::Ending;
+use super::requests::Requests;
 
 /// The number of no channel.
 const NO_CHANNEL: u32 = u32::MAX;
@@ -41,6 +42,8 @@ pub(super) struct Peer {
     pub(super) delivered: u64,
     /// Those that it has not acknowledged, if it pulls.
     pub(super) given: Option<Given>,
+    /// What it asks the channel, if it is a REQ or DEALER.
+    pub(super) requests: Option<Requests>,
     /// Bytes of its own, such as a greeting, that had no room; under CURVE also the rest of a sealed frame.
     pub(super) own: Vec<u8>,
     /// It is about to be served.
@@ -74,6 +77,7 @@ impl Peer {
             writing: None,
             delivered: 0,
             given: None,
+            requests: None,
             own: Vec::new(),
             queued: false,
             listed: false,
