@@ -119,3 +119,11 @@ pub(crate) fn claim(state: &mut State, fingerprint: u64) -> bool {
     state.set_number(FINGERPRINT, fingerprint);
     true
 }
+
+/// A number for what an operator's state means.
+pub(crate) fn fingerprint(meaning: &str) -> u64 {
+    // FNV-1a.
+    meaning.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

@@ -18,6 +18,7 @@
 #![deny(clippy::disallowed_types)]
 
 mod bind;
+mod cells;
 mod counters;
 mod formats;
 mod input;
@@ -33,7 +34,7 @@ pub use bind::MESSAGE;
 pub use counters::Counters;
 pub use formats::{DERIVED_FIRST, DERIVED_MAX, Format, FormatError, FormatSet, Invalid, JSON};
 pub use input::{SLICES_MAX, body_frame};
-pub use query::{Limits, Query, QuerySetupError, Time, Unit};
+pub use query::{AGGREGATES_MAX, ARRIVAL_GRACE, Limits, Query, QuerySetupError, Time, Unit};
 pub use row::ROW_LEN_MAX;
 pub use select::{Project, Sample, Select};
 

@@ -71,6 +71,25 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    pub(crate) fn check(&self) -> Result<(), QuerySetupError> {
+        // 2^31 entries of a table are more than its state may have.
+        let max = 1 << 24;
+        for (what, value, max) in [
+            ("rows", self.rows, max),
+            ("row_bytes", self.row_bytes, u32::MAX / 2),
+            ("groups", self.groups, max),
+            ("group_bytes", self.group_bytes, ROW_LEN_MAX),
+            ("result_len", self.result_len, ROW_LEN_MAX),
+        ] {
+            if value == 0 || value > max {
+                return Err(QuerySetupError::Limit { what, value: value.into() });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Why a query cannot be run.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[allow(missing_docs, reason = "the message says what the fields are")]
@@ -87,7 +106,7 @@ pub enum QuerySetupError {
     /// What cannot be run.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
-    /// A bound of 0, or one whose state is larger than 4 GiB.
+    /// A bound that is 0 or too large.
     #[error("{what} cannot be {value}")]
     Limit { what: &'static str, value: u64 },
 }

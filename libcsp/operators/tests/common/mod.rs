@@ -1,7 +1,7 @@
 //! A channel of flights and one of weather, and a port that has little room.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use csp_formats::{MessageView, Name, Schema, json};
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Message, Piece, Place, Port, State, Stop, Tick};
@@ -59,13 +59,16 @@ pub fn schema(id: u16, version: u16, body: &str) -> Arc<Schema> {
     Arc::new(Schema::parse(&xml).unwrap_or_else(|error| panic!("{error}")))
 }
 
+#[derive(Clone)]
 pub struct Channels {
     pub flights: Arc<Schema>,
     pub weather: Arc<Schema>,
 }
 
 pub fn channels() -> Channels {
-    Channels { flights: schema(1, 1, FLIGHTS), weather: schema(2, 1, WEATHERS) }
+    static CHANNELS: LazyLock<Channels> =
+        LazyLock::new(|| Channels { flights: schema(1, 1, FLIGHTS), weather: schema(2, 1, WEATHERS) });
+    CHANNELS.clone()
 }
 
 impl Channels {
