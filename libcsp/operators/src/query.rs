@@ -107,6 +107,11 @@ pub(crate) fn meaning(plan: &Plan) -> impl std::fmt::Debug {
     (sources, columns, join, parts, outputs)
 }
 
+/// Checks that the messages of a plan of one source have a time.
+pub(crate) fn check_time(plan: &Plan, time: &Time) -> Result<(), QuerySetupError> {
+    setup::SourceTime::new(plan, 0, time).map(|_| ())
+}
+
 /// The length of a state block.
 pub(crate) fn state_len(beside_header: u64) -> Result<u32, QuerySetupError> {
     let len = beside_header.saturating_add(HEADER as u64);
