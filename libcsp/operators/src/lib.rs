@@ -20,6 +20,8 @@
 mod anonymise;
 mod bind;
 mod cells;
+mod chain;
+mod commute;
 mod counters;
 mod formats;
 mod hide;
@@ -40,6 +42,7 @@ use csp_handlers::Handler;
 
 pub use anonymise::Anonymise;
 pub use bind::MESSAGE;
+pub use chain::{ChainError, ChainStage, Optimised, check, optimise};
 pub use counters::Counters;
 pub use formats::{DERIVED_FIRST, DERIVED_MAX, Format, FormatError, FormatSet, Invalid, JSON};
 pub use input::{SLICES_MAX, body_frame};
