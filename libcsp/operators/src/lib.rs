@@ -1,4 +1,4 @@
-//! Built-in operators over formats: handlers that read and make messages of known layout (`docs/formats-operators.md`).
+//! Built-in operators over formats: handlers that read and make messages of known layout (`docs/message-operators.md`).
 //!
 //! The crate is sans-I/O. It owns the operators, their bounded state and counters, and the formats that they derive. It parses no
 //! policy, keeps no channel, and has no clock: time comes with the messages and ticks.
