@@ -9,8 +9,9 @@ use super::service::between::Towards;
 use super::service::local::{LocalServices, Step};
 use super::{Lane, ProxyOutput, reason};
 
-/// Most passes over the flows that have something to move before the worker receives again: what a flood has left waits for the next turn.
-const PASSES_MAX: usize = 16;
+/// Most passes over the flows that have something to move before the worker receives again. What a flood has left waits for the next turn: in
+/// the receive buffers of its connections, whose windows close, and not in the tunnel, which all connections share.
+const PASSES_MAX: usize = 2;
 /// Most connections of local services that are added to a pass because of others.
 const READIED_PER_PASS: usize = 64;
 /// Largest number of flows that are dropped for one window before idle clients no longer give way for it: some hold no

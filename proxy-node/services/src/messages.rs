@@ -20,6 +20,7 @@ mod outbound;
 mod paths;
 mod peer;
 mod placement;
+mod requests;
 mod sealed;
 mod seen;
 mod spec;
@@ -125,6 +126,10 @@ pub struct MessageBroker {
     labels: Vec<FlowLabel>,
     /// Connections to serve for other reasons than messages that wait.
     ready: VecDeque<FlowLabel>,
+    /// Connections that were named to be served, modulo what decides from where the next one comes.
+    named: u32,
+    /// Bytes of incomplete messages that connections keep.
+    kept: usize,
     /// Deadlines of connections; each has at most one.
     deadlines: BTreeSet<(Instant, FlowLabel)>,
     /// The turn of the channel that is served.
@@ -153,6 +158,8 @@ impl MessageBroker {
             connections: HashMap::new(),
             labels: Vec::new(),
             ready: VecDeque::new(),
+            named: 0,
+            kept: 0,
             deadlines: BTreeSet::new(),
             turn: None,
             zmtp: ZmtpCounters::default(),
@@ -235,29 +242,33 @@ impl MessageBroker {
         if let Some(plane) = &mut self.plane {
             let _ = plane.remove_channel(bound.id); // it is there: it was added and not removed
         }
-        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
             peer.orphan();
             peer.ended = true; // a channel of the same number may follow at once
-            self.ready.push_back(*label);
+            peer.make_ready(&mut self.ready);
         }
     }
 
     /// Disconnects the peers of a channel whose rights it does not have any more.
     fn enforce_rights(&mut self, number: u32) {
         let Some(keys) = self.channels.get(&number).and_then(|bound| bound.spec.keys.clone()) else { return };
-        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+        let mut departed = Vec::new();
+        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
             let known = peer.connection.zmtp().and_then(Connection::peer);
             if known.is_none_or(|known| keys.check(known).is_ok()) || peer.connection.has_failed() {
                 continue;
             }
             self.refusals.rights_removed += 1;
             if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+                plane.lost(id, peer.given.as_ref().map_or(0, given::Given::messages));
                 let _ = plane.detach(id, |_| {}); // it is attached
             }
+            departed.push(peer.ending);
             peer.orphan();
             peer.ended = true;
-            self.ready.push_back(*label);
+            peer.make_ready(&mut self.ready);
         }
+        departed.into_iter().for_each(|ending| self.departed(number, ending));
     }
 
     /// Returns the plane, once a channel was added.
@@ -311,6 +322,11 @@ impl MessageBroker {
     /// Returns how many peers were refused or disconnected for other reasons than their framing.
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
+    }
+
+    /// Returns the memory in bytes that connections keep for messages that have arrived in part.
+    pub fn incomplete_bytes(&self) -> usize {
+        self.kept
     }
 
     /// Returns the number of connections.

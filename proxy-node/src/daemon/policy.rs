@@ -109,6 +109,7 @@ fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
     let rights = |may: &[Permission]| Rights {
         publish: may.contains(&Permission::Publish),
         subscribe: may.contains(&Permission::Subscribe),
+        control: may.contains(&Permission::Control),
     };
     let clients = curve.clients.iter().map(|client| (client.key.0, rights(&client.may))).collect();
     let server = ring.get(&curve.server_key)?.clone();

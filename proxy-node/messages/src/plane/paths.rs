@@ -77,7 +77,12 @@ impl MessagePlane {
             while !idle && !turn.is_over() && !queue.is_over() {
                 // The closure's lifetime ends with each call.
                 let clock = clock.as_mut().map(|clock| &mut **clock as &mut dyn FnMut() -> Instant);
-                match self.step(now, slot, queue.flow, clock) {
+                let watched = if self.traces.is_armed() { self.watch(queue.flow) } else { None };
+                let step = self.step(now, slot, queue.flow, clock);
+                if let (Some(watched), Step::Done(_)) = (watched, step) {
+                    self.trace_passed(slot, queue.flow, watched);
+                }
+                match step {
                     Step::Done(len) => {
                         queue.charge(len);
                         turn.charge(len);

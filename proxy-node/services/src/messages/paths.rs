@@ -83,9 +83,10 @@ impl MessageBroker {
         let same_place = |a: &PathStage, b: &PathStage| (&a.handler, a.context) == (&b.handler, b.context);
         let done = match &active {
             None if stages.is_empty() => return Ok(()),
-            Some((id, _)) if stages.is_empty() => {
-                return plane.deactivate_path(*id).map_err(failed);
-            }
+            Some((id, _)) if stages.is_empty() => match plane.deactivate_path(*id) {
+                Ok(()) => return Ok(()),
+                Err(error) => Err(error),
+            },
             Some((id, known))
                 if known.len() == stages.len() && known.iter().zip(stages).all(|(a, b)| same_place(a, b)) =>
             {
