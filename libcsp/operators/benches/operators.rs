@@ -107,6 +107,7 @@ impl Bench {
         }
     }
 
+    #[inline(never)]
     fn message(&mut self) {
         let at = self.next;
         self.next = (at + 1) % self.inputs.len();

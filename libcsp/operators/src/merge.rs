@@ -37,7 +37,7 @@ pub struct Merge {
 #[derive(Debug)]
 enum Run {
     Nothing,
-    Windows(Windowed),
+    Windows(Box<Windowed>),
     Union(Box<SideBySide>),
 }
 
@@ -96,7 +96,7 @@ impl Merge {
             Windowed::new(plans, &times, output, &limits, HEADER)
         };
         let made = make(1).and_then(|one| make(one.groups_fitting(MERGE_STATE as usize)));
-        let run = Run::Windows(made.map_err(setup)?);
+        let run = Run::Windows(Box::new(made.map_err(setup)?));
         Ok(Made { streams: plans.iter().map(|(id, ..)| *id).collect(), output, meaning, run })
     }
 

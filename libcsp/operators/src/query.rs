@@ -44,7 +44,7 @@ pub struct Query {
 enum Run {
     /// Each message by itself.
     Rows(Room),
-    Windows(Windowed),
+    Windows(Box<Windowed>),
     Join(Box<Join>),
 }
 
@@ -67,7 +67,7 @@ impl Query {
         let run = if plan.join.is_some() {
             Run::Join(Box::new(Join::new(&plan, &times, output, &limits, HEADER)?))
         } else if plan.window.is_some() {
-            Run::Windows(Windowed::new(vec![plan.clone()], &times, output, &limits, HEADER)?)
+            Run::Windows(Box::new(Windowed::new(vec![plan.clone()], &times, output, &limits, HEADER)?))
         } else {
             Run::Rows(room(limits.result_len))
         };
