@@ -1,0 +1,1 @@
+//! Sockets, threads and signals of `csp-context`.

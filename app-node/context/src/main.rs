@@ -1,0 +1,2 @@
+//! csp-context.
+fn main() {}
