@@ -147,9 +147,12 @@ impl MessageBroker {
             let bound = self.channels.values().find(|bound| bound.id == path.channel)?;
             Some((bound.spec.channel.name.clone(), path))
         };
-        let used = |context: &ContextStatus| context.stages > 0 || context.report.messages > 0;
+        let elsewhere = self.elsewhere_snapshots();
+        let used = |context: &ContextStatus| {
+            let is_named = elsewhere.iter().any(|known| known.context == context.number);
+            is_named || context.stages > 0 || context.report.messages > 0
+        };
         ContextsSnapshot {
-            elsewhere: self.elsewhere_snapshots(),
             contexts: plane.contexts().into_iter().filter(used).collect(),
             paths: plane.paths().into_iter().filter_map(name).collect(),
             handlers: plane
@@ -157,6 +160,7 @@ impl MessageBroker {
                 .into_iter()
                 .filter(|handler| handler.stages > 0 || handler.profile.messages > 0)
                 .collect(),
+            elsewhere,
         }
     }
 }
