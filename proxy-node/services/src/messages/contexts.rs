@@ -22,7 +22,8 @@ use super::MessageBroker;
 
 /// Time between the end of a connection to a context and the next one.
 pub const RETRY: Duration = Duration::from_millis(250);
-/// How long messages of a path that is replaced or removed wait for a context that is not there.
+/// How long messages of a path that is replaced or removed wait for a context that is not there, and how long a process of its pool has to
+/// greet.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked whether a context is needed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -73,6 +74,8 @@ struct Slot {
     retry_at: Instant,
     /// Since when it is not there.
     absent_since: Option<Instant>,
+    /// When the connection was opened.
+    opened: Instant,
     /// Calls of connections that are over.
     calls: u64,
     losses: u64,
@@ -174,6 +177,9 @@ impl MessageBroker {
                 continue;
             }
             let since = *slot.absent_since.get_or_insert(now);
+            if let Some(link) = slot.link.as_mut().filter(|_| now >= slot.opened + PATIENCE) {
+                link.ended = true; // what listens there is no context, or does not run
+            }
             if slot.link.is_none() && slot.service.is_some() && slot.retry_at <= now {
                 slot.opening = true;
             }
@@ -207,6 +213,7 @@ impl MessageBroker {
         match label {
             Some(label) if slot.link.is_none() => {
                 slot.link = Some(Link::new(label, at_plane(number), longest));
+                slot.opened = now;
                 self.elsewhere.links += 1;
                 true
             }
