@@ -4,7 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use csp_services::{
-    ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec, View,
+    ChannelPath, ChannelSpec, ContextSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec,
+    View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -41,6 +42,8 @@ pub struct WorkerPolicy {
     pub channels: Vec<ChannelSpec>,
     /// Their paths.
     pub paths: Vec<ChannelPath>,
+    /// Contexts that are programs of the cluster, each with a service among `services`.
+    pub contexts: Vec<ContextSpec>,
     /// The channels between clients and servers of a pool, at addresses of `services`.
     pub streams: Vec<StreamSpec>,
 }
@@ -232,9 +235,10 @@ impl ProxyWorker {
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels, streams, paths } = policy;
+        let WorkerPolicy { services, egress, channels, streams, paths, contexts } = policy;
         self.core.local_mut().set_streams(streams);
         let served = self.core.local_mut().set_channels(channels);
+        self.core.local_mut().set_contexts(now, &contexts);
         let served = served.and(self.core.local_mut().set_paths(now, &paths));
         let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
         // The first port of a channel decides; of equal numbers the last one counts.

@@ -46,9 +46,9 @@ pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, 
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
     AccessRule, Backlog, Channel, ChannelMemory, ChannelPort, Clients, Congestion, Curve, CurveClient,
-    EcnPolicy, Egress, Framing, FullQueue, Headers, LastValue, LastValueKey, LengthCounts, LengthHeader,
-    LengthOrder, PathStage, Pattern, Permission, Policy, PoolMember, ProgramRule, ReceiverQueue,
-    SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions,
+    EcnPolicy, Egress, Framing, FullQueue, GContext, Headers, LastValue, LastValueKey, LengthCounts,
+    LengthHeader, LengthOrder, PathStage, Pattern, Permission, Policy, PoolMember, ProgramRule,
+    ReceiverQueue, SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

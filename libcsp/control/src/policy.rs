@@ -7,6 +7,7 @@ mod access;
 mod channel_options;
 mod channels;
 mod check;
+mod contexts;
 mod curve;
 mod diff;
 mod framing;
@@ -24,6 +25,7 @@ use crate::config::{ip_address, number, port};
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKey};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
+pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
@@ -65,6 +67,9 @@ pub struct Policy {
     /// Where messages are published and subscribed to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Channel>,
+    /// Programs that run handlers of channels' paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contexts: Vec<GContext>,
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
@@ -247,6 +252,7 @@ impl Policy {
             api_version: API_VERSION.to_owned(),
             services: Vec::new(),
             channels: Vec::new(),
+            contexts: Vec::new(),
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),

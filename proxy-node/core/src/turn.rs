@@ -26,7 +26,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.process_tcp_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
             let pumped = self.pump.pump(&mut self.cx, self.local);
-            let readied = self.settle_local();
+            let readied = self.settle_local() | self.open_local();
             self.settle_hairpins();
             let sent = self.tunnels.transmit(&mut self.cx);
             let more = pumped || readied || sent || self.dispatcher.is_readied();

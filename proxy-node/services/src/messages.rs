@@ -10,6 +10,7 @@
 //! message waits for it, a timer is due, or publishers may go on.
 
 mod batch;
+mod contexts;
 mod framing;
 mod given;
 mod inbound;
@@ -28,6 +29,7 @@ mod spec;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
 use csp_messages::{
     ChannelError, ChannelId, ChannelStatus, MessagePlane, PathError, PeerId, PlaneConfig, PlaneConfigError,
     Turn,
@@ -38,12 +40,14 @@ use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, seale
 use thiserror::Error;
 
 use self::batch::Batch;
+use self::contexts::Elsewhere;
 use self::keys::Entropy;
 use self::paths::Paths;
 use self::peer::Peer;
 use self::placement::Placement;
 use crate::streams::{StreamSpec, Streams};
 
+pub use self::contexts::{ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
 pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
@@ -138,6 +142,8 @@ pub struct MessageBroker {
     refusals: Refusals,
     batch: Batch,
     paths: Paths,
+    /// Contexts that are other programs.
+    elsewhere: Elsewhere,
     /// Peers that have left while messages are traced.
     departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
@@ -166,6 +172,7 @@ impl MessageBroker {
             refusals: Refusals::default(),
             batch: Batch::default(),
             paths: Paths::default(),
+            elsewhere: Elsewhere::default(),
             departed: Vec::new(),
             placement: Placement::default(),
             entropy: None,
@@ -223,7 +230,11 @@ impl MessageBroker {
             None => {
                 self.batch = Batch::new(2 * outbound::MESSAGES_PER_VISIT);
                 self.labels = vec![FlowLabel::NONE; self.config.peers_max as usize];
-                self.plane.insert(MessagePlane::new(self.config).map_err(SpecError::Plane)?)
+                let mut config = self.config;
+                config.contexts.contexts_max = CONTEXTS_MAX + G_CONTEXTS_MAX;
+                let plane = self.plane.insert(MessagePlane::new(config).map_err(SpecError::Plane)?);
+                contexts::prepare(plane);
+                plane
             }
         };
         let name = || spec.channel.name.clone();

@@ -3,13 +3,14 @@
 mod framing;
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use csp_control::{
     ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
 };
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
-use csp_services::{ChannelKeys, ChannelPath, ChannelSpec, PathStage, Rights};
+use csp_services::{ChannelKeys, ChannelPath, ChannelSpec, ContextSpec, PathStage, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
 
@@ -82,12 +83,31 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
             backlog: BacklogLimits::default(),
         }));
     }
+    let contexts = active.policy.contexts.iter().filter_map(|context| {
+        services.push(context_service(context));
+        Some(ContextSpec { number: context.number()?, service: context.service_name() })
+    });
+    let contexts = contexts.collect();
     WorkerPolicy {
         services,
+        contexts,
         egress: active.policy.egress.iter().map(rule).collect(),
         channels,
         streams,
         paths,
+    }
+}
+
+/// The service of which a process is a context: nobody but the proxy connects to it.
+fn context_service(context: &csp_control::GContext) -> ServiceSpec {
+    ServiceSpec {
+        name: context.service_name(),
+        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
+        pool: pool(&context.pool),
+        local: None,
+        between: None,
+        tcp: ServiceTcp::default(),
+        backlog: BacklogLimits::default(),
     }
 }
 

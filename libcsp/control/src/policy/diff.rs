@@ -25,6 +25,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|channel| format!("- channel {}", channel_summary(channel))));
     let come = new.channels.iter().filter(|channel| !old.channels.contains(channel));
     lines.extend(come.map(|channel| format!("+ channel {}", channel_summary(channel))));
+    let gone = old.contexts.iter().filter(|context| !new.contexts.contains(context));
+    lines.extend(gone.map(|context| format!("- context {}", context.summary())));
+    let come = new.contexts.iter().filter(|context| !old.contexts.contains(context));
+    lines.extend(come.map(|context| format!("+ context {}", context.summary())));
     let gone = old.egress.iter().filter(|egress| !new.egress.contains(egress));
     lines.extend(gone.map(|egress| format!("- egress {}", egress_summary(egress))));
     let come = new.egress.iter().filter(|egress| !old.egress.contains(egress));

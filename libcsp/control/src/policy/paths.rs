@@ -3,7 +3,8 @@
 use csp_handlers::{CONTEXTS_MAX, STAGES_MAX, State, builtin};
 use serde::{Deserialize, Serialize};
 
-use super::Channel;
+use super::contexts::number_of;
+use super::{Channel, Policy};
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
@@ -12,7 +13,7 @@ use crate::config::Problems;
 pub struct PathStage {
     /// Name of a built-in handler.
     pub handler: String,
-    /// The context of the proxy worker that runs it: `c0` to `c7`.
+    /// The context that runs it: `c0` to `c7` of the proxy worker, or one of the policy's `contexts`.
     #[serde(default = "first_context")]
     pub context: String,
     /// What the handler is to do, in its own words.
@@ -21,8 +22,11 @@ pub struct PathStage {
 }
 
 impl PathStage {
-    /// Returns the number of the context; `None` if there is none of this name.
+    /// Returns the number of the context, those of the policy's `contexts` after the worker's own; `None` if there is none of this name.
     pub fn context_number(&self) -> Option<u16> {
+        if let Some(number) = number_of(&self.context) {
+            return Some(CONTEXTS_MAX + number);
+        }
         let number = self.context.strip_prefix('c').filter(|digits| digits.len() == 1)?.parse().ok();
         number.filter(|number| *number < CONTEXTS_MAX)
     }
@@ -50,7 +54,11 @@ pub(super) fn check(channel: &Channel, at: &str, problems: &mut Problems) {
     for (index, stage) in path.iter().enumerate() {
         let at = format!("{at}.path[{index}]");
         if stage.context_number().is_none() {
-            let message = format!("`{}` is no context; there are c0 to c{}", stage.context, CONTEXTS_MAX - 1);
+            let message = format!(
+                "`{}` is no context; there are c0 to c{}, and those of `contexts`",
+                stage.context,
+                CONTEXTS_MAX - 1
+            );
             problems.add(format!("{at}.context"), message);
         }
         let chained = |name: &&str| builtin::make(name).is_some_and(|handler| handler.needs().outputs == 1);
@@ -66,6 +74,19 @@ pub(super) fn check(channel: &Channel, at: &str, problems: &mut Problems) {
             && let Err(error) = handler.configure(&stage.parameters, &mut state)
         {
             problems.add(format!("{at}.parameters"), error.to_string());
+        }
+    }
+}
+
+/// Checks that paths name no context elsewhere that the policy does not have.
+pub(super) fn check_contexts(policy: &Policy, problems: &mut Problems) {
+    for (channel, known) in policy.channels.iter().enumerate() {
+        for (index, stage) in known.path.iter().enumerate() {
+            let is_known = policy.contexts.iter().any(|context| context.name == stage.context);
+            if number_of(&stage.context).is_some() && !is_known {
+                let at = format!("channels[{channel}].path[{index}].context");
+                problems.add(at, format!("`{}` is not among the policy's contexts", stage.context));
+            }
         }
     }
 }
@@ -127,7 +148,7 @@ channels:
             (
                 "context: c3",
                 "context: c8",
-                "8:40: channels[0].path[1].context: `c8` is no context; there are c0 to c7",
+                "8:40: channels[0].path[1].context: `c8` is no context; there are c0 to c7, and those of `contexts`",
             ),
             (
                 "\"10\"",

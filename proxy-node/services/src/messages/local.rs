@@ -87,6 +87,9 @@ impl LocalServices for MessageBroker {
 
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
         self.paths.now = now;
+        if let Some(step) = self.serve_context(now, label, client) {
+            return step;
+        }
         let MessageBroker {
             plane,
             channels,
@@ -165,7 +168,10 @@ impl LocalServices for MessageBroker {
         self.batch.end()
     }
 
-    fn gone(&mut self, _: Instant, label: FlowLabel) {
+    fn gone(&mut self, now: Instant, label: FlowLabel) {
+        if self.context_gone(now, label) {
+            return;
+        }
         self.note_departure(label);
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
@@ -186,9 +192,19 @@ impl LocalServices for MessageBroker {
         self.next_listed().or_else(|| self.next_of_plane())
     }
 
+    fn next_open(&mut self) -> Option<String> {
+        self.next_context_to_open()
+    }
+
+    fn opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
+        self.context_opened(now, service, label)
+    }
+
     fn next_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        deadline.into_iter().chain(self.placement.next_timeout()).chain(self.contexts_timeout()).min()
+        let places = self.placement.next_timeout();
+        let contexts = self.elsewhere.next_timeout();
+        deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).min()
     }
 
     fn on_timeout(&mut self, now: Instant) {
@@ -197,6 +213,7 @@ impl LocalServices for MessageBroker {
             plane.on_timeout(now);
         }
         self.settle_places(now);
+        self.settle_contexts(now);
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();
             let Some(peer) = self.connections.get_mut(&label) else { continue };
@@ -227,6 +244,12 @@ impl MessageBroker {
         if resumed.is_some() {
             return resumed;
         }
+        // What receivers have taken, and what the worker's own contexts have done, may be what another waits for.
+        self.next_context().or_else(|| self.next_peer()).or_else(|| self.next_context())
+    }
+
+    /// Returns the next receiver to be served, and gives contexts of the worker their turns.
+    fn next_peer(&mut self) -> Option<FlowLabel> {
         // A receiver that is to be served is not named again: then all of the channel's have been.
         let (mut channels, mut contexts) = (0, 0);
         while channels <= self.channels.len() {

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 
-use csp_messages::{ContextStatus, HandlerStatus, PathId, PathSpec, PathStatus, Turn};
+use csp_messages::{
+    ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathId, PathSpec, PathStatus, Turn,
+};
 use csp_types::Instant;
 
+use super::contexts::ElsewhereSnapshot;
 use super::{MessageBroker, SpecError};
 
 /// Turns of contexts before connections are served again.
@@ -39,6 +42,8 @@ pub struct ContextsSnapshot {
     pub paths: Vec<(String, PathStatus)>,
     /// Handlers that have been called or are part of a path.
     pub handlers: Vec<HandlerStatus>,
+    /// Contexts that are other programs.
+    pub elsewhere: Vec<ElsewhereSnapshot>,
 }
 
 /// The paths in force, and the time by which handlers run.
@@ -53,6 +58,11 @@ impl MessageBroker {
     /// Sets the clock by which some calls of handlers are measured.
     pub fn set_clock(&mut self, clock: fn() -> Instant) {
         self.paths.clock = Some(clock);
+    }
+
+    /// Returns the handlers, to store more, once a channel was added.
+    pub fn handlers_mut(&mut self) -> Option<&mut HandlerManager> {
+        self.plane.as_mut().map(MessagePlane::handlers_mut)
     }
 
     /// Replaces the paths of all channels between two messages; those that stay as they are, and those of which only parameters
@@ -71,6 +81,7 @@ impl MessageBroker {
             result = result.and(set);
         }
         self.paths.active.retain(|number, _| self.channels.contains_key(number));
+        self.elsewhere.paths_changed(now);
         result
     }
 
@@ -137,7 +148,11 @@ impl MessageBroker {
             let bound = self.channels.values().find(|bound| bound.id == path.channel)?;
             Some((bound.spec.channel.name.clone(), path))
         };
-        let used = |context: &ContextStatus| context.stages > 0 || context.report.messages > 0;
+        let elsewhere = self.elsewhere_snapshots();
+        let used = |context: &ContextStatus| {
+            let is_named = elsewhere.iter().any(|known| known.context == context.number);
+            is_named || context.stages > 0 || context.report.messages > 0
+        };
         ContextsSnapshot {
             contexts: plane.contexts().into_iter().filter(used).collect(),
             paths: plane.paths().into_iter().filter_map(name).collect(),
@@ -146,6 +161,7 @@ impl MessageBroker {
                 .into_iter()
                 .filter(|handler| handler.stages > 0 || handler.profile.messages > 0)
                 .collect(),
+            elsewhere,
         }
     }
 }

@@ -169,6 +169,7 @@ fn has_all(peer: &Peer, plane: &MessagePlane) -> bool {
 impl MessageBroker {
     /// Sets what decides where each channel lives, by the channel's number. A channel without it stays here.
     pub fn set_places(&mut self, now: Instant, keys: impl IntoIterator<Item = (u32, PlacementKey)>) {
+        self.elsewhere.look(now);
         let young = self.placement.is_young(now);
         let Placement { view, places, .. } = &mut self.placement;
         let keys: HashMap<u32, PlacementKey> = keys.into_iter().collect();
@@ -187,6 +188,7 @@ impl MessageBroker {
         let young = self.placement.is_young(now);
         self.placement.began.get_or_insert(now);
         self.placement.places.values_mut().for_each(|place| place.look_up(now, &view, young));
+        self.elsewhere.look(now);
         self.placement.view = Some(view);
         self.placement.places_changed(now);
     }
