@@ -51,6 +51,7 @@ pub enum FormatError {
 /// formats up when they are configured, and never for a message.
 #[derive(Debug, Default)]
 pub struct FormatSet {
+    seed: Option<u64>,
     formats: Vec<(FormatId, Arc<Format>)>,
     derived: Mutex<Vec<Derived>>,
 }
@@ -120,6 +121,18 @@ impl FormatSet {
     #[must_use]
     pub fn new() -> Self {
         FormatSet::default()
+    }
+
+    /// Sets what determines the hash of keys in operators of the channel. Publishers should not know it; as long as it stays, state outlives a
+    /// change of the path.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = Some(seed);
+    }
+
+    /// What determines the hash of keys, if it was set.
+    #[must_use]
+    pub fn seed(&self) -> Option<u64> {
+        self.seed
     }
 
     /// Adds a format of the channel.

@@ -123,6 +123,32 @@ fn a_query_selects_and_projects() {
 }
 
 #[test]
+fn later_stages_follow_when_the_parameters_of_an_earlier_one_change() {
+    let channels = channels();
+    let set = channels.set();
+    let mut project = Stage::new(make("project", &set).expect("known"), "number, delay");
+    let later = [
+        ("select", "delay > 10"),
+        ("project", "delay"),
+        ("split", "whole; delay"),
+        ("to-json", ""),
+        ("anonymise", "drop delay"),
+    ];
+    let mut later = later.map(|(name, parameters)| Stage::new(make(name, &set).expect("known"), parameters));
+    let message = written(&channels.flights, &flight());
+    for (list, fits) in
+        [("number, delay", true), ("delay, remark", true), ("number, remark", false), ("number, delay", true)]
+    {
+        project.handler.configure(list, &mut project.state).expect("columns");
+        let row = project.send(FLIGHT, &[&message]).1.remove(0);
+        for (at, stage) in later.iter_mut().enumerate() {
+            let (done, _) = stage.send(row.format, &[&row.frames[0]]);
+            assert_eq!(done.is_ok(), fits || at == 3, "{list}: {:?}", stage.handler);
+        }
+    }
+}
+
+#[test]
 fn a_message_in_too_many_pieces_is_given_up() {
     let channels = channels();
     let mut stage = Stage::new(make("select", &channels.set()).expect("known"), "number = 7");
