@@ -192,9 +192,19 @@ impl LocalServices for MessageBroker {
         self.next_listed().or_else(|| self.next_of_plane())
     }
 
+    fn next_open(&mut self) -> Option<String> {
+        self.next_context_to_open()
+    }
+
+    fn opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
+        self.context_opened(now, service, label)
+    }
+
     fn next_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        deadline.into_iter().chain(self.placement.next_timeout()).chain(self.contexts_timeout()).min()
+        let places = self.placement.next_timeout();
+        let contexts = self.elsewhere.next_timeout();
+        deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).min()
     }
 
     fn on_timeout(&mut self, now: Instant) {
@@ -203,6 +213,7 @@ impl LocalServices for MessageBroker {
             plane.on_timeout(now);
         }
         self.settle_places(now);
+        self.settle_contexts(now);
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();
             let Some(peer) = self.connections.get_mut(&label) else { continue };
@@ -235,37 +246,6 @@ impl MessageBroker {
         }
         // What receivers have taken, and what the worker's own contexts have done, may be what another waits for.
         self.next_context().or_else(|| self.next_peer()).or_else(|| self.next_context())
-    }
-
-    fn next_open(&mut self) -> Option<String> {
-        self.next_context_to_open()
-    }
-
-    fn opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
-        self.context_opened(now, service, label)
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let places = self.placement.next_timeout();
-        let contexts = self.elsewhere.next_timeout();
-        deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).min()
-    }
-
-    fn on_timeout(&mut self, now: Instant) {
-        self.paths.now = now;
-        if let Some(plane) = &mut self.plane {
-            plane.on_timeout(now);
-        }
-        self.settle_places(now);
-        self.settle_contexts(now);
-        while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
-            self.deadlines.pop_first();
-            let Some(peer) = self.connections.get_mut(&label) else { continue };
-            peer.deadline = None;
-            peer.connection.on_timeout(now, &mut self.zmtp);
-            self.ready.push_back(label);
-        }
     }
 }
 
