@@ -16,8 +16,10 @@ pub fn context(mut bytes: &[u8]) {
                     Record::Call { message, .. } | Record::New { message, .. } => Some(message),
                     _ => None,
                 };
-                for (known, len) in frames.iter_mut().zip(message.into_iter().flat_map(|m| m.frame_lens())) {
-                    (*known, count) = (len, count + 1);
+                if let Some(message) = &message {
+                    for (known, len) in frames.iter_mut().zip(message.frame_lens()) {
+                        (*known, count) = (len, count + 1);
+                    }
                 }
                 let body = message.map_or(&[][..], |message| message.bytes);
                 let mut head = vec![0; len];
