@@ -7,6 +7,7 @@
 //! One thread does everything, so that a time is all of what the plane spends: publishing (the copy into its pool), handlers, queues,
 //! delivery. Sockets and TCP are measured by `csp-messages-bench`.
 
+mod alone;
 mod chains;
 mod figure;
 mod flights;

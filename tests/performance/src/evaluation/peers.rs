@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use csp_handlers::FormatId;
 
+use super::alone::Alone;
 use super::figure::{Bar, Figure};
 use super::queries::{self, JOIN};
 use super::world::World;
@@ -58,6 +59,23 @@ fn ours(time: Duration) -> Times {
     Times { join: run(JOIN, 2), windows: run(WINDOWS, 1) }
 }
 
+/// The operators without the message plane.
+fn alone(time: Duration) -> Times {
+    let run = |sql: &str, sources: usize| {
+        let mut streams = queries::streams();
+        let inputs: Vec<_> = (1..=sources as u32).map(|id| (FormatId(id), queries::by_departure())).collect();
+        let mut alone = Alone::new(queries::make(sql, &queries::Streams::of(&streams), &inputs));
+        let mut next = 0;
+        let nanos = alone.measure(time, |call| {
+            next = (next + 1) % sources;
+            call(FormatId(next as u32 + 1), streams[next].next());
+        });
+        assert!(alone.emitted > 0, "there are results");
+        nanos
+    };
+    Times { join: run(JOIN, 2), windows: run(WINDOWS, 1) }
+}
+
 impl Peer {
     fn measure(&self) -> Result<Times> {
         let mut words = self.command.split_whitespace();
@@ -89,13 +107,15 @@ fn median(times: &[Times], of: fn(&Times) -> f64) -> f64 {
 /// # Errors
 /// A program cannot be run, or does not print what is expected.
 pub fn figure(time: Duration, peers: &[Peer], progress: &dyn Fn(&str)) -> Result<Figure> {
+    let own = ["CSP, the operator", "CSP, from publishing to delivery"];
     let mut all: Vec<(String, Vec<Times>)> =
-        vec![("CSP, from publishing to delivery".to_owned(), Vec::new())];
+        own.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
     all.extend(peers.iter().map(|peer| (peer.name.clone(), Vec::new())));
     for round in 1..=ROUNDS {
         progress(&format!("stream processors, round {round} of {ROUNDS}"));
-        all[0].1.push(ours(time));
-        for (peer, (_, times)) in peers.iter().zip(&mut all[1..]) {
+        all[0].1.push(alone(time));
+        all[1].1.push(ours(time));
+        for (peer, (_, times)) in peers.iter().zip(&mut all[own.len()..]) {
             times.push(peer.measure()?);
         }
     }
@@ -118,7 +138,7 @@ pub fn figure(time: Duration, peers: &[Peer], progress: &dyn Fn(&str)) -> Result
         file: "stream-processors",
         title: "Joins and windows beside stream processors",
         unit: "thousand events/s, join",
-        columns: &["ns, join", "× ours", "ns, windows", "× ours"],
+        columns: &["ns, join", "× operator", "ns, windows", "× operator"],
         bars: rows.iter().map(bar).collect(),
         method: "The same join of two streams (rows of one number within a minute, five columns) and the same windows (count, mean and maximum by source, an hour), in one \
                  process and one thread each, medians of three interleaved rounds. The peers get objects that are in memory already and hand rows to a listener or a \

@@ -127,12 +127,22 @@ impl Broker {
 
 /// Stores a query as a handler.
 pub fn deploy(world: &mut World, name: &str, sql: &str, catalog: &Streams, inputs: &[(FormatId, Time)]) {
-    let plan = Arc::new(Plan::new(sql, catalog, 90).unwrap_or_else(|error| panic!("{error}")));
-    let inputs = inputs.to_vec();
-    world.deploy(name, move || -> Box<dyn Handler> {
-        let query = Query::new(plan.clone(), &inputs, FormatId(9), Limits::default());
-        Box::new(query.unwrap_or_else(|error| panic!("{error}")))
-    });
+    let (plan, inputs) = (plan(sql, catalog), inputs.to_vec());
+    world.deploy(name, move || query(&plan, &inputs));
+}
+
+/// Makes a handler of a query.
+pub fn make(sql: &str, catalog: &Streams, inputs: &[(FormatId, Time)]) -> Box<dyn Handler> {
+    query(&plan(sql, catalog), inputs)
+}
+
+fn plan(sql: &str, catalog: &Streams) -> Arc<Plan> {
+    Arc::new(Plan::new(sql, catalog, 90).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn query(plan: &Arc<Plan>, inputs: &[(FormatId, Time)]) -> Box<dyn Handler> {
+    let query = Query::new(plan.clone(), inputs, FormatId(9), Limits::default());
+    Box::new(query.unwrap_or_else(|error| panic!("{error}")))
 }
 
 pub fn figure(time: Duration) -> Figure {
