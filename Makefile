@@ -85,7 +85,7 @@ demo-messages: packages-messages build ## ZeroMQ programs outside and under csp-
 	@$(RELEASE)/csp-demo --messages --san $(or $(SAN),shm)
 
 # What is shipped; tests and their tools are not.
-SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-mgmt-node -p csp-sockfilter -p csp-capi
+SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-context -p csp-mgmt-node -p csp-sockfilter -p csp-capi
 PROFILE ?= dist
 
 .PHONY: install

@@ -174,10 +174,29 @@ fn projections(first: &ChainStage, second: &ChainStage, formats: &FormatSet, for
     };
     let everything = second.parameters.contains('*');
     if everything || reads(&outer.plan).any(|path| !passes(&inner.plan, root(path))) {
-        return Step::Keep;
+        return narrowed(first, second, &inner.plan, &outer.plan);
     }
     let note = format!("{} is left out: {} reads only columns that it passes on", name(first), name(second));
     Step::Replace(vec![second.clone()], note)
+}
+
+/// A projection that only leaves columns of the one before it out is done by that one: what is not asked for need not be computed.
+fn narrowed(first: &ChainStage, second: &ChainStage, inner: &Plan, outer: &Plan) -> Step {
+    let items = parts(&first.parameters, ',');
+    let all = |item: &&str| *item == "*" || item.ends_with(".*");
+    if items.len() != inner.outputs.len() || items.iter().any(all) {
+        return Step::Keep;
+    }
+    let item = |output: &csp_queries::Output| match &output.expr {
+        Expr::Column(column) if outer.columns[*column].path == output.name => {
+            let at = inner.outputs.iter().position(|known| known.name == output.name)?;
+            items.get(at).map(|item| item.trim())
+        }
+        _ => None,
+    };
+    let Some(kept) = outer.outputs.iter().map(item).collect::<Option<Vec<_>>>() else { return Step::Keep };
+    let note = format!("{} makes only what {} leaves, and the latter is left out", name(first), name(second));
+    Step::Replace(vec![ChainStage { parameters: kept.join(", "), ..first.clone() }], note)
 }
 
 /// Columns that are projected away need not be hidden.

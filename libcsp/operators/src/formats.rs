@@ -59,7 +59,7 @@ pub struct FormatSet {
 /// A derived format.
 #[derive(Debug)]
 struct Derived {
-    /// Its schema as XML, with an id of 0.
+    /// All of its schema but the id.
     key: String,
     format: Arc<Format>,
 }
@@ -196,8 +196,9 @@ impl FormatSet {
         make: impl Fn(u16) -> Result<(T, Arc<Schema>, String), E>,
     ) -> Result<(T, FormatId), E> {
         let mut all = self.lock();
-        // Formats are equal if their schemas are, but for the id.
-        let key = make(0)?.2;
+        // Formats are equal if their schemas are, but for the id; however these are written.
+        let schema = make(0)?.1;
+        let key = format!("{:?} {:?}", schema.byte_order, schema.messages);
         let known = all.iter().position(|derived| derived.key == key);
         let schema_id = match known {
             Some(at) => all[at].format.schema.id,
