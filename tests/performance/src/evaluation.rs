@@ -11,12 +11,14 @@ mod chains;
 mod figure;
 mod flights;
 mod merges;
+mod peers;
 mod queries;
 mod world;
 
 use std::time::Duration;
 
 pub use figure::{Bar, Figure};
+pub use peers::{Peer, figure as beside_peers};
 
 /// Measures everything; each measurement takes `time`. `progress` is called with what is measured next.
 pub fn run(time: Duration, progress: &dyn Fn(&str)) -> Vec<Figure> {
