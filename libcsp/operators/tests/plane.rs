@@ -1,4 +1,5 @@
-//! Operators in the paths of a channel: with its pool, queues that fill up, and receivers that hold back.
+//! Operators in the paths of a channel: with its pool, queues that fill up, receivers that hold back, and paths that are replaced under
+//! traffic by equal ones, which go on with the state.
 
 mod common;
 
@@ -20,6 +21,8 @@ struct World {
     publisher: PeerId,
     receiver: PeerId,
     received: Vec<Vec<u8>>,
+    spec: PathSpec,
+    replaced: u32,
 }
 
 type Maker = Arc<dyn Fn() -> Box<dyn Handler> + Send + Sync>;
@@ -49,8 +52,14 @@ impl World {
         let receiver = plane.attach(channel, Role::Puller).expect("room");
         let mut spec = PathSpec::chain(channel, &[("operator", 0, parameters)]);
         spec.stages[0].outputs = vec![Targets::RECEIVERS; usize::from(maker().needs().outputs)];
-        plane.activate_path(Instant::ZERO, spec).unwrap_or_else(|error| panic!("{error}"));
-        World { plane, publisher, receiver, received: Vec::new() }
+        plane.activate_path(Instant::ZERO, spec.clone()).unwrap_or_else(|error| panic!("{error}"));
+        World { plane, publisher, receiver, received: Vec::new(), spec, replaced: 0 }
+    }
+
+    /// Puts a new path of new handlers in the place of the present one.
+    fn replace(&mut self) {
+        // While several that were replaced wait to become empty, there may be no room for another.
+        self.replaced += u32::from(self.plane.activate_path(Instant::ZERO, self.spec.clone()).is_ok());
     }
 
     fn publish(&mut self, random: &mut Random, format: FormatId, frames: &[&[u8]]) {
@@ -66,6 +75,9 @@ impl World {
         }
         if random.below(3) == 0 {
             self.turn(random);
+        }
+        if random.below(15) == 0 {
+            self.replace();
         }
     }
 
@@ -124,7 +136,12 @@ fn check(maker: Maker, parameters: &str) {
             break;
         }
     }
-    assert!(expected.len() > 10);
+    assert!(
+        expected.len() > 10 && world.replaced > 0,
+        "{parameters}: {} rows, {} paths",
+        expected.len(),
+        world.replaced
+    );
     assert_eq!(world.received.len(), expected.len(), "{parameters}");
     assert!(world.received == expected, "{parameters}");
 }

@@ -174,6 +174,9 @@ fn copy(
     block: &BlockView<'_>,
     from: &Field,
 ) -> Result<(), EmitError> {
+    if writer.copy(to, block, from)? {
+        return Ok(());
+    }
     match (block.value(from)?, &to.kind, &from.kind) {
         (Value::Composite(inner), Type::Composite(target), Type::Composite(source)) => {
             for (member, from) in target.members.iter().zip(&source.members) {
