@@ -9,8 +9,10 @@ mod channels;
 mod check;
 mod curve;
 mod diff;
+mod formats;
 mod framing;
 mod paths;
+mod queries;
 
 use std::net::IpAddr;
 
@@ -25,11 +27,15 @@ pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, 
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKey};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
+pub use formats::{
+    CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, KnownFormat, TimeUnit,
+};
 pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
     SOFH_ENCODING, SOFH_LEN,
 };
 pub use paths::PathStage;
+pub use queries::{Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QuerySource, RowFormat};
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";
@@ -62,9 +68,15 @@ pub struct Policy {
     /// What clients can reach.
     #[serde(default)]
     pub services: Vec<Service>,
+    /// Formats of messages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formats: Vec<Format>,
     /// Where messages are published and subscribed to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Channel>,
+    /// Continual queries over channels, each a channel of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queries: Vec<Query>,
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
@@ -246,7 +258,9 @@ impl Policy {
         Policy {
             api_version: API_VERSION.to_owned(),
             services: Vec::new(),
+            formats: Vec::new(),
             channels: Vec::new(),
+            queries: Vec::new(),
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),
@@ -281,7 +295,7 @@ impl Policy {
 
     /// SHA-256 of the canonical JSON, in 64 hex digits.
     pub fn hash(&self) -> String {
-        Sha256::digest(self.to_json()).iter().map(|byte| format!("{byte:02x}")).collect()
+        sha256(&self.to_json())
     }
 
     /// What is different in `new`, in lines for people: `+` added, `-` removed, `~` changed.
@@ -294,11 +308,12 @@ impl Policy {
         self.services.iter().find(|service| service.vip == vip && service.port == port)
     }
 
-    /// Every address and port that clients connect to: those of services, then those of channels.
+    /// Every address and port that clients connect to: those of services, of channels, then those of queries.
     pub fn ends(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         let channels = self.channels.iter();
         let channels = channels.flat_map(|channel| channel.ports().map(|port| (channel.vip, port.port)));
-        self.services.iter().map(|service| (service.vip, service.port)).chain(channels)
+        let queries = self.queries.iter().map(|query| (query.vip, query.port));
+        self.services.iter().map(|service| (service.vip, service.port)).chain(channels).chain(queries)
     }
 
     /// Every address the cluster answers for, each once: VIPs and egress addresses.
@@ -319,6 +334,11 @@ impl Policy {
             .flat_map(|egress| egress.prefixes().map(move |(prefix, except)| (prefix, except, egress)));
         longest_match(entries, destination)
     }
+}
+
+/// SHA-256 of a text, in 64 hex digits.
+fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const fn yes() -> bool {

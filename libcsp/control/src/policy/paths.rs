@@ -3,7 +3,7 @@
 use csp_handlers::{CONTEXTS_MAX, STAGES_MAX, State, builtin};
 use serde::{Deserialize, Serialize};
 
-use super::Channel;
+use super::{Channel, KnownFormat};
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
@@ -23,17 +23,22 @@ pub struct PathStage {
 impl PathStage {
     /// Returns the number of the context; `None` if there is none of this name.
     pub fn context_number(&self) -> Option<u16> {
-        let number = self.context.strip_prefix('c').filter(|digits| digits.len() == 1)?.parse().ok();
-        number.filter(|number| *number < CONTEXTS_MAX)
+        context_of(&self.context)
     }
 }
 
-fn first_context() -> String {
+pub(super) fn first_context() -> String {
     "c0".to_owned()
 }
 
-/// Checks the path of a channel.
-pub(super) fn check(channel: &Channel, at: &str, problems: &mut Problems) {
+/// Returns the number of the context of a name.
+pub(super) fn context_of(name: &str) -> Option<u16> {
+    let number = name.strip_prefix('c').filter(|digits| digits.len() == 1)?.parse().ok();
+    number.filter(|number| *number < CONTEXTS_MAX)
+}
+
+/// Checks the path of a channel with these formats.
+pub(super) fn check(channel: &Channel, _formats: &[KnownFormat], at: &str, problems: &mut Problems) {
     let path = &channel.path;
     if !path.is_empty() && !channel.pool.is_empty() {
         problems.add(
