@@ -1,6 +1,7 @@
 //! The format of a query's result, as an SBE schema: for subscribers, and for what writes it.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use csp_formats::{
     Charset, Composite, Constant, Data, Encoded, EnumType, Field, Group, Presence, Primitive, Scalar, Schema,
@@ -19,7 +20,7 @@ pub struct Derived {
     /// The schema as XML.
     pub xml: String,
     /// The schema. It has one message, "Row".
-    pub schema: Schema,
+    pub schema: Arc<Schema>,
     /// Of each output, its index among the fields, the groups or the data of the message.
     pub(crate) places: Vec<Place>,
 }
@@ -77,7 +78,7 @@ pub(crate) fn derive(outputs: &[Output], columns: &Columns, schema_id: u16) -> R
         writer.types
     );
     let schema = Schema::parse(&xml).map_err(|error| error.problem.to_string())?;
-    Ok(Derived { xml, schema, places })
+    Ok(Derived { xml, schema: Arc::new(schema), places })
 }
 
 const HEADER: &str = "<composite name=\"messageHeader\"><type name=\"blockLength\" primitiveType=\"uint16\"/><type \

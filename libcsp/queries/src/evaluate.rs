@@ -66,6 +66,18 @@ impl Plan {
         }
     }
 
+    /// The value of a column over a row: one record of each source.
+    ///
+    /// # Errors
+    /// The record is not valid.
+    pub fn value<'v>(
+        &'v self,
+        column: usize,
+        rows: &[&Record<'v, 'v>],
+    ) -> Result<Datum<'v>, ViewError> {
+        self.columns.get(column).map_or(Ok(Datum::Null), |column| read(column, rows))
+    }
+
     /// The value of an expression of this plan over a row: one record of each source, and the results of the plan's aggregates
     /// where the expression has some.
     ///
@@ -116,6 +128,24 @@ impl Plan {
                 _ => Datum::Null,
             },
         })
+    }
+}
+
+impl Datum<'_> {
+    /// Whether two values are equal as keys of a join are: null equals nothing.
+    #[must_use]
+    pub fn equals(self, other: Datum<'_>) -> bool {
+        matches!(compare(Comparison::Equal, self, other), Datum::Boolean(true))
+    }
+
+    /// Whether two values are of one group: null is a value here.
+    #[must_use]
+    pub fn groups_with(self, other: Datum<'_>) -> bool {
+        match (self, other) {
+            (Datum::Null, Datum::Null) => true,
+            (Datum::Set(left), Datum::Set(right)) => left == right,
+            (left, right) => left.equals(right),
+        }
     }
 }
 

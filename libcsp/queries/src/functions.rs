@@ -5,12 +5,13 @@ use csp_formats::nearest;
 use crate::evaluate::Datum;
 use crate::plan::{AggregateFunction, Kind};
 
-pub(crate) const NAMES: [(&str, AggregateFunction); 5] = [
+pub(crate) const NAMES: [(&str, AggregateFunction); 6] = [
     ("COUNT", AggregateFunction::Count),
     ("SUM", AggregateFunction::Sum),
     ("AVG", AggregateFunction::Average),
     ("MIN", AggregateFunction::Minimum),
     ("MAX", AggregateFunction::Maximum),
+    ("LAST", AggregateFunction::Last),
 ];
 
 /// The name of the function that says whether a set has a choice.
@@ -38,11 +39,14 @@ impl AggregateFunction {
         match (self, argument) {
             (Self::Count, _) => Some(Kind::Integer),
             (Self::Average, kind) if kind.is_number() => Some(Kind::Float),
-            (Self::Sum | Self::Minimum | Self::Maximum, kind) if kind.is_number() => Some(kind.clone()),
+            (Self::Sum | Self::Minimum | Self::Maximum | Self::Last, kind) if kind.is_number() => Some(kind.clone()),
             _ => None,
         }
     }
 }
+
+/// Bytes of an aggregate in state.
+pub const ACCUMULATOR_LEN: usize = 32;
 
 /// What an aggregate keeps of the rows of a window.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +87,40 @@ impl Accumulator {
             AggregateFunction::Minimum if number.float() < value.float() => number,
             AggregateFunction::Maximum if number.float() > value.float() => number,
             AggregateFunction::Minimum | AggregateFunction::Maximum => value,
+            AggregateFunction::Last => number,
             _ => value.plus(number),
         });
+    }
+
+    /// The aggregate as bytes, for state that outlives the program's values.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; ACCUMULATOR_LEN] {
+        let mut bytes = [0; ACCUMULATOR_LEN];
+        bytes[..8].copy_from_slice(&self.count.to_le_bytes());
+        match self.value {
+            None => (),
+            Some(Number::Integer(number)) => {
+                bytes[8] = 1;
+                bytes[16..].copy_from_slice(&number.to_le_bytes());
+            }
+            Some(Number::Float(number)) => {
+                bytes[8] = 2;
+                bytes[16..24].copy_from_slice(&number.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// The aggregate that [`to_bytes`](Self::to_bytes) has written.
+    #[must_use]
+    pub fn from_bytes(function: AggregateFunction, bytes: &[u8; ACCUMULATOR_LEN]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+        let value = match bytes[8] {
+            1 => Some(Number::Integer((i128::from(word(24) as i64) << 64) | i128::from(word(16)))),
+            2 => Some(Number::Float(f64::from_bits(word(16)))),
+            _ => None,
+        };
+        Self { function, count: word(0), value }
     }
 
     /// The aggregate of the rows so far: null without rows, but for counts.

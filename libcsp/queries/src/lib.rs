@@ -28,7 +28,7 @@ pub use derive::{Derived, ROW};
 pub use emit::EmitError;
 pub use error::{Position, QueryError, QueryProblem};
 pub use evaluate::{Datum, Text};
-pub use functions::Accumulator;
+pub use functions::{ACCUMULATOR_LEN, Accumulator};
 pub use plan::{
     Aggregate, AggregateFunction, Catalog, Column, ColumnPlace, Comparison, Expr, Join, Kind, Literal,
     Operator, Output, Plan, Source, Window,

@@ -204,6 +204,7 @@ pub enum AggregateFunction {
     Average,
     Minimum,
     Maximum,
+    Last,
 }
 
 /// A column of the result.

@@ -1,0 +1,53 @@
+//! Built-in operators over formats: handlers that read and make messages of known layout (`docs/formats-operators.md`).
+//!
+//! The crate is sans-I/O. It owns the operators, their bounded state and counters, and the formats that they derive. It parses no
+//! policy, keeps no channel, and has no clock: time comes with the messages and ticks.
+//!
+//! ```text
+//!   FormatSet ─┬─▶ make("select", …).configure("delay > 10") ─┐
+//!              └─ formats that operators derive ◀──────────────┤
+//!   Plan ──────────▶ Query::new(plan, inputs, output, limits) ─┴─▶ Handler ─▶ path of a channel
+//! ```
+//!
+//! **Which frame.** Of a message of one frame that frame has the format; of several the second, behind the topic. Rows of a single message keep
+//! its topic and further frames.
+//!
+//! **Memory.** All of it is allocated when an operator is made or configured. What outlives a message lies in the handler's
+//! [`State`](csp_handlers::State), and so outlives a change of the path.
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_types)]
+
+mod bind;
+mod cells;
+mod counters;
+mod formats;
+mod input;
+mod query;
+mod row;
+mod select;
+
+use std::sync::Arc;
+
+use csp_handlers::Handler;
+
+pub use bind::MESSAGE;
+pub use counters::Counters;
+pub use formats::{DERIVED_FIRST, DERIVED_MAX, Format, FormatError, FormatSet, Invalid, JSON};
+pub use input::{SLICES_MAX, body_frame};
+pub use query::{AGGREGATES_MAX, ARRIVAL_GRACE, Limits, Query, QuerySetupError, Time, Unit};
+pub use row::ROW_LEN_MAX;
+pub use select::{Project, Sample, Select};
+
+/// The names of the operators that [`make`] makes.
+pub const NAMES: &[&str] = &["select", "project", "sample"];
+
+/// Makes an operator for the formats of a channel. Its parameters are set by [`Handler::configure`].
+#[must_use]
+pub fn make(name: &str, formats: &Arc<FormatSet>) -> Option<Box<dyn Handler>> {
+    Some(match name {
+        "select" => Box::new(Select::new(formats)),
+        "project" => Box::new(Project::new(formats)),
+        "sample" => Box::new(Sample::new()),
+        _ => return None,
+    })
+}

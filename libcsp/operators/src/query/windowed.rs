@@ -1,0 +1,334 @@
+//! Streams whose rows go into windows: a query over one channel, or merged streams.
+
+use std::sync::Arc;
+
+use csp_handlers::{Call, FormatId, Full, State, Stop, Tick};
+use csp_queries::{Plan, Window};
+use csp_types::Duration;
+
+use super::keep::Keep;
+use super::setup::{Limits, QuerySetupError, SourceTime, Time, arrival};
+use super::times::{Reached, Times};
+use super::windows::{Added, Row, Windows};
+use crate::counters::Counter;
+use crate::formats::view;
+use crate::input::Body;
+use crate::row::{INVALID, ROW_LEN_MAX, Room, give_up, problem, room};
+
+/// How much later than its end a window of arrival time is closed by the timer: messages that arrived before it may still be in queues.
+pub const ARRIVAL_GRACE: Duration = Duration::from_millis(100);
+/// How often the timer looks for windows to close.
+pub(crate) const PERIOD: Duration = Duration::from_millis(50);
+
+/// Where results go, in a call with a message or because of the timer.
+pub(super) trait Sink {
+    fn state(&mut self) -> &mut State;
+    fn emit_row(&mut self, format: FormatId, row: &[u8]) -> Result<(), Full>;
+}
+
+impl Sink for Call<'_> {
+    fn state(&mut self) -> &mut State {
+        Call::state(self)
+    }
+
+    fn emit_row(&mut self, format: FormatId, row: &[u8]) -> Result<(), Full> {
+        let (frames, pieces) = ([row.len() as u32], [csp_handlers::Piece::Bytes(row)]);
+        self.emit(0, csp_handlers::Emit::New { format, frames: &frames, pieces: &pieces })
+    }
+}
+
+impl Sink for Tick<'_> {
+    fn state(&mut self) -> &mut State {
+        Tick::state(self)
+    }
+
+    fn emit_row(&mut self, format: FormatId, row: &[u8]) -> Result<(), Full> {
+        self.emit(0, format, &[row.len() as u32], row)
+    }
+}
+
+/// Windows with what fills and empties them. Plan `i` is that of stream `i`.
+#[derive(Debug)]
+pub(crate) struct Windowed {
+    plans: Vec<Arc<Plan>>,
+    keeps: Vec<Keep>,
+    clocks: Vec<SourceTime>,
+    times: Times,
+    closing: Closing,
+    row: Room,
+}
+
+/// Windows, and how they are closed.
+#[derive(Debug)]
+pub(super) struct Closing {
+    pub windows: Windows,
+    pub output: FormatId,
+    pub out: Room,
+    /// A call with a message had no room. Until it is repeated the timer closes nothing, so that what was emitted is what is repeated.
+    pub interrupted: bool,
+}
+
+/// Windows that a call closes: what was emitted, and what could not be written.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Closed {
+    emitted: u64,
+    invalid: u64,
+    too_long: u64,
+}
+
+impl Closing {
+    /// Emits the results of windows that have ended at a time. The state is not changed.
+    pub fn emit(&mut self, sink: &mut dyn Sink, at: i64) -> Result<Closed, Full> {
+        let mut closed = Closed::default();
+        let Window::Time { length_us } = self.windows.kind else { return Ok(closed) };
+        let (length, mut group) = (length_us as i64, 0);
+        while let Some(next) = self.windows.ended(sink.state().block(), group, length, at) {
+            group = next;
+            match self.windows.result(sink.state().block(), group, &mut self.out) {
+                Ok(len) => {
+                    sink.emit_row(self.output, &self.out[..len])?;
+                    closed.emitted += 1;
+                }
+                Err(error) => match problem(&error).0 {
+                    Counter::TooLong => closed.too_long += 1,
+                    _ => closed.invalid += 1,
+                },
+            }
+        }
+        Ok(closed)
+    }
+
+    /// Releases the groups of windows that have ended at a time.
+    pub fn release(&self, state: &mut State, at: i64, closed: Closed) {
+        let Window::Time { length_us } = self.windows.kind else { return };
+        while let Some(group) = self.windows.ended(state.block(), 0, length_us as i64, at) {
+            self.windows.groups.remove(state.block(), group);
+        }
+        for (counter, count) in [
+            (Counter::Emitted, closed.emitted),
+            (Counter::Invalid, closed.invalid),
+            (Counter::TooLong, closed.too_long),
+        ] {
+            if count > 0 {
+                counter.add(state, count);
+            }
+        }
+    }
+
+    /// Adds a row to the window of its time.
+    pub fn add_timed(&self, state: &mut State, row: &Row<'_>, at: i64, closed: i64) -> Option<Counter> {
+        let Window::Time { length_us } = self.windows.kind else { return None };
+        let begin = at.div_euclid(length_us as i64).saturating_mul(length_us as i64);
+        if begin.saturating_add(length_us as i64) <= closed {
+            return Some(Counter::Late);
+        }
+        let block = state.block();
+        let added = self.windows.hash(row, begin).and_then(|hash| {
+            let group = self.windows.find(block, row, (hash, begin))?;
+            self.windows.add(block, group, row, (hash, begin))
+        });
+        match added {
+            Ok(Added::Yes) => None,
+            // Windows that end make room; what other groups have is not given up for a new one.
+            Ok(Added::NoRoom) => Some(Counter::Evicted),
+            Ok(Added::TooLong) => Some(Counter::TooLong),
+            Err(_) => Some(Counter::Invalid),
+        }
+    }
+
+    /// Adds a row to its group, and emits the result if the group is complete.
+    fn add_counted(
+        &mut self,
+        call: &mut Call<'_>,
+        row: &Row<'_>,
+        count: u64,
+    ) -> Result<Option<Counter>, Stop> {
+        let windows = &self.windows;
+        let block = call.state().block();
+        let found = windows.hash(row, 0).and_then(|hash| Ok((hash, windows.find(block, row, (hash, 0))?)));
+        let Ok((hash, group)) = found else { return Ok(Some(Counter::Invalid)) };
+        let rows = if group == 0 { 0 } else { windows.groups.rows(block, group) };
+        if rows + 1 >= count {
+            let written = windows.result_with(block, group, row, &mut self.out);
+            let problem = match written {
+                Ok(len) => {
+                    call.emit_row(self.output, &self.out[..len])?;
+                    Counter::Emitted.add(call.state(), 1);
+                    None
+                }
+                Err(error) => Some(problem(&error).0),
+            };
+            if group != 0 {
+                windows.groups.remove(call.state().block(), group);
+            }
+            return Ok(problem);
+        }
+        let mut evicted = 0;
+        let added = loop {
+            match windows.add(block, group, row, (hash, 0)) {
+                Ok(Added::NoRoom) if windows.groups.first(block) != 0 => {
+                    // The group that has waited longest for a row gives way.
+                    let oldest = windows.groups.first(block);
+                    evicted += windows.groups.rows(block, oldest);
+                    windows.groups.remove(block, oldest);
+                }
+                added => break added,
+            }
+        };
+        if group != 0 {
+            windows.groups.touch(block, group);
+        }
+        if evicted > 0 {
+            Counter::Evicted.add(call.state(), evicted);
+        }
+        Ok(match added {
+            Ok(Added::Yes) => None,
+            Ok(Added::NoRoom) => Some(Counter::Evicted),
+            Ok(Added::TooLong) => Some(Counter::TooLong),
+            Err(_) => Some(Counter::Invalid),
+        })
+    }
+}
+
+impl Windowed {
+    /// Windows over streams that each have a plan and a time.
+    pub fn new(
+        plans: Vec<Arc<Plan>>,
+        times: &[Time],
+        output: FormatId,
+        limits: &Limits,
+        base: usize,
+    ) -> Result<Self, QuerySetupError> {
+        let clocks: Vec<SourceTime> = plans
+            .iter()
+            .zip(times)
+            .map(|(plan, time)| SourceTime::new(plan, 0, time))
+            .collect::<Result<_, _>>()?;
+        let keep = |plan: &Arc<Plan>| Keep::new(plan, 0, 0..plan.columns.len());
+        let keeps: Vec<Keep> = plans.iter().map(keep).collect();
+        let len = keeps.iter().map(|keep| keep.len_max().unwrap_or(ROW_LEN_MAX as usize)).max().unwrap_or(0);
+        let idle = limits.idle.map(|idle| i64::try_from(idle.as_micros()).unwrap_or(i64::MAX));
+        let times = Times::new(clocks.iter().map(|clock| clock.lateness).collect(), idle);
+        let windows = Windows::new(plans.clone(), limits, base)?;
+        let closing = Closing { windows, output, out: room(limits.result_len), interrupted: false };
+        Ok(Windowed { plans, keeps, clocks, times, closing, row: room(len as u32) })
+    }
+
+    /// Bytes of the state block behind `base`.
+    pub fn state_len(&self) -> u64 {
+        self.closing.windows.groups.len()
+    }
+
+    /// Whether results depend on the timer.
+    pub fn has_time(&self) -> bool {
+        matches!(self.closing.windows.kind, Window::Time { .. })
+    }
+
+    /// Processes a message of a stream.
+    pub fn message(&mut self, call: &mut Call<'_>, stream: usize) -> Result<(), Stop> {
+        let done = self.process(call, stream);
+        self.closing.interrupted = done == Err(Stop::Full);
+        done
+    }
+
+    fn process(&mut self, call: &mut Call<'_>, stream: usize) -> Result<(), Stop> {
+        let Windowed { plans, keeps, clocks, times, closing, row } = self;
+        let plan = &plans[stream];
+        let len = match keeps[stream].copy(call, Body::of(call), row) {
+            Ok(len) => len,
+            Err(problem) => return give_up(call, problem),
+        };
+        let source = &plan.sources[0];
+        let slices = [&row[..len]];
+        let invalid = (Counter::Invalid, INVALID);
+        let Ok(view) = view(&source.schema, source.format(), &slices) else { return give_up(call, invalid) };
+        let Ok(accepted) = plan.accepts(&[&view]) else { return give_up(call, invalid) };
+        let records = [&*view];
+        let row = Row { plan: stream, records: &records, bytes: [&row[..len], &[]] };
+        let counted = match closing.windows.kind {
+            Window::Rows { .. } if !accepted => Some(Counter::Refused),
+            Window::Rows { count } => closing.add_counted(call, &row, count)?,
+            Window::Time { .. } => {
+                let Ok(at) = clocks[stream].of(call.message(), &view) else { return give_up(call, invalid) };
+                match at {
+                    None => Some(Counter::Unmatched),
+                    Some(at) => timed(call, (times, closing), (stream, at), accepted.then_some(&row))?,
+                }
+            }
+        };
+        let state = call.state();
+        Counter::Read.add(state, 1);
+        if let Some(counter) = counted {
+            counter.add(state, 1);
+        }
+        closing.windows.count_held(state, 0, 0);
+        Ok(())
+    }
+
+    /// Closes windows because time has passed.
+    pub fn tick(&mut self, tick: &mut Tick<'_>) -> Result<(), Stop> {
+        // Sources are all of one kind.
+        let arrivals = self.clocks.iter().all(SourceTime::is_arrival);
+        close_by_timer(tick, &self.times, &mut self.closing, arrivals)?;
+        self.closing.windows.count_held(tick.state(), 0, 0);
+        Ok(())
+    }
+}
+
+/// A row of a time: first the windows that it ends are emitted, then it is added to its own.
+fn timed(
+    call: &mut Call<'_>,
+    (times, closing): (&Times, &mut Closing),
+    (stream, at): (usize, i64),
+    row: Option<&Row<'_>>,
+) -> Result<Option<Counter>, Stop> {
+    let now = arrival(call.message().arrived);
+    // This stream is not silent.
+    let Reached::Time(reached) = times.reached(call.state(), now, Some((stream, at))) else {
+        return Ok(None);
+    };
+    let closed = closing.emit(call, reached)?;
+    let state = call.state();
+    closing.release(state, reached, closed);
+    times.start(state, now);
+    times.record(state, (stream, at), now);
+    times.close(state, reached);
+    Ok(match row {
+        Some(row) => closing.add_timed(state, row, at, reached),
+        None => Some(Counter::Refused),
+    })
+}
+
+/// Closes windows of arrival time that have ended, and all windows of event time once every source is silent.
+pub(super) fn close_by_timer(
+    tick: &mut Tick<'_>,
+    times: &Times,
+    closing: &mut Closing,
+    arrivals: bool,
+) -> Result<(), Stop> {
+    let now = arrival(tick.now());
+    if closing.interrupted {
+        return Ok(());
+    }
+    let passed = now.saturating_sub(ARRIVAL_GRACE.as_micros() as i64);
+    let reached = match times.reached(tick.state(), now, None) {
+        _ if arrivals => passed.max(times.closed(tick.state())),
+        Reached::Time(at) => at,
+        Reached::Silence => i64::MAX,
+    };
+    let closed = closing.emit(tick, reached)?;
+    let state = tick.state();
+    // What silence has closed ends with the last window that was open.
+    let last = match (reached, closing.windows.kind) {
+        (i64::MAX, Window::Time { length_us }) => {
+            closing.windows.last(state.block()).map(|begin| begin.saturating_add(length_us as i64))
+        }
+        _ => Some(reached),
+    };
+    closing.release(state, reached, closed);
+    times.start(state, now);
+    if let Some(last) = last {
+        times.close(state, last);
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! A plan applied to single messages: what select and project share with queries.
+
+use csp_handlers::{Call, FormatId, Piece, Stop};
+use csp_queries::{EmitError, Plan};
+
+use crate::counters::Counter;
+use crate::formats::{Invalid, view};
+use crate::input::Body;
+
+/// Longest message that an operator makes, in bytes, topic and further frames included.
+pub const ROW_LEN_MAX: u32 = 64 << 10;
+
+/// A message that cannot be read.
+pub(crate) const INVALID: Stop = Stop::Fault("the message is not of its format");
+pub(crate) const SLICES: Stop = Stop::Fault("the message is in more pieces than an operator reads");
+pub(crate) const FORMAT: Stop = Stop::Fault("the operator has no plan for the message's format");
+pub(crate) const TOO_LONG: Stop = Stop::Fault("the result is longer than an operator writes");
+pub(crate) const VALUE: Stop = Stop::Fault("the result's format cannot say a value");
+
+/// Room for one result, allocated once.
+pub(crate) type Room = Box<[u8]>;
+
+pub(crate) fn room(len: u32) -> Room {
+    vec![0; len as usize].into_boxed_slice()
+}
+
+/// What a row that is not written is counted as, and why its message is given up.
+pub(crate) fn problem(error: &EmitError) -> (Counter, Stop) {
+    match error {
+        EmitError::Source(_) => (Counter::Invalid, INVALID),
+        EmitError::Result(error) => match error.problem {
+            csp_formats::WriteProblem::NoSpace { .. } => (Counter::TooLong, TOO_LONG),
+            _ => (Counter::Invalid, VALUE),
+        },
+    }
+}
+
+/// Counts a message that is given up.
+#[cold]
+pub(crate) fn give_up(call: &mut Call<'_>, (counter, stop): (Counter, Stop)) -> Result<(), Stop> {
+    counter.add(call.state(), 1);
+    Err(stop)
+}
+
+/// Whether a plan's filter accepts a message.
+#[inline]
+pub(crate) fn accepts(plan: &Plan, slices: &[&[u8]]) -> Result<bool, Invalid> {
+    let source = &plan.sources[0];
+    let view = view(&source.schema, source.format(), slices)?;
+    Ok(plan.accepts(&[&view])?)
+}
+
+/// The result of a plan of one source over a message: its length in `room`, or nothing if the filter does not accept the message.
+#[inline]
+fn project(plan: &Plan, slices: &[&[u8]], room: &mut [u8]) -> Result<Option<usize>, (Counter, Stop)> {
+    let source = &plan.sources[0];
+    let invalid = (Counter::Invalid, INVALID);
+    let view = view(&source.schema, source.format(), slices).map_err(|_| invalid)?;
+    if !plan.accepts(&[&view]).map_err(|_| invalid)? {
+        return Ok(None);
+    }
+    match plan.emit(&[&view], &[], room) {
+        Ok(len) => Ok(Some(len)),
+        Err(error) => Err(problem(&error)),
+    }
+}
+
+/// Emits the result of a plan of one source over the message of a call, if its filter accepts it.
+#[inline]
+pub(crate) fn run(
+    plan: &Plan,
+    call: &mut Call<'_>,
+    (output, format): (u8, FormatId),
+    room: &mut [u8],
+) -> Result<(), Stop> {
+    let body = Body::of(call);
+    match body.read(call, |slices| project(plan, slices, room)) {
+        None => give_up(call, (Counter::Invalid, SLICES)),
+        Some(Err(problem)) => give_up(call, problem),
+        Some(Ok(None)) => {
+            Counter::Refused.add(call.state(), 1);
+            Ok(())
+        }
+        Some(Ok(Some(len))) => {
+            body.emit(call, output, format, &[Piece::Bytes(&room[..len])])?;
+            Counter::Emitted.add(call.state(), 1);
+            Ok(())
+        }
+    }
+}

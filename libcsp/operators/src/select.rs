@@ -1,0 +1,173 @@
+//! Select, project and sample: at most one result for each message, and no memory of earlier ones.
+
+use std::sync::Arc;
+
+use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, State, Stop};
+use csp_queries::Plan;
+
+use crate::bind::{self, Bound};
+use crate::counters::{Counter, HEADER, OWN, claim};
+use crate::formats::FormatSet;
+use crate::input::Body;
+use crate::row::{FORMAT, INVALID, ROW_LEN_MAX, Room, SLICES, accepts, give_up, room, run};
+
+const FINGERPRINT: u64 = 1;
+
+pub(crate) fn stateless() -> Needs {
+    Needs { state: HEADER as u32, ..Needs::default() }
+}
+
+/// Emits messages that a condition accepts, as they are. The parameter is the condition; without one all messages pass.
+#[derive(Debug)]
+pub struct Select {
+    formats: Arc<FormatSet>,
+    bound: Option<Vec<(FormatId, Plan)>>,
+}
+
+impl Select {
+    /// A selection of all messages.
+    #[must_use]
+    pub fn new(formats: &Arc<FormatSet>) -> Self {
+        Select { formats: formats.clone(), bound: None }
+    }
+}
+
+impl Handler for Select {
+    fn needs(&self) -> Needs {
+        stateless()
+    }
+
+    fn accepts(&self, format: FormatId) -> bool {
+        self.bound.as_ref().is_none_or(|bound| bound.iter().any(|(id, _)| *id == format))
+    }
+
+    fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
+        self.bound = match parameters.trim() {
+            "" => None,
+            text => Some(bind::each(&self.formats, |id, format| Ok((id, bind::condition(format, text)?)))?),
+        };
+        Ok(())
+    }
+
+    fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
+        claim(call.state(), FINGERPRINT);
+        let accepted = match &self.bound {
+            None => true,
+            Some(bound) => {
+                let format = call.message().format;
+                let Some((_, plan)) = bound.iter().find(|(id, _)| *id == format) else {
+                    return give_up(call, (Counter::Invalid, FORMAT));
+                };
+                match Body::of(call).read(call, |slices| accepts(plan, slices)) {
+                    None => return give_up(call, (Counter::Invalid, SLICES)),
+                    Some(Err(_)) => return give_up(call, (Counter::Invalid, INVALID)),
+                    Some(Ok(accepted)) => accepted,
+                }
+            }
+        };
+        if accepted {
+            call.emit(0, Emit::Same)?;
+        }
+        let counter = if accepted { Counter::Emitted } else { Counter::Refused };
+        counter.add(call.state(), 1);
+        Counter::Read.add(call.state(), 1);
+        Ok(())
+    }
+}
+
+/// Emits a row of columns and expressions for each message. The parameter is a SELECT list.
+#[derive(Debug)]
+pub struct Project {
+    formats: Arc<FormatSet>,
+    bound: Vec<Bound>,
+    room: Room,
+}
+
+impl Project {
+    /// A projection without columns, which processes no message before it is configured.
+    #[must_use]
+    pub fn new(formats: &Arc<FormatSet>) -> Self {
+        Project { formats: formats.clone(), bound: Vec::new(), room: room(ROW_LEN_MAX) }
+    }
+}
+
+impl Handler for Project {
+    fn needs(&self) -> Needs {
+        Needs { new_len_max: ROW_LEN_MAX, ..stateless() }
+    }
+
+    fn accepts(&self, format: FormatId) -> bool {
+        self.bound.iter().any(|bound| bound.input == format)
+    }
+
+    fn yields(&self, _: u8, input: FormatId) -> FormatId {
+        let bound = self.bound.iter().find(|bound| bound.input == input);
+        bound.map_or(FormatId::UNKNOWN, |bound| bound.output)
+    }
+
+    fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
+        let set = &self.formats;
+        self.bound = bind::each(set, |id, format| bind::projection(set, id, format, parameters))?;
+        Ok(())
+    }
+
+    fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
+        claim(call.state(), FINGERPRINT);
+        let format = call.message().format;
+        let Some(bound) = self.bound.iter().find(|bound| bound.input == format) else {
+            return give_up(call, (Counter::Invalid, FORMAT));
+        };
+        run(&bound.plan, call, (0, bound.output), &mut self.room)?;
+        Counter::Read.add(call.state(), 1);
+        Ok(())
+    }
+}
+
+/// Emits one message of every `n`, the first included. The parameter is `n`; without one all messages pass.
+#[derive(Debug)]
+pub struct Sample {
+    every: u64,
+}
+
+impl Sample {
+    /// A sample of all messages.
+    #[must_use]
+    pub fn new() -> Self {
+        Sample { every: 1 }
+    }
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Handler for Sample {
+    fn needs(&self) -> Needs {
+        stateless()
+    }
+
+    fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
+        let every = parameters.trim().parse().ok().filter(|every| *every > 0);
+        self.every = every.ok_or_else(|| {
+            ParameterError(format!("`{parameters}` is not the number of messages of which one is emitted"))
+        })?;
+        Ok(())
+    }
+
+    fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
+        claim(call.state(), FINGERPRINT);
+        let count = call.state().number(OWN);
+        let passes = count == 0;
+        if passes {
+            call.emit(0, Emit::Same)?;
+        }
+        let counter = if passes { Counter::Emitted } else { Counter::Refused };
+        counter.add(call.state(), 1);
+        Counter::Read.add(call.state(), 1);
+        let next = if count + 1 >= self.every { 0 } else { count + 1 };
+        call.state().set_number(OWN, next);
+        Ok(())
+    }
+}
