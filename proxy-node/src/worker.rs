@@ -4,7 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use csp_services::{
-    ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec, View,
+    ChannelFeed, ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec,
+    View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -41,6 +42,10 @@ pub struct WorkerPolicy {
     pub channels: Vec<ChannelSpec>,
     /// Their paths.
     pub paths: Vec<ChannelPath>,
+    /// What channels get from others: continual queries.
+    pub feeds: Vec<ChannelFeed>,
+    /// What decides where channels live, by their numbers, if it is not the address of their first port.
+    pub places: Vec<(u32, PlacementKey)>,
     /// The channels between clients and servers of a pool, at addresses of `services`.
     pub streams: Vec<StreamSpec>,
 }
@@ -232,13 +237,14 @@ impl ProxyWorker {
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels, streams, paths } = policy;
+        let WorkerPolicy { services, egress, channels, streams, paths, feeds, places } = policy;
         self.core.local_mut().set_streams(streams);
         let served = self.core.local_mut().set_channels(channels);
         let served = served.and(self.core.local_mut().set_paths(now, &paths));
+        self.core.local_mut().set_feeds(&feeds);
         let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
         // The first port of a channel decides; of equal numbers the last one counts.
-        self.core.local_mut().set_places(now, services.iter().rev().filter_map(key));
+        self.core.local_mut().set_places(now, services.iter().rev().filter_map(key).chain(places));
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served

@@ -28,7 +28,7 @@ pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKe
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use formats::{
-    CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, KnownFormat, TimeUnit,
+    CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, KnownFormat, TimeUnit, format_set,
 };
 pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,

@@ -97,7 +97,7 @@ fn messages_config() -> MessagesConfig {
 
 async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Result<(), DaemonError> {
     let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
-    let mut numbers = policy::Numbers::default();
+    let mut numbers = policy::Numbers::new(rand::random());
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
@@ -134,7 +134,7 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker])
 fn policy_check(config: &Config) -> PolicyCheck {
     let folder = config.messages.curve_keys.clone();
     Arc::new(move |policy: &Policy| {
-        if policy.channels.iter().all(|channel| channel.curve.is_none()) {
+        if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }
         KeyRing::load(&folder).check(policy, &folder)

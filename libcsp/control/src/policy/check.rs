@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use csp_types::{Prefix, ProgramName};
 
+use super::Catalogue;
 use super::{
     ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX,
     SERVICES_MAX,
 };
 use super::{CHANNELS_MAX, Channel, Egress, FullQueue, PROGRAMS_MAX, Pattern, Policy, Service};
-use super::{Catalogue, paths};
 use crate::config::Problems;
 
 impl Policy {
@@ -29,10 +29,7 @@ impl Policy {
         for (index, channel) in self.channels.iter().enumerate() {
             check_channel(channel, &format!("channels[{index}]"), problems);
         }
-        let catalogue = Catalogue::new(self, problems);
-        for (index, (channel, formats)) in self.channels.iter().zip(&catalogue.channels).enumerate() {
-            paths::check(channel, formats, &format!("channels[{index}]"), problems);
-        }
+        Catalogue::new(self, problems);
         for (index, query) in self.queries.iter().enumerate() {
             check_channel(&query.channel(), &format!("queries[{index}]"), problems);
         }

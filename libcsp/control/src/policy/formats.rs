@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use csp_formats::{Field, Message, Name, Presence, Primitive, Schema, Type, nearest};
+use csp_handlers::FormatId;
+use csp_operators::FormatSet;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::check_count;
@@ -79,6 +81,16 @@ impl KnownFormat {
         // `Format::parse` has found it.
         self.schema.message(&self.message).unwrap_or(&self.schema.messages[0])
     }
+}
+
+/// Returns the formats of a channel as operators look them up: with the ids 1, 2, ….
+pub fn format_set(formats: &[KnownFormat]) -> FormatSet {
+    let mut set = FormatSet::new();
+    for (at, format) in formats.iter().enumerate() {
+        // The ids are distinct, and the message is one of its schema's.
+        let _ = set.add(FormatId(at as u32 + 1), format.schema.clone(), format.message.clone());
+    }
+    set
 }
 
 impl Format {

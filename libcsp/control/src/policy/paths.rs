@@ -1,8 +1,12 @@
 //! Paths: the handlers that all messages of a channel pass, one after the other.
 
-use csp_handlers::{CONTEXTS_MAX, STAGES_MAX, State, builtin};
+use std::sync::Arc;
+
+use csp_handlers::{CONTEXTS_MAX, FormatId, Handler, STAGES_MAX, State, builtin};
+use csp_operators::FormatSet;
 use serde::{Deserialize, Serialize};
 
+use super::formats::format_set;
 use super::{Channel, KnownFormat};
 use crate::config::Problems;
 
@@ -37,8 +41,14 @@ pub(super) fn context_of(name: &str) -> Option<u16> {
     number.filter(|number| *number < CONTEXTS_MAX)
 }
 
-/// Checks the path of a channel with these formats.
-pub(super) fn check(channel: &Channel, _formats: &[KnownFormat], at: &str, problems: &mut Problems) {
+/// The formats of a channel's messages behind its path: each with its id there, for each of the channel's.
+pub(super) type Behind = Vec<(u32, KnownFormat)>;
+
+/// Checks the path of a channel with these formats. Returns what they become.
+pub(super) fn check(channel: &Channel, formats: &[KnownFormat], at: &str, problems: &mut Problems) -> Behind {
+    let set = Arc::new(format_set(formats));
+    // The formats that the next handler gets.
+    let mut ids: Vec<FormatId> = (1..=formats.len() as u32).map(FormatId).collect();
     let path = &channel.path;
     if !path.is_empty() && !channel.pool.is_empty() {
         problems.add(
@@ -58,21 +68,53 @@ pub(super) fn check(channel: &Channel, _formats: &[KnownFormat], at: &str, probl
             let message = format!("`{}` is no context; there are c0 to c{}", stage.context, CONTEXTS_MAX - 1);
             problems.add(format!("{at}.context"), message);
         }
-        let chained = |name: &&str| builtin::make(name).is_some_and(|handler| handler.needs().outputs == 1);
-        let Some(mut handler) = builtin::make(&stage.handler).filter(|handler| handler.needs().outputs == 1)
-        else {
-            let names: Vec<&str> = builtin::NAMES.into_iter().filter(chained).collect();
-            let message = format!("`{}` is not known; allowed are {}", stage.handler, names.join(", "));
-            problems.add(format!("{at}.handler"), message);
+        let Some(mut handler) = make(&stage.handler, &set) else {
+            problems.add(format!("{at}.handler"), unknown(&stage.handler, &set));
             continue;
         };
+        if builtin::make(&stage.handler).is_none() && formats.is_empty() {
+            let message = format!("`{}` works on formats; name the channel's in `formats`", stage.handler);
+            problems.add(format!("{at}.handler"), message);
+            continue;
+        }
         let mut state = State::new(&handler.needs());
         if !stage.parameters.is_empty()
             && let Err(error) = handler.configure(&stage.parameters, &mut state)
         {
-            problems.add(format!("{at}.parameters"), error.to_string());
+            problems.add_unless(&["formats"], format!("{at}.parameters"), error.to_string());
+            continue;
+        }
+        for (id, format) in ids.iter_mut().zip(formats) {
+            if !handler.accepts(*id) {
+                let message =
+                    format!("`{}` does not fit format {} of the channel", stage.handler, format.name);
+                problems.add(&at, message);
+            }
+            *id = handler.yields(0, *id);
         }
     }
+    let behind = |(id, format): (&FormatId, &KnownFormat)| {
+        let found = set.get(*id)?;
+        let format = KnownFormat {
+            name: format.name.clone(),
+            schema: found.schema.clone(),
+            message: found.name.clone(),
+        };
+        Some((id.0, format))
+    };
+    ids.iter().zip(formats).filter_map(behind).collect()
+}
+
+/// Makes a handler of a path.
+fn make(name: &str, formats: &Arc<FormatSet>) -> Option<Box<dyn Handler>> {
+    let made = builtin::make(name).or_else(|| csp_operators::make(name, formats));
+    made.filter(|handler| handler.needs().outputs == 1)
+}
+
+fn unknown(name: &str, formats: &Arc<FormatSet>) -> String {
+    let names = builtin::NAMES.iter().chain(csp_operators::NAMES);
+    let names: Vec<&str> = names.copied().filter(|name| make(name, formats).is_some()).collect();
+    format!("`{name}` is not known; allowed are {}", names.join(", "))
 }
 
 /// Says what a channel's path is; nothing for none.
@@ -122,12 +164,12 @@ channels:
             (
                 "{handler: forward}",
                 "{handler: frward}",
-                "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate",
+                "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate, select, project, sample",
             ),
             (
                 "{handler: forward}",
                 "{handler: multicast}",
-                "7:19: channels[0].path[0].handler: `multicast` is not known; allowed are forward, drop-every, duplicate",
+                "7:19: channels[0].path[0].handler: `multicast` is not known; allowed are forward, drop-every, duplicate, select, project, sample",
             ),
             (
                 "context: c3",

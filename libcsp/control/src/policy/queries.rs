@@ -5,16 +5,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use csp_formats::{Name, Schema};
+use csp_handlers::{FormatId, Handler};
+use csp_operators::{Limits, QuerySetupError, Time, Unit};
 use csp_queries::{Catalog, Plan, QueryError, QueryProblem, ROW};
-use csp_types::PlacementKey;
+use csp_types::{Duration, PlacementKey};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::check_count;
 use super::formats::{self, KnownFormat};
 use super::framing::is_default;
-use super::paths::{context_of, first_context};
+use super::paths::{self, context_of, first_context};
 use super::{
     Channel, ChannelMemory, ChannelTime, Curve, FullQueue, Pattern, Policy, ReceiverQueue, TcpOptions,
+    TimeUnit,
 };
 use crate::config::{Problems, ip_address, number, port};
 
@@ -56,9 +59,6 @@ pub struct Query {
     /// Memory for rows of the result, and for messages that wait for the query.
     #[serde(default, skip_serializing_if = "is_default")]
     pub memory: ChannelMemory,
-    /// A last frame with the sequence number and the time of arrival is added to each row.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub sequence: bool,
     /// Encryption, and who may subscribe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curve: Option<Curve>,
@@ -82,12 +82,18 @@ pub enum RowFormat {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueryLimits {
-    /// Rows that wait for their partners in a join, and groups of windows.
+    /// Rows that wait for their partners, on each side of a join.
     #[serde(deserialize_with = "rows")]
     pub rows: u32,
-    /// Memory for them, in KiB.
+    /// Memory for them, on each side, in KiB.
     #[serde(deserialize_with = "kib")]
     pub kib: u32,
+    /// Groups of all windows that are open.
+    #[serde(deserialize_with = "rows")]
+    pub groups: u32,
+    /// Seconds without messages after which a channel of the query is not waited for.
+    #[serde(deserialize_with = "idle_s")]
+    pub idle_s: u32,
     /// Messages of the query's channels that wait for it; beyond them the newest are dropped.
     #[serde(deserialize_with = "waiting")]
     pub waiting: u32,
@@ -95,7 +101,7 @@ pub struct QueryLimits {
 
 impl Default for QueryLimits {
     fn default() -> Self {
-        QueryLimits { rows: 10_000, kib: 2_048, waiting: 4_096 }
+        QueryLimits { rows: 8_192, kib: 2_048, groups: 4_096, idle_s: 30, waiting: 4_096 }
     }
 }
 
@@ -128,7 +134,7 @@ impl Query {
             memory: self.memory,
             path: Vec::new(),
             last_value: None,
-            sequence: self.sequence,
+            sequence: false,
             heartbeat_s: 0,
             curve: self.curve.clone(),
             tcp: self.tcp,
@@ -162,16 +168,14 @@ impl Query {
 
     /// Describes it in one line.
     pub(super) fn summary(&self) -> String {
-        let Query { name, sql, vip, port, output, context, limits, queue, memory, sequence, curve, tcp } =
-            self;
+        let Query { name, sql, vip, port, output, context, limits, queue, memory, curve, tcp } = self;
         let sql = sql.split_whitespace().collect::<Vec<_>>().join(" ");
-        let QueryLimits { rows, kib, waiting } = limits;
-        let sequence = if *sequence { ", numbered" } else { "" };
+        let QueryLimits { rows, kib, groups, idle_s, waiting } = limits;
         let curve = curve.as_ref().map(Curve::summary).unwrap_or_default();
         let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
         format!(
-            "{name} {vip} port {port} as {} on {context}: {sql}; keeps {rows} rows in {kib} KiB, {waiting} messages wait, queues \
-             of {} and {} KiB {:?}, memory {} to {} MiB{sequence}{curve}{tcp}",
+            "{name} {vip} port {port} as {} on {context}: {sql}; keeps {rows} rows in {kib} KiB, {groups} groups, idle after {idle_s} s, {waiting} messages wait, \
+             queues of {} and {} KiB {:?}, memory {} to {} MiB{curve}{tcp}",
             output.as_str(),
             queue.messages,
             queue.kib,
@@ -201,7 +205,8 @@ pub struct Catalogue {
 /// What a query can read.
 #[derive(Debug)]
 struct Readable {
-    formats: Vec<KnownFormat>,
+    /// Each with its id among the channel's messages.
+    formats: Vec<(u32, KnownFormat)>,
     time: Option<ChannelTime>,
     is_keyed: bool,
 }
@@ -224,12 +229,54 @@ pub struct PlannedQuery {
 pub struct QuerySource {
     /// The name of the channel or query.
     pub channel: String,
-    /// The number of the format among the channel's, from 1 on; of a query's rows 1.
+    /// The id of the format among what the channel's receivers get; of a query's rows [`PlannedQuery::output`].
     pub format_id: u32,
     /// The format.
     pub format: KnownFormat,
     /// The channel's time; `None`: when messages arrive.
     pub time: Option<ChannelTime>,
+}
+
+impl PlannedQuery {
+    /// The id of the result's format in the query's channel. Its sources have the ids before it, from 1 on.
+    pub fn output(&self) -> FormatId {
+        FormatId(self.sources.len() as u32 + 1)
+    }
+
+    /// Makes what runs the query; `seed` determines the hash of its keys.
+    ///
+    /// # Errors
+    /// The times of its channels or its limits do not fit.
+    pub fn handler(&self, query: &Query, seed: u64) -> Result<csp_operators::Query, QuerySetupError> {
+        let QueryLimits { rows, kib, groups, idle_s, .. } = query.limits;
+        let limits = Limits {
+            rows,
+            row_bytes: kib << 10,
+            groups,
+            idle: (idle_s > 0).then(|| Duration::from_secs(idle_s.into())),
+            seed,
+            ..Limits::default()
+        };
+        let input = |(at, source): (usize, &QuerySource)| (FormatId(at as u32 + 1), source.time());
+        let inputs: Vec<(FormatId, Time)> = self.sources.iter().enumerate().map(input).collect();
+        csp_operators::Query::new(self.plan.clone(), &inputs, self.output(), limits)
+    }
+}
+
+impl QuerySource {
+    fn time(&self) -> Time {
+        let Some(ChannelTime { field, unit, lateness_ms }) = &self.time else { return Time::Arrival };
+        Time::Field {
+            path: field.clone(),
+            unit: match unit {
+                TimeUnit::S => Unit::Seconds,
+                TimeUnit::Ms => Unit::Milliseconds,
+                TimeUnit::Us => Unit::Microseconds,
+                TimeUnit::Ns => Unit::Nanoseconds,
+            },
+            lateness: Duration::from_millis((*lateness_ms).into()),
+        }
+    }
 }
 
 impl Catalogue {
@@ -240,9 +287,10 @@ impl Catalogue {
         for (index, channel) in policy.channels.iter().enumerate() {
             let at = format!("channels[{index}]");
             let formats = formats::of_channel(channel, &policy.formats, &catalogue.formats, &at, problems);
+            let behind = paths::check(channel, &formats, &at, problems);
             if channel.pattern == Pattern::Publish && channel.pool.is_empty() && !formats.is_empty() {
                 let readable = Readable {
-                    formats: formats.clone(),
+                    formats: behind,
                     time: channel.time.clone(),
                     is_keyed: channel.curve.is_some(),
                 };
@@ -312,15 +360,29 @@ impl Catalogue {
             let message = format!("reads {}, which has keys, and needs `curve` itself", keyed.channel);
             problems.add(at, message);
         }
-        let Ok(schema) = Schema::parse(&plan.derived.xml) else { return }; // the plan has parsed it
-        let result =
-            KnownFormat { name: query.name.clone(), schema: Arc::new(schema), message: Name::from(ROW) };
+        let (schema, message) = (plan.derived.schema.clone(), Name::from(ROW));
+        let result = KnownFormat { name: query.name.clone(), schema, message };
         if query.output == RowFormat::Sbe {
-            let readable =
-                Readable { formats: vec![result.clone()], time: None, is_keyed: query.curve.is_some() };
+            let formats = vec![(plan.sources.len() as u32 + 1, result.clone())];
+            let readable = Readable { formats, time: None, is_keyed: query.curve.is_some() };
             self.readable.push((query.name.clone(), readable));
         }
-        self.queries.push(PlannedQuery { index, plan: Arc::new(plan), result, sources });
+        let planned = PlannedQuery { index, plan: Arc::new(plan), result, sources };
+        match planned.handler(query, 0) {
+            Ok(handler) if u64::from(handler.needs().state) > u64::from(QUERY_KIB_MAX) << 10 => {
+                let message = format!(
+                    "the query keeps up to {} KiB, and a context has {QUERY_KIB_MAX} KiB for all handlers",
+                    handler.needs().state >> 10
+                );
+                problems.add(format!("{at}.limits"), message);
+            }
+            Ok(_) => {}
+            // A wrong time was noted at its channel.
+            Err(_)
+                if (0..self.channels.len()).any(|at| problems.concerns(&format!("channels[{at}].time"))) => {}
+            Err(error) => problems.add(format!("{at}.sql"), error.to_string()),
+        }
+        self.queries.push(planned);
     }
 
     /// Returns what a name in a query stands for: `channel`, or `channel/format`.
@@ -329,12 +391,12 @@ impl Catalogue {
         let (_, known) = self.readable.iter().find(|(readable, _)| readable == channel)?;
         let at = match format {
             None => 0,
-            Some(format) => known.formats.iter().position(|known| known.name == format)?,
+            Some(format) => known.formats.iter().position(|(_, known)| known.name == format)?,
         };
         Some(QuerySource {
             channel: channel.to_owned(),
-            format_id: at as u32 + 1,
-            format: known.formats[at].clone(),
+            format_id: known.formats.get(at)?.0,
+            format: known.formats[at].1.clone(),
             time: known.time.clone(),
         })
     }
@@ -354,7 +416,7 @@ impl Catalog for Catalogue {
     fn channels(&self) -> Vec<String> {
         let names = |(channel, known): &(String, Readable)| {
             let first = std::iter::once(channel.clone());
-            let further = known.formats.iter().map(|format| format!("{channel}/{}", format.name));
+            let further = known.formats.iter().map(|(_, format)| format!("{channel}/{}", format.name));
             let further = if known.formats.len() > 1 { further.collect() } else { Vec::new() };
             first.chain(further).collect::<Vec<_>>()
         };
@@ -412,6 +474,10 @@ fn rows<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 
 fn kib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(number(deserializer, 1, QUERY_KIB_MAX.into(), "a size in KiB")? as u32)
+}
+
+fn idle_s<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 0, 86_400, "a number of seconds (0: for ever)")? as u32)
 }
 
 fn waiting<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

@@ -104,7 +104,14 @@ impl LocalServices for MessageBroker {
             return Step::Close;
         }
         let held = placement.holds(now, peer, plane);
-        let mut door = Door { channel: bound.id, keys: bound.spec.keys.as_deref(), refusals };
+        let mut door = Door {
+            channel: bound.id,
+            keys: bound.spec.keys.as_deref(),
+            formats: bound.spec.formats.as_ref().map(|formats| &**formats.set()),
+            derived: bound.spec.derived,
+            unknown_format: &mut bound.unknown_format,
+            refusals,
+        };
         let received = match held {
             true => inbound::Received::default(),
             false => inbound::receive(now, peer, client, plane, &mut door, zmtp),

@@ -41,7 +41,7 @@ channels:
     port: 5601
     formats: [flight]
     time: {field: at, unit: s, lateness_ms: 5000}
-  - {name: winds, vip: 10.76.0.100, port: 5602, formats: [weather, flight]}
+  - {name: winds, vip: 10.76.0.100, port: 5602, formats: [weather, flight], time: {field: at, unit: s}}
   - {name: apart, vip: 10.76.0.100, port: 5603, formats: [flight]}
 queries:
   - name: late
@@ -121,6 +121,38 @@ fn a_query_lives_where_its_channels_do() {
 }
 
 #[test]
+fn operators_of_a_path_fit_the_channel_s_formats() {
+    let with = |path: &str| airport().replacen("port: 5603,", &format!("port: 5603, path: {path},"), 1);
+    let projects =
+        with("[{handler: select, parameters: delay > 5}, {handler: project, parameters: origin AS place}]");
+    let policy = parse(&projects.replace("FROM windy", "FROM apart").replace("SELECT wind", "SELECT place"));
+    let catalogue = policy.catalogue();
+    let source = &catalogue.planned(2).unwrap().sources[0];
+    assert_eq!(
+        (&*source.format.message, source.format_id),
+        ("Row", csp_operators::DERIVED_FIRST),
+        "what the path makes"
+    );
+    let refused = |path: &str, formats: &str| {
+        let text = with(path).replacen("port: 5603, path", &format!("port: 5603{formats}, path"), 1);
+        let text = if formats.is_empty() { text } else { text.replacen(", formats: [flight]}", "}", 1) };
+        Policy::parse_yaml(&text, "p.yaml").unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused("[{handler: select, parameters: dely > 5}]", ""),
+        "p.yaml:58:86: channels[2].path[0].parameters: for messages \"Flight\": line 1, column 1: there is no column \"dely\"; the nearest is \"delay\""
+    );
+    assert_eq!(
+        refused("[{handler: select, parameters: delay > 5}]", ", formats: [flight, weather]"),
+        "p.yaml:58:87: channels[2].path[0]: `select` does not fit format weather of the channel"
+    );
+    assert_eq!(
+        refused("[{handler: sample}]", ", formats: []"),
+        "p.yaml:58:84: channels[2].path[0].handler: `sample` works on formats; name the channel's in `formats`"
+    );
+}
+
+#[test]
 fn policies_without_them_keep_their_hash() {
     let plain = parse("apiVersion: csp/v1\nchannels:\n  - {name: ticks, vip: 10.76.0.100, port: 5556}\n");
     let json = plain.to_json();
@@ -140,7 +172,7 @@ fn differences_show_formats_and_queries() {
     assert!(diff[1].starts_with("+ format meteo schema 40"), "{diff:#?}");
     assert!(diff[2].contains(", formats flight, time at in s, late by 5000 ms"), "{diff:#?}");
     assert!(diff[3].ends_with(", formats flight"), "{diff:#?}");
-    let query = "+ query late 10.76.0.100 port 5611 as json on c0: SELECT origin, delay FROM flights WHERE delay > 20; keeps 10000 rows";
+    let query = "+ query late 10.76.0.100 port 5611 as json on c0: SELECT origin, delay FROM flights WHERE delay > 20; keeps 8192 rows";
     assert!(diff[5].starts_with(query), "{diff:#?}");
     assert_eq!(diff.len(), 6);
 }
@@ -243,9 +275,15 @@ fn a_wrong_query_is_refused_at_its_column() {
     let keys = "formats: [flight], curve: {server_key: \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\", any: [subscribe]}";
     refuses(
         "[weather, flight]",
-        &format!("[weather], {}", &keys[19..]),
+        &format!("[weather, flight], {}", &keys[19..keys.len()]),
         "65:5: queries[1]: reads winds, which has keys, and needs `curve` itself",
     );
+    refuses(
+        ", time: {field: at, unit: s}}",
+        "}",
+        "69:7: queries[1].sql: f has the time of a field and w that of arrival: they cannot be compared",
+    );
+    refuses("context: c2", "limits: {groups: 1000000}", "");
     let unread = |channel: &str| format!("SELECT origin FROM {channel}");
     for (channel, why) in [
         ("again", "72:74: queries[2].sql: line 1, column 20: \"again\" is no query above this one"),
