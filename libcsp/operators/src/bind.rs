@@ -7,6 +7,7 @@ use csp_handlers::{FormatId, ParameterError};
 use csp_queries::{Catalog, Plan, QueryError};
 
 use crate::formats::{Format, FormatError, FormatSet};
+use crate::parameters::find_word;
 
 /// What fragments of SQL call the message.
 pub const MESSAGE: &str = "message";
@@ -47,6 +48,14 @@ impl From<FormatError> for Unbound {
 }
 
 impl Unbound {
+    /// The error of a query that was given as a whole.
+    pub fn whole(self) -> String {
+        match self {
+            Unbound::Query(error) => error.to_string(),
+            Unbound::Format(error) => error.to_string(),
+        }
+    }
+
     /// The error with positions in the fragment, which begins at the second line of the query.
     fn message(self) -> String {
         match self {
@@ -68,13 +77,27 @@ pub(crate) fn condition(format: &Format, text: &str) -> Result<Plan, String> {
 /// The plan of a SELECT list over one format, and the format of its result.
 pub(crate) fn projection(
     set: &FormatSet,
-    input: FormatId,
+    id: FormatId,
     format: &Format,
     list: &str,
 ) -> Result<Bound, String> {
-    let sql = format!("SELECT\n{list}\nFROM {MESSAGE}");
+    bind(set, id, format, &format!("SELECT\n{list}\nFROM {MESSAGE}"))
+}
+
+/// The plan of a SELECT list that may have a condition behind WHERE.
+pub(crate) fn row(set: &FormatSet, id: FormatId, format: &Format, text: &str) -> Result<Bound, String> {
+    match find_word(text, "where") {
+        Some(at) => {
+            let (list, condition) = (&text[..at], &text[at + "where".len()..]);
+            bind(set, id, format, &format!("SELECT\n{list} FROM {MESSAGE} WHERE {condition}"))
+        }
+        None => projection(set, id, format, text),
+    }
+}
+
+fn bind(set: &FormatSet, input: FormatId, format: &Format, sql: &str) -> Result<Bound, String> {
     let made = set.derive(|schema_id| {
-        let plan = Plan::new(&sql, &One(format), schema_id).map_err(Unbound::Query)?;
+        let plan = Plan::new(sql, &One(format), schema_id).map_err(Unbound::Query)?;
         let (schema, xml) = (plan.derived.schema.clone(), plan.derived.xml.clone());
         Ok((plan, schema, xml))
     });

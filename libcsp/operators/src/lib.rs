@@ -17,29 +17,53 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
+mod anonymise;
 mod bind;
 mod cells;
 mod counters;
 mod formats;
+mod hide;
 mod input;
+mod json;
+mod map;
+mod merge;
+mod parameters;
 mod query;
 mod row;
 mod select;
+mod split;
+mod translate;
 
 use std::sync::Arc;
 
 use csp_handlers::Handler;
 
+pub use anonymise::Anonymise;
 pub use bind::MESSAGE;
 pub use counters::Counters;
 pub use formats::{DERIVED_FIRST, DERIVED_MAX, Format, FormatError, FormatSet, Invalid, JSON};
 pub use input::{SLICES_MAX, body_frame};
+pub use json::{FromJson, ToJson};
+pub use merge::{MERGE_STATE, Merge};
 pub use query::{AGGREGATES_MAX, ARRIVAL_GRACE, Limits, Query, QuerySetupError, Time, Unit};
 pub use row::ROW_LEN_MAX;
 pub use select::{Project, Sample, Select};
+pub use split::Split;
+pub use translate::Translate;
 
 /// The names of the operators that [`make`] makes.
-pub const NAMES: &[&str] = &["select", "project", "sample"];
+pub const NAMES: &[&str] = &[
+    "select",
+    "project",
+    "sample",
+    "merge",
+    "translate",
+    "split",
+    "customise",
+    "to-json",
+    "from-json",
+    "anonymise",
+];
 
 /// Makes an operator for the formats of a channel. Its parameters are set by [`Handler::configure`].
 #[must_use]
@@ -48,6 +72,12 @@ pub fn make(name: &str, formats: &Arc<FormatSet>) -> Option<Box<dyn Handler>> {
         "select" => Box::new(Select::new(formats)),
         "project" => Box::new(Project::new(formats)),
         "sample" => Box::new(Sample::new()),
+        "translate" => Box::new(Translate::new(formats)),
+        "split" | "customise" => Box::new(Split::new(formats)),
+        "to-json" => Box::new(ToJson::new(formats)),
+        "from-json" => Box::new(FromJson::new(formats)),
+        "anonymise" => Box::new(Anonymise::new(formats)),
+        "merge" => Box::new(Merge::new(formats)),
         _ => return None,
     })
 }

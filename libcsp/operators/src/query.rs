@@ -7,6 +7,7 @@ mod keep;
 mod setup;
 mod side;
 mod times;
+mod union;
 mod windowed;
 mod windows;
 
@@ -16,9 +17,11 @@ use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, State, Stop, 
 use csp_queries::Plan;
 
 use crate::counters::{Counter, HEADER, claim, fingerprint};
-use crate::row::{FORMAT, Room, give_up, room, run};
+use crate::row::{FORMAT, Room, count, give_up, room, run};
 use join::Join;
 pub use setup::{Limits, QuerySetupError, Time, Unit};
+pub(crate) use times::SOURCES_MAX;
+pub(crate) use union::SideBySide;
 pub use windowed::ARRIVAL_GRACE;
 pub(crate) use windowed::{PERIOD, Windowed};
 pub use windows::AGGREGATES_MAX;
@@ -138,9 +141,8 @@ impl Handler for Query {
         };
         match &mut self.run {
             Run::Rows(room) => {
-                run(&self.plan, call, (0, self.output), room)?;
-                Counter::Read.add(call.state(), 1);
-                Ok(())
+                let sent = run(&self.plan, call, (0, self.output), room);
+                count(call, sent)
             }
             Run::Windows(windows) => windows.message(call, source),
             Run::Join(join) => join.message(call, source),

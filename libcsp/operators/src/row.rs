@@ -65,6 +65,9 @@ fn project(plan: &Plan, slices: &[&[u8]], room: &mut [u8]) -> Result<Option<usiz
     }
 }
 
+/// Whether something was emitted of a message, or why it could not be made. The outer error is a lack of room.
+pub(crate) type Sent = Result<Result<bool, (Counter, Stop)>, Stop>;
+
 /// Emits the result of a plan of one source over the message of a call, if its filter accepts it.
 #[inline]
 pub(crate) fn run(
@@ -72,19 +75,28 @@ pub(crate) fn run(
     call: &mut Call<'_>,
     (output, format): (u8, FormatId),
     room: &mut [u8],
-) -> Result<(), Stop> {
+) -> Sent {
     let body = Body::of(call);
     match body.read(call, |slices| project(plan, slices, room)) {
-        None => give_up(call, (Counter::Invalid, SLICES)),
-        Some(Err(problem)) => give_up(call, problem),
-        Some(Ok(None)) => {
-            Counter::Refused.add(call.state(), 1);
-            Ok(())
-        }
+        None => Ok(Err((Counter::Invalid, SLICES))),
+        Some(Err(problem)) => Ok(Err(problem)),
+        Some(Ok(None)) => Ok(Ok(false)),
         Some(Ok(Some(len))) => {
             body.emit(call, output, format, &[Piece::Bytes(&room[..len])])?;
-            Counter::Emitted.add(call.state(), 1);
-            Ok(())
+            Ok(Ok(true))
         }
     }
+}
+
+/// Counts what became of a message that is emitted at most once.
+#[inline]
+pub(crate) fn count(call: &mut Call<'_>, sent: Sent) -> Result<(), Stop> {
+    let counter = match sent? {
+        Err(problem) => return give_up(call, problem),
+        Ok(true) => Counter::Emitted,
+        Ok(false) => Counter::Refused,
+    };
+    counter.add(call.state(), 1);
+    Counter::Read.add(call.state(), 1);
+    Ok(())
 }

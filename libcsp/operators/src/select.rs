@@ -9,7 +9,7 @@ use crate::bind::{self, Bound};
 use crate::counters::{Counter, HEADER, OWN, claim};
 use crate::formats::FormatSet;
 use crate::input::Body;
-use crate::row::{FORMAT, INVALID, ROW_LEN_MAX, Room, SLICES, accepts, give_up, room, run};
+use crate::row::{FORMAT, INVALID, ROW_LEN_MAX, Room, SLICES, accepts, count, give_up, room, run};
 
 const FINGERPRINT: u64 = 1;
 
@@ -117,9 +117,8 @@ impl Handler for Project {
         let Some(bound) = self.bound.iter().find(|bound| bound.input == format) else {
             return give_up(call, (Counter::Invalid, FORMAT));
         };
-        run(&bound.plan, call, (0, bound.output), &mut self.room)?;
-        Counter::Read.add(call.state(), 1);
-        Ok(())
+        let sent = run(&bound.plan, call, (0, bound.output), &mut self.room);
+        count(call, sent)
     }
 }
 

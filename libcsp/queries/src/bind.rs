@@ -4,3 +4,4 @@ mod clauses;
 mod expressions;
 
 pub(crate) use clauses::plan;
+pub(crate) use expressions::comparable;

@@ -70,11 +70,7 @@ impl Plan {
     ///
     /// # Errors
     /// The record is not valid.
-    pub fn value<'v>(
-        &'v self,
-        column: usize,
-        rows: &[&Record<'v, 'v>],
-    ) -> Result<Datum<'v>, ViewError> {
+    pub fn value<'v>(&'v self, column: usize, rows: &[&Record<'v, 'v>]) -> Result<Datum<'v>, ViewError> {
         self.columns.get(column).map_or(Ok(Datum::Null), |column| read(column, rows))
     }
 

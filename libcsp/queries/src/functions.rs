@@ -39,7 +39,9 @@ impl AggregateFunction {
         match (self, argument) {
             (Self::Count, _) => Some(Kind::Integer),
             (Self::Average, kind) if kind.is_number() => Some(Kind::Float),
-            (Self::Sum | Self::Minimum | Self::Maximum | Self::Last, kind) if kind.is_number() => Some(kind.clone()),
+            (Self::Sum | Self::Minimum | Self::Maximum | Self::Last, kind) if kind.is_number() => {
+                Some(kind.clone())
+            }
             _ => None,
         }
     }

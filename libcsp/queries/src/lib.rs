@@ -23,6 +23,7 @@ mod evaluate;
 mod functions;
 mod plan;
 mod syntax;
+mod union;
 
 pub use derive::{Derived, ROW};
 pub use emit::EmitError;
@@ -34,3 +35,4 @@ pub use plan::{
     Operator, Output, Plan, Source, Window,
 };
 pub use syntax::{NESTING_MAX, QUERY_LEN_MAX, TOKENS_MAX};
+pub use union::Union;

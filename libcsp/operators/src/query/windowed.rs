@@ -6,6 +6,7 @@ use csp_handlers::{Call, FormatId, Full, State, Stop, Tick};
 use csp_queries::{Plan, Window};
 use csp_types::Duration;
 
+use super::groups::Groups;
 use super::keep::Keep;
 use super::setup::{Limits, QuerySetupError, SourceTime, Time, arrival};
 use super::times::{Reached, Times};
@@ -217,6 +218,11 @@ impl Windowed {
     /// Bytes of the state block behind `base`.
     pub fn state_len(&self) -> u64 {
         self.closing.windows.groups.len()
+    }
+
+    /// Most groups that so many bytes of state have room for.
+    pub fn groups_fitting(&self, bytes: usize) -> u32 {
+        Groups::fitting(bytes, self.closing.windows.groups.slot_len()).max(1)
     }
 
     /// Whether results depend on the timer.

@@ -428,7 +428,7 @@ fn encoded(text: &str, charset: Charset) -> Option<Arc<[u8]>> {
 }
 
 /// Whether values of two types can be compared.
-pub(super) fn comparable(left: &Kind, right: &Kind) -> bool {
+pub(crate) fn comparable(left: &Kind, right: &Kind) -> bool {
     match (left, right) {
         (Kind::Opaque(_), _) | (_, Kind::Opaque(_)) => false,
         (Kind::Null, _) | (_, Kind::Null) => true,

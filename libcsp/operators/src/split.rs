@@ -1,0 +1,140 @@
+//! Split and multicast: one message to several outputs, each with a condition and a projection of its own.
+
+use std::sync::Arc;
+
+use csp_handlers::{Call, Emit, FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, State, Stop};
+use csp_queries::Plan;
+
+use crate::bind::{self, Bound};
+use crate::counters::{Counter, claim};
+use crate::formats::{Format, FormatSet};
+use crate::input::Body;
+use crate::parameters::{after_word, parts, wrong};
+use crate::row::{FORMAT, INVALID, ROW_LEN_MAX, Room, SLICES, Sent, accepts, give_up, room, run};
+use crate::select::stateless;
+
+const FINGERPRINT: u64 = 1;
+
+/// Emits each message to up to [`OUTPUTS_MAX`] outputs. The parameters have one part for each output, from 0 on, between semicolons:
+/// `whole; number, delay WHERE delay > 10; origin, destination`.
+///
+/// `whole` is the message itself, which all outputs share; the pool counts the references to it and has it back when the last output has sent
+/// it. A part without a condition gets a row of each message: parts without any condition are a multicast.
+#[derive(Debug)]
+pub struct Split {
+    formats: Arc<FormatSet>,
+    bound: Vec<(FormatId, Vec<Part>)>,
+    room: Room,
+}
+
+/// What an output gets.
+#[derive(Debug)]
+enum Part {
+    Whole(Option<Plan>),
+    Row(Bound),
+}
+
+impl Split {
+    /// A split without outputs, before it is configured.
+    #[must_use]
+    pub fn new(formats: &Arc<FormatSet>) -> Self {
+        Split { formats: formats.clone(), bound: Vec::new(), room: room(ROW_LEN_MAX) }
+    }
+
+    fn parts(&self, id: FormatId) -> Option<&Vec<Part>> {
+        self.bound.iter().find(|(known, _)| *known == id).map(|(_, parts)| parts)
+    }
+}
+
+fn part(set: &FormatSet, id: FormatId, format: &Format, text: &str) -> Result<Part, String> {
+    let Some(rest) = after_word(text, "whole") else {
+        return Ok(Part::Row(bind::row(set, id, format, text)?));
+    };
+    match after_word(rest, "where") {
+        Some(condition) => Ok(Part::Whole(Some(bind::condition(format, condition)?))),
+        None if rest.is_empty() => Ok(Part::Whole(None)),
+        None => Err(format!("\"{rest}\" stands where only WHERE can")),
+    }
+}
+
+impl Handler for Split {
+    fn needs(&self) -> Needs {
+        Needs { outputs: OUTPUTS_MAX, new_len_max: ROW_LEN_MAX, ..stateless() }
+    }
+
+    fn accepts(&self, format: FormatId) -> bool {
+        self.parts(format).is_some()
+    }
+
+    fn yields(&self, output: u8, input: FormatId) -> FormatId {
+        match self.parts(input).and_then(|parts| parts.get(usize::from(output))) {
+            Some(Part::Row(bound)) => bound.output,
+            // An output without a part gets no messages.
+            _ => input,
+        }
+    }
+
+    fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
+        let texts = parts(parameters, ';');
+        if texts.len() > usize::from(OUTPUTS_MAX) {
+            return wrong(format!("{} parts are more than the {OUTPUTS_MAX} outputs", texts.len()));
+        }
+        let set = &self.formats;
+        self.bound = bind::each(set, |id, format| {
+            let made = texts.iter().enumerate().map(|(output, text)| {
+                part(set, id, format, text).map_err(|error| format!("output {output}: {error}"))
+            });
+            Ok((id, made.collect::<Result<_, _>>()?))
+        })?;
+        Ok(())
+    }
+
+    fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
+        claim(call.state(), FINGERPRINT);
+        let format = call.message().format;
+        let Some((_, parts)) = self.bound.iter().find(|(known, _)| *known == format) else {
+            return give_up(call, (Counter::Invalid, FORMAT));
+        };
+        // What is counted is known when the last output had room.
+        let (mut emitted, mut refused, mut failed) = (0, 0, None);
+        for (output, part) in parts.iter().enumerate() {
+            let output = output as u8;
+            let sent = match part {
+                Part::Whole(condition) => whole(call, output, condition.as_ref()),
+                Part::Row(bound) => run(&bound.plan, call, (output, bound.output), &mut self.room),
+            };
+            match sent {
+                Ok(Ok(true)) => emitted += 1,
+                Ok(Ok(false)) => refused += 1,
+                Ok(Err(problem)) => failed = Some(problem),
+                Err(stop) => return Err(stop),
+            }
+        }
+        let state = call.state();
+        Counter::Emitted.add(state, emitted);
+        Counter::Refused.add(state, refused);
+        match failed {
+            // Some outputs have it: the message is not given up.
+            Some((counter, _)) if emitted > 0 => counter.add(state, 1),
+            Some(problem) => return give_up(call, problem),
+            None => (),
+        }
+        Counter::Read.add(call.state(), 1);
+        Ok(())
+    }
+}
+
+fn whole(call: &mut Call<'_>, output: u8, condition: Option<&Plan>) -> Sent {
+    let accepted = match condition {
+        None => true,
+        Some(plan) => match Body::of(call).read(call, |slices| accepts(plan, slices)) {
+            None => return Ok(Err((Counter::Invalid, SLICES))),
+            Some(Err(_)) => return Ok(Err((Counter::Invalid, INVALID))),
+            Some(Ok(accepted)) => accepted,
+        },
+    };
+    if accepted {
+        call.emit(output, Emit::Same)?;
+    }
+    Ok(Ok(accepted))
+}
