@@ -237,14 +237,8 @@ impl ProxyWorker {
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels, streams, paths, feeds, places } = policy;
-        self.core.local_mut().set_streams(streams);
-        let served = self.core.local_mut().set_channels(channels);
-        let served = served.and(self.core.local_mut().set_paths(now, &paths));
-        self.core.local_mut().set_feeds(&feeds);
-        let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
-        // The first port of a channel decides; of equal numbers the last one counts.
-        self.core.local_mut().set_places(now, services.iter().rev().filter_map(key).chain(places));
+        let served = apply_channels(self.core.local_mut(), now, &policy);
+        let WorkerPolicy { services, egress, .. } = policy;
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served
@@ -332,4 +326,21 @@ impl ProxyWorker {
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
+}
+
+/// Applies what a policy says of channels of messages. Feeds of queries follow the paths that they lead to.
+pub(crate) fn apply_channels(
+    broker: &mut MessageBroker,
+    now: Instant,
+    policy: &WorkerPolicy,
+) -> Result<(), SpecError> {
+    let WorkerPolicy { services, channels, streams, paths, feeds, places, .. } = policy;
+    broker.set_streams(streams.clone());
+    let served = broker.set_channels(channels.clone());
+    let served = served.and(broker.set_paths(now, paths));
+    broker.set_feeds(feeds);
+    let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
+    // The first port of a channel decides; of equal numbers the last one counts.
+    broker.set_places(now, services.iter().rev().filter_map(key).chain(places.iter().copied()));
+    served
 }

@@ -109,3 +109,6 @@ pub(super) fn feeds(policy: &Policy, catalogue: &Catalogue, numbers: &mut Number
     }
     feeds
 }
+
+#[cfg(test)]
+mod tests;

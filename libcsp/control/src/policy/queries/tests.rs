@@ -144,11 +144,11 @@ fn operators_of_a_path_fit_the_channel_s_formats() {
     );
     assert_eq!(
         refused("[{handler: select, parameters: delay > 5}]", ", formats: [flight, weather]"),
-        "p.yaml:58:87: channels[2].path[0]: `select` does not fit format weather of the channel"
+        "p.yaml:58:84: channels[2].path[0]: `select` does not fit format weather of the channel"
     );
     assert_eq!(
         refused("[{handler: sample}]", ", formats: []"),
-        "p.yaml:58:84: channels[2].path[0].handler: `sample` works on formats; name the channel's in `formats`"
+        "p.yaml:58:79: channels[2].path[0].handler: `sample` works on formats; name the channel's in `formats`"
     );
 }
 
@@ -283,7 +283,11 @@ fn a_wrong_query_is_refused_at_its_column() {
         "}",
         "69:7: queries[1].sql: f has the time of a field and w that of arrival: they cannot be compared",
     );
-    refuses("context: c2", "limits: {groups: 1000000}", "");
+    refuses(
+        "sql: SELECT origin, delay FROM flights WHERE delay > 10",
+        "limits: {groups: 1000000}\n    sql: SELECT origin, COUNT(*) AS n FROM flights GROUP BY origin WINDOW INTERVAL '1' HOUR",
+        "61:13: queries[0].limits: the query keeps up to 129096 KiB, and a context has 16384 KiB for all handlers",
+    );
     let unread = |channel: &str| format!("SELECT origin FROM {channel}");
     for (channel, why) in [
         ("again", "72:74: queries[2].sql: line 1, column 20: \"again\" is no query above this one"),
