@@ -49,7 +49,7 @@ pub use policy::{
     Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, Headers, KnownFormat, LastValue,
     LastValueKey, LengthCounts, LengthHeader, LengthOrder, PathStage, Pattern, Permission, PlannedQuery,
     Policy, PoolMember, ProgramRule, Query, QueryLimits, QuerySource, ReceiverQueue, RowFormat,
-    SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions, TimeUnit, format_set,
+    SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions, TimeUnit, format_set, path_formats,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

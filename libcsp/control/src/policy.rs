@@ -34,7 +34,7 @@ pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
     SOFH_ENCODING, SOFH_LEN,
 };
-pub use paths::PathStage;
+pub use paths::{PathStage, path_formats};
 pub use queries::{Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QuerySource, RowFormat};
 
 /// The only `apiVersion` this build understands.

@@ -105,6 +105,19 @@ pub(super) fn check(channel: &Channel, formats: &[KnownFormat], at: &str, proble
     ids.iter().zip(formats).filter_map(behind).collect()
 }
 
+/// Returns what the stages of a valid path make of the channel's formats: of each stage, of each format, in their order. JSON is none.
+pub fn path_formats(channel: &Channel, formats: &[KnownFormat]) -> Vec<Vec<KnownFormat>> {
+    let (mut channel, stages) = (channel.clone(), channel.path.len());
+    let mut all = Vec::new();
+    for count in (1..=stages).rev() {
+        channel.path.truncate(count);
+        let behind = check(&channel, formats, "", &mut Problems::default());
+        all.push(behind.into_iter().map(|(_, format)| format).collect());
+    }
+    all.reverse();
+    all
+}
+
 /// Makes a handler of a path.
 fn make(name: &str, formats: &Arc<FormatSet>) -> Option<Box<dyn Handler>> {
     let made = builtin::make(name).or_else(|| csp_operators::make(name, formats));
@@ -165,6 +178,7 @@ channels:
         };
         let begins = "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate, select";
         assert!(unknown("frward").starts_with(begins) && !unknown("frward").contains("multicast"));
+        let wrong = ["frward", "multicast"].map(unknown);
         let many = format!("[{}]", ["{handler: forward}"; 9].join(", "));
         let cases = [
             ("{handler: forward}", "{handler: frward}", &unknown("frward")),

@@ -215,7 +215,7 @@ pub fn crowd(programs: &[usize], messages: usize) {
     if !has_pyzmq() {
         return;
     }
-    let (mut server, peers) = (Server::new(keyed_channel()), programs.iter().sum());
+    let (mut server, peers) = (Server::new(keyed_channel()), programs.iter().sum::<usize>());
     let start = |count: &usize| {
         Program::start(&server, "crowd", &keys(public(SERVER), READER), &[&count.to_string(), "2"])
     };
