@@ -23,6 +23,10 @@ pub use spec::{DialSpec, LinkNotice, ProxySpec, TokenSource, TunnelInfo};
 /// Notices that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
 
+/// Most messages of each tunnel that wait for credit; 2 MiB. A proxy worker that is busy for some milliseconds costs no segment, and its
+/// clients' windows bound what comes meanwhile. Other tunnels go on.
+const QUEUE_MESSAGES: usize = 32;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Down,
@@ -261,7 +265,7 @@ impl Links {
         (tunnel.failure_reported, tunnel.tried, tunnel.broken) = (false, true, false);
         match &mut tunnel.batch {
             Some(batch) => batch.reset(link),
-            empty => *empty = Some(TunnelBatch::new(&self.endpoints[endpoint], link)),
+            empty => *empty = Some(TunnelBatch::with_queue(&self.endpoints[endpoint], link, QUEUE_MESSAGES)),
         }
         let (proxy, address) = (tunnel.proxy, tunnel.spec.address.to_string());
         self.notice(LinkNotice::Up { node, worker, address });

@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use csp_services::{
-    ChannelFeed, ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec,
-    View,
+    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError,
+    StreamSpec, View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -46,6 +46,8 @@ pub struct WorkerPolicy {
     pub feeds: Vec<ChannelFeed>,
     /// What decides where channels live, by their numbers, if it is not the address of their first port.
     pub places: Vec<(u32, PlacementKey)>,
+    /// Contexts that are programs of the cluster, each with a service among `services`.
+    pub contexts: Vec<ContextSpec>,
     /// The channels between clients and servers of a pool, at addresses of `services`.
     pub streams: Vec<StreamSpec>,
 }
@@ -334,9 +336,10 @@ pub(crate) fn apply_channels(
     now: Instant,
     policy: &WorkerPolicy,
 ) -> Result<(), SpecError> {
-    let WorkerPolicy { services, channels, streams, paths, feeds, places, .. } = policy;
+    let WorkerPolicy { services, channels, streams, paths, contexts, feeds, places, .. } = policy;
     broker.set_streams(streams.clone());
     let served = broker.set_channels(channels.clone());
+    broker.set_contexts(now, contexts);
     let served = served.and(broker.set_paths(now, paths));
     broker.set_feeds(feeds);
     let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));

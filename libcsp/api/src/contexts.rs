@@ -21,8 +21,20 @@ pub struct Contexts {
 pub struct Context {
     /// Number of the worker.
     pub worker: u64,
-    /// Name: `c0`, `c1`, ….
+    /// Name: `c0`, `c1`, …; `g0`, … for one that is another program.
     pub name: Text,
+    /// `own`: the worker's. Of another program: `connected`; `absent`, and messages wait for it; `unused`: no channel of the worker needs it.
+    #[serde(default)]
+    pub place: Text,
+    /// Messages sent to another program.
+    #[serde(default)]
+    pub calls_total: u64,
+    /// Connections to it that were lost.
+    #[serde(default)]
+    pub losses_total: u64,
+    /// Connections that were ended for what it sent.
+    #[serde(default)]
+    pub violations_total: u64,
     /// Stages that it runs.
     pub stages: u64,
     /// Messages that wait for them.

@@ -157,6 +157,8 @@ pub enum CopyState {
     Unwritable,
     /// The receiver has left.
     Left,
+    /// A handler of the channel's path emitted nothing for the message.
+    Consumed,
 }
 
 impl CopyState {
@@ -171,6 +173,7 @@ impl CopyState {
             CopyState::DroppedMemory => "dropped: memory was short",
             CopyState::Unwritable => "not delivered: its framing cannot carry the message",
             CopyState::Left => "has left",
+            CopyState::Consumed => "not delivered: a handler emitted nothing for it",
         }
     }
 }

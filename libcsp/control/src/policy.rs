@@ -7,6 +7,7 @@ mod access;
 mod channel_options;
 mod channels;
 mod check;
+mod contexts;
 mod curve;
 mod diff;
 mod formats;
@@ -26,6 +27,7 @@ use crate::config::{ip_address, number, port};
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKey};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
+pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use formats::{
     CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, KnownFormat, TimeUnit, format_set,
@@ -34,7 +36,7 @@ pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
     SOFH_ENCODING, SOFH_LEN,
 };
-pub use paths::{PathStage, path_formats};
+pub use paths::{PathStage, path_formats, path_order};
 pub use queries::{Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QuerySource, RowFormat};
 
 /// The only `apiVersion` this build understands.
@@ -77,6 +79,9 @@ pub struct Policy {
     /// Continual queries over channels, each a channel of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queries: Vec<Query>,
+    /// Programs that run handlers of channels' paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contexts: Vec<GContext>,
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
@@ -261,6 +266,7 @@ impl Policy {
             formats: Vec::new(),
             channels: Vec::new(),
             queries: Vec::new(),
+            contexts: Vec::new(),
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),

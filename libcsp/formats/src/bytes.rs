@@ -80,9 +80,14 @@ impl<'b> Bytes<'b> {
 
     /// The whole range, if it lies in one slice.
     #[must_use]
+    #[inline]
     pub fn contiguous(self) -> Option<&'b [u8]> {
         if self.len == 0 {
             return Some(&[]);
+        }
+        let end = self.start.checked_add(self.len)?;
+        if let Some(part) = self.slices.first().and_then(|first| first.get(self.start..end)) {
+            return Some(part);
         }
         let part = self.parts().next()?;
         (part.len() == self.len).then_some(part)

@@ -18,8 +18,10 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
-/// Contexts of a proxy worker.
+/// Contexts of a proxy worker: `c0` and so on.
 pub const CONTEXTS_MAX: u16 = 8;
+/// Contexts in other programs, which all workers share: `g0` and so on.
+pub const G_CONTEXTS_MAX: u16 = 8;
 /// Most handlers of a path.
 pub const STAGES_MAX: usize = 8;
 

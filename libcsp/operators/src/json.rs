@@ -1,6 +1,6 @@
 //! Messages as JSON and back, by the mapping of `docs/formats.md`.
 //!
-//! JSON is for people and tools: parsing allocates for each message, unlike all other operators.
+//! JSON is for people and tools: both operators allocate for each message, unlike all others.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Built-in operators over formats: handlers that read and make messages of known layout (`docs/formats-operators.md`).
+//! Built-in operators over formats: handlers that read and make messages of known layout (`docs/message-operators.md`).
 //!
 //! The crate is sans-I/O. It owns the operators, their bounded state and counters, and the formats that they derive. It parses no
 //! policy, keeps no channel, and has no clock: time comes with the messages and ticks.
@@ -20,6 +20,8 @@
 mod anonymise;
 mod bind;
 mod cells;
+mod chain;
+mod commute;
 mod counters;
 mod formats;
 mod hide;
@@ -40,6 +42,7 @@ use csp_handlers::Handler;
 
 pub use anonymise::Anonymise;
 pub use bind::MESSAGE;
+pub use chain::{ChainError, ChainStage, Optimised, check, optimise};
 pub use counters::Counters;
 pub use formats::{DERIVED_FIRST, DERIVED_MAX, Format, FormatError, FormatSet, Invalid, JSON};
 pub use input::{SLICES_MAX, body_frame};

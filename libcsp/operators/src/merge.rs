@@ -9,7 +9,9 @@ use crate::bind::{MESSAGE, One, Unbound};
 use crate::counters::{Counter, HEADER, claim, fingerprint};
 use crate::formats::{DERIVED_FIRST, Format, FormatSet};
 use crate::parameters::{after_word, duration, names, time, wrong};
-use crate::query::{Limits, PERIOD, QuerySetupError, SOURCES_MAX, SideBySide, Time, Windowed, meaning};
+use crate::query::{
+    Limits, PERIOD, QuerySetupError, SOURCES_MAX, SideBySide, Time, Windowed, check_time, meaning,
+};
 use crate::row::{FORMAT, ROW_LEN_MAX, give_up};
 
 /// Bytes of state for the groups of a merge.
@@ -35,7 +37,7 @@ pub struct Merge {
 #[derive(Debug)]
 enum Run {
     Nothing,
-    Windows(Windowed),
+    Windows(Box<Windowed>),
     Union(Box<SideBySide>),
 }
 
@@ -59,7 +61,11 @@ impl Merge {
         let mut plans: Vec<(FormatId, Arc<Plan>, FormatId)> = Vec::new();
         let mut first = None;
         for (id, format) in self.formats.all() {
-            match self.plan(&format, sql) {
+            let made = self.plan(&format, sql).and_then(|made| match check_time(&made.0, time) {
+                Ok(()) => Ok(made),
+                Err(error) => Err(setup(error).0),
+            });
+            match made {
                 Ok((plan, output)) if plans.first().is_none_or(|known| known.2 == output) => {
                     plans.push((id, Arc::new(plan), output));
                 }
@@ -90,7 +96,7 @@ impl Merge {
             Windowed::new(plans, &times, output, &limits, HEADER)
         };
         let made = make(1).and_then(|one| make(one.groups_fitting(MERGE_STATE as usize)));
-        let run = Run::Windows(made.map_err(setup)?);
+        let run = Run::Windows(Box::new(made.map_err(setup)?));
         Ok(Made { streams: plans.iter().map(|(id, ..)| *id).collect(), output, meaning, run })
     }
 

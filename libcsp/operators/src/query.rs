@@ -44,7 +44,7 @@ pub struct Query {
 enum Run {
     /// Each message by itself.
     Rows(Room),
-    Windows(Windowed),
+    Windows(Box<Windowed>),
     Join(Box<Join>),
 }
 
@@ -67,7 +67,7 @@ impl Query {
         let run = if plan.join.is_some() {
             Run::Join(Box::new(Join::new(&plan, &times, output, &limits, HEADER)?))
         } else if plan.window.is_some() {
-            Run::Windows(Windowed::new(vec![plan.clone()], &times, output, &limits, HEADER)?)
+            Run::Windows(Box::new(Windowed::new(vec![plan.clone()], &times, output, &limits, HEADER)?))
         } else {
             Run::Rows(room(limits.result_len))
         };
@@ -105,6 +105,11 @@ pub(crate) fn meaning(plan: &Plan) -> impl std::fmt::Debug {
     let parts = (plan.filter.clone(), plan.window, plan.group_by.clone(), plan.aggregates.clone());
     let outputs: Vec<_> = plan.outputs.iter().map(|output| output.expr.clone()).collect();
     (sources, columns, join, parts, outputs)
+}
+
+/// Checks that the messages of a plan of one source have a time.
+pub(crate) fn check_time(plan: &Plan, time: &Time) -> Result<(), QuerySetupError> {
+    setup::SourceTime::new(plan, 0, time).map(|_| ())
 }
 
 /// The length of a state block.

@@ -34,6 +34,8 @@ fn row(set: &FormatSet, stream: u32, place: &str, at: Option<i64>, value: i64) -
     written(&set.get(FormatId(stream)).expect("added").schema, &json)
 }
 
+type Streams = BTreeMap<u32, (i64, i64)>;
+
 fn seeds() -> u64 {
     std::env::var("CSP_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20).min(200)
 }
@@ -87,7 +89,8 @@ fn rows_with_equal_keys_are_laid_side_by_side() {
         stage.room = 1;
         let output = set.get(stage.handler.yields(0, FormatId(2))).expect("derived");
         let (mut clock, mut results, mut expected) = (1000, Vec::new(), Vec::new());
-        let mut waiting: BTreeMap<(i64, &str), BTreeMap<u32, (i64, i64)>> = BTreeMap::new();
+        // Of each window and place, the time and value of each stream.
+        let mut waiting: BTreeMap<(i64, &str), Streams> = BTreeMap::new();
         for _ in 0..200 {
             clock += random.below(3) as i64;
             let stream = 1 + random.below(3) as u32;

@@ -41,6 +41,19 @@ pub enum Text<'v> {
     Character(u8),
 }
 
+impl<'v> Text<'v> {
+    /// The bytes as one slice, if they lie in one.
+    #[must_use]
+    #[inline]
+    pub fn contiguous(&self) -> Option<&'v [u8]> {
+        match *self {
+            Text::Wire { bytes, len } => bytes.take(len)?.contiguous(),
+            Text::Plain(text) => Some(text),
+            Text::Character(_) => None,
+        }
+    }
+}
+
 impl Text<'_> {
     /// The bytes, in the column's encoding.
     pub fn bytes(&self) -> impl Iterator<Item = u8> {
@@ -176,7 +189,10 @@ fn datum(value: Value<'_>) -> Datum<'_> {
         Value::Enum(number) => Datum::Enum(number),
         Value::Set(bits) => Datum::Set(bits),
         Value::Text(bytes) => {
-            let len = bytes.iter().take_while(|&byte| byte != 0).count();
+            let len = match bytes.contiguous() {
+                Some(text) => text.iter().position(|&byte| byte == 0).unwrap_or(text.len()),
+                None => bytes.iter().take_while(|&byte| byte != 0).count(),
+            };
             Datum::Text(Text::Wire { bytes, len })
         }
         Value::Literal(text) => Datum::Text(Text::Plain(text)),
@@ -222,7 +238,10 @@ fn arithmetic<'v>(operator: Operator, left: Datum<'_>, right: Datum<'_>) -> Datu
 fn compare<'v>(comparison: Comparison, left: Datum<'_>, right: Datum<'_>) -> Datum<'v> {
     let order = match (left, right) {
         (Datum::Integer(left), Datum::Integer(right)) => Some(left.cmp(&right)),
-        (Datum::Text(left), Datum::Text(right)) => Some(left.bytes().cmp(right.bytes())),
+        (Datum::Text(left), Datum::Text(right)) => Some(match (left.contiguous(), right.contiguous()) {
+            (Some(left), Some(right)) => left.cmp(right),
+            _ => left.bytes().cmp(right.bytes()),
+        }),
         (Datum::Enum(left), Datum::Enum(right)) => left.compare(right),
         (Datum::Boolean(left), Datum::Boolean(right)) => Some(left.cmp(&right)),
         (left, right) => {

@@ -4,15 +4,16 @@
 //!  0 length with header (4) | 4 kind (1) | 5 stage (1) | 6 path (2) | 8 generation (2) | 10 output (1) | 11 frames (1) | 12 format (4)
 //! 16 kind's own: two integers of 8 bytes | 32 length of each frame (4) | bytes
 //! ```
-//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL and GONE; the context
-//! HELLO, and of each stage SAME, FRAMES, RANGE and NEW for what it emits of the oldest call, then DONE.
+//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL, ROOM and GONE; the context
+//! HELLO, and of each stage SAME, FRAMES, RANGE and NEW for what it emits of the oldest call, then DONE. A stage emits while it has
+//! room, which STAGE gives first and ROOM gives back: each record takes its length of it, the last one possibly more than there is.
 
 use crate::WireError;
 
 /// Length of a record's header in bytes.
 pub const RECORD_HEADER_LEN: usize = 32;
-/// Longest record in bytes.
-pub const RECORD_LEN_MAX: usize = 64 << 20;
+/// Longest record in bytes: a message of 64 MiB, with what stands before it.
+pub const RECORD_LEN_MAX: usize = (64 << 20) + 4096;
 /// Most frames of a message.
 pub const FRAMES_MAX: usize = 16;
 /// The version of this format.
@@ -55,10 +56,12 @@ pub enum Record<'a> {
         /// Calls.
         credit: u64,
     },
-    /// What a stage's handler is: its name and parameters.
+    /// What a stage's handler is: its name and parameters. The same stage again: its parameters have changed.
     Stage {
         /// The stage.
         place: Place,
+        /// Bytes of records that the stage may emit before the proxy gives room back; of a stage that is known, it means nothing.
+        room: u64,
         /// Name of the handler.
         handler: &'a str,
         /// Its parameters.
@@ -129,6 +132,13 @@ pub enum Record<'a> {
         /// The stage.
         place: Place,
     },
+    /// The proxy has processed what the stage has emitted.
+    Room {
+        /// The stage.
+        place: Place,
+        /// Length of these records in bytes.
+        bytes: u64,
+    },
 }
 
 /// Fixed fields of a record.
@@ -143,6 +153,27 @@ struct Header {
 }
 
 impl<'a> Record<'a> {
+    /// Returns the stage that the record is about; `None` for HELLO.
+    pub fn place(&self) -> Option<Place> {
+        match *self {
+            Record::Hello { .. } => None,
+            Record::Stage { place, .. }
+            | Record::Call { place, .. }
+            | Record::Same { place, .. }
+            | Record::Frames { place, .. }
+            | Record::Range { place, .. }
+            | Record::New { place, .. }
+            | Record::Done { place, .. }
+            | Record::Gone { place }
+            | Record::Room { place, .. } => Some(place),
+        }
+    }
+
+    /// Returns the length of the record at the start of `bytes`, whether all of it is there or not; `None` if that is not there.
+    pub fn len_at(bytes: &[u8]) -> Option<usize> {
+        bytes.first_chunk::<4>().map(|len| u32::from_le_bytes(*len) as usize)
+    }
+
     /// Parses the record at the start of `bytes`. Returns it with its length; `None` if more bytes are needed.
     ///
     /// # Errors
@@ -203,8 +234,11 @@ impl<'a> Record<'a> {
         let head = |kind, place| Header { kind, place, ..Header::default() };
         let header = match *self {
             Record::Hello { credit } => Header { own: [VERSION, credit], ..head(1, Place::default()) },
-            Record::Stage { place, handler, parameters } => {
-                return (Header { own: [handler.len() as u64, 0], ..head(2, place) }, [handler, parameters]);
+            Record::Stage { place, room, handler, parameters } => {
+                return (
+                    Header { own: [handler.len() as u64, room], ..head(2, place) },
+                    [handler, parameters],
+                );
             }
             Record::Call { place, sequence, age_ns, message } => {
                 Header { format: message.format, own: [sequence, age_ns], ..head(3, place) }
@@ -221,6 +255,7 @@ impl<'a> Record<'a> {
             }
             Record::Done { place, fault } => Header { own: [fault.into(), 0], ..head(8, place) },
             Record::Gone { place } => head(9, place),
+            Record::Room { place, bytes } => Header { own: [bytes, 0], ..head(10, place) },
         };
         (header, ["", ""])
     }
@@ -251,7 +286,7 @@ impl Header {
         let Header { kind, place, output, format, own, .. } = *self;
         let carries = matches!(kind, 3 | 7);
         let message = if carries { self.message(body)? } else { message_of(format) };
-        if matches!(kind, 1 | 4..=6 | 8 | 9) && !body.is_empty() {
+        if matches!(kind, 1 | 4..=6 | 8..=10) && !body.is_empty() {
             return Err(WireError::Length { what: "context record body", offset: 32, found: body.len() });
         }
         let record = match kind {
@@ -276,6 +311,7 @@ impl Header {
             7 => Record::New { place, output, message },
             8 => Record::Done { place, fault: own[0] == 1 },
             9 => Record::Gone { place },
+            10 => Record::Room { place, bytes: own[0] },
             _ => return Err(WireError::Kind { what: "context record kind", offset: 4, found: kind.into() }),
         };
         // What a kind does not use is 0, so that each record has one form.
@@ -311,7 +347,7 @@ impl Header {
         let text = core::str::from_utf8(body).map_err(|_| wrong)?;
         let at = usize::try_from(self.own[0]).map_err(|_| wrong)?;
         let (handler, parameters) = text.split_at_checked(at).ok_or(wrong)?;
-        Ok(Record::Stage { place: self.place, handler, parameters })
+        Ok(Record::Stage { place: self.place, room: self.own[1], handler, parameters })
     }
 }
 
@@ -330,8 +366,8 @@ mod tests {
         let message = Message { format: 9, lens, bytes: b"topic" };
         let all = [
             Record::Hello { credit: 64 },
-            Record::Stage { place: PLACE, handler: "drop-every", parameters: "10" },
-            Record::Stage { place: PLACE, handler: "forward", parameters: "" },
+            Record::Stage { place: PLACE, room: 1 << 40, handler: "drop-every", parameters: "10" },
+            Record::Stage { place: PLACE, room: 1, handler: "forward", parameters: "" },
             Record::Call { place: PLACE, sequence: 1 << 40, age_ns: 5, message },
             Record::Same { place: PLACE, output: 1 },
             Record::Frames { place: PLACE, output: 1, format: 2, first: 1, count: 2 },
@@ -339,6 +375,7 @@ mod tests {
             Record::New { place: PLACE, output: 7, message },
             Record::Done { place: PLACE, fault: true },
             Record::Gone { place: PLACE },
+            Record::Room { place: PLACE, bytes: 1 << 20 },
         ];
         let emit = |record: Record<'static>| {
             let mut bytes = [0; 100];
@@ -392,7 +429,7 @@ mod tests {
         for (bytes, what) in [
             (with(0, &31u32.to_le_bytes()), "context record length"),
             (with(0, &u32::MAX.to_le_bytes()), "context record length"),
-            (with(4, &[10]), "context record kind"),
+            (with(4, &[11]), "context record kind"),
             (with(11, &[0]), "context record frames"),
             (with(11, &[17]), "context record frames"),
             (with(11, &[16]), "context record frame lengths"),

@@ -25,14 +25,21 @@ pub(super) async fn contexts(context: &Context) -> Result<(), CliError> {
 
 fn contexts_table(view: &ContextsView) -> Table {
     let mut table = Table::new(&[
-        "NODE", "WORKER", "CONTEXT", "STAGES", "MESSAGES", "BYTES", "WAITING", "MOST", "BUSY", "STATE",
+        "NODE", "WORKER", "CONTEXT", "PLACE", "STAGES", "MESSAGES", "BYTES", "WAITING", "MOST", "BUSY",
+        "STATE",
     ]);
     for node in &view.nodes {
         for context in &node.contexts.contexts {
+            let place = match context.place.as_str() {
+                "absent" => Colour::Red,
+                "connected" => Colour::Green,
+                _ => Colour::Plain,
+            };
             table.row([
                 node.node.clone().into(),
                 context.worker.into(),
                 context.name.to_string().into(),
+                Cell::from(context.place.to_string()).coloured(place),
                 context.stages.into(),
                 context.messages_total.into(),
                 Cell::from(bytes(context.bytes_total)).right(),

@@ -86,6 +86,8 @@ pub(super) struct PathExplanation {
     pub channel: String,
     pub formats: Vec<FormatView>,
     pub stages: Vec<StageView>,
+    /// What the optimiser has done with the order, and what not and why; stages are in the order in which they run.
+    pub notes: Vec<String>,
     /// Messages of none of the formats pass the handlers by.
     pub unknown_passes: bool,
     /// Queries that read what the path makes.
@@ -241,7 +243,18 @@ pub(super) fn path(
 ) -> PathExplanation {
     let at = policy.channels.iter().position(|known| known.name == channel.name);
     let formats = at.and_then(|at| catalogue.channels.get(at)).map_or(&[][..], Vec::as_slice);
-    let yields = csp_control::path_formats(channel, formats);
+    let set = std::sync::Arc::new(csp_control::format_set(formats));
+    let order = csp_control::path_order(channel, &set);
+    let mut run = channel.clone();
+    run.path = order
+        .stages
+        .iter()
+        .map(|stage| csp_control::PathStage {
+            parameters: stage.parameters.clone(),
+            ..channel.path[stage.given].clone()
+        })
+        .collect();
+    let yields = csp_control::path_formats(&run, formats);
     let stage = |(stage, yields): (&csp_control::PathStage, Vec<KnownFormat>)| StageView {
         handler: stage.handler.clone(),
         context: stage.context.clone(),
@@ -256,7 +269,8 @@ pub(super) fn path(
         channel: channel.name.clone(),
         formats: formats.iter().map(FormatView::from).collect(),
         unknown_passes: channel.path.iter().any(is_operator),
-        stages: channel.path.iter().zip(yields).map(stage).collect(),
+        stages: run.path.iter().zip(yields).map(stage).collect(),
+        notes: order.notes,
         queries: catalogue
             .queries
             .iter()

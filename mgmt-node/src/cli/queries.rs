@@ -315,6 +315,9 @@ fn path_text(path: &PathExplanation, paint: Paint) -> String {
         let _ =
             writeln!(out, "  {} {} {} on {}{yields}", at + 1, stage.handler, stage.parameters, stage.context);
     }
+    for note in &path.notes {
+        let _ = writeln!(out, "  {note}");
+    }
     if path.unknown_passes {
         out += "  messages of none of the formats pass the handlers by\n";
     }

@@ -181,6 +181,12 @@ impl Dispatcher {
         self.services.get(number)
     }
 
+    /// Returns the number and address of the service of this name.
+    pub(crate) fn service_named(&self, name: &str) -> Option<(u32, SocketAddr)> {
+        let number = self.services.named(name)?;
+        self.services.get(number).filter(|service| service.active).map(|s| (number, s.spec.address))
+    }
+
     /// Returns all services, including removed ones that still have connections.
     pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.iter()

@@ -28,6 +28,7 @@ mod events;
 mod flow;
 mod hairpin;
 mod idle;
+mod open;
 mod options;
 mod output;
 mod pump;
@@ -42,7 +43,7 @@ mod turn;
 use std::collections::HashSet;
 
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
-use csp_types::{Grant, Instant, NodeId, TraceRing};
+use csp_types::{FlowLabel, Grant, Instant, NodeId, TraceRing};
 use csp_wire::channel::Message;
 use csp_wire::tunnel::Record;
 

@@ -9,8 +9,9 @@ use super::service::between::Towards;
 use super::service::local::{LocalServices, Step};
 use super::{Lane, ProxyOutput, reason};
 
-/// Most passes over the flows that have something to move before the worker receives again: what a flood has left waits for the next turn.
-const PASSES_MAX: usize = 16;
+/// Most passes over the flows that have something to move before the worker receives again. What a flood has left waits for the next turn: in
+/// the receive buffers of its connections, whose windows close, and not in the tunnel, which all connections share.
+const PASSES_MAX: usize = 2;
 /// Most connections of local services that are added to a pass because of others.
 const READIED_PER_PASS: usize = 64;
 /// Largest number of flows that are dropped for one window before idle clients no longer give way for it: some hold no
@@ -25,7 +26,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.process_tcp_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
             let pumped = self.pump.pump(&mut self.cx, self.local);
-            let readied = self.settle_local();
+            let readied = self.settle_local() | self.open_local();
             self.settle_hairpins();
             let sent = self.tunnels.transmit(&mut self.cx);
             let more = pumped || readied || sent || self.dispatcher.is_readied();

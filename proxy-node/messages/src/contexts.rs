@@ -31,7 +31,7 @@ mod status;
 pub use control_manager::PathError;
 pub use handler_manager::{DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker};
 pub use path::{PathCounters, PathId, PathSpec, STAGES_MAX, StageSpec, Targets};
-pub use remote::{RemoteCall, RemoteError, Ticket};
+pub use remote::{GIVEN_BYTES_MAX, RemoteCall, RemoteError, Ticket};
 pub use resource_monitor::ContextReport;
 pub use status::{ContextStatus, PathState, PathStatus, StageStatus};
 
@@ -49,7 +49,7 @@ use resource_monitor::ResourceMonitor;
 /// Bounds of a worker's contexts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContextsConfig {
-    /// Contexts of the worker.
+    /// Contexts of the worker, those elsewhere included.
     pub contexts_max: u16,
     /// Paths of all channels, with those that are replaced and not empty yet.
     pub paths_max: u16,

@@ -42,9 +42,9 @@ pub use config::{
     CHANNEL_NAME_LEN_MAX, ChannelConfig, ChannelError, ChannelKind, PlaneConfig, PlaneConfigError,
 };
 pub use contexts::{
-    ContextReport, ContextStatus, ContextsConfig, DeployError, HandlerManager, HandlerStatus, MakeHandler,
-    PathCounters, PathError, PathId, PathSpec, PathState, PathStatus, RemoteCall, RemoteError, STAGES_MAX,
-    StageMaker, StageSpec, StageStatus, Targets, Ticket,
+    ContextReport, ContextStatus, ContextsConfig, DeployError, GIVEN_BYTES_MAX, HandlerManager,
+    HandlerStatus, MakeHandler, PathCounters, PathError, PathId, PathSpec, PathState, PathStatus, RemoteCall,
+    RemoteError, STAGES_MAX, StageMaker, StageSpec, StageStatus, Targets, Ticket,
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use peers::{PeerId, Role};
@@ -64,5 +64,5 @@ pub use subscriptions::{
 pub use table::HashKey;
 pub use trace::{
     CopyState, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX, TRACE_TOPIC_LEN_MAX, TRACES_MAX, TraceError, TraceId,
-    TraceRequest, TracedCopy, TracedMessage,
+    TraceRequest, TracedCopy, TracedMessage, TracedStage,
 };

@@ -203,6 +203,11 @@ impl Queue {
         Some(item)
     }
 
+    /// Removes the newest waiting message, unless it is one of the `kept` oldest.
+    pub fn pop_newer(&mut self, kept: usize) -> Option<Item> {
+        if self.waiting.len() > kept { self.pop_back() } else { None }
+    }
+
     /// Removes the oldest waiting message, which is in flight from now on.
     pub fn take(&mut self, limits: &QueueLimits) -> Option<Item> {
         if !self.is_ready(limits) {

@@ -42,14 +42,16 @@ pub struct SubscriptionsConfig {
 }
 
 impl Default for SubscriptionsConfig {
+    /// A quarter of all for one channel, so that no channel's clients take the whole; and as many for one subscriber as are removed within
+    /// some 20 ms when it leaves.
     fn default() -> Self {
         SubscriptionsConfig {
             topic_len_max: 255,
             entries_max: 1 << 20,
             nodes_max: 1 << 21,
-            channel_entries_max: 1 << 20,
-            channel_nodes_max: 1 << 21,
-            subscriber_entries_max: 1 << 20,
+            channel_entries_max: 1 << 18,
+            channel_nodes_max: 1 << 19,
+            subscriber_entries_max: 1 << 16,
         }
     }
 }

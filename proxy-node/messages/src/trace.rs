@@ -21,6 +21,8 @@ pub const TRACES_MAX: usize = 4;
 pub const TRACE_MESSAGES_MAX: usize = 32;
 /// Receivers of a message that a trace follows; further ones are counted.
 pub const TRACE_COPIES_MAX: usize = 64;
+/// Handlers of a message's path that a trace records.
+pub const TRACE_STAGES_MAX: usize = 16;
 /// Bytes of a message's topic that a trace keeps.
 pub const TRACE_TOPIC_LEN_MAX: usize = 64;
 
@@ -77,6 +79,25 @@ pub enum CopyState {
     Unwritable,
     /// The receiver has left.
     Left,
+    /// A handler of the channel's path has emitted nothing for the message.
+    Consumed,
+}
+
+/// A handler that a message has passed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TracedStage {
+    /// Number of the context.
+    pub context: u16,
+    /// Name of the handler.
+    pub handler: String,
+    /// When the handler got the message.
+    pub at: Instant,
+    /// When it was done.
+    pub done: Instant,
+    /// Messages that it has emitted.
+    pub emitted: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// A receiver's copy of a message.
@@ -115,6 +136,8 @@ pub struct TracedMessage {
     pub matched: u32,
     /// Copies of the first [`TRACE_COPIES_MAX`] of these receivers; on a push/pull channel of the puller that has got it.
     pub copies: Vec<TracedCopy>,
+    /// Handlers of the channel's path that it, or what was made of it, has passed; the first [`TRACE_STAGES_MAX`].
+    pub stages: Vec<TracedStage>,
     /// It was pushed: one puller gets it.
     pub pushed: bool,
     /// The traces that have recorded it, a bit each.
@@ -136,6 +159,7 @@ impl TracedMessage {
             receivers: 0,
             matched: 0,
             copies: Vec::with_capacity(TRACE_COPIES_MAX),
+            stages: Vec::new(),
             pushed: false,
             traces: 0,
         }
@@ -182,7 +206,8 @@ impl Traces {
         self.armed
     }
 
-    fn now(&self) -> Instant {
+    /// Returns the present time by the clock of the traces.
+    pub fn now(&self) -> Instant {
         self.clock.map_or(Instant::ZERO, |clock| clock())
     }
 
@@ -306,6 +331,7 @@ impl Traces {
         if let Some(mut message) = self.messages.pop() {
             message.topic.clear();
             message.copies.clear();
+            message.stages.clear();
             message.matched = 0;
             self.spare.push(message);
         }
@@ -327,6 +353,23 @@ impl Traces {
                 message.copies.push(settled);
             } else if let Some(copy) = message.copies.iter_mut().find(waits) {
                 *copy = settled;
+            }
+        }
+    }
+
+    /// Records that a handler is done with a message, or with what was made of it. `at` is when it got it, and the present time is when it was
+    /// done.
+    #[cold]
+    pub fn passed(&mut self, slot: u16, sequence: u64, mut stage: TracedStage) {
+        stage.done = self.now();
+        let is_it = |m: &&mut TracedMessage| m.sequence == sequence && m.channel.index == slot;
+        for message in self.messages.iter_mut().filter(is_it) {
+            if stage.emitted == 0 && message.stages.iter().all(|before| before.emitted <= 1) {
+                let waiting = message.copies.iter_mut().filter(|copy| copy.state == CopyState::Waiting);
+                waiting.for_each(|copy| (copy.state, copy.at) = (CopyState::Consumed, stage.done));
+            }
+            if message.stages.len() < TRACE_STAGES_MAX {
+                message.stages.push(stage.clone());
             }
         }
     }

@@ -4,8 +4,8 @@
 use std::cell::Cell;
 
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, CopyState, HashKey, MessagePlane, PeerId, PlaneConfig,
-    Policy, PoolConfig, PublishError, QueueLimits, Role, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX,
+    Budget, ChannelConfig, ChannelId, ChannelKind, CopyState, HashKey, MessagePlane, PathSpec, PeerId,
+    PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX,
     TRACE_TOPIC_LEN_MAX, TRACES_MAX, TraceError, TraceId, TraceRequest, TracedMessage,
 };
 use csp_types::{Duration, Instant};
@@ -243,4 +243,35 @@ fn peers_and_their_prefixes_are_walked_in_parts() {
     assert_eq!(w.plane.prefixes_of(gone, 2, |prefix| panic!("{prefix:?}")), 0);
     w.send(1, &[b"p"]).unwrap();
     assert_eq!(w.plane.peer_status(w.sender).unwrap().published, 1);
+}
+
+#[test]
+fn a_trace_shows_the_handlers_of_a_path() {
+    let mut w = World::publish_subscribe(Policy::DropNewest, 8);
+    let all = w.subscriber(b"");
+    let spec = PathSpec::chain(w.channel, &[("drop-every", 0, "2"), ("forward", 3, "")]);
+    w.plane.activate_path(at(0), spec).unwrap();
+    let id = w.arm(request(2, b""));
+    w.send(3, &[b"a", &[1; 100]]).unwrap();
+    w.send(3, &[b"b", &[1; 200]]).unwrap();
+    assert_eq!(states(&w.traced(id)[0]), [(all, CopyState::Waiting)], "it is in the path");
+    while let Some(mut turn) = w.plane.next_flow() {
+        match w.plane.is_context(&turn) {
+            true => _ = w.plane.run_context(at(4), &mut turn, None),
+            false => w.write(all),
+        }
+        w.plane.end_turn(turn);
+    }
+    let traced = w.traced(id);
+    let passed = |message: &TracedMessage| -> Vec<(u16, String, u64, u64)> {
+        let stage = |s: &csp_messages::TracedStage| (s.context, s.handler.clone(), s.emitted, s.bytes);
+        message.stages.iter().map(stage).collect()
+    };
+    assert_eq!(passed(&traced[0]), [(0, "drop-every".into(), 1, 101), (3, "forward".into(), 1, 101)]);
+    assert_eq!(passed(&traced[1]), [(0, "drop-every".into(), 0, 0)]);
+    assert_eq!(states(&traced[0]), [(all, CopyState::Written(141))]);
+    assert_eq!(states(&traced[1]), [(all, CopyState::Consumed)]);
+    assert!(traced.iter().all(TracedMessage::is_settled));
+    let [first, second] = &traced[0].stages[..] else { panic!("{traced:?}") };
+    assert!(first.at < first.done && first.done < second.at && second.done <= traced[0].copies[0].at);
 }

@@ -10,6 +10,7 @@
 //! message waits for it, a timer is due, or publishers may go on.
 
 mod batch;
+mod contexts;
 mod formats;
 mod framing;
 mod given;
@@ -21,6 +22,7 @@ mod outbound;
 mod paths;
 mod peer;
 mod placement;
+mod requests;
 mod sealed;
 mod seen;
 mod spec;
@@ -28,6 +30,7 @@ mod spec;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
 use csp_messages::{
     ChannelError, ChannelId, ChannelStatus, MessagePlane, PathError, PeerId, PlaneConfig, PlaneConfigError,
     Turn,
@@ -38,12 +41,14 @@ use csp_zmtp::{Config as ZmtpConfig, Connection, Counters as ZmtpCounters, seale
 use thiserror::Error;
 
 use self::batch::Batch;
+use self::contexts::Elsewhere;
 use self::keys::Entropy;
 use self::paths::Paths;
 use self::peer::Peer;
 use self::placement::Placement;
 use crate::streams::{StreamSpec, Streams};
 
+pub use self::contexts::{ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
 pub use self::formats::{ChannelFeed, ChannelFormats};
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
@@ -131,6 +136,10 @@ pub struct MessageBroker {
     labels: Vec<FlowLabel>,
     /// Connections to serve for other reasons than messages that wait.
     ready: VecDeque<FlowLabel>,
+    /// Connections that were named to be served, modulo what decides from where the next one comes.
+    named: u32,
+    /// Bytes of incomplete messages that connections keep.
+    kept: usize,
     /// Deadlines of connections; each has at most one.
     deadlines: BTreeSet<(Instant, FlowLabel)>,
     /// The turn of the channel that is served.
@@ -139,6 +148,8 @@ pub struct MessageBroker {
     refusals: Refusals,
     batch: Batch,
     paths: Paths,
+    /// Contexts that are other programs.
+    elsewhere: Elsewhere,
     /// Peers that have left while messages are traced.
     departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
@@ -159,12 +170,15 @@ impl MessageBroker {
             connections: HashMap::new(),
             labels: Vec::new(),
             ready: VecDeque::new(),
+            named: 0,
+            kept: 0,
             deadlines: BTreeSet::new(),
             turn: None,
             zmtp: ZmtpCounters::default(),
             refusals: Refusals::default(),
             batch: Batch::default(),
             paths: Paths::default(),
+            elsewhere: Elsewhere::default(),
             departed: Vec::new(),
             placement: Placement::default(),
             entropy: None,
@@ -223,7 +237,11 @@ impl MessageBroker {
             None => {
                 self.batch = Batch::new(2 * outbound::MESSAGES_PER_VISIT);
                 self.labels = vec![FlowLabel::NONE; self.config.peers_max as usize];
-                self.plane.insert(MessagePlane::new(self.config).map_err(SpecError::Plane)?)
+                let mut config = self.config;
+                config.contexts.contexts_max = CONTEXTS_MAX + G_CONTEXTS_MAX;
+                let plane = self.plane.insert(MessagePlane::new(config).map_err(SpecError::Plane)?);
+                contexts::prepare(plane);
+                plane
             }
         };
         let name = || spec.channel.name.clone();
@@ -243,29 +261,33 @@ impl MessageBroker {
         if let Some(plane) = &mut self.plane {
             let _ = plane.remove_channel(bound.id); // it is there: it was added and not removed
         }
-        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
             peer.orphan();
             peer.ended = true; // a channel of the same number may follow at once
-            self.ready.push_back(*label);
+            peer.make_ready(&mut self.ready);
         }
     }
 
     /// Disconnects the peers of a channel whose rights it does not have any more.
     fn enforce_rights(&mut self, number: u32) {
         let Some(keys) = self.channels.get(&number).and_then(|bound| bound.spec.keys.clone()) else { return };
-        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+        let mut departed = Vec::new();
+        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
             let known = peer.connection.zmtp().and_then(Connection::peer);
             if known.is_none_or(|known| keys.check(known).is_ok()) || peer.connection.has_failed() {
                 continue;
             }
             self.refusals.rights_removed += 1;
             if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
+                plane.lost(id, peer.given.as_ref().map_or(0, given::Given::messages));
                 let _ = plane.detach(id, |_| {}); // it is attached
             }
+            departed.push(peer.ending);
             peer.orphan();
             peer.ended = true;
-            self.ready.push_back(*label);
+            peer.make_ready(&mut self.ready);
         }
+        departed.into_iter().for_each(|ending| self.departed(number, ending));
     }
 
     /// Returns the plane, once a channel was added.
@@ -330,6 +352,11 @@ impl MessageBroker {
     /// Returns how many peers were refused or disconnected for other reasons than their framing.
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
+    }
+
+    /// Returns the memory in bytes that connections keep for messages that have arrived in part.
+    pub fn incomplete_bytes(&self) -> usize {
+        self.kept
     }
 
     /// Returns the number of connections.

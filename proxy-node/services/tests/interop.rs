@@ -49,6 +49,26 @@ fn pyzmq_without_keys_and_with_them_share_a_channel_that_does_not_require_them()
 }
 
 #[test]
+fn pyzmq_asks_the_channel() {
+    if !has_pyzmq() {
+        return;
+    }
+    for (spec, keys) in [(open_channel(), vec![]), (keyed_channel(), keys(public(SERVER), BOTH).to_vec())] {
+        let mut server = Server::new(spec);
+        let asker = Program::start(&server, "ask", &keys, &[r#"{"get": "channel"}"#, "nonsense"]);
+        for envelope in ["", "1  "] {
+            let answer = asker.line(&mut server);
+            assert!(
+                answer.starts_with(&format!("{envelope}{{")) && answer.contains("\"channel\":\"ticks\""),
+                "{answer}"
+            );
+            let refusal = asker.line(&mut server);
+            assert!(refusal.contains("\"error\":\"not JSON"), "{refusal}");
+        }
+    }
+}
+
+#[test]
 fn who_may_not_is_refused_and_knows_it() {
     if !has_pyzmq() {
         return;

@@ -85,6 +85,15 @@ def crowd():
         say(f"{len(peers)} {received}")
 
 
+def ask():
+    """Sends its arguments as requests, one after the other, as REQ and as DEALER, and prints the answers."""
+    for kind in (zmq.REQ, zmq.DEALER):
+        peer = connect(kind)
+        for request in ARGUMENTS:
+            peer.send_multipart([request.encode()] if kind == zmq.REQ else [b"1", b"", request.encode()])
+            say(" ".join(frame.decode() for frame in peer.recv_multipart()))
+
+
 def outcome():
     """Connects as SUB, or as the argument says, and prints how the handshake ended."""
     kind = getattr(zmq, ARGUMENTS[0]) if ARGUMENTS else zmq.SUB
@@ -97,5 +106,5 @@ def outcome():
     say(f"{EVENTS[event['event']]} {event['value']}")
 
 
-{"publish": publish, "subscribe": subscribe, "crowd": crowd, "outcome": outcome}[NAME]()
+{"publish": publish, "subscribe": subscribe, "crowd": crowd, "outcome": outcome, "ask": ask}[NAME]()
 context.destroy(linger=5000)

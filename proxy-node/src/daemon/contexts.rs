@@ -1,16 +1,18 @@
 //! What a worker's contexts, paths and handlers show, on the admin endpoint and as metrics.
 
 use csp_api::contexts::{Context, Contexts, Handler, PathStage};
+use csp_handlers::CONTEXTS_MAX;
 use csp_messages::{ContextStatus, HandlerStatus, PathState, PathStatus};
-use csp_services::{ContextsSnapshot, MessageBroker};
+use csp_services::{ContextsSnapshot, ElsewhereSnapshot, MessageBroker, Presence};
 use csp_telemetry::MetricWriter;
 use csp_types::Duration;
 
 /// Returns what a worker runs. The worker's number is set by the reader.
 pub(super) fn of_worker(broker: &MessageBroker) -> Contexts {
-    let ContextsSnapshot { contexts, paths, handlers } = broker.contexts();
+    let ContextsSnapshot { contexts, paths, handlers, elsewhere } = broker.contexts();
+    let elsewhere_of = |number| elsewhere.iter().find(|known| known.context == number);
     Contexts {
-        contexts: contexts.iter().map(context).collect(),
+        contexts: contexts.iter().map(|known| context(known, elsewhere_of(known.number))).collect(),
         stages: paths.iter().flat_map(|(channel, path)| stages(channel, path)).collect(),
         handlers: handlers.iter().map(handler).collect(),
     }
@@ -34,11 +36,29 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn context(status: &ContextStatus) -> Context {
+/// Returns the name of a context by its number at the plane.
+fn name_of(context: u16) -> String {
+    match context.checked_sub(CONTEXTS_MAX) {
+        None => format!("c{context}"),
+        Some(number) => format!("g{number}"),
+    }
+}
+
+fn context(status: &ContextStatus, elsewhere: Option<&ElsewhereSnapshot>) -> Context {
+    let place = match elsewhere.map(|known| known.presence) {
+        None if status.number < CONTEXTS_MAX => "own",
+        Some(Presence::Connected) => "connected",
+        Some(Presence::Unused) => "unused",
+        Some(Presence::Absent) | None => "absent",
+    };
     let report = &status.report;
     Context {
         worker: 0,
-        name: format!("c{}", status.number).into(),
+        name: name_of(status.number).into(),
+        place: place.into(),
+        calls_total: elsewhere.map_or(0, |known| known.calls),
+        losses_total: elsewhere.map_or(0, |known| known.losses),
+        violations_total: elsewhere.map_or(0, |known| known.violations),
         stages: status.stages.into(),
         waiting: status.waiting,
         waiting_max: report.waiting_max.into(),
@@ -70,7 +90,7 @@ fn stages(channel: &str, path: &PathStatus) -> Vec<PathStage> {
         state: state.into(),
         stage: at as u64,
         handler: (&stage.handler).into(),
-        context: format!("c{}", stage.context).into(),
+        context: name_of(stage.context).into(),
         waiting: stage.waiting as u64,
         held: stage.held,
         entered_total: if at == 0 { counters.entered } else { 0 },
@@ -106,6 +126,17 @@ pub(super) fn collect(out: &mut MetricWriter, contexts: &Contexts, worker: &str)
             ("csp_context_messages_total", "Messages processed by a context", context.messages_total),
             ("csp_context_bytes_total", "Bytes of messages processed by a context", context.bytes_total),
             ("csp_context_points_total", "Resource-management points of a context", context.points_total),
+            (
+                "csp_context_calls_total",
+                "Messages sent to a context that is another program",
+                context.calls_total,
+            ),
+            ("csp_context_losses_total", "Lost connections to such a context", context.losses_total),
+            (
+                "csp_context_violations_total",
+                "Connections to such a context that were ended for what it sent",
+                context.violations_total,
+            ),
             ("csp_context_busy_nanoseconds_total", "Time of a context in handlers", context.busy_ns_total),
         ];
         counters.into_iter().for_each(|(name, help, value)| out.counter(name, help, &labels, value));

@@ -134,11 +134,38 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker])
 fn policy_check(config: &Config) -> PolicyCheck {
     let folder = config.messages.curve_keys.clone();
     Arc::new(move |policy: &Policy| {
+        check_memory(policy)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }
         KeyRing::load(&folder).check(policy, &folder)
     })
+}
+
+/// Checks that each worker has the memory that a policy guarantees to channels, and places for their paths: any worker may be the owner
+/// of all.
+fn check_memory(policy: &Policy) -> Result<(), String> {
+    let config = messages_config();
+    let pool = u64::from(config.pool.blocks) * u64::from(config.pool.block_len);
+    let block = u64::from(config.pool.block_len);
+    let messages: Vec<_> = policy.all_channels().filter(|channel| channel.pool.is_empty()).collect();
+    let guaranteed: u64 =
+        messages.iter().map(|c| (u64::from(c.memory.guaranteed_mib) << 20).next_multiple_of(block)).sum();
+    if guaranteed > pool {
+        return Err(format!(
+            "the channels' guaranteed memory is {} MiB together, and a proxy worker has {}: lower some `memory.guaranteed_mib`",
+            guaranteed >> 20,
+            pool >> 20
+        ));
+    }
+    let paths = messages.iter().filter(|c| !c.path.is_empty()).count() + policy.queries.len();
+    let most = config.contexts.paths_max;
+    match paths <= usize::from(most) {
+        true => Ok(()),
+        false => Err(format!(
+            "{paths} channels have paths or are queries, and a proxy worker has places for {most}"
+        )),
+    }
 }
 
 /// Sends the workers what they need of the other nodes' registrations.
@@ -179,11 +206,15 @@ async fn apply(
 ) -> Result<(), String> {
     let ring = KeyRing::load(curve_keys);
     let policy = policy::translate(active, numbers, &ring);
+    // What one worker cannot serve of it must not keep the others from the rest.
+    let mut result = Ok(());
     for worker in workers {
         let policy = policy.clone();
         let done = worker.mailbox().ask(POLICY_TIMEOUT, |reply| Question::Policy(policy, reply)).await;
-        done.map_err(|error| format!("a data worker did not apply the policy: {error}"))??;
+        let done = done.map_err(|error| format!("a data worker did not apply the policy: {error}"));
+        result = result.and(done.and_then(|done| done));
     }
+    result?;
     let (generation, services, channels) = (active.generation, policy.services.len(), policy.channels.len());
     tracing::info!(generation, services, channels, "policy in force");
     ring.check(&active.policy, curve_keys)

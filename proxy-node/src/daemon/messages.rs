@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use csp_api::messages::{
-    CopyState, MessageTrace, PEERS_DEFAULT, PEERS_MAX, PREFIXES_DEFAULT, PREFIXES_MAX, Peer, PeerName,
+    CopyState, MessageTrace, PEERS_DEFAULT, PEERS_MAX, PREFIXES_DEFAULT, PREFIXES_MAX, Peer, PeerName, Stage,
     Subscriptions, TRACE_COUNT_MAX, TRACE_TIMEOUT_S_MAX, TracedCopy, TracedMessage,
 };
 use csp_api::topic;
@@ -345,9 +345,19 @@ fn convert(
         looked_up_ns: since(message.looked_up),
         receivers: message.receivers.into(),
         matched,
-        contexts: Vec::new(),
+        contexts: message.stages.iter().map(|stage| stage_of(stage, message.arrived)).collect(),
         more: u64::from(message.matched).saturating_sub(copies.len() as u64),
         copies,
+    }
+}
+
+fn stage_of(stage: &csp_messages::TracedStage, arrived: Instant) -> Stage {
+    Stage {
+        context: format!("c{}", stage.context).into(),
+        handler: stage.handler.clone().into(),
+        at_ns: stage.at.saturating_since(arrived).as_nanos() as u64,
+        took_ns: stage.done.saturating_since(stage.at).as_nanos() as u64,
+        bytes: stage.bytes,
     }
 }
 
@@ -362,5 +372,6 @@ fn state(state: csp_messages::CopyState) -> (CopyState, u64) {
         Plane::DroppedMemory => (CopyState::DroppedMemory, 0),
         Plane::Unwritable => (CopyState::Unwritable, 0),
         Plane::Left => (CopyState::Left, 0),
+        Plane::Consumed => (CopyState::Consumed, 0),
     }
 }

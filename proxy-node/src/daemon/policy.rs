@@ -4,13 +4,14 @@ mod framing;
 mod queries;
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use csp_control::{
     ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
 };
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
-use csp_services::{ChannelKeys, ChannelSpec, Rights};
+use csp_services::{ChannelKeys, ChannelSpec, ContextSpec, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
 
@@ -102,14 +103,33 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
     }
     let placements =
         if active.policy.queries.is_empty() { HashMap::new() } else { active.policy.placements() };
+    let contexts = active.policy.contexts.iter().filter_map(|context| {
+        services.push(context_service(context));
+        Some(ContextSpec { number: context.number()?, service: context.service_name() })
+    });
+    let contexts = contexts.collect();
     WorkerPolicy {
         services,
+        contexts,
         egress: active.policy.egress.iter().map(rule).collect(),
         channels,
         streams,
         paths,
         feeds: queries::feeds(&active.policy, &catalogue, numbers),
         places: placements.into_iter().map(|(name, key)| (numbers.of(&name), key)).collect(),
+    }
+}
+
+/// The service of which a process is a context: nobody but the proxy connects to it.
+fn context_service(context: &csp_control::GContext) -> ServiceSpec {
+    ServiceSpec {
+        name: context.service_name(),
+        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
+        pool: pool(&context.pool),
+        local: None,
+        between: None,
+        tcp: ServiceTcp::default(),
+        backlog: BacklogLimits::default(),
     }
 }
 
@@ -122,6 +142,7 @@ fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
     let rights = |may: &[Permission]| Rights {
         publish: may.contains(&Permission::Publish),
         subscribe: may.contains(&Permission::Subscribe),
+        control: may.contains(&Permission::Control),
     };
     let clients = curve.clients.iter().map(|client| (client.key.0, rights(&client.may))).collect();
     let server = ring.get(&curve.server_key)?.clone();

@@ -29,6 +29,25 @@ pub struct Chat {
     owner: Option<Owner>,
     /// A connection that always has something to send.
     endless: Option<FlowLabel>,
+    /// A service to a process of which it opens a connection.
+    pub opens: Option<String>,
+    /// Connections that could not be opened.
+    pub not_opened: usize,
+    /// What was opened is not wanted any more.
+    pub declines: bool,
+}
+
+impl Chat {
+    /// Returns the number of connections.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Says something to every connection with its next turn.
+    pub fn say(&mut self, text: &[u8]) {
+        self.waiting.values_mut().for_each(|waiting| waiting.extend(text));
+        self.ready.extend(self.waiting.keys());
+    }
 }
 
 impl Between for Chat {}
@@ -76,6 +95,17 @@ impl LocalServices for Chat {
 
     fn next_ready(&mut self) -> Option<FlowLabel> {
         self.endless.or_else(|| FlowLabel::from_wire(self.ready.pop_first()?))
+    }
+
+    fn next_open(&mut self) -> Option<String> {
+        self.opens.take()
+    }
+
+    fn opened(&mut self, _: Instant, service: &str, label: Option<FlowLabel>) -> bool {
+        assert!(service.starts_with("context"));
+        self.not_opened += usize::from(label.is_none());
+        let label = label.filter(|_| !self.declines);
+        label.map(|label| self.waiting.insert(label.to_wire(), VecDeque::new())).is_some()
     }
 
     fn next_timeout(&self) -> Option<Instant> {

@@ -7,6 +7,7 @@ mod hairpin;
 mod idle;
 mod local;
 mod offers;
+mod open;
 mod shares;
 mod unknown;
 mod world;

@@ -79,6 +79,8 @@ pub struct Connection {
     message: Assembly,
     /// The message was delivered; its frames are released by the next call.
     delivered: bool,
+    /// The last call has processed as many commands as one may.
+    paused: bool,
     security: Security,
     output: Output,
     timers: Timers,
@@ -133,6 +135,7 @@ impl Connection {
             command: CommandBuffer::new(command_room(&config)),
             message: Assembly::new(&config),
             delivered: false,
+            paused: false,
             security,
             output: Output::new(or_null),
             timers: Timers::new(now + config.handshake_timeout),

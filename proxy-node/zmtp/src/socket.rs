@@ -68,9 +68,9 @@ pub enum LocalType {
     Pull,
     Rep,
     Router,
-    /// XSUB to publishers and XPUB to subscribers, on one listener (the two sides of a forwarder).
+    /// XSUB to publishers, XPUB to subscribers and ROUTER to those who ask, on one listener (the two sides of a forwarder, and its control).
     Forwarder,
-    /// PULL to pushers and PUSH to pullers, on one listener (the two sides of a streamer).
+    /// PULL to pushers, PUSH to pullers and ROUTER to those who ask, on one listener (the two sides of a streamer, and its control).
     Streamer,
 }
 
@@ -79,6 +79,9 @@ impl LocalType {
     #[must_use]
     pub const fn towards(self, peer: SocketType) -> LocalType {
         match (self, peer) {
+            (LocalType::Forwarder | LocalType::Streamer, SocketType::Req | SocketType::Dealer) => {
+                LocalType::Router
+            }
             (LocalType::Forwarder, SocketType::Pub | SocketType::Xpub) => LocalType::Xsub,
             (LocalType::Forwarder, _) => LocalType::Xpub,
             (LocalType::Streamer, SocketType::Push) => LocalType::Pull,
@@ -106,10 +109,18 @@ impl LocalType {
         match self {
             LocalType::Pub | LocalType::Xpub => matches!(peer, SocketType::Sub | SocketType::Xsub),
             LocalType::Sub | LocalType::Xsub => matches!(peer, SocketType::Pub | SocketType::Xpub),
-            LocalType::Forwarder => {
-                matches!(peer, SocketType::Pub | SocketType::Xpub | SocketType::Sub | SocketType::Xsub)
+            LocalType::Forwarder => matches!(
+                peer,
+                SocketType::Pub
+                    | SocketType::Xpub
+                    | SocketType::Sub
+                    | SocketType::Xsub
+                    | SocketType::Req
+                    | SocketType::Dealer
+            ),
+            LocalType::Streamer => {
+                matches!(peer, SocketType::Push | SocketType::Pull | SocketType::Req | SocketType::Dealer)
             }
-            LocalType::Streamer => matches!(peer, SocketType::Push | SocketType::Pull),
             LocalType::Push => matches!(peer, SocketType::Pull),
             LocalType::Pull => matches!(peer, SocketType::Push),
             LocalType::Rep => matches!(peer, SocketType::Req | SocketType::Dealer),

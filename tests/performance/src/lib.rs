@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod echo;
+pub mod evaluation;
 pub mod load;
 pub mod memory;
 pub mod report;

@@ -50,7 +50,7 @@ pub enum Permission {
     Publish,
     /// Connect as SUB, XSUB or PULL.
     Subscribe,
-    /// Change how the channel's messages are processed. No channel has anything to change yet.
+    /// Connect as REQ or DEALER, and ask the channel.
     Control,
 }
 

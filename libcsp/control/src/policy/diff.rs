@@ -33,6 +33,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|query| format!("- query {}", query.summary())));
     let come = new.queries.iter().filter(|query| !old.queries.contains(query));
     lines.extend(come.map(|query| format!("+ query {}", query.summary())));
+    let gone = old.contexts.iter().filter(|context| !new.contexts.contains(context));
+    lines.extend(gone.map(|context| format!("- context {}", context.summary())));
+    let come = new.contexts.iter().filter(|context| !old.contexts.contains(context));
+    lines.extend(come.map(|context| format!("+ context {}", context.summary())));
     let gone = old.egress.iter().filter(|egress| !new.egress.contains(egress));
     lines.extend(gone.map(|egress| format!("- egress {}", egress_summary(egress))));
     let come = new.egress.iter().filter(|egress| !old.egress.contains(egress));

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use csp_handlers::{CONTEXTS_MAX, FormatId, Handler, STAGES_MAX, State, builtin};
-use csp_operators::FormatSet;
+use csp_operators::{ChainStage, FormatSet, Optimised};
 use serde::{Deserialize, Serialize};
 
+use super::contexts::number_of;
 use super::formats::format_set;
-use super::{Channel, KnownFormat};
+use super::{Channel, KnownFormat, Policy};
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
@@ -16,7 +17,7 @@ use crate::config::Problems;
 pub struct PathStage {
     /// Name of a built-in handler.
     pub handler: String,
-    /// The context of the proxy worker that runs it: `c0` to `c7`.
+    /// The context that runs it: `c0` to `c7` of the proxy worker, or one of the policy's `contexts`.
     #[serde(default = "first_context")]
     pub context: String,
     /// What the handler is to do, in its own words.
@@ -25,8 +26,11 @@ pub struct PathStage {
 }
 
 impl PathStage {
-    /// Returns the number of the context; `None` if there is none of this name.
+    /// Returns the number of the context, those of the policy's `contexts` after the worker's own; `None` if there is none of this name.
     pub fn context_number(&self) -> Option<u16> {
+        if let Some(number) = number_of(&self.context) {
+            return Some(CONTEXTS_MAX + number);
+        }
         context_of(&self.context)
     }
 }
@@ -65,7 +69,11 @@ pub(super) fn check(channel: &Channel, formats: &[KnownFormat], at: &str, proble
     for (index, stage) in path.iter().enumerate() {
         let at = format!("{at}.path[{index}]");
         if stage.context_number().is_none() {
-            let message = format!("`{}` is no context; there are c0 to c{}", stage.context, CONTEXTS_MAX - 1);
+            let message = format!(
+                "`{}` is no context; there are c0 to c{}, and those of `contexts`",
+                stage.context,
+                CONTEXTS_MAX - 1
+            );
             problems.add(format!("{at}.context"), message);
         }
         let Some(mut handler) = make(&stage.handler, &set) else {
@@ -76,6 +84,14 @@ pub(super) fn check(channel: &Channel, formats: &[KnownFormat], at: &str, proble
             let message = format!("`{}` works on formats; name the channel's in `formats`", stage.handler);
             problems.add(format!("{at}.handler"), message);
             continue;
+        }
+        if builtin::make(&stage.handler).is_none() && number_of(&stage.context).is_some() {
+            let message = format!(
+                "`{}` works on formats, which a context elsewhere does not know; allowed are c0 to c{}",
+                stage.handler,
+                CONTEXTS_MAX - 1
+            );
+            problems.add(format!("{at}.context"), message);
         }
         let mut state = State::new(&handler.needs());
         if !stage.parameters.is_empty()
@@ -118,6 +134,20 @@ pub fn path_formats(channel: &Channel, formats: &[KnownFormat]) -> Vec<Vec<Known
     all
 }
 
+/// Returns the stages of a valid path in the order in which they run, and why: reductions first, where that changes nothing of what
+/// comes out.
+pub fn path_order(channel: &Channel, formats: &Arc<FormatSet>) -> Optimised {
+    let stages: Vec<(&str, &str)> =
+        channel.path.iter().map(|stage| (stage.handler.as_str(), stage.parameters.as_str())).collect();
+    let stages = ChainStage::list(&stages);
+    match channel.formats.len() {
+        1 => csp_operators::optimise(&stages, formats, FormatId(1)),
+        0 => Optimised { stages, notes: Vec::new() },
+        // What is the same for one format need not be for another.
+        _ => Optimised { stages, notes: vec!["the order stays: the channel has several formats".to_owned()] },
+    }
+}
+
 /// Makes a handler of a path.
 fn make(name: &str, formats: &Arc<FormatSet>) -> Option<Box<dyn Handler>> {
     let made = builtin::make(name).or_else(|| csp_operators::make(name, formats));
@@ -128,6 +158,19 @@ fn unknown(name: &str, formats: &Arc<FormatSet>) -> String {
     let names = builtin::NAMES.iter().chain(csp_operators::NAMES);
     let names: Vec<&str> = names.copied().filter(|name| make(name, formats).is_some()).collect();
     format!("`{name}` is not known; allowed are {}", names.join(", "))
+}
+
+/// Checks that paths name no context elsewhere that the policy does not have.
+pub(super) fn check_contexts(policy: &Policy, problems: &mut Problems) {
+    for (channel, known) in policy.channels.iter().enumerate() {
+        for (index, stage) in known.path.iter().enumerate() {
+            let is_known = policy.contexts.iter().any(|context| context.name == stage.context);
+            if number_of(&stage.context).is_some() && !is_known {
+                let at = format!("channels[{channel}].path[{index}].context");
+                problems.add(at, format!("`{}` is not among the policy's contexts", stage.context));
+            }
+        }
+    }
 }
 
 /// Says what a channel's path is; nothing for none.
@@ -186,7 +229,7 @@ channels:
             (
                 "context: c3",
                 "context: c8",
-                "8:40: channels[0].path[1].context: `c8` is no context; there are c0 to c7",
+                "8:40: channels[0].path[1].context: `c8` is no context; there are c0 to c7, and those of `contexts`",
             ),
             (
                 "\"10\"",

@@ -111,6 +111,13 @@ impl<'b> BlockView<'b> {
 }
 
 impl<'b> Array<'b> {
+    /// The bytes, if a field of that type has as many of the same primitive type and order: they can be copied.
+    pub(crate) fn as_written(&self, field: &Field, order: ByteOrder) -> Option<Bytes<'b>> {
+        let Type::Encoded(encoded) = &field.kind else { return None };
+        let same = encoded.primitive == self.primitive && order == self.order && field.constant.is_none();
+        (same && encoded.is_array() && encoded.size() as usize == self.bytes.len()).then_some(self.bytes)
+    }
+
     /// The numbers, in order. Nulls are numbers here.
     pub fn iter(self) -> impl Iterator<Item = Scalar> + use<'b> {
         let size = self.primitive.size();

@@ -105,7 +105,18 @@ impl Writer<'_, '_> {
                 self.text_of(field, len, bytes.iter().take(len))
             }
             Value::Literal(text) => self.text(field, text),
-            Value::Array(array) => self.numbers(field, array.iter()),
+            Value::Array(array) => match array.as_written(field, self.order) {
+                Some(bytes) => {
+                    let room = self.room(field)?;
+                    let mut at = 0;
+                    for part in bytes.parts() {
+                        room[at..at + part.len()].copy_from_slice(part);
+                        at += part.len();
+                    }
+                    Ok(())
+                }
+                None => self.numbers(field, array.iter()),
+            },
             Value::Composite(_) => {
                 Err(WriteError::new(&field.name, WriteProblem::WrongType { expected: "single value" }))
             }

@@ -27,19 +27,25 @@ impl Hash {
             Datum::Float(number) => self.number(number),
             Datum::Enum(number) => self.word(number.unsigned().unwrap_or(u64::MAX)),
             Datum::Set(bits) => self.word(bits),
-            Datum::Text(text) => {
-                let (mut word, mut count) = (0u64, 0u64);
-                for byte in text.bytes() {
-                    word = word << 8 | u64::from(byte);
-                    count += 1;
-                    if count % 8 == 0 {
-                        self.word(word);
-                        word = 0;
-                    }
-                }
-                self.word(word ^ count << 56);
+            Datum::Text(text) => match text.contiguous() {
+                Some(slice) => self.text(slice.iter().copied()),
+                None => self.text(text.bytes()),
+            },
+        }
+    }
+
+    #[inline]
+    fn text(&mut self, bytes: impl Iterator<Item = u8>) {
+        let (mut word, mut count) = (0u64, 0u64);
+        for byte in bytes {
+            word = word << 8 | u64::from(byte);
+            count += 1;
+            if count % 8 == 0 {
+                self.word(word);
+                word = 0;
             }
         }
+        self.word(word ^ count << 56);
     }
 
     fn number(&mut self, number: f64) {

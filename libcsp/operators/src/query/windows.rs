@@ -17,6 +17,7 @@ use crate::formats::view;
 
 /// Most aggregates of a query.
 pub const AGGREGATES_MAX: usize = 64;
+const FEW: usize = 8;
 
 /// The windows of an operator.
 #[derive(Debug)]
@@ -133,11 +134,25 @@ impl Windows {
         block: &mut [u8],
         group: u32,
         row: &Row<'_>,
+        place: (u64, i64),
+    ) -> Result<Added, ViewError> {
+        // Room for the most aggregates is cleared only where there are many.
+        match self.plans[row.plan].aggregates.len() {
+            0..=FEW => self.add_up::<FEW>(block, group, row, place),
+            _ => self.add_up::<AGGREGATES_MAX>(block, group, row, place),
+        }
+    }
+
+    fn add_up<const N: usize>(
+        &self,
+        block: &mut [u8],
+        group: u32,
+        row: &Row<'_>,
         (hash, window): (u64, i64),
     ) -> Result<Added, ViewError> {
         let plan = &self.plans[row.plan];
         // Nothing is changed before all values are known.
-        let mut sums = [[0; ACCUMULATOR_LEN]; AGGREGATES_MAX];
+        let mut sums = [[0; ACCUMULATOR_LEN]; N];
         self.sums(block, group, row, &mut sums)?;
         let group = if group != 0 {
             group
@@ -168,7 +183,7 @@ impl Windows {
         block: &[u8],
         group: u32,
         row: &Row<'_>,
-        sums: &mut [[u8; ACCUMULATOR_LEN]; AGGREGATES_MAX],
+        sums: &mut [[u8; ACCUMULATOR_LEN]],
     ) -> Result<(), ViewError> {
         let plan = &self.plans[row.plan];
         for (index, (aggregate, sum)) in plan.aggregates.iter().zip(sums).enumerate() {

@@ -77,6 +77,35 @@ fn a_full_batch_takes_nothing_and_loses_nothing() {
 }
 
 #[test]
+fn a_queue_holds_so_many_messages_and_no_more() {
+    let mut world = World::new();
+    let (mut proxy, mut nn) = (world.proxy(4), world.network_node(4));
+    let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
+    proxy.receives = false;
+    let mut batch = TunnelBatch::with_queue(&nn.endpoint, link, 4);
+    let mut taken = 0;
+    while batch.send(world.now, &mut nn.endpoint, &record(taken + 1), &[&[5; 300]]).is_ok() {
+        taken += 1;
+        assert!(taken < 100, "never full");
+    }
+    assert_eq!(taken, 3 * (2 + 4), "two messages on their way and four of 3 records that wait");
+    proxy.receives = true;
+    for _ in 0..4 {
+        world.run(ms(10), &mut [&mut nn, &mut proxy]);
+        let _ = batch.flush(world.now, &mut nn.endpoint); // there is credit for two at a time
+    }
+    world.run(ms(10), &mut [&mut nn, &mut proxy]);
+    let labels: Vec<_> = records(&proxy).into_iter().map(|(label, _)| label).collect();
+    assert_eq!(labels, (1..=taken).collect::<Vec<_>>());
+    assert!(batch.is_empty());
+
+    // A link that is replaced takes over nothing.
+    assert!(batch.push(world.now, &record(1), &[b"x"]).is_ok());
+    batch.reset(link);
+    assert_eq!((batch.len(), batch.room()), (0, nn.endpoint.message_len() - RECORD_HEADER_LEN));
+}
+
+#[test]
 fn a_record_that_waits_for_credit_carries_its_age() {
     let mut world = World::new();
     let (mut proxy, mut nn) = (world.proxy(4), world.network_node(4));
@@ -110,6 +139,7 @@ proptest! {
     #[test]
     fn whatever_is_taken_arrives_once_and_in_order(
         acts in prop::collection::vec((0..4u8, 0..6000usize), 1..80),
+        messages_max in 1..5usize,
     ) {
         let mut world = World::new();
         let long = |mut config: csp_transport::EndpointConfig| { config.message_len = 8192; config };
@@ -118,7 +148,7 @@ proptest! {
         let mut proxy = world.proxy_of(long(small(pn, 5, Some(key()))));
         let mut nn = world.side("nn-1", long(small(nn, 5, None)));
         let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
-        let mut batch = TunnelBatch::new(&nn.endpoint, link);
+        let mut batch = TunnelBatch::with_queue(&nn.endpoint, link, messages_max);
         let mut expected = Vec::new();
         for (number, (act, len)) in acts.into_iter().enumerate() {
             let label = number as u32 + 1;
@@ -136,8 +166,11 @@ proptest! {
                 expected.push((label, payload));
             }
         }
-        world.run(ms(5), &mut [&mut nn, &mut proxy]);
-        batch.flush(world.now, &mut nn.endpoint).unwrap();
+        for _ in 0..messages_max {
+            world.run(ms(5), &mut [&mut nn, &mut proxy]);
+            let _ = batch.flush(world.now, &mut nn.endpoint); // there may be credit for some of them only
+        }
+        prop_assert!(batch.is_empty());
         world.run(ms(5), &mut [&mut nn, &mut proxy]);
         prop_assert_eq!(records(&proxy), expected);
     }

@@ -27,7 +27,7 @@ pub struct PoolServer {
 pub struct ServiceSpec {
     /// Its name.
     pub name: String,
-    /// VIP and port.
+    /// VIP and port. Port 0: only local services open connections to it.
     pub address: SocketAddr,
     /// The pool of its connections.
     pub pool: Vec<PoolServer>,
@@ -125,7 +125,12 @@ pub(crate) struct Services {
 impl Services {
     /// Replaces the services by those of a new policy generation. Returns where to start and to stop listening.
     pub(crate) fn replace(&mut self, now: Instant, specs: Vec<ServiceSpec>, pools: &mut Pools) -> Changes {
-        let before: Vec<SocketAddr> = self.iter().filter(|s| s.active).map(|s| s.spec.address).collect();
+        let before: Vec<SocketAddr> = self
+            .iter()
+            .filter(|s| s.active)
+            .map(|s| s.spec.address)
+            .filter(|address| address.port() != 0)
+            .collect();
         let known: Vec<u32> = self.numbers().collect();
         for number in &known {
             if let Some(service) = self.get_mut(*number) {
@@ -144,7 +149,10 @@ impl Services {
             let former = std::mem::replace(&mut service.members, members);
             let kept = |member: &MemberId| service.members.contains(member);
             former.into_iter().filter(|m| !kept(m)).for_each(|m| pools.unname(m, number));
-            listen.push((address, number));
+            // Without a port it is reached by local services only.
+            if address.port() != 0 {
+                listen.push((address, number));
+            }
         }
         self.by_address = listen.iter().copied().collect();
         known.into_iter().for_each(|number| self.remove_if_over(number, pools));
@@ -183,6 +191,11 @@ impl Services {
     /// Returns the active service at an address.
     pub(crate) fn at(&self, address: SocketAddr) -> Option<u32> {
         self.by_address.get(&address).copied()
+    }
+
+    /// Returns the service of a name.
+    pub(crate) fn named(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
     }
 
     fn slot(&self, number: u32) -> Option<&Slot> {

@@ -41,6 +41,18 @@ pub trait LocalServices: Between {
     /// Removes and returns a connection with something to send that has arrived on another one, or that a timer has caused.
     fn next_ready(&mut self) -> Option<FlowLabel>;
 
+    /// Removes and returns the name of a service of the policy to a process of which a connection is to be opened; its local end is then
+    /// [`opened`](Self::opened).
+    fn next_open(&mut self) -> Option<String> {
+        None
+    }
+
+    /// Processes a connection that was opened to a service, or that it could not be, without a label: there is no such service, or no
+    /// room. `false`: it is not wanted any more. [`gone`](Self::gone) is called at its end, also if no process takes it.
+    fn opened(&mut self, _: Instant, _service: &str, _label: Option<FlowLabel>) -> bool {
+        false
+    }
+
     /// Returns when to call [`on_timeout`](Self::on_timeout).
     fn next_timeout(&self) -> Option<Instant>;
 

@@ -61,6 +61,9 @@ pub enum PathError {
     /// A mark of the queues is 0.
     #[error("a path's queue needs room for a message")]
     Queue,
+    /// The handler has a timer, and its context is not the worker's own.
+    #[error("handler `{0}` has a timer, which only contexts of the proxy worker run")]
+    Timer(String),
     /// The context has too little memory for the state of its handlers.
     #[error("context c{context} has {left} bytes of state left, and {needed} are needed")]
     State {
@@ -165,6 +168,9 @@ impl Contexts {
         if spec.outputs.len() != usize::from(needs.outputs) {
             return Err(PathError::Outputs { stage: at, has: spec.outputs.len(), needs: needs.outputs });
         }
+        if needs.period.is_some() && self.is_remote(spec.context) {
+            return Err(PathError::Timer(spec.handler.clone()));
+        }
         self.check_stage_state(spec.context, u64::from(needs.state) + u64::from(needs.more_max))?;
         let mut state = State::new(&needs);
         // A handler without parameters keeps its defaults.
@@ -181,6 +187,7 @@ impl Contexts {
             timer: needs.period.map(|period| Timer { period, next: now + period, due: false }),
             skip: 0,
             given: 0,
+            given_bytes: 0,
             remote_calls: 0,
             skip_tick: 0,
             reserve: 0,
@@ -240,7 +247,8 @@ impl Contexts {
         let index = self.find(id).ok_or(PathError::UnknownPath)?;
         let known =
             self.path(index).filter(|path| !path.retired && !path.transient).ok_or(PathError::UnknownPath)?;
-        let context = known.stages.first().map_or(0, |stage| stage.context);
+        let context = known.stages.first().map(|stage| stage.context);
+        let context = context.filter(|context| !self.is_remote(*context)).unwrap_or(0);
         let mut spec = PathSpec {
             format: known.spec.format,
             known_only: known.spec.known_only,
@@ -329,8 +337,10 @@ impl Contexts {
             let Some(path) = self.path_mut(index) else { continue };
             let limits = path.spec.queue;
             for (queue, stage) in path.queues.iter_mut().zip(&mut path.stages) {
-                (stage.skip, stage.given, stage.remote_calls) = (0, 0, 0);
-                while let Some(item) = queue.pop(&limits) {
+                // What a context elsewhere has been given leaves when it is answered.
+                let given = stage.given as usize;
+                stage.skip = if given == 0 { 0 } else { stage.skip };
+                while let Some(item) = if given == 0 { queue.pop(&limits) } else { queue.pop_newer(given) } {
                     pool.release(item.handle);
                     path.counters.lost += 1;
                     lost += 1;

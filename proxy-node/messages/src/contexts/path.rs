@@ -163,6 +163,8 @@ pub(super) struct Stage {
     pub skip: u32,
     /// Messages at the front of the queue that a remote context has been given.
     pub given: u32,
+    /// Bytes of these.
+    pub given_bytes: u64,
     /// What a remote context has emitted of the first of these since it was given.
     pub remote_calls: u32,
     /// The same of the interrupted call of the timer.

@@ -6,6 +6,7 @@
 //!                          ▼                      │
 //!                        ──── link ──▶ handler ───┘
 //! ```
+//! What a stage is given is bounded by messages and by bytes; one message is given whatever its length.
 //! A message stays at the front of its queue until the other end is done with it. If that end is lost, what was given is given again, and
 //! what it had emitted is skipped. An emit without room waits at the link, and holds back later ones of its stage only: what gives it room
 //! may come from another stage over the same link.
@@ -18,7 +19,11 @@ use super::outlet::Outlet;
 use super::path::{Path, PathId, Targets};
 use super::port::{StagePort, Wait};
 use super::{Contexts, stage_of};
-use crate::pool::MessageHandle;
+use crate::channel::Channel;
+use crate::pool::{MessageHandle, MessagePool};
+
+/// Bytes of the messages of a stage that a remote context may have, if they are more than one.
+pub const GIVEN_BYTES_MAX: u64 = 256 << 10;
 
 /// Names what was given to a remote context: the oldest message of a stage that it is not done with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -60,6 +65,11 @@ impl Contexts {
         true
     }
 
+    /// Returns whether a context's messages are fetched from elsewhere.
+    pub(super) fn is_remote(&self, context: u16) -> bool {
+        self.contexts.get(usize::from(context)).is_some_and(|slot| slot.remote_credit > 0)
+    }
+
     /// Returns the next message for a remote context, if one waits for which there is credit.
     pub fn next_call(&mut self, context: u16) -> Option<RemoteCall> {
         let credit = self.contexts.get(usize::from(context))?.remote_credit;
@@ -70,7 +80,11 @@ impl Contexts {
             let call = self.path_mut(index).filter(|path| path.after.is_none()).and_then(|path| {
                 let (stage, queue) = (path.stages.get_mut(at)?, path.queues.get(at)?);
                 let item = queue.get(stage.given as usize).filter(|_| stage.given < credit)?;
-                stage.given += 1;
+                let bytes = stage.given_bytes + u64::from(item.len);
+                if stage.given > 0 && bytes > GIVEN_BYTES_MAX {
+                    return None;
+                }
+                (stage.given, stage.given_bytes) = (stage.given + 1, bytes);
                 let path = PathId { index, generation };
                 Some(RemoteCall { ticket: Ticket { path, stage: at as u8 }, handle: item.handle })
             });
@@ -144,9 +158,11 @@ impl Contexts {
         stage.profile.bytes_made += made;
         if done.is_err() {
             stage.profile.full += 1;
-            if let Some(wait) = wait.filter(|wait| *wait != Wait::Stage) {
+            if let Some(wait) = wait {
                 path.record_wait(at, wait);
-                self.stalled.push_back(&mut self.stalled_links, u32::from(index));
+                if wait != Wait::Stage {
+                    self.stalled.push_back(&mut self.stalled_links, u32::from(index));
+                }
             }
             return Err(RemoteError::Full);
         }
@@ -156,10 +172,12 @@ impl Contexts {
         Ok(())
     }
 
-    /// Releases the oldest message that a stage's remote handler was given. Returns its handle, and the queue that has become shorter.
+    /// Releases the oldest message that a stage's remote handler was given. `fault`: it has given the message up. Returns its handle, and
+    /// the queue that has become shorter.
     pub fn remote_done(
         &mut self,
         ticket: Ticket,
+        fault: bool,
         (flows, first): Flows<'_>,
     ) -> Result<(MessageHandle, u16), RemoteError> {
         let (index, path) = self.given(ticket)?;
@@ -167,7 +185,9 @@ impl Contexts {
         let item = path.queues[at].pop(&path.spec.queue).ok_or(RemoteError::NotGiven)?;
         let stage = &mut path.stages[at];
         (stage.skip, stage.remote_calls) = (0, 0);
-        stage.given -= 1;
+        (stage.given, stage.given_bytes) = (stage.given - 1, stage.given_bytes - u64::from(item.len));
+        stage.profile.faults += u64::from(fault);
+        path.counters.dropped_faults += u64::from(fault);
         stage.profile.messages += 1;
         stage.profile.bytes += u64::from(item.len);
         let (context, left) = (stage.context, path.queues[at].len());
@@ -190,10 +210,50 @@ impl Contexts {
             for (at, stage) in
                 path.stages.iter_mut().enumerate().filter(|(_, stage)| stage.context == context)
             {
-                (stage.given, stage.remote_calls) = (0, 0);
+                (stage.given, stage.given_bytes, stage.remote_calls) = (0, 0, 0);
                 again = again.and(Targets::stage(at));
             }
             again.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
         }
+    }
+
+    /// Discards what waits at a remote context in a path that is replaced or removed. Returns how many messages.
+    pub fn give_up(
+        &mut self,
+        (index, context): (u16, u16),
+        ch: &mut Channel,
+        pool: &mut MessagePool,
+        flows: Flows<'_>,
+    ) -> u64 {
+        let Some(path) = self.path_mut(index).filter(|path| path.retired || path.transient) else { return 0 };
+        let (limits, mut lost, mut wake) = (path.spec.queue, 0, Targets::NONE);
+        for (queue, stage) in path.queues.iter_mut().zip(&mut path.stages) {
+            if stage.context != context || stage.given > 0 {
+                continue;
+            }
+            stage.skip = 0;
+            while let Some(item) = queue.pop(&limits) {
+                pool.release(item.handle);
+                lost += 1;
+            }
+        }
+        path.counters.lost += lost;
+        if lost > 0 && path.waits_for_stage != 0 {
+            wake = path.take_waiting();
+        }
+        let (schedule, first) = flows;
+        wake.stages().for_each(|stage| self.wake(index, stage, (schedule, first)));
+        self.settle(index, ch, (schedule, first));
+        lost
+    }
+
+    /// Returns the slots of paths that are replaced or removed and have messages for a context, with their channels.
+    pub fn retired_at(&self, context: u16) -> Vec<(u16, u16)> {
+        let waits = |path: &Path| {
+            let mut stages = path.stages.iter().zip(&path.queues);
+            (path.retired || path.transient) && stages.any(|(s, q)| s.context == context && !q.is_empty())
+        };
+        let known = (0u16..).zip(&self.paths).filter_map(|(index, slot)| Some((index, slot.path.as_ref()?)));
+        known.filter(|(_, path)| waits(path)).map(|(index, path)| (index, path.spec.channel.index)).collect()
     }
 }

@@ -4,7 +4,7 @@
 //! called again with the same message; what it had emitted is skipped. So queues inside a path are never overrun, and only its entry
 //! drops or holds back.
 
-use csp_handlers::{Call, Message, Stop, Tick};
+use csp_handlers::{Call, Message, Profile, Stop, Tick};
 use csp_types::Instant;
 
 use super::control_manager::Flows;
@@ -108,6 +108,23 @@ impl Contexts {
             Some(_) => Step::Idle,
             None => Step::Done(called.len.unwrap_or(0)),
         }
+    }
+
+    /// Returns the message that is next in a queue, and the counters of its stage, for a trace.
+    #[cold]
+    pub fn next_of(&self, queue: u16) -> Option<NextOf<'_>> {
+        let (index, at) = stage_of(queue);
+        let path = self.path(index)?;
+        let (stage, item) = (path.stages.get(at)?, path.queues.get(at)?.front()?);
+        let (context, handler) = (stage.context, path.spec.stages.get(at)?.handler.as_str());
+        Some(NextOf { handle: item.handle, len: item.len, context, handler, profile: stage.profile })
+    }
+
+    /// Returns the counters of a queue's stage.
+    #[cold]
+    pub fn profile_of(&self, queue: u16) -> Option<Profile> {
+        let (index, at) = stage_of(queue);
+        Some(self.path(index)?.stages.get(at)?.profile)
     }
 
     /// Puts a message into a path. `None`: it was queued; else what was dropped, whose reference is the caller's to release.
@@ -214,6 +231,16 @@ impl Contexts {
         let (index, _) = stage_of(queue);
         self.path(index).filter(|path| (path.retired || path.transient) && path.is_empty()).map(|_| index)
     }
+}
+
+/// The next message of a stage.
+pub(crate) struct NextOf<'a> {
+    pub handle: MessageHandle,
+    pub len: u32,
+    pub context: u16,
+    pub handler: &'a str,
+    /// What the stage has done so far.
+    pub profile: Profile,
 }
 
 /// Room at the entry of a path.

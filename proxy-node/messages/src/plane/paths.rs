@@ -77,7 +77,11 @@ impl MessagePlane {
             while !idle && !turn.is_over() && !queue.is_over() {
                 // The closure's lifetime ends with each call.
                 let clock = clock.as_mut().map(|clock| &mut **clock as &mut dyn FnMut() -> Instant);
+                let watched = if self.traces.is_armed() { self.watch(queue.flow) } else { None };
                 let step = self.step(now, slot, queue.flow, clock);
+                if let (Some(watched), Step::Done(_)) = (watched, step) {
+                    self.trace_passed(slot, queue.flow, watched);
+                }
                 self.feed_stored();
                 match step {
                     Step::Done(len) => {

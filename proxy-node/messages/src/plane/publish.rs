@@ -98,7 +98,7 @@ impl MessagePlane {
         }
         self.peers.count_published(peer.index, done.is_ok());
         if traced {
-            self.trace_published(done.ok());
+            self.trace_published(done.ok(), path.is_some());
         }
         if done == Err(PublishError::Held) {
             self.hold(slot, peer);

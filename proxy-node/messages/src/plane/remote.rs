@@ -1,10 +1,11 @@
 //! Contexts elsewhere: what is given to them, and what they send back.
 
-use csp_handlers::Emit;
+use csp_handlers::{Emit, FormatId};
 use csp_types::Instant;
 
 use super::MessagePlane;
 use crate::contexts::{Outlet, RemoteCall, RemoteError, Ticket};
+use crate::pool::{MessageHandle, MessageInfo};
 use crate::schedule::Schedule as _;
 
 impl MessagePlane {
@@ -19,9 +20,19 @@ impl MessagePlane {
         self.contexts.next_call(context)
     }
 
+    /// Returns whether [`next_call`](Self::next_call) may have something to return.
+    pub fn has_calls(&self, context: u16) -> bool {
+        self.contexts.is_active(context)
+    }
+
     /// Returns the name of a remote call's handler, and its parameters.
     pub fn remote_stage(&self, ticket: Ticket) -> Option<(&str, &str)> {
         self.contexts.remote_stage(ticket)
+    }
+
+    /// Returns what a remote context is to know of a message, with its format; `None` if it is gone.
+    pub fn remote_message(&self, handle: MessageHandle) -> Option<(MessageInfo, FormatId)> {
+        Some((self.pool.info(handle)?, self.pool.format(handle)))
     }
 
     /// Processes what a remote handler has emitted of the oldest message that its stage was given.
@@ -59,14 +70,14 @@ impl MessagePlane {
         done
     }
 
-    /// Records that a remote handler is done with the oldest message that its stage was given.
+    /// Records that a remote handler is done with the oldest message that its stage was given. `fault`: it has given the message up.
     ///
     /// # Errors
     /// When its path is over, or it was given none.
-    pub fn remote_done(&mut self, ticket: Ticket) -> Result<(), RemoteError> {
+    pub fn remote_done(&mut self, ticket: Ticket, fault: bool) -> Result<(), RemoteError> {
         let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
         let flows = (&mut self.schedule, self.config.channels_max);
-        let (handle, queue) = self.contexts.remote_done(ticket, flows)?;
+        let (handle, queue) = self.contexts.remote_done(ticket, fault, flows)?;
         self.pool.release(handle);
         if let Some(path) = self.contexts.ending(queue)
             && let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
@@ -79,5 +90,22 @@ impl MessagePlane {
     /// Records that a remote context is lost, with what it has not answered: that is given again.
     pub fn remote_lost(&mut self, context: u16) {
         self.contexts.remote_lost(context, (&mut self.schedule, self.config.channels_max));
+    }
+
+    /// Discards what waits for a context that is lost, in paths that are replaced or removed: nothing else would end them. Returns how many
+    /// messages.
+    pub fn give_up(&mut self, context: u16) -> u64 {
+        let mut all = 0;
+        for (path, slot) in self.contexts.retired_at(context) {
+            let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
+            else {
+                continue;
+            };
+            let flows = (&mut self.schedule, self.config.channels_max);
+            let lost = self.contexts.give_up((path, context), ch, &mut self.pool, flows);
+            ch.counters.lost += lost;
+            all += lost;
+        }
+        all
     }
 }

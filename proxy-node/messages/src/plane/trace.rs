@@ -1,12 +1,14 @@
 //! Traces of messages through the plane, and walks over its peers: what people ask for.
 
+use csp_handlers::Profile;
 use csp_types::Instant;
 
 use super::{ChannelId, Delivery, MessagePlane, Published};
 use crate::peers::{PeerId, Peers};
 use crate::pool::MessagePool;
 use crate::trace::{
-    CopyState, TRACE_TOPIC_LEN_MAX, TraceError, TraceId, TraceRequest, TracedArrival, TracedMessage, Traces,
+    CopyState, TRACE_TOPIC_LEN_MAX, TraceError, TraceId, TraceRequest, TracedArrival, TracedMessage,
+    TracedStage, Traces,
 };
 
 impl MessagePlane {
@@ -96,14 +98,50 @@ impl MessagePlane {
 
     /// Records what has become of the message that a trace has begun with; `published` is `None` if it was not published.
     #[cold]
-    pub(super) fn trace_published(&mut self, published: Option<Published>) {
+    pub(super) fn trace_published(&mut self, published: Option<Published>, has_path: bool) {
         let Some(published) = published else { return self.traces.withdraw() };
+        if has_path && published.dropped == 0 {
+            // Its receivers are found when the path emits it.
+            return self.traces.published(published.sequence, |_| CopyState::Waiting);
+        }
         let (matched, stored) = (&self.matched, published.receivers > 0);
         self.traces.published(published.sequence, |peer| match matched.contains(&peer.index) {
             true if stored => CopyState::Waiting,
             true => CopyState::DroppedMemory,
             false => CopyState::DroppedNewest,
         });
+    }
+
+    /// Returns what is known of the message that a stage processes next, for a trace.
+    #[cold]
+    pub(super) fn watch(&self, queue: u16) -> Option<Watched> {
+        let next = self.contexts.next_of(queue)?;
+        let sequence = self.pool.info(next.handle)?.sequence;
+        let (at, done) = (self.traces.now(), Instant::ZERO);
+        let stage = TracedStage {
+            context: next.context,
+            handler: next.handler.to_owned(),
+            at,
+            done,
+            emitted: 0,
+            bytes: 0,
+        };
+        Some(Watched { sequence, len: next.len, before: next.profile, stage })
+    }
+
+    /// Records that a stage is done with a message.
+    #[cold]
+    pub(super) fn trace_passed(&mut self, slot: u16, queue: u16, watched: Watched) {
+        let Watched { sequence, len, before, mut stage } = watched;
+        // Timers have their turns too, and then no message was processed.
+        let Some(after) = self.contexts.profile_of(queue).filter(|after| after.messages > before.messages)
+        else {
+            return;
+        };
+        stage.emitted = after.emitted - before.emitted;
+        let made = after.bytes_made - before.bytes_made;
+        stage.bytes = if made > 0 { made } else { stage.emitted * u64::from(len) };
+        self.traces.passed(slot, sequence, stage);
     }
 
     /// Calls `each` with the peers of a channel, or of all. Looks at up to `slots_max` places of peers from `cursor` on, and returns
@@ -129,6 +167,14 @@ impl MessagePlane {
             None => 0,
         }
     }
+}
+
+/// A message that a stage is about to process.
+pub(super) struct Watched {
+    sequence: u64,
+    len: u32,
+    before: Profile,
+    stage: TracedStage,
 }
 
 /// Records that a queue's messages were dropped because their receiver takes nothing.

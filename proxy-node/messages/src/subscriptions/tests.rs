@@ -226,11 +226,18 @@ proptest! {
     }
 }
 
-/// As many as the default bounds permit, of ten subscribers; then one leaves, and then all.
+/// As many as all of a worker's channels may have, of ten subscribers; then one leaves, and then all.
 #[test]
 fn a_million_topics_are_matched_and_removed() {
     const TOPICS: u32 = 1_000_000;
-    let mut index = Subscriptions::new(SubscriptionsConfig::default(), 1, 10, KEY);
+    let all = SubscriptionsConfig::default();
+    let config = SubscriptionsConfig {
+        channel_entries_max: all.entries_max,
+        channel_nodes_max: all.nodes_max,
+        subscriber_entries_max: all.entries_max,
+        ..all
+    };
+    let mut index = Subscriptions::new(config, 1, 10, KEY);
     assert!(index.add_channel(0));
     let topic = |n: u32| format!("site/{}/sensor/{:07}/value", n % 10, n.wrapping_mul(7_919) % 10_000_000);
     for n in 0..TOPICS {

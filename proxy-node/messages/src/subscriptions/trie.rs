@@ -52,6 +52,8 @@ pub(super) struct Trie {
     channel_nodes_max: u32,
     free: u32,
     used: u32,
+    /// Of these, roots of channels.
+    roots: u32,
     /// Nodes by (parent, first byte of the label).
     table: Table,
     key: HashKey,
@@ -73,7 +75,7 @@ impl Trie {
     pub fn new(nodes_max: u32, channel_nodes_max: u32, channels: usize, key: HashKey) -> Self {
         let nodes = Vec::with_capacity(nodes_max as usize);
         let (table, channels) = (Table::new(nodes_max as usize), vec![(NIL, 0); channels]);
-        Trie { nodes, nodes_max, channel_nodes_max, free: NIL, used: 0, table, key, channels }
+        Trie { nodes, nodes_max, channel_nodes_max, free: NIL, used: 0, roots: 0, table, key, channels }
     }
 
     /// Number of nodes.
@@ -101,6 +103,7 @@ impl Trie {
         let Some(known) = self.channels.get_mut(usize::from(channel)) else { return false };
         *known = (NIL, 0);
         let root = self.allocate(Node::new(channel, NIL, &[]));
+        self.roots += 1;
         self.channels[usize::from(channel)].0 = root;
         true
     }
@@ -109,6 +112,7 @@ impl Trie {
         let root = self.root(channel);
         if root != NIL {
             self.release(root);
+            self.roots -= 1;
             self.channels[usize::from(channel)] = (NIL, 0);
         }
     }
@@ -176,7 +180,9 @@ impl Trie {
         if needed > self.channel_nodes_max.saturating_sub(self.nodes_of(channel)) {
             return Err(SubscribeError::ChannelFull);
         }
-        if needed > self.nodes_max - self.used {
+        // Each channel that may come needs one for its root.
+        let roots = self.channels.len() as u32 - self.roots;
+        if needed > self.nodes_max.saturating_sub(self.used).saturating_sub(roots) {
             return Err(SubscribeError::Full);
         }
         if let Some((child, common)) = partial {

@@ -52,7 +52,7 @@ impl Elsewhere {
                 at += 1;
                 continue;
             }
-            plane.remote_done(call.ticket).unwrap();
+            plane.remote_done(call.ticket, false).unwrap();
             self.given.remove(at);
             (at, done) = (0, done + 1);
             waiting.clear();

@@ -11,6 +11,7 @@ use super::framing::Speech;
 use super::given::Given;
 use super::keys::{ChannelKeys, Refusals};
 use super::peer::Peer;
+use super::requests::{self, Requests};
 
 /// Most messages of a connection that are processed before others are served.
 const MESSAGES_PER_VISIT: usize = 128;
@@ -20,6 +21,9 @@ const SLICES: usize = 64;
 /// From so many bytes on, a message that is incomplete is taken out of the connection's window, which then opens again; half of
 /// the smallest initial window.
 const KEEP_FROM: usize = 8 * 1024;
+
+/// Room that a connection keeps for incomplete messages when it has none.
+const KEPT_LEN: usize = 64 * 1024;
 
 /// What decides about a channel's new peers.
 pub(super) struct Door<'a> {
@@ -113,6 +117,12 @@ pub(super) fn receive(
     counters: &mut Counters,
 ) -> Received {
     let readable = client.readable();
+    let received = peer.consumed + readable as u64;
+    if std::mem::replace(&mut peer.received, received) < received
+        && let Speech::Zmtp(connection) = &mut peer.connection
+    {
+        connection.heard();
+    }
     let lacks = peer.connection.needed().saturating_sub(peer.consumed);
     let enough = !peer.held.is_empty() || readable as u64 >= lacks || readable >= KEEP_FROM;
     if peer.connection.has_failed() || !enough {
@@ -161,6 +171,9 @@ pub(super) fn receive(
         }
         done = readable as u64;
     }
+    if kept.is_empty() && kept.capacity() > KEPT_LEN {
+        kept = Vec::new(); // memory of a long message
+    }
     peer.kept = kept;
     client.consume(done as usize);
     peer.consumed += done;
@@ -189,7 +202,7 @@ fn process(
         let Speech::Zmtp(connection) = &mut peer.connection else { return false };
         let item = match connection.next(now, &mut cursor, counters) {
             Ok(Some(item)) => item,
-            Ok(None) | Err(_) => return false,
+            Ok(None) | Err(_) => return connection.is_paused(),
         };
         match item {
             Item::Authorise(known) => match door.keys.map(|keys| keys.check(known)) {
@@ -199,6 +212,9 @@ fn process(
                     connection.deny(counters);
                 }
             },
+            Item::Ready(known) if requests::makes_requests(known.socket_type) => {
+                peer.requests = Some(Requests::default());
+            }
             Item::Ready(known) => {
                 let (role, asks_for_all) = match known.socket_type {
                     SocketType::Pub | SocketType::Xpub => (Role::Publisher, true),
@@ -232,6 +248,10 @@ fn process(
                 }
             }
             Item::Message(message) => {
+                if let Some(requests) = &mut peer.requests {
+                    requests.keep(&message, |at| body(view, &message, at));
+                    return true;
+                }
                 let Some(id) = peer.id else { continue };
                 let start = message.span().start;
                 view.advance(start);
@@ -246,6 +266,15 @@ fn process(
         }
     }
     true
+}
+
+/// Copies the body of a frame.
+fn body(view: View<'_, '_>, message: &Message<'_>, at: usize) -> Vec<u8> {
+    let Some(frame) = message.frames().get(at) else { return Vec::new() };
+    match message.decrypted(frame) {
+        Some(bytes) => bytes.to_vec(),
+        None => Bodies::new(view, std::iter::once((frame.at, frame.len))).collect::<Vec<_>>().concat(),
+    }
 }
 
 /// As [`process`] for a length-prefixed peer, which is not held back.

@@ -14,6 +14,8 @@ pub struct Rights {
     pub publish: bool,
     /// Connect as SUB, XSUB or PULL.
     pub subscribe: bool,
+    /// Connect as REQ or DEALER, and ask the channel.
+    pub control: bool,
 }
 
 /// The keys of a channel.
@@ -44,6 +46,7 @@ pub(super) enum Refusal {
     NoKey,
     MayNotPublish,
     MayNotSubscribe,
+    MayNotControl,
 }
 
 impl ChannelKeys {
@@ -56,13 +59,16 @@ impl ChannelKeys {
     pub(super) fn check(&self, peer: &PeerInfo) -> Result<(), Refusal> {
         let listed = peer.key.and_then(|key| self.clients.get(&key));
         let rights = listed.copied().unwrap_or(self.any);
-        let publishes = matches!(peer.socket_type, SocketType::Pub | SocketType::Xpub | SocketType::Push);
-        match (rights, publishes) {
-            (Rights { publish: true, .. }, true) | (Rights { subscribe: true, .. }, false) => Ok(()),
-            _ if peer.key.is_none() => Err(Refusal::NoKey),
-            (Rights { publish: false, subscribe: false }, _) if listed.is_none() => Err(Refusal::UnknownKey),
-            (_, true) => Err(Refusal::MayNotPublish),
-            (_, false) => Err(Refusal::MayNotSubscribe),
+        let (may, refusal) = match peer.socket_type {
+            SocketType::Pub | SocketType::Xpub | SocketType::Push => (rights.publish, Refusal::MayNotPublish),
+            SocketType::Req | SocketType::Dealer => (rights.control, Refusal::MayNotControl),
+            _ => (rights.subscribe, Refusal::MayNotSubscribe),
+        };
+        match may {
+            true => Ok(()),
+            false if peer.key.is_none() => Err(Refusal::NoKey),
+            false if listed.is_none() && rights == Rights::default() => Err(Refusal::UnknownKey),
+            false => Err(refusal),
         }
     }
 }
@@ -78,10 +84,14 @@ pub struct Refusals {
     pub may_not_publish: u64,
     /// The key is not for subscribing.
     pub may_not_subscribe: u64,
+    /// The key is not for asking.
+    pub may_not_control: u64,
     /// The policy has taken a right from a connected peer.
     pub rights_removed: u64,
     /// The worker has as many peers as it may have.
     pub peers_full: u64,
+    /// The worker's connections keep as many bytes of incomplete messages as they may.
+    pub incomplete: u64,
 }
 
 impl Refusals {
@@ -91,6 +101,7 @@ impl Refusals {
             Refusal::NoKey => &mut self.no_key,
             Refusal::MayNotPublish => &mut self.may_not_publish,
             Refusal::MayNotSubscribe => &mut self.may_not_subscribe,
+            Refusal::MayNotControl => &mut self.may_not_control,
         };
         *counter += 1;
     }

@@ -15,6 +15,11 @@ use super::peer::Peer;
 use super::placement::{Ending, Placement};
 use super::{MessageBroker, inbound, outbound, paths, sealed};
 
+/// One connection in so many is one for which messages wait, if there is one.
+const PLANE_EVERY: u32 = 8;
+/// Most bytes of incomplete messages that the connections of a worker keep together.
+const KEPT_MAX: usize = 256 << 20;
+
 impl Between for MessageBroker {
     fn begun(&mut self, _: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         self.streams.begun(label, number, tuple.local.port())
@@ -82,6 +87,9 @@ impl LocalServices for MessageBroker {
 
     fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
         self.paths.now = now;
+        if let Some(step) = self.serve_context(now, label, client) {
+            return step;
+        }
         let MessageBroker {
             plane,
             channels,
@@ -95,6 +103,7 @@ impl LocalServices for MessageBroker {
             batch,
             placement,
             sealing,
+            kept,
             ..
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
@@ -104,6 +113,7 @@ impl LocalServices for MessageBroker {
             return Step::Close;
         }
         let held = placement.holds(now, peer, plane);
+        let before = peer.kept.capacity();
         let mut door = Door {
             channel: bound.id,
             keys: bound.spec.keys.as_deref(),
@@ -112,12 +122,22 @@ impl LocalServices for MessageBroker {
             unknown_format: &mut bound.unknown_format,
             refusals,
         };
-        let received = match held {
+        // The next request is read when the answer to the one before was sent.
+        let answering = peer.requests.is_some() && !peer.own.is_empty();
+        let received = match held || answering {
             true => inbound::Received::default(),
             false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
         };
+        *kept = *kept + peer.kept.capacity() - before;
+        if *kept > KEPT_MAX && peer.kept.capacity() > before {
+            peer.ended = true;
+            refusals.incomplete += 1;
+        }
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
+        }
+        if !peer.answer(bound, plane) {
+            peer.ended = true;
         }
         // What this channel gets is not charged to another one, whose turn it may be.
         let mut none = None;
@@ -130,9 +150,8 @@ impl LocalServices for MessageBroker {
             _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
         };
         peer.after_visit(before, client);
-        if received.more && !peer.queued {
-            peer.queued = true;
-            ready.push_back(label);
+        if received.more || (answering && peer.own.is_empty() && client.readable() > 0) {
+            peer.make_ready(ready);
         }
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
@@ -156,10 +175,14 @@ impl LocalServices for MessageBroker {
         self.batch.end()
     }
 
-    fn gone(&mut self, _: Instant, label: FlowLabel) {
+    fn gone(&mut self, now: Instant, label: FlowLabel) {
+        if self.context_gone(now, label) {
+            return;
+        }
         self.note_departure(label);
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
+        self.kept -= peer.kept.capacity();
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
             plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
@@ -168,13 +191,72 @@ impl LocalServices for MessageBroker {
     }
 
     fn next_ready(&mut self) -> Option<FlowLabel> {
-        if let Some(label) = self.ready.pop_front() {
-            return Some(label);
+        // Peers that have more to say come first, so that what they say is sent together; but they keep nobody from what waits for it.
+        self.named = (self.named + 1) % PLANE_EVERY;
+        if self.named == 0 {
+            return self.next_of_plane().or_else(|| self.next_listed());
         }
+        self.next_listed().or_else(|| self.next_of_plane())
+    }
+
+    fn next_open(&mut self) -> Option<String> {
+        self.next_context_to_open()
+    }
+
+    fn opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
+        self.context_opened(now, service, label)
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let places = self.placement.next_timeout();
+        let contexts = self.elsewhere.next_timeout();
+        deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).min()
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        self.paths.now = now;
+        if let Some(plane) = &mut self.plane {
+            plane.on_timeout(now);
+        }
+        self.settle_places(now);
+        self.settle_contexts(now);
+        while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.pop_first();
+            let Some(peer) = self.connections.get_mut(&label) else { continue };
+            peer.deadline = None;
+            // What a peer that is held back has sent is not examined.
+            if let (Speech::Zmtp(connection), false) = (&mut peer.connection, peer.held.is_empty()) {
+                connection.heard();
+            }
+            peer.connection.on_timeout(now, &mut self.zmtp);
+            peer.make_ready(&mut self.ready);
+        }
+    }
+}
+
+impl MessageBroker {
+    /// Removes and returns the next connection of the list.
+    fn next_listed(&mut self) -> Option<FlowLabel> {
+        let label = self.ready.pop_front()?;
+        if let Some(peer) = self.connections.get_mut(&label) {
+            peer.listed = false;
+        }
+        Some(label)
+    }
+
+    /// Returns the next connection that was held back and may go on, or that is given messages in its channel's turn.
+    fn next_of_plane(&mut self) -> Option<FlowLabel> {
         let resumed = self.plane.as_mut()?.next_resumed().and_then(|id| self.label_of(id));
         if resumed.is_some() {
             return resumed;
         }
+        // What receivers have taken, and what the worker's own contexts have done, may be what another waits for.
+        self.next_context().or_else(|| self.next_peer()).or_else(|| self.next_context())
+    }
+
+    /// Returns the next receiver to be served, and gives contexts of the worker their turns.
+    fn next_peer(&mut self) -> Option<FlowLabel> {
         // A receiver that is to be served is not named again: then all of the channel's have been.
         let (mut channels, mut contexts) = (0, 0);
         while channels <= self.channels.len() {
@@ -203,25 +285,5 @@ impl LocalServices for MessageBroker {
             self.plane.as_mut()?.end_turn(turn);
         }
         None
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|(at, _)| *at);
-        deadline.into_iter().chain(self.placement.next_timeout()).chain(self.contexts_timeout()).min()
-    }
-
-    fn on_timeout(&mut self, now: Instant) {
-        self.paths.now = now;
-        if let Some(plane) = &mut self.plane {
-            plane.on_timeout(now);
-        }
-        self.settle_places(now);
-        while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
-            self.deadlines.pop_first();
-            let Some(peer) = self.connections.get_mut(&label) else { continue };
-            peer.deadline = None;
-            peer.connection.on_timeout(now, &mut self.zmtp);
-            self.ready.push_back(label);
-        }
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 
 use csp_messages::{
-    ContextStatus, HandlerStatus, PathError, PathId, PathSpec, PathStatus, QueueLimits, StageMaker, Turn,
+    ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathError, PathId, PathSpec, PathStatus,
+    QueueLimits, StageMaker, Turn,
 };
 use csp_types::Instant;
 
+use super::contexts::ElsewhereSnapshot;
 use super::{MessageBroker, SpecError};
 
 /// Turns of contexts before connections are served again.
@@ -76,6 +78,8 @@ pub struct ContextsSnapshot {
     pub paths: Vec<(String, PathStatus)>,
     /// Handlers that have been called or are part of a path.
     pub handlers: Vec<HandlerStatus>,
+    /// Contexts that are other programs.
+    pub elsewhere: Vec<ElsewhereSnapshot>,
 }
 
 /// The paths in force, and the time by which handlers run.
@@ -90,6 +94,11 @@ impl MessageBroker {
     /// Sets the clock by which some calls of handlers are measured.
     pub fn set_clock(&mut self, clock: fn() -> Instant) {
         self.paths.clock = Some(clock);
+    }
+
+    /// Returns the handlers, to store more, once a channel was added.
+    pub fn handlers_mut(&mut self) -> Option<&mut HandlerManager> {
+        self.plane.as_mut().map(MessagePlane::handlers_mut)
     }
 
     /// Replaces the paths of all channels between two messages; those that stay as they are, and those of which only parameters
@@ -109,6 +118,7 @@ impl MessageBroker {
             result = result.and(set);
         }
         self.paths.active.retain(|number, _| self.channels.contains_key(number));
+        self.elsewhere.paths_changed(now);
         result
     }
 
@@ -122,9 +132,12 @@ impl MessageBroker {
     }
 
     fn remove_path(&mut self, number: u32) -> Result<(), SpecError> {
-        let active = self.take_path(number);
-        let (Some((id, _)), Some(plane)) = (active, &mut self.plane) else { return Ok(()) };
-        plane.deactivate_path(id).map_err(|error| self.path_error(number, error))
+        let (Some(active), Some(plane)) = (self.take_path(number), &mut self.plane) else { return Ok(()) };
+        plane.deactivate_path(active.0).map_err(|error| {
+            // The former path stays.
+            self.paths.active.insert(number, active);
+            self.path_error(number, error)
+        })
     }
 
     fn set_path(&mut self, wanted: &ChannelPath) -> Result<(), SpecError> {
@@ -180,7 +193,11 @@ impl MessageBroker {
             let bound = self.channels.values().find(|bound| bound.id == path.channel)?;
             Some((bound.spec.channel.name.clone(), path))
         };
-        let used = |context: &ContextStatus| context.stages > 0 || context.report.messages > 0;
+        let elsewhere = self.elsewhere_snapshots();
+        let used = |context: &ContextStatus| {
+            let is_named = elsewhere.iter().any(|known| known.context == context.number);
+            is_named || context.stages > 0 || context.report.messages > 0
+        };
         ContextsSnapshot {
             contexts: plane.contexts().into_iter().filter(used).collect(),
             paths: plane.paths().into_iter().filter_map(name).collect(),
@@ -189,6 +206,7 @@ impl MessageBroker {
                 .into_iter()
                 .filter(|handler| handler.stages > 0 || handler.profile.messages > 0)
                 .collect(),
+            elsewhere,
         }
     }
 }

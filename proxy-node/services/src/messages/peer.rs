@@ -1,5 +1,6 @@
 //! One connection of a peer.
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_messages::{Delivery, PeerId};
@@ -9,6 +10,7 @@ use csp_types::{FlowLabel, Instant};
 use super::framing::Speech;
 use super::given::Given;
 use super::placement::Ending;
+use super::requests::Requests;
 
 /// The number of no channel.
 const NO_CHANNEL: u32 = u32::MAX;
@@ -40,10 +42,16 @@ pub(super) struct Peer {
     pub(super) delivered: u64,
     /// Those that it has not acknowledged, if it pulls.
     pub(super) given: Option<Given>,
+    /// What it asks the channel, if it is a REQ or DEALER.
+    pub(super) requests: Option<Requests>,
     /// Bytes of its own, such as a greeting, that had no room; under CURVE also the rest of a sealed frame.
     pub(super) own: Vec<u8>,
     /// It is about to be served.
     pub(super) queued: bool,
+    /// It is in the list of connections that are ready.
+    pub(super) listed: bool,
+    /// Bytes of its stream that have arrived.
+    pub(super) received: u64,
     /// It is to be disconnected.
     pub(super) ended: bool,
     pub(super) deadline: Option<Instant>,
@@ -69,12 +77,22 @@ impl Peer {
             writing: None,
             delivered: 0,
             given: None,
+            requests: None,
             own: Vec::new(),
             queued: false,
+            listed: false,
+            received: 0,
             ended: false,
             deadline: None,
             arrived: Instant::ZERO,
             ending: Ending::Stays,
+        }
+    }
+
+    /// Adds it to the connections that are ready, once.
+    pub(super) fn make_ready(&mut self, ready: &mut VecDeque<FlowLabel>) {
+        if !std::mem::replace(&mut self.listed, true) {
+            ready.push_back(self.label);
         }
     }
 

@@ -45,6 +45,8 @@ const _: () =
     assert!(NEW_TIME.as_secs() == STABLE.as_secs() + SENDERS_TIME.as_secs() + RECEIVERS_TIME.as_secs());
 /// How often connections are looked at while some are to be ended later.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often publishers are looked at that wait for subscribers.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 /// Notices that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
 
@@ -167,6 +169,7 @@ fn has_all(peer: &Peer, plane: &MessagePlane) -> bool {
 impl MessageBroker {
     /// Sets what decides where each channel lives, by the channel's number. A channel without it stays here.
     pub fn set_places(&mut self, now: Instant, keys: impl IntoIterator<Item = (u32, PlacementKey)>) {
+        self.elsewhere.look(now);
         let young = self.placement.is_young(now);
         let Placement { view, places, .. } = &mut self.placement;
         let keys: HashMap<u32, PlacementKey> = keys.into_iter().collect();
@@ -185,6 +188,7 @@ impl MessageBroker {
         let young = self.placement.is_young(now);
         self.placement.began.get_or_insert(now);
         self.placement.places.values_mut().for_each(|place| place.look_up(now, &view, young));
+        self.elsewhere.look(now);
         self.placement.view = Some(view);
         self.placement.places_changed(now);
     }
@@ -217,7 +221,7 @@ impl MessageBroker {
         let MessageBroker { placement, connections, plane, ready, channels, .. } = self;
         let Some(place) = placement.places.get_mut(&number) else { return };
         let (mut began, mut senders, mut strangers, mut later) = (0, 0, false, None::<Instant>);
-        for (label, peer) in connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+        for peer in connections.values_mut().filter(|peer| peer.number == number) {
             if peer.ending != Ending::Stays {
                 continue;
             }
@@ -234,7 +238,7 @@ impl MessageBroker {
             strangers |= peer.arrived > place.since;
             began += 1;
             senders += u64::from(peer.ending.is_sender());
-            ready.push_back(*label);
+            peer.make_ready(ready);
         }
         if strangers {
             let patience = STRANGER_TIME * (2 << place.doublings);
@@ -275,10 +279,10 @@ impl MessageBroker {
         if moving.is_none_or(|moving| moving.senders_until.is_some()) {
             return;
         }
-        for (label, peer) in self.connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+        for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
             if peer.ending == Ending::Waits {
                 peer.ending = Ending::Drains;
-                self.ready.push_back(*label);
+                peer.make_ready(&mut self.ready);
             }
         }
     }
@@ -308,7 +312,7 @@ impl MessageBroker {
             (moving.senders, moving.senders_until) = (0, None);
             moving.receivers_until = now + RECEIVERS_TIME;
         }
-        for (label, peer) in connections.iter_mut().filter(|(_, peer)| peer.number == number) {
+        for peer in connections.values_mut().filter(|peer| peer.number == number) {
             let status = peer.id.zip(plane.as_ref()).and_then(|(id, plane)| plane.peer_status(id));
             let late = match peer.ending {
                 Ending::Stays | Ending::Over => false,
@@ -319,7 +323,7 @@ impl MessageBroker {
                 moving.lost +=
                     status.map_or(0, |status| lost_with(&status)) + u64::from(!peer.held.is_empty());
                 peer.ending = Ending::Over;
-                ready.push_back(*label);
+                peer.make_ready(ready);
             }
         }
         let next = moving.senders_until.unwrap_or(moving.receivers_until);
@@ -364,20 +368,25 @@ impl MessageBroker {
         let MessageBroker { placement, connections, ready, .. } = self;
         let Some(place) = placement.places.get_mut(&number) else { return };
         let Some(until) = place.new_until else { return };
-        let is_new = |peer: &&Peer| peer.number == number && peer.arrived >= place.since;
+        // Others were released at an earlier look.
+        let (since, released) = (place.since, place.released.replace(now));
+        let is_new = |peer: &&mut Peer| {
+            let waits = released.is_none_or(|released| peer.arrived + GATHER_TIME > released);
+            peer.number == number && peer.arrived >= since && waits
+        };
         let mut next = None::<Instant>;
-        for peer in connections.values().filter(is_new) {
+        for peer in connections.values_mut().filter(is_new) {
             let due = peer.arrived + GATHER_TIME;
             match due > now {
                 true => next = Some(next.map_or(due, |at| at.min(due))),
-                false => ready.push_back(peer.label),
+                false => peer.make_ready(ready),
             }
         }
         if next.is_none() && now >= until {
             place.new_until = None;
         }
         if let Some(next) = next {
-            placement.look_at(next);
+            placement.look_at(next.max(now + RELEASE_INTERVAL));
         }
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn collect(out: &mut MetricWriter, counters: &BrokerCounters, worker:
 }
 
 /// Reasons of ends of connections. The three counts of refused keys stand for `failed_denied`.
-fn peers(counters: &BrokerCounters) -> [(&'static str, u64); 24] {
+fn peers(counters: &BrokerCounters) -> [(&'static str, u64); 26] {
     let (z, r) = (&counters.zmtp, &counters.refusals);
     [
         ("signature", z.failed_signature),
@@ -72,8 +72,10 @@ fn peers(counters: &BrokerCounters) -> [(&'static str, u64); 24] {
         ("no_key", r.no_key),
         ("may_not_publish", r.may_not_publish),
         ("may_not_subscribe", r.may_not_subscribe),
+        ("may_not_control", r.may_not_control),
         ("rights_removed", r.rights_removed),
         ("peers_full", r.peers_full),
+        ("incomplete", r.incomplete),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use csp_control::{Catalogue, Channel, Policy, RowFormat, format_set};
+use csp_control::{Catalogue, Channel, Policy, RowFormat, format_set, path_order};
 use csp_handlers::{FormatId, Handler, State};
 use csp_messages::{QueueLimits, StageMaker};
 use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, PathStage};
@@ -43,7 +43,19 @@ pub(super) fn channel_path(channel: &Channel, number: u32, formats: Option<&Chan
         parameters: stage.parameters.clone(),
         maker: formats.and_then(|formats| operator(&stage.handler, formats)),
     };
-    let stages: Vec<PathStage> = channel.path.iter().map(stage).collect();
+    // Reductions go first where that changes nothing of what comes out; `cspctl path explain` says the same.
+    let order = formats.map(|formats| path_order(channel, formats.set()));
+    let stages: Vec<PathStage> = match order {
+        Some(order) => order
+            .stages
+            .iter()
+            .map(|known| PathStage {
+                parameters: known.parameters.clone(),
+                ..stage(&channel.path[known.given])
+            })
+            .collect(),
+        None => channel.path.iter().map(stage).collect(),
+    };
     let known_only = stages.iter().any(|stage| stage.maker.is_some());
     ChannelPath { known_only, ..ChannelPath::new(number, stages) }
 }

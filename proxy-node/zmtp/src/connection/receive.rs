@@ -10,12 +10,16 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::cursor::Cursor;
 use crate::error::{Excess, ZmtpError};
+use crate::frame::FRAME_HEADER_LEN_MAX;
 use crate::greeting::Mechanism;
 use crate::message::{Item, Message};
 use crate::metadata;
 use crate::output::Reply;
 use crate::reader::{Allowed, Unit};
 use crate::sealed::SealedReader;
+
+/// Most steps of one call that find nothing to return, such as commands that are answered or ignored.
+const STEPS_MAX: usize = 256;
 
 /// What was found, without its contents.
 #[derive(Clone, Copy)]
@@ -49,6 +53,7 @@ impl Connection {
         if std::mem::take(&mut self.delivered) {
             self.message.clear();
         }
+        self.paused = false;
         let found = self.advance(now, input, counters).map_err(|error| self.fail(error, counters))?;
         Ok(found.and_then(|found| self.item(found)))
     }
@@ -103,7 +108,7 @@ impl Connection {
         if !input.slice().is_empty() {
             self.timers.received();
         }
-        loop {
+        for _ in 0..STEPS_MAX {
             let step = self.step(now, input, counters);
             self.position = input.position();
             match step? {
@@ -112,6 +117,19 @@ impl Connection {
                 Step::Found(found) => return Ok(Some(found)),
             }
         }
+        self.paused = true;
+        Ok(None)
+    }
+
+    /// Returns whether [`next`](Self::next) has returned `None` for the number of commands that it processes at once, although more bytes
+    /// are there.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Records that bytes have arrived that [`next`](Self::next) is not called for yet: any traffic is a sign of life.
+    pub fn heard(&mut self) {
+        self.timers.received();
     }
 
     /// Takes one step of the state machine.
@@ -248,6 +266,7 @@ impl Connection {
 
     /// Processes the command in the command buffer.
     fn command(&mut self, at: u64, now: Instant, counters: &mut Counters) -> Result<Step, ZmtpError> {
+        self.check_span(at)?;
         let body = self.command.as_bytes();
         let command = Command::parse(body, at)?;
         match command {
@@ -279,6 +298,19 @@ impl Connection {
             _ => return Err(ZmtpError::Unexpected { what: command.name(), at }),
         }
         Ok(Step::Again)
+    }
+
+    /// Checks how far a message reaches that is not complete, with the commands between its frames: the caller keeps all of it.
+    fn check_span(&self, at: u64) -> Result<(), ZmtpError> {
+        let Some(start) = self.message.start() else { return Ok(()) };
+        let frames = self.config.frames_max as u64 * FRAME_HEADER_LEN_MAX as u64;
+        let most = self.config.message_len_max as u64 + frames + self.command.len_max() as u64;
+        let found = at.saturating_sub(start);
+        if found > most {
+            let (what, most) = (Excess::Message, usize::try_from(most).unwrap_or(usize::MAX));
+            return Err(ZmtpError::TooLong { what, at: start, found, most });
+        }
+        Ok(())
     }
 
     /// Checks the length of a command that carries no topic: the buffer has room for the longest topic, too.

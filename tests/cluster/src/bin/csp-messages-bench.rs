@@ -90,8 +90,8 @@ fn table(report: &Report) -> String {
             text += &format!("  {name:<12} {zmq:>12.0} {csp:>12.0} {ratio:>8}\n");
         }
     }
-    if let Some(Neighbours { alone_us, beside_zmq_us, beside_channel_us, channel_rate }) = &report.neighbours
-    {
+    if let Some(neighbours) = &report.neighbours {
+        let Neighbours { alone_us, beside_zmq_us, beside_channel_us, channel_rate, tunnel_full } = neighbours;
         text += "wrk, 8 connections, 100 bytes from nginx: 99th percentile in us\n";
         text += &format!("  alone                                        {alone_us:>10.0}\n");
         text += &format!(
@@ -102,6 +102,7 @@ fn table(report: &Report) -> String {
             "  beside {channel_rate:>7.0} messages/s on its worker     {beside_channel_us:>10.0} {:>8.2}\n",
             beside_channel_us / alone_us
         );
+        text += &format!("  frames for which the tunnel had no room meanwhile {tunnel_full:>5.0}\n");
     }
     if let Some(Sample { rate, lost, disordered, p50_us, p99_us, .. }) = &report.soak {
         text += "PUSH to PULL at 80 % of the largest rate\n";
@@ -122,6 +123,7 @@ fn json(report: &Report) -> String {
         serde_json::json!({
             "alone_us": n.alone_us, "beside_zmq_us": n.beside_zmq_us,
             "beside_channel_us": n.beside_channel_us, "channel_rate": n.channel_rate,
+            "tunnel_full": n.tunnel_full,
         })
     });
     let soak = report.soak.map(|s| {

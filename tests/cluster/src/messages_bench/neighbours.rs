@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use super::{Bench, Broker, Pattern};
 use crate::client::{Fetch, micros};
 use crate::process::wait_until;
-use crate::{VIP, testing};
+use crate::{Tier, VIP, testing};
 
 /// Kept-alive connections of wrk.
 const CONNECTIONS: u32 = 8;
@@ -37,6 +37,8 @@ pub struct Neighbours {
     pub beside_channel_us: f64,
     /// What they pushed through the channel in a second.
     pub channel_rate: f64,
+    /// Frames meanwhile for which the tunnel between network node and proxy had no room.
+    pub tunnel_full: f64,
 }
 
 impl Bench<'_> {
@@ -52,8 +54,10 @@ impl Bench<'_> {
             self.go_on()?;
             let alone_us = self.wrk_p99_us()?;
             let (beside_zmq_us, _) = self.wrk_beside(Broker::ZmqProxy)?;
+            let before = self.tunnel_full()?;
             let (beside_channel_us, channel_rate) = self.wrk_beside(Broker::Csp)?;
-            rounds.push(Neighbours { alone_us, beside_zmq_us, beside_channel_us, channel_rate });
+            let tunnel_full = self.tunnel_full()? - before;
+            rounds.push(Neighbours { alone_us, beside_zmq_us, beside_channel_us, channel_rate, tunnel_full });
         }
         Ok(median(&rounds))
     }
@@ -68,6 +72,10 @@ impl Bench<'_> {
             let sample = load.join().map_err(|_| anyhow::anyhow!("the load of messages has panicked"))??;
             Ok((p99_us?, sample.rate))
         })
+    }
+
+    fn tunnel_full(&self) -> Result<f64> {
+        self.cluster.metric(Tier::NetworkNode, "csp_drops_total", "tunnel_full")
     }
 
     fn wrk_p99_us(&self) -> Result<f64> {
@@ -88,5 +96,6 @@ fn median(rounds: &[Neighbours]) -> Neighbours {
         beside_zmq_us: of(|n| n.beside_zmq_us),
         beside_channel_us: of(|n| n.beside_channel_us),
         channel_rate: of(|n| n.channel_rate),
+        tunnel_full: of(|n| n.tunnel_full),
     }
 }

@@ -106,6 +106,8 @@ pub(super) struct Place {
     pub(super) totals: Moved,
     /// Until when this worker is the channel's new owner: peers come from another one.
     pub(super) new_until: Option<Instant>,
+    /// When publishers were last let go on that had waited for subscribers.
+    pub(super) released: Option<Instant>,
 }
 
 impl Place {
@@ -119,6 +121,7 @@ impl Place {
             moving: None,
             totals: Moved::default(),
             new_until: None,
+            released: None,
         }
     }
 
@@ -130,7 +133,7 @@ impl Place {
         }
         let came_here = owner == Some(view.here) && (self.owner.is_some() || young);
         self.new_until = came_here.then_some(now + NEW_TIME);
-        (self.owner, self.since) = (owner, now);
+        (self.owner, self.since, self.released) = (owner, now, None);
         (self.strangers_from, self.doublings) = (now + STRANGER_TIME, 0);
     }
 

@@ -1,0 +1,22 @@
+//! Contexts that are not slots of a proxy worker: g-contexts (CSP, Fig. 3). The daemon `csp-context` runs handlers for proxy workers.
+//!
+//! ```text
+//!  proxy worker ── TCP, carried over the SAN by csp-run ──▶ csp-context: one thread for each connection
+//!     STAGE, CALL, ROOM                                       [session] handlers, their state, what waits for room
+//!     ◀── SAME, FRAMES, RANGE, NEW, DONE
+//! ```
+//! A proxy worker connects to the daemon as it connects clients to servers of a pool, and speaks [`csp_wire::context`]. The
+//! daemon is an ordinary program: it has one listening socket, and the socket filter gives it its streams.
+//!
+//! | what | where |
+//! |---|---|
+//! | one connection, sans-I/O | [`session`] |
+//! | the handlers that there are | [`library`] |
+//! | sockets, threads, signals | [`daemon`] |
+#![forbid(unsafe_code)]
+
+pub mod daemon;
+mod emitter;
+pub mod library;
+pub mod session;
+mod stage;

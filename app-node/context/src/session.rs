@@ -1,0 +1,305 @@
+//! One connection of a proxy worker: bytes in, calls of handlers, bytes out. It has no clock and no socket.
+//!
+//! ```text
+//!   bytes ─▶ records ─▶ stage ─▶ handler ─ emits ─▶ records ─▶ bytes
+//!                         └ no room: the message waits here until ROOM comes
+//! ```
+//! What the proxy sends is bounded by the credit that HELLO grants and by [`Limits`]; more than that, and anything that is no record that
+//! a proxy sends, ends the session. A stage whose handler the program does not have, or which refuses its parameters, answers nothing: its
+//! path waits at the proxy, and others go on.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use csp_handlers::{Profile, STAGES_MAX};
+use csp_types::Instant;
+use csp_wire::WireError;
+use csp_wire::context::{FRAMES_MAX, Place, RECORD_HEADER_LEN, Record};
+use thiserror::Error;
+
+use crate::library::Make;
+use crate::stage::{self, Outcome, Stage};
+
+/// Bounds of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Unanswered calls of a stage.
+    pub calls: u32,
+    /// Stages at one time.
+    pub stages: usize,
+    /// Bytes of messages that wait for room.
+    pub waiting_bytes: usize,
+    /// Longest record in bytes.
+    pub record_len: usize,
+    /// Bytes of a handler's state.
+    pub state_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            calls: 64,
+            stages: 64 * STAGES_MAX,
+            waiting_bytes: 256 << 20,
+            record_len: csp_wire::context::RECORD_LEN_MAX,
+            state_bytes: 16 << 20,
+        }
+    }
+}
+
+/// Why a session ends.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum SessionError {
+    /// The bytes are no records.
+    #[error("the proxy sent what is no record: {0}")]
+    Wire(#[from] WireError),
+    /// Something came before HELLO, or HELLO came twice.
+    #[error("HELLO is the first record, and comes once")]
+    Greeting,
+    /// A record that only a context sends.
+    #[error("the proxy sent a record that only a context sends")]
+    Direction,
+    /// A record about a stage that STAGE has not described.
+    #[error("the proxy sent a record about a stage that it has not described: path {}, stage {}", .0.path, .0.stage)]
+    UnknownStage(Place),
+    /// A record that is longer than permitted; contains its length.
+    #[error("a record of {0} bytes is longer than permitted")]
+    TooLong(usize),
+    /// More unanswered calls of a stage than its credit.
+    #[error("the proxy exceeded the credit of {0} calls of a stage")]
+    Credit(u32),
+    /// More stages than permitted.
+    #[error("the proxy described more than {0} stages")]
+    Stages(usize),
+    /// More bytes wait for room than permitted.
+    #[error("more than {0} bytes of messages wait for room at the proxy")]
+    Waiting(usize),
+}
+
+/// What has happened, for the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SessionEvent {
+    /// A stage runs a handler with these parameters.
+    Runs {
+        /// Name of the handler.
+        handler: String,
+        /// Its parameters.
+        parameters: String,
+    },
+    /// There is no such handler here, or it needs more memory than permitted: its messages wait at the proxy.
+    NoHandler {
+        /// The name.
+        handler: String,
+    },
+    /// A handler refuses parameters: without former ones its messages wait at the proxy.
+    Refused {
+        /// Name of the handler.
+        handler: String,
+        /// Why.
+        error: String,
+    },
+}
+
+/// Events that are kept until they are fetched.
+const EVENTS_MAX: usize = 64;
+
+/// The session of one connection.
+#[derive(Debug)]
+pub struct Session {
+    limits: Limits,
+    make: Make,
+    /// The credit that the proxy uses is no larger than ours, which is granted.
+    greeted: bool,
+    /// The beginning of a record that has not arrived as a whole.
+    input: Vec<u8>,
+    stages: HashMap<Place, Stage>,
+    waiting_bytes: usize,
+    /// Calls of stages that are over.
+    past: Profile,
+    events: Vec<SessionEvent>,
+}
+
+impl Session {
+    /// A session that finds handlers by `make`.
+    pub fn new(limits: Limits, make: Make) -> Self {
+        Session {
+            limits,
+            make,
+            greeted: false,
+            input: Vec::new(),
+            stages: HashMap::new(),
+            waiting_bytes: 0,
+            past: Profile::default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Processes received bytes, and appends what is to be sent to `out`.
+    ///
+    /// # Errors
+    /// When the proxy has violated the protocol or a bound: the connection is to be closed.
+    pub fn receive(&mut self, now: Instant, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
+        // Whole records are processed where they arrived; what is left over is copied.
+        while !bytes.is_empty() {
+            if self.input.is_empty() {
+                let used = self.records(now, bytes, out)?;
+                bytes = &bytes[used..];
+                self.check_len(bytes)?;
+                self.input.extend_from_slice(bytes);
+                return Ok(());
+            }
+            // Up to the end of the record that has begun.
+            let wanted = Record::len_at(&self.input).unwrap_or(4).max(4).saturating_sub(self.input.len());
+            let (taken, rest) = bytes.split_at(wanted.min(bytes.len()));
+            self.input.extend_from_slice(taken);
+            bytes = rest;
+            self.check_len(&self.input)?;
+            let input = std::mem::take(&mut self.input);
+            let used = self.records(now, &input, out)?;
+            self.input = input;
+            self.input.drain(..used);
+        }
+        Ok(())
+    }
+
+    fn check_len(&self, record: &[u8]) -> Result<(), SessionError> {
+        match Record::len_at(record) {
+            Some(len) if len > self.limits.record_len => Err(SessionError::TooLong(len)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Processes whole records. Returns their length.
+    fn records(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, SessionError> {
+        let mut used = 0;
+        loop {
+            let rest = &bytes[used..];
+            self.check_len(rest)?;
+            let Some((record, len)) = Record::parse(rest)? else { return Ok(used) };
+            self.process(now, record, out)?;
+            used += len;
+        }
+    }
+
+    fn process(&mut self, now: Instant, record: Record<'_>, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        if matches!(record, Record::Hello { .. }) == self.greeted {
+            return Err(SessionError::Greeting);
+        }
+        match record {
+            Record::Hello { .. } => {
+                self.greeted = true;
+                let hello = Record::Hello { credit: self.limits.calls.into() };
+                let mut head = [0; RECORD_HEADER_LEN];
+                let len = hello.emit_head(None, &mut head)?;
+                out.extend_from_slice(&head[..len]);
+            }
+            Record::Stage { place, room, handler, parameters } => {
+                self.stage(place, room, (handler, parameters))?;
+            }
+            Record::Call { place, sequence, age_ns, message } => {
+                let mut frames = [0; FRAMES_MAX];
+                let mut count = 0;
+                for (known, len) in frames.iter_mut().zip(message.frame_lens()) {
+                    (*known, count) = (len, count + 1);
+                }
+                let arrived = Instant::from_nanos(now.as_nanos().saturating_sub(age_ns));
+                let (frames, bytes) = (&frames[..count], message.bytes);
+                let info = stage::message(message.format, sequence, arrived, frames, bytes.len());
+                let Limits { calls, waiting_bytes, .. } = self.limits;
+                let stage = self.stages.get_mut(&place).ok_or(SessionError::UnknownStage(place))?;
+                if stage.waiting.len() >= calls as usize {
+                    return Err(SessionError::Credit(calls));
+                }
+                if stage.call(now, place, (info, frames, bytes), out) == Outcome::Waits {
+                    self.waiting_bytes += bytes.len();
+                    if self.waiting_bytes > waiting_bytes {
+                        return Err(SessionError::Waiting(waiting_bytes));
+                    }
+                    stage.keep(info, frames, bytes);
+                }
+            }
+            Record::Room { place, bytes } => {
+                let stage = self.stages.get_mut(&place).ok_or(SessionError::UnknownStage(place))?;
+                stage.give_room(bytes);
+                let before = stage.waiting_bytes;
+                stage.resume(now, place, out);
+                self.waiting_bytes -= before - stage.waiting_bytes;
+            }
+            Record::Gone { place } => {
+                let gone = self.stages.remove(&place).ok_or(SessionError::UnknownStage(place))?;
+                self.waiting_bytes -= gone.waiting_bytes;
+                self.past.add(&gone.profile);
+            }
+            Record::Same { .. }
+            | Record::Frames { .. }
+            | Record::Range { .. }
+            | Record::New { .. }
+            | Record::Done { .. } => return Err(SessionError::Direction),
+        }
+        Ok(())
+    }
+
+    /// Makes a stage, or changes the parameters of one.
+    fn stage(
+        &mut self,
+        place: Place,
+        room: u64,
+        (name, parameters): (&str, &str),
+    ) -> Result<(), SessionError> {
+        let stages = self.stages.len();
+        let Limits { stages: stages_max, state_bytes, .. } = self.limits;
+        let (stage, first) = match self.stages.entry(place) {
+            Entry::Occupied(known) if known.get().name == name => (known.into_mut(), false),
+            Entry::Occupied(_) => return Err(SessionError::UnknownStage(place)),
+            Entry::Vacant(_) if stages >= stages_max => return Err(SessionError::Stages(stages_max)),
+            Entry::Vacant(free) => {
+                let needs_little = |needs: csp_handlers::Needs| {
+                    u64::from(needs.state) + u64::from(needs.more_max) <= state_bytes
+                        && needs.period.is_none()
+                };
+                let handler = (self.make)(name).filter(|handler| needs_little(handler.needs()));
+                (free.insert(Stage::new(name, handler, room)), true)
+            }
+        };
+        if !first && stage.parameters == parameters {
+            return Ok(());
+        }
+        let handler = name.to_owned();
+        let event = match (stage.runs(), stage.configure(parameters, first)) {
+            (false, _) => SessionEvent::NoHandler { handler },
+            (true, Ok(())) => SessionEvent::Runs { handler, parameters: parameters.to_owned() },
+            (true, Err(error)) => SessionEvent::Refused { handler, error: error.to_string() },
+        };
+        if self.events.len() < EVENTS_MAX {
+            self.events.push(event);
+        }
+        Ok(())
+    }
+
+    /// Removes and returns what has happened since the last call.
+    pub fn take_events(&mut self) -> Vec<SessionEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Returns the number of stages.
+    pub fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// Returns the number of messages that wait for room.
+    pub fn waiting(&self) -> usize {
+        self.stages.values().map(|stage| stage.waiting.len()).sum()
+    }
+
+    /// Returns the calls of all stages so far.
+    pub fn profile(&self) -> Profile {
+        let mut all = self.past;
+        self.stages.values().for_each(|stage| all.add(&stage.profile));
+        all
+    }
+
+    /// Returns how many emits could not be sent, because the message has no such bytes or a record would be too long.
+    pub fn invalid(&self) -> u64 {
+        self.stages.values().map(|stage| stage.invalid).sum()
+    }
+}

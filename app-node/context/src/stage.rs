@@ -1,0 +1,159 @@
+//! A stage of a path: its handler, the handler's state, and the messages that wait for room.
+
+use std::collections::VecDeque;
+
+use csp_handlers::{Call, FormatId, Handler, Message, ParameterError, Profile, State, Stop};
+use csp_types::Instant;
+use csp_wire::context::{Place, Record};
+
+use crate::emitter::Emitter;
+
+/// A message of a call, as it is kept until its handler is done.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub message: Message,
+    pub frames: Vec<u32>,
+    pub bytes: Vec<u8>,
+}
+
+/// What has become of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// The handler is done with the message, and the proxy was notified.
+    Done,
+    /// It is to be called again when there is room.
+    Waits,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub name: String,
+    pub parameters: String,
+    /// `None`: there is none of this name, or it refuses its parameters. Its messages wait.
+    handler: Option<Box<dyn Handler>>,
+    state: State,
+    /// Bytes of records that may be emitted.
+    room: i64,
+    /// What the interrupted call with the oldest message has emitted.
+    skip: u32,
+    pub waiting: VecDeque<Waiting>,
+    pub waiting_bytes: usize,
+    pub profile: Profile,
+    pub invalid: u64,
+}
+
+impl Stage {
+    /// A stage of this handler, whose parameters are not set yet.
+    pub fn new(name: &str, handler: Option<Box<dyn Handler>>, room: u64) -> Self {
+        let state = handler.as_ref().map_or_else(State::default, |handler| State::new(&handler.needs()));
+        Stage {
+            name: name.to_owned(),
+            parameters: String::new(),
+            handler,
+            state,
+            room: i64::try_from(room).unwrap_or(i64::MAX),
+            skip: 0,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            profile: Profile::default(),
+            invalid: 0,
+        }
+    }
+
+    /// Sets the handler's parameters. A handler that refuses its first ones processes nothing.
+    pub fn configure(&mut self, parameters: &str, first: bool) -> Result<(), ParameterError> {
+        let Some(handler) = &mut self.handler else { return Ok(()) };
+        // A handler without parameters keeps its defaults.
+        if !(first && parameters.is_empty())
+            && let Err(error) = handler.configure(parameters, &mut self.state)
+        {
+            if first {
+                self.handler = None;
+            }
+            return Err(error);
+        }
+        parameters.clone_into(&mut self.parameters);
+        Ok(())
+    }
+
+    /// Returns whether there is a handler.
+    pub fn runs(&self) -> bool {
+        self.handler.is_some()
+    }
+
+    /// Records that the proxy has processed records of this length.
+    pub fn give_room(&mut self, bytes: u64) {
+        self.room = self.room.saturating_add(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Calls the handler with a message that was not kept, if none waits before it.
+    pub fn call(
+        &mut self,
+        now: Instant,
+        place: Place,
+        (message, frames, bytes): (Message, &[u32], &[u8]),
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        if !self.waiting.is_empty() {
+            return Outcome::Waits;
+        }
+        self.run(now, place, (message, frames, bytes), out)
+    }
+
+    /// Keeps a message.
+    pub fn keep(&mut self, message: Message, frames: &[u32], bytes: &[u8]) {
+        self.waiting_bytes += bytes.len();
+        self.waiting.push_back(Waiting { message, frames: frames.to_vec(), bytes: bytes.to_vec() });
+    }
+
+    /// Calls the handler with messages that wait, as long as there is room.
+    pub fn resume(&mut self, now: Instant, place: Place, out: &mut Vec<u8>) {
+        while let Some(first) = self.waiting.pop_front() {
+            let call = (first.message, &first.frames[..], &first.bytes[..]);
+            if self.run(now, place, call, out) == Outcome::Waits {
+                self.waiting.push_front(first);
+                return;
+            }
+            self.waiting_bytes -= first.bytes.len();
+        }
+    }
+
+    fn run(
+        &mut self,
+        now: Instant,
+        place: Place,
+        (message, frames, bytes): (Message, &[u32], &[u8]),
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let Stage { handler, state, room, skip, profile, .. } = self;
+        let Some(handler) = handler else { return Outcome::Waits };
+        let mut port =
+            Emitter { place, bytes, frames, out, room, skip: *skip, calls: 0, full: false, invalid: 0 };
+        let done = handler.on_message(&mut Call::new(message, now, state, &mut port));
+        let Emitter { calls, full, invalid, .. } = port;
+        self.invalid += invalid;
+        profile.emitted += u64::from(calls.saturating_sub(*skip));
+        if full && done != Ok(()) {
+            profile.full += 1;
+            *skip = calls;
+            return Outcome::Waits;
+        }
+        *skip = 0;
+        profile.messages += 1;
+        profile.bytes += u64::from(message.len);
+        profile.faults += u64::from(done.is_err());
+        // A handler that asks for room that it has would ask forever.
+        let fault = matches!(done, Err(Stop::Fault(_) | Stop::Full));
+        let mut head = [0; csp_wire::context::RECORD_HEADER_LEN];
+        if let Ok(len) = (Record::Done { place, fault }).emit_head(None, &mut head) {
+            out.extend_from_slice(&head[..len]);
+        }
+        Outcome::Done
+    }
+}
+
+/// What the handlers see of a message.
+pub(crate) fn message(format: u32, sequence: u64, arrived: Instant, frames: &[u32], len: usize) -> Message {
+    let (len, frames) = (len as u32, frames.len() as u8);
+    Message { format: FormatId(format), sequence, arrived, len, frames }
+}

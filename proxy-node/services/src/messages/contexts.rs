@@ -1,0 +1,313 @@
+//! Contexts elsewhere (g-contexts): programs of the cluster that run handlers of paths, each reached by a connection that the worker
+//! opens to a process of the context's pool.
+//!
+//! ```text
+//!   a path of a channel of this worker has a stage in g0 ─▶ open ─▶ HELLO ─▶ calls ─┐ lost: what is not answered
+//!                                      ▲                                            │ is given again
+//!                                      └──────────────── RETRY ─────────────────────┘
+//! ```
+//! While a context is not there its messages wait in their queues, as for any stage that does not go on. Only a path that is replaced or
+//! removed does not wait for it forever: after [`PATIENCE`] its messages are discarded, and counted as lost.
+
+mod link;
+
+use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
+use csp_messages::{MessagePlane, PathStatus};
+use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::local::Step;
+use csp_types::{Duration, FlowLabel, Instant};
+
+use self::link::{CREDIT, Link};
+use super::MessageBroker;
+
+/// Time between the end of a connection to a context and the next one.
+pub const RETRY: Duration = Duration::from_millis(250);
+/// How long messages of a path that is replaced or removed wait for a context that is not there, and how long a process of its pool has to
+/// greet.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked whether a context is needed.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A context elsewhere, as the policy names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ContextSpec {
+    /// Its number: 0 is `g0`.
+    pub number: u16,
+    /// The name of the service of which a process is the context ([`ServiceSpec::name`](csp_proxy_core::ServiceSpec::name)).
+    pub service: String,
+}
+
+/// Whether a context is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// No path of a channel of this worker needs it.
+    Unused,
+    /// It is needed, and no process has greeted.
+    Absent,
+    /// It runs handlers.
+    Connected,
+}
+
+/// What is known of a context elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ElsewhereSnapshot {
+    /// Its number at the plane.
+    pub context: u16,
+    /// Whether it is there.
+    pub presence: Presence,
+    /// Calls sent to it.
+    pub calls: u64,
+    /// Connections that were lost.
+    pub losses: u64,
+    /// Of these, those that the worker ended for what the context sent.
+    pub violations: u64,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    service: Option<String>,
+    link: Option<Link>,
+    /// A connection is to be opened.
+    opening: bool,
+    wanted: bool,
+    /// No connection is opened before this time.
+    retry_at: Instant,
+    /// Since when it is not there.
+    absent_since: Option<Instant>,
+    /// When the connection was opened.
+    opened: Instant,
+    /// Calls of connections that are over.
+    calls: u64,
+    losses: u64,
+    violations: u64,
+}
+
+/// The contexts elsewhere of one worker.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere {
+    slots: Vec<Slot>,
+    /// Number of connections: most workers have none.
+    links: usize,
+    due: Option<Instant>,
+    /// Changes with the paths.
+    epoch: u64,
+}
+
+/// Returns the number at the plane of a context elsewhere.
+pub(super) const fn at_plane(number: u16) -> u16 {
+    CONTEXTS_MAX + number
+}
+
+/// Makes the plane's contexts after its own ones those that are elsewhere.
+pub(super) fn prepare(plane: &mut MessagePlane) {
+    (0..G_CONTEXTS_MAX).for_each(|number| _ = plane.set_remote(at_plane(number), CREDIT));
+}
+
+impl Elsewhere {
+    fn link_of(&mut self, label: FlowLabel) -> Option<(usize, &mut Link)> {
+        if self.links == 0 {
+            return None;
+        }
+        let links =
+            self.slots.iter_mut().enumerate().filter_map(|(at, slot)| Some((at, slot.link.as_mut()?)));
+        links.into_iter().find(|(_, link)| link.label == label)
+    }
+
+    /// Returns when [`MessageBroker::settle_contexts`] has something to do.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Records that the paths are others, or their parameters.
+    pub(super) fn paths_changed(&mut self, now: Instant) {
+        self.epoch += 1;
+        self.due = Some(now);
+    }
+
+    /// Has the contexts looked at: where a channel lives has changed.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.slots.iter().any(|slot| slot.service.is_some()) {
+            self.due = Some(now);
+        }
+    }
+}
+
+impl MessageBroker {
+    /// Replaces the contexts elsewhere. Connections to those that stay go on.
+    pub fn set_contexts(&mut self, now: Instant, specs: &[ContextSpec]) {
+        let slots = &mut self.elsewhere.slots;
+        slots.resize_with(slots.len().max(usize::from(G_CONTEXTS_MAX)), Slot::default);
+        for (number, slot) in (0u16..).zip(slots) {
+            let spec = specs.iter().find(|spec| spec.number == number);
+            let service = spec.map(|spec| spec.service.clone());
+            if slot.service != service {
+                slot.service = service;
+                if let Some(link) = &mut slot.link {
+                    link.ended = true;
+                }
+            }
+        }
+        self.elsewhere.due = Some(now);
+    }
+
+    /// Opens and closes connections as far as contexts are needed, and gives up what waits in vain.
+    pub(super) fn settle_contexts(&mut self, now: Instant) {
+        if self.elsewhere.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.elsewhere.due = None;
+        let Some(plane) = &mut self.plane else { return };
+        let paths = plane.paths();
+        let here = |path: &PathStatus| {
+            let bound = self.channels.values().find(|bound| bound.id == path.channel);
+            bound.is_some_and(|bound| self.placement.elsewhere(bound.spec.number).is_none())
+        };
+        let mut due = None;
+        for (number, slot) in (0u16..).zip(&mut self.elsewhere.slots) {
+            let context = at_plane(number);
+            let needs = |path: &&PathStatus| path.stages.iter().any(|stage| stage.context == context);
+            let waits = |path: &PathStatus| path.stages.iter().any(|s| s.context == context && s.waiting > 0);
+            slot.wanted = paths.iter().filter(needs).any(|path| here(path) || waits(path));
+            let is_up = slot.link.as_ref().is_some_and(|link| link.is_up() && !link.ended);
+            if let Some(link) = slot.link.as_mut().filter(|_| !slot.wanted) {
+                link.ended = true;
+            }
+            if is_up || !slot.wanted {
+                slot.absent_since = None;
+                continue;
+            }
+            let since = *slot.absent_since.get_or_insert(now);
+            if let Some(link) = slot.link.as_mut().filter(|_| now >= slot.opened + PATIENCE) {
+                link.ended = true; // what listens there is no context, or does not run
+            }
+            if slot.link.is_none() && slot.service.is_some() && slot.retry_at <= now {
+                slot.opening = true;
+            }
+            if now >= since + PATIENCE {
+                plane.give_up(context);
+            }
+            let next = if slot.retry_at > now { slot.retry_at } else { now + LOOK_INTERVAL };
+            due = Some(due.map_or(next, |due: Instant| due.min(next)));
+        }
+        self.elsewhere.due = due;
+    }
+
+    /// Removes and returns the name of a service to open a connection to.
+    pub(super) fn next_context_to_open(&mut self) -> Option<String> {
+        let slots = self.elsewhere.slots.iter_mut();
+        let slot = slots.into_iter().find(|slot| slot.opening)?;
+        slot.opening = false;
+        slot.service.clone()
+    }
+
+    /// Processes a connection to a context's service, or that there is no room for one.
+    pub(super) fn context_opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
+        let longest =
+            self.channels.values().map(|bound| bound.spec.channel.message_len_max).max().unwrap_or(0);
+        let slots = (0u16..).zip(&mut self.elsewhere.slots);
+        let Some((number, slot)) =
+            slots.into_iter().find(|(_, slot)| slot.service.as_deref() == Some(service))
+        else {
+            return false;
+        };
+        match label {
+            Some(label) if slot.link.is_none() => {
+                slot.link = Some(Link::new(label, at_plane(number), longest));
+                slot.opened = now;
+                self.elsewhere.links += 1;
+                true
+            }
+            _ => {
+                slot.retry_at = now + RETRY;
+                self.elsewhere.due =
+                    Some(self.elsewhere.due.map_or(slot.retry_at, |due| due.min(slot.retry_at)));
+                false
+            }
+        }
+    }
+
+    /// Serves a connection if it is one to a context.
+    pub(super) fn serve_context(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        client: &mut impl ClientEnd,
+    ) -> Option<Step> {
+        let MessageBroker { elsewhere, plane, .. } = self;
+        let epoch = elsewhere.epoch;
+        let (at, link) = elsewhere.link_of(label)?;
+        let Some(plane) = plane.as_mut().filter(|_| !link.ended) else { return Some(Step::Close) };
+        let was_up = link.is_up();
+        let Ok(visit) = link.serve(now, client, plane, epoch) else {
+            link.ended = true;
+            let slot = &mut elsewhere.slots[at];
+            (slot.losses, slot.violations) = (slot.losses + 1, slot.violations + 1);
+            return Some(Step::Reset);
+        };
+        if link.is_up() != was_up {
+            elsewhere.due = Some(now);
+        }
+        Some(match client.is_finished() && client.readable() == 0 {
+            true => Step::Close,
+            false if visit.moved => Step::Moved,
+            false => Step::Idle,
+        })
+    }
+
+    /// Processes the end of a connection to a context; `false` if it is another one.
+    pub(super) fn context_gone(&mut self, now: Instant, label: FlowLabel) -> bool {
+        let Some((at, _)) = self.elsewhere.link_of(label) else { return false };
+        let slot = &mut self.elsewhere.slots[at];
+        if let Some(link) = slot.link.take() {
+            slot.calls += link.calls;
+            slot.losses += u64::from(!link.ended);
+        }
+        slot.retry_at = now + RETRY;
+        self.elsewhere.links -= 1;
+        self.elsewhere.due = Some(now);
+        if let Some(plane) = &mut self.plane {
+            plane.remote_lost(at_plane(at as u16));
+        }
+        true
+    }
+
+    /// Returns a connection to a context that has something to send now.
+    pub(super) fn next_context(&mut self) -> Option<FlowLabel> {
+        let MessageBroker { elsewhere, plane, paths, .. } = self;
+        let plane = plane.as_ref()?;
+        for (number, slot) in (0u16..).zip(&mut elsewhere.slots) {
+            match &mut slot.link {
+                Some(link) if link.has_work(plane) => {
+                    link.queued = true;
+                    return Some(link.label);
+                }
+                Some(_) => {}
+                None if slot.service.is_some() && !slot.wanted && plane.has_calls(at_plane(number)) => {
+                    // A message of a channel that lives elsewhere by the view.
+                    slot.wanted = true;
+                    elsewhere.due = Some(paths.now);
+                }
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Returns the contexts elsewhere that the policy names.
+    pub(super) fn elsewhere_snapshots(&self) -> Vec<ElsewhereSnapshot> {
+        let known = (0u16..).zip(&self.elsewhere.slots).filter(|(_, slot)| slot.service.is_some());
+        known
+            .map(|(number, slot)| ElsewhereSnapshot {
+                context: at_plane(number),
+                presence: match &slot.link {
+                    Some(link) if link.is_up() => Presence::Connected,
+                    _ if slot.wanted => Presence::Absent,
+                    _ => Presence::Unused,
+                },
+                calls: slot.calls + slot.link.as_ref().map_or(0, |link| link.calls),
+                losses: slot.losses,
+                violations: slot.violations,
+            })
+            .collect()
+    }
+}

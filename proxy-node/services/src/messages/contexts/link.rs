@@ -1,0 +1,417 @@
+//! A connection to a context elsewhere: calls of the plane's messages out, what their handlers emit in.
+//!
+//! ```text
+//!   plane ─ next_call ─▶ STAGE, CALL from the pool's slices ─▶ ring of the connection
+//!   plane ◀─ emit, done ── records, in their order; those of a stage without room are held, and others pass them
+//! ```
+//! What is held of a stage is bounded: the context emits no more than the room that it was given, and gets it back when the plane
+//! has taken the records.
+
+use std::collections::HashMap;
+
+use csp_handlers::{Emit, FormatId, Piece};
+use csp_messages::{MessageHandle, MessagePlane, PathId, RemoteError, Ticket};
+use csp_proxy_core::service::ClientEnd;
+use csp_types::{FlowLabel, Instant};
+use csp_wire::WireError;
+use csp_wire::context::{FRAMES_MAX, Place, RECORD_HEADER_LEN, RECORD_LEN_MAX, Record, message_of};
+
+/// Unanswered calls of a stage that a context may have, if it permits as many.
+pub(super) const CREDIT: u32 = 64;
+/// Bytes of records that a stage may emit before the plane has taken them.
+pub(super) const ROOM: u64 = 256 << 10;
+/// Calls before other connections are served.
+const CALLS_PER_VISIT: usize = 128;
+/// Bytes of zeros, for the rest of a message that was removed while it was being written.
+const ZEROS: [u8; 1024] = [0; 1024];
+
+/// The context sent what it must not: it is disconnected.
+#[derive(Debug)]
+pub(super) struct Violation;
+
+impl From<WireError> for Violation {
+    fn from(_: WireError) -> Self {
+        Violation
+    }
+}
+
+/// A stage that the context knows.
+#[derive(Debug, Default)]
+struct Known {
+    /// Which paths it was described by.
+    epoch: u64,
+    /// Length of records that the plane has taken, of which the context was not notified.
+    taken: u64,
+    /// Records that have no room.
+    held: Vec<u8>,
+}
+
+/// The bytes of a call's message.
+#[derive(Debug)]
+struct Body {
+    handle: MessageHandle,
+    done: u32,
+    len: u32,
+}
+
+/// What a visit has done.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Visit {
+    pub moved: bool,
+}
+
+/// A connection to a context.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub label: FlowLabel,
+    /// The context's number at the plane.
+    context: u16,
+    /// Calls of a stage; 0 until the context has greeted.
+    credit: u32,
+    /// Longest record that the context may send.
+    record_len_max: usize,
+    /// The beginning of a record.
+    input: Vec<u8>,
+    /// Records to be sent before the body.
+    output: Vec<u8>,
+    /// The body that follows, and records after it.
+    body: Option<Body>,
+    later: Vec<u8>,
+    stages: HashMap<Place, Known>,
+    /// Stages with records that are held.
+    held: usize,
+    /// It is about to be served.
+    pub queued: bool,
+    /// It is to be closed.
+    pub ended: bool,
+    /// The connection has no room.
+    blocked: bool,
+    /// Calls sent.
+    pub calls: u64,
+}
+
+fn ticket(place: Place) -> Ticket {
+    let Place { path, generation, stage } = place;
+    Ticket { path: PathId { index: path, generation }, stage }
+}
+
+impl Link {
+    /// A connection that greets. The context sends no record that is longer than one with a message of `message_len_max` bytes.
+    pub fn new(label: FlowLabel, context: u16, message_len_max: u32) -> Self {
+        let record_len_max = RECORD_HEADER_LEN + 4 * FRAMES_MAX + message_len_max as usize;
+        let mut link = Link {
+            label,
+            context,
+            credit: 0,
+            record_len_max: record_len_max.min(RECORD_LEN_MAX),
+            input: Vec::new(),
+            output: Vec::new(),
+            body: None,
+            later: Vec::new(),
+            stages: HashMap::new(),
+            held: 0,
+            queued: false,
+            ended: false,
+            blocked: false,
+            calls: 0,
+        };
+        link.put(Record::Hello { credit: CREDIT.into() });
+        link
+    }
+
+    /// Returns whether the context has greeted.
+    pub fn is_up(&self) -> bool {
+        self.credit > 0
+    }
+
+    /// Returns whether it could be served.
+    pub fn has_work(&self, plane: &MessagePlane) -> bool {
+        !self.queued && (self.ended || (!self.blocked && self.is_up() && plane.has_calls(self.context)))
+    }
+
+    /// Adds a record without message to what is sent, after a body that is being sent.
+    fn put(&mut self, record: Record<'_>) {
+        let to = if self.body.is_some() { &mut self.later } else { &mut self.output };
+        let text = match record {
+            Record::Stage { handler, parameters, .. } => handler.len() + parameters.len(),
+            _ => 0,
+        };
+        let start = to.len();
+        to.resize(start + RECORD_HEADER_LEN + text, 0);
+        let len = record.emit_head(None, &mut to[start..]).unwrap_or(0); // a policy's names are short
+        to.truncate(start + len);
+    }
+
+    /// Serves the connection: first what has arrived, then what was held, then calls.
+    pub fn serve(
+        &mut self,
+        now: Instant,
+        client: &mut impl ClientEnd,
+        plane: &mut MessagePlane,
+        epoch: u64,
+    ) -> Result<Visit, Violation> {
+        self.queued = false;
+        let mut moved = self.receive(now, client, plane)?;
+        moved |= self.retry(now, plane)?;
+        moved |= self.send(now, client, plane, epoch);
+        Ok(Visit { moved })
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        client: &mut impl ClientEnd,
+        plane: &mut MessagePlane,
+    ) -> Result<bool, Violation> {
+        let readable = client.readable();
+        if readable == 0 {
+            return Ok(false);
+        }
+        for slice in client.peek(readable) {
+            self.input.extend_from_slice(slice);
+        }
+        client.consume(readable);
+        let mut input = std::mem::take(&mut self.input);
+        let mut used = 0;
+        while let Some((record, len)) = Record::parse(&input[used..])? {
+            if len > self.record_len_max {
+                return Err(Violation);
+            }
+            self.process(now, plane, record, &input[used..used + len])?;
+            used += len;
+        }
+        input.drain(..used);
+        if Record::len_at(&input).is_some_and(|len| len > self.record_len_max) {
+            return Err(Violation);
+        }
+        self.input = input;
+        Ok(true)
+    }
+
+    fn process(
+        &mut self,
+        now: Instant,
+        plane: &mut MessagePlane,
+        record: Record<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
+        if let Record::Hello { credit } = record {
+            if self.credit > 0 || credit == 0 {
+                return Err(Violation);
+            }
+            self.credit = u32::try_from(credit).unwrap_or(u32::MAX).min(CREDIT);
+            plane.set_remote(self.context, self.credit);
+            return Ok(());
+        }
+        let place = record.place().ok_or(Violation)?;
+        let Some(known) = self.stages.get_mut(&place) else {
+            // It crossed GONE.
+            return if plane.remote_stage(ticket(place)).is_none() { Ok(()) } else { Err(Violation) };
+        };
+        if known.held.is_empty() && self.apply(now, plane, record, bytes.len())? {
+            return Ok(());
+        }
+        let Some(known) = self.stages.get_mut(&place) else { return Ok(()) };
+        self.held += usize::from(known.held.is_empty());
+        known.held.extend_from_slice(bytes);
+        let most = ROOM as usize + self.record_len_max + (CREDIT as usize + 1) * RECORD_HEADER_LEN;
+        if known.held.len() > most { Err(Violation) } else { Ok(()) }
+    }
+
+    /// Passes a record to the plane; `false` if there is no room for what it emits.
+    fn apply(
+        &mut self,
+        now: Instant,
+        plane: &mut MessagePlane,
+        record: Record<'_>,
+        len: usize,
+    ) -> Result<bool, Violation> {
+        let place = record.place().ok_or(Violation)?;
+        let to = ticket(place);
+        let done = match record {
+            Record::Same { output, .. } => plane.remote_emit(now, to, output, Emit::Same),
+            Record::Frames { output, format, first, count, .. } => {
+                plane.remote_emit(now, to, output, Emit::Frames { format: FormatId(format), first, count })
+            }
+            Record::Range { output, format, start, len, .. } => {
+                plane.remote_emit(now, to, output, Emit::Range { format: FormatId(format), start, len })
+            }
+            Record::New { output, message, .. } => {
+                let mut frames = [0; FRAMES_MAX];
+                let mut count = 0;
+                for (known, len) in frames.iter_mut().zip(message.frame_lens()) {
+                    (*known, count) = (len, count + 1);
+                }
+                let (format, pieces) = (FormatId(message.format), [Piece::Bytes(message.bytes)]);
+                let emit = Emit::New { format, frames: &frames[..count], pieces: &pieces };
+                plane.remote_emit(now, to, output, emit)
+            }
+            Record::Done { fault, .. } => match plane.remote_done(to, fault) {
+                Ok(()) | Err(RemoteError::Stale) => return Ok(true),
+                Err(_) => return Err(Violation),
+            },
+            Record::Hello { .. }
+            | Record::Stage { .. }
+            | Record::Call { .. }
+            | Record::Gone { .. }
+            | Record::Room { .. } => return Err(Violation),
+        };
+        match done {
+            Ok(()) => self.taken(place, len as u64),
+            Err(RemoteError::Stale) => {}
+            Err(RemoteError::Full) => return Ok(false),
+            Err(RemoteError::NotGiven) => return Err(Violation),
+        }
+        Ok(true)
+    }
+
+    /// Records that the plane has taken a record, and gives its room back if that is worth a record.
+    fn taken(&mut self, place: Place, len: u64) {
+        let Some(known) = self.stages.get_mut(&place) else { return };
+        known.taken += len;
+        if known.taken >= ROOM / 2 {
+            let bytes = std::mem::take(&mut known.taken);
+            self.put(Record::Room { place, bytes });
+        }
+    }
+
+    /// Passes to the plane what was held, as far as it has room.
+    fn retry(&mut self, now: Instant, plane: &mut MessagePlane) -> Result<bool, Violation> {
+        if self.held == 0 {
+            return Ok(false);
+        }
+        let held = |(place, known): (&Place, &Known)| (!known.held.is_empty()).then_some(*place);
+        let places: Vec<Place> = self.stages.iter().filter_map(held).collect();
+        let mut moved = false;
+        for place in places {
+            let Some(known) = self.stages.get_mut(&place) else { continue };
+            let mut held = std::mem::take(&mut known.held);
+            let mut used = 0;
+            while let Some((record, len)) = Record::parse(&held[used..])?
+                && self.apply(now, plane, record, len)?
+            {
+                used += len;
+            }
+            held.drain(..used);
+            moved |= used > 0;
+            self.held -= usize::from(held.is_empty());
+            if let Some(known) = self.stages.get_mut(&place) {
+                known.held = held;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn send(
+        &mut self,
+        now: Instant,
+        client: &mut impl ClientEnd,
+        plane: &mut MessagePlane,
+        epoch: u64,
+    ) -> bool {
+        let mut moved = false;
+        for _ in 0..CALLS_PER_VISIT {
+            moved |= self.flush(client, plane);
+            self.blocked = !self.output.is_empty() || self.body.is_some();
+            if self.blocked || !self.is_up() {
+                return moved;
+            }
+            let Some(call) = plane.next_call(self.context) else { return moved };
+            self.begin(now, plane, (call.ticket, call.handle), epoch);
+        }
+        moved | self.flush(client, plane)
+    }
+
+    /// Writes what is to be sent, as far as the connection has room.
+    fn flush(&mut self, client: &mut impl ClientEnd, plane: &MessagePlane) -> bool {
+        let mut moved = false;
+        loop {
+            if !self.output.is_empty() {
+                let written = client.write(&self.output, None);
+                self.output.drain(..written);
+                moved |= written > 0;
+                if !self.output.is_empty() {
+                    return moved;
+                }
+            }
+            let Some(body) = &mut self.body else { return moved };
+            let before = body.done;
+            body.write(client, plane);
+            moved |= body.done > before;
+            if body.done < body.len {
+                return moved;
+            }
+            self.body = None;
+            std::mem::swap(&mut self.output, &mut self.later);
+        }
+    }
+
+    /// Begins to send a call, and what the context does not know of its stage.
+    fn begin(
+        &mut self,
+        now: Instant,
+        plane: &MessagePlane,
+        (to, handle): (Ticket, MessageHandle),
+        epoch: u64,
+    ) {
+        let place = Place { path: to.path.index, generation: to.path.generation, stage: to.stage };
+        let known = self.stages.get(&place).map(|known| known.epoch);
+        if known != Some(epoch)
+            && let Some((handler, parameters)) = plane.remote_stage(to)
+        {
+            if known.is_none() {
+                self.forget(plane);
+            }
+            self.put(Record::Stage { place, room: ROOM, handler, parameters });
+            self.stages.entry(place).or_default().epoch = epoch;
+        }
+        let Some((info, format)) = plane.remote_message(handle) else { return };
+        let mut frames = [0; FRAMES_MAX];
+        let mut count = 0;
+        for (known, len) in frames.iter_mut().zip(plane.frame_lens(handle)) {
+            (*known, count) = (len, count + 1);
+        }
+        let age_ns = now.saturating_since(info.arrived).as_nanos().try_into().unwrap_or(u64::MAX);
+        let call = Record::Call { place, sequence: info.sequence, age_ns, message: message_of(format.0) };
+        let mut head = [0; RECORD_HEADER_LEN + 4 * FRAMES_MAX];
+        // A channel's messages are no longer than 64 MiB with their headers, and have no more frames.
+        let Ok(len) = call.emit_head(Some((&frames[..count], info.len as usize)), &mut head) else { return };
+        self.output.extend_from_slice(&head[..len]);
+        self.body = Some(Body { handle, done: 0, len: info.len });
+        self.calls += 1;
+    }
+
+    /// Notifies the context of stages that are over.
+    fn forget(&mut self, plane: &MessagePlane) {
+        let over = |place: &&Place| plane.remote_stage(ticket(**place)).is_none();
+        let gone: Vec<Place> = self.stages.keys().filter(over).copied().collect();
+        for place in gone {
+            if let Some(known) = self.stages.remove(&place) {
+                self.held -= usize::from(!known.held.is_empty());
+            }
+            self.put(Record::Gone { place });
+        }
+    }
+}
+
+impl Body {
+    /// Writes what is left, as far as there is room.
+    fn write(&mut self, client: &mut impl ClientEnd, plane: &MessagePlane) {
+        for slice in plane.range(self.handle, self.done, self.len - self.done) {
+            let taken = client.write(slice, None);
+            self.done += taken as u32;
+            if taken < slice.len() {
+                return;
+            }
+        }
+        // Its channel was removed: the record is finished, and nobody waits for the answer.
+        while self.done < self.len {
+            let rest = ZEROS.len().min((self.len - self.done) as usize);
+            let taken = client.write(&ZEROS[..rest], None);
+            self.done += taken as u32;
+            if taken < rest {
+                return;
+            }
+        }
+    }
+}

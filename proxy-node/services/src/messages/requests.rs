@@ -1,0 +1,122 @@
+//! What REQ and DEALER peers ask a channel, and the answers.
+//!
+//! ```text
+//!  REQ     | (empty) | {"get": "channel"} |                 ─▶
+//!          | (empty) | {"channel": "ticks", …} |            ◀─
+//!  DEALER  | any frames, the last of them empty | request | ─▶  the same frames come back before the answer
+//! ```
+//! Requests and answers are JSON (RFC 8259). A peer's next request is read when it has been sent the answer to the one before.
+
+use csp_messages::{ChannelKind, ChannelStatus, MessagePlane};
+use csp_zmtp::{Connection, FrameHeader, Message, SocketType, sealed_len};
+use serde_json::{Value, json};
+
+use super::Bound;
+use super::framing::Speech;
+use super::peer::Peer;
+
+/// Longest request in bytes, all frames together.
+pub const REQUEST_LEN_MAX: usize = 16 * 1024;
+
+/// A request that was not answered yet.
+#[derive(Debug, Default)]
+pub(super) struct Request {
+    /// Frames that come back before the answer.
+    envelope: Vec<Vec<u8>>,
+    text: Vec<u8>,
+    too_long: bool,
+}
+
+/// The requests of a peer.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    waiting: Option<Request>,
+}
+
+/// Returns whether a peer of this type makes requests.
+pub(super) fn makes_requests(socket: SocketType) -> bool {
+    matches!(socket, SocketType::Req | SocketType::Dealer)
+}
+
+impl Requests {
+    /// Keeps a request: the bodies of `message`, which `body` copies.
+    pub(super) fn keep(&mut self, message: &Message<'_>, mut body: impl FnMut(usize) -> Vec<u8>) {
+        let len: usize = message.frames().iter().map(|frame| frame.len).sum();
+        if len > REQUEST_LEN_MAX {
+            self.waiting = Some(Request { too_long: true, ..Request::default() });
+            return;
+        }
+        let mut frames: Vec<Vec<u8>> = (0..message.frames().len()).map(&mut body).collect();
+        let text = frames.pop().unwrap_or_default();
+        frames.truncate(message.envelope_len().unwrap_or(0));
+        self.waiting = Some(Request { envelope: frames, text, too_long: false });
+    }
+}
+
+impl Peer {
+    /// Answers the request that waits, if there is one; `false` if the answer cannot be sent.
+    pub(super) fn answer(&mut self, bound: &Bound, plane: &MessagePlane) -> bool {
+        let Some(request) = self.requests.as_mut().and_then(|requests| requests.waiting.take()) else {
+            return true;
+        };
+        let answer = match request.too_long {
+            true => refusal(&format!("a request has at most {REQUEST_LEN_MAX} bytes")),
+            false => answer_to(&request.text, bound, plane),
+        };
+        let answer = answer.to_string();
+        let Speech::Zmtp(connection) = &mut self.connection else { return false };
+        let frames = request.envelope.iter().map(|frame| (&frame[..], true));
+        frames
+            .chain([(answer.as_bytes(), false)])
+            .all(|(body, more)| write(connection, body, more, &mut self.own))
+    }
+}
+
+/// Adds a frame to what a connection has to send of its own.
+fn write(connection: &mut Connection, body: &[u8], more: bool, own: &mut Vec<u8>) -> bool {
+    if connection.mechanism() == csp_zmtp::Mechanism::Null {
+        own.extend_from_slice(FrameHeader::message(body.len(), more).as_bytes());
+        own.extend_from_slice(body);
+        return true;
+    }
+    let at = own.len();
+    own.resize(at + sealed_len(body.len()), 0);
+    connection.encrypt(&[body], more, &mut own[at..]).is_ok()
+}
+
+fn answer_to(text: &[u8], bound: &Bound, plane: &MessagePlane) -> Value {
+    let request: Value = match serde_json::from_slice(text) {
+        Ok(request) => request,
+        Err(error) => return refusal(&format!("not JSON: {error}")),
+    };
+    match request.get("get").and_then(Value::as_str) {
+        Some("channel") => match plane.channel_status(bound.id) {
+            Some(status) => describe(bound, &status),
+            None => refusal("the channel was removed"),
+        },
+        Some(other) => refusal(&format!("`{other}` is not known; `get` may be \"channel\"")),
+        None => refusal("a request is an object such as {\"get\": \"channel\"}"),
+    }
+}
+
+fn refusal(why: &str) -> Value {
+    json!({"error": why})
+}
+
+fn describe(bound: &Bound, status: &ChannelStatus) -> Value {
+    let channel = &bound.spec.channel;
+    let (pattern, last_values) = match channel.kind {
+        ChannelKind::PublishSubscribe { cache, .. } => ("publish", cache.is_some()),
+        ChannelKind::PushPull { .. } => ("push", false),
+    };
+    json!({
+        "channel": channel.name,
+        "pattern": pattern,
+        "message_bytes_max": channel.message_len_max,
+        "sequence": channel.sequence,
+        "last_values": last_values,
+        "messages": status.counters.published,
+        "bytes": status.counters.bytes_published,
+        "subscriptions": status.subscriptions.entries,
+    })
+}

@@ -1,0 +1,108 @@
+//! A path that leaves the proxy worker, passes a handler of `csp-context` on the application node, and comes back: with real programs,
+//! over shared memory and over UCX, while the context is not there yet, and when it is killed in the middle.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+use std::fs;
+use std::time::Duration;
+
+use csp_cluster::{Cluster, Process, San, Tier, VIP, testing, wait_until};
+use serde_json::Value;
+
+const PORT: u16 = 5557;
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Messages: more than queues, windows and sockets hold.
+const COUNT: u64 = 20_000;
+/// After so many the receiver reads no more, until the context was killed and started again.
+const GATE: u64 = 2_000;
+
+fn cluster(name: &str, san: San) -> Option<Cluster> {
+    let mut cluster = testing::lay_out_over(name, san)?;
+    cluster.start_daemons().unwrap();
+    let text = format!(
+        "apiVersion: csp/v1\nchannels:\n  - name: jobs\n    vip: {VIP}\n    port: {PORT}\n    pattern: push\n    path:\n\
+         \x20     - {{handler: forward, context: c0}}\n\
+         \x20     - {{handler: forward, context: g0}}\n\
+         \x20     - {{handler: forward, context: c1}}\n\
+         contexts:\n  - {{name: g0, pool: [{{node: an-1, port: 7100}}]}}\n\
+         egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
+    );
+    let file = cluster.scratch().join("contexts.yaml");
+    fs::write(&file, text).unwrap();
+    cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).unwrap();
+    Tier::ALL.iter().for_each(|tier| cluster.wait_ready(*tier).unwrap());
+    fs::write(cluster.scratch().join("zmq_pipe.py"), include_str!("../apps/zmq_pipe.py")).unwrap();
+    Some(cluster)
+}
+
+/// Starts the context on the application node.
+fn start_context(cluster: &mut Cluster, name: &str) {
+    let program = cluster.binary("csp-context").to_string_lossy().into_owned();
+    cluster.run_accelerated(name, &program, &["--listen", "0.0.0.0:7100"]).unwrap();
+}
+
+/// Returns the state of g0, and how many messages its stage has processed.
+fn context(cluster: &Cluster) -> Option<(String, u64)> {
+    let view: Value = serde_json::from_str(&cluster.cspctl(&["contexts", "-o", "json"]).ok()?).ok()?;
+    let node = &view["nodes"][0];
+    let find =
+        |list: &str, key: &str| node[list].as_array()?.iter().find(|entry| entry[key] == "g0").cloned();
+    let place = find("contexts", "name")?["place"].as_str()?.to_owned();
+    Some((place, find("stages", "context")?["messages_total"].as_u64()?))
+}
+
+fn wait_context(cluster: &Cluster, what: &str, is: impl Fn(&str, u64) -> bool) {
+    let done = wait_until(what, DEADLINE, || context(cluster).filter(|(place, n)| is(place, *n)));
+    done.unwrap_or_else(|error| {
+        panic!("{error}: {:?}\n{}\n{}", context(cluster), cluster.program_logs(20), cluster.all_logs())
+    });
+}
+
+fn check(name: &str, san: San) {
+    let Some(mut cluster) = cluster(name, san) else { return };
+    let script = cluster.scratch().join("zmq_pipe.py").to_string_lossy().into_owned();
+    let (endpoint, count) = (format!("tcp://{VIP}:{PORT}"), COUNT.to_string());
+    let mut command = cluster.client.command("/usr/bin/python3");
+    let gate = cluster.scratch().join("gate");
+    command.args([&script, "pull", &endpoint, &count, &GATE.to_string()]).arg(&gate);
+    let log = cluster.scratch().join("log/pull.log");
+    let mut receiver = Process::spawn("pull", command, &log).unwrap();
+    cluster.run_accelerated("push", "/usr/bin/python3", &[&script, "push", &endpoint, &count]).unwrap();
+    wait_context(&cluster, "messages wait for a context that is not there", |place, n| {
+        place == "absent" && n == 0
+    });
+    start_context(&mut cluster, "context-1");
+    wait_context(&cluster, "the context runs handlers", |place, n| place == "connected" && n > GATE);
+    cluster.program("context-1").unwrap().kill();
+    cluster.remove_program("context-1");
+    let (_, before) = context(&cluster).unwrap();
+    assert!(before < COUNT, "it was killed in the middle: {before}");
+    wait_context(&cluster, "the loss is seen", |place, _| place == "absent");
+    start_context(&mut cluster, "context-2");
+    wait_context(&cluster, "another one takes its place", |place, _| place == "connected");
+    fs::write(&gate, "").unwrap();
+    let status = wait_until("all messages", DEADLINE, || receiver.exited())
+        .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", context(&cluster), cluster.all_logs()));
+    assert!(status.success(), "{}\n{}", receiver.log_tail(5), cluster.program_logs(20));
+    wait_context(&cluster, "each message was answered once", |place, n| place == "connected" && n == COUNT);
+    let sender = cluster.program("push").unwrap();
+    let sent = wait_until("the sender", DEADLINE, || sender.exited()).unwrap();
+    assert!(sent.success(), "{}", sender.log_tail(5));
+    cluster.remove_program("push");
+    let table = cluster.cspctl(&["contexts"]).unwrap();
+    assert!(table.contains("g0") && table.contains("connected"), "{table}");
+    let status = cluster.program("context-2").unwrap().stop().unwrap();
+    assert!(status.success(), "it stops by SIGTERM with {status}");
+    cluster.remove_program("context-2");
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}
+
+#[test]
+fn a_path_passes_a_context_on_the_application_node_over_shared_memory() {
+    check("ctxshm", San::Shm);
+}
+
+#[test]
+fn a_path_passes_a_context_on_the_application_node_over_ucx() {
+    check("ctxucx", San::Ucx);
+}
