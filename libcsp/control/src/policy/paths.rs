@@ -224,8 +224,8 @@ channels:
         let wrong = ["frward", "multicast"].map(unknown);
         let many = format!("[{}]", ["{handler: forward}"; 9].join(", "));
         let cases = [
-            ("{handler: forward}", "{handler: frward}", &unknown("frward")),
-            ("{handler: forward}", "{handler: multicast}", &unknown("multicast")),
+            ("{handler: forward}", "{handler: frward}", &wrong[0][..]),
+            ("{handler: forward}", "{handler: multicast}", &wrong[1][..]),
             (
                 "context: c3",
                 "context: c8",

@@ -298,5 +298,26 @@ fn a_wrong_query_is_refused_at_its_column() {
     ] {
         refuses("SELECT wind FROM windy", &unread(channel), why);
     }
-    refuses("    formats: [flight]\n", "    formats: [flight]\n    pattern: push\n", "");
+    refuses(
+        "    formats: [flight]\n",
+        "    formats: [flight]\n    pattern: push\n",
+        "62:36: queries[0].sql: line 1, column 27: \"flights\" gives each message to one puller (pattern push)\n\
+         p.yaml:71:12: queries[1].sql: line 2, column 6: \"flights\" gives each message to one puller (pattern push)",
+    );
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_valid() {
+    let block = |text: &str| text.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
+    let formats = block(include_str!("../../../../../docs/formats.md"));
+    let queries = block(include_str!("../../../../../docs/queries.md"));
+    let policy = parse(&format!("{formats}{queries}"));
+    assert_eq!((policy.formats.len(), policy.queries.len(), policy.catalogue().queries.len()), (2, 2, 2));
+    let wrong = format!("{formats}{}", queries.replacen("SELECT origin", "SELECT orgin", 1));
+    let error = Policy::parse_yaml(&wrong, "policy.yaml").unwrap_err().to_string();
+    let shown = include_str!("../../../../../docs/queries.md");
+    assert!(shown.contains(&error), "{error}");
+    let wrong = formats.replacen("type=\"airport\"", "type=\"airprot\"", 1);
+    let error = Policy::parse_yaml(&wrong, "policy.yaml").unwrap_err().to_string();
+    assert!(include_str!("../../../../../docs/formats.md").contains(&error), "{error}");
 }
