@@ -196,6 +196,10 @@ bench-messages: packages-messages build ## chains of handlers in process, ZeroMQ
 	@$(RELEASE)/csp-messages-evaluation
 	@$(RELEASE)/csp-messages-bench $(BENCH)
 
+.PHONY: bench-streams
+bench-streams: packages-formats build ## joins and windows of messages beside Esper (Maven Central) and Bytewax (PyPI), what Morphing and C-CORE measured (an idle machine, 3 minutes; BENCH=...)
+	@RELEASE=$(RELEASE) tests/performance/peers/streams/run.sh $(BENCH)
+
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)
 	@$(RELEASE)/csp-wait-bench $(BENCH)

@@ -12,6 +12,7 @@ mod diff;
 mod drain;
 mod error;
 mod etcd;
+mod explain;
 mod identity;
 mod key;
 mod ladder;
@@ -22,6 +23,7 @@ mod paint;
 mod pki;
 mod pki_args;
 mod policy;
+mod queries;
 mod table;
 
 use clap::{CommandFactory, Parser};
@@ -74,6 +76,9 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Pki(args) => return pki::run(args, cli.output, Paint::for_stdout()),
         _ => {}
     }
+    if let Some(done) = queries::offline(&cli.command, cli.output, Paint::for_stdout()) {
+        return done;
+    }
     let credentials = identity::open(cli.identity.as_deref())?;
     if let Command::Etcd(command) = cli.command {
         return etcd::run(command, credentials, cli.output).await;
@@ -86,6 +91,9 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Services => observe::services(&context).await,
         Command::Channels => channels::channels(&context).await,
         Command::Contexts => contexts::contexts(&context).await,
+        command @ (Command::Formats(_) | Command::Queries(_) | Command::Query(_) | Command::Path(_)) => {
+            queries::online(&context, &command).await
+        }
         Command::Subscriptions(args) => messages::subscriptions(&context, args).await,
         Command::Message(MessageCommand::Trace(args)) => messages::trace(&context, args).await,
         Command::Flows(args) => observe::flows(&context, args).await,

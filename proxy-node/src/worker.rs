@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use csp_services::{
-    ChannelPath, ChannelSpec, ContextSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError, StreamSpec,
-    View,
+    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError,
+    StreamSpec, View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -42,6 +42,10 @@ pub struct WorkerPolicy {
     pub channels: Vec<ChannelSpec>,
     /// Their paths.
     pub paths: Vec<ChannelPath>,
+    /// What channels get from others: continual queries.
+    pub feeds: Vec<ChannelFeed>,
+    /// What decides where channels live, by their numbers, if it is not the address of their first port.
+    pub places: Vec<(u32, PlacementKey)>,
     /// Contexts that are programs of the cluster, each with a service among `services`.
     pub contexts: Vec<ContextSpec>,
     /// The channels between clients and servers of a pool, at addresses of `services`.
@@ -235,14 +239,8 @@ impl ProxyWorker {
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let WorkerPolicy { services, egress, channels, streams, paths, contexts } = policy;
-        self.core.local_mut().set_streams(streams);
-        let served = self.core.local_mut().set_channels(channels);
-        self.core.local_mut().set_contexts(now, &contexts);
-        let served = served.and(self.core.local_mut().set_paths(now, &paths));
-        let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
-        // The first port of a channel decides; of equal numbers the last one counts.
-        self.core.local_mut().set_places(now, services.iter().rev().filter_map(key));
+        let served = apply_channels(self.core.local_mut(), now, &policy);
+        let WorkerPolicy { services, egress, .. } = policy;
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served
@@ -330,4 +328,22 @@ impl ProxyWorker {
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
+}
+
+/// Applies what a policy says of channels of messages. Feeds of queries follow the paths that they lead to.
+pub(crate) fn apply_channels(
+    broker: &mut MessageBroker,
+    now: Instant,
+    policy: &WorkerPolicy,
+) -> Result<(), SpecError> {
+    let WorkerPolicy { services, channels, streams, paths, contexts, feeds, places, .. } = policy;
+    broker.set_streams(streams.clone());
+    let served = broker.set_channels(channels.clone());
+    broker.set_contexts(now, contexts);
+    let served = served.and(broker.set_paths(now, paths));
+    broker.set_feeds(feeds);
+    let key = |spec: &ServiceSpec| Some((spec.local?, PlacementKey::of_address(spec.address)));
+    // The first port of a channel decides; of equal numbers the last one counts.
+    broker.set_places(now, services.iter().rev().filter_map(key).chain(places.iter().copied()));
+    served
 }

@@ -128,6 +128,9 @@ pub struct ChannelFigures {
     /// Length-prefixed connections that were reset: a malformed length, or the end of the stream within a message.
     #[serde(default)]
     pub malformed_total: u64,
+    /// Messages of none of the channel's formats, if it has any.
+    #[serde(default)]
+    pub unknown_format_total: u64,
     /// Copies that wait for receivers, and pushed messages that wait for one.
     pub waiting: u64,
     /// Memory of messages, in bytes.
@@ -148,6 +151,7 @@ impl ChannelFigures {
             (&mut self.lost_total, other.lost_total),
             (&mut self.held_total, other.held_total),
             (&mut self.malformed_total, other.malformed_total),
+            (&mut self.unknown_format_total, other.unknown_format_total),
             (&mut self.waiting, other.waiting),
             (&mut self.memory_bytes, other.memory_bytes),
             (&mut self.memory_max_bytes, other.memory_max_bytes),

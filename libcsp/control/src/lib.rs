@@ -45,10 +45,11 @@ pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
-    AccessRule, Backlog, Channel, ChannelMemory, ChannelPort, Clients, Congestion, Curve, CurveClient,
-    EcnPolicy, Egress, Framing, FullQueue, GContext, Headers, LastValue, LastValueKey, LengthCounts,
-    LengthHeader, LengthOrder, PathStage, Pattern, Permission, Policy, PoolMember, ProgramRule,
-    ReceiverQueue, SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions,
+    AccessRule, Backlog, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime, Clients, Congestion,
+    Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, Headers, KnownFormat,
+    LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, PathStage, Pattern, Permission,
+    PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QuerySource, ReceiverQueue, RowFormat,
+    SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions, TimeUnit, format_set, path_formats, path_order,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

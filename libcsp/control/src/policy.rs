@@ -10,8 +10,10 @@ mod check;
 mod contexts;
 mod curve;
 mod diff;
+mod formats;
 mod framing;
 mod paths;
+mod queries;
 
 use std::net::IpAddr;
 
@@ -27,11 +29,15 @@ pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKe
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
 pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
+pub use formats::{
+    CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, KnownFormat, TimeUnit, format_set,
+};
 pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
     SOFH_ENCODING, SOFH_LEN,
 };
-pub use paths::PathStage;
+pub use paths::{PathStage, path_formats, path_order};
+pub use queries::{Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QuerySource, RowFormat};
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";
@@ -64,9 +70,15 @@ pub struct Policy {
     /// What clients can reach.
     #[serde(default)]
     pub services: Vec<Service>,
+    /// Formats of messages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formats: Vec<Format>,
     /// Where messages are published and subscribed to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Channel>,
+    /// Continual queries over channels, each a channel of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queries: Vec<Query>,
     /// Programs that run handlers of channels' paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contexts: Vec<GContext>,
@@ -251,7 +263,9 @@ impl Policy {
         Policy {
             api_version: API_VERSION.to_owned(),
             services: Vec::new(),
+            formats: Vec::new(),
             channels: Vec::new(),
+            queries: Vec::new(),
             contexts: Vec::new(),
             egress: Vec::new(),
             programs: Vec::new(),
@@ -287,7 +301,7 @@ impl Policy {
 
     /// SHA-256 of the canonical JSON, in 64 hex digits.
     pub fn hash(&self) -> String {
-        Sha256::digest(self.to_json()).iter().map(|byte| format!("{byte:02x}")).collect()
+        sha256(&self.to_json())
     }
 
     /// What is different in `new`, in lines for people: `+` added, `-` removed, `~` changed.
@@ -300,11 +314,12 @@ impl Policy {
         self.services.iter().find(|service| service.vip == vip && service.port == port)
     }
 
-    /// Every address and port that clients connect to: those of services, then those of channels.
+    /// Every address and port that clients connect to: those of services, of channels, then those of queries.
     pub fn ends(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         let channels = self.channels.iter();
         let channels = channels.flat_map(|channel| channel.ports().map(|port| (channel.vip, port.port)));
-        self.services.iter().map(|service| (service.vip, service.port)).chain(channels)
+        let queries = self.queries.iter().map(|query| (query.vip, query.port));
+        self.services.iter().map(|service| (service.vip, service.port)).chain(channels).chain(queries)
     }
 
     /// Every address the cluster answers for, each once: VIPs and egress addresses.
@@ -325,6 +340,11 @@ impl Policy {
             .flat_map(|egress| egress.prefixes().map(move |(prefix, except)| (prefix, except, egress)));
         longest_match(entries, destination)
     }
+}
+
+/// SHA-256 of a text, in 64 hex digits.
+fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const fn yes() -> bool {

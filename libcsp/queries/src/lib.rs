@@ -20,15 +20,17 @@ mod derive;
 mod emit;
 mod error;
 mod evaluate;
+mod explain;
 mod functions;
 mod plan;
 mod syntax;
 mod union;
 
 pub use derive::{Derived, ROW};
-pub use emit::EmitError;
+pub use emit::{APART_MAX, Apart, EmitError, Part};
 pub use error::{Position, QueryError, QueryProblem};
 pub use evaluate::{Datum, Text};
+pub use explain::PlanStep;
 pub use functions::{ACCUMULATOR_LEN, Accumulator};
 pub use plan::{
     Aggregate, AggregateFunction, Catalog, Column, ColumnPlace, Comparison, Expr, Join, Kind, Literal,

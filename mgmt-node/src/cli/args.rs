@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use super::etcd::EtcdCommand;
 use super::messages::{MessageCommand, SubscriptionsArgs};
 use super::pki_args::PkiArgs;
+use super::queries::{PathCommand, PolicyChoice, QueryCommand};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -100,6 +101,21 @@ pub enum Command {
         after_help = "Examples:\n  cspctl contexts\n  cspctl contexts -o json | jq '.nodes[].stages[] | {handler, mean_ns}'"
     )]
     Contexts,
+    /// List the formats of messages and the channels that have them
+    #[command(after_help = "Examples:\n  cspctl formats\n  cspctl formats --policy demo.yaml -o json")]
+    Formats(PolicyChoice),
+    /// List the continual queries with what they read and make
+    ///
+    /// MESSAGES are those of its channels that reached the query, ROWS what it made of them, DROPPED messages for which its queue had no
+    /// room and rows that subscribers did not get. OWNER is the proxy and worker at which it runs.
+    #[command(after_help = "Examples:\n  cspctl queries\n  cspctl queries -o json | jq '.[] | {name, sql}'")]
+    Queries(PolicyChoice),
+    /// Look at one query
+    #[command(subcommand)]
+    Query(QueryCommand),
+    /// Look at the path of a channel
+    #[command(subcommand)]
+    Path(PathCommand),
     /// List the peers of channels and what they subscribe to
     ///
     /// A program of the cluster is named by its node and process, others by their addresses. IN are the messages that the peer has

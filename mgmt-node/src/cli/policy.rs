@@ -175,7 +175,7 @@ async fn check(context: &Context, name: &str, yaml: Vec<u8>) -> Result<DryRunVie
 }
 
 /// The file's name for messages, and its text.
-fn read(file: &Path) -> Result<(String, Vec<u8>), CliError> {
+pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), CliError> {
     let no_input = |source| CliError::NoInput { path: file.to_owned(), source };
     let mut text = Vec::new();
     let name = if file == Path::new("-") {

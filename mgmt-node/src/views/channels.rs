@@ -15,10 +15,10 @@ impl Cluster {
             self.fanout.ask::<Vec<proxy::Channel>>(targets, "/v1/channels", vec![]).await;
         let seen: Vec<proxy::Channel> = answers.into_iter().flat_map(|(_, channels)| channels).collect();
         let active = self.policy.known().active;
-        let channels = active.iter().flat_map(|record| &record.policy.channels);
+        let channels = active.iter().flat_map(|record| record.policy.all_channels());
         ChannelsView {
             generation: active.as_ref().map_or(0, |record| record.generation),
-            channels: channels.map(|channel| live(channel, &seen)).collect(),
+            channels: channels.map(|channel| live(&channel, &seen)).collect(),
             unreachable,
         }
     }

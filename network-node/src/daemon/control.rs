@@ -1,5 +1,6 @@
 //! The network node's control thread: sends its workers the proxies and the policy.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -87,14 +88,15 @@ async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePol
     let policy = &active.policy;
     let services = policy.services.iter().map(|service| (service.vip, service.port));
     // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
-    let (passing, kept): (Vec<&Channel>, Vec<&Channel>) =
-        policy.channels.iter().partition(|channel| !channel.pool.is_empty());
-    let ends = |channel: &&'_ Channel| -> Vec<(IpAddr, u16)> {
+    let (passing, kept): (Vec<Channel>, Vec<Channel>) =
+        policy.all_channels().partition(|channel| !channel.pool.is_empty());
+    let placements = if policy.queries.is_empty() { HashMap::new() } else { policy.placements() };
+    let ends = |channel: &'_ Channel| -> Vec<(IpAddr, u16)> {
         channel.ports().map(|port| (channel.vip, port.port)).collect()
     };
     let services = services.chain(passing.iter().flat_map(ends)).filter(|(vip, _)| owned.contains(*vip));
-    let placed = |channel: &&Channel| {
-        let key = channel.placement();
+    let placed = |channel: &Channel| {
+        let key = placements.get(&channel.name).copied().unwrap_or_else(|| channel.placement());
         ends(channel).into_iter().map(move |end| (end.into(), key))
     };
     let channels = kept.iter().filter(|channel| owned.contains(channel.vip)).flat_map(placed);

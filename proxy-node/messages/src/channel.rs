@@ -11,6 +11,7 @@ use crate::cache::LastValues;
 use crate::config::{ChannelConfig, ChannelKind};
 use crate::contexts::ChannelPaths;
 use crate::list::List;
+use crate::plane::Feed;
 use crate::queue::{Policy, Queue, QueueLimits};
 use crate::table::HashKey;
 
@@ -71,6 +72,8 @@ pub(crate) struct Channel {
     pub wanted_len: Option<u32>,
     pub pullers: u32,
     pub paths: ChannelPaths,
+    /// Channels that get its messages.
+    pub feeds: Vec<Feed>,
     /// Peers that receive.
     pub receivers: u32,
     pub counters: ChannelCounters,
@@ -99,6 +102,7 @@ impl Channel {
             wanted_len: None,
             pullers: 0,
             paths: ChannelPaths::default(),
+            feeds: Vec::new(),
             receivers: 0,
             counters: ChannelCounters::default(),
         }

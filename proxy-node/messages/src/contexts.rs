@@ -29,13 +29,13 @@ mod run;
 mod status;
 
 pub use control_manager::PathError;
-pub use handler_manager::{DeployError, HandlerManager, HandlerStatus, MakeHandler};
+pub use handler_manager::{DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker};
 pub use path::{PathCounters, PathId, PathSpec, STAGES_MAX, StageSpec, Targets};
 pub use remote::{GIVEN_BYTES_MAX, RemoteCall, RemoteError, Ticket};
 pub use resource_monitor::ContextReport;
 pub use status::{ContextStatus, PathState, PathStatus, StageStatus};
 
-pub(crate) use outlet::Outlet;
+pub(crate) use outlet::{Fed, Outlet};
 pub(crate) use run::Step;
 
 use csp_handlers::FormatId;
@@ -89,6 +89,8 @@ struct Context {
 #[derive(Debug, Default)]
 pub(crate) struct ChannelPaths {
     entries: Vec<(Option<FormatId>, u16)>,
+    /// The path of all formats is not for messages of unknown format.
+    known_only: bool,
     /// Blocks that must be free beside a message that enters any of them, so that all can go on: the most that one needs.
     pub reserve: u32,
 }
@@ -102,7 +104,12 @@ impl ChannelPaths {
     /// Returns the path of a format: its own, else that of all formats.
     pub fn find(&self, format: FormatId) -> Option<u16> {
         let own = self.entries.iter().find(|(key, _)| *key == Some(format));
-        own.or_else(|| self.entries.iter().find(|(key, _)| key.is_none())).map(|(_, path)| *path)
+        let all = || self.entries.iter().find(|(key, _)| key.is_none());
+        let own = match self.known_only && format == FormatId::UNKNOWN {
+            true => own,
+            false => own.or_else(all),
+        };
+        own.map(|(_, path)| *path)
     }
 
     /// Returns the path that was set for exactly this key.

@@ -44,13 +44,13 @@ pub use config::{
 pub use contexts::{
     ContextReport, ContextStatus, ContextsConfig, DeployError, GIVEN_BYTES_MAX, HandlerManager,
     HandlerStatus, MakeHandler, PathCounters, PathError, PathId, PathSpec, PathState, PathStatus, RemoteCall,
-    RemoteError, STAGES_MAX, StageSpec, StageStatus, Targets, Ticket,
+    RemoteError, STAGES_MAX, StageMaker, StageSpec, StageStatus, Targets, Ticket,
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use peers::{PeerId, Role};
 pub use plane::{
-    AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, MessagePlane, PeerStatus,
-    PublishError, Published, UnknownChannel, UnknownPeer,
+    AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, Feed, MessagePlane,
+    PeerStatus, PublishError, Published, UnknownChannel, UnknownPeer,
 };
 pub use pool::{
     Budget, BudgetError, FRAMES_MAX, MessageHandle, MessageInfo, MessagePool, Occupancy, PoolConfig,

@@ -5,6 +5,7 @@
 
 mod api;
 mod discard;
+mod feeds;
 mod paths;
 mod publish;
 mod receive;
@@ -15,7 +16,7 @@ use csp_types::Instant;
 
 use crate::channel::{Channel, ChannelCounters};
 use crate::config::{ChannelConfig, ChannelError, PlaneConfig, PlaneConfigError};
-use crate::contexts::Contexts;
+use crate::contexts::{Contexts, Fed};
 use crate::list::{Links, List};
 use crate::peers::{PeerId, Peers, Role};
 use crate::pool::{MessageHandle, MessagePool, Occupancy, PoolCounters, Slices};
@@ -23,6 +24,7 @@ use crate::schedule::{RoundRobin, Schedule as _};
 use crate::subscriptions::{Change, SubscribeError, SubscriptionCounts, Subscriptions};
 use crate::trace::{CopyState, Traces};
 
+pub use feeds::Feed;
 pub(crate) use publish::{gather, keep};
 
 pub use api::{
@@ -55,6 +57,7 @@ pub struct MessagePlane {
     traces: Traces,
     counters: Counters,
     contexts: Contexts,
+    fed: Fed,
 }
 
 impl MessagePlane {
@@ -81,6 +84,7 @@ impl MessagePlane {
             topic: Vec::with_capacity(config.subscriptions.topic_len_max as usize),
             traces: Traces::default(),
             counters: Counters::default(),
+            fed: Fed::new(),
             config,
         })
     }

@@ -117,7 +117,8 @@ impl Handler for Odd {
 
 fn odd(channel: ChannelId, parameters: &str) -> PathSpec {
     let outputs = vec![Targets::RECEIVERS, Targets::NONE];
-    let stage = StageSpec { handler: "odd".into(), context: 0, parameters: parameters.into(), outputs };
+    let stage =
+        StageSpec { handler: "odd".into(), context: 0, maker: None, parameters: parameters.into(), outputs };
     PathSpec { stages: vec![stage], queue: QUEUE, ..PathSpec::chain(channel, &[]) }
 }
 

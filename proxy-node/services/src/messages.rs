@@ -11,6 +11,7 @@
 
 mod batch;
 mod contexts;
+mod formats;
 mod framing;
 mod given;
 mod inbound;
@@ -48,6 +49,7 @@ use self::placement::Placement;
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::contexts::{ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
+pub use self::formats::{ChannelFeed, ChannelFormats};
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
 pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
@@ -73,6 +75,8 @@ pub struct ChannelSnapshot {
     pub waiting: u64,
     /// Connections of length-prefixed peers that were reset for a malformed header, or for the end of their stream within a message.
     pub malformed: u64,
+    /// Messages of none of the channel's formats, if it has any.
+    pub unknown_format: u64,
     /// Memory, subscriptions and counters.
     pub status: ChannelStatus,
     /// The worker at which it lives, as far as known.
@@ -106,6 +110,8 @@ struct Bound {
     zmtp: Arc<ZmtpConfig>,
     /// Connections that were reset for what they sent.
     malformed: u64,
+    /// Messages of none of its formats.
+    unknown_format: u64,
 }
 
 impl Bound {
@@ -204,6 +210,7 @@ impl MessageBroker {
                 Some(spec) if bound.spec == *spec => {}
                 Some(spec) if bound.spec.can_become(spec) => {
                     bound.spec.keys.clone_from(&spec.keys);
+                    bound.spec.formats.clone_from(&spec.formats);
                     self.enforce_rights(number);
                 }
                 _ => self.remove(number),
@@ -244,7 +251,8 @@ impl MessageBroker {
         if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
             self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
         }
-        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, spec });
+        self.channels
+            .insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, unknown_format: 0, spec });
         Ok(())
     }
 
@@ -301,11 +309,22 @@ impl MessageBroker {
             let status = plane.channel_status(bound.id)?;
             let waiting = status.backlog as u64;
             let (number, malformed) = (bound.spec.number, bound.malformed);
+            let unknown_format = bound.unknown_format;
             let (owner, moved) = (self.placement.owner(number), self.placement.moved(number));
             let (senders, receivers) = (0, 0);
             Some((
                 number,
-                ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, moved },
+                ChannelSnapshot {
+                    name,
+                    senders,
+                    receivers,
+                    waiting,
+                    malformed,
+                    unknown_format,
+                    status,
+                    owner,
+                    moved,
+                },
             ))
         };
         let mut channels: HashMap<u32, ChannelSnapshot> =

@@ -135,6 +135,7 @@ impl<H: MessageHook + Default> Streams<H> {
                 receivers: channel.connections,
                 waiting: 0,
                 malformed: channel.counters.malformed(),
+                unknown_format: 0,
                 owner: None,
                 moved: Moved::default(),
                 status: ChannelStatus {

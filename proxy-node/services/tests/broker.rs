@@ -405,8 +405,9 @@ fn path(stages: &[(&str, u16, &str)]) -> Vec<ChannelPath> {
         handler: (*handler).into(),
         context: *context,
         parameters: (*parameters).into(),
+        maker: None,
     };
-    vec![ChannelPath { number: 7, stages: stages.iter().map(stage).collect() }]
+    vec![ChannelPath::new(7, stages.iter().map(stage).collect())]
 }
 
 #[test]

@@ -73,8 +73,9 @@ fn path(stages: &[(&str, u16, &str)]) -> Vec<ChannelPath> {
         handler: (*handler).into(),
         context: *context,
         parameters: (*parameters).into(),
+        maker: None,
     };
-    vec![ChannelPath { number: CHANNEL, stages: stages.iter().map(stage).collect() }]
+    vec![ChannelPath::new(CHANNEL, stages.iter().map(stage).collect())]
 }
 
 impl Cluster {

@@ -14,6 +14,7 @@ pub(super) fn of_worker(broker: &MessageBroker) -> Vec<(String, Channel)> {
 
 fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
     let ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, .. } = snapshot;
+    let unknown_format_total = snapshot.unknown_format;
     let counters = status.counters;
     let figures = ChannelFigures {
         messages_total: counters.published,
@@ -28,6 +29,7 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
         lost_total: counters.lost,
         held_total: counters.held,
         malformed_total: malformed,
+        unknown_format_total,
         waiting,
         memory_bytes: u64::from(status.memory.used) * block_len,
         memory_max_bytes: u64::from(status.memory.max) * block_len,
@@ -63,6 +65,11 @@ pub(super) fn collect(out: &mut MetricWriter, channels: &[(String, Channel)], wo
                 "csp_channel_malformed_total",
                 "Length-prefixed connections reset for a malformed length, or a stream that ended within a message",
                 figures.malformed_total,
+            ),
+            (
+                "csp_channel_unknown_format_total",
+                "Messages of none of the channel's formats",
+                figures.unknown_format_total,
             ),
         ];
         for (name, help, value) in counters {

@@ -97,7 +97,7 @@ fn messages_config() -> MessagesConfig {
 
 async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Result<(), DaemonError> {
     let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
-    let mut numbers = policy::Numbers::default();
+    let mut numbers = policy::Numbers::new(rand::random());
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
@@ -135,7 +135,7 @@ fn policy_check(config: &Config) -> PolicyCheck {
     let folder = config.messages.curve_keys.clone();
     Arc::new(move |policy: &Policy| {
         check_memory(policy)?;
-        if policy.channels.iter().all(|channel| channel.curve.is_none()) {
+        if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }
         KeyRing::load(&folder).check(policy, &folder)
@@ -148,9 +148,9 @@ fn check_memory(policy: &Policy) -> Result<(), String> {
     let config = messages_config();
     let pool = u64::from(config.pool.blocks) * u64::from(config.pool.block_len);
     let block = u64::from(config.pool.block_len);
-    let messages = policy.channels.iter().filter(|channel| channel.pool.is_empty());
+    let messages: Vec<_> = policy.all_channels().filter(|channel| channel.pool.is_empty()).collect();
     let guaranteed: u64 =
-        messages.clone().map(|c| (u64::from(c.memory.guaranteed_mib) << 20).next_multiple_of(block)).sum();
+        messages.iter().map(|c| (u64::from(c.memory.guaranteed_mib) << 20).next_multiple_of(block)).sum();
     if guaranteed > pool {
         return Err(format!(
             "the channels' guaranteed memory is {} MiB together, and a proxy worker has {}: lower some `memory.guaranteed_mib`",
@@ -158,10 +158,13 @@ fn check_memory(policy: &Policy) -> Result<(), String> {
             pool >> 20
         ));
     }
-    let (paths, most) = (messages.filter(|c| !c.path.is_empty()).count(), config.contexts.paths_max);
+    let paths = messages.iter().filter(|c| !c.path.is_empty()).count() + policy.queries.len();
+    let most = config.contexts.paths_max;
     match paths <= usize::from(most) {
         true => Ok(()),
-        false => Err(format!("{paths} channels have paths, and a proxy worker has places for {most}")),
+        false => Err(format!(
+            "{paths} channels have paths or are queries, and a proxy worker has places for {most}"
+        )),
     }
 }
 

@@ -73,14 +73,14 @@ impl KeyRing {
 
     /// Checks that the pair of every channel of `policy` is here.
     pub fn check(&self, policy: &Policy, folder: &Path) -> Result<(), String> {
-        let lacks = |channel: &csp_control::Channel| {
+        let lacks = |channel: csp_control::Channel| {
             let key = channel.curve.as_ref()?.server_key;
             self.get(&key).is_none().then(|| {
                 let (name, folder) = (&channel.name, folder.display());
                 format!("channel {name}: this proxy has no secret key for {key}; copy its .{SUFFIX} file to {folder}")
             })
         };
-        let lacks: Vec<String> = policy.channels.iter().filter_map(lacks).collect();
+        let lacks: Vec<String> = policy.all_channels().filter_map(lacks).collect();
         if lacks.is_empty() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Converts a policy to what the workers need of it.
 
 mod framing;
+mod queries;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -10,7 +11,7 @@ use csp_control::{
     ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
 };
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
-use csp_services::{ChannelKeys, ChannelPath, ChannelSpec, ContextSpec, PathStage, Rights};
+use csp_services::{ChannelKeys, ChannelSpec, ContextSpec, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::Duration;
 
@@ -21,12 +22,21 @@ use super::curve_keys::KeyRing;
 
 /// The numbers of local services: the same for a name as long as the daemon runs.
 #[derive(Debug, Default)]
-pub struct Numbers(HashMap<String, u32>);
+pub struct Numbers {
+    known: HashMap<String, u32>,
+    /// Determines the hashes of queries' keys; random, so that no publisher knows it.
+    seed: u64,
+}
 
 impl Numbers {
+    /// No numbers yet.
+    pub fn new(seed: u64) -> Self {
+        Numbers { known: HashMap::new(), seed }
+    }
+
     fn of(&mut self, name: &str) -> u32 {
-        let next = self.0.len() as u32;
-        *self.0.entry(name.to_owned()).or_insert(next)
+        let next = self.known.len() as u32;
+        *self.known.entry(name.to_owned()).or_insert(next)
     }
 }
 
@@ -52,7 +62,9 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
     };
     let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
     let (mut channels, mut streams, mut paths) = (Vec::new(), Vec::new(), Vec::new());
-    for channel in &active.policy.channels {
+    let catalogue = active.policy.catalogue();
+    for (at, channel) in active.policy.all_channels().enumerate() {
+        let channel = &channel;
         let number = numbers.of(&channel.name);
         let passes = !channel.pool.is_empty();
         match passes {
@@ -60,9 +72,15 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
             false => {
                 let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
                 if keys != Some(None) {
-                    let stages = channel.path.iter().map(translate_stage).collect();
-                    paths.push(ChannelPath { number, stages });
+                    let query = at.checked_sub(active.policy.channels.len());
+                    let formats = queries::formats(&active.policy, channel);
+                    paths.push(match query {
+                        Some(query) => queries::path(&active.policy, &catalogue, query, number, numbers.seed),
+                        None => queries::channel_path(channel, number, formats.as_ref()),
+                    });
                     channels.push(ChannelSpec {
+                        formats,
+                        derived: query.is_some(),
                         number,
                         channel: translate_channel(channel),
                         prefixed: framing::prefixed_ports(channel),
@@ -83,6 +101,8 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
             backlog: BacklogLimits::default(),
         }));
     }
+    let placements =
+        if active.policy.queries.is_empty() { HashMap::new() } else { active.policy.placements() };
     let contexts = active.policy.contexts.iter().filter_map(|context| {
         services.push(context_service(context));
         Some(ContextSpec { number: context.number()?, service: context.service_name() })
@@ -95,6 +115,8 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
         channels,
         streams,
         paths,
+        feeds: queries::feeds(&active.policy, &catalogue, numbers),
+        places: placements.into_iter().map(|(name, key)| (numbers.of(&name), key)).collect(),
     }
 }
 
@@ -108,15 +130,6 @@ fn context_service(context: &csp_control::GContext) -> ServiceSpec {
         between: None,
         tcp: ServiceTcp::default(),
         backlog: BacklogLimits::default(),
-    }
-}
-
-fn translate_stage(stage: &csp_control::PathStage) -> PathStage {
-    PathStage {
-        handler: stage.handler.clone(),
-        // The policy names no other.
-        context: stage.context_number().unwrap_or(0),
-        parameters: stage.parameters.clone(),
     }
 }
 

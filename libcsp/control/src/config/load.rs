@@ -84,9 +84,18 @@ impl std::error::Error for ConfigError {}
 /// nevertheless. Findings about such places are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
-    found: Vec<(String, String)>,
+    found: Vec<Found>,
     /// Paths of neutral values.
     unreadable: BTreeSet<String>,
+}
+
+/// A finding of a check.
+#[derive(Clone, Debug)]
+struct Found {
+    field: String,
+    message: String,
+    /// Line and column within the text that the value is.
+    inside: Option<(u64, u64)>,
 }
 
 impl Problems {
@@ -100,8 +109,21 @@ impl Problems {
         let field = field.into();
         let readable = depends_on.iter().chain([&field.as_str()]).all(|field| self.is_readable(field));
         if readable && self.found.len() < PROBLEMS_MAX {
-            self.found.push((field, message.into()));
+            self.found.push(Found { field, message: message.into(), inside: None });
         }
+    }
+
+    /// Notes that the text at `field` is wrong at a line and column of its own, both from 1.
+    pub fn add_inside(&mut self, field: &str, place: (u64, u64), message: impl Into<String>) {
+        if self.is_readable(field) && self.found.len() < PROBLEMS_MAX {
+            let message = message.into();
+            self.found.push(Found { field: field.to_owned(), message, inside: Some(place) });
+        }
+    }
+
+    /// Whether anything was found at `field` or in it.
+    pub(crate) fn concerns(&self, field: &str) -> bool {
+        self.found.iter().any(|found| found.field.starts_with(field))
     }
 
     /// Whether neither `field` nor anything in it or around it is neutral.
@@ -119,7 +141,7 @@ impl Problems {
 
     /// What was found: field and message.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.found.iter().map(|(field, message)| (field.as_str(), message.as_str()))
+        self.found.iter().map(|found| (found.field.as_str(), found.message.as_str()))
     }
 }
 
@@ -167,13 +189,33 @@ pub fn parse_checked<T: DeserializeOwned>(
     let positions = Positions::of(text);
     let mut problems: Vec<Problem> =
         reading.failures.iter().map(|failure| words::problem(failure, text, &positions)).collect();
-    problems.extend(found.found.into_iter().map(|(field, message)| Problem {
-        position: positions.find(&field),
-        field,
-        message,
+    problems.extend(found.found.into_iter().map(|Found { field, message, inside }| {
+        let position = positions.find(&field);
+        let position = position.map(|at| inside.map_or(at, |place| inside_of(text, at, place)));
+        Problem { position, field, message }
     }));
     // Stable: mistakes whose place is not known stay in front, in the order of their discovery.
     problems.sort_by_key(|problem| problem.position);
     problems.truncate(PROBLEMS_MAX);
     Err(ConfigError { file: file.to_owned(), problems })
+}
+
+/// Returns where a place within a text stands in the file, if the text begins at `at`; `at` where that cannot be said.
+fn inside_of(file: &str, at: (u64, u64), (line, column): (u64, u64)) -> (u64, u64) {
+    let mut lines = file.lines().skip((at.0 as usize).saturating_sub(2));
+    let above = if at.0 > 1 { lines.next().unwrap_or_default() } else { "" };
+    let own = lines.next().unwrap_or_default();
+    let before: String = own.chars().take(at.1 as usize - 1).collect();
+    let opens_with = own.chars().nth(at.1 as usize - 1);
+    // A literal block begins on a line of its own, below its sign, and has its lines as they are.
+    let sign = above.rsplit(' ').next().unwrap_or_default();
+    if sign.starts_with('|') && before.trim().is_empty() {
+        return (at.0 + line - 1, at.1 + column - 1);
+    }
+    match opens_with {
+        // Folded blocks and other texts of several lines are put together.
+        _ if line > 1 || sign.starts_with('>') => at,
+        Some('"' | '\'') => (at.0, at.1 + column),
+        _ => (at.0, at.1 + column - 1),
+    }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
 use super::paths::PathStage;
-use super::{Curve, LastValue, PoolMember, TcpOptions};
+use super::{ChannelTime, Curve, LastValue, PoolMember, TcpOptions};
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -85,10 +85,18 @@ pub struct Channel {
     /// How connections behave.
     #[serde(default)]
     pub tcp: TcpOptions,
+    /// Names of the formats of its messages, with the ids 1, 2, … in this order. The record is a message's only frame, or the one
+    /// behind the topic. Messages of none of them pass as they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub formats: Vec<String>,
+    /// Which time of its messages counts in joins and windows; absent: when they arrive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<ChannelTime>,
 }
 
 impl Channel {
-    /// Returns what decides which proxy worker the channel lives at. Channels that share an address have one owner.
+    /// Returns what decides which proxy worker the channel lives at, if no query joins it with others
+    /// ([`Policy::placements`](super::Policy::placements)). Channels that share an address have one owner.
     pub fn placement(&self) -> PlacementKey {
         PlacementKey::of_address((self.vip, self.port).into())
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use csp_types::{Prefix, ProgramName};
 
-use super::paths;
+use super::Catalogue;
 use super::{
     ACCESS_MAX, API_VERSION, DESTINATIONS_MAX, EGRESS_MAX, MEMBERS_MAX, POOL_MAX, SERVICE_NAME_LEN_MAX,
     SERVICES_MAX,
@@ -29,9 +29,13 @@ impl Policy {
         for (index, channel) in self.channels.iter().enumerate() {
             check_channel(channel, &format!("channels[{index}]"), problems);
         }
+        Catalogue::new(self, problems);
+        for (index, query) in self.queries.iter().enumerate() {
+            check_channel(&query.channel(), &format!("queries[{index}]"), problems);
+        }
         self.check_ends_are_distinct(problems);
         super::contexts::check(self, problems);
-        paths::check_contexts(self, problems);
+        super::paths::check_contexts(self, problems);
         let members = self.services.iter().flat_map(|service| &service.pool);
         let members = members.chain(self.contexts.iter().flat_map(|context| &context.pool));
         let members: HashSet<_> = members.chain(super::framing::members(&self.channels)).collect();
@@ -75,7 +79,7 @@ impl Policy {
         }
     }
 
-    /// Names and addresses of services and channels are unique among both.
+    /// Names and addresses of services, channels and queries are unique among all of them.
     fn check_ends_are_distinct(&self, problems: &mut Problems) {
         let services = self.services.iter().enumerate();
         let services =
@@ -83,12 +87,15 @@ impl Policy {
         let channels = self.channels.iter().enumerate();
         let channels =
             channels.map(|(at, c)| (format!("channels[{at}]"), Some(c.name.as_str()), (c.vip, c.port)));
+        let queries = self.queries.iter().enumerate();
+        let queries =
+            queries.map(|(at, q)| (format!("queries[{at}]"), Some(q.name.as_str()), (q.vip, q.port)));
         let further = self.channels.iter().enumerate().flat_map(|(at, c)| {
             let ports = c.listen.iter().enumerate();
             ports.map(move |(n, p)| (format!("channels[{at}].listen[{n}]"), None, (c.vip, p.port)))
         });
         let (mut names, mut ends) = (HashMap::new(), HashMap::new());
-        for (at, name, end) in services.chain(channels).chain(further) {
+        for (at, name, end) in services.chain(channels).chain(queries).chain(further) {
             if let Some(name) = name
                 && let Some(first) = names.insert(name, at.clone())
             {
@@ -129,7 +136,6 @@ fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
         }
         false => (memory.max_mib, "memory.max_mib"),
     };
-    paths::check(channel, at, problems);
     let last = channel.last_value.map_or(0, |last| last.kib);
     if channel.message_kib.saturating_add(last) > room << 10 {
         let beside = if last > 0 { format!(" and {last} KiB of last values") } else { String::new() };

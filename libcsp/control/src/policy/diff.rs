@@ -21,10 +21,18 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     }
     let added = new.services.iter().filter(|service| !before.contains(service.name.as_str()));
     lines.extend(added.map(|service| format!("+ service {}", summary(service))));
+    let gone = old.formats.iter().filter(|format| !new.formats.contains(format));
+    lines.extend(gone.map(|format| format!("- format {}", format.summary())));
+    let come = new.formats.iter().filter(|format| !old.formats.contains(format));
+    lines.extend(come.map(|format| format!("+ format {}", format.summary())));
     let gone = old.channels.iter().filter(|channel| !new.channels.contains(channel));
     lines.extend(gone.map(|channel| format!("- channel {}", channel_summary(channel))));
     let come = new.channels.iter().filter(|channel| !old.channels.contains(channel));
     lines.extend(come.map(|channel| format!("+ channel {}", channel_summary(channel))));
+    let gone = old.queries.iter().filter(|query| !new.queries.contains(query));
+    lines.extend(gone.map(|query| format!("- query {}", query.summary())));
+    let come = new.queries.iter().filter(|query| !old.queries.contains(query));
+    lines.extend(come.map(|query| format!("+ query {}", query.summary())));
     let gone = old.contexts.iter().filter(|context| !new.contexts.contains(context));
     lines.extend(gone.map(|context| format!("- context {}", context.summary())));
     let come = new.contexts.iter().filter(|context| !old.contexts.contains(context));
@@ -74,7 +82,10 @@ fn summary(service: &Service) -> String {
 fn channel_summary(channel: &Channel) -> String {
     let Channel { name, vip, pattern, message_kib, queue, memory, last_value, sequence, heartbeat_s, .. } =
         channel;
-    let Channel { curve, path, tcp, .. } = channel;
+    let Channel { curve, path, tcp, formats, time, .. } = channel;
+    let formats =
+        if formats.is_empty() { String::new() } else { format!(", formats {}", formats.join(", ")) };
+    let time = time.as_ref().map(super::ChannelTime::summary).unwrap_or_default();
     let last_value = last_value.as_ref().map(super::LastValue::summary).unwrap_or_default();
     let sequence = if *sequence { ", numbered" } else { "" };
     let path = paths::summary(path);
@@ -88,7 +99,7 @@ fn channel_summary(channel: &Channel) -> String {
         pool => format!(" pool {},", pool.iter().map(member_summary).collect::<Vec<_>>().join(", ")),
     };
     format!(
-        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{path}{heartbeat}{curve}{tcp}",
+        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{formats}{time}{path}{heartbeat}{curve}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
 }

@@ -1,10 +1,14 @@
 //! Paths: the handlers that all messages of a channel pass, one after the other.
 
-use csp_handlers::{CONTEXTS_MAX, STAGES_MAX, State, builtin};
+use std::sync::Arc;
+
+use csp_handlers::{CONTEXTS_MAX, FormatId, Handler, STAGES_MAX, State, builtin};
+use csp_operators::{ChainStage, FormatSet, Optimised};
 use serde::{Deserialize, Serialize};
 
 use super::contexts::number_of;
-use super::{Channel, Policy};
+use super::formats::format_set;
+use super::{Channel, KnownFormat, Policy};
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
@@ -27,17 +31,28 @@ impl PathStage {
         if let Some(number) = number_of(&self.context) {
             return Some(CONTEXTS_MAX + number);
         }
-        let number = self.context.strip_prefix('c').filter(|digits| digits.len() == 1)?.parse().ok();
-        number.filter(|number| *number < CONTEXTS_MAX)
+        context_of(&self.context)
     }
 }
 
-fn first_context() -> String {
+pub(super) fn first_context() -> String {
     "c0".to_owned()
 }
 
-/// Checks the path of a channel.
-pub(super) fn check(channel: &Channel, at: &str, problems: &mut Problems) {
+/// Returns the number of the context of a name.
+pub(super) fn context_of(name: &str) -> Option<u16> {
+    let number = name.strip_prefix('c').filter(|digits| digits.len() == 1)?.parse().ok();
+    number.filter(|number| *number < CONTEXTS_MAX)
+}
+
+/// The formats of a channel's messages behind its path: each with its id there, for each of the channel's.
+pub(super) type Behind = Vec<(u32, KnownFormat)>;
+
+/// Checks the path of a channel with these formats. Returns what they become.
+pub(super) fn check(channel: &Channel, formats: &[KnownFormat], at: &str, problems: &mut Problems) -> Behind {
+    let set = Arc::new(format_set(formats));
+    // The formats that the next handler gets.
+    let mut ids: Vec<FormatId> = (1..=formats.len() as u32).map(FormatId).collect();
     let path = &channel.path;
     if !path.is_empty() && !channel.pool.is_empty() {
         problems.add(
@@ -61,21 +76,88 @@ pub(super) fn check(channel: &Channel, at: &str, problems: &mut Problems) {
             );
             problems.add(format!("{at}.context"), message);
         }
-        let chained = |name: &&str| builtin::make(name).is_some_and(|handler| handler.needs().outputs == 1);
-        let Some(mut handler) = builtin::make(&stage.handler).filter(|handler| handler.needs().outputs == 1)
-        else {
-            let names: Vec<&str> = builtin::NAMES.into_iter().filter(chained).collect();
-            let message = format!("`{}` is not known; allowed are {}", stage.handler, names.join(", "));
-            problems.add(format!("{at}.handler"), message);
+        let Some(mut handler) = make(&stage.handler, &set) else {
+            problems.add(format!("{at}.handler"), unknown(&stage.handler, &set));
             continue;
         };
+        if builtin::make(&stage.handler).is_none() && formats.is_empty() {
+            let message = format!("`{}` works on formats; name the channel's in `formats`", stage.handler);
+            problems.add(format!("{at}.handler"), message);
+            continue;
+        }
+        if builtin::make(&stage.handler).is_none() && number_of(&stage.context).is_some() {
+            let message = format!(
+                "`{}` works on formats, which a context elsewhere does not know; allowed are c0 to c{}",
+                stage.handler,
+                CONTEXTS_MAX - 1
+            );
+            problems.add(format!("{at}.context"), message);
+        }
         let mut state = State::new(&handler.needs());
         if !stage.parameters.is_empty()
             && let Err(error) = handler.configure(&stage.parameters, &mut state)
         {
-            problems.add(format!("{at}.parameters"), error.to_string());
+            problems.add_unless(&["formats"], format!("{at}.parameters"), error.to_string());
+            continue;
+        }
+        for (id, format) in ids.iter_mut().zip(formats) {
+            if !handler.accepts(*id) {
+                let message =
+                    format!("`{}` does not fit format {} of the channel", stage.handler, format.name);
+                problems.add(&at, message);
+            }
+            *id = handler.yields(0, *id);
         }
     }
+    let behind = |(id, format): (&FormatId, &KnownFormat)| {
+        let found = set.get(*id)?;
+        let format = KnownFormat {
+            name: format.name.clone(),
+            schema: found.schema.clone(),
+            message: found.name.clone(),
+        };
+        Some((id.0, format))
+    };
+    ids.iter().zip(formats).filter_map(behind).collect()
+}
+
+/// Returns what the stages of a valid path make of the channel's formats: of each stage, of each format, in their order. JSON is none.
+pub fn path_formats(channel: &Channel, formats: &[KnownFormat]) -> Vec<Vec<KnownFormat>> {
+    let (mut channel, stages) = (channel.clone(), channel.path.len());
+    let mut all = Vec::new();
+    for count in (1..=stages).rev() {
+        channel.path.truncate(count);
+        let behind = check(&channel, formats, "", &mut Problems::default());
+        all.push(behind.into_iter().map(|(_, format)| format).collect());
+    }
+    all.reverse();
+    all
+}
+
+/// Returns the stages of a valid path in the order in which they run, and why: reductions first, where that changes nothing of what
+/// comes out.
+pub fn path_order(channel: &Channel, formats: &Arc<FormatSet>) -> Optimised {
+    let stages: Vec<(&str, &str)> =
+        channel.path.iter().map(|stage| (stage.handler.as_str(), stage.parameters.as_str())).collect();
+    let stages = ChainStage::list(&stages);
+    match channel.formats.len() {
+        1 => csp_operators::optimise(&stages, formats, FormatId(1)),
+        0 => Optimised { stages, notes: Vec::new() },
+        // What is the same for one format need not be for another.
+        _ => Optimised { stages, notes: vec!["the order stays: the channel has several formats".to_owned()] },
+    }
+}
+
+/// Makes a handler of a path.
+fn make(name: &str, formats: &Arc<FormatSet>) -> Option<Box<dyn Handler>> {
+    let made = builtin::make(name).or_else(|| csp_operators::make(name, formats));
+    made.filter(|handler| handler.needs().outputs == 1)
+}
+
+fn unknown(name: &str, formats: &Arc<FormatSet>) -> String {
+    let names = builtin::NAMES.iter().chain(csp_operators::NAMES);
+    let names: Vec<&str> = names.copied().filter(|name| make(name, formats).is_some()).collect();
+    format!("`{name}` is not known; allowed are {}", names.join(", "))
 }
 
 /// Checks that paths name no context elsewhere that the policy does not have.
@@ -133,18 +215,17 @@ channels:
 
     #[test]
     fn a_wrong_path_is_refused() {
+        let unknown = |name: &str| {
+            let message = super::unknown(name, &super::Arc::default());
+            format!("7:19: channels[0].path[0].handler: {message}")
+        };
+        let begins = "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate, select";
+        assert!(unknown("frward").starts_with(begins) && !unknown("frward").contains("multicast"));
+        let wrong = ["frward", "multicast"].map(unknown);
         let many = format!("[{}]", ["{handler: forward}"; 9].join(", "));
         let cases = [
-            (
-                "{handler: forward}",
-                "{handler: frward}",
-                "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate",
-            ),
-            (
-                "{handler: forward}",
-                "{handler: multicast}",
-                "7:19: channels[0].path[0].handler: `multicast` is not known; allowed are forward, drop-every, duplicate",
-            ),
+            ("{handler: forward}", "{handler: frward}", &wrong[0][..]),
+            ("{handler: forward}", "{handler: multicast}", &wrong[1][..]),
             (
                 "context: c3",
                 "context: c8",

@@ -105,6 +105,9 @@ impl Contexts {
         pool: &MessagePool,
         flows: Flows<'_>,
     ) -> Result<PathId, PathError> {
+        for stage in spec.stages.iter().filter(|stage| stage.maker.is_some()) {
+            self.handlers.know(&stage.handler);
+        }
         let (stages, reserve) = self.prepare(now, &spec, pool)?;
         check_formats(&spec, &stages)?;
         self.check_state(&stages)?;
@@ -157,7 +160,11 @@ impl Contexts {
         }
         let unknown = || PathError::UnknownHandler(spec.handler.clone());
         let number = self.handlers.find(&spec.handler).ok_or_else(unknown)?;
-        let (mut handler, needs) = self.handlers.make(number).ok_or_else(unknown)?;
+        let made = match &spec.maker {
+            Some(maker) => maker.make(),
+            None => self.handlers.make(number),
+        };
+        let (mut handler, needs) = made.ok_or_else(unknown)?;
         if spec.outputs.len() != usize::from(needs.outputs) {
             return Err(PathError::Outputs { stage: at, has: spec.outputs.len(), needs: needs.outputs });
         }
@@ -207,7 +214,7 @@ impl Contexts {
     /// Puts a checked path in the place of the one that its key has.
     fn install(&mut self, mut path: Path, ch: &mut Channel, flows: Flows<'_>) -> Result<PathId, PathError> {
         let free = self.paths.iter().position(|slot| slot.path.is_none()).ok_or(PathError::TooMany)?;
-        let (index, key) = (free as u16, path.spec.format);
+        let (index, key, known_only) = (free as u16, path.spec.format, path.spec.known_only);
         if ch.paths.overlaps(key) {
             return Err(PathError::Overlap);
         }
@@ -220,6 +227,9 @@ impl Contexts {
         path.after = replaced;
         let id = PathId { index, generation: self.paths[free].generation };
         self.paths[free].path = Some(path);
+        if key.is_none() {
+            ch.paths.known_only = known_only;
+        }
         ch.paths.set(key, index);
         self.keep_reserve(ch);
         if let Some(old) = replaced {
@@ -241,6 +251,7 @@ impl Contexts {
         let context = context.filter(|context| !self.is_remote(*context)).unwrap_or(0);
         let mut spec = PathSpec {
             format: known.spec.format,
+            known_only: known.spec.known_only,
             queue: known.spec.queue,
             ..PathSpec::chain(known.spec.channel, &[])
         };

@@ -1,5 +1,7 @@
 //! The Handler Manager: which handlers there are, how one is made, and what all of a kind have cost.
 
+use std::sync::Arc;
+
 use csp_handlers::{Handler, Needs, Profile, builtin};
 use thiserror::Error;
 
@@ -9,9 +11,46 @@ pub const HANDLERS_MAX: usize = 256;
 /// Makes a handler for one stage.
 pub type MakeHandler = Box<dyn Fn() -> Box<dyn Handler> + Send>;
 
+/// Makes the handlers of a stage that need more than their name: the formats of a channel, the plan of a query. Two that have the same
+/// key make the same handlers.
+#[derive(Clone)]
+pub struct StageMaker {
+    key: Arc<str>,
+    make: Arc<dyn Fn() -> Option<Box<dyn Handler>> + Send + Sync>,
+}
+
+impl StageMaker {
+    /// A maker; `make` returns `None` if there is no such handler.
+    pub fn new(key: &str, make: impl Fn() -> Option<Box<dyn Handler>> + Send + Sync + 'static) -> Self {
+        StageMaker { key: key.into(), make: Arc::new(make) }
+    }
+
+    /// Makes a handler.
+    pub(super) fn make(&self) -> Option<(Box<dyn Handler>, Needs)> {
+        let handler = (self.make)()?;
+        let needs = handler.needs();
+        Some((handler, needs))
+    }
+}
+
+impl PartialEq for StageMaker {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for StageMaker {}
+
+impl std::fmt::Debug for StageMaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StageMaker").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
 struct Stored {
     name: String,
-    make: MakeHandler,
+    /// `None`: only stages with a maker of their own have it.
+    make: Option<MakeHandler>,
     /// What stages of paths that are over have cost.
     past: Profile,
     stages: u32,
@@ -49,17 +88,15 @@ impl Default for HandlerManager {
     fn default() -> Self {
         let mut manager = HandlerManager { handlers: Vec::new() };
         for name in builtin::NAMES {
-            manager.add(
-                name,
-                Box::new(move || builtin::make(name).unwrap_or_else(|| Box::new(builtin::Forward))),
-            );
+            let make = move || builtin::make(name).unwrap_or_else(|| Box::new(builtin::Forward));
+            manager.add(name, Some(Box::new(make)));
         }
         manager
     }
 }
 
 impl HandlerManager {
-    fn add(&mut self, name: &str, make: MakeHandler) {
+    fn add(&mut self, name: &str, make: Option<MakeHandler>) {
         self.handlers.push(Stored { name: name.to_owned(), make, past: Profile::default(), stages: 0 });
     }
 
@@ -74,8 +111,15 @@ impl HandlerManager {
         if self.handlers.len() >= HANDLERS_MAX {
             return Err(DeployError::TooMany);
         }
-        self.add(name, make);
+        self.add(name, Some(make));
         Ok(())
+    }
+
+    /// Knows the name of a handler that stages make by themselves; one more than there may be is not known.
+    pub(super) fn know(&mut self, name: &str) {
+        if self.find(name).is_none() && self.handlers.len() < HANDLERS_MAX {
+            self.add(name, None);
+        }
     }
 
     pub(super) fn find(&self, name: &str) -> Option<usize> {
@@ -89,7 +133,7 @@ impl HandlerManager {
 
     /// Makes a handler for a stage.
     pub(super) fn make(&self, number: usize) -> Option<(Box<dyn Handler>, Needs)> {
-        let handler = (self.handlers.get(number)?.make)();
+        let handler = (self.handlers.get(number)?.make.as_ref()?)();
         let needs = handler.needs();
         Some((handler, needs))
     }

@@ -2,12 +2,35 @@
 
 use csp_types::Instant;
 
+use std::collections::VecDeque;
+
 use crate::channel::Channel;
 use crate::peers::Peers;
 use crate::plane::{gather, keep};
-use crate::pool::MessagePool;
+use crate::pool::{MessageHandle, MessagePool};
 use crate::queue::{Item, Policy};
 use crate::subscriptions::Subscriptions;
+
+/// Most messages at the end of paths that wait to be given to other channels: as many as one call of a handler may emit there.
+const FED_MAX: usize = 4096;
+
+/// Messages at the end of paths that other channels get: the channel of each, and the message with a reference.
+#[derive(Debug)]
+pub(crate) struct Fed(VecDeque<(u16, MessageHandle)>);
+
+impl Fed {
+    pub fn new() -> Self {
+        Fed(VecDeque::with_capacity(FED_MAX))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn pop(&mut self) -> Option<(u16, MessageHandle)> {
+        self.0.pop_front()
+    }
+}
 
 /// The parts of the plane that distribute a channel's messages.
 pub(crate) struct Outlet<'a> {
@@ -19,6 +42,7 @@ pub(crate) struct Outlet<'a> {
     pub subscriptions: &'a mut Subscriptions,
     pub matched: &'a mut Vec<u32>,
     pub space: &'a mut Vec<u8>,
+    pub fed: &'a mut Fed,
 }
 
 impl Outlet<'_> {
@@ -29,12 +53,31 @@ impl Outlet<'_> {
 
     /// Gives a message to the receivers. Takes over one reference.
     pub fn deliver(&mut self, item: Item) {
+        if !self.ch.feeds.is_empty() {
+            self.note_feed(item);
+        }
         match self.ch.backlog_limits() {
             Some(limits) => {
                 self.ch.backlog.push(item, &limits, Policy::Block);
                 self.peers.distribute(self.ch);
             }
             None => self.fan_out(item),
+        }
+    }
+
+    /// Notes a message for the channels that get it from this one, which are not at hand here.
+    #[inline(never)]
+    fn note_feed(&mut self, item: Item) {
+        let format = self.pool.format(item.handle);
+        if !self.ch.feeds.iter().any(|feed| feed.format == format) {
+            return;
+        }
+        match self.fed.0.len() < FED_MAX {
+            true => {
+                self.pool.refer(item.handle, 1);
+                self.fed.0.push_back((self.slot, item.handle));
+            }
+            false => self.ch.counters.dropped_path += 1,
         }
     }
 

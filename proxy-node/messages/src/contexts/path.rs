@@ -3,6 +3,7 @@
 use csp_handlers::{FormatId, Handler, Profile, State};
 use csp_types::{Duration, Instant};
 
+use super::handler_manager::StageMaker;
 use crate::plane::ChannelId;
 use crate::queue::{Queue, QueueLimits};
 
@@ -67,6 +68,8 @@ pub struct StageSpec {
     pub handler: String,
     /// Number of the context.
     pub context: u16,
+    /// What makes the handler; `None`: its name is enough.
+    pub maker: Option<StageMaker>,
     /// The handler's parameters.
     pub parameters: String,
     /// Where what is emitted goes, by output: as many as the handler has.
@@ -80,6 +83,8 @@ pub struct PathSpec {
     pub channel: ChannelId,
     /// The format; `None`: all that have no path of their own.
     pub format: Option<FormatId>,
+    /// Messages of unknown format do not take the path, if it is that of all formats.
+    pub known_only: bool,
     /// The stages. Messages go from a stage to later ones.
     pub stages: Vec<StageSpec>,
     /// Marks of each queue; `in_flight` is not used.
@@ -96,12 +101,14 @@ impl PathSpec {
         let stage = |(at, (handler, context, parameters)): (usize, &(&str, u16, &str))| StageSpec {
             handler: (*handler).to_owned(),
             context: *context,
+            maker: None,
             parameters: (*parameters).to_owned(),
             outputs: vec![if at + 1 < stages.len() { Targets::stage(at + 1) } else { Targets::RECEIVERS }],
         };
         PathSpec {
             channel,
             format: None,
+            known_only: false,
             stages: stages.iter().enumerate().map(stage).collect(),
             queue: QueueLimits { messages: 256, bytes: 1 << 20, in_flight: 0 },
             passes_faults: false,

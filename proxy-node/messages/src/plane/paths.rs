@@ -8,7 +8,7 @@ use super::{ChannelId, ChannelSlot, MessagePlane, PublishError, Published};
 use crate::contexts::{
     ContextStatus, HandlerManager, HandlerStatus, Outlet, PathError, PathId, PathSpec, PathStatus, Step,
 };
-use crate::pool::PoolError;
+use crate::pool::{MessageHandle, MessagePool, PoolError};
 use crate::queue::{Item, Policy};
 use crate::schedule::{Schedule as _, Turn};
 
@@ -82,6 +82,7 @@ impl MessagePlane {
                 if let (Some(watched), Step::Done(_)) = (watched, step) {
                     self.trace_passed(slot, queue.flow, watched);
                 }
+                self.feed_stored();
                 match step {
                     Step::Done(len) => {
                         queue.charge(len);
@@ -126,12 +127,13 @@ impl MessagePlane {
             schedule,
             topic: space,
             contexts,
+            fed,
             ..
         } = self;
         let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
             return Step::Idle;
         };
-        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space };
+        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed };
         contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
     }
 
@@ -144,12 +146,25 @@ impl MessagePlane {
         format: FormatId,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
     ) -> Result<Published, PublishError> {
+        let Arrival { now, frames, parts, len } = message;
+        let store = |pool: &mut MessagePool, sequence| pool.store(slot, (now, sequence), frames, parts);
+        self.enter_with(slot, path, format, (frames, len), store)
+    }
+
+    /// The same for a message that `store` stores, with the number that it is given.
+    pub(super) fn enter_with(
+        &mut self,
+        slot: u16,
+        path: Option<u16>,
+        format: FormatId,
+        (frames, len): (&[u32], u32),
+        store: impl FnOnce(&mut MessagePool, u64) -> Result<MessageHandle, PoolError>,
+    ) -> Result<Published, PublishError> {
         let MessagePlane { pool, channels, schedule, contexts, .. } = self;
         let (Some(path), ChannelSlot { channel: Some(ch), .. }) = (path, &mut channels[usize::from(slot)])
         else {
             return Err(PublishError::UnknownPeer);
         };
-        let Arrival { now, frames, parts, len } = message;
         let topic_len_max = self.subscriptions.topic_len_max();
         if ch.backlog_limits().is_none() && frames.len() > 1 && frames[0] as usize > topic_len_max {
             return Err(PublishError::TopicTooLong(frames[0]));
@@ -172,7 +187,7 @@ impl MessagePlane {
             let wanted = u64::from(blocks) * u64::from(self.config.pool.block_len);
             return Err(refused(ch, PoolError::Budget, u32::try_from(wanted).unwrap_or(u32::MAX)));
         }
-        let handle = match pool.store(slot, (now, ch.sequence + 1), frames, parts) {
+        let handle = match store(pool, ch.sequence + 1) {
             Ok(handle) => handle,
             Err(PoolError::Budget | PoolError::Exhausted) if !holds_back => {
                 contexts.refuse(path, true);

@@ -81,15 +81,21 @@ impl MessagePlane {
             return Err(PublishError::TooLong(len));
         }
         let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
+        // What takes a path reaches other channels at its end.
+        let feeds = format != FormatId::UNKNOWN && path.is_none() && !ch.feeds.is_empty();
         let (has_room, is_push) = (ch.has_room(), ch.backlog_limits().is_some());
         let traced = self.traces.is_armed() && self.trace_arrival(now, (slot, peer), frames, parts.clone());
         let arrival = Arrival { now, frames, parts, len: len as u32 };
+        let fed = feeds.then(|| arrival.clone());
         let done = match has_room {
             _ if path.is_some() => self.enter(slot, path, format, arrival),
             true if is_push => self.push(slot, arrival),
             true => self.fan_out(slot, arrival),
             false => Err(PublishError::Held),
         };
+        if let (Some(fed), Ok(_)) = (fed, &done) {
+            self.feed(slot, format, &fed);
+        }
         self.peers.count_published(peer.index, done.is_ok());
         if traced {
             self.trace_published(done.ok(), path.is_some());

@@ -56,12 +56,14 @@ impl MessagePlane {
             schedule,
             topic: space,
             contexts,
+            fed,
             ..
         } = self;
         let ch = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut());
         let ch = ch.ok_or(RemoteError::Stale)?;
-        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space };
+        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed };
         let done = contexts.remote_emit(ticket, (output, emit), outlet, (schedule, self.config.channels_max));
+        self.feed_stored();
         let has_work =
             self.channels[usize::from(slot)].channel.as_ref().is_some_and(|ch| !ch.pending.is_empty());
         self.schedule.set_active(slot, has_work);

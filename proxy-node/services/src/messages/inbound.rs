@@ -1,10 +1,12 @@
 //! From a peer's stream to the plane: messages are published from the memory where they arrived.
 
-use csp_messages::{AttachError, ChannelId, FRAMES_MAX, MessagePlane, PublishError, Role};
+use csp_messages::{AttachError, ChannelId, FRAMES_MAX, FormatId, MessagePlane, PublishError, Role};
+use csp_operators::FormatSet;
 use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
 use csp_zmtp::{Connection, Counters, Cursor, Frame, Item, Message, SocketType};
 
+use super::formats::identify;
 use super::framing::Speech;
 use super::given::Given;
 use super::keys::{ChannelKeys, Refusals};
@@ -27,7 +29,21 @@ const KEPT_LEN: usize = 64 * 1024;
 pub(super) struct Door<'a> {
     pub(super) channel: ChannelId,
     pub(super) keys: Option<&'a ChannelKeys>,
+    pub(super) formats: Option<&'a FormatSet>,
+    /// Nobody publishes.
+    pub(super) derived: bool,
+    /// Messages of none of the formats.
+    pub(super) unknown_format: &'a mut u64,
     pub(super) refusals: &'a mut Refusals,
+}
+
+impl Door<'_> {
+    /// Counts a message that was published, if its format is none of the channel's.
+    fn count(&mut self, format: FormatId, done: &Result<(), PublishError>) {
+        if self.formats.is_some() && format == FormatId::UNKNOWN && done.is_ok() {
+            *self.unknown_format += 1;
+        }
+    }
 }
 
 /// What a visit has brought.
@@ -176,11 +192,11 @@ fn process(
     counters: &mut Counters,
 ) -> bool {
     let mut cursor = Cursor::new(view.at, view.slices.iter().copied());
-    if !peer.held.is_empty() && !publish_held(now, peer, view, plane) {
+    if !peer.held.is_empty() && !publish_held(now, peer, view, plane, door) {
         return false;
     }
     if let Speech::Prefixed(_) = peer.connection {
-        return process_prefixed(now, peer, view, plane, counters);
+        return process_prefixed(now, peer, view, plane, door, counters);
     }
     for _ in 0..MESSAGES_PER_VISIT {
         let Speech::Zmtp(connection) = &mut peer.connection else { return false };
@@ -206,6 +222,11 @@ fn process(
                     SocketType::Pull => (Role::Puller, false),
                     _ => (Role::Subscriber, false),
                 };
+                if door.derived && role.sends() {
+                    door.refusals.may_not_publish += 1;
+                    peer.ended = true;
+                    return false;
+                }
                 let attached = plane.attach(door.channel, role);
                 if attached == Err(AttachError::TooMany) {
                     door.refusals.peers_full += 1;
@@ -234,7 +255,7 @@ fn process(
                 let Some(id) = peer.id else { continue };
                 let start = message.span().start;
                 view.advance(start);
-                if publish_message(now, plane, id, view, &message) == Err(PublishError::Held) {
+                if publish_message(now, plane, id, view, &message, door) == Err(PublishError::Held) {
                     peer.held.extend(message.frames().iter().map(|frame| (frame.at, frame.len)));
                     // A decrypted message stays with the connection.
                     let is_sealed = is_sealed(&message);
@@ -262,6 +283,7 @@ fn process_prefixed(
     peer: &mut Peer,
     mut view: View<'_, '_>,
     plane: &mut MessagePlane,
+    door: &mut Door<'_>,
     counters: &mut Counters,
 ) -> bool {
     let mut cursor = Cursor::new(view.at, view.slices.iter().copied());
@@ -270,7 +292,8 @@ fn process_prefixed(
         let Some((start, (at, len))) = speech.next(&mut cursor, counters) else { return false };
         let Some(id) = peer.id else { continue };
         view.advance(at);
-        if publish(now, plane, id, view, &[Frame { at, len, header_len: 0 }]) == Err(PublishError::Held) {
+        if publish(now, plane, id, view, &[Frame { at, len, header_len: 0 }], door) == Err(PublishError::Held)
+        {
             peer.held.push((at, len));
             peer.unpublished = Some(start);
             return false;
@@ -285,11 +308,16 @@ fn publish(
     id: csp_messages::PeerId,
     view: View<'_, '_>,
     frames: &[Frame],
+    door: &mut Door<'_>,
 ) -> Result<(), PublishError> {
     let mut lens = [0; FRAMES_MAX];
     let lens = lens_of(frames, &mut lens)?;
-    let bodies = Bodies::new(view, frames.iter().map(|frame| (frame.at, frame.len)));
-    plane.publish(now, id, lens, bodies).map(drop)
+    let frames = frames.iter().map(|frame| (frame.at, frame.len));
+    let record = |at: usize| Bodies::new(view, frames.clone().skip(at).take(1));
+    let format = identify(door.formats, lens.len(), record);
+    let done = plane.publish_as(now, id, format, lens, Bodies::new(view, frames.clone())).map(drop);
+    door.count(format, &done);
+    done
 }
 
 fn lens_of<'l>(frames: &[Frame], lens: &'l mut [u32; FRAMES_MAX]) -> Result<&'l [u32], PublishError> {
@@ -307,14 +335,18 @@ fn publish_message(
     id: csp_messages::PeerId,
     view: View<'_, '_>,
     message: &Message<'_>,
+    door: &mut Door<'_>,
 ) -> Result<(), PublishError> {
     if !is_sealed(message) {
-        return publish(now, plane, id, view, message.frames());
+        return publish(now, plane, id, view, message.frames(), door);
     }
     let mut lens = [0; FRAMES_MAX];
     let lens = lens_of(message.frames(), &mut lens)?;
     let bodies = message.frames().iter().filter_map(|frame| message.decrypted(frame));
-    plane.publish(now, id, lens, bodies).map(drop)
+    let format = identify(door.formats, lens.len(), |at| bodies.clone().skip(at).take(1));
+    let done = plane.publish_as(now, id, format, lens, bodies).map(drop);
+    door.count(format, &done);
+    done
 }
 
 /// Whether the bodies lie decrypted in the connection's memory, and not in the stream.
@@ -323,10 +355,16 @@ fn is_sealed(message: &Message<'_>) -> bool {
 }
 
 /// Publishes the message with which the peer was held back; `false` if it still is.
-fn publish_held(now: Instant, peer: &mut Peer, view: View<'_, '_>, plane: &mut MessagePlane) -> bool {
+fn publish_held(
+    now: Instant,
+    peer: &mut Peer,
+    view: View<'_, '_>,
+    plane: &mut MessagePlane,
+    door: &mut Door<'_>,
+) -> bool {
     let Some(id) = peer.id else { return true };
     if let Some(message) = peer.connection.zmtp().and_then(Connection::delivered).filter(is_sealed) {
-        let held = publish_message(now, plane, id, view, &message) == Err(PublishError::Held);
+        let held = publish_message(now, plane, id, view, &message, door) == Err(PublishError::Held);
         if !held {
             peer.held.clear();
         }
@@ -337,7 +375,12 @@ fn publish_held(now: Instant, peer: &mut Peer, view: View<'_, '_>, plane: &mut M
         *len = frame.1 as u32;
     }
     let count = peer.held.len().min(FRAMES_MAX);
-    let result = plane.publish(now, id, &lens[..count], Bodies::new(view, peer.held.iter().copied()));
+    let frames = peer.held.iter().copied();
+    let record = |at: usize| Bodies::new(view, frames.clone().skip(at).take(1));
+    let format = identify(door.formats, count, record);
+    let result =
+        plane.publish_as(now, id, format, &lens[..count], Bodies::new(view, frames.clone())).map(drop);
+    door.count(format, &result);
     if result == Err(PublishError::Held) {
         return false;
     }

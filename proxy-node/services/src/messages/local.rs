@@ -114,7 +114,14 @@ impl LocalServices for MessageBroker {
         }
         let held = placement.holds(now, peer, plane);
         let before = peer.kept.capacity();
-        let mut door = Door { channel: bound.id, keys: bound.spec.keys.as_deref(), refusals };
+        let mut door = Door {
+            channel: bound.id,
+            keys: bound.spec.keys.as_deref(),
+            formats: bound.spec.formats.as_ref().map(|formats| &**formats.set()),
+            derived: bound.spec.derived,
+            unknown_format: &mut bound.unknown_format,
+            refusals,
+        };
         // The next request is read when the answer to the one before was sent.
         let answering = peer.requests.is_some() && !peer.own.is_empty();
         let received = match held || answering {
@@ -247,9 +254,7 @@ impl MessageBroker {
         // What receivers have taken, and what the worker's own contexts have done, may be what another waits for.
         self.next_context().or_else(|| self.next_peer()).or_else(|| self.next_context())
     }
-}
 
-impl MessageBroker {
     /// Returns the next receiver to be served, and gives contexts of the worker their turns.
     fn next_peer(&mut self) -> Option<FlowLabel> {
         // A receiver that is to be served is not named again: then all of the channel's have been.

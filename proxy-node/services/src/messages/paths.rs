@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use csp_messages::{
-    ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathId, PathSpec, PathStatus, Turn,
+    ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathError, PathId, PathSpec, PathStatus,
+    QueueLimits, StageMaker, Turn,
 };
 use csp_types::Instant;
 
@@ -22,6 +23,8 @@ pub struct PathStage {
     pub context: u16,
     /// The handler's parameters.
     pub parameters: String,
+    /// What makes the handler, if its name is not enough.
+    pub maker: Option<StageMaker>,
 }
 
 /// The path of all messages of a channel: handlers, one after the other.
@@ -31,6 +34,39 @@ pub struct ChannelPath {
     pub number: u32,
     /// The handlers; none: straight to the receivers.
     pub stages: Vec<PathStage>,
+    /// Messages of unknown format go straight to the receivers.
+    pub known_only: bool,
+    /// What waits for each handler; `None`: the default.
+    pub queue: Option<QueueLimits>,
+}
+
+impl ChannelPath {
+    /// A path of these handlers for all messages.
+    pub fn new(number: u32, stages: Vec<PathStage>) -> Self {
+        ChannelPath { number, stages, known_only: false, queue: None }
+    }
+
+    /// Whether nothing but parameters have to change that handlers take as they run. What is made for a channel's formats is made anew.
+    fn is_reconfigured(&self, other: &ChannelPath) -> bool {
+        let same = |(a, b): (&PathStage, &PathStage)| {
+            let place = (&a.handler, a.context) == (&b.handler, b.context);
+            place && a.maker == b.maker && (a == b || a.maker.is_none())
+        };
+        let options = (self.known_only, self.queue) == (other.known_only, other.queue);
+        options && self.stages.len() == other.stages.len() && self.stages.iter().zip(&other.stages).all(same)
+    }
+
+    fn spec(&self, channel: csp_messages::ChannelId) -> PathSpec {
+        let chain = |stage: &PathStage| (stage.handler.clone(), stage.context, stage.parameters.clone());
+        let chain: Vec<_> = self.stages.iter().map(chain).collect();
+        let chain: Vec<_> =
+            chain.iter().map(|(name, context, text)| (&name[..], *context, &text[..])).collect();
+        let mut spec = PathSpec::chain(channel, &chain);
+        for (stage, known) in spec.stages.iter_mut().zip(&self.stages) {
+            stage.maker.clone_from(&known.maker);
+        }
+        PathSpec { known_only: self.known_only, queue: self.queue.unwrap_or(spec.queue), ..spec }
+    }
 }
 
 /// What a worker's contexts, paths and handlers show.
@@ -49,7 +85,7 @@ pub struct ContextsSnapshot {
 /// The paths in force, and the time by which handlers run.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    active: HashMap<u32, (PathId, Vec<PathStage>)>,
+    active: HashMap<u32, (PathId, ChannelPath)>,
     pub(super) now: Instant,
     clock: Option<fn() -> Instant>,
 }
@@ -72,12 +108,13 @@ impl MessageBroker {
     /// The first path that cannot be; the others are.
     pub fn set_paths(&mut self, now: Instant, paths: &[ChannelPath]) -> Result<(), SpecError> {
         self.paths.now = now;
-        let wanted =
-            |number: &u32| paths.iter().find(|path| path.number == *number).map(|path| &path.stages[..]);
         let numbers: Vec<u32> = self.channels.keys().copied().collect();
         let mut result = Ok(());
         for number in numbers {
-            let set = self.set_path(number, wanted(&number).unwrap_or(&[]));
+            let set = match paths.iter().find(|path| path.number == number && !path.stages.is_empty()) {
+                Some(path) => self.set_path(path),
+                None => self.remove_path(number),
+            };
             result = result.and(set);
         }
         self.paths.active.retain(|number, _| self.channels.contains_key(number));
@@ -85,44 +122,52 @@ impl MessageBroker {
         result
     }
 
-    fn set_path(&mut self, number: u32, stages: &[PathStage]) -> Result<(), SpecError> {
+    /// Returns the path that a channel has, which is no longer recorded as active.
+    fn take_path(&mut self, number: u32) -> Option<(PathId, ChannelPath)> {
+        let (plane, bound) = (self.plane.as_ref()?, self.channels.get(&number)?);
+        let is_its = |(id, _): &(PathId, ChannelPath)| {
+            plane.path_status(*id).is_some_and(|path| path.channel == bound.id)
+        };
+        self.paths.active.remove(&number).filter(is_its)
+    }
+
+    fn remove_path(&mut self, number: u32) -> Result<(), SpecError> {
+        let (Some(active), Some(plane)) = (self.take_path(number), &mut self.plane) else { return Ok(()) };
+        plane.deactivate_path(active.0).map_err(|error| {
+            // The former path stays.
+            self.paths.active.insert(number, active);
+            self.path_error(number, error)
+        })
+    }
+
+    fn set_path(&mut self, wanted: &ChannelPath) -> Result<(), SpecError> {
+        let number = wanted.number;
+        let active = self.take_path(number);
         let (Some(plane), Some(bound)) = (&mut self.plane, self.channels.get(&number)) else { return Ok(()) };
-        let active = self.paths.active.remove(&number);
-        let active =
-            active.filter(|(id, _)| plane.path_status(*id).is_some_and(|path| path.channel == bound.id));
-        let failed = |error| SpecError::Path(bound.spec.channel.name.clone(), error);
-        let same_place = |a: &PathStage, b: &PathStage| (&a.handler, a.context) == (&b.handler, b.context);
         let done = match &active {
-            None if stages.is_empty() => return Ok(()),
-            Some((id, _)) if stages.is_empty() => match plane.deactivate_path(*id) {
-                Ok(()) => return Ok(()),
-                Err(error) => Err(error),
-            },
-            Some((id, known))
-                if known.len() == stages.len() && known.iter().zip(stages).all(|(a, b)| same_place(a, b)) =>
-            {
-                let changed = known.iter().zip(stages).enumerate().filter(|(_, (a, b))| a != b);
+            Some((id, known)) if known.is_reconfigured(wanted) => {
+                let stages = known.stages.iter().zip(&wanted.stages).enumerate();
+                let changed = stages.filter(|(_, (a, b))| a != b);
                 let configured =
                     changed.map(|(at, (_, stage))| plane.configure_handler(*id, at, &stage.parameters));
                 configured.collect::<Result<(), _>>().map(|()| *id)
             }
-            _ => {
-                let chain: Vec<(&str, u16, &str)> = stages
-                    .iter()
-                    .map(|stage| (&stage.handler[..], stage.context, &stage.parameters[..]))
-                    .collect();
-                plane.activate_path(self.paths.now, PathSpec::chain(bound.id, &chain))
-            }
+            _ => plane.activate_path(self.paths.now, wanted.spec(bound.id)),
         };
         match done {
-            Ok(id) => _ = self.paths.active.insert(number, (id, stages.to_vec())),
+            Ok(id) => _ = self.paths.active.insert(number, (id, wanted.clone())),
             Err(error) => {
                 // The former path stays.
                 self.paths.active.extend(active.map(|active| (number, active)));
-                return Err(failed(error));
+                return Err(self.path_error(number, error));
             }
         }
         Ok(())
+    }
+
+    fn path_error(&self, number: u32, error: PathError) -> SpecError {
+        let name = self.channels.get(&number).map(|bound| bound.spec.channel.name.clone());
+        SpecError::Path(name.unwrap_or_default(), error)
     }
 
     /// Runs a context's handlers in its turn.

@@ -6,6 +6,7 @@ use csp_messages::{ChannelConfig, ChannelKind};
 use csp_types::Duration;
 use csp_zmtp::{Config as ZmtpConfig, Heartbeat, LocalType};
 
+use super::formats::ChannelFormats;
 use super::framing::PrefixedPort;
 use super::keys::ChannelKeys;
 
@@ -22,12 +23,24 @@ pub struct ChannelSpec {
     pub heartbeat: Option<Duration>,
     /// Encryption, and the rights of its peers. `None`: everybody may connect, in clear text.
     pub keys: Option<Arc<ChannelKeys>>,
+    /// The formats of its messages, if the policy names any.
+    pub formats: Option<ChannelFormats>,
+    /// Its messages are made of those of other channels: nobody publishes.
+    pub derived: bool,
 }
 
 impl ChannelSpec {
     /// A channel for everybody, without heartbeats.
     pub fn open(number: u32, channel: ChannelConfig) -> Self {
-        ChannelSpec { number, channel, prefixed: Vec::new(), heartbeat: None, keys: None }
+        ChannelSpec {
+            number,
+            channel,
+            prefixed: Vec::new(),
+            heartbeat: None,
+            keys: None,
+            formats: None,
+            derived: false,
+        }
     }
 
     /// Whether a channel like this can become `other` and keep its connections, but those whose rights `other` does not have.
@@ -40,6 +53,7 @@ impl ChannelSpec {
         keys && self.channel == other.channel
             && self.prefixed == other.prefixed
             && self.heartbeat == other.heartbeat
+            && self.derived == other.derived
     }
 
     pub(super) fn zmtp(&self, topic_len_max: usize) -> ZmtpConfig {

@@ -1,0 +1,287 @@
+//! What a query or a path does, where, and what that costs: computed from a policy, with figures of the proxies if they answer.
+
+use csp_api::contexts::ContextsView;
+use csp_api::mgmt::ChannelsView;
+use csp_control::{Catalogue, Channel, ChannelTime, KnownFormat, Policy, QuerySource};
+use csp_queries::{Kind, Plan};
+use serde::Serialize;
+
+/// A query, explained.
+#[derive(Debug, Serialize)]
+pub(super) struct QueryExplanation {
+    /// Its name; empty: it is not in the policy.
+    pub name: String,
+    pub sql: String,
+    /// Where subscribers connect, and how rows are written; only of a query of the policy.
+    pub address: Option<String>,
+    pub output: Option<&'static str>,
+    pub reads: Vec<Read>,
+    pub plan: Vec<Step>,
+    pub columns: Vec<Column>,
+    /// The derived schema.
+    pub schema: String,
+    pub placement: Placement,
+    /// What its handlers have cost; empty where no proxy runs it or was asked.
+    pub cost: Vec<Cost>,
+}
+
+/// A channel that is read.
+#[derive(Debug, Serialize)]
+pub(super) struct Read {
+    pub channel: String,
+    pub format: FormatView,
+    /// The field of time; `None`: when messages arrive.
+    pub time: Option<ChannelTime>,
+}
+
+/// A format in one line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct FormatView {
+    pub name: String,
+    pub message: String,
+    pub schema_id: u16,
+    pub version: u16,
+}
+
+/// A step of a plan.
+#[derive(Debug, Serialize)]
+pub(super) struct Step {
+    pub operation: &'static str,
+    pub detail: String,
+}
+
+/// A column of the result.
+#[derive(Debug, Serialize)]
+pub(super) struct Column {
+    pub name: String,
+    pub r#type: String,
+}
+
+/// Where it runs.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Placement {
+    /// The channels and queries that have the same owner, itself included.
+    pub with: Vec<String>,
+    /// Owners that proxies name; more than one while a channel moves.
+    pub owners: Vec<String>,
+    pub context: Option<String>,
+}
+
+/// What a stage of a path has cost at a worker.
+#[derive(Debug, Serialize)]
+pub(super) struct Cost {
+    pub worker: String,
+    pub stage: u64,
+    pub handler: String,
+    pub messages_total: u64,
+    pub emitted_total: u64,
+    pub dropped_total: u64,
+    pub mean_ns: u64,
+    pub max_ns: u64,
+}
+
+/// A channel's path, explained.
+#[derive(Debug, Serialize)]
+pub(super) struct PathExplanation {
+    pub channel: String,
+    pub formats: Vec<FormatView>,
+    pub stages: Vec<StageView>,
+    /// What the optimiser has done with the order, and what not and why; stages are in the order in which they run.
+    pub notes: Vec<String>,
+    /// Messages of none of the formats pass the handlers by.
+    pub unknown_passes: bool,
+    /// Queries that read what the path makes.
+    pub queries: Vec<String>,
+    pub placement: Placement,
+    pub cost: Vec<Cost>,
+}
+
+/// A stage of a path.
+#[derive(Debug, Serialize)]
+pub(super) struct StageView {
+    pub handler: String,
+    pub context: String,
+    pub parameters: String,
+    /// Of each format of the channel, in their order: what the stage makes of it.
+    pub yields: Vec<FormatView>,
+}
+
+/// What proxies have answered.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub channels: Option<ChannelsView>,
+    pub contexts: Option<ContextsView>,
+}
+
+impl Seen {
+    fn owners(&self, channel: &str) -> Vec<String> {
+        let views = self.channels.iter().flat_map(|view| &view.channels);
+        let known = views.filter(|known| known.name == channel);
+        known.flat_map(|known| known.owners.iter().map(ToString::to_string)).collect()
+    }
+
+    fn cost(&self, channel: &str) -> Vec<Cost> {
+        let mut cost = Vec::new();
+        for node in self.contexts.iter().flat_map(|view| &view.nodes) {
+            let stages = node.contexts.stages.iter();
+            cost.extend(stages.filter(|stage| *stage.channel == *channel).map(|stage| Cost {
+                worker: format!("{}/{}", node.node, stage.worker),
+                stage: stage.stage,
+                handler: stage.handler.to_string(),
+                messages_total: stage.messages_total,
+                emitted_total: stage.emitted_total,
+                dropped_total: stage.dropped_total,
+                mean_ns: stage.mean_ns,
+                max_ns: stage.max_ns,
+            }));
+        }
+        cost
+    }
+}
+
+impl From<&KnownFormat> for FormatView {
+    fn from(format: &KnownFormat) -> Self {
+        FormatView {
+            name: format.name.clone(),
+            message: format.message.to_string(),
+            schema_id: format.schema.id,
+            version: format.schema.version,
+        }
+    }
+}
+
+/// Explains the query of the policy with this index.
+pub(super) fn query(
+    policy: &Policy,
+    catalogue: &Catalogue,
+    index: usize,
+    seen: &Seen,
+) -> Option<QueryExplanation> {
+    let (query, planned) = (policy.queries.get(index)?, catalogue.planned(index)?);
+    let mut found = explain(policy, &query.sql, &planned.plan, &planned.sources);
+    found.name.clone_from(&query.name);
+    found.address = Some(std::net::SocketAddr::from((query.vip, query.port)).to_string());
+    found.output = Some(query.output.as_str());
+    found.placement.context = Some(query.context.clone());
+    found.placement.owners = seen.owners(&query.name);
+    found.placement.with = group(policy, &query.name);
+    found.cost = seen.cost(&query.name);
+    Some(found)
+}
+
+/// Explains a query that the policy does not have.
+pub(super) fn text(
+    policy: &Policy,
+    catalogue: &Catalogue,
+    sql: &str,
+    plan: &Plan,
+    seen: &Seen,
+) -> QueryExplanation {
+    let sources: Vec<QuerySource> =
+        plan.sources.iter().filter_map(|source| catalogue.source(&source.channel)).collect();
+    let mut found = explain(policy, sql, plan, &sources);
+    let owners = sources.iter().flat_map(|source| seen.owners(&source.channel));
+    found.placement.owners = owners.collect();
+    found.placement.owners.dedup();
+    found
+}
+
+fn explain(policy: &Policy, sql: &str, plan: &Plan, sources: &[QuerySource]) -> QueryExplanation {
+    let read = |source: &QuerySource| Read {
+        channel: source.channel.clone(),
+        format: (&source.format).into(),
+        time: source.time.clone(),
+    };
+    let mut with: Vec<String> = sources.iter().flat_map(|source| group(policy, &source.channel)).collect();
+    with.sort();
+    with.dedup();
+    QueryExplanation {
+        name: String::new(),
+        sql: sql.to_owned(),
+        address: None,
+        output: None,
+        reads: sources.iter().map(read).collect(),
+        plan: plan
+            .steps()
+            .into_iter()
+            .map(|step| Step { operation: step.operation, detail: step.detail })
+            .collect(),
+        columns: plan.outputs.iter().map(|output| column(plan, output)).collect(),
+        schema: plan.derived.xml.clone(),
+        placement: Placement { with, ..Placement::default() },
+        cost: Vec::new(),
+    }
+}
+
+fn column(plan: &Plan, output: &csp_queries::Output) -> Column {
+    let r#type = match (output.like, &output.kind) {
+        (Some(at), kind) => format!("{}, as {}", kind.name(), plan.columns[at].path),
+        (None, Kind::Integer) => "int64, may be null".to_owned(),
+        (None, Kind::Float) => "double, may be null".to_owned(),
+        (None, Kind::Boolean) => "False or True, may be null".to_owned(),
+        (None, kind) => kind.name().to_owned(),
+    };
+    Column { name: output.name.clone(), r#type }
+}
+
+/// The names of channels and queries that live where `name` does.
+fn group(policy: &Policy, name: &str) -> Vec<String> {
+    let keys = policy.placements();
+    let Some(own) = keys.get(name) else { return Vec::new() };
+    let mut names: Vec<String> =
+        keys.iter().filter(|(_, key)| *key == own).map(|(name, _)| name.clone()).collect();
+    names.sort();
+    names
+}
+
+/// Explains the path of a channel.
+pub(super) fn path(
+    policy: &Policy,
+    catalogue: &Catalogue,
+    channel: &Channel,
+    seen: &Seen,
+) -> PathExplanation {
+    let at = policy.channels.iter().position(|known| known.name == channel.name);
+    let formats = at.and_then(|at| catalogue.channels.get(at)).map_or(&[][..], Vec::as_slice);
+    let set = std::sync::Arc::new(csp_control::format_set(formats));
+    let order = csp_control::path_order(channel, &set);
+    let mut run = channel.clone();
+    run.path = order
+        .stages
+        .iter()
+        .map(|stage| csp_control::PathStage {
+            parameters: stage.parameters.clone(),
+            ..channel.path[stage.given].clone()
+        })
+        .collect();
+    let yields = csp_control::path_formats(&run, formats);
+    let stage = |(stage, yields): (&csp_control::PathStage, Vec<KnownFormat>)| StageView {
+        handler: stage.handler.clone(),
+        context: stage.context.clone(),
+        parameters: stage.parameters.clone(),
+        yields: yields.iter().map(FormatView::from).collect(),
+    };
+    let is_operator = |stage: &csp_control::PathStage| csp_operators::NAMES.contains(&stage.handler.as_str());
+    let reads = |planned: &&csp_control::PlannedQuery| {
+        planned.sources.iter().any(|source| source.channel == channel.name)
+    };
+    PathExplanation {
+        channel: channel.name.clone(),
+        formats: formats.iter().map(FormatView::from).collect(),
+        unknown_passes: channel.path.iter().any(is_operator),
+        stages: run.path.iter().zip(yields).map(stage).collect(),
+        notes: order.notes,
+        queries: catalogue
+            .queries
+            .iter()
+            .filter(reads)
+            .map(|planned| policy.queries[planned.index].name.clone())
+            .collect(),
+        placement: Placement {
+            with: group(policy, &channel.name),
+            owners: seen.owners(&channel.name),
+            context: None,
+        },
+        cost: seen.cost(&channel.name),
+    }
+}

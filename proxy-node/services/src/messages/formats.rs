@@ -1,0 +1,86 @@
+//! Formats of a channel's messages, found when they are published, and channels that get them from others.
+
+use std::sync::Arc;
+
+use csp_messages::{Feed, FormatId};
+use csp_operators::{FormatSet, body_frame};
+
+use super::MessageBroker;
+
+/// Most slices of a record that are looked at to find its format: its header and fixed part lie in the first ones.
+const SLICES_MAX: usize = 32;
+
+/// The formats of a channel. Two that have the same key are equal.
+#[derive(Clone, Debug)]
+pub struct ChannelFormats {
+    key: Arc<str>,
+    set: Arc<FormatSet>,
+}
+
+impl ChannelFormats {
+    /// Formats, with a text that says all about them.
+    pub fn new(key: &str, set: Arc<FormatSet>) -> Self {
+        ChannelFormats { key: key.into(), set }
+    }
+
+    /// Returns the text that says all about them.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the formats.
+    pub fn set(&self) -> &Arc<FormatSet> {
+        &self.set
+    }
+}
+
+impl PartialEq for ChannelFormats {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for ChannelFormats {}
+
+/// Messages of one format that a channel gets from another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChannelFeed {
+    /// Number of the channel that they are published to.
+    pub from: u32,
+    /// Their format there, behind its path.
+    pub format: FormatId,
+    /// Number of the channel that gets them.
+    pub to: u32,
+    /// The id of the format there.
+    pub becomes: FormatId,
+}
+
+/// Returns the format of a message of so many frames; `record` gives the slices of a frame.
+pub(super) fn identify<'a, I: Iterator<Item = &'a [u8]>>(
+    formats: Option<&FormatSet>,
+    frames: usize,
+    record: impl FnOnce(usize) -> I,
+) -> FormatId {
+    let Some(formats) = formats else { return FormatId::UNKNOWN };
+    let frame = body_frame(u8::try_from(frames).unwrap_or(u8::MAX));
+    let (mut slices, mut count) = ([&[][..]; SLICES_MAX], 0);
+    for (into, slice) in slices.iter_mut().zip(record(frame.into())) {
+        (*into, count) = (slice, count + 1);
+    }
+    formats.identify(&slices[..count])
+}
+
+impl MessageBroker {
+    /// Replaces what channels get from others. Called after the channels and their paths are set: no message comes between.
+    pub fn set_feeds(&mut self, feeds: &[ChannelFeed]) {
+        let Some(plane) = &mut self.plane else { return };
+        for (number, bound) in &self.channels {
+            let own = feeds.iter().filter(|feed| feed.from == *number);
+            let feed = |feed: &ChannelFeed| {
+                let to = self.channels.get(&feed.to)?.id;
+                Some(Feed { format: feed.format, to, becomes: feed.becomes })
+            };
+            let _ = plane.set_feeds(bound.id, own.filter_map(feed).collect()); // the channel is there
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Converts formats, paths with operators, and queries.
+
+use std::sync::Arc;
+
+use csp_control::{Catalogue, Channel, Policy, RowFormat, format_set, path_order};
+use csp_handlers::{FormatId, Handler, State};
+use csp_messages::{QueueLimits, StageMaker};
+use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, PathStage};
+
+use super::Numbers;
+
+/// Name of the handler of a query's path.
+const QUERY: &str = "query";
+/// Name of the operator that writes rows as JSON.
+const PRINT: &str = "to-json";
+
+/// Returns the formats of a channel of the policy; `None` if it has none.
+pub(super) fn formats(policy: &Policy, channel: &Channel) -> Option<ChannelFormats> {
+    let at = policy.channels.iter().position(|known| known.name == channel.name)?;
+    let known = policy.catalogue().channels.swap_remove(at);
+    if known.is_empty() {
+        return None;
+    }
+    let texts = policy.formats.iter().filter(|format| channel.formats.contains(&format.name));
+    let key = format!("{:?} {:?}", channel.formats, texts.collect::<Vec<_>>());
+    let set = Arc::new(format_set(&known));
+    // Formats that operators derive get their ids in the order of the path, as in the catalogue.
+    for stage in &channel.path {
+        if let Some(mut handler) = csp_operators::make(&stage.handler, &set) {
+            let mut state = State::new(&handler.needs());
+            let _ = handler.configure(&stage.parameters, &mut state); // checked with the policy
+        }
+    }
+    Some(ChannelFormats::new(&key, set))
+}
+
+/// Returns the path of a channel.
+pub(super) fn channel_path(channel: &Channel, number: u32, formats: Option<&ChannelFormats>) -> ChannelPath {
+    let stage = |stage: &csp_control::PathStage| PathStage {
+        handler: stage.handler.clone(),
+        // The policy names no other.
+        context: stage.context_number().unwrap_or(0),
+        parameters: stage.parameters.clone(),
+        maker: formats.and_then(|formats| operator(&stage.handler, formats)),
+    };
+    // Reductions go first where that changes nothing of what comes out; `cspctl path explain` says the same.
+    let order = formats.map(|formats| path_order(channel, formats.set()));
+    let stages: Vec<PathStage> = match order {
+        Some(order) => order
+            .stages
+            .iter()
+            .map(|known| PathStage {
+                parameters: known.parameters.clone(),
+                ..stage(&channel.path[known.given])
+            })
+            .collect(),
+        None => channel.path.iter().map(stage).collect(),
+    };
+    let known_only = stages.iter().any(|stage| stage.maker.is_some());
+    ChannelPath { known_only, ..ChannelPath::new(number, stages) }
+}
+
+/// Returns what makes an operator for formats; `None` if it needs none.
+fn operator(name: &str, formats: &ChannelFormats) -> Option<StageMaker> {
+    let name = *csp_operators::NAMES.iter().find(|known| **known == name)?;
+    let set = formats.set().clone();
+    Some(StageMaker::new(formats.key(), move || csp_operators::make(name, &set)))
+}
+
+/// Returns the path of a query's channel, whose messages come from its sources.
+pub(super) fn path(
+    policy: &Policy,
+    catalogue: &Catalogue,
+    index: usize,
+    number: u32,
+    seed: u64,
+) -> ChannelPath {
+    let query = &policy.queries[index];
+    // A valid policy has the plan of each query.
+    let Some(planned) = catalogue.planned(index) else { return ChannelPath::new(number, Vec::new()) };
+    let sources: Vec<_> = planned.sources.iter().map(|source| (&source.channel, source.format_id)).collect();
+    let key = format!("{} {:?} {:?} {sources:?} {seed}", query.sql, query.limits, planned.plan.derived.xml);
+    let context = query.context_number().unwrap_or(0);
+    let stage = |handler: &str, maker| PathStage {
+        handler: handler.to_owned(),
+        context,
+        parameters: String::new(),
+        maker: Some(maker),
+    };
+    let (made, planned) = (query.clone(), planned.clone());
+    let (output, schema) = (planned.output(), planned.result.clone());
+    let make = move || {
+        let handler = planned.handler(&made, seed).ok()?;
+        Some(Box::new(handler) as Box<dyn Handler>)
+    };
+    let mut stages = vec![stage(QUERY, StageMaker::new(&key, make))];
+    if query.output == RowFormat::Json {
+        let mut set = csp_operators::FormatSet::new();
+        let _ = set.add(output, schema.schema, schema.message); // it is its only format
+        let set = Arc::new(set);
+        stages.push(stage(PRINT, StageMaker::new(&key, move || csp_operators::make(PRINT, &set))));
+    }
+    let bytes = u64::from(query.memory.max_mib) << 19;
+    let queue = QueueLimits { messages: query.limits.waiting, bytes, ..QueueLimits::default() };
+    ChannelPath { queue: Some(queue), ..ChannelPath::new(number, stages) }
+}
+
+/// Returns what each query gets from its channels.
+pub(super) fn feeds(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Vec<ChannelFeed> {
+    let mut feeds = Vec::new();
+    for planned in &catalogue.queries {
+        let to = numbers.of(&policy.queries[planned.index].name);
+        for (at, source) in planned.sources.iter().enumerate() {
+            feeds.push(ChannelFeed {
+                from: numbers.of(&source.channel),
+                format: FormatId(source.format_id),
+                to,
+                becomes: FormatId(at as u32 + 1),
+            });
+        }
+    }
+    feeds
+}
+
+#[cfg(test)]
+mod tests;

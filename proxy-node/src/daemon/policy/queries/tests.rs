@@ -1,0 +1,344 @@
+//! From the policy's text to rows: publishers and subscribers are written byte by byte.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::collections::BTreeMap;
+
+use csp_control::{ActivePolicy, Policy, PolicySource};
+use csp_messages::HashKey;
+use csp_services::{MessageBroker, MessagesConfig};
+use csp_tcp::Buffer;
+use csp_types::{FlowLabel, FourTuple, Instant};
+
+use super::super::{KeyRing, Numbers, translate};
+use crate::core::service::ClientEnd;
+use crate::core::service::local::{LocalServices, Step};
+use crate::worker::apply_channels;
+
+const POLICY: &str = r#"apiVersion: csp/v1
+formats:
+  - name: flight
+    schema: &schema |
+      <sbe:messageSchema xmlns:sbe="http://fixprotocol.io/2016/sbe" package="airport" id="40" version="1">
+        <types>
+          <composite name="messageHeader">
+            <type name="blockLength" primitiveType="uint16"/>
+            <type name="templateId" primitiveType="uint16"/>
+            <type name="schemaId" primitiveType="uint16"/>
+            <type name="version" primitiveType="uint16"/>
+          </composite>
+          <type name="airport" primitiveType="char" length="3"/>
+        </types>
+        <sbe:message name="Flight" id="1">
+          <field name="origin" id="1" type="airport"/>
+          <field name="delay" id="2" type="int16"/>
+          <field name="at" id="3" type="int64"/>
+        </sbe:message>
+        <sbe:message name="Weather" id="2">
+          <field name="origin" id="1" type="airport"/>
+          <field name="wind" id="2" type="int16"/>
+          <field name="at" id="3" type="int64"/>
+        </sbe:message>
+      </sbe:messageSchema>
+    message: Flight
+  - {name: weather, schema: *schema, message: Weather}
+channels:
+  - {name: flights, vip: 10.76.0.100, port: 5601, formats: [flight], time: {field: at, unit: s}}
+  - {name: winds, vip: 10.76.0.100, port: 5602, formats: [weather], time: {field: at, unit: s}}
+queries:
+"#;
+
+/// A client's end that takes everything.
+#[derive(Default)]
+struct End {
+    arrived: Vec<u8>,
+    sent: Vec<u8>,
+}
+
+impl ClientEnd for End {
+    fn readable(&self) -> usize {
+        self.arrived.len()
+    }
+    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
+        // Records lie in several slices.
+        self.arrived[..max.min(self.arrived.len())].chunks(11)
+    }
+    fn consume(&mut self, len: usize) {
+        self.arrived.drain(..len);
+    }
+    fn is_finished(&self) -> bool {
+        false
+    }
+    fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {
+        self.sent.extend_from_slice(bytes);
+        bytes.len()
+    }
+    fn room(&self) -> usize {
+        1 << 20
+    }
+    fn unacknowledged(&self) -> u32 {
+        0
+    }
+    fn useful_window(&self) -> u32 {
+        0
+    }
+    fn set_window(&mut self, _: u32) {}
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+struct World {
+    broker: MessageBroker,
+    numbers: Numbers,
+    ends: BTreeMap<u32, End>,
+    steps: BTreeMap<u32, Step>,
+    now: Instant,
+}
+
+impl World {
+    fn new(queries: &str) -> World {
+        let mut world = World {
+            broker: MessageBroker::new(MessagesConfig::new(HashKey([1, 2]))),
+            numbers: Numbers::new(5),
+            ends: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            now: Instant::from_nanos(1_000_000),
+        };
+        world.apply(POLICY, queries);
+        world
+    }
+
+    /// Puts the policy with these queries into force.
+    fn apply(&mut self, policy: &str, queries: &str) {
+        let policy = Policy::parse_yaml(&format!("{policy}{queries}"), "p.yaml");
+        let policy = policy.unwrap_or_else(|error| panic!("{error}"));
+        let source = PolicySource::Etcd;
+        let active = ActivePolicy { generation: 1, hash: String::new(), policy: policy.into(), source };
+        let wanted = translate(&active, &mut self.numbers, &KeyRing::default());
+        apply_channels(&mut self.broker, self.now, &wanted).unwrap();
+    }
+
+    fn connect(&mut self, n: u32, channel: &str, socket: &str) {
+        let tuple = FourTuple { local: ([10, 76, 0, 100], 1).into(), remote: ([10, 0, 0, 2], 9).into() };
+        let number = self.numbers.of(channel);
+        assert!(self.broker.connected(self.now, FlowLabel::new(n, 0), number, tuple));
+        self.ends.insert(n, End::default());
+        let mut hello = vec![0; 64];
+        (hello[0], hello[9], hello[10], hello[11]) = (0xff, 0x7f, 3, 1);
+        hello[12..16].copy_from_slice(b"NULL");
+        let ready =
+            [b"\x05READY\x0bSocket-Type\0\0\0", &[socket.len() as u8][..], socket.as_bytes()].concat();
+        hello.extend([4, ready.len() as u8]);
+        hello.extend(ready);
+        if socket == "SUB" {
+            hello.extend(b"\x04\x0a\x09SUBSCRIBE");
+        }
+        self.arrive(n, &hello);
+        self.ends.get_mut(&n).unwrap().sent.clear();
+    }
+
+    /// Bytes arrive, and are read; what they cause waits.
+    fn read(&mut self, n: u32, bytes: &[u8]) {
+        self.ends.get_mut(&n).unwrap().arrived.extend_from_slice(bytes);
+        let step = self.broker.serve(self.now, FlowLabel::new(n, 0), self.ends.get_mut(&n).unwrap());
+        self.steps.insert(n, step);
+    }
+
+    fn arrive(&mut self, n: u32, bytes: &[u8]) {
+        self.read(n, bytes);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let ready: Vec<FlowLabel> = std::iter::from_fn(|| self.broker.next_ready()).collect();
+            if ready.is_empty() {
+                return;
+            }
+            for label in ready {
+                self.read(label.index() as u32, &[]);
+            }
+        }
+        panic!("the broker never comes to rest");
+    }
+
+    /// The messages that a subscriber has been sent, as frames.
+    fn taken(&mut self, n: u32) -> Vec<Vec<Vec<u8>>> {
+        let sent = std::mem::take(&mut self.ends.get_mut(&n).unwrap().sent);
+        let (mut rest, mut messages, mut frames) = (&sent[..], Vec::new(), Vec::new());
+        while let [flags, len, tail @ ..] = rest {
+            let (body, after) = tail.split_at(usize::from(*len));
+            frames.push(body.to_vec());
+            rest = after;
+            if flags & 1 == 0 {
+                messages.push(std::mem::take(&mut frames));
+            }
+        }
+        messages
+    }
+
+    /// The last frames of these messages as text.
+    fn texts(&mut self, n: u32) -> Vec<String> {
+        self.taken(n)
+            .iter()
+            .map(|frames| String::from_utf8_lossy(frames.last().unwrap()).into_owned())
+            .collect()
+    }
+}
+
+/// A record of template 1 (Flight) or 2 (Weather).
+fn record(template: u16, origin: &str, value: i16, at: i64) -> Vec<u8> {
+    let header = [13u16, template, 40, 1].map(u16::to_le_bytes).concat();
+    [&header[..], origin.as_bytes(), &value.to_le_bytes(), &at.to_le_bytes()].concat()
+}
+
+fn message(frames: &[&[u8]]) -> Vec<u8> {
+    let frame = |(at, frame): (usize, &&[u8])| {
+        let more = u8::from(at + 1 < frames.len());
+        [&[more, frame.len() as u8], *frame].concat()
+    };
+    frames.iter().enumerate().flat_map(frame).collect()
+}
+
+fn query(name: &str, port: u16, more: &str, sql: &str) -> String {
+    format!("  - {{name: {name}, vip: 10.76.0.100, port: {port}, {more}sql: \"{sql}\"}}\n")
+}
+
+fn late() -> String {
+    query("late", 5611, "output: json, ", "SELECT origin, delay FROM flights WHERE delay > 10")
+}
+
+#[test]
+fn rows_of_a_query_reach_its_subscribers() {
+    let mut w = World::new(&late());
+    w.connect(1, "flights", "PUB");
+    w.connect(2, "flights", "PUB");
+    w.connect(3, "flights", "SUB");
+    w.connect(4, "late", "SUB");
+    let first = message(&[b"United", &record(1, "EWR", 11, 1)]);
+    let second = message(&[&record(1, "JFK", 10, 2)]);
+    let third = message(&[&record(1, "LGA", 300, 3)]);
+    w.arrive(1, &first);
+    w.arrive(2, &[second, third].concat());
+    assert_eq!(w.taken(3).len(), 3, "the channel's own subscribers get all");
+    let rows = w.taken(4);
+    assert_eq!(rows[0][0], b"United", "rows keep the topic");
+    let row = |frames: &[Vec<u8>]| String::from_utf8_lossy(frames.last().unwrap()).into_owned();
+    assert_eq!(row(&rows[0]), r#"{"$message":"Row","origin":"EWR","delay":11}"#);
+    assert_eq!(row(&rows[1]), r#"{"$message":"Row","origin":"LGA","delay":300}"#);
+    assert_eq!(rows.len(), 2);
+}
+
+#[test]
+fn records_of_no_format_pass_and_are_counted() {
+    let mut w = World::new(&late());
+    w.connect(1, "flights", "PUB");
+    w.connect(3, "flights", "SUB");
+    w.connect(4, "late", "SUB");
+    let whole = record(1, "EWR", 99, 1);
+    let hostile: Vec<Vec<u8>> = vec![
+        Vec::new(),
+        b"no record".to_vec(),
+        whole[..20].to_vec(),                      // the block is longer
+        record(2, "EWR", 99, 1),                   // another message of the schema
+        [&whole[..4], &[9], &whole[5..]].concat(), // another schema
+        [&[0xff, 0xff], &whole[2..]].concat(),     // a block of 64 KiB
+    ];
+    for (n, bytes) in hostile.iter().enumerate() {
+        w.arrive(1, &message(&[bytes]));
+        assert_eq!(w.taken(3), [[bytes.clone()]], "record {n} passes as it is");
+    }
+    w.arrive(1, &message(&[&whole]));
+    assert_eq!(w.texts(4), [r#"{"$message":"Row","origin":"EWR","delay":99}"#]);
+    let flights = w.broker.snapshots().into_iter().find(|channel| channel.name == "flights").unwrap();
+    assert_eq!((flights.unknown_format, flights.status.counters.published), (6, 7));
+}
+
+#[test]
+fn two_channels_are_joined() {
+    let sql = "SELECT f.origin, delay, wind FROM flights AS f JOIN winds AS w ON f.origin = w.origin WITHIN 60 SECONDS";
+    let mut w = World::new(&query("windy", 5612, "output: json, ", sql));
+    w.connect(1, "flights", "PUB");
+    w.connect(2, "winds", "PUB");
+    w.connect(4, "windy", "SUB");
+    w.arrive(1, &message(&[&record(1, "EWR", 7, 100)]));
+    w.arrive(2, &message(&[&record(2, "JFK", 1, 100)]));
+    assert!(w.texts(4).is_empty());
+    w.arrive(2, &message(&[&record(2, "EWR", 30, 130)]));
+    w.arrive(2, &message(&[&record(2, "EWR", 40, 161)]));
+    w.arrive(1, &message(&[&record(1, "JFK", 8, 159)]));
+    let row = |origin: &str, delay: i16, wind: i16| {
+        format!(r#"{{"$message":"Row","origin":"{origin}","delay":{delay},"wind":{wind}}}"#)
+    };
+    assert_eq!(w.texts(4), [row("EWR", 7, 30), row("JFK", 8, 1)]);
+}
+
+#[test]
+fn a_query_reads_what_a_path_and_another_query_make() {
+    let policy = POLICY.replace(
+        "formats: [flight],",
+        "formats: [flight], path: [{handler: project, parameters: \"origin, delay * 2 AS twice\"}],",
+    );
+    let policy = policy.replacen(", time: {field: at, unit: s}}", "}", 1);
+    let queries = query("twice", 5611, "", "SELECT origin, twice + 1 AS more FROM flights")
+        + &query("again", 5612, "output: json, context: c1, ", "SELECT more FROM twice WHERE more > 20");
+    let mut w = World::new(&late());
+    w.apply(&policy, &queries);
+    w.connect(1, "flights", "PUB");
+    w.connect(3, "twice", "SUB");
+    w.connect(4, "again", "SUB");
+    for delay in [3, 10, 12] {
+        w.arrive(1, &message(&[&record(1, "EWR", delay, 0)]));
+    }
+    assert_eq!(w.texts(4), [r#"{"$message":"Row","more":21}"#, r#"{"$message":"Row","more":25}"#]);
+    let twice = w.taken(3);
+    assert_eq!((twice.len(), &twice[0][0][8..11]), (3, &b"EWR"[..]));
+}
+
+#[test]
+fn a_query_changes_between_two_messages() {
+    let version =
+        |n: u32| query("rows", 5611, "output: json, ", &format!("SELECT delay, {n} AS version FROM flights"));
+    let mut w = World::new(&version(0));
+    w.connect(1, "flights", "PUB");
+    w.connect(4, "rows", "SUB");
+    let (mut sent, mut expected, mut rows) = (0i16, Vec::new(), Vec::new());
+    for change in 0..20u32 {
+        // Some messages wait in the query's queue when it changes, and leave by the query that they came to.
+        for _ in 0..=change % 5 {
+            w.read(1, &message(&[&record(1, "EWR", sent, 0)]));
+            expected.push(format!(r#"{{"$message":"Row","delay":{sent},"version":{change}}}"#));
+            sent += 1;
+        }
+        if change % 3 == 0 {
+            w.settle();
+            rows.extend(w.texts(4));
+        }
+        w.apply(POLICY, &version(change + 1));
+    }
+    w.settle();
+    rows.extend(w.texts(4));
+    assert_eq!(rows, expected, "nothing is lost, doubled or overtaken");
+    assert!(sent > 40 && w.broker.contexts().paths.len() == 1);
+}
+
+#[test]
+fn a_query_that_is_behind_drops_and_holds_back_nobody() {
+    let mut w = World::new(&query("slow", 5611, "limits: {waiting: 4}, ", "SELECT delay FROM flights"));
+    w.connect(1, "flights", "PUB");
+    w.connect(3, "flights", "SUB");
+    w.connect(4, "slow", "SUB");
+    let all: Vec<u8> = (0..10).flat_map(|n| message(&[&record(1, "EWR", n, 0)])).collect();
+    w.arrive(1, &all);
+    assert_eq!((w.taken(3).len(), w.taken(4).len()), (10, 4));
+    let slow = w.broker.snapshots().into_iter().find(|channel| channel.name == "slow").unwrap();
+    assert_eq!((slow.status.counters.published, slow.status.counters.dropped_path), (10, 6));
+}
+
+#[test]
+fn nobody_publishes_to_a_query() {
+    let mut w = World::new(&late());
+    w.connect(1, "late", "PUB");
+    assert_eq!((w.steps[&1], w.broker.refusals().may_not_publish), (Step::Close, 1));
+}
