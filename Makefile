@@ -85,7 +85,7 @@ demo-messages: packages-messages build ## ZeroMQ programs outside and under csp-
 	@$(RELEASE)/csp-demo --messages --san $(or $(SAN),shm)
 
 # What is shipped; tests and their tools are not.
-SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-mgmt-node -p csp-sockfilter -p csp-capi
+SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-context -p csp-mgmt-node -p csp-sockfilter -p csp-capi
 PROFILE ?= dist
 
 .PHONY: install
@@ -195,6 +195,10 @@ bench-messages: packages-messages build ## chains of handlers in process, ZeroMQ
 	$(CARGO) run --quiet --release --locked -p csp-messages --example chains
 	@$(RELEASE)/csp-messages-evaluation
 	@$(RELEASE)/csp-messages-bench $(BENCH)
+
+.PHONY: bench-streams
+bench-streams: packages-formats build ## joins and windows of messages beside Esper (Maven Central) and Bytewax (PyPI), what Morphing and C-CORE measured (an idle machine, 3 minutes; BENCH=...)
+	@RELEASE=$(RELEASE) tests/performance/peers/streams/run.sh $(BENCH)
 
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)

@@ -31,6 +31,9 @@ for tier in network-node proxy-node app-node mgmt-node; do
   install -D -m 644 "$here/examples/$tier.yaml" "$doc/csp-$tier/examples/$tier.yaml"
   manual 8 "csp-$tier" "${tier/-/ } of the Comm Services Platform"
 done
+install -m 755 "$binaries/csp-context" "$root/sbin/"
+sed "s|/usr/sbin/|$prefix/sbin/|; s|/usr/bin/|$prefix/bin/|" "$here/systemd/csp-context.service" > "$root/lib/systemd/system/csp-context.service"
+manual 8 csp-context "context of the Comm Services Platform: handlers of messages"
 install -m 755 "$binaries/csp-run" "$binaries/cspctl" "$root/bin/"
 install -m 755 "$binaries/libcsp_sockfilter.so" "$root/lib/csp/"
 sed "s|/usr/lib/csp/|$prefix/lib/csp/|" "$here/accelerate.conf" > "$doc/csp-app-node/examples/accelerate.conf"
@@ -40,6 +43,6 @@ install -m 644 "$here/sysusers.conf" "$root/lib/sysusers.d/csp.conf"
 install -m 644 "$here/tmpfiles.conf" "$root/lib/tmpfiles.d/csp.conf"
 for shell in bash zsh fish; do
   completions "$shell" cspctl completions "$shell"
-  for program in csp-run csp-{network,proxy,app,mgmt}-node; do completions "$shell" "$program" --completions "$shell"; done
+  for program in csp-run csp-context csp-{network,proxy,app,mgmt}-node; do completions "$shell" "$program" --completions "$shell"; done
 done
 "$here/../libcsp/capi/install.sh" "$binaries/libcsp.a" "$2" "$prefix"

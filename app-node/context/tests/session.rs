@@ -69,11 +69,15 @@ fn handlers_answer_in_order_and_keep_their_state() {
     assert_eq!(answers(&mut s, &begin), [("hello", 0)]);
     assert_eq!(s.take_events().len(), 2);
     let calls: Vec<u8> = (0..4).flat_map(|n| call(A, n, &[b"topic", &[]])).collect();
-    let expected = [("same", 0), ("done", 0), ("same", 0), ("done", 0), ("done", 0), ("same", 0), ("done", 0)];
+    let expected =
+        [("same", 0), ("done", 0), ("same", 0), ("done", 0), ("done", 0), ("same", 0), ("done", 0)];
     assert_eq!(answers(&mut s, &calls), expected);
     assert_eq!(answers(&mut s, &call(B, 9, &[b"x"])), [("same", 3), ("same", 3), ("done", 3)]);
     // The same stage again: other parameters, the same count.
-    assert_eq!(answers(&mut s, &[stage(A, 0, "drop-every", "2"), call(A, 5, &[b"x"])].concat()), [("done", 0)]);
+    assert_eq!(
+        answers(&mut s, &[stage(A, 0, "drop-every", "2"), call(A, 5, &[b"x"])].concat()),
+        [("done", 0)]
+    );
     assert_eq!(answers(&mut s, &emit(Record::Gone { place: A })), []);
     let profile = s.profile();
     assert_eq!((s.stages(), profile.messages, profile.emitted, profile.bytes), (1, 6, 5, 22));

@@ -61,6 +61,14 @@ impl<'b> Bytes<'b> {
         self.skip(offset)?.take(len)
     }
 
+    /// The number of bytes before the range in the list of slices that it was made of; `None` if it is of another list.
+    #[must_use]
+    pub fn position_in(&self, whole: &[&[u8]]) -> Option<usize> {
+        let (before, rest) = whole.split_at_checked(whole.len().checked_sub(self.slices.len())?)?;
+        core::ptr::eq(rest.as_ptr(), self.slices.as_ptr())
+            .then(|| before.iter().fold(self.start, |sum, slice| sum.saturating_add(slice.len())))
+    }
+
     /// The slices of the range, in order; none of them is empty.
     pub fn parts(self) -> impl Iterator<Item = &'b [u8]> + Clone {
         let (mut start, mut left) = (self.start, self.len);
@@ -175,6 +183,17 @@ mod tests {
             }
         }
         assert!(Bytes::new(&[]).word(0, 1).is_none());
+    }
+
+    #[test]
+    fn a_range_knows_its_position_in_its_own_list() {
+        let slices: [&[u8]; 3] = [b"abc", b"", b"defg"];
+        for offset in 0..7 {
+            let rest = Bytes::new(&slices).skip(offset).expect("within");
+            assert_eq!(rest.position_in(&slices), Some(offset));
+            assert_eq!(rest.position_in(&slices.clone()), None);
+            assert_eq!(rest.position_in(&slices[..1]), None);
+        }
     }
 
     #[test]

@@ -155,6 +155,19 @@ impl<'s, 'o> Writer<'s, 'o> {
         Ok(())
     }
 
+    /// Writes the length of variable data whose bytes the caller puts elsewhere: between the bytes before and behind the position that is
+    /// returned.
+    ///
+    /// # Errors
+    /// As [`data`](Self::data).
+    pub fn data_apart(&mut self, index: usize, len: usize) -> Result<usize, WriteError> {
+        let layout = self.record()?.layout;
+        let Some(data) = layout.data.get(index) else { return Err(self.error(WriteProblem::NoMember)) };
+        self.pass(layout.groups.len() + index)?;
+        self.data_of(data, len)?;
+        Ok(self.len)
+    }
+
     /// Ends the message and returns its length.
     ///
     /// # Errors

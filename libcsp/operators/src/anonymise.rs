@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, Piece, State, Stop};
 
-use crate::bind;
+use crate::bind::Bindings;
 use crate::counters::{Counter, claim};
 use crate::formats::{Format, FormatSet};
 use crate::hide::{Hide, Key};
@@ -23,8 +23,8 @@ const FINGERPRINT: u64 = 1;
 /// Before it is configured it processes nothing: a message that should have been hidden does not pass.
 #[derive(Debug)]
 pub struct Anonymise {
-    formats: Arc<FormatSet>,
-    bound: Vec<(FormatId, Arc<Format>, Mapping)>,
+    bound: Bindings<(Arc<Format>, Mapping)>,
+    hidden: Vec<(String, Hide)>,
     key: Key,
     room: Room,
 }
@@ -33,12 +33,8 @@ impl Anonymise {
     /// An operator that hides nothing yet.
     #[must_use]
     pub fn new(formats: &Arc<FormatSet>) -> Self {
-        Anonymise {
-            formats: formats.clone(),
-            bound: Vec::new(),
-            key: Key::default(),
-            room: room(ROW_LEN_MAX),
-        }
+        let bound = Bindings::new(formats);
+        Anonymise { bound, hidden: Vec::new(), key: Key::default(), room: room(ROW_LEN_MAX) }
     }
 }
 
@@ -69,13 +65,23 @@ fn one(part: &str) -> Result<(&str, Hide), ParameterError> {
     ))
 }
 
+/// The mapping of a format that hides values.
+fn mapping(format: &Arc<Format>, hidden: &[(String, Hide)]) -> Result<(Arc<Format>, Mapping), String> {
+    let block = &format.message().block;
+    let mut mapping = Mapping::identity(block);
+    for (path, hide) in hidden {
+        mapping.hide(block, path, *hide)?;
+    }
+    Ok((format.clone(), mapping))
+}
+
 impl Handler for Anonymise {
     fn needs(&self) -> Needs {
         Needs { new_len_max: ROW_LEN_MAX, ..stateless() }
     }
 
     fn accepts(&self, format: FormatId) -> bool {
-        self.bound.iter().any(|(id, ..)| *id == format)
+        self.bound.get(format).is_some()
     }
 
     fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
@@ -95,18 +101,9 @@ impl Handler for Anonymise {
         if found.is_none() && hidden.iter().any(|(_, hide)| *hide == Hide::Hash) {
             return wrong("hash needs a key of 32 hexadecimal digits: without one, values can be tried");
         }
-        let set = &self.formats;
-        let mut formats = set.all();
-        self.bound = bind::each(set, |id, format| {
-            let block = &format.message().block;
-            let mut mapping = Mapping::identity(block);
-            for (path, hide) in &hidden {
-                mapping.hide(block, path, *hide)?;
-            }
-            let at = formats.iter().position(|(known, _)| *known == id);
-            let (_, format) = formats.swap_remove(at.ok_or("the format has gone")?);
-            Ok((id, format, mapping))
-        })?;
+        let hidden: Vec<_> = hidden.into_iter().map(|(path, hide)| (path.to_owned(), hide)).collect();
+        self.bound.bind(|_, format| mapping(format, &hidden))?;
+        self.hidden = hidden;
         self.key = found.unwrap_or_default();
         Ok(())
     }
@@ -114,7 +111,11 @@ impl Handler for Anonymise {
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
         claim(call.state(), FINGERPRINT);
         let id = call.message().format;
-        let Some((_, format, mapping)) = self.bound.iter().find(|(known, ..)| *known == id) else {
+        if self.bound.get(id).is_none() && !self.hidden.is_empty() {
+            let hidden = &self.hidden;
+            self.bound.late(id, |_, format| mapping(format, hidden));
+        }
+        let Some((format, mapping)) = self.bound.get(id) else {
             return give_up(call, (Counter::Invalid, FORMAT));
         };
         let body = Body::of(call);

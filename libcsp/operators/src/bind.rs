@@ -6,7 +6,7 @@ use csp_formats::{Name, Schema};
 use csp_handlers::{FormatId, ParameterError};
 use csp_queries::{Catalog, Plan, QueryError};
 
-use crate::formats::{Format, FormatError, FormatSet};
+use crate::formats::{DERIVED_FIRST, Format, FormatError, FormatSet};
 use crate::parameters::find_word;
 
 /// What fragments of SQL call the message.
@@ -28,7 +28,6 @@ impl Catalog for One<'_> {
 /// The plan for messages of one format.
 #[derive(Debug)]
 pub(crate) struct Bound {
-    pub input: FormatId,
     pub plan: Plan,
     /// The format of results.
     pub output: FormatId,
@@ -75,54 +74,100 @@ pub(crate) fn condition(format: &Format, text: &str) -> Result<Plan, String> {
 }
 
 /// The plan of a SELECT list over one format, and the format of its result.
-pub(crate) fn projection(
-    set: &FormatSet,
-    id: FormatId,
-    format: &Format,
-    list: &str,
-) -> Result<Bound, String> {
-    bind(set, id, format, &format!("SELECT\n{list}\nFROM {MESSAGE}"))
+pub(crate) fn projection(set: &FormatSet, format: &Format, list: &str) -> Result<Bound, String> {
+    bind(set, format, &format!("SELECT\n{list}\nFROM {MESSAGE}"))
 }
 
 /// The plan of a SELECT list that may have a condition behind WHERE.
-pub(crate) fn row(set: &FormatSet, id: FormatId, format: &Format, text: &str) -> Result<Bound, String> {
+pub(crate) fn row(set: &FormatSet, format: &Format, text: &str) -> Result<Bound, String> {
     match find_word(text, "where") {
         Some(at) => {
             let (list, condition) = (&text[..at], &text[at + "where".len()..]);
-            bind(set, id, format, &format!("SELECT\n{list} FROM {MESSAGE} WHERE {condition}"))
+            bind(set, format, &format!("SELECT\n{list} FROM {MESSAGE} WHERE {condition}"))
         }
-        None => projection(set, id, format, text),
+        None => projection(set, format, text),
     }
 }
 
-fn bind(set: &FormatSet, input: FormatId, format: &Format, sql: &str) -> Result<Bound, String> {
+fn bind(set: &FormatSet, format: &Format, sql: &str) -> Result<Bound, String> {
     let made = set.derive(|schema_id| {
         let plan = Plan::new(sql, &One(format), schema_id).map_err(Unbound::Query)?;
         let (schema, xml) = (plan.derived.schema.clone(), plan.derived.xml.clone());
         Ok((plan, schema, xml))
     });
     let (plan, output) = made.map_err(Unbound::message)?;
-    Ok(Bound { input, plan, output })
+    Ok(Bound { plan, output })
 }
 
-/// Binds something to each format that it fits.
+/// What an operator has for each format that its parameters fit.
 ///
-/// # Errors
-/// It fits none: the error of the format that is named first.
-pub(crate) fn each<T>(
-    set: &FormatSet,
-    mut bind: impl FnMut(FormatId, &Format) -> Result<T, String>,
-) -> Result<Vec<T>, ParameterError> {
-    let (mut bound, mut first) = (Vec::new(), None);
-    for (id, format) in set.all() {
-        match bind(id, &format) {
-            Ok(found) => bound.push(found),
-            Err(error) => first = first.or(Some((format.name.clone(), error))),
+/// All formats are bound when the operator is configured. A format that an earlier stage derives later, because its parameters have changed, is bound with
+/// its first message.
+#[derive(Debug)]
+pub(crate) struct Bindings<T> {
+    formats: Arc<FormatSet>,
+    bound: Vec<(FormatId, T)>,
+    /// Formats that were looked at with their first message.
+    tried: Vec<FormatId>,
+}
+
+impl<T> Bindings<T> {
+    pub fn new(formats: &Arc<FormatSet>) -> Self {
+        Bindings { formats: formats.clone(), bound: Vec::new(), tried: Vec::new() }
+    }
+
+    pub fn formats(&self) -> &Arc<FormatSet> {
+        &self.formats
+    }
+
+    #[inline]
+    pub fn get(&self, id: FormatId) -> Option<&T> {
+        self.bound.iter().find(|(known, _)| *known == id).map(|(_, bound)| bound)
+    }
+
+    /// Binds parameters to each format that they fit.
+    ///
+    /// # Errors
+    /// They fit none: the error of the format that is named first. What was bound stays.
+    pub fn bind(
+        &mut self,
+        mut bind: impl FnMut(FormatId, &Arc<Format>) -> Result<T, String>,
+    ) -> Result<(), ParameterError> {
+        let (mut bound, mut first) = (Vec::new(), None);
+        for (id, format) in self.formats.all() {
+            match bind(id, &format) {
+                Ok(found) => bound.push((id, found)),
+                Err(error) => first = first.or(Some((format.name.clone(), error))),
+            }
+        }
+        match first {
+            _ if !bound.is_empty() => {
+                (self.bound, self.tried) = (bound, Vec::new());
+                Ok(())
+            }
+            Some((name, error)) => Err(ParameterError(format!("for messages \"{name}\": {error}"))),
+            None => Err(ParameterError("the channel has no formats".to_owned())),
         }
     }
-    match first {
-        _ if !bound.is_empty() => Ok(bound),
-        Some((name, error)) => Err(ParameterError(format!("for messages \"{name}\": {error}"))),
-        None => Err(ParameterError("the channel has no formats".to_owned())),
+
+    /// Binds a format with its first message. Returns whether it fits.
+    #[cold]
+    pub fn late(
+        &mut self,
+        id: FormatId,
+        bind: impl FnOnce(FormatId, &Arc<Format>) -> Result<T, String>,
+    ) -> bool {
+        if id.0 < DERIVED_FIRST || self.tried.contains(&id) {
+            return false;
+        }
+        let Some(format) = self.formats.get(id) else { return false };
+        self.tried.push(id);
+        match bind(id, &format) {
+            Ok(bound) => {
+                self.bound.push((id, bound));
+                true
+            }
+            Err(_) => false,
+        }
     }
 }

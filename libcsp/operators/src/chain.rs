@@ -136,7 +136,7 @@ fn reason(stage: &ChainStage, formats: &FormatSet, id: FormatId) -> String {
     };
     let bound = match stage.handler.as_str() {
         "select" => bind::condition(&format, &stage.parameters).map(|_| ()),
-        "project" => bind::projection(formats, id, &format, &stage.parameters).map(|_| ()),
+        "project" => bind::projection(formats, &format, &stage.parameters).map(|_| ()),
         _ => Ok(()),
     };
     match bound {

@@ -32,17 +32,17 @@ pub(crate) fn pair(
     match (first.handler.as_str(), second.handler.as_str()) {
         ("select", "select") => both(first, second),
         ("sample", "sample") => product(first, second),
-        ("project", "project") => projections(first, second, formats, input, &format),
+        ("project", "project") => projections(first, second, formats, &format),
         ("forward", "select" | "project" | "sample") => swap(first, second, "forward changes nothing"),
         ("duplicate", "select" | "project") => swap(first, second, "copies are alike"),
         ("project" | "anonymise" | "translate", "sample") => {
             swap(first, second, "which messages are left out does not depend on their content")
         }
         ("to-json", "sample") => swap(first, second, "what is left out need not be printed"),
-        ("project", "select") => select_past_project(first, second, formats, input, &format),
+        ("project", "select") => select_past_project(first, second, formats, &format),
         ("anonymise", "select") => select_past_anonymise(first, second, &format),
         ("translate", "select") => select_past_translate(first, second, &format),
-        ("anonymise", "project") => project_past_anonymise(first, second, formats, input, &format),
+        ("anonymise", "project") => project_past_anonymise(first, second, formats, &format),
         ("sample" | "drop-every", "select") => Step::Because(format!(
             "{} stays before {}: of other messages others would be left out",
             name(first),
@@ -107,10 +107,9 @@ fn select_past_project(
     first: &ChainStage,
     second: &ChainStage,
     formats: &FormatSet,
-    input: FormatId,
     format: &Format,
 ) -> Step {
-    let Ok(bound) = bind::projection(formats, input, format, &first.parameters) else { return Step::Keep };
+    let Ok(bound) = bind::projection(formats, format, &first.parameters) else { return Step::Keep };
     let Some(row) = formats.get(bound.output) else { return Step::Keep };
     let Ok(condition) = bind::condition(&row, &second.parameters) else { return Step::Keep };
     match reads(&condition).find(|path| !passes(&bound.plan, root(path))) {
@@ -167,24 +166,37 @@ fn select_past_translate(first: &ChainStage, second: &ChainStage, format: &Forma
 }
 
 /// A projection of a projection reads the message itself, if the first passes on all that it reads.
-fn projections(
-    first: &ChainStage,
-    second: &ChainStage,
-    formats: &FormatSet,
-    input: FormatId,
-    format: &Format,
-) -> Step {
-    let Ok(inner) = bind::projection(formats, input, format, &first.parameters) else { return Step::Keep };
+fn projections(first: &ChainStage, second: &ChainStage, formats: &FormatSet, format: &Format) -> Step {
+    let Ok(inner) = bind::projection(formats, format, &first.parameters) else { return Step::Keep };
     let Some(row) = formats.get(inner.output) else { return Step::Keep };
-    let Ok(outer) = bind::projection(formats, inner.output, &row, &second.parameters) else {
+    let Ok(outer) = bind::projection(formats, &row, &second.parameters) else {
         return Step::Keep;
     };
     let everything = second.parameters.contains('*');
     if everything || reads(&outer.plan).any(|path| !passes(&inner.plan, root(path))) {
-        return Step::Keep;
+        return narrowed(first, second, &inner.plan, &outer.plan);
     }
     let note = format!("{} is left out: {} reads only columns that it passes on", name(first), name(second));
     Step::Replace(vec![second.clone()], note)
+}
+
+/// A projection that only leaves columns of the one before it out is done by that one: what is not asked for need not be computed.
+fn narrowed(first: &ChainStage, second: &ChainStage, inner: &Plan, outer: &Plan) -> Step {
+    let items = parts(&first.parameters, ',');
+    let all = |item: &&str| *item == "*" || item.ends_with(".*");
+    if items.len() != inner.outputs.len() || items.iter().any(all) {
+        return Step::Keep;
+    }
+    let item = |output: &csp_queries::Output| match &output.expr {
+        Expr::Column(column) if outer.columns[*column].path == output.name => {
+            let at = inner.outputs.iter().position(|known| known.name == output.name)?;
+            items.get(at).map(|item| item.trim())
+        }
+        _ => None,
+    };
+    let Some(kept) = outer.outputs.iter().map(item).collect::<Option<Vec<_>>>() else { return Step::Keep };
+    let note = format!("{} makes only what {} leaves, and the latter is left out", name(first), name(second));
+    Step::Replace(vec![ChainStage { parameters: kept.join(", "), ..first.clone() }], note)
 }
 
 /// Columns that are projected away need not be hidden.
@@ -192,10 +204,9 @@ fn project_past_anonymise(
     first: &ChainStage,
     second: &ChainStage,
     formats: &FormatSet,
-    input: FormatId,
     format: &Format,
 ) -> Step {
-    let Ok(bound) = bind::projection(formats, input, format, &second.parameters) else { return Step::Keep };
+    let Ok(bound) = bind::projection(formats, format, &second.parameters) else { return Step::Keep };
     let plan = &bound.plan;
     let because = |path: &str, why: &str| {
         Step::Because(format!("{} stays behind {}: \"{path}\" {why}", name(second), name(first)))

@@ -51,6 +51,7 @@ pub enum FormatError {
 /// formats up when they are configured, and never for a message.
 #[derive(Debug, Default)]
 pub struct FormatSet {
+    seed: Option<u64>,
     formats: Vec<(FormatId, Arc<Format>)>,
     derived: Mutex<Vec<Derived>>,
 }
@@ -58,7 +59,7 @@ pub struct FormatSet {
 /// A derived format.
 #[derive(Debug)]
 struct Derived {
-    /// Its schema as XML, with an id of 0.
+    /// All of its schema but the id.
     key: String,
     format: Arc<Format>,
 }
@@ -122,6 +123,18 @@ impl FormatSet {
         FormatSet::default()
     }
 
+    /// Sets what determines the hash of keys in operators of the channel. Publishers should not know it; as long as it stays, state outlives a
+    /// change of the path.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = Some(seed);
+    }
+
+    /// What determines the hash of keys, if it was set.
+    #[must_use]
+    pub fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+
     /// Adds a format of the channel.
     ///
     /// # Errors
@@ -183,8 +196,9 @@ impl FormatSet {
         make: impl Fn(u16) -> Result<(T, Arc<Schema>, String), E>,
     ) -> Result<(T, FormatId), E> {
         let mut all = self.lock();
-        // Formats are equal if their schemas are, but for the id.
-        let key = make(0)?.2;
+        // Formats are equal if their schemas are, but for the id; however these are written.
+        let schema = make(0)?.1;
+        let key = format!("{:?} {:?}", schema.byte_order, schema.messages);
         let known = all.iter().position(|derived| derived.key == key);
         let schema_id = match known {
             Some(at) => all[at].format.schema.id,

@@ -1,5 +1,7 @@
 //! The bytes of a message in its format: which frame they are, and as a list of slices.
 
+use crate::counters::Counter;
+use crate::row::{ROW_LEN_MAX, TOO_LONG};
 use csp_handlers::{Call, Emit, FormatId, Piece, Stop};
 
 /// Most slices of a message that operators read. A message of 1 MiB in blocks of 2 KiB has 513.
@@ -85,6 +87,11 @@ impl Body {
         }
         frames[usize::from(self.frame)] =
             pieces.iter().fold(0, |sum: u32, piece| sum.saturating_add(len(piece)));
+        let made = frames.iter().fold(0u32, |sum, len| sum.saturating_add(*len));
+        if made > ROW_LEN_MAX {
+            Counter::TooLong.add(call.state(), 1);
+            return Err(TOO_LONG);
+        }
         let (behind, whole) = (self.start.saturating_add(self.len), call.message().len);
         let mut at = 0;
         let mut add = |piece| {
@@ -101,7 +108,7 @@ impl Body {
 }
 
 /// Most pieces of a row.
-pub(crate) const PIECES_MAX: usize = 16;
+pub(crate) const PIECES_MAX: usize = 2 * csp_queries::APART_MAX + 1;
 
 pub(crate) fn len(piece: &Piece<'_>) -> u32 {
     match piece {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use csp_formats::json;
 use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, Piece, State, Stop};
 
+use crate::bind::Bindings;
 use crate::counters::{Counter, claim};
 use crate::formats::{Format, FormatSet, JSON};
 use crate::input::Body;
@@ -20,7 +21,7 @@ const NO_JSON: Stop = Stop::Fault("the message is no JSON of its format");
 /// Emits each message as one line of JSON. It has no parameters.
 #[derive(Debug)]
 pub struct ToJson {
-    formats: Vec<(FormatId, Arc<Format>)>,
+    bound: Bindings<Arc<Format>>,
     text: Vec<u8>,
 }
 
@@ -28,7 +29,10 @@ impl ToJson {
     /// A printer of the formats of a channel.
     #[must_use]
     pub fn new(formats: &Arc<FormatSet>) -> Self {
-        ToJson { formats: formats.all(), text: Vec::with_capacity(ROW_LEN_MAX as usize) }
+        let mut bound = Bindings::new(formats);
+        // A channel without formats prints nothing.
+        let _ = bound.bind(|_, format| Ok(format.clone()));
+        ToJson { bound, text: Vec::with_capacity(ROW_LEN_MAX as usize) }
     }
 }
 
@@ -38,7 +42,7 @@ impl Handler for ToJson {
     }
 
     fn accepts(&self, format: FormatId) -> bool {
-        self.formats.iter().any(|(id, _)| *id == format)
+        self.bound.get(format).is_some()
     }
 
     fn yields(&self, _: u8, _: FormatId) -> FormatId {
@@ -52,9 +56,10 @@ impl Handler for ToJson {
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
         claim(call.state(), FINGERPRINT);
         let id = call.message().format;
-        let Some((_, format)) = self.formats.iter().find(|(known, _)| *known == id) else {
-            return give_up(call, (Counter::Invalid, FORMAT));
-        };
+        if self.bound.get(id).is_none() {
+            self.bound.late(id, |_, format| Ok(format.clone()));
+        }
+        let Some(format) = self.bound.get(id) else { return give_up(call, (Counter::Invalid, FORMAT)) };
         let (body, text) = (Body::of(call), &mut self.text);
         text.clear();
         let printed = body.read(call, |slices| {

@@ -57,6 +57,10 @@ impl Merge {
         Merge { formats, streams: Vec::new(), output: FormatId::UNKNOWN, fingerprint: 0, run: Run::Nothing }
     }
 
+    fn seed(&self) -> u64 {
+        self.formats.seed().unwrap_or(Limits::default().seed)
+    }
+
     fn windows(&self, sql: &str, time: &Time) -> Result<Made, ParameterError> {
         let mut plans: Vec<(FormatId, Arc<Plan>, FormatId)> = Vec::new();
         let mut first = None;
@@ -91,7 +95,7 @@ impl Merge {
         let (output, meaning) = (*output, format!("{:?}", meaning(plan)));
         let times = vec![time.clone(); plans.len()];
         let make = |groups: u32| {
-            let limits = Limits { groups, ..Limits::default() };
+            let limits = Limits { groups, seed: self.seed(), ..Limits::default() };
             let plans = plans.iter().map(|(_, plan, _)| plan.clone()).collect();
             Windowed::new(plans, &times, output, &limits, HEADER)
         };
@@ -141,8 +145,9 @@ impl Merge {
                 Ok((union, schema, xml))
             })
             .map_err(|error: Unbound| ParameterError(error.whole()))?;
-        let meaning = format!("union {:?} {keys:?}", meaning(&union.plan));
-        let made = SideBySide::new(union, time, window, output, MERGE_STATE as usize).map_err(setup)?;
+        let meaning = format!("union {:?} {keys:?} {window:?}", meaning(&union.plan));
+        let made = SideBySide::new(union, (time, window), output, (MERGE_STATE as usize, self.seed()))
+            .map_err(setup)?;
         let run = Run::Union(Box::new(made));
         Ok(Made { streams: formats.iter().map(|(id, _)| *id).collect(), output, meaning, run })
     }
@@ -181,7 +186,8 @@ impl Handler for Merge {
             Some(rest) => self.union(rest, &time)?,
             None => self.windows(rest, &time)?,
         };
-        self.fingerprint = fingerprint(&format!("{time:?} {:?} {}", made.streams, made.meaning));
+        self.fingerprint =
+            fingerprint(&format!("{time:?} {:?} {} {}", made.streams, made.meaning, self.seed()));
         (self.streams, self.output, self.run) = (made.streams, made.output, made.run);
         Ok(())
     }

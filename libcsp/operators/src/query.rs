@@ -17,7 +17,7 @@ use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, State, Stop, 
 use csp_queries::Plan;
 
 use crate::counters::{Counter, HEADER, claim, fingerprint};
-use crate::row::{FORMAT, Room, count, give_up, room, run};
+use crate::row::{FORMAT, ROW_LEN_MAX, Room, count, give_up, room, run};
 use join::Join;
 pub use setup::{Limits, QuerySetupError, Time, Unit};
 pub(crate) use times::SOURCES_MAX;
@@ -76,8 +76,9 @@ impl Query {
             Run::Windows(windows) => (windows.state_len(), windows.has_time().then_some(PERIOD)),
             Run::Join(join) => (join.state_len(), join.has_windows().then_some(PERIOD)),
         };
-        let needs =
-            Needs { state: state_len(state)?, new_len_max: limits.result_len, period, ..Needs::default() };
+        // Rows of one message have its topic and further frames.
+        let new_len_max = if matches!(run, Run::Rows(_)) { ROW_LEN_MAX } else { limits.result_len };
+        let needs = Needs { state: state_len(state)?, new_len_max, period, ..Needs::default() };
         let meaning = format!("{:?} {:?} {inputs:?} {limits:?}", plan.derived.xml, meaning(&plan));
         let inputs = inputs.iter().map(|(format, _)| *format).collect();
         Ok(Query { fingerprint: fingerprint(&meaning), plan, inputs, output, limits, needs, run })

@@ -1,11 +1,11 @@
 //! A plan applied to single messages: what select and project share with queries.
 
 use csp_handlers::{Call, FormatId, Piece, Stop};
-use csp_queries::{EmitError, Plan};
+use csp_queries::{APART_MAX, Apart, EmitError, Part, Plan};
 
 use crate::counters::Counter;
 use crate::formats::{Invalid, view};
-use crate::input::Body;
+use crate::input::{Body, PIECES_MAX};
 
 /// Longest message that an operator makes, in bytes, topic and further frames included.
 pub const ROW_LEN_MAX: u32 = 64 << 10;
@@ -50,17 +50,49 @@ pub(crate) fn accepts(plan: &Plan, slices: &[&[u8]]) -> Result<bool, Invalid> {
     Ok(plan.accepts(&[&view])?)
 }
 
-/// The result of a plan of one source over a message: its length in `room`, or nothing if the filter does not accept the message.
+/// Variable data of at least so many bytes is emitted as a part of the message.
+const SHARED_MIN: usize = 256;
+
+/// A result: what was written, and what of the message lies between.
+#[derive(Clone, Copy)]
+struct Written {
+    len: usize,
+    parts: [Part; APART_MAX],
+    shared: usize,
+}
+
+impl Written {
+    /// The pieces of the result, and how many there are.
+    fn pieces<'r>(&self, room: &'r [u8], body: Body) -> ([Piece<'r>; PIECES_MAX], usize) {
+        let mut pieces = [Piece::Bytes(&[]); PIECES_MAX];
+        let (mut count, mut from) = (0, 0);
+        for part in &self.parts[..self.shared] {
+            pieces[count] = Piece::Bytes(&room[from..part.at]);
+            // Both lie within the message.
+            pieces[count + 1] = Piece::Of { start: body.start + part.start as u32, len: part.len as u32 };
+            (count, from) = (count + 2, part.at);
+        }
+        pieces[count] = Piece::Bytes(&room[from..self.len]);
+        (pieces, count + 1)
+    }
+}
+
+/// The result of a plan of one source over a message, or nothing if the filter does not accept the message.
 #[inline]
-fn project(plan: &Plan, slices: &[&[u8]], room: &mut [u8]) -> Result<Option<usize>, (Counter, Stop)> {
+fn project(plan: &Plan, slices: &[&[u8]], room: &mut [u8]) -> Result<Option<Written>, (Counter, Stop)> {
     let source = &plan.sources[0];
     let invalid = (Counter::Invalid, INVALID);
     let view = view(&source.schema, source.format(), slices).map_err(|_| invalid)?;
     if !plan.accepts(&[&view]).map_err(|_| invalid)? {
         return Ok(None);
     }
-    match plan.emit(&[&view], &[], room) {
-        Ok(len) => Ok(Some(len)),
+    let mut apart = Apart::new(slices, SHARED_MIN);
+    match plan.emit_apart(&[&view], &[], room, Some(&mut apart)) {
+        Ok(len) => {
+            let mut parts = [Part::default(); APART_MAX];
+            parts[..apart.parts().len()].copy_from_slice(apart.parts());
+            Ok(Some(Written { len, parts, shared: apart.parts().len() }))
+        }
         Err(error) => Err(problem(&error)),
     }
 }
@@ -81,8 +113,9 @@ pub(crate) fn run(
         None => Ok(Err((Counter::Invalid, SLICES))),
         Some(Err(problem)) => Ok(Err(problem)),
         Some(Ok(None)) => Ok(Ok(false)),
-        Some(Ok(Some(len))) => {
-            body.emit(call, output, format, &[Piece::Bytes(&room[..len])])?;
+        Some(Ok(Some(written))) => {
+            let (pieces, count) = written.pieces(room, body);
+            body.emit(call, output, format, &pieces[..count])?;
             Ok(Ok(true))
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, State, Stop};
 use csp_queries::Plan;
 
-use crate::bind::{self, Bound};
+use crate::bind::{self, Bindings, Bound};
 use crate::counters::{Counter, HEADER, OWN, claim};
 use crate::formats::FormatSet;
 use crate::input::Body;
@@ -20,15 +20,15 @@ pub(crate) fn stateless() -> Needs {
 /// Emits messages that a condition accepts, as they are. The parameter is the condition; without one all messages pass.
 #[derive(Debug)]
 pub struct Select {
-    formats: Arc<FormatSet>,
-    bound: Option<Vec<(FormatId, Plan)>>,
+    bound: Bindings<Plan>,
+    condition: String,
 }
 
 impl Select {
     /// A selection of all messages.
     #[must_use]
     pub fn new(formats: &Arc<FormatSet>) -> Self {
-        Select { formats: formats.clone(), bound: None }
+        Select { bound: Bindings::new(formats), condition: String::new() }
     }
 }
 
@@ -38,48 +38,46 @@ impl Handler for Select {
     }
 
     fn accepts(&self, format: FormatId) -> bool {
-        self.bound.as_ref().is_none_or(|bound| bound.iter().any(|(id, _)| *id == format))
+        self.condition.is_empty() || self.bound.get(format).is_some()
     }
 
     fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
-        self.bound = match parameters.trim() {
-            "" => None,
-            text => Some(bind::each(&self.formats, |id, format| Ok((id, bind::condition(format, text)?)))?),
-        };
+        let condition = parameters.trim();
+        if !condition.is_empty() {
+            self.bound.bind(|_, format| bind::condition(format, condition))?;
+        }
+        self.condition = condition.to_owned();
         Ok(())
     }
 
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
         claim(call.state(), FINGERPRINT);
-        let accepted = match &self.bound {
-            None => true,
-            Some(bound) => {
-                let format = call.message().format;
-                let Some((_, plan)) = bound.iter().find(|(id, _)| *id == format) else {
-                    return give_up(call, (Counter::Invalid, FORMAT));
-                };
-                match Body::of(call).read(call, |slices| accepts(plan, slices)) {
-                    None => return give_up(call, (Counter::Invalid, SLICES)),
-                    Some(Err(_)) => return give_up(call, (Counter::Invalid, INVALID)),
-                    Some(Ok(accepted)) => accepted,
-                }
+        let accepted = if self.condition.is_empty() {
+            true
+        } else {
+            let (format, condition) = (call.message().format, &self.condition);
+            if self.bound.get(format).is_none() {
+                self.bound.late(format, |_, format| bind::condition(format, condition));
+            }
+            let Some(plan) = self.bound.get(format) else { return give_up(call, (Counter::Invalid, FORMAT)) };
+            match Body::of(call).read(call, |slices| accepts(plan, slices)) {
+                None => return give_up(call, (Counter::Invalid, SLICES)),
+                Some(Err(_)) => return give_up(call, (Counter::Invalid, INVALID)),
+                Some(Ok(accepted)) => accepted,
             }
         };
         if accepted {
             call.emit(0, Emit::Same)?;
         }
-        let counter = if accepted { Counter::Emitted } else { Counter::Refused };
-        counter.add(call.state(), 1);
-        Counter::Read.add(call.state(), 1);
-        Ok(())
+        count(call, Ok(Ok(accepted)))
     }
 }
 
 /// Emits a row of columns and expressions for each message. The parameter is a SELECT list.
 #[derive(Debug)]
 pub struct Project {
-    formats: Arc<FormatSet>,
-    bound: Vec<Bound>,
+    bound: Bindings<Bound>,
+    list: String,
     room: Room,
 }
 
@@ -87,7 +85,7 @@ impl Project {
     /// A projection without columns, which processes no message before it is configured.
     #[must_use]
     pub fn new(formats: &Arc<FormatSet>) -> Self {
-        Project { formats: formats.clone(), bound: Vec::new(), room: room(ROW_LEN_MAX) }
+        Project { bound: Bindings::new(formats), list: String::new(), room: room(ROW_LEN_MAX) }
     }
 }
 
@@ -97,26 +95,28 @@ impl Handler for Project {
     }
 
     fn accepts(&self, format: FormatId) -> bool {
-        self.bound.iter().any(|bound| bound.input == format)
+        self.bound.get(format).is_some()
     }
 
     fn yields(&self, _: u8, input: FormatId) -> FormatId {
-        let bound = self.bound.iter().find(|bound| bound.input == input);
-        bound.map_or(FormatId::UNKNOWN, |bound| bound.output)
+        self.bound.get(input).map_or(FormatId::UNKNOWN, |bound| bound.output)
     }
 
     fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
-        let set = &self.formats;
-        self.bound = bind::each(set, |id, format| bind::projection(set, id, format, parameters))?;
+        let set = self.bound.formats().clone();
+        self.bound.bind(|_, format| bind::projection(&set, format, parameters))?;
+        parameters.clone_into(&mut self.list);
         Ok(())
     }
 
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
         claim(call.state(), FINGERPRINT);
         let format = call.message().format;
-        let Some(bound) = self.bound.iter().find(|bound| bound.input == format) else {
-            return give_up(call, (Counter::Invalid, FORMAT));
-        };
+        if self.bound.get(format).is_none() {
+            let (set, list) = (self.bound.formats().clone(), &self.list);
+            self.bound.late(format, |_, format| bind::projection(&set, format, list));
+        }
+        let Some(bound) = self.bound.get(format) else { return give_up(call, (Counter::Invalid, FORMAT)) };
         let sent = run(&bound.plan, call, (0, bound.output), &mut self.room);
         count(call, sent)
     }

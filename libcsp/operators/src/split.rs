@@ -5,7 +5,7 @@ use std::sync::Arc;
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, State, Stop};
 use csp_queries::Plan;
 
-use crate::bind::{self, Bound};
+use crate::bind::{self, Bindings, Bound};
 use crate::counters::{Counter, claim};
 use crate::formats::{Format, FormatSet};
 use crate::input::Body;
@@ -22,8 +22,8 @@ const FINGERPRINT: u64 = 1;
 /// it. A part without a condition gets a row of each message: parts without any condition are a multicast.
 #[derive(Debug)]
 pub struct Split {
-    formats: Arc<FormatSet>,
-    bound: Vec<(FormatId, Vec<Part>)>,
+    bound: Bindings<Vec<Part>>,
+    parameters: String,
     room: Room,
 }
 
@@ -38,17 +38,21 @@ impl Split {
     /// A split without outputs, before it is configured.
     #[must_use]
     pub fn new(formats: &Arc<FormatSet>) -> Self {
-        Split { formats: formats.clone(), bound: Vec::new(), room: room(ROW_LEN_MAX) }
-    }
-
-    fn parts(&self, id: FormatId) -> Option<&Vec<Part>> {
-        self.bound.iter().find(|(known, _)| *known == id).map(|(_, parts)| parts)
+        Split { bound: Bindings::new(formats), parameters: String::new(), room: room(ROW_LEN_MAX) }
     }
 }
 
-fn part(set: &FormatSet, id: FormatId, format: &Format, text: &str) -> Result<Part, String> {
+/// The parts of the parameters for one format.
+fn bound(set: &FormatSet, format: &Format, parameters: &str) -> Result<Vec<Part>, String> {
+    let part = |(output, text): (usize, &&str)| {
+        part(set, format, text).map_err(|error| format!("output {output}: {error}"))
+    };
+    parts(parameters, ';').iter().enumerate().map(part).collect()
+}
+
+fn part(set: &FormatSet, format: &Format, text: &str) -> Result<Part, String> {
     let Some(rest) = after_word(text, "whole") else {
-        return Ok(Part::Row(bind::row(set, id, format, text)?));
+        return Ok(Part::Row(bind::row(set, format, text)?));
     };
     match after_word(rest, "where") {
         Some(condition) => Ok(Part::Whole(Some(bind::condition(format, condition)?))),
@@ -63,11 +67,11 @@ impl Handler for Split {
     }
 
     fn accepts(&self, format: FormatId) -> bool {
-        self.parts(format).is_some()
+        self.bound.get(format).is_some()
     }
 
     fn yields(&self, output: u8, input: FormatId) -> FormatId {
-        match self.parts(input).and_then(|parts| parts.get(usize::from(output))) {
+        match self.bound.get(input).and_then(|parts| parts.get(usize::from(output))) {
             Some(Part::Row(bound)) => bound.output,
             // An output without a part gets no messages.
             _ => input,
@@ -75,26 +79,24 @@ impl Handler for Split {
     }
 
     fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
-        let texts = parts(parameters, ';');
-        if texts.len() > usize::from(OUTPUTS_MAX) {
-            return wrong(format!("{} parts are more than the {OUTPUTS_MAX} outputs", texts.len()));
+        let count = parts(parameters, ';').len();
+        if count > usize::from(OUTPUTS_MAX) {
+            return wrong(format!("{count} parts are more than the {OUTPUTS_MAX} outputs"));
         }
-        let set = &self.formats;
-        self.bound = bind::each(set, |id, format| {
-            let made = texts.iter().enumerate().map(|(output, text)| {
-                part(set, id, format, text).map_err(|error| format!("output {output}: {error}"))
-            });
-            Ok((id, made.collect::<Result<_, _>>()?))
-        })?;
+        let set = self.bound.formats().clone();
+        self.bound.bind(|_, format| bound(&set, format, parameters))?;
+        parameters.clone_into(&mut self.parameters);
         Ok(())
     }
 
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
         claim(call.state(), FINGERPRINT);
         let format = call.message().format;
-        let Some((_, parts)) = self.bound.iter().find(|(known, _)| *known == format) else {
-            return give_up(call, (Counter::Invalid, FORMAT));
-        };
+        if self.bound.get(format).is_none() {
+            let (set, parameters) = (self.bound.formats().clone(), &self.parameters);
+            self.bound.late(format, |_, format| bound(&set, format, parameters));
+        }
+        let Some(parts) = self.bound.get(format) else { return give_up(call, (Counter::Invalid, FORMAT)) };
         // What is counted is known when the last output had room.
         let (mut emitted, mut refused, mut failed) = (0, 0, None);
         for (output, part) in parts.iter().enumerate() {

@@ -63,6 +63,14 @@ fn reductions_move_forward_and_nothing_else_changes() {
         ),
         (vec![("project", "*"), ("project", "number")], vec!["project"], "project (1) is left out"),
         (
+            vec![
+                ("project", "number, delay * 2 AS delay, origin, 'a, b' = origin AS same"),
+                ("project", "same, delay"),
+            ],
+            vec!["project"],
+            "project (1) makes only what project (2) leaves",
+        ),
+        (
             vec![("project", "number, delay * 2 AS delay"), ("select", "delay > 30")],
             vec!["project", "select"],
             "\"delay\" is no column of the message under that name",

@@ -4,7 +4,7 @@ mod common;
 
 use common::{FLIGHT, RESULT, Stage, WEATHER, channels, flight, plan, printed, row, written};
 use csp_handlers::{State, Stop};
-use csp_operators::{Limits, NAMES, Query, Time, make};
+use csp_operators::{Limits, NAMES, Query, SLICES_MAX, Time, make};
 use serde_json::json;
 
 #[test]
@@ -120,4 +120,69 @@ fn a_query_selects_and_projects() {
     assert!(matches!(stage.send(FLIGHT, &[&message[..20]]).0, Err(Stop::Fault(_))));
     let counters = stage.counters();
     assert_eq!((counters.read, counters.emitted, counters.invalid), (1, 1, 2));
+}
+
+#[test]
+fn later_stages_follow_when_the_parameters_of_an_earlier_one_change() {
+    let channels = channels();
+    let set = channels.set();
+    let mut project = Stage::new(make("project", &set).expect("known"), "number, delay");
+    let later = [
+        ("select", "delay > 10"),
+        ("project", "delay"),
+        ("split", "whole; delay"),
+        ("to-json", ""),
+        ("anonymise", "drop delay"),
+    ];
+    let mut later = later.map(|(name, parameters)| Stage::new(make(name, &set).expect("known"), parameters));
+    let message = written(&channels.flights, &flight());
+    for (list, fits) in
+        [("number, delay", true), ("delay, remark", true), ("number, remark", false), ("number, delay", true)]
+    {
+        project.handler.configure(list, &mut project.state).expect("columns");
+        let row = project.send(FLIGHT, &[&message]).1.remove(0);
+        for (at, stage) in later.iter_mut().enumerate() {
+            let (done, _) = stage.send(row.format, &[&row.frames[0]]);
+            assert_eq!(done.is_ok(), fits || at == 3, "{list}: {:?}", stage.handler);
+        }
+    }
+}
+
+#[test]
+fn a_message_in_too_many_pieces_is_given_up() {
+    let channels = channels();
+    let mut stage = Stage::new(make("select", &channels.set()).expect("known"), "number = 7");
+    let mut long = flight();
+    long["remark"] = json!("x".repeat(5000));
+    let message = written(&channels.flights, &long);
+    for (slice, passes) in
+        [(1, false), (message.len().div_ceil(SLICES_MAX), true), (300, true), (10_000, true)]
+    {
+        stage.slice = slice;
+        assert_eq!(stage.send(FLIGHT, &[&message]).0.is_ok(), passes, "slices of {slice}");
+    }
+}
+
+#[test]
+fn long_data_is_a_part_of_the_message() {
+    let channels = channels();
+    let set = channels.set();
+    let mut stage = Stage::new(make("project", &set).expect("known"), "remark, number, remark AS again");
+    stage.slice = 2048;
+    let format = set.get(stage.handler.yields(0, FLIGHT)).expect("derived");
+    let mut long = flight();
+    for (len, shared) in [(255, 0), (256, 512), (20_000, 40_000), (32_760, 0)] {
+        long["remark"] = json!("x".repeat(len));
+        let (done, emitted) = stage.send(FLIGHT, &[b"topic", &written(&channels.flights, &long), b"more"]);
+        if len > 32_000 {
+            assert!(matches!(done, Err(Stop::Fault(_))), "with topic and frames it is longer than 64 KiB");
+            assert_eq!(stage.counters().too_long, 1);
+            continue;
+        }
+        assert_eq!(done, Ok(()), "{len} {:?}", stage.counters());
+        assert_eq!(emitted[0].of, shared + "topicmore".len());
+        let remark = "x".repeat(len);
+        let expected = json!({"$message": "Row", "number": 7, "remark": remark, "again": remark});
+        assert_eq!(printed(&format.schema, &emitted[0].frames[1]), expected);
+    }
 }

@@ -18,6 +18,60 @@ pub enum EmitError {
     Result(#[from] WriteError),
 }
 
+/// Most columns of a result whose bytes stay where they are.
+pub const APART_MAX: usize = 4;
+
+/// Variable data of a result that is not copied: its bytes stay in the message of the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Bytes of the result before it, those of other parts not counted.
+    pub at: usize,
+    /// Bytes of the message before it.
+    pub start: usize,
+    /// How many.
+    pub len: usize,
+}
+
+/// Which variable data of a result stays where it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Apart<'w> {
+    whole: &'w [&'w [u8]],
+    len_min: usize,
+    parts: [Part; APART_MAX],
+    count: usize,
+}
+
+impl<'w> Apart<'w> {
+    /// Data of the message that lies in these slices, if it is long enough.
+    #[must_use]
+    pub fn new(whole: &'w [&'w [u8]], len_min: usize) -> Self {
+        Apart { whole, len_min, parts: [Part::default(); APART_MAX], count: 0 }
+    }
+
+    /// What stays where it is, in order.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts[..self.count]
+    }
+
+    /// Leaves the bytes of data out of the result, if they are to stay where they are.
+    fn leaves_out(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        index: usize,
+        bytes: &csp_formats::Bytes<'_>,
+    ) -> Result<bool, EmitError> {
+        if self.count == APART_MAX || bytes.len() < self.len_min {
+            return Ok(false);
+        }
+        let Some(start) = bytes.position_in(self.whole) else { return Ok(false) };
+        let at = writer.data_apart(index, bytes.len())?;
+        self.parts[self.count] = Part { at, start, len: bytes.len() };
+        self.count += 1;
+        Ok(true)
+    }
+}
+
 impl Plan {
     /// Writes the result of a row (one record of each source) as a message of the derived format, and returns its length.
     /// `aggregates` are the results of the plan's aggregates. Nothing is allocated.
@@ -29,6 +83,20 @@ impl Plan {
         rows: &[&Record<'v, 'v>],
         aggregates: &[Datum<'v>],
         out: &mut [u8],
+    ) -> Result<usize, EmitError> {
+        self.emit_apart(rows, aggregates, out, None)
+    }
+
+    /// As [`emit`](Self::emit), but leaves out variable data that can stay where it is. The length is that of what was written.
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit).
+    pub fn emit_apart<'v>(
+        &'v self,
+        rows: &[&Record<'v, 'v>],
+        aggregates: &[Datum<'v>],
+        out: &mut [u8],
+        mut apart: Option<&mut Apart<'_>>,
     ) -> Result<usize, EmitError> {
         let schema = &self.derived.schema;
         let message = &schema.messages[0];
@@ -50,7 +118,7 @@ impl Plan {
             if let (Place::Data(index), Some((record, ColumnPlace::Data(from)))) =
                 (*place, self.origin(output, rows))
             {
-                data(&mut writer, index, record, *from)?;
+                data(&mut writer, index, record, *from, apart.as_deref_mut())?;
             }
         }
         Ok(writer.finish()?)
@@ -106,6 +174,9 @@ fn copy(
     block: &BlockView<'_>,
     from: &Field,
 ) -> Result<(), EmitError> {
+    if writer.copy(to, block, from)? {
+        return Ok(());
+    }
     match (block.value(from)?, &to.kind, &from.kind) {
         (Value::Composite(inner), Type::Composite(target), Type::Composite(source)) => {
             for (member, from) in target.members.iter().zip(&source.members) {
@@ -144,7 +215,7 @@ fn group(
             group(writer, inner, entry, inner)?;
         }
         for inner in 0..source.data.len() {
-            data(writer, inner, entry, inner)?;
+            data(writer, inner, entry, inner, None)?;
         }
     }
     Ok(writer.end_group()?)
@@ -155,9 +226,13 @@ fn data(
     index: usize,
     record: Record<'_, '_>,
     from: usize,
+    apart: Option<&mut Apart<'_>>,
 ) -> Result<(), EmitError> {
-    match record.data(from)? {
-        Some(bytes) => Ok(writer.data(index, bytes.parts())?),
-        None => Ok(()),
+    let Some(bytes) = record.data(from)? else { return Ok(()) };
+    if let Some(apart) = apart
+        && apart.leaves_out(writer, index, &bytes)?
+    {
+        return Ok(());
     }
+    Ok(writer.data(index, bytes.parts())?)
 }

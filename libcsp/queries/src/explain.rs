@@ -145,6 +145,6 @@ fn text(literal: &Literal) -> String {
 fn time(micros: u64) -> String {
     const UNITS: [(u64, &str); 5] =
         [(3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms"), (1, "µs")];
-    let found = UNITS.iter().find(|(unit, _)| micros >= *unit && micros % unit == 0);
+    let found = UNITS.iter().find(|(unit, _)| micros >= *unit && micros.is_multiple_of(*unit));
     found.map_or_else(|| format!("{micros} µs"), |(unit, name)| format!("{} {name}", micros / unit))
 }

@@ -27,7 +27,7 @@ mod syntax;
 mod union;
 
 pub use derive::{Derived, ROW};
-pub use emit::EmitError;
+pub use emit::{APART_MAX, Apart, EmitError, Part};
 pub use error::{Position, QueryError, QueryProblem};
 pub use evaluate::{Datum, Text};
 pub use explain::PlanStep;

@@ -71,6 +71,7 @@ impl Bench {
             context: 0,
             parameters: String::new(),
             outputs: vec![Targets::RECEIVERS; 5],
+            maker: None,
         });
         bench.plane.activate_path(Instant::ZERO, spec).unwrap();
         bench

@@ -10,9 +10,10 @@ mod messages;
 mod streams;
 
 pub use messages::{
-    ChannelFeed, ChannelFormats, ChannelKeys, ChannelPath, ChannelSnapshot, ChannelSpec, ContextSpec, ContextsSnapshot, ElsewhereSnapshot,
-    GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, Moved, PATIENCE, PathStage, PeerName,
-    PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, Presence, RECEIVERS_TIME, RETRY, Refusals, Rights,
-    SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, TracedSnapshot, View,
+    ChannelFeed, ChannelFormats, ChannelKeys, ChannelPath, ChannelSnapshot, ChannelSpec, ContextSpec,
+    ContextsSnapshot, ElsewhereSnapshot, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice,
+    Moved, PATIENCE, PathStage, PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, Presence,
+    RECEIVERS_TIME, RETRY, Refusals, Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, TracedSnapshot,
+    View,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

@@ -12,6 +12,7 @@
 //! The targets in `fuzz_targets/` only call these functions, so that a finding can be replayed in a plain test.
 #![forbid(unsafe_code)]
 
+mod context;
 mod formats;
 mod lan;
 mod ring;
@@ -20,6 +21,7 @@ mod stack;
 mod vi;
 mod zmtp;
 
+pub use context::context;
 pub use formats::{formats_message, formats_schema};
 pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
 pub use ring::shm_ring;

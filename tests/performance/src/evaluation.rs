@@ -7,16 +7,19 @@
 //! One thread does everything, so that a time is all of what the plane spends: publishing (the copy into its pool), handlers, queues,
 //! delivery. Sockets and TCP are measured by `csp-messages-bench`.
 
+mod alone;
 mod chains;
 mod figure;
 mod flights;
 mod merges;
+mod peers;
 mod queries;
 mod world;
 
 use std::time::Duration;
 
 pub use figure::{Bar, Figure};
+pub use peers::{Peer, figure as beside_peers};
 
 /// Measures everything; each measurement takes `time`. `progress` is called with what is measured next.
 pub fn run(time: Duration, progress: &dyn Fn(&str)) -> Vec<Figure> {

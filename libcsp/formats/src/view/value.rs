@@ -76,6 +76,22 @@ impl<'b> BlockView<'b> {
         }
     }
 
+    /// The bytes of a number, as the first of a word, if they are the same value in a field of another block.
+    #[inline]
+    pub(crate) fn same_bytes(&self, from: &Field, to: &Field, order: ByteOrder) -> Option<([u8; 8], usize)> {
+        let (Type::Encoded(source), Type::Encoded(target)) = (&from.kind, &to.kind) else { return None };
+        let is_number = source.primitive == target.primitive && source.length == 1 && target.length == 1;
+        let is_free = target.min.is_none() && target.max.is_none();
+        let is_there = from.since_version <= self.version && from.constant.is_none() && to.constant.is_none();
+        let nulls = from.presence == to.presence
+            && (from.presence == Presence::Required || source.null.same(target.null));
+        if !(is_number && is_free && is_there && nulls && order == self.order) {
+            return None;
+        }
+        let size = source.primitive.size();
+        Some((self.bytes.word(from.offset as usize, size)?, size as usize))
+    }
+
     /// The bytes of a field.
     fn bytes(&self, field: &Field) -> Result<Bytes<'b>, ViewError> {
         let range = self.bytes.range(field.offset as usize, field.size() as usize);

@@ -3,7 +3,7 @@
 use super::{WriteError, WriteProblem, Writer};
 use crate::primitive::{ByteOrder, Primitive, Scalar};
 use crate::types::{Constant, Encoded, EnumType, Field, Presence, SetType, Type};
-use crate::view::Value;
+use crate::view::{BlockView, Value};
 
 impl Writer<'_, '_> {
     /// Sets a number, a character, an enumeration's number or a set's bits. Integers of any type are accepted where they
@@ -89,6 +89,18 @@ impl Writer<'_, '_> {
             put_word(room, index as u32 * primitive.size(), primitive, number, order);
         }
         Ok(())
+    }
+
+    /// Sets a number to that of a field of another message by its bytes. Returns whether that is possible: both are of one type and byte order,
+    /// and its writer knew the field.
+    ///
+    /// # Errors
+    /// The field does not lie in the current block.
+    #[inline]
+    pub fn copy(&mut self, field: &Field, block: &BlockView<'_>, from: &Field) -> Result<bool, WriteError> {
+        let Some((word, size)) = block.same_bytes(from, field, self.order) else { return Ok(false) };
+        self.room(field)?.copy_from_slice(&word[..size]);
+        Ok(true)
     }
 
     /// Sets what was read from another message. Composites are copied member by member.

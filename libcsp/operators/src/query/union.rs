@@ -32,6 +32,7 @@ pub(crate) struct SideBySide {
     row: Room,
     out: Room,
     interrupted: bool,
+    seed: u64,
 }
 
 /// A row that has come.
@@ -45,10 +46,9 @@ struct Come {
 impl SideBySide {
     pub fn new(
         union: Union,
-        time: &Time,
-        window: Duration,
+        (time, window): (&Time, Duration),
         output: FormatId,
-        state: usize,
+        (state, seed): (usize, u64),
     ) -> Result<Self, QuerySetupError> {
         let plan = &union.plan;
         let streams = plan.sources.len();
@@ -73,6 +73,7 @@ impl SideBySide {
             window: i64::try_from(window.as_micros()).unwrap_or(i64::MAX),
             out: room(ROW_LEN_MAX),
             interrupted: false,
+            seed,
             keeps,
             clocks,
             union,
@@ -155,7 +156,7 @@ impl SideBySide {
         let slices = [&self.row[..len]];
         let view = view(&source.schema, source.format(), &slices).map_err(|_| invalid())?;
         let Some(at) = self.clocks[stream].of(call.message(), &view)? else { return Ok(Err(())) };
-        let mut hash = Hash::new(0x5ee_d0f_u64);
+        let mut hash = Hash::new(self.seed);
         let records: [&Record<'_, '_>; KEPT_MAX] = [&view; KEPT_MAX];
         for key in &self.union.keys[stream] {
             match self.union.plan.value(*key, &records)? {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use csp_performance::evaluation::{self, Figure};
+use csp_performance::evaluation::{self, Figure, Peer};
 
 /// Measure chains, merges and continual queries of messages in process, beside what the papers found
 #[derive(Debug, Parser)]
@@ -22,6 +22,9 @@ struct Arguments {
     /// Folder into which evaluation.md and its charts are written
     #[arg(long, value_name = "FOLDER")]
     write: Option<PathBuf>,
+    /// A stream processor: a program that prints `join NANOS` and `windows NANOS` (tests/performance/peers/streams/run.sh)
+    #[arg(long = "peer", value_name = "NAME=COMMAND")]
+    peers: Vec<Peer>,
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -43,7 +46,11 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let time = Duration::from_secs_f64(arguments.seconds);
-    let figures = evaluation::run(time, &|what| eprintln!("  {what}"));
+    let progress = |what: &str| eprintln!("  {what}");
+    let mut figures = evaluation::run(time, &progress);
+    if !arguments.peers.is_empty() {
+        figures.push(evaluation::beside_peers(time, &arguments.peers, &progress)?);
+    }
     for figure in &figures {
         println!("{}", figure.text());
     }

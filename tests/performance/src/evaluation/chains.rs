@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use csp_formats::{Name, Schema};
 use csp_handlers::FormatId;
-use csp_operators::{FormatSet, Limits, Query, Time, make};
+use csp_operators::{ChainStage, FormatSet, Limits, Optimised, Query, Time, make, optimise};
 use csp_queries::{Catalog, Plan};
 
 use super::figure::{Bar, Figure};
@@ -57,12 +57,14 @@ impl Catalog for One {
 }
 
 /// A chain: its name, and what each handler does.
+#[derive(Clone)]
 struct Chain {
     name: &'static str,
     first: First,
     second: String,
 }
 
+#[derive(Clone)]
 enum First {
     Project(String),
     /// A whole query, which reformats and discards.
@@ -86,6 +88,38 @@ fn chains() -> [Chain; 6] {
         chain("5 as 3, and 90 % are discarded first", query("number % 10 = 0"), &strong),
         chain("6 as 4, and 10 % are discarded first", query("number % 10 <> 0"), &weak),
     ]
+}
+
+/// Returns a chain of two projections as the optimiser orders it, with the first line of what it says.
+fn optimised(chain: &Chain, name: &'static str) -> (Vec<ChainStage>, &'static str, String) {
+    let First::Project(first) = &chain.first else { unreachable!("a query is no stage of a chain") };
+    let stages = ChainStage::list(&[("project", first), ("project", &chain.second)]);
+    let mut set = FormatSet::default();
+    set.add(FLIGHT, Flights::new(1, LENGTHS).schema, "Flight1".into()).expect("the id is new");
+    let Optimised { stages, notes } = optimise(&stages, &Arc::new(set), FLIGHT);
+    (stages, name, notes.into_iter().next().unwrap_or_default())
+}
+
+/// Measures a chain of operators.
+fn measure_stages(name: &'static str, stages: &[ChainStage], time: Duration) -> Measured {
+    let mut flights = Flights::new(1, LENGTHS);
+    let mut world = World::new();
+    let channel = world.channel("flights");
+    let mut set = FormatSet::default();
+    set.add(FLIGHT, flights.schema.clone(), "Flight1".into()).expect("the id is new");
+    let set = Arc::new(set);
+    let names: Vec<String> = (0..stages.len()).map(|at| format!("stage-{at}")).collect();
+    for (deployed, stage) in names.iter().zip(stages) {
+        let (set, handler) = (set.clone(), stage.handler.clone());
+        world.deploy(deployed, move || make(&handler, &set).expect("the optimiser names operators"));
+    }
+    let path: Vec<(&str, &str)> =
+        names.iter().zip(stages).map(|(name, stage)| (name.as_str(), stage.parameters.as_str())).collect();
+    world.path(channel, &path);
+    let nanos = world.unshaped(time, |world| world.publish(channel, FLIGHT, flights.next()));
+    assert_eq!(world.dropped, 0, "batches fit the queues");
+    let mbps = flights.mean_len() * 8.0 / nanos * 1e3;
+    Measured { name, nanos, mbps, out: world.bytes as f64 / world.offered as f64 }
 }
 
 struct Measured {
@@ -130,8 +164,19 @@ fn measure(chain: Chain, time: Duration) -> Measured {
     Measured { name: chain.name, nanos, mbps, out: world.bytes as f64 / world.offered as f64 }
 }
 
+fn sentence(note: &str) -> String {
+    format!("“{}”;", note.trim_end_matches('.'))
+}
+
 pub fn figure(time: Duration) -> Figure {
-    let measured: Vec<Measured> = chains().into_iter().map(|chain| measure(chain, time)).collect();
+    let all = chains();
+    let ordered = [
+        optimised(&all[2], "3 as the optimiser orders it"),
+        optimised(&all[3], "4 as the optimiser orders it"),
+    ];
+    let mut measured: Vec<Measured> = all.into_iter().map(|chain| measure(chain, time)).collect();
+    let again = ordered.iter().map(|(stages, name, _)| measure_stages(name, stages, time));
+    measured.extend(again);
     let of = |at: usize| measured[at].mbps;
     let findings = vec![
         format!(
@@ -144,6 +189,13 @@ pub fn figure(time: Duration) -> Figure {
             "Discarding 90 % before the second handler makes the chain {:.2} times as fast, discarding 10 % {:.2} times.",
             of(4) / of(2),
             of(5) / of(3)
+        ),
+        format!(
+            "The optimiser finds the order by itself. Of 3: {} {:.2} times as fast as given, with the same result. Of 4: {} {:.2} times.",
+            sentence(&ordered[0].2),
+            of(6) / of(2),
+            sentence(&ordered[1].2),
+            of(7) / of(3)
         ),
     ];
     let bar = |m: &Measured| Bar {

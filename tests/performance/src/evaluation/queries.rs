@@ -16,9 +16,26 @@ const LENGTHS: Lengths = Lengths { least: 600, most: 600 };
 const LEN: f64 = 600.0;
 const SELECT: &str =
     "SELECT passengers, tail FROM a WHERE a.source = 'ATLX' AND a.destination = 'PARX' AND a.delay < 200";
-const JOIN: &str = "SELECT a.number, a.source, a.departure, b.delay, b.tail FROM a JOIN b ON a.number = b.number WITHIN INTERVAL '1' MINUTE";
+pub const JOIN: &str = "SELECT a.number, a.source, a.departure, b.delay, b.tail FROM a JOIN b ON a.number = b.number WITHIN INTERVAL '1' MINUTE";
 
-struct Streams([Arc<Schema>; 2]);
+pub struct Streams([Arc<Schema>; 2]);
+
+impl Streams {
+    pub fn of(streams: &[Flights; 2]) -> Self {
+        Streams([streams[0].schema.clone(), streams[1].schema.clone()])
+    }
+}
+
+/// Two streams of flights.
+pub fn streams() -> [Flights; 2] {
+    [1, 2].map(|id| Flights::new(id, LENGTHS))
+}
+
+/// The time of flights.
+pub fn by_departure() -> Time {
+    let lateness = csp_types::Duration::from_secs(5);
+    Time::Field { path: "departure".to_owned(), unit: Unit::Seconds, lateness }
+}
 
 impl Catalog for Streams {
     fn format(&self, channel: &str) -> Option<(Arc<Schema>, Name)> {
@@ -51,8 +68,8 @@ struct Broker {
 
 impl Broker {
     fn new(queries: Queries) -> Self {
-        let streams = [1, 2].map(|id| Flights::new(id, LENGTHS));
-        let catalog = Streams([streams[0].schema.clone(), streams[1].schema.clone()]);
+        let streams = streams();
+        let catalog = Streams::of(&streams);
         let mut world = World::new();
         let own = [world.channel("a"), world.channel("b")];
         if matches!(queries, Queries::Selects | Queries::All) {
@@ -66,12 +83,7 @@ impl Broker {
         }
         let joined = matches!(queries, Queries::Join | Queries::All).then(|| {
             let channel = world.channel("joined");
-            let field = || Time::Field {
-                path: "departure".to_owned(),
-                unit: Unit::Seconds,
-                lateness: csp_types::Duration::from_secs(5),
-            };
-            let inputs = [(FormatId(1), field()), (FormatId(2), field())];
+            let inputs = [(FormatId(1), by_departure()), (FormatId(2), by_departure())];
             deploy(&mut world, "join", JOIN, &catalog, &inputs);
             world.path(channel, &[("join", "")]);
             channel
@@ -113,13 +125,24 @@ impl Broker {
     }
 }
 
-fn deploy(world: &mut World, name: &str, sql: &str, catalog: &Streams, inputs: &[(FormatId, Time)]) {
-    let plan = Arc::new(Plan::new(sql, catalog, 90).unwrap_or_else(|error| panic!("{error}")));
-    let inputs = inputs.to_vec();
-    world.deploy(name, move || -> Box<dyn Handler> {
-        let query = Query::new(plan.clone(), &inputs, FormatId(9), Limits::default());
-        Box::new(query.unwrap_or_else(|error| panic!("{error}")))
-    });
+/// Stores a query as a handler.
+pub fn deploy(world: &mut World, name: &str, sql: &str, catalog: &Streams, inputs: &[(FormatId, Time)]) {
+    let (plan, inputs) = (plan(sql, catalog), inputs.to_vec());
+    world.deploy(name, move || query(&plan, &inputs));
+}
+
+/// Makes a handler of a query.
+pub fn make(sql: &str, catalog: &Streams, inputs: &[(FormatId, Time)]) -> Box<dyn Handler> {
+    query(&plan(sql, catalog), inputs)
+}
+
+fn plan(sql: &str, catalog: &Streams) -> Arc<Plan> {
+    Arc::new(Plan::new(sql, catalog, 90).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn query(plan: &Arc<Plan>, inputs: &[(FormatId, Time)]) -> Box<dyn Handler> {
+    let query = Query::new(plan.clone(), inputs, FormatId(9), Limits::default());
+    Box::new(query.unwrap_or_else(|error| panic!("{error}")))
 }
 
 pub fn figure(time: Duration) -> Figure {

@@ -42,7 +42,7 @@ impl World {
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(1) + self.began.elapsed().into()
+        Instant::from_nanos(1) + self.began.elapsed()
     }
 
     pub fn channel(&mut self, name: &str) -> Channel {
