@@ -73,7 +73,7 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
                 let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
                 if keys != Some(None) {
                     let query = at.checked_sub(active.policy.channels.len());
-                    let formats = queries::formats(&active.policy, channel);
+                    let formats = queries::formats(&active.policy, &catalogue, at);
                     paths.push(match query {
                         Some(query) => queries::path(&active.policy, &catalogue, query, number, numbers.seed),
                         None => queries::channel_path(channel, number, formats.as_ref()),

@@ -198,6 +198,8 @@ pub struct Catalogue {
     pub channels: Vec<Vec<KnownFormat>>,
     /// The queries whose plans are valid, in the policy's order.
     pub queries: Vec<PlannedQuery>,
+    /// By context, what its queries keep at most.
+    kept_kib: HashMap<String, u64>,
     /// By name, what queries can read.
     readable: Vec<(String, Readable)>,
 }
@@ -369,14 +371,16 @@ impl Catalogue {
         }
         let planned = PlannedQuery { index, plan: Arc::new(plan), result, sources };
         match planned.handler(query, 0) {
-            Ok(handler) if u64::from(handler.needs().state) > u64::from(QUERY_KIB_MAX) << 10 => {
-                let message = format!(
-                    "the query keeps up to {} KiB, and a context has {QUERY_KIB_MAX} KiB for all handlers",
-                    handler.needs().state >> 10
-                );
-                problems.add(format!("{at}.limits"), message);
+            Ok(handler) => {
+                let kept = self.kept_kib.entry(query.context.clone()).or_default();
+                let before = std::mem::replace(kept, *kept + u64::from(handler.needs().state >> 10));
+                let most = u64::from(QUERY_KIB_MAX);
+                if before <= most && *kept > most {
+                    let message =
+                        format!("queries in {} keep up to {kept} KiB, and it has {most} KiB", query.context);
+                    problems.add(format!("{at}.limits"), message);
+                }
             }
-            Ok(_) => {}
             // A wrong time was noted at its channel.
             Err(_)
                 if (0..self.channels.len()).any(|at| problems.concerns(&format!("channels[{at}].time"))) => {}

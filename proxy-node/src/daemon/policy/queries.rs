@@ -14,16 +14,15 @@ const QUERY: &str = "query";
 /// Name of the operator that writes rows as JSON.
 const PRINT: &str = "to-json";
 
-/// Returns the formats of a channel of the policy; `None` if it has none.
-pub(super) fn formats(policy: &Policy, channel: &Channel) -> Option<ChannelFormats> {
-    let at = policy.channels.iter().position(|known| known.name == channel.name)?;
-    let known = policy.catalogue().channels.swap_remove(at);
+/// Returns the formats of the channel with this index in the policy; `None` if it has none, or is a query.
+pub(super) fn formats(policy: &Policy, catalogue: &Catalogue, at: usize) -> Option<ChannelFormats> {
+    let (channel, known) = (policy.channels.get(at)?, catalogue.channels.get(at)?);
     if known.is_empty() {
         return None;
     }
     let texts = policy.formats.iter().filter(|format| channel.formats.contains(&format.name));
     let key = format!("{:?} {:?}", channel.formats, texts.collect::<Vec<_>>());
-    let set = Arc::new(format_set(&known));
+    let set = Arc::new(format_set(known));
     // Formats that operators derive get their ids in the order of the path, as in the catalogue.
     for stage in &channel.path {
         if let Some(mut handler) = csp_operators::make(&stage.handler, &set) {

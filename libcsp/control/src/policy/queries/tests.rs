@@ -286,7 +286,7 @@ fn a_wrong_query_is_refused_at_its_column() {
     refuses(
         "sql: SELECT origin, delay FROM flights WHERE delay > 10",
         "limits: {groups: 1000000}\n    sql: SELECT origin, COUNT(*) AS n FROM flights GROUP BY origin WINDOW INTERVAL '1' HOUR",
-        "61:13: queries[0].limits: the query keeps up to 129096 KiB, and a context has 16384 KiB for all handlers",
+        "61:13: queries[0].limits: queries in c0 keep up to 129096 KiB, and it has 16384 KiB",
     );
     let unread = |channel: &str| format!("SELECT origin FROM {channel}");
     for (channel, why) in [
