@@ -134,6 +134,11 @@ impl Queue {
         self.waiting.len() >= limits.messages as usize || self.bytes >= limits.bytes
     }
 
+    /// Returns whether the queue is more than half full.
+    pub fn is_half(&self, limits: &QueueLimits) -> bool {
+        self.waiting.len() > limits.messages as usize / 2 || self.bytes > limits.bytes / 2
+    }
+
     /// Returns whether the queue has been full and is more than half full since.
     pub fn was_full(&self) -> bool {
         self.was_full

@@ -9,7 +9,7 @@ use client::{command, frame};
 use common::*;
 use csp_messages::{ChannelKind, QueueLimits};
 use csp_proxy_core::service::local::LocalServices as _;
-use csp_services::ChannelSpec;
+use csp_services::{ChannelPath, ChannelSpec, PathStage};
 
 const BAD: u32 = 9;
 
@@ -156,4 +156,23 @@ fn memory_of_a_long_message_is_given_back() {
     assert!(w.broker.incomplete_bytes() >= 100_000);
     w.broker.gone(w.now, World::label(1));
     assert_eq!(w.broker.incomplete_bytes(), 0, "nor does a connection that ends keep any");
+}
+
+#[test]
+fn a_burst_waits_for_the_handlers_of_a_path_instead_of_being_dropped() {
+    let mut w = World::new(open_channel());
+    let stage = |handler: &str, context| PathStage {
+        handler: handler.to_owned(),
+        context,
+        parameters: String::new(),
+    };
+    let stages = vec![stage("forward", 0), stage("forward", 1)];
+    w.broker.set_paths(w.now, &[ChannelPath { number: CHANNEL, stages }]).unwrap();
+    w.connect_null(1, "PUB");
+    w.connect_null(2, "SUB");
+    w.arrive(2, &subscribe(b""));
+    // More than a path's queue holds, at once.
+    let all: Vec<u8> = (0..1_000u16).flat_map(|n| message(&[&n.to_be_bytes()])).collect();
+    w.arrive(1, &all);
+    assert!(w.taken(2) == all, "every message, in order");
 }

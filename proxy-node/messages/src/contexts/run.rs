@@ -160,9 +160,14 @@ impl Contexts {
 
     /// Returns the room at the entry of a path.
     pub fn entry(&self, index: u16) -> Entry {
-        self.path(index).map_or(Entry::default(), |path| Entry {
-            is_full: path.queues[0].is_full(&path.spec.queue),
-            was_full: path.queues[0].was_full(),
+        self.path(index).map_or(Entry::default(), |path| {
+            let (queue, limits) = (&path.queues[0], &path.spec.queue);
+            let is_here = !self.is_remote(path.stages[0].context);
+            Entry {
+                is_full: queue.is_full(limits),
+                was_full: queue.was_full(),
+                is_half: is_here && queue.is_half(limits),
+            }
         })
     }
 
@@ -249,6 +254,8 @@ pub(crate) struct Entry {
     pub is_full: bool,
     /// It has been full and is more than half full since: publishers are held back if the channel does not drop.
     pub was_full: bool,
+    /// It is more than half full, and a context of this worker is to empty it.
+    pub is_half: bool,
 }
 
 /// A call of a handler.

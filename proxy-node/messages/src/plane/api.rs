@@ -27,6 +27,9 @@ pub struct Published {
     pub receivers: u32,
     /// Subscribers for which it was dropped at once.
     pub dropped: u32,
+    /// The path that it has entered is filling, and contexts of this worker are to empty it: they should have a turn before more is
+    /// published.
+    pub yields: bool,
 }
 
 /// Why a message is not published. It has no sequence number, and nobody gets it.

@@ -176,7 +176,7 @@ impl MessagePlane {
         }
         let dropped = |ch: &mut crate::channel::Channel| {
             ch.counters.dropped_path += 1;
-            Ok(Published { sequence: ch.number(len), receivers: 0, dropped: 1 })
+            Ok(Published { sequence: ch.number(len), receivers: 0, dropped: 1, yields: false })
         };
         if entry.is_full && policy == Policy::DropNewest {
             contexts.refuse(path, false);
@@ -203,7 +203,8 @@ impl MessagePlane {
             pool.release(oldest);
             ch.counters.dropped_path += 1;
         }
-        Ok(Published { sequence, receivers: 0, dropped: u32::from(oldest.is_some()) })
+        let yields = contexts.entry(path).is_half;
+        Ok(Published { sequence, receivers: 0, dropped: u32::from(oldest.is_some()), yields })
     }
 
     /// Lets stages go on that have waited for receivers or memory.

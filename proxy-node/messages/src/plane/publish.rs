@@ -123,7 +123,7 @@ impl MessagePlane {
         ch.backlog.push(Item { handle, len, cached: false }, &limits, Policy::Block);
         self.peers.distribute(ch);
         self.schedule.set_active(slot, !ch.pending.is_empty());
-        Ok(Published { sequence, receivers: 1, dropped: 0 })
+        Ok(Published { sequence, receivers: 1, dropped: 0, yields: false })
     }
 
     /// Queues a message for all subscribers of its topic.
@@ -164,7 +164,7 @@ impl MessagePlane {
         ch.counters.unmatched += u64::from(found == 0);
         let receivers = matched.len() as u32;
         if matched.is_empty() && ch.cache.is_none() {
-            return Ok(Published { sequence: ch.number(len), receivers, dropped: found });
+            return Ok(Published { sequence: ch.number(len), receivers, dropped: found, yields: false });
         }
         let handle = loop {
             match pool.store(slot, (now, ch.sequence + 1), frames, message.parts.clone()) {
@@ -173,7 +173,12 @@ impl MessagePlane {
                     if !peers.shed(ch, pool, now, self.config.stalled_after) {
                         ch.counters.keep_failed += u64::from(ch.cache.is_some());
                         matched.iter().for_each(|subscriber| peers.count_dropped_memory(ch, *subscriber));
-                        return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: found });
+                        return Ok(Published {
+                            sequence: ch.number(len),
+                            receivers: 0,
+                            dropped: found,
+                            yields: false,
+                        });
                     }
                     if traces.is_armed() {
                         trace_shed(traces, slot, peers, pool);
@@ -198,7 +203,7 @@ impl MessagePlane {
         }
         pool.release(handle);
         schedule.set_active(slot, !ch.pending.is_empty());
-        Ok(Published { sequence, receivers, dropped: found - receivers })
+        Ok(Published { sequence, receivers, dropped: found - receivers, yields: false })
     }
 
     /// Records that a publisher is held back.

@@ -35,6 +35,8 @@ pub(super) struct Door<'a> {
     /// Messages of none of the formats.
     pub(super) unknown_format: &'a mut u64,
     pub(super) refusals: &'a mut Refusals,
+    /// The channel's path is filling: contexts are to have their turns before more is published.
+    pub(super) yields: bool,
 }
 
 impl Door<'_> {
@@ -262,6 +264,9 @@ fn process(
                     peer.unpublished = Some(if is_sealed { connection.released() } else { start });
                     return false;
                 }
+                if door.yields {
+                    return true;
+                }
             }
         }
     }
@@ -298,6 +303,9 @@ fn process_prefixed(
             peer.unpublished = Some(start);
             return false;
         }
+        if door.yields {
+            return true;
+        }
     }
     true
 }
@@ -315,7 +323,8 @@ fn publish(
     let frames = frames.iter().map(|frame| (frame.at, frame.len));
     let record = |at: usize| Bodies::new(view, frames.clone().skip(at).take(1));
     let format = identify(door.formats, lens.len(), record);
-    let done = plane.publish_as(now, id, format, lens, Bodies::new(view, frames.clone())).map(drop);
+    let done = plane.publish_as(now, id, format, lens, Bodies::new(view, frames.clone()));
+    let done = done.map(|published| door.yields |= published.yields);
     door.count(format, &done);
     done
 }
@@ -344,7 +353,8 @@ fn publish_message(
     let lens = lens_of(message.frames(), &mut lens)?;
     let bodies = message.frames().iter().filter_map(|frame| message.decrypted(frame));
     let format = identify(door.formats, lens.len(), |at| bodies.clone().skip(at).take(1));
-    let done = plane.publish_as(now, id, format, lens, bodies).map(drop);
+    let done = plane.publish_as(now, id, format, lens, bodies);
+    let done = done.map(|published| door.yields |= published.yields);
     door.count(format, &done);
     done
 }

@@ -121,6 +121,7 @@ impl LocalServices for MessageBroker {
             derived: bound.spec.derived,
             unknown_format: &mut bound.unknown_format,
             refusals,
+            yields: false,
         };
         // The next request is read when the answer to the one before was sent.
         let answering = peer.requests.is_some() && !peer.own.is_empty();
