@@ -165,9 +165,10 @@ fn a_burst_waits_for_the_handlers_of_a_path_instead_of_being_dropped() {
         handler: handler.to_owned(),
         context,
         parameters: String::new(),
+        maker: None,
     };
     let stages = vec![stage("forward", 0), stage("forward", 1)];
-    w.broker.set_paths(w.now, &[ChannelPath { number: CHANNEL, stages }]).unwrap();
+    w.broker.set_paths(w.now, &[ChannelPath::new(CHANNEL, stages)]).unwrap();
     w.connect_null(1, "PUB");
     w.connect_null(2, "SUB");
     w.arrive(2, &subscribe(b""));
