@@ -4,7 +4,7 @@ use csp_formats::{Bytes, Field, Presence, Primitive, Scalar, Type, Value, WriteP
 use csp_queries::EmitError;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// The key of hashes. Without it nobody can tell which value has a hash by trying values.
+/// The key of hashes. Whoever has it can try values until one has a given hash; without it nobody can.
 #[derive(Clone, Default)]
 pub(crate) struct Key(pub [u8; 16]);
 

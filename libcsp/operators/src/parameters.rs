@@ -76,22 +76,30 @@ pub(crate) fn names(text: &str) -> Result<Vec<&str>, ParameterError> {
     }
 }
 
-/// Parts of a text between signs that stand outside quotes and brackets.
-pub(crate) fn parts(text: &str, sign: char) -> Vec<&str> {
-    let (mut parts, mut begin, mut depth, mut quote) = (Vec::new(), 0, 0u32, None);
-    for (at, character) in text.char_indices() {
+/// The characters of a text that stand outside quotes and brackets, with their positions and the character before each.
+fn outside(text: &str) -> impl Iterator<Item = (usize, char, char)> + '_ {
+    let (mut depth, mut quote, mut before) = (0u32, None, ' ');
+    text.char_indices().filter_map(move |(at, character)| {
+        let previous = std::mem::replace(&mut before, character);
         match (quote, character) {
             (Some(open), _) if open == character => quote = None,
             (Some(_), _) => (),
             (None, '\'' | '"') => quote = Some(character),
             (None, '(') => depth += 1,
             (None, ')') => depth = depth.saturating_sub(1),
-            (None, _) if character == sign && depth == 0 => {
-                parts.push(text[begin..at].trim());
-                begin = at + character.len_utf8();
-            }
+            (None, _) if depth == 0 => return Some((at, character, previous)),
             (None, _) => (),
         }
+        None
+    })
+}
+
+/// Parts of a text between signs that stand outside quotes and brackets.
+pub(crate) fn parts(text: &str, sign: char) -> Vec<&str> {
+    let (mut parts, mut begin) = (Vec::new(), 0);
+    for (at, ..) in outside(text).filter(|(_, character, _)| *character == sign) {
+        parts.push(text[begin..at].trim());
+        begin = at + sign.len_utf8();
     }
     parts.push(text[begin..].trim());
     parts
@@ -99,27 +107,13 @@ pub(crate) fn parts(text: &str, sign: char) -> Vec<&str> {
 
 /// Where a word stands in a text, outside quotes and brackets.
 pub(crate) fn find_word(text: &str, word: &str) -> Option<usize> {
-    let (mut depth, mut quote, mut before) = (0u32, None, ' ');
-    for (at, character) in text.char_indices() {
-        let is_name = |character: char| character.is_alphanumeric() || character == '_' || character == '.';
-        match (quote, character) {
-            (Some(open), _) if open == character => quote = None,
-            (Some(_), _) => (),
-            (None, '\'' | '"') => quote = Some(character),
-            (None, '(') => depth += 1,
-            (None, ')') => depth = depth.saturating_sub(1),
-            (None, _) if depth == 0 && !is_name(before) => {
-                let end = at + word.len();
-                let is_word = text.get(at..end).is_some_and(|found| found.eq_ignore_ascii_case(word));
-                if is_word && !text[end..].starts_with(is_name) {
-                    return Some(at);
-                }
-            }
-            (None, _) => (),
-        }
-        before = character;
-    }
-    None
+    let is_name = |character: char| character.is_alphanumeric() || character == '_' || character == '.';
+    let is_word = |(at, _, before): &(usize, char, char)| {
+        let end = at + word.len();
+        let found = text.get(*at..end).is_some_and(|found| found.eq_ignore_ascii_case(word));
+        !is_name(*before) && found && !text[end..].starts_with(is_name)
+    };
+    outside(text).find(is_word).map(|(at, ..)| at)
 }
 
 #[cfg(test)]

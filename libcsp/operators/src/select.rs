@@ -157,16 +157,13 @@ impl Handler for Sample {
 
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
         claim(call.state(), FINGERPRINT);
-        let count = call.state().number(OWN);
-        let passes = count == 0;
+        let before = call.state().number(OWN);
+        let passes = before == 0;
         if passes {
             call.emit(0, Emit::Same)?;
         }
-        let counter = if passes { Counter::Emitted } else { Counter::Refused };
-        counter.add(call.state(), 1);
-        Counter::Read.add(call.state(), 1);
-        let next = if count + 1 >= self.every { 0 } else { count + 1 };
+        let next = if before + 1 >= self.every { 0 } else { before + 1 };
         call.state().set_number(OWN, next);
-        Ok(())
+        count(call, Ok(Ok(passes)))
     }
 }

@@ -158,13 +158,13 @@ pub(super) fn query(
     seen: &Seen,
 ) -> Option<QueryExplanation> {
     let (query, planned) = (policy.queries.get(index)?, catalogue.planned(index)?);
-    let mut found = explain(policy, &query.sql, &planned.plan, &planned.sources);
+    let mut found = explain(policy, catalogue, &query.sql, &planned.plan, &planned.sources);
     found.name.clone_from(&query.name);
     found.address = Some(std::net::SocketAddr::from((query.vip, query.port)).to_string());
     found.output = Some(query.output.as_str());
     found.placement.context = Some(query.context.clone());
     found.placement.owners = seen.owners(&query.name);
-    found.placement.with = group(policy, &query.name);
+    found.placement.with = group(policy, catalogue, &query.name);
     found.cost = seen.cost(&query.name);
     Some(found)
 }
@@ -179,20 +179,27 @@ pub(super) fn text(
 ) -> QueryExplanation {
     let sources: Vec<QuerySource> =
         plan.sources.iter().filter_map(|source| catalogue.source(&source.channel)).collect();
-    let mut found = explain(policy, sql, plan, &sources);
+    let mut found = explain(policy, catalogue, sql, plan, &sources);
     let owners = sources.iter().flat_map(|source| seen.owners(&source.channel));
     found.placement.owners = owners.collect();
     found.placement.owners.dedup();
     found
 }
 
-fn explain(policy: &Policy, sql: &str, plan: &Plan, sources: &[QuerySource]) -> QueryExplanation {
+fn explain(
+    policy: &Policy,
+    catalogue: &Catalogue,
+    sql: &str,
+    plan: &Plan,
+    sources: &[QuerySource],
+) -> QueryExplanation {
     let read = |source: &QuerySource| Read {
         channel: source.channel.clone(),
         format: (&source.format).into(),
         time: source.time.clone(),
     };
-    let mut with: Vec<String> = sources.iter().flat_map(|source| group(policy, &source.channel)).collect();
+    let mut with: Vec<String> =
+        sources.iter().flat_map(|source| group(policy, catalogue, &source.channel)).collect();
     with.sort();
     with.dedup();
     QueryExplanation {
@@ -225,8 +232,8 @@ fn column(plan: &Plan, output: &csp_queries::Output) -> Column {
 }
 
 /// The names of channels and queries that live where `name` does.
-fn group(policy: &Policy, name: &str) -> Vec<String> {
-    let keys = policy.placements();
+fn group(policy: &Policy, catalogue: &Catalogue, name: &str) -> Vec<String> {
+    let keys = policy.placements(&catalogue.queries);
     let Some(own) = keys.get(name) else { return Vec::new() };
     let mut names: Vec<String> =
         keys.iter().filter(|(_, key)| *key == own).map(|(name, _)| name.clone()).collect();
@@ -278,7 +285,7 @@ pub(super) fn path(
             .map(|planned| policy.queries[planned.index].name.clone())
             .collect(),
         placement: Placement {
-            with: group(policy, &channel.name),
+            with: group(policy, catalogue, &channel.name),
             owners: seen.owners(&channel.name),
             context: None,
         },

@@ -1,6 +1,5 @@
 //! The network node's control thread: sends its workers the proxies and the policy.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -90,7 +89,7 @@ async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePol
     // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
     let (passing, kept): (Vec<Channel>, Vec<Channel>) =
         policy.all_channels().partition(|channel| !channel.pool.is_empty());
-    let placements = if policy.queries.is_empty() { HashMap::new() } else { policy.placements() };
+    let placements = policy.placements(&policy.catalogue().queries);
     let ends = |channel: &'_ Channel| -> Vec<(IpAddr, u16)> {
         channel.ports().map(|port| (channel.vip, port.port)).collect()
     };

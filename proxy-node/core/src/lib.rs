@@ -43,7 +43,7 @@ mod turn;
 use std::collections::HashSet;
 
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
-use csp_types::{FlowLabel, Grant, Instant, NodeId, TraceRing};
+use csp_types::{Grant, Instant, NodeId, TraceRing};
 use csp_wire::channel::Message;
 use csp_wire::tunnel::Record;
 

@@ -7,14 +7,14 @@
 
 use std::net::SocketAddr;
 
-use csp_types::FourTuple;
+use csp_types::{FlowLabel, FourTuple};
 
+use super::ProxyOutput;
 use super::context::Turn;
 use super::events::{NO_SERVICE, new_flow};
 use super::flow::{Flow, Stage};
 use super::hairpin::HAIRPIN_WINDOW;
 use super::service::local::LocalServices;
-use super::{FlowLabel, ProxyOutput};
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Opens the connections that local services ask for. Returns whether there were any.
@@ -45,7 +45,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.admit(Flow { arrived, ..flow });
         self.cx.recorder.counters.connections_hairpin += 1;
         if !self.local.opened(now, name, Some(client)) {
-            // It is not wanted any more, and the local service is not to be told of its end.
+            // The local service does not want the connection any more: in this stage `remove_flow` does not call its `gone`.
             self.cx.flows.set_stage(now, client, Stage::Finishing);
             self.remove_flow(client);
             self.remove_flow(at_server);

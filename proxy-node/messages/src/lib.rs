@@ -63,6 +63,6 @@ pub use subscriptions::{
 };
 pub use table::HashKey;
 pub use trace::{
-    CopyState, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX, TRACE_TOPIC_LEN_MAX, TRACES_MAX, TraceError, TraceId,
-    TraceRequest, TracedCopy, TracedMessage, TracedStage,
+    CopyState, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX, TRACE_STAGES_MAX, TRACE_TOPIC_LEN_MAX, TRACES_MAX,
+    TraceError, TraceId, TraceRequest, TracedCopy, TracedMessage, TracedStage,
 };

@@ -136,7 +136,8 @@ pub struct TracedMessage {
     pub matched: u32,
     /// Copies of the first [`TRACE_COPIES_MAX`] of these receivers; on a push/pull channel of the puller that has got it.
     pub copies: Vec<TracedCopy>,
-    /// Handlers of the channel's path that it, or what was made of it, has passed; the first 16.
+    /// Handlers of the channel's path that it, or what was made of it, has passed; the first
+    /// [`TRACE_STAGES_MAX`].
     pub stages: Vec<TracedStage>,
     /// It was pushed: one puller gets it.
     pub pushed: bool,

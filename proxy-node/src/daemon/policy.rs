@@ -101,8 +101,7 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
             backlog: BacklogLimits::default(),
         }));
     }
-    let placements =
-        if active.policy.queries.is_empty() { HashMap::new() } else { active.policy.placements() };
+    let placements = active.policy.placements(&catalogue.queries);
     let contexts = active.policy.contexts.iter().filter_map(|context| {
         services.push(context_service(context));
         Some(ContextSpec { number: context.number()?, service: context.service_name() })

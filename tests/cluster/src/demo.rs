@@ -70,6 +70,34 @@ pub fn run(san: San, keep: bool) -> Result<()> {
     Ok(())
 }
 
+/// Lays out a cluster, has `prove` do its steps in it, and stops the daemons. What `seen` returns is said with the error of a step that failed.
+///
+/// # Errors
+/// The first step that failed, with the reason.
+pub fn in_cluster(
+    san: San,
+    prove: impl FnOnce(&mut Cluster) -> Result<()>,
+    seen: impl FnOnce(&Cluster) -> String,
+) -> Result<()> {
+    let binaries = std::env::current_exe()?.parent().context("the demo's own folder")?.to_owned();
+    let tag = std::process::id().to_string();
+    let mut cluster = step("hosts: client, network-node, proxy-node, app-node, mgmt", || {
+        Cluster::lay_out(Options { binaries, san, tag })
+    })?;
+    if let Err(error) = prove(&mut cluster) {
+        bail!(
+            "{error:#}\n{}{}{}{}",
+            seen(&cluster),
+            cluster.casualties(),
+            cluster.log_tail(Tier::ProxyNode),
+            cluster.program_logs(5)
+        );
+    }
+    step("every daemon stops cleanly on SIGTERM", || cluster.stop())?;
+    println!("\n✓ all steps passed");
+    Ok(())
+}
+
 /// Runs one step and prints it with a tick and its time, or names it in the error.
 pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let began = Instant::now();

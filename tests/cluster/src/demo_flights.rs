@@ -13,9 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Options, San, Tier};
+use crate::cluster::{Cluster, San, Tier};
 use crate::configs::VIP;
-use crate::demo::step;
+use crate::demo::{in_cluster, step};
 use crate::process::{Process, wait_until};
 
 /// Names of what is subscribed to, and their ports. `public` is the channel of flights itself.
@@ -39,29 +39,15 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// # Errors
 /// The first step that failed, with the reason.
 pub fn run(san: San, tables: PathBuf, days: u32) -> Result<()> {
-    let binaries = std::env::current_exe()?.parent().context("the demo's own folder")?.to_owned();
-    let tag = std::process::id().to_string();
     println!(
         "CSP demo of queries: flights and weather of 2013, each row compared with what pandas computes\n"
     );
-    let mut cluster = step("hosts: client, network-node, proxy-node, app-node, mgmt", || {
-        Cluster::lay_out(Options { binaries, san, tag })
-    })?;
     let demo = Demo { tables, days: days.to_string() };
-    if let Err(error) = demo.prove(&mut cluster) {
-        let seen = |what: &str| cluster.cspctl(&[what]).unwrap_or_default();
-        bail!(
-            "{error:#}\n{}\n{}\n{}{}{}",
-            seen("channels"),
-            seen("queries"),
-            cluster.casualties(),
-            cluster.log_tail(Tier::ProxyNode),
-            cluster.program_logs(5)
-        );
-    }
-    step("every daemon stops cleanly on SIGTERM", || cluster.stop())?;
-    println!("\n✓ all steps passed");
-    Ok(())
+    let seen = |cluster: &Cluster| {
+        let table = |what: &str| cluster.cspctl(&[what]).unwrap_or_default();
+        format!("{}\n{}\n", table("channels"), table("queries"))
+    };
+    in_cluster(san, |cluster| demo.prove(cluster), seen)
 }
 
 struct Demo {
@@ -85,16 +71,25 @@ impl Demo {
         let mut outside =
             step("7 subscribers: 6 outside, the join's under csp-run", || self.subscribe(cluster))?;
         let publishers = step("2 publishers with their rows in order of time", || self.publishers(cluster))?;
-        step(&format!("{} days of flights and weather, two days a second", self.days), || {
+        let days = format!("{} days, two a second: every row is what pandas computes", self.days);
+        let compared = step(&days, || {
             fs::write(cluster.scratch().join("begin"), "")?;
-            self.wait_for_rows(cluster)
+            let mut said = String::new();
+            let done = wait_until("all rows", DEADLINE, || match self.compare(cluster) {
+                Ok((done, text)) => {
+                    said = text;
+                    done.then_some(Ok(()))
+                }
+                Err(error) => Some(Err(error)),
+            });
+            done.with_context(|| said.clone())??;
+            Ok(said)
         })?;
-        let compared =
-            step("every row is what pandas computes", || self.compare(cluster).map(|(_, text)| text))?;
         println!("\n{compared}");
         let table = step("cspctl formats, cspctl queries: nothing was dropped", || {
-            let queries: Value = serde_json::from_str(&cluster.cspctl(&["queries", "-o", "json"])?)?;
-            ensure!(!queries.to_string().contains("\"dropped_total\":1"), "{queries}");
+            let view: Value = serde_json::from_str(&cluster.cspctl(&["channels", "-o", "json"])?)?;
+            let channels = view["channels"].as_array().context("no channels")?;
+            ensure!(channels.len() == 8 && channels.iter().all(|c| c["dropped_total"] == 0), "{view}");
             Ok(cluster.cspctl(&["formats"])? + "\n" + &cluster.cspctl(&["queries"])?)
         })?;
         println!("\n{table}");
@@ -159,18 +154,6 @@ impl Demo {
             Some(0) => Ok((true, text)),
             Some(75) => Ok((false, text)),
             _ => bail!("{text}{}", String::from_utf8_lossy(&output.stderr)),
-        }
-    }
-
-    fn wait_for_rows(&self, cluster: &Cluster) -> Result<()> {
-        let begin = std::time::Instant::now();
-        loop {
-            std::thread::sleep(Duration::from_secs(2));
-            let (done, text) = self.compare(cluster)?;
-            if done {
-                return Ok(());
-            }
-            ensure!(begin.elapsed() < DEADLINE, "rows are missing after {} s:\n{text}", DEADLINE.as_secs());
         }
     }
 }

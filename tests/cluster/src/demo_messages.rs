@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Options, San, Tier};
+use crate::cluster::{Cluster, San, Tier};
 use crate::configs::VIP;
-use crate::demo::{kernel_tcp, step};
+use crate::demo::{in_cluster, kernel_tcp, step};
 use crate::process::{Process, wait_until};
 
 /// Ports of the channels `ticks` (PUB, SUB) and `jobs` (PUSH, PULL).
@@ -30,25 +30,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// # Errors
 /// The first step that failed, with the reason.
 pub fn run(san: San) -> Result<()> {
-    let binaries = std::env::current_exe()?.parent().context("the demo's own folder")?.to_owned();
-    let tag = std::process::id().to_string();
     println!(
         "CSP demo of messages: ZeroMQ programs outside and on an application node, the proxy is the broker\n"
     );
-    let mut cluster = step("hosts: client, network-node, proxy-node, app-node, mgmt", || {
-        Cluster::lay_out(Options { binaries, san, tag })
-    })?;
-    if let Err(error) = prove(&mut cluster) {
-        bail!(
-            "{error:#}\n{}{}{}",
-            cluster.casualties(),
-            cluster.log_tail(Tier::ProxyNode),
-            cluster.program_logs(5)
-        );
-    }
-    step("every daemon stops cleanly on SIGTERM", || cluster.stop())?;
-    println!("\n✓ all steps passed");
-    Ok(())
+    in_cluster(san, prove, |_| String::new())
 }
 
 /// What the demo proves, in a cluster without daemons.

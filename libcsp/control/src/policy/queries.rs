@@ -1,7 +1,7 @@
 //! Continual queries: channels whose messages the proxies make of the messages of other channels.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use csp_formats::{Name, Schema};
@@ -440,14 +440,13 @@ impl Policy {
     }
 
     /// Returns what decides where each channel and query lives, by name. A query lives where its channels do, and so do channels
-    /// that are joined.
-    pub fn placements(&self) -> HashMap<String, PlacementKey> {
+    /// that are joined. `planned` are the queries of the policy's [`catalogue`](Self::catalogue).
+    pub fn placements(&self, planned: &[PlannedQuery]) -> HashMap<String, PlacementKey> {
         let ends = self.channels.iter().map(|c| (c.name.as_str(), c.vip, c.port));
         let ends: Vec<_> =
             ends.chain(self.queries.iter().map(|q| (q.name.as_str(), q.vip, q.port))).collect();
         // The group of each: an index that all of its members share.
         let mut groups: Vec<usize> = (0..ends.len()).collect();
-        let planned = if self.queries.is_empty() { Vec::new() } else { self.catalogue().queries };
         for query in planned {
             let own = self.channels.len() + query.index;
             for source in &query.sources {
@@ -462,7 +461,7 @@ impl Policy {
             let members = (0..ends.len()).filter(|at| groups[*at] == group);
             let first = members.min_by_key(|at| (*at >= self.channels.len(), ends[*at].0));
             let (_, vip, port) = ends[first.unwrap_or(group)];
-            PlacementKey::of_address(SocketAddr::from((vip, port)))
+            PlacementKey::of_address((vip, port).into())
         };
         ends.iter().zip(&groups).map(|((name, ..), group)| ((*name).to_owned(), key(*group))).collect()
     }

@@ -1,8 +1,8 @@
 //! The end of a path: a message that is in the pool goes to the channel's receivers.
 
-use csp_types::Instant;
-
 use std::collections::VecDeque;
+
+use csp_types::Instant;
 
 use crate::channel::Channel;
 use crate::peers::Peers;

@@ -136,7 +136,9 @@ impl MessageBroker {
     /// Replaces the contexts elsewhere. Connections to those that stay go on.
     pub fn set_contexts(&mut self, now: Instant, specs: &[ContextSpec]) {
         let slots = &mut self.elsewhere.slots;
-        slots.resize_with(slots.len().max(usize::from(G_CONTEXTS_MAX)), Slot::default);
+        // The worker goes through them whenever it looks for the next connection: without contexts there are none.
+        let needed = specs.iter().map(|spec| usize::from(spec.number) + 1).max().unwrap_or(0);
+        slots.resize_with(slots.len().max(needed), Slot::default);
         for (number, slot) in (0u16..).zip(slots) {
             let spec = specs.iter().find(|spec| spec.number == number);
             let service = spec.map(|spec| spec.service.clone());
@@ -238,7 +240,7 @@ impl MessageBroker {
         let (at, link) = elsewhere.link_of(label)?;
         let Some(plane) = plane.as_mut().filter(|_| !link.ended) else { return Some(Step::Close) };
         let was_up = link.is_up();
-        let Ok(visit) = link.serve(now, client, plane, epoch) else {
+        let Ok(moved) = link.serve(now, client, plane, epoch) else {
             link.ended = true;
             let slot = &mut elsewhere.slots[at];
             (slot.losses, slot.violations) = (slot.losses + 1, slot.violations + 1);
@@ -249,7 +251,7 @@ impl MessageBroker {
         }
         Some(match client.is_finished() && client.readable() == 0 {
             true => Step::Close,
-            false if visit.moved => Step::Moved,
+            false if moved => Step::Moved,
             false => Step::Idle,
         })
     }

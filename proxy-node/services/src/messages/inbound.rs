@@ -40,11 +40,20 @@ pub(super) struct Door<'a> {
 }
 
 impl Door<'_> {
-    /// Counts a message that was published, if its format is none of the channel's.
-    fn count(&mut self, format: FormatId, done: &Result<(), PublishError>) {
-        if self.formats.is_some() && format == FormatId::UNKNOWN && done.is_ok() {
-            *self.unknown_format += 1;
-        }
+    /// Publishes a message with frames of these lengths. Its format is found in the slices of a frame, which `record` gives.
+    fn publish<'a, R: Iterator<Item = &'a [u8]>>(
+        &mut self,
+        now: Instant,
+        plane: &mut MessagePlane,
+        id: csp_messages::PeerId,
+        (lens, bodies): (&[u32], impl Iterator<Item = &'a [u8]> + Clone),
+        record: impl FnOnce(usize) -> R,
+    ) -> Result<(), PublishError> {
+        let format = identify(self.formats, lens.len(), record);
+        let published = plane.publish_as(now, id, format, lens, bodies)?;
+        self.yields |= published.yields;
+        *self.unknown_format += u64::from(self.formats.is_some() && format == FormatId::UNKNOWN);
+        Ok(())
     }
 }
 
@@ -322,11 +331,7 @@ fn publish(
     let lens = lens_of(frames, &mut lens)?;
     let frames = frames.iter().map(|frame| (frame.at, frame.len));
     let record = |at: usize| Bodies::new(view, frames.clone().skip(at).take(1));
-    let format = identify(door.formats, lens.len(), record);
-    let done = plane.publish_as(now, id, format, lens, Bodies::new(view, frames.clone()));
-    let done = done.map(|published| door.yields |= published.yields);
-    door.count(format, &done);
-    done
+    door.publish(now, plane, id, (lens, Bodies::new(view, frames.clone())), record)
 }
 
 fn lens_of<'l>(frames: &[Frame], lens: &'l mut [u32; FRAMES_MAX]) -> Result<&'l [u32], PublishError> {
@@ -352,11 +357,7 @@ fn publish_message(
     let mut lens = [0; FRAMES_MAX];
     let lens = lens_of(message.frames(), &mut lens)?;
     let bodies = message.frames().iter().filter_map(|frame| message.decrypted(frame));
-    let format = identify(door.formats, lens.len(), |at| bodies.clone().skip(at).take(1));
-    let done = plane.publish_as(now, id, format, lens, bodies);
-    let done = done.map(|published| door.yields |= published.yields);
-    door.count(format, &done);
-    done
+    door.publish(now, plane, id, (lens, bodies.clone()), |at| bodies.skip(at).take(1))
 }
 
 /// Whether the bodies lie decrypted in the connection's memory, and not in the stream.
@@ -387,11 +388,8 @@ fn publish_held(
     let count = peer.held.len().min(FRAMES_MAX);
     let frames = peer.held.iter().copied();
     let record = |at: usize| Bodies::new(view, frames.clone().skip(at).take(1));
-    let format = identify(door.formats, count, record);
-    let result =
-        plane.publish_as(now, id, format, &lens[..count], Bodies::new(view, frames.clone())).map(drop);
-    door.count(format, &result);
-    if result == Err(PublishError::Held) {
+    let bodies = Bodies::new(view, frames.clone());
+    if door.publish(now, plane, id, (&lens[..count], bodies), record) == Err(PublishError::Held) {
         return false;
     }
     peer.held.clear();

@@ -57,10 +57,9 @@ impl ChannelPath {
     }
 
     fn spec(&self, channel: csp_messages::ChannelId) -> PathSpec {
-        let chain = |stage: &PathStage| (stage.handler.clone(), stage.context, stage.parameters.clone());
-        let chain: Vec<_> = self.stages.iter().map(chain).collect();
-        let chain: Vec<_> =
-            chain.iter().map(|(name, context, text)| (&name[..], *context, &text[..])).collect();
+        let stages = self.stages.iter();
+        let chain: Vec<(&str, u16, &str)> =
+            stages.map(|stage| (&stage.handler[..], stage.context, &stage.parameters[..])).collect();
         let mut spec = PathSpec::chain(channel, &chain);
         for (stage, known) in spec.stages.iter_mut().zip(&self.stages) {
             stage.maker.clone_from(&known.maker);

@@ -10,7 +10,7 @@ use csp_queries::{Catalog, Plan};
 
 use super::figure::{Bar, Figure};
 use super::flights::{Flights, Lengths};
-use super::world::World;
+use super::world::{Channel, World};
 
 /// The paper's events.
 const LENGTHS: Lengths = Lengths { least: 350, most: 1_150 };
@@ -102,7 +102,7 @@ fn optimised(chain: &Chain, name: &'static str) -> (Vec<ChainStage>, &'static st
 
 /// Measures a chain of operators.
 fn measure_stages(name: &'static str, stages: &[ChainStage], time: Duration) -> Measured {
-    let mut flights = Flights::new(1, LENGTHS);
+    let flights = Flights::new(1, LENGTHS);
     let mut world = World::new();
     let channel = world.channel("flights");
     let mut set = FormatSet::default();
@@ -116,10 +116,7 @@ fn measure_stages(name: &'static str, stages: &[ChainStage], time: Duration) -> 
     let path: Vec<(&str, &str)> =
         names.iter().zip(stages).map(|(name, stage)| (name.as_str(), stage.parameters.as_str())).collect();
     world.path(channel, &path);
-    let nanos = world.unshaped(time, |world| world.publish(channel, FLIGHT, flights.next()));
-    assert_eq!(world.dropped, 0, "batches fit the queues");
-    let mbps = flights.mean_len() * 8.0 / nanos * 1e3;
-    Measured { name, nanos, mbps, out: world.bytes as f64 / world.offered as f64 }
+    Measured::of(name, (world, channel), flights, time)
 }
 
 struct Measured {
@@ -129,8 +126,23 @@ struct Measured {
     out: f64,
 }
 
+impl Measured {
+    /// Publishes flights for `time` in a channel whose path is set.
+    fn of(
+        name: &'static str,
+        (mut world, channel): (World, Channel),
+        mut flights: Flights,
+        time: Duration,
+    ) -> Measured {
+        let nanos = world.unshaped(time, |world| world.publish(channel, FLIGHT, flights.next()));
+        assert_eq!(world.dropped, 0, "batches fit the queues");
+        let mbps = flights.mean_len() * 8.0 / nanos * 1e3;
+        Measured { name, nanos, mbps, out: world.bytes as f64 / world.offered as f64 }
+    }
+}
+
 fn measure(chain: Chain, time: Duration) -> Measured {
-    let mut flights = Flights::new(1, LENGTHS);
+    let flights = Flights::new(1, LENGTHS);
     let mut world = World::new();
     let channel = world.channel("flights");
     let mut set = FormatSet::default();
@@ -158,10 +170,7 @@ fn measure(chain: Chain, time: Duration) -> Measured {
         world.deploy(name, move || make("project", &set).expect("project is known"));
     }
     world.path(channel, &[(first, &parameters), ("second", &chain.second)]);
-    let nanos = world.unshaped(time, |world| world.publish(channel, FLIGHT, flights.next()));
-    assert_eq!(world.dropped, 0, "batches fit the queues");
-    let mbps = flights.mean_len() * 8.0 / nanos * 1e3;
-    Measured { name: chain.name, nanos, mbps, out: world.bytes as f64 / world.offered as f64 }
+    Measured::of(chain.name, (world, channel), flights, time)
 }
 
 fn sentence(note: &str) -> String {

@@ -54,12 +54,6 @@ struct Body {
     len: u32,
 }
 
-/// What a visit has done.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Visit {
-    pub moved: bool,
-}
-
 /// A connection to a context.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -142,19 +136,19 @@ impl Link {
         to.truncate(start + len);
     }
 
-    /// Serves the connection: first what has arrived, then what was held, then calls.
+    /// Serves the connection: first what has arrived, then what was held, then calls. Returns whether something was moved.
     pub fn serve(
         &mut self,
         now: Instant,
         client: &mut impl ClientEnd,
         plane: &mut MessagePlane,
         epoch: u64,
-    ) -> Result<Visit, Violation> {
+    ) -> Result<bool, Violation> {
         self.queued = false;
         let mut moved = self.receive(now, client, plane)?;
         moved |= self.retry(now, plane)?;
         moved |= self.send(now, client, plane, epoch);
-        Ok(Visit { moved })
+        Ok(moved)
     }
 
     fn receive(
