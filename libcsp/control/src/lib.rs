@@ -49,7 +49,8 @@ pub use policy::{
     Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, Headers, KnownFormat,
     LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, PathStage, Pattern, Permission,
     PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QuerySource, ReceiverQueue, RowFormat,
-    SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions, TimeUnit, format_set, path_formats, path_order,
+    SOFH_ENCODING, SOFH_LEN, Service, Subject, TcpOptions, TimeUnit, UnknownFormat, format_set, path_formats,
+    path_order,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};
