@@ -72,7 +72,7 @@ packages-capi:
 packages-deb: toolchain
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_DEB)
 packages-rdma:
-	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA)
+	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA) python3-zmq
 
 .PHONY: build
 build: packages-build ## release build of every daemon, tool, the socket filter and libcsp.so
