@@ -27,7 +27,7 @@ fn expected(rules: &[Rule], packet: &Fields) -> Option<usize> {
     matching.min_by_key(|(at, rule)| (rule.priority, *at)).map(|(at, _)| at)
 }
 
-fn name_of<'a>(owner: &'a Owner, hit: Option<Hit>) -> Option<&'a str> {
+fn name_of(owner: &Owner, hit: Option<Hit>) -> Option<&str> {
     hit.map(|hit| {
         let rule = owner.rule_at(hit.rule).expect("a rule of this table");
         assert_eq!(rule.instance, hit.instance);
