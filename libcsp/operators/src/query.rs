@@ -4,6 +4,7 @@ mod groups;
 mod hash;
 mod join;
 mod keep;
+mod keys;
 mod setup;
 mod side;
 mod times;
