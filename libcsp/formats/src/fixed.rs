@@ -190,13 +190,19 @@ pub struct Load {
     null: Option<u64>,
 }
 
+/// What is read. Numbers of 4 and 8 bytes and texts have their own variants, since they are the most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum What {
+    Int32,
+    UInt32,
+    Int64,
+    /// A `char` array of 4 bytes.
+    Text4,
+    /// A `char` array of so many bytes.
+    Text(u32),
     Number(Primitive),
     Enum(Primitive),
     Set(Primitive),
-    /// A `char` array of so many bytes.
-    Text(u32),
 }
 
 impl Load {
@@ -207,13 +213,24 @@ impl Load {
         let (what, null) = match &field.kind {
             _ if field.constant.is_some() || field.presence == Presence::Constant => return None,
             Type::Encoded(encoded) if encoded.primitive == Primitive::Char => {
-                // A single character can be NUL, which is no text of a cell.
-                let len = encoded.length;
-                let is_text = (2..=CELL_TEXT_MAX as u32).contains(&len);
-                (is_text.then_some(What::Text(len))?, is_optional.then_some(encoded.null))
+                let what = match encoded.length {
+                    4 => What::Text4,
+                    len @ 2..=8 => What::Text(len),
+                    // A single character can be NUL, which is no text of a cell.
+                    _ => return None,
+                };
+                (what, is_optional.then_some(encoded.null))
             }
             Type::Encoded(encoded) if encoded.is_array() => return None,
-            Type::Encoded(encoded) => (What::Number(encoded.primitive), is_optional.then_some(encoded.null)),
+            Type::Encoded(encoded) => {
+                let what = match encoded.primitive {
+                    Primitive::Int32 => What::Int32,
+                    Primitive::UInt32 => What::UInt32,
+                    Primitive::Int64 => What::Int64,
+                    primitive => What::Number(primitive),
+                };
+                (what, is_optional.then_some(encoded.null))
+            }
             Type::Enum(kind) => (What::Enum(kind.primitive), Some(kind.null)),
             Type::Set(kind) => (What::Set(kind.primitive), None),
             Type::Composite(_) => return None,
@@ -232,8 +249,23 @@ impl Load {
 
     /// The value. `None`: the bytes do not reach that far, or the number is greater than a cell's; the view has it then.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, bytes: &[u8]) -> Option<Cell> {
+        let number = match self.what {
+            What::Int32 => i64::from(i32::from_le_bytes(self.chunk(bytes)?)),
+            What::UInt32 => i64::from(u32::from_le_bytes(self.chunk(bytes)?)),
+            What::Int64 => i64::from_le_bytes(self.chunk(bytes)?),
+            What::Text4 => {
+                let bytes = *bytes.get(self.at..)?.first_chunk()?;
+                return Some(self.text(u32::from_le_bytes(bytes).into()));
+            }
+            _ => return self.read_rare(bytes),
+        };
+        Some(if self.null == Some(number as u64) { Cell::Null } else { Cell::Int(number) })
+    }
+
+    #[inline(never)]
+    fn read_rare(&self, bytes: &[u8]) -> Option<Cell> {
         match self.what {
             What::Number(Primitive::Float) => {
                 let number = f64::from(f32::from_bits(u32::from_le_bytes(self.chunk(bytes)?)));
@@ -242,39 +274,31 @@ impl Load {
             What::Number(Primitive::Double) => {
                 Some(self.float(f64::from_bits(u64::from_le_bytes(self.chunk(bytes)?))))
             }
-            What::Number(primitive) => {
-                let word = self.whole(primitive, bytes)?;
-                match self.null {
-                    Some(null) if null == word => Some(Cell::Null),
-                    _ if primitive == Primitive::UInt64 && word > i64::MAX as u64 => None,
-                    _ => Some(Cell::Int(word as i64)),
-                }
-            }
-            What::Text(len) => {
-                let word = self.text(bytes, len as usize)?;
-                // Characters before the first NUL, the first one in the lowest byte.
-                let nul = word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080;
-                let text = word & (nul ^ nul.wrapping_sub(1)) >> 8;
-                let text = if nul == 0 { word } else { text };
-                match self.null {
-                    Some(null) if null == word & 0xff => Some(Cell::Null),
-                    _ => Some(Cell::Text(text.swap_bytes())),
-                }
-            }
-            What::Enum(primitive) => {
-                let word = self.whole(primitive, bytes)?;
-                match self.null {
-                    Some(null) if null == word => Some(Cell::Null),
-                    _ if primitive == Primitive::UInt64 && word > i64::MAX as u64 => None,
-                    _ => Some(Cell::Enum(word as i64)),
-                }
-            }
+            What::Number(primitive) => self.signed(primitive, bytes, Cell::Int),
+            What::Enum(primitive) => self.signed(primitive, bytes, Cell::Enum),
             What::Set(primitive) => Some(Cell::Set(self.whole(primitive, bytes)?)),
+            What::Text(len) => {
+                // A whole word that ends with the text: the header lies before it.
+                let end = self.at + len as usize;
+                let word = *bytes.get(end.checked_sub(8)?..end)?.first_chunk()?;
+                Some(self.text(u64::from_le_bytes(word) >> (64 - 8 * len)))
+            }
+            // The others are read above.
+            What::Int32 | What::UInt32 | What::Int64 | What::Text4 => None,
+        }
+    }
+
+    /// A number that has to fit in 63 bits and a sign.
+    fn signed(&self, primitive: Primitive, bytes: &[u8], cell: fn(i64) -> Cell) -> Option<Cell> {
+        let word = self.whole(primitive, bytes)?;
+        match self.null {
+            Some(null) if null == word => Some(Cell::Null),
+            _ if primitive == Primitive::UInt64 => i64::try_from(word).ok().map(cell),
+            _ => Some(cell(word as i64)),
         }
     }
 
     /// An integer or character; the bits of its 64-bit number.
-    #[inline]
     fn whole(&self, primitive: Primitive, bytes: &[u8]) -> Option<u64> {
         Some(match primitive {
             Primitive::Char | Primitive::UInt8 => u64::from(*bytes.get(self.at)?),
@@ -294,16 +318,16 @@ impl Load {
         if is_null { Cell::Null } else { Cell::float(number) }
     }
 
-    /// The bytes of a text, the first one in the lowest byte of the word.
+    /// A text of a word whose lowest byte is the first character, with zeros behind it.
     #[inline]
-    fn text(&self, bytes: &[u8], len: usize) -> Option<u64> {
-        if len == 4 {
-            return Some(u32::from_le_bytes(*bytes.get(self.at..)?.first_chunk()?).into());
+    fn text(&self, word: u64) -> Cell {
+        if self.null == Some(word & 0xff) {
+            return Cell::Null;
         }
-        // A whole word that ends with the text: the header lies before it.
-        let end = self.at + len;
-        let word = u64::from_le_bytes(*bytes.get(end.checked_sub(8)?..end)?.first_chunk()?);
-        Some(word >> (64 - 8 * len))
+        // The highest bit of the first byte that is NUL; of those behind it nothing is said.
+        let nul = word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080;
+        let before = if nul == 0 { u64::MAX } else { (nul ^ nul.wrapping_sub(1)) >> 8 };
+        Cell::Text((word & before).swap_bytes())
     }
 
     /// The bytes of a number, the least significant first.

@@ -103,16 +103,14 @@ pub type Accumulator = [u8; ACCUMULATOR_LEN];
 impl AggregateFunction {
     /// Adds a row's value to an aggregate; nulls are passed over. For `COUNT(*)` any value but null counts.
     #[inline]
-    pub fn add(self, accumulator: &mut Accumulator, sample: Sample) {
-        if sample == Sample::Null {
-            return;
+    pub fn add(self, accumulator: &mut Accumulator, sample: &Sample) {
+        match sample {
+            Sample::Null => return,
+            Sample::Present => (),
+            Sample::Integer(number) => self.add_number(accumulator, Number::Integer(*number)),
+            Sample::Float(number) => self.add_number(accumulator, Number::Float(*number)),
         }
         put(accumulator, 0, (word(accumulator, 0) + 1).to_le_bytes());
-        match sample {
-            Sample::Integer(number) => self.add_number(accumulator, Number::Integer(number)),
-            Sample::Float(number) => self.add_number(accumulator, Number::Float(number)),
-            Sample::Null | Sample::Present => (),
-        }
     }
 
     #[inline]

@@ -169,7 +169,7 @@ fn aggregates_are_computed_over_a_window() {
                 Some(argument) => plan.evaluate(argument, &[&view], &[]).expect("valid"),
                 None => Datum::Boolean(true),
             };
-            aggregate.function.add(accumulator, datum.into());
+            aggregate.function.add(accumulator, &datum.into());
         }
     }
     let both = plan.aggregates.iter().zip(&accumulators);

@@ -38,16 +38,25 @@ pub(super) struct Groups {
     buckets: u32,
     groups: u32,
     aggregates: usize,
-    /// Most bytes of the rows that a group keeps.
+    /// Most bytes of the rows that a group keeps, and where they lie in its slot.
     kept: [usize; KEPT_MAX],
+    kept_at: [usize; KEPT_MAX],
     slot: usize,
+    /// Where slots begin.
+    slots: usize,
 }
 
 impl Groups {
     pub fn new(base: usize, groups: u32, aggregates: usize, kept: [usize; KEPT_MAX]) -> Self {
         let buckets = groups.next_power_of_two();
         let slot = Self::slot_for(aggregates, &kept);
-        Groups { base, buckets, groups, aggregates, kept, slot }
+        let mut end = FIXED + aggregates * ACCUMULATOR_LEN;
+        let kept_at = kept.map(|len| {
+            end += len;
+            end - len
+        });
+        let slots = base + HEADER + buckets as usize * BUCKET;
+        Groups { base, buckets, groups, aggregates, kept, kept_at, slot, slots }
     }
 
     /// Bytes of a group.
@@ -134,13 +143,13 @@ impl Groups {
     pub fn kept<'b>(&self, block: &'b [u8], group: u32, source: usize) -> &'b [u8] {
         let at = self.at(group);
         let len = (u32_at(block, at + LENS + 4 * source) as usize).min(self.kept[source]);
-        bytes_at(block, at + self.kept_at(source), len)
+        bytes_at(block, at + self.kept_at[source], len)
     }
 
     /// Where the row that a group keeps of a source is put.
     #[inline]
     pub fn kept_mut<'b>(&self, block: &'b mut [u8], group: u32, source: usize) -> &'b mut [u8] {
-        let at = self.at(group) + self.kept_at(source);
+        let at = self.at(group) + self.kept_at[source];
         block.get_mut(at..at + self.kept[source]).unwrap_or_default()
     }
 
@@ -252,11 +261,7 @@ impl Groups {
     #[inline]
     fn at(&self, group: u32) -> usize {
         let index = group.wrapping_sub(1).min(self.groups.saturating_sub(1));
-        self.base + HEADER + self.buckets as usize * BUCKET + index as usize * self.slot
-    }
-
-    fn kept_at(&self, source: usize) -> usize {
-        FIXED + self.aggregates * ACCUMULATOR_LEN + self.kept[..source].iter().sum::<usize>()
+        self.slots + index as usize * self.slot
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use csp_formats::{Fixed, Record, ViewError};
 use csp_handlers::{Call, FormatId, State, Stop, Tick};
-use csp_queries::{Condition, Datum, Expr, Image, Plan, Sample, Window};
+use csp_queries::{Condition, Datum, Expr, Image, Plan, Window};
 
 use super::hash::Hash;
 use super::keep::Keep;
@@ -16,7 +16,7 @@ use super::setup::{Limits, QuerySetupError, SourceTime, Time, arrival};
 use super::side::{Side, Waiting};
 use super::times::{Reached, Times};
 use super::windowed::{Closed, Closing, Sink, close_by_timer};
-use super::windows::{Read, Windows, columns_of, samples};
+use super::windows::{Read, Values, Windows, columns_of};
 use crate::counters::Counter;
 use crate::formats::view;
 use crate::input::Body;
@@ -43,7 +43,7 @@ pub(super) struct Join {
     /// The other row of a pair, while its window changes the state.
     other: Room,
     out: Room,
-    samples: Box<[Sample]>,
+    values: Values,
 }
 
 /// The join of rows that are read at fixed places.
@@ -123,7 +123,7 @@ impl Join {
             pair,
             keeps,
             program,
-            samples: samples(std::slice::from_ref(plan)),
+            values: Values::new(std::slice::from_ref(plan)),
             times: Times::new(clocks.iter().map(|clock| clock.lateness).collect(), idle),
             clocks,
             sides: [first, second],
@@ -221,12 +221,12 @@ impl Join {
     #[inline]
     fn begin_fixed(&self, call: &mut Call<'_>, side: usize, len: usize) -> Option<Begun> {
         let program = &self.program;
-        let row = program.fixed[side].of(&self.row[..len], len)?;
+        let row = Body::of(call).fixed(call, &program.fixed[side])?;
         // Columns of this side alone are read.
         let rows = [row, row];
         let accepted = program.own[side].as_ref()?.accepts(&rows)?;
         let mut hash = Hash::new(self.seed);
-        let has_null = program.keys[side].as_ref()?.hash(&rows, &mut hash)?;
+        let has_null = program.keys[side].as_ref()?.hash(&rows, &mut hash, &mut [])?;
         let Some(at) = self.clocks[side].of_fixed(call.message(), row)? else {
             return Some(Begun::Over(Counter::Unmatched, None));
         };
@@ -321,18 +321,20 @@ impl Join {
             let bytes = in_order(come.side, &self.row[..come.len], copy);
             let (plan, at) = (&*self.plan, come.at.max(waiting.time));
             let Some(windows) = &self.windows else { return };
-            let read = match self.program.read(windows, bytes, &mut self.samples) {
+            let fixed = self.program.read(windows, bytes, &mut self.values);
+            let is_fixed = fixed.is_some();
+            let read = match fixed {
                 Some(read) => Ok(read.map(Some)),
                 None => with_pair(plan, bytes, |records| {
                     if !equal(plan, &self.keys, records)? || !all(plan, &self.pair, records)? {
                         return Ok(None);
                     }
-                    Ok(Some(windows.windows.read(0, records, &mut self.samples).ok()))
+                    Ok(Some(windows.windows.read(0, records, &mut self.values).ok()))
                 }),
             };
             let closed = self.times.closed(state);
             let counted = read.map(|read| {
-                let row = Read { plan: 0, bytes, hash: read?, samples: &self.samples };
+                let row = Read { plan: 0, bytes, is_fixed, hash: read?, values: &self.values };
                 windows.add_timed(state, &row, at, closed)
             });
             if let Some(counter) = counted.unwrap_or(Some(Counter::Invalid)) {
@@ -416,9 +418,9 @@ impl Program {
 
     /// Reads what windows need of two rows.
     #[inline]
-    fn read(&self, windows: &Closing, rows: [&[u8]; 2], samples: &mut [Sample]) -> Option<Option<u64>> {
+    fn read(&self, windows: &Closing, rows: [&[u8]; 2], values: &mut Values) -> Option<Option<u64>> {
         match self.meet(rows)? {
-            Some(rows) => windows.windows.read_fixed(0, &rows, samples).map(Some),
+            Some(rows) => windows.windows.read_fixed(0, &rows, values).map(Some),
             None => Some(None),
         }
     }

@@ -46,11 +46,17 @@ impl Keys {
         keys.iter().map(key).collect::<Option<_>>().map(Keys)
     }
 
-    /// Adds the keys of rows, one of each source, to a hash. Returns whether one is null. `None`: a row has to be viewed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the keys of rows, one of each source, to a hash, and puts those that are cells where there is room. Returns whether one is null.
+    /// `None`: a row has to be viewed.
     #[inline]
-    pub fn hash(&self, rows: &[&[u8]], hash: &mut Hash) -> Option<bool> {
-        let mut has_null = false;
+    pub fn hash(&self, rows: &[&[u8]], hash: &mut Hash, cells: &mut [Cell]) -> Option<bool> {
+        let (mut has_null, mut cells) = (false, cells.iter_mut());
         for key in &self.0 {
+            let into = cells.next();
             let cell = match key {
                 Key::Cell(load, place) => load.read(rows.get(place.source)?)?,
                 Key::Code(code) => code.run(rows)?,
@@ -66,18 +72,29 @@ impl Keys {
             };
             has_null |= cell == Cell::Null;
             hash.cell(cell);
+            if let Some(into) = into {
+                *into = cell;
+            }
         }
         Some(has_null)
     }
 
-    /// Whether rows have the same keys. If not, their values can still be equal: they have to be viewed.
+    /// Whether rows have the keys of other rows, which are cells or bytes. If not, their values can still be equal: they have to be viewed.
     #[inline]
-    pub fn are_same(&self, left: &[&[u8]], right: &[&[u8]]) -> bool {
-        self.0.iter().all(|key| match key {
-            Key::Cell(_, place) | Key::Text(place, _) => same(place.of(left), place.of(right)),
-            Key::Code(code) => {
-                let value = code.run(left);
-                value.is_some() && value == code.run(right)
+    pub fn are_same(&self, (cells, left): (&[Cell], &[&[u8]]), right: &[&[u8]]) -> bool {
+        let mut cells = cells.iter();
+        self.0.iter().all(|key| {
+            let cell = cells.next();
+            match key {
+                Key::Cell(load, place) => {
+                    let other = right.get(place.source).and_then(|row| load.read(row));
+                    other.is_some() && other.as_ref() == cell
+                }
+                Key::Text(place, _) => same(place.of(left), place.of(right)),
+                Key::Code(code) => {
+                    let other = code.run(right);
+                    other.is_some() && other.as_ref() == cell
+                }
             }
         })
     }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use csp_formats::{Field, Fixed};
 use csp_handlers::{Call, FormatId, Full, Message, State, Stop, Tick};
-use csp_queries::{Condition, Plan, Sample, Window};
+use csp_queries::{Condition, Plan, Window};
 use csp_types::Duration;
 
 use super::groups::Groups;
 use super::keep::Keep;
 use super::setup::{Limits, QuerySetupError, SourceTime, Time, arrival};
 use super::times::{Reached, Times};
-use super::windows::{Added, Read, Windows, samples};
+use super::windows::{Added, Read, Values, Windows};
 use crate::counters::Counter;
 use crate::formats::view;
 use crate::input::Body;
@@ -59,7 +59,7 @@ pub(crate) struct Windowed {
     times: Times,
     closing: Closing,
     row: Room,
-    samples: Box<[Sample]>,
+    values: Values,
 }
 
 /// What is read of a stream's rows at fixed places.
@@ -72,6 +72,7 @@ struct Program {
 /// What is known of a row before anything is changed.
 #[derive(Clone, Copy)]
 struct Seen {
+    is_fixed: bool,
     accepted: bool,
     /// Its time, where windows are of time; `None`: it has none.
     at: Option<i64>,
@@ -97,6 +98,13 @@ pub(super) struct Closed {
 }
 
 impl Closing {
+    /// Whether a window has ended at a time.
+    #[inline]
+    pub fn has_ended(&self, block: &[u8], at: i64) -> bool {
+        let Window::Time { length_us } = self.windows.kind else { return false };
+        self.windows.ended(block, 0, length_us as i64, at).is_some()
+    }
+
     /// Emits the results of windows that have ended at a time. The state is not changed.
     pub fn emit(&mut self, sink: &mut dyn Sink, at: i64) -> Result<Closed, Full> {
         let mut closed = Closed::default();
@@ -235,8 +243,8 @@ impl Windowed {
         let programs = plans.iter().zip(&fields).map(program).collect();
         let windows = Windows::new(plans.clone(), &fields, limits, base)?;
         let closing = Closing { windows, output, out: room(limits.result_len), interrupted: false };
-        let (row, samples) = (room(len as u32), samples(&plans));
-        Ok(Windowed { plans, keeps, clocks, programs, times, closing, row, samples })
+        let (row, values) = (room(len as u32), Values::new(&plans));
+        Ok(Windowed { plans, keeps, clocks, programs, times, closing, row, values })
     }
 
     /// Bytes of the state block behind `base`.
@@ -266,12 +274,13 @@ impl Windowed {
             Ok(len) => len,
             Err(problem) => return give_up(call, problem),
         };
-        let seen = self.see_fixed(call.message(), stream, len);
+        let seen = self.see_fixed(call, stream);
         let Some(seen) = seen.or_else(|| self.see(call.message(), stream, len)) else {
             return give_up(call, (Counter::Invalid, INVALID));
         };
-        let Windowed { times, closing, row, samples, .. } = self;
-        let row = Read { plan: stream, bytes: [&row[..len], &[]], hash: seen.hash, samples };
+        let Windowed { times, closing, row, values, .. } = self;
+        let Seen { is_fixed, hash, .. } = seen;
+        let row = Read { plan: stream, bytes: [&row[..len], &[]], is_fixed, hash, values };
         let counted = match (closing.windows.kind, seen.at) {
             (Window::Rows { .. }, _) if !seen.accepted => Some(Counter::Refused),
             (Window::Rows { count }, _) => closing.add_counted(call, &row, count)?,
@@ -291,19 +300,19 @@ impl Windowed {
 
     /// Reads a row at fixed places. `None`: it has to be viewed.
     #[inline]
-    fn see_fixed(&mut self, message: &Message, stream: usize, len: usize) -> Option<Seen> {
+    fn see_fixed(&mut self, call: &Call<'_>, stream: usize) -> Option<Seen> {
         let program = &self.programs[stream];
-        let row = program.fixed.of(&self.row[..len], len)?;
+        let row = Body::of(call).fixed(call, &program.fixed)?;
         let accepted = program.filter.as_ref()?.accepts(&[row])?;
         let at = match self.closing.windows.kind {
-            Window::Time { .. } => self.clocks[stream].of_fixed(message, row)?,
+            Window::Time { .. } => self.clocks[stream].of_fixed(call.message(), row)?,
             Window::Rows { .. } => None,
         };
         let hash = match accepted {
-            true => Some(self.closing.windows.read_fixed(stream, &[row], &mut self.samples)?),
+            true => Some(self.closing.windows.read_fixed(stream, &[row], &mut self.values)?),
             false => None,
         };
-        Some(Seen { accepted, at, hash })
+        Some(Seen { is_fixed: true, accepted, at, hash })
     }
 
     /// Reads a row. `None`: it is not valid.
@@ -316,9 +325,9 @@ impl Windowed {
             Window::Time { .. } => self.clocks[stream].of(message, &view).ok()?,
             Window::Rows { .. } => None,
         };
-        let read = || self.closing.windows.read(stream, &[&view], &mut self.samples).ok();
+        let read = || self.closing.windows.read(stream, &[&view], &mut self.values).ok();
         let hash = accepted.then(read).flatten();
-        Some(Seen { accepted, at, hash })
+        Some(Seen { is_fixed: false, accepted, at, hash })
     }
 
     /// Closes windows because time has passed.
@@ -343,9 +352,11 @@ fn timed(
     let Reached::Time(reached) = times.reached(call.state(), now, Some((stream, at))) else {
         return Ok(None);
     };
-    let closed = closing.emit(call, reached)?;
+    if closing.has_ended(call.state().block(), reached) {
+        let closed = closing.emit(call, reached)?;
+        closing.release(call.state(), reached, closed);
+    }
     let state = call.state();
-    closing.release(state, reached, closed);
     times.start(state, now);
     times.record(state, (stream, at), now);
     times.close(state, reached);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use csp_formats::{Field, Fixed, Record, ViewError};
+use csp_formats::{Cell, Field, Fixed, Record, ViewError};
 use csp_handlers::State;
 use csp_queries::{Accumulator, Code, Datum, EmitError, Expr, Plan, Sample, Window};
 
@@ -45,16 +45,30 @@ pub(super) struct Read<'v> {
     pub plan: usize,
     /// The row's bytes, of each source.
     pub bytes: [&'v [u8]; 2],
+    /// Whether it was read at fixed places.
+    pub is_fixed: bool,
     /// The hash of the columns that it is grouped by; `None`: it is not valid.
     pub hash: Option<u64>,
-    /// What aggregates are given.
-    pub samples: &'v [Sample],
+    pub values: &'v Values,
 }
 
-/// Room for what aggregates are given of a row.
-pub(super) fn samples(plans: &[Arc<Plan>]) -> Box<[Sample]> {
-    let most = plans.iter().map(|plan| plan.aggregates.len()).max().unwrap_or(0);
-    vec![Sample::Null; most].into()
+/// What was read of a row, in room that is allocated once.
+#[derive(Debug)]
+pub(super) struct Values {
+    /// What aggregates are given.
+    samples: Box<[Sample]>,
+    /// What the row is grouped by, where it was read at fixed places.
+    keys: Box<[Cell]>,
+}
+
+impl Values {
+    pub fn new(plans: &[Arc<Plan>]) -> Self {
+        let most = |count: fn(&Plan) -> usize| plans.iter().map(|plan| count(plan)).max().unwrap_or(0);
+        Values {
+            samples: vec![Sample::Null; most(|plan| plan.aggregates.len())].into(),
+            keys: vec![Cell::Null; most(|plan| plan.group_by.len())].into(),
+        }
+    }
 }
 
 /// What became of a row.
@@ -78,16 +92,6 @@ impl Program {
             keys: Keys::new(plan, &plan.group_by),
             arguments: plan.aggregates.iter().map(|aggregate| code(&aggregate.argument)).collect(),
         }
-    }
-
-    /// Header and block of the row of each source that a group keeps.
-    #[inline]
-    fn rows<'v>(&self, bytes: [&'v [u8]; 2]) -> Option<[&'v [u8]; 2]> {
-        let of = |source: usize| match self.fixed.get(source) {
-            Some(fixed) => fixed.of(bytes[source], bytes[source].len()),
-            None => Some(&[][..]),
-        };
-        Some([of(0)?, of(1)?])
     }
 }
 
@@ -119,11 +123,11 @@ impl Windows {
 
     /// Reads what rows, header and block of each source, are grouped by and what aggregates are given. `None`: they have to be viewed.
     #[inline]
-    pub fn read_fixed(&self, plan: usize, rows: &[&[u8]], samples: &mut [Sample]) -> Option<u64> {
+    pub fn read_fixed(&self, plan: usize, rows: &[&[u8]], values: &mut Values) -> Option<u64> {
         let program = &self.programs[plan];
         let mut hash = Hash::new(self.seed);
-        program.keys.as_ref()?.hash(rows, &mut hash)?;
-        for (code, sample) in program.arguments.as_ref()?.iter().zip(samples) {
+        program.keys.as_ref()?.hash(rows, &mut hash, &mut values.keys)?;
+        for (code, sample) in program.arguments.as_ref()?.iter().zip(&mut values.samples) {
             *sample = match code {
                 None => Sample::Present,
                 Some(code) => Sample::from(code.run(rows)?),
@@ -137,14 +141,14 @@ impl Windows {
         &self,
         plan: usize,
         records: &[&Record<'_, '_>],
-        samples: &mut [Sample],
+        values: &mut Values,
     ) -> Result<u64, ViewError> {
         let plan = &*self.plans[plan];
         let mut hash = Hash::new(self.seed);
         for expr in &plan.group_by {
             hash.add(plan.evaluate(expr, records, &[])?);
         }
-        for (aggregate, sample) in plan.aggregates.iter().zip(samples) {
+        for (aggregate, sample) in plan.aggregates.iter().zip(&mut values.samples) {
             *sample = match &aggregate.argument {
                 None => Sample::Present,
                 Some(argument) => plan.evaluate(argument, records, &[])?.into(),
@@ -180,19 +184,22 @@ impl Windows {
     /// Whether a row has the same keys as that of a group. If not, their values can still be equal.
     #[inline]
     fn is_surely_of(&self, block: &[u8], group: u32, row: &Read<'_>) -> bool {
-        let program = &self.programs[row.plan];
-        let Some(keys) = &program.keys else { return false };
-        if self.plans[row.plan].group_by.is_empty() {
+        let Program { fixed, keys: Some(keys), .. } = &self.programs[row.plan] else { return false };
+        if keys.is_empty() {
             return true;
         }
-        if self.groups.source(block, group) != row.plan {
+        if !row.is_fixed || self.groups.source(block, group) != row.plan {
             return false;
         }
-        let kept = [0, 1].map(|source| self.groups.kept(block, group, source));
-        match (program.rows(row.bytes), program.rows(kept)) {
-            (Some(own), Some(kept)) => keys.are_same(&own, &kept),
-            _ => false,
+        let kept = |source: usize| {
+            let bytes = self.groups.kept(block, group, source);
+            fixed.get(source).and_then(|fixed| fixed.of(bytes, bytes.len()))
+        };
+        let Some(first) = kept(0) else { return false };
+        if fixed.len() == 1 {
+            return keys.are_same((&row.values.keys, &row.bytes), &[first]);
         }
+        kept(1).is_some_and(|second| keys.are_same((&row.values.keys, &row.bytes), &[first, second]))
     }
 
     #[cold]
@@ -259,10 +266,10 @@ impl Windows {
             },
             group => group,
         };
-        let aggregates = self.plans[row.plan].aggregates.iter().zip(row.samples);
+        let aggregates = self.plans[row.plan].aggregates.iter().zip(&row.values.samples);
         let sums = self.groups.aggregates_mut(block, group);
         for ((aggregate, sample), sum) in aggregates.zip(sums) {
-            aggregate.function.add(sum, *sample);
+            aggregate.function.add(sum, sample);
         }
         let rows = self.groups.rows(block, group);
         self.groups.set_rows(block, group, rows + 1);
@@ -304,8 +311,9 @@ impl Windows {
         if group != 0 {
             sums.copy_from_slice(self.groups.aggregates(block, group).get(..sums.len()).unwrap_or_default());
         }
-        for ((aggregate, sample), sum) in plan.aggregates.iter().zip(row.samples).zip(sums.iter_mut()) {
-            aggregate.function.add(sum, *sample);
+        for ((aggregate, sample), sum) in plan.aggregates.iter().zip(&row.values.samples).zip(sums.iter_mut())
+        {
+            aggregate.function.add(sum, sample);
         }
         self.with_rows(row.plan, row.bytes, |plan, records| emit(plan, records, sums, out))
     }
