@@ -34,7 +34,7 @@ pub struct Limits {
     pub fuel_start: u64,
     /// Messages that a call may emit.
     pub emits_max: u32,
-    /// Bytes that imports copy for a call. An import counts for at least 64.
+    /// Bytes that imports copy for a call. An import counts for at least 256.
     pub copied_max: u64,
     /// Epochs that a call may take: at each of [`Engine::tick`]'s calls one ends.
     pub epochs_max: u64,

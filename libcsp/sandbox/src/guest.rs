@@ -17,7 +17,7 @@ use crate::fields::{Fields, NoFields};
 use crate::stopped::Reason;
 
 /// What an import costs at least, in bytes copied.
-pub(crate) const IMPORT_COST: u64 = 64;
+pub(crate) const IMPORT_COST: u64 = 256;
 /// Refused asks for memory or table after which a guest is stopped.
 const GROWTHS_REFUSED_MAX: u32 = 16;
 /// Growths, granted ones too, in a call.

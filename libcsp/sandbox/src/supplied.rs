@@ -64,6 +64,9 @@ impl Supplied {
         let bridge = &mut Quiet(&mut state);
         let mut instance = Instance::start(module, fields.clone(), bridge)?;
         let parameters = set(&mut instance, bridge, parameters)??;
+        if module.optional.hands_over {
+            instance.touch();
+        }
         let formats = ask_formats(&mut instance, bridge, &*fields)?;
         Ok(Supplied {
             module: module.clone(),
