@@ -202,6 +202,7 @@ bench-filter: packages-filter build ## processor time of nginx and redis under t
 bench-messages: packages-messages build ## chains of handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
 	$(CARGO) run --quiet --release --locked -p csp-messages --example chains
 	@$(RELEASE)/csp-messages-evaluation
+	@$(RELEASE)/csp-messages-through-tcp
 	@$(RELEASE)/csp-messages-bench $(BENCH)
 
 .PHONY: bench-streams

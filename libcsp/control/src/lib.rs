@@ -50,7 +50,7 @@ pub use policy::{
     LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OnStop, PathStage, Pattern, Permission,
     PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QuerySource, ReceiverQueue, RowFormat,
     SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit,
-    format_set, path_formats, path_order,
+    UnknownFormat, format_set, path_formats, path_order,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

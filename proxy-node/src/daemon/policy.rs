@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use csp_control::{
     ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
+    UnknownFormat,
 };
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
 use csp_services::{ChannelKeys, ChannelSpec, ContextSpec, Rights};
@@ -88,6 +89,7 @@ pub fn translate(
                     });
                     channels.push(ChannelSpec {
                         formats,
+                        drops_unknown: channel.unknown == UnknownFormat::Drop,
                         derived: query.is_some(),
                         number,
                         channel: translate_channel(channel),
