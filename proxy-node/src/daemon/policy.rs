@@ -20,6 +20,7 @@ use crate::WorkerPolicy;
 use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
 
 use super::curve_keys::KeyRing;
+use super::modules::Modules;
 
 /// The numbers of local services: the same for a name as long as the daemon runs.
 #[derive(Debug, Default)]
@@ -42,7 +43,11 @@ impl Numbers {
 }
 
 /// Returns what workers need of `active`. Channels whose secret key is not in `ring` are not served.
-pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -> WorkerPolicy {
+pub fn translate(
+    active: &ActivePolicy,
+    numbers: &mut Numbers,
+    (ring, modules): (&KeyRing, &Arc<Modules>),
+) -> WorkerPolicy {
     let service = |s: &csp_control::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
@@ -77,7 +82,10 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
                     let formats = queries::formats(&active.policy, &catalogue, at);
                     paths.push(match query {
                         Some(query) => queries::path(&active.policy, &catalogue, query, number, numbers.seed),
-                        None => queries::channel_path(channel, number, formats.as_ref()),
+                        None => {
+                            let supplied = (&active.policy.handlers[..], modules);
+                            queries::channel_path(channel, number, formats.as_ref(), supplied)
+                        }
                     });
                     channels.push(ChannelSpec {
                         formats,

@@ -36,6 +36,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|query| format!("- query {}", query.summary())));
     let come = new.queries.iter().filter(|query| !old.queries.contains(query));
     lines.extend(come.map(|query| format!("+ query {}", query.summary())));
+    let gone = old.handlers.iter().filter(|handler| !new.handlers.contains(handler));
+    lines.extend(gone.map(|handler| format!("- handler {}", handler.summary())));
+    let come = new.handlers.iter().filter(|handler| !old.handlers.contains(handler));
+    lines.extend(come.map(|handler| format!("+ handler {}", handler.summary())));
     let gone = old.contexts.iter().filter(|context| !new.contexts.contains(context));
     lines.extend(gone.map(|context| format!("- context {}", context.summary())));
     let come = new.contexts.iter().filter(|context| !old.contexts.contains(context));

@@ -295,7 +295,7 @@ impl Catalogue {
         for (index, channel) in policy.channels.iter().enumerate() {
             let at = format!("channels[{index}]");
             let formats = formats::of_channel(channel, &policy.formats, &catalogue.formats, &at, problems);
-            let behind = paths::check(channel, &formats, &at, problems);
+            let behind = paths::check(channel, &formats, &policy.handlers, &at, problems);
             if channel.pool.is_empty() && !formats.is_empty() {
                 let readable = Readable {
                     formats: behind,

@@ -115,7 +115,8 @@ impl World {
         let policy = policy.unwrap_or_else(|error| panic!("{error}"));
         let source = PolicySource::Etcd;
         let active = ActivePolicy { generation: 1, hash: String::new(), policy: policy.into(), source };
-        let wanted = translate(&active, &mut self.numbers, &KeyRing::default());
+        let wanted =
+            translate(&active, &mut self.numbers, (&KeyRing::default(), &Modules::new("none".into())));
         apply_channels(&mut self.broker, self.now, &wanted).unwrap();
     }
 
