@@ -113,7 +113,7 @@ impl Join {
             keys: [0, 1].map(|source| Keys::of_join(plan, &join.keys, source)),
             pairs: Pairs::new(plan, &join.keys),
             pair: Condition::new(plan, &pair),
-            image: Image::new(plan),
+            image: Image::new(plan).filter(Image::is_whole),
         };
         let len = keeps.iter().map(|keep| keep.len_max().unwrap_or(ROW_LEN_MAX as usize)).max().unwrap_or(0);
         Ok(Join {
