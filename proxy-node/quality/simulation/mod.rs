@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use csp_quality::{Cost, Filter, FlowId, Item, Offered, ResourceManager, Scheme, Taken};
+use csp_support::Random;
 use csp_types::{Duration, Instant};
 
 /// What sends items of a flow.
@@ -17,6 +18,8 @@ pub struct Source {
     pub rates: Vec<(Instant, u64)>,
     pub next: Instant,
     sent: usize,
+    /// Varies the time between items by half of it, either way.
+    pub jitter: Option<Random>,
     /// An item that is held back.
     held: Option<u64>,
 }
@@ -24,7 +27,7 @@ pub struct Source {
 impl Source {
     pub fn new(flow: FlowId, lens: Vec<u32>, rates: Vec<(Instant, u64)>) -> Self {
         let next = rates.iter().find(|(_, rate)| *rate > 0).map_or(Instant::FAR_FUTURE, |(from, _)| *from);
-        Source { flow, lens, rates, next, sent: 0, held: None }
+        Source { flow, lens, rates, next, sent: 0, jitter: None, held: None }
     }
 
     fn len(&self) -> u32 {
@@ -33,7 +36,8 @@ impl Source {
 
     /// Moves on to the time of the next item.
     fn advance(&mut self, now: Instant) {
-        let bits = u64::from(self.len()) * 8;
+        let vary = self.jitter.as_mut().map_or(1_000, |random| 500 + random.below(1_001));
+        let bits = u64::from(self.len()) * 8 * vary / 1_000;
         self.sent += 1;
         let rate = self.rates.iter().rev().find(|(from, _)| *from <= now).map_or(0, |(_, rate)| *rate);
         let later = self.rates.iter().find(|(from, rate)| *from > now && *rate > 0).map(|(from, _)| *from);

@@ -36,6 +36,11 @@ mod scheme;
 mod table;
 mod trigger;
 
+/// The example of the operator's page runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/quality.md")]
+struct OperatorsPage;
+
 pub use admission::{Capacity, Cost, Left, Plan, Refusal, WINDOW};
 pub use classifier::{TUPLES_MAX, TooManyTuples};
 pub use descriptor::{Descriptor, FIELDS_MAX, FieldValue, Predicate, PredicateError, RANGES_MAX};

@@ -198,6 +198,7 @@ impl ResourceManager {
         self.items.push(&mut state.queue, entry, item);
         self.watch.arrived(flow, &item, now);
         self.refresh(flow, now);
+        self.look_if_due(now);
         Offered::Queued
     }
 
@@ -216,6 +217,8 @@ impl ResourceManager {
         if self.is_point(usize::from(context)) {
             self.contexts.point(context);
             self.look(now);
+        } else {
+            self.look_if_due(now);
         }
         Some(Taken { flow, item, place })
     }
@@ -247,6 +250,8 @@ impl ResourceManager {
         self.refresh(flow, now);
         if self.is_point(self.to_point.len() - 1) {
             self.look(now);
+        } else {
+            self.look_if_due(now);
         }
         Some(Released { flow, item, delay })
     }

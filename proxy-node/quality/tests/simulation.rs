@@ -21,7 +21,7 @@ fn seeds() -> Vec<u64> {
     match std::env::var("CSP_SEED") {
         Ok(seed) => vec![seed.parse().expect("CSP_SEED is a number")],
         Err(_) => {
-            let count = std::env::var("CSP_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(1_000);
+            let count = std::env::var("CSP_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(300);
             (0..count).collect()
         }
     }

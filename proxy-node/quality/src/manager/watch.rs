@@ -11,6 +11,10 @@ use crate::items::Item;
 use crate::monitor::{Meter, MonitorConfig, MonitorFrequency, MonitorMode, Observation};
 use crate::trigger::{Action, Armed, Condition, Fired, Side, TRIGGERS_MAX, Trigger, TriggerError};
 
+/// Longest time between two looks at triggers in the frequent mode while items move, however many items lie between two
+/// resource-management points.
+const LOOK_EVERY: Duration = Duration::from_micros(4);
+
 /// Most changes of triggers that wait for the owner; the oldest gives way.
 const FIRED_MAX: usize = 256;
 
@@ -26,6 +30,10 @@ pub(super) struct Watch {
     fired: VecDeque<Fired>,
     fired_lost: u64,
     next_control: Instant,
+    /// When the frequent mode looks at triggers although no point is due.
+    next_look: Instant,
+    /// Items have moved since triggers were looked at.
+    moved: bool,
     /// Filters that triggers have installed.
     installed: Vec<(FlowId, Filter)>,
 }
@@ -43,8 +51,16 @@ impl Watch {
             fired: VecDeque::with_capacity(FIRED_MAX),
             fired_lost: 0,
             next_control: Instant::ZERO,
+            next_look: Instant::FAR_FUTURE,
+            moved: false,
             installed: Vec::with_capacity(TRIGGERS_MAX),
         }
+    }
+
+    /// Triggers or their frequency have changed.
+    fn begin(&mut self) {
+        let frequent = self.config.frequency == MonitorFrequency::Frequent && !self.triggers.is_empty();
+        self.next_look = if frequent { Instant::ZERO } else { Instant::FAR_FUTURE };
     }
 
     pub fn set_priority(&mut self, flow: FlowId, priority: u8) {
@@ -81,6 +97,7 @@ impl ResourceManager {
     /// Changes what is monitored, where and how often. Meters begin anew.
     pub fn set_monitor(&mut self, config: MonitorConfig) {
         self.watch.config = config;
+        self.watch.begin();
         for meter in self.watch.flows.iter_mut().chain(&mut self.watch.priorities) {
             *meter = Meter::default();
         }
@@ -98,6 +115,7 @@ impl ResourceManager {
         installed.into_iter().for_each(|(flow, filter)| self.remove(flow, filter));
         self.watch.armed = vec![Armed::default(); triggers.len()];
         self.watch.triggers = triggers;
+        self.watch.begin();
         self.watch.fired.clear();
         Ok(())
     }
@@ -137,10 +155,15 @@ impl ResourceManager {
         self.watch.armed.get(trigger).map_or(0, |armed| armed.changes)
     }
 
-    /// Returns when [`control`](Self::control) wants to be called; `None` in the frequent mode or without triggers.
+    /// Returns when [`control`](Self::control) wants to be called: at its period in the infrequent mode; in the frequent one soon after items have
+    /// moved that nobody has looked at.
     pub fn next_control(&self) -> Option<Instant> {
-        let infrequent = matches!(self.watch.config.frequency, MonitorFrequency::Infrequent(_));
-        (infrequent && !self.watch.triggers.is_empty()).then_some(self.watch.next_control)
+        let Watch { config, triggers, next_control, next_look, moved, .. } = &self.watch;
+        match config.frequency {
+            _ if triggers.is_empty() => None,
+            MonitorFrequency::Infrequent(_) => Some(*next_control),
+            MonitorFrequency::Frequent => moved.then_some(*next_look),
+        }
     }
 
     /// The control context: looks at triggers, in the infrequent mode. In the frequent mode an owner without work calls it too, so that triggers are
@@ -159,14 +182,26 @@ impl ResourceManager {
     /// A resource-management point: looks at triggers, in the frequent mode.
     #[inline]
     pub(super) fn look(&mut self, now: Instant) {
-        if self.watch.config.frequency == MonitorFrequency::Frequent && !self.watch.triggers.is_empty() {
+        if self.watch.next_look != Instant::FAR_FUTURE {
             self.look_at_triggers(now);
+        }
+    }
+
+    /// Looks at triggers, in the frequent mode, if none has for a while.
+    #[inline]
+    pub(super) fn look_if_due(&mut self, now: Instant) {
+        match now >= self.watch.next_look {
+            true => self.look_at_triggers(now),
+            false => self.watch.moved = true,
         }
     }
 
     fn look_at_triggers(&mut self, now: Instant) {
         if self.watch.config.mode == MonitorMode::Off {
             return;
+        }
+        if self.watch.next_look != Instant::FAR_FUTURE {
+            (self.watch.next_look, self.watch.moved) = (now + LOOK_EVERY, false);
         }
         for at in 0..self.watch.triggers.len() {
             let side = self.side(self.watch.triggers[at].condition, now);
