@@ -25,7 +25,8 @@ const DESTINATION: usize = 2;
 const PORTS: usize = 4;
 const FORMAT: usize = 5;
 const FIELDS: usize = 6;
-const PRESENT: usize = FIELDS + FIELDS_MAX;
+/// The last word.
+pub(crate) const PRESENT: usize = FIELDS + FIELDS_MAX;
 
 const HAS_FORMAT: u64 = 1 << 32;
 const HAS_CHANNEL: u64 = 1 << 33;

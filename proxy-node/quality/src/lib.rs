@@ -15,6 +15,7 @@
 //! | ids, generations, classification | [`FlowTable`] |
 //! | which promises can be kept together | [`Plan`] |
 //! | RR, EAS, SA, PA, PAR | [`Scheme`], `contexts`, `link`, `clocks` |
+//! | a link's capacity among workers | [`divide`] |
 //! | rates, delays, triggers | [`MonitorConfig`], [`Trigger`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -33,6 +34,7 @@ mod manager;
 mod monitor;
 mod places;
 mod scheme;
+mod share;
 mod table;
 mod trigger;
 
@@ -53,6 +55,7 @@ pub use link::LinkConfig;
 pub use manager::{ApplyError, Filter, Offered, QualityConfig, Released, ResourceManager, Taken};
 pub use monitor::{FlowCounters, MonitorConfig, MonitorFrequency, MonitorMode, Observation};
 pub use scheme::{Scheme, allot};
+pub use share::{Demand, divide};
 pub use table::{DEFAULT_NAME, FlowTable, Run, TableError};
 pub use trigger::{
     Action, Condition, Fired, Resource, TRIGGERS_MAX, Threshold, Trigger, TriggerError, dynamic_adaptation,

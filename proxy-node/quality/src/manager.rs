@@ -135,6 +135,8 @@ pub struct ResourceManager {
     link: LinkScheduler,
     /// Items until the next resource-management point, by context; the last is the link's.
     to_point: Vec<u32>,
+    /// Flows without claim to contexts have items that contexts must process.
+    has_leftovers: bool,
     points: u64,
     watch: Watch,
 }

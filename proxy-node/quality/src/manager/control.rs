@@ -39,6 +39,7 @@ impl ResourceManager {
             contexts: ContextScheduler::new(contexts, flows),
             link: LinkScheduler::new(capacity.link, flows),
             to_point: vec![capacity.point_every.max(1); contexts + 1],
+            has_leftovers: false,
             points: 0,
             watch: Watch::new(config.monitor, flows),
             plan,
@@ -118,13 +119,15 @@ impl ResourceManager {
     /// Gives contexts their duties. Under EAS and SA what remains of flows without claim needs one until it is empty.
     fn assign(&mut self, scheme: Scheme, now: Instant) {
         let mut leftovers = Vec::new();
-        for (flow, state) in (0u16..).zip(&mut self.flows) {
+        let looks = scheme.is_static() || self.has_leftovers;
+        for (flow, state) in (0u16..).zip(&mut self.flows).filter(|_| looks) {
             let unfinished = state.queue.is_unfinished() && !(state.present && state.has_handler);
             state.leftover = unfinished && scheme.is_static();
             if state.leftover {
                 leftovers.push(Claim { flow, priority: 0, contexts: 0 });
             }
         }
+        self.has_leftovers = !leftovers.is_empty();
         self.contexts.set_scheme(scheme, &self.plan.duties(scheme, &leftovers), now);
     }
 
