@@ -197,11 +197,11 @@ impl ResourceManager {
     }
 
     fn look_at_triggers(&mut self, now: Instant) {
-        if self.watch.config.mode == MonitorMode::Off {
-            return;
-        }
         if self.watch.next_look != Instant::FAR_FUTURE {
             (self.watch.next_look, self.watch.moved) = (now + LOOK_EVERY, false);
+        }
+        if self.watch.config.mode == MonitorMode::Off {
+            return;
         }
         for at in 0..self.watch.triggers.len() {
             let side = self.side(self.watch.triggers[at].condition, now);
