@@ -30,7 +30,7 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats csp-queries csp-operators
+PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats csp-queries csp-operators csp-guest
 
 .PHONY: help
 help: ## this list

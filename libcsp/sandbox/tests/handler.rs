@@ -1,4 +1,5 @@
 //! What a module can do: read, emit, keep state, be configured, wait for room, be swapped.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
