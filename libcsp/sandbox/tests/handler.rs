@@ -338,6 +338,12 @@ fn a_hand_over_that_lies_about_addresses_stops_who_lies() {
     assert_eq!(error, SwapError::Refused(1, 40_000));
     it.send(&mut port, 2).unwrap();
     assert_eq!(port.emitted.last(), Some(&(0, 7, b"a\x02".to_vec())));
+    // One that loops instead, with the fuel of a message.
+    let loops =
+        in_memory("b", 1).replace("(then (i32.const 2001))", "(then (loop $again br $again) unreachable)");
+    let (error, new) = *swap(&mut it.handler, &mut it.state, supplied(&engine, &loops)).unwrap_err();
+    assert_eq!(error, SwapError::Refused(1, 40_000));
+    assert_eq!(new.report().status().stops, [(Reason::Fuel, 1)]);
     // The former one: it starts again at the next message, and can be replaced without its state.
     let liar = in_memory("a", 1).replace(&format!("{}", 2001u64 << 32 | 40_000), "-1");
     let mut it = Fixture::new(&engine, &liar, OnStop::default(), "");
