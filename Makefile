@@ -30,7 +30,7 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-services csp-formats csp-queries csp-operators
+PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-services csp-formats csp-queries csp-operators csp-guest
 
 .PHONY: help
 help: ## this list
@@ -199,8 +199,9 @@ bench-filter: packages-filter build ## processor time of nginx and redis under t
 	@$(RELEASE)/csp-filter-bench $(BENCH)
 
 .PHONY: bench-messages
-bench-messages: packages-messages build ## chains of handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
+bench-messages: packages-messages build ## chains of handlers and supplied handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
 	$(CARGO) run --quiet --release --locked -p csp-messages --example chains
+	$(CARGO) run --quiet --release --locked -p csp-sandbox --example cost
 	@$(RELEASE)/csp-messages-evaluation
 	@$(RELEASE)/csp-messages-through-tcp
 	@$(RELEASE)/csp-messages-bench $(BENCH)
