@@ -338,7 +338,9 @@ fn hits_are_counted_by_rule_and_summed_over_workers() {
     let (_, handle) = owner.rule("a").unwrap();
     assert_eq!(sum(&owner, handle, &workers), HitCount::default());
     let published = owner.publish();
-    workers.iter_mut().for_each(|worker| worker.adopt(published.clone()));
+    for worker in &mut workers {
+        worker.adopt(published.clone());
+    }
     workers[0].classify(&packet(), 10);
     assert_eq!(sum(&owner, handle, &workers), HitCount { packets: 1, bytes: 10 });
     assert_eq!(workers[1].lookups(), (2, 1));

@@ -106,9 +106,10 @@ impl Worker {
         }
     }
 
-    /// Looks packets up in this table from now on. Results of earlier tables are not used any more.
-    pub fn adopt(&mut self, published: Published) {
-        self.published = published;
+    /// Looks packets up in this table from now on. Results of earlier tables are not used any more. Returns the former
+    /// table: the caller drops it on another thread where freeing a large one may take its time.
+    pub fn adopt(&mut self, published: Published) -> Published {
+        core::mem::replace(&mut self.published, published)
     }
 
     /// Returns the number of the table in use.
