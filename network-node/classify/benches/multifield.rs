@@ -102,6 +102,10 @@ fn measure(kind: Kind, count: usize, v6_percent: u64, rounds: usize) {
     let mut worker = Worker::new(published, count + 1, CACHE);
     let cached = rate(&uniform, rounds, |packet| worker.classify(packet, 72).is_some());
     let skewed = rate(&zipf, rounds, |packet| worker.classify(packet, 72).is_some());
+    let before = worker.lookups();
+    zipf.iter().for_each(|packet| drop(black_box(worker.classify(packet, 72))));
+    let after = worker.lookups();
+    let answered = 100.0 * (after.1 - before.1) as f64 / (after.0 - before.0) as f64;
     let linear = Linear::new(&rules);
     let few = &uniform[..(20_000_000 / count).clamp(16, HEADERS)];
     let searched = rate(few, 1, |packet| linear.find(packet).is_some());
@@ -110,7 +114,7 @@ fn measure(kind: Kind, count: usize, v6_percent: u64, rounds: usize) {
     let covered = covered_rules(&rules).len();
     let analysed = millis(begin);
     println!(
-        "{:>4} {count:>7} {v6_percent:>3} | {plain:>7.2} {counted:>7.2} {cached:>7.2} {skewed:>7.2} {searched:>9.4} {:>7.0} | {replaced:>8.1} {mean:>7.2} {worst:>8.1} | {:>3}/{:<3} {:>4} {:>7.1} | {covered:>6} {analysed:>7.1}",
+        "{:>4} {count:>7} {v6_percent:>3} | {plain:>7.2} {counted:>7.2} {cached:>7.2} {skewed:>7.2} {answered:>3.0} {searched:>9.4} {:>7.0} | {replaced:>8.1} {mean:>7.2} {worst:>8.1} | {:>3}/{:<3} {:>4} {:>7.1} | {covered:>6} {analysed:>7.1}",
         format!("{kind:?}"),
         plain / searched,
         stats.tuples_v4,
@@ -227,7 +231,7 @@ fn main() {
         "rates in millions a second; 65,536 uniform headers; Zipf (exponent 1) over 1,048,576 flows, cache of 32,768"
     );
     println!(
-        "kind   rules  v6 |   table   +hits  +cache    Zipf    linear   ratio | ms:repl. µs:one    worst | tuples chain     MiB | covered      ms"
+        "kind   rules  v6 |   table   +hits  +cache    Zipf   %    linear   ratio | ms:repl. µs:one    worst | tuples chain     MiB | covered      ms"
     );
     for kind in KINDS {
         for count in [1_000, 5_192, 10_000, 100_000] {

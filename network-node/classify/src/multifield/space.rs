@@ -9,7 +9,7 @@ use super::tuple::{Best, Tuple};
 use super::words::{Entry, Key, REST_FIELDS, Words, address_fields, address_prefix, and, bits, within};
 
 /// Entries with equal bits under a tuple's mask beyond which a finer mask is looked for.
-const CHAIN_MAX: usize = 8;
+const CHAIN_MAX: usize = 16;
 /// Tuples of one family; then chains grow. It bounds the time of a look-up.
 const TUPLES_MAX: usize = 128;
 /// Entries of a chain that are looked at to find a finer mask, about.
