@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use csp_control::{Catalogue, Channel, Policy, RowFormat, format_set, path_order};
+use csp_control::{Catalogue, Channel, Policy, RowFormat, SuppliedHandler, format_set, path_order};
 use csp_handlers::{FormatId, Handler, State};
 use csp_messages::{QueueLimits, StageMaker};
 use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, PathStage};
 
 use super::Numbers;
+use crate::daemon::modules::Modules;
 
 /// Name of the handler of a query's path.
 const QUERY: &str = "query";
@@ -34,13 +35,25 @@ pub(super) fn formats(policy: &Policy, catalogue: &Catalogue, at: usize) -> Opti
 }
 
 /// Returns the path of a channel.
-pub(super) fn channel_path(channel: &Channel, number: u32, formats: Option<&ChannelFormats>) -> ChannelPath {
+pub(super) fn channel_path(
+    channel: &Channel,
+    number: u32,
+    formats: Option<&ChannelFormats>,
+    (supplied, modules): (&[SuppliedHandler], &Arc<Modules>),
+) -> ChannelPath {
+    let maker = |stage: &csp_control::PathStage| {
+        let handler = supplied.iter().find(|handler| handler.name == stage.handler);
+        match handler {
+            Some(handler) => Some(modules.maker(handler, &channel.name, &stage.parameters, formats)),
+            None => formats.and_then(|formats| operator(&stage.handler, formats)),
+        }
+    };
     let stage = |stage: &csp_control::PathStage| PathStage {
         handler: stage.handler.clone(),
         // The policy names no other.
         context: stage.context_number().unwrap_or(0),
         parameters: stage.parameters.clone(),
-        maker: formats.and_then(|formats| operator(&stage.handler, formats)),
+        maker: maker(stage),
     };
     // Reductions go first where that changes nothing of what comes out; `cspctl path explain` says the same.
     let order = formats.map(|formats| path_order(channel, formats.set()));
@@ -55,7 +68,11 @@ pub(super) fn channel_path(channel: &Channel, number: u32, formats: Option<&Chan
             .collect(),
         None => channel.path.iter().map(stage).collect(),
     };
-    let known_only = stages.iter().any(|stage| stage.maker.is_some());
+    // Supplied handlers get all messages: they are asked for what they accept.
+    let is_operator = |stage: &PathStage| {
+        stage.maker.is_some() && supplied.iter().all(|handler| handler.name != stage.handler)
+    };
+    let known_only = stages.iter().any(is_operator);
     ChannelPath { known_only, ..ChannelPath::new(number, stages) }
 }
 
