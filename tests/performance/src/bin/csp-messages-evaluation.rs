@@ -61,7 +61,7 @@ fn write(folder: &std::path::Path, figures: &[Figure]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut text = "# Messages in transit, measured\n\nMade by `csp-messages-evaluation --write docs/messages`: one thread, in process, nothing but the proxy's message \
          plane and the operators. A time holds everything from publishing to delivery. Absolute figures are those of the machine; what is compared was \
-         measured in one run.\n\n"
+         measured in one run. What was measured through TCP, with sockets at both ends: [through-tcp.md](through-tcp.md).\n\n"
         .to_owned();
     for figure in figures {
         text += &figure.markdown();

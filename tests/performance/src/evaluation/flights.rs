@@ -82,6 +82,7 @@ impl Flights {
     }
 
     /// Returns the next message, with a number and a time that no earlier one had: one a second.
+    #[expect(clippy::should_implement_trait, reason = "the message is borrowed from the stream")]
     pub fn next(&mut self) -> &[u8] {
         self.count += 1;
         self.next = (self.next + 1) % self.messages.len();

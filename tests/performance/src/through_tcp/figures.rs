@@ -8,6 +8,10 @@ use crate::evaluation::{Bar, Figure};
 /// What the project has set itself.
 const THROUGHPUT: f64 = 1.5;
 const PROCESSOR_TIME: f64 = 0.5;
+/// Part of an offered rate from which on it counts as kept.
+const KEPT: f64 = 0.97;
+/// Bytes of a message of the streams.
+const LEN: f64 = super::queries::LEN as f64;
 
 /// Returns the figures of what was measured.
 pub fn figures(report: &Report) -> Vec<Figure> {
@@ -82,15 +86,24 @@ fn in_transit(all: &[Transit]) -> Figure {
 }
 
 fn queries(queries: &Queries) -> Figure {
+    let share = |rate: f64| rate / queries.rate * 100.0;
     let alone = Bar {
         name: "no query, as fast as it goes".to_owned(),
         value: queries.rate,
-        cells: vec![format!("{:.0}", queries.cluster_ns), "0".into(), "0".into(), "0".into(), "".into()],
+        cells: vec![
+            "100".into(),
+            format!("{:.0}", queries.cluster_ns),
+            "0".into(),
+            "".into(),
+            "".into(),
+            "".into(),
+        ],
     };
     let bar = |part: &super::Part| Bar {
-        name: format!("three queries, at {:.0} %", part.part * 100.0),
+        name: format!("three queries, {:.0} % offered", part.part * 100.0),
         value: part.rate,
         cells: vec![
+            format!("{:.0}", share(part.rate)),
             format!("{:.0}", part.cluster_ns),
             format!("{:.0}", part.lost),
             format!("{:.0}", part.lost_rows.iter().sum::<f64>()),
@@ -99,18 +112,34 @@ fn queries(queries: &Queries) -> Figure {
         ],
     };
     let is_whole = |part: &&super::Part| part.lost == 0.0 && part.lost_rows == [0.0; 3];
-    let most = queries.parts.iter().filter(is_whole).map(|part| part.part).fold(0.0, f64::max);
+    let whole = queries.parts.iter().filter(is_whole);
+    let most = whole.clone().map(|part| part.rate).fold(0.0, f64::max);
+    let kept = whole
+        .filter(|part| part.rate >= KEPT * part.part * queries.rate)
+        .map(|part| part.part)
+        .fold(0.0, f64::max);
+    let losses = match queries.parts.iter().all(|part| is_whole(&part)) {
+        true => "Nothing is lost at any rate: where the proxy's worker has no time, the pushers wait.",
+        false if queries.parts.iter().all(|part| part.lost == 0.0 && part.lost_rows[..2] == [0.0; 2]) => {
+            "All messages and all selected rows arrive. Where pushers are held back one stream runs ahead of the other, and pairs further apart than the join's bounds (1 s, \
+             40,000 rows a side) make no row."
+        }
+        false => "Not everything arrives.",
+    };
     let findings = vec![format!(
-        "Nothing is lost up to {:.0} % of the rate without queries, {:.0} Mb/s in (the goal is 80 %: {}). The paper: 200 Mb/s in without loss, 350 Mb/s with some.",
-        most * 100.0,
-        queries.rate * most * 600.0 * 8.0 / 1e6,
-        verdict(most >= 0.8)
+        "{losses} Up to {:.0} % of the rate without queries pushers are not held back (the goal is 80 %: {}); the largest rate without loss is {:.0} Mb/s in, {:.0} %. The paper: \
+         200 Mb/s in without loss, 350 Mb/s with some.",
+        kept * 100.0,
+        verdict(kept >= 0.8),
+        most * LEN * 8.0 / 1e6,
+        share(most),
     )];
     Figure {
         file: "c-core-through-tcp",
         title: "C-CORE, Table 1: two streams pushed in, three derived out, through TCP",
         unit: "messages/s in",
         columns: &[
+            "% of the rate without",
             "cluster ns a message",
             "messages lost",
             "rows lost",
@@ -119,7 +148,8 @@ fn queries(queries: &Queries) -> Figure {
         ],
         bars: std::iter::once(alone).chain(queries.parts.iter().map(bar)).collect(),
         method: "Two PUSH sockets send messages of 600 B; each stream has a PULL socket, and each query a SUB socket: seven programs on libzmq on one host outside. Two queries select a \
-                 fourth of a stream by three conditions and leave four columns; the third joins both streams by sequence number. Losses are those of the worst round.",
+                 fourth of a stream by three conditions and leave four columns; the third joins both streams by sequence number, a row for each pair. Losses are those of the worst round. \
+                 Everything runs on one worker of the proxy, which owns both channels, and the programs share the machine's two processors with it.",
         findings,
     }
 }

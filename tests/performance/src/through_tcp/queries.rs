@@ -11,7 +11,7 @@ use super::bench::{Bench, compile, number, result};
 use super::median;
 
 /// Bytes of a message.
-const LEN: usize = 600;
+pub const LEN: usize = 600;
 /// Parts of the rate without queries at which they are measured.
 const PARTS: [f64; 3] = [0.4, 0.6, 0.8];
 const STREAMS: [(&str, u16, u16); 2] = [("flights", 5751, 41), ("bookings", 5752, 42)];
