@@ -71,8 +71,8 @@ pub(super) fn identify<'a, I: Iterator<Item = &'a [u8]>>(
 }
 
 impl MessageBroker {
-    /// Replaces what channels get from others. Called after the channels and their paths are set: no message comes between.
-    pub fn set_feeds(&mut self, feeds: &[ChannelFeed]) {
+    /// Replaces what channels get from others.
+    pub(super) fn feed_channels(&mut self, feeds: &[ChannelFeed]) {
         let Some(plane) = &mut self.plane else { return };
         for (number, bound) in &self.channels {
             let own = feeds.iter().filter(|feed| feed.from == *number);
