@@ -30,7 +30,7 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats csp-queries csp-operators
+PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-plugins csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats csp-queries csp-operators
 
 .PHONY: help
 help: ## this list
@@ -72,7 +72,7 @@ packages-capi:
 packages-deb: toolchain
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_DEB)
 packages-rdma:
-	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA)
+	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_RUN) $(PACKAGES_RDMA) python3-zmq
 
 .PHONY: build
 build: packages-build ## release build of every daemon, tool, the socket filter and libcsp.so
@@ -202,6 +202,7 @@ bench-filter: packages-filter build ## processor time of nginx and redis under t
 bench-messages: packages-messages build ## chains of handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
 	$(CARGO) run --quiet --release --locked -p csp-messages --example chains
 	@$(RELEASE)/csp-messages-evaluation
+	@$(RELEASE)/csp-messages-through-tcp
 	@$(RELEASE)/csp-messages-bench $(BENCH)
 
 .PHONY: bench-streams

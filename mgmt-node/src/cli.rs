@@ -13,6 +13,7 @@ mod drain;
 mod error;
 mod etcd;
 mod explain;
+mod handlers;
 mod identity;
 mod key;
 mod ladder;
@@ -91,6 +92,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Services => observe::services(&context).await,
         Command::Channels => channels::channels(&context).await,
         Command::Contexts => contexts::contexts(&context).await,
+        Command::Handler(command) => handlers::run(&context, command).await,
         command @ (Command::Formats(_) | Command::Queries(_) | Command::Query(_) | Command::Path(_)) => {
             queries::online(&context, &command).await
         }

@@ -11,7 +11,10 @@ use tokio::task::JoinSet;
 
 use crate::limits::{FANOUT_BODY_LEN_MAX, FANOUT_PARALLEL_MAX, FANOUT_SLOW_MAX, FANOUT_TIMEOUT};
 use csp_api::Text;
-use csp_api::mgmt::Unreachable;
+use csp_api::mgmt::{ErrorBody, Unreachable};
+
+/// Longest reason for a refusal, in bytes of its body.
+const REASON_LEN_MAX: u64 = 64 << 10;
 
 /// A node to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +39,9 @@ pub enum AskError {
     /// It answered in time, but with an error status.
     #[error("it answered with status {0}")]
     Status(u16),
+    /// It refused what it was given; contains why.
+    #[error("{0}")]
+    Refused(Text),
     /// The answer is too long.
     #[error("its answer is longer than {} KiB", FANOUT_BODY_LEN_MAX >> 10)]
     TooLong,
@@ -104,6 +110,32 @@ impl Fanout {
             body.extend_from_slice(&chunk);
         }
         Ok((response.status().as_u16(), body))
+    }
+
+    /// PUT of bytes at one node, which may take so long; `Err` with its reason if it refuses them.
+    pub async fn put(
+        &self,
+        target: &Target,
+        path: &str,
+        bytes: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(), AskError> {
+        let url = Url::parse(&target.admin).and_then(|base| base.join(path));
+        let url = url.map_err(|_| AskError::Address(target.admin.clone()))?;
+        let no_answer = |e: reqwest::Error| AskError::NoAnswer(cause(&e, timeout));
+        let _slot = self.slow_slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
+        let request = self.http.put(url).timeout(timeout).body(bytes);
+        let response = request.send().await.map_err(no_answer)?;
+        let (status, len) = (response.status(), response.content_length());
+        if status.is_success() {
+            return Ok(());
+        }
+        let reason = match len {
+            Some(len) if len <= REASON_LEN_MAX => response.bytes().await.ok(),
+            _ => None,
+        };
+        let reason = reason.and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok());
+        Err(reason.map_or(AskError::Status(status.as_u16()), |body| AskError::Refused(body.error.into())))
     }
 
     /// GET of a body at one node that may wait for so long until it answers.

@@ -11,6 +11,7 @@ pub mod config;
 pub mod daemon;
 pub mod fanout;
 mod guard;
+mod handler_routes;
 pub mod leader;
 pub mod limits;
 pub mod login;

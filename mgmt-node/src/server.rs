@@ -52,6 +52,7 @@ pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Route
         .route("/api/v1/channels", get(|State(c): Shared| async move { Json(c.channels().await) }))
         .route("/api/v1/contexts", get(|State(c): Shared| async move { Json(c.contexts().await) }))
         .merge(message_routes::routes())
+        .merge(handler_routes::routes())
         .route("/api/v1/flows", get(flows))
         .route("/api/v1/sockets", get(sockets))
         .route("/api/v1/trace", get(trace))

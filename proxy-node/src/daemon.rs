@@ -13,8 +13,10 @@ mod contexts;
 mod control;
 mod curve_keys;
 mod data_thread;
+mod handlers;
 mod messages;
 mod metrics;
+mod modules;
 mod policy;
 mod providers;
 

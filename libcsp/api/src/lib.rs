@@ -12,6 +12,7 @@
 //! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
 //! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
 //! | proxy node | `/v1/contexts` | [`contexts::Contexts`] |
+//! | proxy node | `/v1/handlers` | [`handlers::Handlers`] |
 //! | proxy node | `/v1/channels` | list of [`proxy::Channel`] |
 //! | proxy node | `/v1/subscriptions`, `/v1/messages/trace` | [`messages::Subscriptions`], [`messages::MessageTrace`] |
 //! | app node | `/v1/processes`, `/v1/proxies` | lists of [`app::Process`], [`app::Proxy`] |
@@ -28,6 +29,7 @@
 
 pub mod app;
 pub mod contexts;
+pub mod handlers;
 pub mod label;
 pub mod messages;
 pub mod metrics;

@@ -47,10 +47,11 @@ pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
     AccessRule, Backlog, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime, Clients, Congestion,
     Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, Headers, KnownFormat,
-    LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, PathStage, Pattern, Permission,
+    LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OnStop, PathStage, Pattern, Permission,
     PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QueryRequest, QuerySource,
     REQUESTED_MAX, ReceiverQueue, RequestError, RequestedQuery, Requests, RowFormat, SOFH_ENCODING, SOFH_LEN,
-    Service, Subject, TcpOptions, TimeUnit, format_set, path_formats, path_order,
+    SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit, UnknownFormat, format_set,
+    path_formats, path_order,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

@@ -12,6 +12,7 @@ mod curve;
 mod diff;
 mod formats;
 mod framing;
+mod handlers;
 mod paths;
 mod queries;
 
@@ -26,7 +27,7 @@ use crate::config::{ip_address, number, port};
 
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKey};
-pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue};
+pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue, UnknownFormat};
 pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
 pub use formats::{
@@ -36,6 +37,7 @@ pub use framing::{
     CHANNEL_PORTS_MAX, ChannelPort, Clients, Framing, Headers, LengthCounts, LengthHeader, LengthOrder,
     SOFH_ENCODING, SOFH_LEN,
 };
+pub use handlers::{OnStop, SUPPLIED_MAX, SuppliedHandler};
 pub use paths::{PathStage, path_formats, path_order};
 pub use queries::{
     Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
@@ -82,6 +84,9 @@ pub struct Policy {
     /// Continual queries over channels, each a channel of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queries: Vec<Query>,
+    /// Handlers that are supplied as WebAssembly modules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handlers: Vec<SuppliedHandler>,
     /// Programs that run handlers of channels' paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contexts: Vec<GContext>,
@@ -269,6 +274,7 @@ impl Policy {
             formats: Vec::new(),
             channels: Vec::new(),
             queries: Vec::new(),
+            handlers: Vec::new(),
             contexts: Vec::new(),
             egress: Vec::new(),
             programs: Vec::new(),

@@ -21,6 +21,7 @@
 #![deny(clippy::disallowed_types)]
 
 mod bytes;
+mod fixed;
 pub mod json;
 mod load;
 mod locate;
@@ -32,6 +33,7 @@ mod view;
 mod writer;
 
 pub use bytes::Bytes;
+pub use fixed::{CELL_TEXT_MAX, Cell, Fixed, Load};
 pub use load::{SchemaError, SchemaProblem};
 pub use locate::{Found, LocateError, Location, Target};
 pub use names::nearest;

@@ -111,36 +111,43 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// A call of a handler with `state` at the time `now`.
+    #[inline]
     pub fn new(message: Message, now: Instant, state: &'a mut State, port: &'a mut dyn Port) -> Self {
         Call { message, now, state, port }
     }
 
     /// Returns the properties of the message.
+    #[inline]
     pub fn message(&self) -> &Message {
         &self.message
     }
 
     /// Returns the time of the call.
+    #[inline]
     pub fn now(&self) -> Instant {
         self.now
     }
 
     /// Returns the length of a frame in bytes; `None` if the message has no such frame.
+    #[inline]
     pub fn frame_len(&self, frame: u8) -> Option<u32> {
         self.port.frame_len(frame)
     }
 
     /// Returns the bytes of the message, slice by slice.
+    #[inline]
     pub fn slices(&self) -> Slices<'_> {
         self.range(0, u32::MAX)
     }
 
     /// Returns up to `len` bytes from byte `start` on, slice by slice.
+    #[inline]
     pub fn range(&self, start: u32, len: u32) -> Slices<'_> {
         Slices { port: &*self.port, place: Place { at: start, note: 0 }, left: len }
     }
 
     /// Copies bytes from byte `start` on into `into`. Returns how many there were.
+    #[inline]
     pub fn copy(&self, start: u32, into: &mut [u8]) -> usize {
         let mut done = 0;
         for slice in self.range(start, u32::try_from(into.len()).unwrap_or(u32::MAX)) {
@@ -151,6 +158,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the handler's state.
+    #[inline]
     pub fn state(&mut self) -> &mut State {
         self.state
     }
@@ -159,6 +167,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// When the output has no room.
+    #[inline]
     pub fn emit(&mut self, output: u8, emit: Emit<'_>) -> Result<(), Full> {
         self.port.emit(output, emit)
     }
@@ -179,16 +188,19 @@ pub struct Tick<'a> {
 
 impl<'a> Tick<'a> {
     /// A call of a handler with `state` at the time `now`.
+    #[inline]
     pub fn new(now: Instant, state: &'a mut State, port: &'a mut dyn Port) -> Self {
         Tick { now, state, port }
     }
 
     /// Returns the time of the call.
+    #[inline]
     pub fn now(&self) -> Instant {
         self.now
     }
 
     /// Returns the handler's state.
+    #[inline]
     pub fn state(&mut self) -> &mut State {
         self.state
     }
@@ -197,6 +209,7 @@ impl<'a> Tick<'a> {
     ///
     /// # Errors
     /// When the output has no room.
+    #[inline]
     pub fn emit(&mut self, output: u8, format: FormatId, frames: &[u32], bytes: &[u8]) -> Result<(), Full> {
         self.port.emit(output, Emit::New { format, frames, pieces: &[Piece::Bytes(bytes)] })
     }
@@ -219,6 +232,7 @@ pub struct Slices<'a> {
 impl<'a> Iterator for Slices<'a> {
     type Item = &'a [u8];
 
+    #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         if self.left == 0 {
             return None;

@@ -87,6 +87,19 @@ pub trait Handler: std::fmt::Debug + Send {
     /// When they are not valid; the former ones then stay in force.
     fn configure(&mut self, parameters: &str, state: &mut State) -> Result<(), ParameterError>;
 
+    /// Returns state that lies in memory of the handler's own, with the version of its layout, for a handler that takes its place.
+    /// `None`: all of its state is in the [`State`], or is not for others.
+    fn hand_over(&mut self, state: &mut State) -> Option<(u32, &[u8])> {
+        let _ = state;
+        None
+    }
+
+    /// Takes over state that the handler whose place it takes has handed over, before its first message. Returns whether it does.
+    fn take_over(&mut self, layout: u32, bytes: &[u8]) -> bool {
+        let _ = (layout, bytes);
+        false
+    }
+
     /// Processes a message.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ impl State {
     }
 
     /// Returns the block.
+    #[inline]
     pub fn block(&mut self) -> &mut [u8] {
         &mut self.block
     }
@@ -67,11 +68,13 @@ impl State {
     }
 
     /// Returns a number of 8 bytes of the block; 0 outside it.
+    #[inline]
     pub fn number(&self, at: usize) -> u64 {
         self.block.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
     }
 
     /// Sets a number of 8 bytes of the block; nothing outside it.
+    #[inline]
     pub fn set_number(&mut self, at: usize, number: u64) {
         if let Some(bytes) = self.block.get_mut(at..at + 8) {
             bytes.copy_from_slice(&number.to_le_bytes());

@@ -8,6 +8,7 @@ use csp_queries::{Catalog, Plan, QueryError};
 
 use crate::formats::{DERIVED_FIRST, Format, FormatError, FormatSet};
 use crate::parameters::find_word;
+use crate::row::Ready;
 
 /// What fragments of SQL call the message.
 pub const MESSAGE: &str = "message";
@@ -28,7 +29,7 @@ impl Catalog for One<'_> {
 /// The plan for messages of one format.
 #[derive(Debug)]
 pub(crate) struct Bound {
-    pub plan: Plan,
+    pub plan: Ready,
     /// The format of results.
     pub output: FormatId,
 }
@@ -96,7 +97,7 @@ fn bind(set: &FormatSet, format: &Format, sql: &str) -> Result<Bound, String> {
         Ok((plan, schema, xml))
     });
     let (plan, output) = made.map_err(Unbound::message)?;
-    Ok(Bound { plan, output })
+    Ok(Bound { plan: Ready::new(plan), output })
 }
 
 /// What an operator has for each format that its parameters fit.

@@ -57,14 +57,17 @@ pub(crate) enum Counter {
 }
 
 impl Counter {
+    #[inline]
     fn at(self) -> usize {
         FIRST + 8 * self as usize
     }
 
+    #[inline]
     pub fn add(self, state: &mut State, count: u64) {
         state.set_number(self.at(), state.number(self.at()).wrapping_add(count));
     }
 
+    #[inline]
     pub fn set(self, state: &mut State, count: u64) {
         state.set_number(self.at(), count);
     }

@@ -2,6 +2,7 @@
 
 use crate::counters::Counter;
 use crate::row::{ROW_LEN_MAX, TOO_LONG};
+use csp_formats::Fixed;
 use csp_handlers::{Call, Emit, FormatId, Piece, Stop};
 
 /// Most slices of a message that operators read. A message of 1 MiB in blocks of 2 KiB has 513.
@@ -39,6 +40,13 @@ impl Body {
         }
         let start = call.frame_len(0).unwrap_or(0);
         Body { frame, start, len: call.frame_len(frame).unwrap_or(0) }
+    }
+
+    /// Header and block of the frame, if they lie in its first slice as fixed places need them.
+    #[inline]
+    pub fn fixed<'c>(self, call: &'c Call<'_>, fixed: &Fixed) -> Option<&'c [u8]> {
+        let first = call.range(self.start, self.len).next().unwrap_or_default();
+        fixed.of(first, self.len as usize)
     }
 
     /// Reads the frame as a list of slices. `None`: it has more than [`SLICES_MAX`].

@@ -4,6 +4,7 @@ mod groups;
 mod hash;
 mod join;
 mod keep;
+mod keys;
 mod setup;
 mod side;
 mod times;
@@ -17,7 +18,7 @@ use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, State, Stop, 
 use csp_queries::Plan;
 
 use crate::counters::{Counter, HEADER, claim, fingerprint};
-use crate::row::{FORMAT, ROW_LEN_MAX, Room, count, give_up, room, run};
+use crate::row::{FORMAT, ROW_LEN_MAX, Ready, Room, count, give_up, room, run};
 use join::Join;
 pub use setup::{Limits, QuerySetupError, Time, Unit};
 pub(crate) use times::SOURCES_MAX;
@@ -43,7 +44,7 @@ pub struct Query {
 #[derive(Debug)]
 enum Run {
     /// Each message by itself.
-    Rows(Room),
+    Rows(Box<Ready>, Room),
     Windows(Box<Windowed>),
     Join(Box<Join>),
 }
@@ -69,15 +70,15 @@ impl Query {
         } else if plan.window.is_some() {
             Run::Windows(Box::new(Windowed::new(vec![plan.clone()], &times, output, &limits, HEADER)?))
         } else {
-            Run::Rows(room(limits.result_len))
+            Run::Rows(Box::new(Ready::new(plan.clone())), room(limits.result_len))
         };
         let (state, period) = match &run {
-            Run::Rows(_) => (0, None),
+            Run::Rows(..) => (0, None),
             Run::Windows(windows) => (windows.state_len(), windows.has_time().then_some(PERIOD)),
             Run::Join(join) => (join.state_len(), join.has_windows().then_some(PERIOD)),
         };
         // Rows of one message have its topic and further frames.
-        let new_len_max = if matches!(run, Run::Rows(_)) { ROW_LEN_MAX } else { limits.result_len };
+        let new_len_max = if matches!(run, Run::Rows(..)) { ROW_LEN_MAX } else { limits.result_len };
         let needs = Needs { state: state_len(state)?, new_len_max, period, ..Needs::default() };
         let meaning = format!("{:?} {:?} {inputs:?} {limits:?}", plan.derived.xml, meaning(&plan));
         let inputs = inputs.iter().map(|(format, _)| *format).collect();
@@ -146,8 +147,8 @@ impl Handler for Query {
             return give_up(call, (Counter::Invalid, FORMAT));
         };
         match &mut self.run {
-            Run::Rows(room) => {
-                let sent = run(&self.plan, call, (0, self.output), room);
+            Run::Rows(ready, room) => {
+                let sent = run(ready, call, (0, self.output), room);
                 count(call, sent)
             }
             Run::Windows(windows) => windows.message(call, source),
@@ -158,7 +159,7 @@ impl Handler for Query {
     fn on_timer(&mut self, tick: &mut Tick<'_>) -> Result<(), Stop> {
         claim(tick.state(), self.fingerprint);
         match &mut self.run {
-            Run::Rows(_) => Ok(()),
+            Run::Rows(..) => Ok(()),
             Run::Windows(windows) => windows.tick(tick),
             Run::Join(join) => join.tick(tick),
         }

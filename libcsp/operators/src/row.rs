@@ -1,7 +1,11 @@
 //! A plan applied to single messages: what select and project share with queries.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
+use csp_formats::Fixed;
 use csp_handlers::{Call, FormatId, Piece, Stop};
-use csp_queries::{APART_MAX, Apart, EmitError, Part, Plan};
+use csp_queries::{APART_MAX, Apart, Condition, EmitError, Image, Part, Plan};
 
 use crate::counters::Counter;
 use crate::formats::{Invalid, view};
@@ -42,12 +46,66 @@ pub(crate) fn give_up(call: &mut Call<'_>, (counter, stop): (Counter, Stop)) -> 
     Err(stop)
 }
 
-/// Whether a plan's filter accepts a message.
-#[inline]
-pub(crate) fn accepts(plan: &Plan, slices: &[&[u8]]) -> Result<bool, Invalid> {
-    let source = &plan.sources[0];
-    let view = view(&source.schema, source.format(), slices)?;
-    Ok(plan.accepts(&[&view])?)
+/// A plan of one source, and how its messages are read at fixed places.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    plan: Arc<Plan>,
+    fixed: Fixed,
+    filter: Option<Condition>,
+    image: Option<Image>,
+}
+
+/// What is known of a message when its first slice was looked at.
+enum Glance {
+    Refused,
+    Accepted,
+    /// The length of its result, which is written.
+    Written(usize),
+    Nothing,
+}
+
+impl Ready {
+    pub fn new(plan: impl Into<Arc<Plan>>) -> Self {
+        let plan = plan.into();
+        let (filter, image) = (Condition::new(&plan, &plan.filter), Image::new(&plan));
+        Ready { fixed: plan.fixed(0, None), filter, image, plan }
+    }
+
+    /// Looks at the first slice of a message, and writes its result if it is asked for and lies there.
+    #[inline]
+    fn glance(&self, call: &Call<'_>, body: Body, room: Option<&mut [u8]>) -> Glance {
+        let Some(row) = body.fixed(call, &self.fixed) else { return Glance::Nothing };
+        match self.filter.as_ref().and_then(|filter| filter.accepts(&[row])) {
+            Some(true) => (),
+            Some(false) => return Glance::Refused,
+            None => return Glance::Nothing,
+        }
+        let (Some(image), Some(room)) = (&self.image, room) else { return Glance::Accepted };
+        image.emit(&[row], room).map_or(Glance::Accepted, Glance::Written)
+    }
+
+    /// Whether the filter accepts the message of a call. `None`: it is in too many slices.
+    #[inline]
+    pub fn accepts_message(&self, call: &Call<'_>) -> Option<Result<bool, Invalid>> {
+        let body = Body::of(call);
+        match self.glance(call, body, None) {
+            Glance::Refused => Some(Ok(false)),
+            Glance::Accepted | Glance::Written(_) => Some(Ok(true)),
+            Glance::Nothing => body.read(call, |slices| {
+                let source = &self.sources[0];
+                let view = view(&source.schema, source.format(), slices)?;
+                Ok(self.accepts(&[&view])?)
+            }),
+        }
+    }
+}
+
+impl Deref for Ready {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.plan
+    }
 }
 
 /// Variable data of at least so many bytes is emitted as a part of the message.
@@ -77,13 +135,17 @@ impl Written {
     }
 }
 
-/// The result of a plan of one source over a message, or nothing if the filter does not accept the message.
+/// The result of a plan of one source over a message, or nothing if the filter does not accept the message. `accepted`: it does.
 #[inline]
-fn project(plan: &Plan, slices: &[&[u8]], room: &mut [u8]) -> Result<Option<Written>, (Counter, Stop)> {
+fn project(
+    plan: &Plan,
+    (slices, accepted): (&[&[u8]], bool),
+    room: &mut [u8],
+) -> Result<Option<Written>, (Counter, Stop)> {
     let source = &plan.sources[0];
     let invalid = (Counter::Invalid, INVALID);
     let view = view(&source.schema, source.format(), slices).map_err(|_| invalid)?;
-    if !plan.accepts(&[&view]).map_err(|_| invalid)? {
+    if !accepted && !plan.accepts(&[&view]).map_err(|_| invalid)? {
         return Ok(None);
     }
     let mut apart = Apart::new(slices, SHARED_MIN);
@@ -103,13 +165,22 @@ pub(crate) type Sent = Result<Result<bool, (Counter, Stop)>, Stop>;
 /// Emits the result of a plan of one source over the message of a call, if its filter accepts it.
 #[inline]
 pub(crate) fn run(
-    plan: &Plan,
+    plan: &Ready,
     call: &mut Call<'_>,
     (output, format): (u8, FormatId),
     room: &mut [u8],
 ) -> Sent {
     let body = Body::of(call);
-    match body.read(call, |slices| project(plan, slices, room)) {
+    let accepted = match plan.glance(call, body, Some(room)) {
+        Glance::Refused => return Ok(Ok(false)),
+        Glance::Written(len) => {
+            body.emit(call, output, format, &[Piece::Bytes(&room[..len])])?;
+            return Ok(Ok(true));
+        }
+        Glance::Accepted => true,
+        Glance::Nothing => false,
+    };
+    match body.read(call, |slices| project(plan, (slices, accepted), room)) {
         None => Ok(Err((Counter::Invalid, SLICES))),
         Some(Err(problem)) => Ok(Err(problem)),
         Some(Ok(None)) => Ok(Ok(false)),

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, State, Stop};
-use csp_queries::Plan;
 
 use crate::bind::{self, Bindings, Bound};
 use crate::counters::{Counter, HEADER, OWN, claim};
 use crate::formats::FormatSet;
-use crate::input::Body;
-use crate::row::{FORMAT, INVALID, ROW_LEN_MAX, Room, SLICES, accepts, count, give_up, room, run};
+use crate::row::{FORMAT, INVALID, ROW_LEN_MAX, Ready, Room, SLICES, count, give_up, room, run};
 
 const FINGERPRINT: u64 = 1;
 
@@ -20,7 +18,7 @@ pub(crate) fn stateless() -> Needs {
 /// Emits messages that a condition accepts, as they are. The parameter is the condition; without one all messages pass.
 #[derive(Debug)]
 pub struct Select {
-    bound: Bindings<Plan>,
+    bound: Bindings<Ready>,
     condition: String,
 }
 
@@ -44,7 +42,7 @@ impl Handler for Select {
     fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
         let condition = parameters.trim();
         if !condition.is_empty() {
-            self.bound.bind(|_, format| bind::condition(format, condition))?;
+            self.bound.bind(|_, format| bind::condition(format, condition).map(Ready::new))?;
         }
         self.condition = condition.to_owned();
         Ok(())
@@ -57,10 +55,10 @@ impl Handler for Select {
         } else {
             let (format, condition) = (call.message().format, &self.condition);
             if self.bound.get(format).is_none() {
-                self.bound.late(format, |_, format| bind::condition(format, condition));
+                self.bound.late(format, |_, format| bind::condition(format, condition).map(Ready::new));
             }
             let Some(plan) = self.bound.get(format) else { return give_up(call, (Counter::Invalid, FORMAT)) };
-            match Body::of(call).read(call, |slices| accepts(plan, slices)) {
+            match plan.accepts_message(call) {
                 None => return give_up(call, (Counter::Invalid, SLICES)),
                 Some(Err(_)) => return give_up(call, (Counter::Invalid, INVALID)),
                 Some(Ok(accepted)) => accepted,

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, State, Stop};
-use csp_queries::Plan;
 
 use crate::bind::{self, Bindings, Bound};
 use crate::counters::{Counter, claim};
 use crate::formats::{Format, FormatSet};
-use crate::input::Body;
 use crate::parameters::{after_word, parts, wrong};
-use crate::row::{FORMAT, INVALID, ROW_LEN_MAX, Room, SLICES, Sent, accepts, give_up, room, run};
+use crate::row::{FORMAT, INVALID, ROW_LEN_MAX, Ready, Room, SLICES, Sent, give_up, room, run};
 use crate::select::stateless;
 
 const FINGERPRINT: u64 = 1;
@@ -30,7 +28,7 @@ pub struct Split {
 /// What an output gets.
 #[derive(Debug)]
 enum Part {
-    Whole(Option<Plan>),
+    Whole(Option<Ready>),
     Row(Bound),
 }
 
@@ -55,7 +53,7 @@ fn part(set: &FormatSet, format: &Format, text: &str) -> Result<Part, String> {
         return Ok(Part::Row(bind::row(set, format, text)?));
     };
     match after_word(rest, "where") {
-        Some(condition) => Ok(Part::Whole(Some(bind::condition(format, condition)?))),
+        Some(condition) => Ok(Part::Whole(Some(Ready::new(bind::condition(format, condition)?)))),
         None if rest.is_empty() => Ok(Part::Whole(None)),
         None => Err(format!("\"{rest}\" stands where only WHERE can")),
     }
@@ -126,10 +124,10 @@ impl Handler for Split {
     }
 }
 
-fn whole(call: &mut Call<'_>, output: u8, condition: Option<&Plan>) -> Sent {
+fn whole(call: &mut Call<'_>, output: u8, condition: Option<&Ready>) -> Sent {
     let accepted = match condition {
         None => true,
-        Some(plan) => match Body::of(call).read(call, |slices| accepts(plan, slices)) {
+        Some(plan) => match plan.accepts_message(call) {
             None => return Ok(Err((Counter::Invalid, SLICES))),
             Some(Err(_)) => return Ok(Err((Counter::Invalid, INVALID))),
             Some(Ok(accepted)) => accepted,

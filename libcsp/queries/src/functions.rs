@@ -1,6 +1,6 @@
 //! Aggregates: what they are called, their types, and what they keep of a window's rows.
 
-use csp_formats::nearest;
+use csp_formats::{Cell, nearest};
 
 use crate::evaluate::Datum;
 use crate::plan::{AggregateFunction, Kind};
@@ -50,12 +50,115 @@ impl AggregateFunction {
 /// Bytes of an aggregate in state.
 pub const ACCUMULATOR_LEN: usize = 32;
 
-/// What an aggregate keeps of the rows of a window.
-#[derive(Clone, Copy, Debug)]
-pub struct Accumulator {
-    function: AggregateFunction,
-    count: u64,
-    value: Option<Number>,
+const KIND: usize = 8;
+const VALUE: usize = 16;
+const INTEGER: u8 = 1;
+const FLOAT: u8 = 2;
+
+/// What an aggregate is given of a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Sample {
+    /// Nothing: it is passed over.
+    #[default]
+    Null,
+    /// A value that can only be counted.
+    Present,
+    /// A whole number.
+    Integer(i128),
+    /// A floating-point number.
+    Float(f64),
+}
+
+impl From<Datum<'_>> for Sample {
+    #[inline]
+    fn from(datum: Datum<'_>) -> Self {
+        match datum {
+            Datum::Null => Sample::Null,
+            Datum::Integer(number) => Sample::Integer(number),
+            Datum::Float(number) => Sample::Float(number),
+            _ => Sample::Present,
+        }
+    }
+}
+
+impl From<Cell> for Sample {
+    #[inline]
+    fn from(cell: Cell) -> Self {
+        match cell {
+            Cell::Null => Sample::Null,
+            Cell::Int(number) => Sample::Integer(number.into()),
+            Cell::Float(bits) => Sample::Float(f64::from_bits(bits)),
+            _ => Sample::Present,
+        }
+    }
+}
+
+/// What an aggregate keeps of the rows of a window: bytes, in state that outlives the program's values. Zeros are an aggregate over no rows.
+///
+/// ```text
+///   | rows counted, 8 bytes | 0: no value, 1: whole, 2: floating-point | 7 bytes of 0 | value, 16 or 8 bytes |
+/// ```
+pub type Accumulator = [u8; ACCUMULATOR_LEN];
+
+impl AggregateFunction {
+    /// Adds a row's value to an aggregate; nulls are passed over. For `COUNT(*)` any value but null counts.
+    #[inline]
+    pub fn add(self, accumulator: &mut Accumulator, sample: &Sample) {
+        match sample {
+            Sample::Null => return,
+            Sample::Present => (),
+            Sample::Integer(number) => self.add_number(accumulator, Number::Integer(*number)),
+            Sample::Float(number) => self.add_number(accumulator, Number::Float(*number)),
+        }
+        put(accumulator, 0, (word(accumulator, 0) + 1).to_le_bytes());
+    }
+
+    #[inline]
+    fn add_number(self, accumulator: &mut Accumulator, number: Number) {
+        if self == Self::Count {
+            return;
+        }
+        let value = match (self, Number::of(accumulator)) {
+            (_, None) | (Self::Last, _) => number,
+            (Self::Minimum, Some(value)) if !number.is_less(value) => return,
+            (Self::Maximum, Some(value)) if !value.is_less(number) => return,
+            (Self::Minimum | Self::Maximum, _) => number,
+            (_, Some(value)) => value.plus(number),
+        };
+        match value {
+            Number::Integer(number) => {
+                accumulator[KIND] = INTEGER;
+                put(accumulator, VALUE, number.to_le_bytes());
+            }
+            Number::Float(number) => {
+                accumulator[KIND] = FLOAT;
+                put(accumulator, VALUE, number.to_le_bytes());
+            }
+        }
+    }
+
+    /// The result of an aggregate over the rows so far: null without rows, but for counts.
+    #[must_use]
+    pub fn result_of(self, accumulator: &Accumulator) -> Datum<'static> {
+        let count = word(accumulator, 0);
+        match (self, Number::of(accumulator)) {
+            (Self::Count, _) => Datum::Integer(i128::from(count)),
+            (_, None) => Datum::Null,
+            (Self::Average, Some(sum)) => Datum::Float(sum.float() / count as f64),
+            (_, Some(Number::Integer(number))) => Datum::Integer(number),
+            (_, Some(Number::Float(number))) => Datum::Float(number),
+        }
+    }
+}
+
+#[inline]
+fn word(accumulator: &Accumulator, at: usize) -> u64 {
+    accumulator.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+#[inline]
+fn put<const N: usize>(accumulator: &mut Accumulator, at: usize, bytes: [u8; N]) {
+    accumulator[at..at + N].copy_from_slice(&bytes);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,81 +167,26 @@ enum Number {
     Float(f64),
 }
 
-impl Accumulator {
-    /// An aggregate over no rows.
-    #[must_use]
-    pub fn new(function: AggregateFunction) -> Self {
-        Self { function, count: 0, value: None }
-    }
-
-    /// Adds a row's value; nulls are passed over. For `COUNT(*)` any value but null counts.
-    pub fn add(&mut self, datum: Datum<'_>) {
-        let number = match datum {
-            Datum::Null => return,
-            Datum::Integer(number) => Some(Number::Integer(number)),
-            Datum::Float(number) => Some(Number::Float(number)),
-            _ => None,
-        };
-        self.count += 1;
-        let Some(number) = number else { return };
-        let Some(value) = self.value else {
-            self.value = Some(number);
-            return;
-        };
-        self.value = Some(match self.function {
-            AggregateFunction::Minimum if number.float() < value.float() => number,
-            AggregateFunction::Maximum if number.float() > value.float() => number,
-            AggregateFunction::Minimum | AggregateFunction::Maximum => value,
-            AggregateFunction::Last => number,
-            _ => value.plus(number),
-        });
-    }
-
-    /// The aggregate as bytes, for state that outlives the program's values.
-    #[must_use]
-    pub fn to_bytes(&self) -> [u8; ACCUMULATOR_LEN] {
-        let mut bytes = [0; ACCUMULATOR_LEN];
-        bytes[..8].copy_from_slice(&self.count.to_le_bytes());
-        match self.value {
-            None => (),
-            Some(Number::Integer(number)) => {
-                bytes[8] = 1;
-                bytes[16..].copy_from_slice(&number.to_le_bytes());
-            }
-            Some(Number::Float(number)) => {
-                bytes[8] = 2;
-                bytes[16..24].copy_from_slice(&number.to_le_bytes());
-            }
-        }
-        bytes
-    }
-
-    /// The aggregate that [`to_bytes`](Self::to_bytes) has written.
-    #[must_use]
-    pub fn from_bytes(function: AggregateFunction, bytes: &[u8; ACCUMULATOR_LEN]) -> Self {
-        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
-        let value = match bytes[8] {
-            1 => Some(Number::Integer((i128::from(word(24) as i64) << 64) | i128::from(word(16)))),
-            2 => Some(Number::Float(f64::from_bits(word(16)))),
-            _ => None,
-        };
-        Self { function, count: word(0), value }
-    }
-
-    /// The aggregate of the rows so far: null without rows, but for counts.
-    #[must_use]
-    pub fn result(&self) -> Datum<'static> {
-        match (self.function, self.value) {
-            (AggregateFunction::Count, _) => Datum::Integer(i128::from(self.count)),
-            (_, None) => Datum::Null,
-            (AggregateFunction::Average, Some(sum)) => Datum::Float(sum.float() / self.count as f64),
-            (_, Some(Number::Integer(number))) => Datum::Integer(number),
-            (_, Some(Number::Float(number))) => Datum::Float(number),
-        }
-    }
-}
-
 impl Number {
+    #[inline]
+    fn of(accumulator: &Accumulator) -> Option<Self> {
+        let (low, high) = (word(accumulator, VALUE), word(accumulator, VALUE + 8));
+        match accumulator[KIND] {
+            INTEGER => Some(Self::Integer((i128::from(high as i64) << 64) | i128::from(low))),
+            FLOAT => Some(Self::Float(f64::from_bits(low))),
+            _ => None,
+        }
+    }
+
+    /// Whole numbers are compared as such, others as floating-point numbers.
+    #[inline]
+    fn is_less(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Integer(left), Self::Integer(right)) => left < right,
+            _ => self.float() < other.float(),
+        }
+    }
+
     fn float(self) -> f64 {
         match self {
             Self::Integer(number) => number as f64,
@@ -146,6 +194,7 @@ impl Number {
         }
     }
 
+    #[inline]
     fn plus(self, other: Self) -> Self {
         match (self, other) {
             // 64-bit numbers: the sum of as many as can be counted fits.

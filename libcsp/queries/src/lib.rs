@@ -16,6 +16,7 @@
 
 mod bind;
 mod columns;
+mod compile;
 mod derive;
 mod emit;
 mod error;
@@ -26,12 +27,13 @@ mod plan;
 mod syntax;
 mod union;
 
+pub use compile::{Code, Condition, Image, Relation};
 pub use derive::{Derived, ROW};
 pub use emit::{APART_MAX, Apart, EmitError, Part};
 pub use error::{Position, QueryError, QueryProblem};
 pub use evaluate::{Datum, Text};
 pub use explain::PlanStep;
-pub use functions::{ACCUMULATOR_LEN, Accumulator};
+pub use functions::{ACCUMULATOR_LEN, Accumulator, Sample};
 pub use plan::{
     Aggregate, AggregateFunction, Catalog, Column, ColumnPlace, Comparison, Expr, Join, Kind, Literal,
     Operator, Output, Plan, Source, Window,

@@ -156,8 +156,7 @@ fn aggregates_are_computed_over_a_window() {
     assert_eq!(plan.window, Some(Window::Time { length_us: 1_800_000_000 }));
     assert_eq!(plan.aggregates.len(), 6, "those that are named twice are computed once");
     let schema = channels().flights;
-    let mut accumulators: Vec<Accumulator> =
-        plan.aggregates.iter().map(|aggregate| Accumulator::new(aggregate.function)).collect();
+    let mut accumulators = vec![Accumulator::default(); plan.aggregates.len()];
     let mut last = Vec::new();
     for delay in [json!(10), json!(null), json!(-4), json!(3)] {
         let mut flight = flight();
@@ -170,17 +169,18 @@ fn aggregates_are_computed_over_a_window() {
                 Some(argument) => plan.evaluate(argument, &[&view], &[]).expect("valid"),
                 None => Datum::Boolean(true),
             };
-            accumulator.add(datum);
+            aggregate.function.add(accumulator, &datum.into());
         }
     }
-    let results: Vec<Datum<'_>> = accumulators.iter().map(Accumulator::result).collect();
+    let both = plan.aggregates.iter().zip(&accumulators);
+    let results: Vec<Datum<'_>> = both.map(|(aggregate, sum)| aggregate.function.result_of(sum)).collect();
     let slices = [&last[..]];
     let view = MessageView::new(&schema, &slices).expect("valid");
     let mut out = [0; 200];
     let len = plan.emit(&[&view], &results, &mut out).expect("fits");
     let expected = json!({"origin": "EWR", "flights": 4, "known": 3, "mean": 3.0, "sum_delay": 9, "min_delay": -4, "most": 11, "share": 2.25});
     assert_eq!(Some(printed(&plan.derived.schema, &out[..len])), row(expected));
-    let empty = Accumulator::new(plan.aggregates[2].function).result();
+    let empty = plan.aggregates[2].function.result_of(&Accumulator::default());
     assert!(matches!(empty, Datum::Null));
 }
 

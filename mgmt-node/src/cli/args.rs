@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::etcd::EtcdCommand;
+use super::handlers::HandlerCommand;
 use super::messages::{MessageCommand, SubscriptionsArgs};
 use super::pki_args::PkiArgs;
 use super::queries::{PathCommand, PolicyChoice, QueryCommand};
@@ -101,6 +102,9 @@ pub enum Command {
         after_help = "Examples:\n  cspctl contexts\n  cspctl contexts -o json | jq '.nodes[].stages[] | {handler, mean_ns}'"
     )]
     Contexts,
+    /// Bring and look at supplied handlers
+    #[command(subcommand)]
+    Handler(HandlerCommand),
     /// List the formats of messages and the channels that have them
     #[command(after_help = "Examples:\n  cspctl formats\n  cspctl formats --policy demo.yaml -o json")]
     Formats(PolicyChoice),

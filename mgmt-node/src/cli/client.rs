@@ -89,6 +89,14 @@ impl Client {
         Ok((status, parse(path, &body)?))
     }
 
+    /// POST of bytes; the answer as JSON.
+    pub async fn post_bytes<T: DeserializeOwned>(&self, path: &str, bytes: Vec<u8>) -> Result<T, CliError> {
+        let url = self.url(path)?;
+        let request = self.http.post(url).header("content-type", "application/wasm").body(bytes);
+        let (_, body) = self.send(request).await?;
+        parse(path, &body)
+    }
+
     /// POST of a JSON document; the answer as JSON.
     pub async fn post_json<T: DeserializeOwned>(
         &self,

@@ -1,11 +1,12 @@
-//! Packet classification: the service that a packet is addressed to, the addresses that the cluster owns, and the proxy
-//! worker that receives a new flow.
+//! Packet classification: the service that a packet is addressed to, the addresses that the cluster owns, the proxy
+//! worker that receives a new flow; and in [`multifield`] the plug-in instance that a packet is handed to.
 //!
-//! Owns tables of fixed capacity and nothing else. It parses no bytes (the caller passes a [`PacketKey`]) and keeps no
-//! state of a packet after a lookup.
+//! Owns tables of fixed capacity and nothing else. Services are found without parsing bytes (the caller passes a
+//! [`PacketKey`]), and no state of a packet is kept after a lookup.
 #![forbid(unsafe_code)]
 
 mod maglev;
+pub mod multifield;
 mod rules;
 
 pub use maglev::{BACKENDS_MAX, MAGLEV_TABLE_LEN, Maglev};

@@ -72,6 +72,8 @@ pub(crate) struct Channel {
     pub wanted_len: Option<u32>,
     pub pullers: u32,
     pub paths: ChannelPaths,
+    /// Rows that it has delivered, if they have numbers of their own.
+    pub rows: Option<u64>,
     /// Channels that get its messages.
     pub feeds: Vec<Feed>,
     /// Peers that receive.
@@ -102,6 +104,7 @@ impl Channel {
             wanted_len: None,
             pullers: 0,
             paths: ChannelPaths::default(),
+            rows: None,
             feeds: Vec::new(),
             receivers: 0,
             counters: ChannelCounters::default(),

@@ -36,7 +36,7 @@ pub use resource_monitor::ContextReport;
 pub use status::{ContextStatus, PathState, PathStatus, StageStatus};
 
 pub(crate) use outlet::{Fed, Outlet};
-pub(crate) use run::Step;
+pub(crate) use run::{Entry, Step};
 
 use csp_handlers::FormatId;
 use csp_types::Instant;

@@ -23,6 +23,8 @@ pub const TRACE_MESSAGES_MAX: usize = 32;
 pub const TRACE_COPIES_MAX: usize = 64;
 /// Handlers of a message's path that a trace records.
 pub const TRACE_STAGES_MAX: usize = 16;
+/// Copies of a message for queries whose handlers a trace records.
+pub const TRACE_FED_MAX: usize = 8;
 /// Bytes of a message's topic that a trace keeps.
 pub const TRACE_TOPIC_LEN_MAX: usize = 64;
 
@@ -88,7 +90,7 @@ pub enum CopyState {
 pub struct TracedStage {
     /// Number of the context.
     pub context: u16,
-    /// Name of the handler.
+    /// Name of the handler; of a handler of another channel, which got a copy, behind that channel's name: `late/query`.
     pub handler: String,
     /// When the handler got the message.
     pub at: Instant,
@@ -141,6 +143,8 @@ pub struct TracedMessage {
     pub stages: Vec<TracedStage>,
     /// It was pushed: one puller gets it.
     pub pushed: bool,
+    /// Its copies for channels that get it from this one: the channel and the number there.
+    fed: Vec<(u16, u64)>,
     /// The traces that have recorded it, a bit each.
     traces: u8,
 }
@@ -162,8 +166,16 @@ impl TracedMessage {
             copies: Vec::with_capacity(TRACE_COPIES_MAX),
             stages: Vec::new(),
             pushed: false,
+            fed: Vec::new(),
             traces: 0,
         }
+    }
+
+    /// Returns whether it has this number in this channel, and whether that is in a channel that was fed with it.
+    fn is(&self, slot: u16, sequence: u64) -> Option<bool> {
+        let own = self.sequence == sequence && self.channel.index == slot;
+        let fed = self.fed.contains(&(slot, sequence));
+        (own || fed).then_some(fed)
     }
 
     /// Lengths of the frames in bytes.
@@ -333,6 +345,7 @@ impl Traces {
             message.topic.clear();
             message.copies.clear();
             message.stages.clear();
+            message.fed.clear();
             message.matched = 0;
             self.spare.push(message);
         }
@@ -361,18 +374,29 @@ impl Traces {
     /// Records that a handler is done with a message, or with what was made of it. `at` is when it got it, and the present time is when it was
     /// done.
     #[cold]
-    pub fn passed(&mut self, slot: u16, sequence: u64, mut stage: TracedStage) {
+    pub fn passed(&mut self, (slot, name): (u16, &str), sequence: u64, mut stage: TracedStage) {
         stage.done = self.now();
-        let is_it = |m: &&mut TracedMessage| m.sequence == sequence && m.channel.index == slot;
-        for message in self.messages.iter_mut().filter(is_it) {
-            if stage.emitted == 0 && message.stages.iter().all(|before| before.emitted <= 1) {
+        for message in &mut self.messages {
+            let Some(fed) = message.is(slot, sequence) else { continue };
+            if !fed && stage.emitted == 0 && message.stages.iter().all(|before| before.emitted <= 1) {
                 let waiting = message.copies.iter_mut().filter(|copy| copy.state == CopyState::Waiting);
                 waiting.for_each(|copy| (copy.state, copy.at) = (CopyState::Consumed, stage.done));
             }
             if message.stages.len() < TRACE_STAGES_MAX {
-                message.stages.push(stage.clone());
+                let mut stage = stage.clone();
+                if fed {
+                    stage.handler = format!("{name}/{}", stage.handler);
+                }
+                message.stages.push(stage);
             }
         }
+    }
+
+    /// Records that a channel was given a copy of a message, as that one's message of a number.
+    #[cold]
+    pub fn fed(&mut self, slot: u16, sequence: u64, copy: (u16, u64)) {
+        let is_it = |m: &&mut TracedMessage| m.is(slot, sequence).is_some() && m.fed.len() < TRACE_FED_MAX;
+        self.messages.iter_mut().filter(is_it).for_each(|message| message.fed.push(copy));
     }
 
     /// Records that what was written to a receiver's connection is with the connection now.

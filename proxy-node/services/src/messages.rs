@@ -43,6 +43,7 @@ use thiserror::Error;
 
 use self::batch::Batch;
 use self::contexts::Elsewhere;
+use self::inbound::UnknownCounters;
 use self::keys::Entropy;
 use self::paths::Paths;
 use self::peer::Peer;
@@ -51,7 +52,7 @@ use self::requested::Requested;
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::contexts::{ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
-pub use self::formats::{ChannelFeed, ChannelFormats};
+pub use self::formats::{ChannelFeed, ChannelFormats, FormatText};
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
 pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
@@ -83,6 +84,8 @@ pub struct ChannelSnapshot {
     pub malformed: u64,
     /// Messages of none of the channel's formats, if it has any.
     pub unknown_format: u64,
+    /// Of them, those that were dropped for it.
+    pub unknown_dropped: u64,
     /// Memory, subscriptions and counters.
     pub status: ChannelStatus,
     /// The worker at which it lives, as far as known.
@@ -116,8 +119,7 @@ struct Bound {
     zmtp: Arc<ZmtpConfig>,
     /// Connections that were reset for what they sent.
     malformed: u64,
-    /// Messages of none of its formats.
-    unknown_format: u64,
+    unknown: UnknownCounters,
 }
 
 impl Bound {
@@ -221,6 +223,7 @@ impl MessageBroker {
                 Some(spec) if bound.spec.can_become(spec) => {
                     bound.spec.keys.clone_from(&spec.keys);
                     bound.spec.formats.clone_from(&spec.formats);
+                    bound.spec.drops_unknown = spec.drops_unknown;
                     self.enforce_rights(number);
                 }
                 _ => self.remove(number),
@@ -261,8 +264,11 @@ impl MessageBroker {
         if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
             self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
         }
-        self.channels
-            .insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, unknown_format: 0, spec });
+        if spec.derived && spec.channel.sequence {
+            let _ = plane.number_rows(id); // it was added just now
+        }
+        let unknown = UnknownCounters::default();
+        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, unknown, spec });
         Ok(())
     }
 
@@ -319,7 +325,7 @@ impl MessageBroker {
             let status = plane.channel_status(bound.id)?;
             let waiting = status.backlog as u64;
             let (number, malformed) = (bound.spec.number, bound.malformed);
-            let unknown_format = bound.unknown_format;
+            let UnknownCounters { arrived: unknown_format, dropped: unknown_dropped } = bound.unknown;
             let (owner, moved) = (self.placement.owner(number), self.placement.moved(number));
             let (senders, receivers) = (0, 0);
             Some((
@@ -331,6 +337,7 @@ impl MessageBroker {
                     waiting,
                     malformed,
                     unknown_format,
+                    unknown_dropped,
                     status,
                     owner,
                     moved,

@@ -136,6 +136,7 @@ impl<H: MessageHook + Default> Streams<H> {
                 waiting: 0,
                 malformed: channel.counters.malformed(),
                 unknown_format: 0,
+                unknown_dropped: 0,
                 owner: None,
                 moved: Moved::default(),
                 status: ChannelStatus {

@@ -36,7 +36,7 @@ fn describe_request(query: &RequestedSnapshot, now: Instant) -> RequestedQuery {
 
 fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
     let ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, .. } = snapshot;
-    let unknown_format_total = snapshot.unknown_format;
+    let (unknown_format_total, unknown_dropped) = (snapshot.unknown_format, snapshot.unknown_dropped);
     let counters = status.counters;
     let figures = ChannelFigures {
         messages_total: counters.published,
@@ -47,7 +47,8 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
             + counters.dropped_oldest
             + counters.dropped_stalled
             + counters.dropped_memory
-            + counters.dropped_path,
+            + counters.dropped_path
+            + unknown_dropped,
         lost_total: counters.lost,
         held_total: counters.held,
         malformed_total: malformed,
@@ -76,7 +77,7 @@ pub(super) fn collect(out: &mut MetricWriter, channels: &[(String, Channel)], wo
             ("csp_channel_delivered_total", "Copies of messages given to receivers", figures.delivered_total),
             (
                 "csp_channel_dropped_total",
-                "Copies of messages not delivered because a queue was full or memory was short",
+                "Copies of messages not delivered because a queue was full or memory was short, or that were of none of the channel's formats",
                 figures.dropped_total,
             ),
             (

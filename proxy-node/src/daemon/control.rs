@@ -20,8 +20,9 @@ use crate::{ProxyWorker, Registered};
 use super::config::{Config, HAIRPINS};
 use super::curve_keys::KeyRing;
 use super::data_thread::Question;
-use super::metrics::{Published, WorkerMetrics};
-use super::{admin, policy, providers};
+use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
+use super::modules::Modules;
+use super::{admin, handlers, policy, providers};
 
 /// Requests that may wait for one worker.
 const QUESTIONS_MAX: usize = 64;
@@ -96,14 +97,16 @@ fn messages_config() -> MessagesConfig {
 }
 
 async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Result<(), DaemonError> {
-    let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
+    let modules = Modules::new(config.node.state_dir.join("handlers"));
+    let options = shell_options(config, record, workers, &modules);
+    let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let mut numbers = policy::Numbers::new(rand::random());
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
                 let folder = &config.messages.curve_keys;
-                let applied = apply(workers, &active, &mut numbers, folder).await;
+                let applied = apply(workers, &active, &mut numbers, (folder, &modules)).await;
                 shell.ack(active.generation, applied).await;
             }
             Event::Tick => set_readiness(&shell.readiness, workers),
@@ -114,9 +117,15 @@ async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Resul
     Ok(ended?)
 }
 
-fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker]) -> ShellOptions<'a> {
+fn shell_options<'a>(
+    config: &'a Config,
+    record: NodeRecord,
+    workers: &[Worker],
+    modules: &Arc<Modules>,
+) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.iter().map(|worker| worker.published().clone()).collect()));
+    metrics.register(ModuleMetrics(modules.clone()));
     let mailboxes = workers.iter().map(|worker| worker.mailbox().clone()).collect();
     ShellOptions {
         record,
@@ -124,17 +133,20 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &[Worker])
         etcd: &config.etcd,
         admin: &config.admin,
         metrics,
-        routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes }),
+        routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes })
+            .merge(handlers::routes(modules.clone())),
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
-        control: ControlOptions { check: policy_check(config), ..ControlOptions::default() },
+        control: ControlOptions { check: policy_check(config, modules.clone()), ..ControlOptions::default() },
     }
 }
 
-/// Returns the check of a policy before it is acknowledged as staged: the secret keys of its channels are here.
-fn policy_check(config: &Config) -> PolicyCheck {
+/// Returns the check of a policy before it is acknowledged as staged: the secret keys of its channels and the modules of its handlers
+/// are here.
+fn policy_check(config: &Config, modules: Arc<Modules>) -> PolicyCheck {
     let folder = config.messages.curve_keys.clone();
     Arc::new(move |policy: &Policy| {
         check_memory(policy)?;
+        modules.check(policy)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }
@@ -205,10 +217,10 @@ async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
     numbers: &mut policy::Numbers,
-    curve_keys: &Path,
+    (curve_keys, modules): (&Path, &Arc<Modules>),
 ) -> Result<(), String> {
     let ring = KeyRing::load(curve_keys);
-    let policy = policy::translate(active, numbers, &ring);
+    let policy = policy::translate(active, numbers, (&ring, modules));
     // What one worker cannot serve of it must not keep the others from the rest.
     let mut result = Ok(());
     for worker in workers {

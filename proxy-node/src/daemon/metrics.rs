@@ -1,6 +1,7 @@
 //! The workers' metrics.
 
 mod messages;
+mod modules;
 mod tcp;
 
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use crate::core::Counters;
 
 use super::config::HAIRPINS;
 use super::{channels, contexts};
+
+pub use modules::ModuleMetrics;
 
 /// What a worker publishes, about ten times a second.
 #[derive(Clone, Debug, Default)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use csp_control::{
     ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
+    UnknownFormat,
 };
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
 use csp_services::{ChannelKeys, ChannelSpec, ContextSpec, Rights};
@@ -19,6 +20,7 @@ use crate::WorkerPolicy;
 use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
 
 use super::curve_keys::KeyRing;
+use super::modules::Modules;
 
 /// The numbers of local services: the same for a name as long as the daemon runs.
 #[derive(Debug, Default)]
@@ -41,7 +43,11 @@ impl Numbers {
 }
 
 /// Returns what workers need of `active`. Channels whose secret key is not in `ring` are not served.
-pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -> WorkerPolicy {
+pub fn translate(
+    active: &ActivePolicy,
+    numbers: &mut Numbers,
+    (ring, modules): (&KeyRing, &Arc<Modules>),
+) -> WorkerPolicy {
     let service = |s: &csp_control::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
@@ -76,10 +82,14 @@ pub fn translate(active: &ActivePolicy, numbers: &mut Numbers, ring: &KeyRing) -
                     let formats = queries::formats(&active.policy, &catalogue, at);
                     paths.push(match query {
                         Some(query) => queries::path(&active.policy, &catalogue, query, number, numbers.seed),
-                        None => queries::channel_path(channel, number, formats.as_ref()),
+                        None => {
+                            let supplied = (&active.policy.handlers[..], modules);
+                            queries::channel_path(channel, number, formats.as_ref(), supplied)
+                        }
                     });
                     channels.push(ChannelSpec {
                         formats,
+                        drops_unknown: channel.unknown == UnknownFormat::Drop,
                         derived: query.is_some(),
                         number,
                         channel: translate_channel(channel),

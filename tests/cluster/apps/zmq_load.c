@@ -5,6 +5,9 @@
  *
  * A message: phase (8 bytes), sequence number (8), CLOCK_MONOTONIC in nanoseconds (8), padding. The phases are warm-up, measured and
  * end; only measured ones count. The receiver prints one line of JSON.
+ *
+ * TEMPLATE=FILE in the environment: messages are the file's bytes instead, with these fields at byte HEADER_AT, and the end has the sequence
+ * number 0. HEADER_AT alone is where a receiver finds them.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -36,6 +39,8 @@ static void sleep_until(uint64_t at) {
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
 }
 
+static size_t header_at;
+
 static void *connected(void *context, int type, const char *endpoint) {
     void *socket = zmq_socket(context, type);
     int linger = 5000;
@@ -51,7 +56,7 @@ static void *connected(void *context, int type, const char *endpoint) {
 
 static void send_one(void *socket, char *message, size_t size, uint64_t phase, uint64_t sequence) {
     struct header header = {phase, sequence, now_ns()};
-    memcpy(message, &header, sizeof header);
+    memcpy(message + header_at, &header, sizeof header);
     if (zmq_send(socket, message, size, 0) < 0) {
         fprintf(stderr, "send: %s\n", zmq_strerror(zmq_errno()));
         exit(1);
@@ -63,14 +68,24 @@ static int send_all(const char *pattern, const char *endpoint, size_t size, doub
     int pushes = strcmp(pattern, "push") == 0;
     void *socket = connected(context, pushes ? ZMQ_PUSH : ZMQ_PUB, endpoint);
     alarm((unsigned) seconds + 60); /* a broker that takes nothing ends the load */
-    char *message = calloc(1, size < sizeof(struct header) ? sizeof(struct header) : size);
+    const char *template = getenv("TEMPLATE");
+    size_t least = header_at + sizeof(struct header);
+    char *message = calloc(1, size < least ? least : size);
+    if (template) {
+        FILE *file = fopen(template, "r");
+        if (!file || fread(message, 1, size, file) != size) {
+            fprintf(stderr, "%s has not %zu bytes\n", template, size);
+            exit(1);
+        }
+        fclose(file);
+    }
     int one = 1;
     if (rate == 0)
         zmq_setsockopt(socket, ZMQ_XPUB_NODROP, &one, sizeof one);
     uint64_t start = now_ns();
     for (int i = 0; i < 100; i++) {
         sleep_until(start + (uint64_t) i * 10000000u);
-        send_one(socket, message, size, WARM, 0);
+        send_one(socket, message, size, WARM, template ? (uint64_t) i : 0);
     }
     /* The processor time of what follows is measured from here. */
     puts("{}");
@@ -92,7 +107,7 @@ static int send_all(const char *pattern, const char *endpoint, size_t size, doub
     /* Published ones may be dropped; pushed ones are not, and a second would end the next receiver. */
     for (int i = 0; i < (pushes ? 1 : 10); i++) {
         sleep_until(now_ns() + 50000000u);
-        send_one(socket, message, size, END, count);
+        send_one(socket, message, size, END, template ? 0 : count);
     }
     zmq_close(socket);
     zmq_ctx_term(context);
@@ -145,8 +160,8 @@ static int receive_all(const char *pattern, const char *endpoint, int sockets) {
             struct tally *tally = &tallies[i];
             for (int burst = 0; burst < 100 && zmq_msg_recv(&message, items[i].socket, ZMQ_DONTWAIT) >= 0; burst++) {
                 struct header header;
-                if (zmq_msg_size(&message) < sizeof header) return 1;
-                memcpy(&header, zmq_msg_data(&message), sizeof header);
+                if (zmq_msg_size(&message) < header_at + sizeof header) return 1;
+                memcpy(&header, (char *) zmq_msg_data(&message) + header_at, sizeof header);
                 if (header.phase == END) {
                     if (!tally->ended++) ended++;
                     tally->total = header.sequence;
@@ -179,6 +194,8 @@ static int receive_all(const char *pattern, const char *endpoint, int sockets) {
 
 int main(int argc, char **argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing is left of a bench that was ended */
+    const char *at = getenv("HEADER_AT");
+    header_at = at ? (size_t) atol(at) : 0;
     if (argc == 7 && strcmp(argv[1], "send") == 0)
         return send_all(argv[2], argv[3], (size_t) atol(argv[4]), atof(argv[5]), atof(argv[6]));
     if (argc == 5 && strcmp(argv[1], "receive") == 0 && atoi(argv[4]) <= SOCKETS_MAX)

@@ -34,4 +34,4 @@ pub use cluster::{Cluster, Options, San, Tier};
 pub use configs::{ADMIN_PORTS, CLIENT_ADDRESS, UPLOAD_PORT, VIP};
 pub use crowd::{Crowd, Outcome};
 pub use host::Host;
-pub use process::{Process, wait_until};
+pub use process::{Process, cpu_ns_of_all, wait_until};

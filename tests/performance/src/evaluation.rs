@@ -18,7 +18,9 @@ mod world;
 
 use std::time::Duration;
 
+pub use chains::columns;
 pub use figure::{Bar, Figure};
+pub use flights::{Flights, Lengths};
 pub use peers::{Peer, figure as beside_peers};
 
 /// Measures everything; each measurement takes `time`. `progress` is called with what is measured next.

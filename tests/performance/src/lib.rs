@@ -16,6 +16,7 @@ pub mod memory;
 pub mod report;
 pub mod san;
 pub mod scale;
+pub mod through_tcp;
 
 /// Length of a request, and of its response, in bytes.
 pub const REQUEST_LEN: usize = 64;

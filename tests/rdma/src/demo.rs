@@ -7,7 +7,8 @@
 //!                        └──────────── SAN ────────────┴────── SAN ─────────┘
 //! ```
 //! Besides nginx there are a Python http.server application that accepts uploads, and libcsp's example server, which
-//! reaches the proxy by queue pairs of its own if verbs carry the SAN. The client is a network namespace of guest 1.
+//! reaches the proxy by queue pairs of its own if verbs carry the SAN, and csp-context with a handler of a channel's path.
+//! The client is a network namespace of guest 1.
 //! All traffic between guests uses their one Ethernet and the selected provider. Addresses and configuration files are
 //! those of `make demo`.
 
@@ -19,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use csp_cluster::demo::step;
 use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, UPLOAD_PORT, VIP, configs, identities, wait_until};
 
+mod contexts;
 mod library;
 mod notice;
 
@@ -110,9 +112,10 @@ fn lay_out(options: &Options) -> Result<Scratch> {
             configs::app_node(dir, reach) + if options.direct() { "  direct: true\n" } else { "" },
         ),
         ("csp-mgmt-node.yaml", configs::mgmt_node(dir)),
-        ("demo.yaml", library::add_service(&configs::policy())),
+        ("demo.yaml", contexts::add_channel(&library::add_service(&configs::policy()))),
         ("nginx.conf", configs::nginx(dir)),
         ("upload.py", include_str!("../../cluster/apps/upload.py").to_owned()),
+        ("zmq_pipe.py", contexts::PIPE.to_owned()),
     ];
     for (name, text) in files {
         fs::write(dir.join(name), text)?;
@@ -139,6 +142,7 @@ impl Machines {
         step("unmodified nginx under csp-run", || self.start_nginx())?;
         step("unmodified Python http.server under csp-run", || self.start_upload())?;
         step("libcsp's http_server", || self.start_library())?;
+        step("csp-context under csp-run", || self.start_context())?;
         step("cspctl policy apply", || self.apply_policy())?;
         step("all services answer", || {
             [80, UPLOAD_PORT, library::PORT]
@@ -156,6 +160,7 @@ impl Machines {
             self.fetch(library::PORT, "4MiB")?;
             if direct { self.has_device_open() } else { Ok(()) }
         })?;
+        step("messages pass a handler of csp-context: once and in order", || self.pass_context())?;
         step("only the client has kernel TCP sockets of the services", || self.no_kernel_tcp())?;
         let after = self.rdma_packets()?;
         self.carried(&before, &after)?;
@@ -398,7 +403,7 @@ impl Machines {
     fn logs(&self) -> String {
         const LINES: usize = 20;
         let mut text = String::new();
-        let programs = ["nginx", "upload", "http_server"];
+        let programs = ["nginx", "upload", "http_server", "csp-context"];
         let daemons = ["csp-mgmt-node", "csp-network-node", "csp-proxy-node", "csp-app-node"];
         for name in daemons.into_iter().chain(programs) {
             let log = fs::read_to_string(self.log(name)).unwrap_or_default();

@@ -86,9 +86,12 @@ pub struct Channel {
     #[serde(default)]
     pub tcp: TcpOptions,
     /// Names of the formats of its messages, with the ids 1, 2, … in this order. The record is a message's only frame, or the one
-    /// behind the topic. Messages of none of them pass as they are.
+    /// behind the topic.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formats: Vec<String>,
+    /// What becomes of messages of none of its formats.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unknown: UnknownFormat,
     /// Which time of its messages counts in joins and windows; absent: when they arrive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<ChannelTime>,
@@ -114,6 +117,17 @@ pub enum Pattern {
     Publish,
     /// PUSH peers send; each message goes to one PULL peer (30/PIPELINE). Nothing is dropped.
     Push,
+}
+
+/// What becomes of messages of none of a channel's formats.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownFormat {
+    /// They pass to receivers as they are, past handlers that work on formats.
+    #[default]
+    Pass,
+    /// They are dropped and counted.
+    Drop,
 }
 
 /// What waits for one receiver.

@@ -29,6 +29,7 @@ impl Policy {
         for (index, channel) in self.channels.iter().enumerate() {
             check_channel(channel, &format!("channels[{index}]"), problems);
         }
+        super::handlers::check(self, problems);
         Catalogue::new(self, problems);
         for (index, query) in self.queries.iter().enumerate() {
             check_channel(&query.channel(), &format!("queries[{index}]"), problems);
@@ -154,7 +155,7 @@ fn check_channel(channel: &Channel, at: &str, problems: &mut Problems) {
     }
 }
 
-fn check_name(name: &str, what: &str, at: &str, problems: &mut Problems) {
+pub(super) fn check_name(name: &str, what: &str, at: &str, problems: &mut Problems) {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if name.is_empty() || name.len() > SERVICE_NAME_LEN_MAX || !name.bytes().all(legal) {
         let message =

@@ -5,7 +5,10 @@ use std::collections::{HashMap, HashSet};
 use csp_types::Prefix;
 
 use super::paths;
-use super::{Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Service, TcpOptions};
+use super::{
+    Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Service, TcpOptions,
+    UnknownFormat,
+};
 
 /// Lines that lead from `old` to `new`.
 pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
@@ -33,6 +36,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|query| format!("- query {}", query.summary())));
     let come = new.queries.iter().filter(|query| !old.queries.contains(query));
     lines.extend(come.map(|query| format!("+ query {}", query.summary())));
+    let gone = old.handlers.iter().filter(|handler| !new.handlers.contains(handler));
+    lines.extend(gone.map(|handler| format!("- handler {}", handler.summary())));
+    let come = new.handlers.iter().filter(|handler| !old.handlers.contains(handler));
+    lines.extend(come.map(|handler| format!("+ handler {}", handler.summary())));
     let gone = old.contexts.iter().filter(|context| !new.contexts.contains(context));
     lines.extend(gone.map(|context| format!("- context {}", context.summary())));
     let come = new.contexts.iter().filter(|context| !old.contexts.contains(context));
@@ -82,10 +89,11 @@ fn summary(service: &Service) -> String {
 fn channel_summary(channel: &Channel) -> String {
     let Channel { name, vip, pattern, message_kib, queue, memory, last_value, sequence, heartbeat_s, .. } =
         channel;
-    let Channel { curve, path, tcp, formats, time, requests, .. } = channel;
+    let Channel { curve, path, tcp, formats, unknown, time, requests, .. } = channel;
     let requests = requests.as_ref().map(super::Requests::summary).unwrap_or_default();
+    let unknown = if *unknown == UnknownFormat::Drop { " and no others" } else { "" };
     let formats =
-        if formats.is_empty() { String::new() } else { format!(", formats {}", formats.join(", ")) };
+        if formats.is_empty() { String::new() } else { format!(", formats {}{unknown}", formats.join(", ")) };
     let time = time.as_ref().map(super::ChannelTime::summary).unwrap_or_default();
     let last_value = last_value.as_ref().map(super::LastValue::summary).unwrap_or_default();
     let sequence = if *sequence { ", numbered" } else { "" };

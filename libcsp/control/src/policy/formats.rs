@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::check_count;
 use super::framing::is_default;
-use super::{Channel, Framing, Headers, SERVICE_NAME_LEN_MAX};
+use super::{Channel, Framing, Headers, SERVICE_NAME_LEN_MAX, UnknownFormat};
 use crate::config::{Problems, number};
 
 /// Most formats of a policy.
@@ -256,6 +256,8 @@ pub(super) fn of_channel(
     }
     if !channel.formats.is_empty() {
         check_ports(channel, at, problems);
+    } else if channel.unknown != UnknownFormat::Pass {
+        problems.add(format!("{at}.unknown"), "is for channels with formats; name them in `formats`");
     }
     match &channel.time {
         Some(_) if channel.formats.is_empty() => {

@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::contexts::number_of;
 use super::formats::format_set;
-use super::{Channel, KnownFormat, Policy};
+use super::handlers;
+use super::{Channel, KnownFormat, Policy, SuppliedHandler};
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathStage {
-    /// Name of a built-in handler.
+    /// Name of a built-in handler, or of one of the policy's `handlers`.
     pub handler: String,
     /// The context that runs it: `c0` to `c7` of the proxy worker, or one of the policy's `contexts`.
     #[serde(default = "first_context")]
@@ -48,8 +49,14 @@ pub(super) fn context_of(name: &str) -> Option<u16> {
 /// The formats of a channel's messages behind its path: each with its id there, for each of the channel's.
 pub(super) type Behind = Vec<(u32, KnownFormat)>;
 
-/// Checks the path of a channel with these formats. Returns what they become.
-pub(super) fn check(channel: &Channel, formats: &[KnownFormat], at: &str, problems: &mut Problems) -> Behind {
+/// Checks the path of a channel with these formats. Returns what they become. A supplied handler leaves them as they are.
+pub(super) fn check(
+    channel: &Channel,
+    formats: &[KnownFormat],
+    supplied: &[SuppliedHandler],
+    at: &str,
+    problems: &mut Problems,
+) -> Behind {
     let set = Arc::new(format_set(formats));
     // The formats that the next handler gets.
     let mut ids: Vec<FormatId> = (1..=formats.len() as u32).map(FormatId).collect();
@@ -76,8 +83,19 @@ pub(super) fn check(channel: &Channel, formats: &[KnownFormat], at: &str, proble
             );
             problems.add(format!("{at}.context"), message);
         }
+        if handlers::find(supplied, &stage.handler).is_some() {
+            if number_of(&stage.context).is_some() {
+                let message = format!(
+                    "`{}` is a supplied handler, which runs in a proxy worker; allowed are c0 to c{}",
+                    stage.handler,
+                    CONTEXTS_MAX - 1
+                );
+                problems.add(format!("{at}.context"), message);
+            }
+            continue;
+        }
         let Some(mut handler) = make(&stage.handler, &set) else {
-            problems.add(format!("{at}.handler"), unknown(&stage.handler, &set));
+            problems.add(format!("{at}.handler"), unknown(&stage.handler, &set, supplied));
             continue;
         };
         if builtin::make(&stage.handler).is_none() && formats.is_empty() {
@@ -127,7 +145,7 @@ pub fn path_formats(channel: &Channel, formats: &[KnownFormat]) -> Vec<Vec<Known
     let mut all = Vec::new();
     for count in (1..=stages).rev() {
         channel.path.truncate(count);
-        let behind = check(&channel, formats, "", &mut Problems::default());
+        let behind = check(&channel, formats, &[], "", &mut Problems::default());
         all.push(behind.into_iter().map(|(_, format)| format).collect());
     }
     all.reverse();
@@ -154,9 +172,15 @@ fn make(name: &str, formats: &Arc<FormatSet>) -> Option<Box<dyn Handler>> {
     made.filter(|handler| handler.needs().outputs == 1)
 }
 
-fn unknown(name: &str, formats: &Arc<FormatSet>) -> String {
+/// Whether a handler of this name is built in.
+pub(super) fn is_built_in(name: &str) -> bool {
+    builtin::NAMES.iter().chain(csp_operators::NAMES).any(|known| *known == name)
+}
+
+fn unknown(name: &str, formats: &Arc<FormatSet>, supplied: &[SuppliedHandler]) -> String {
     let names = builtin::NAMES.iter().chain(csp_operators::NAMES);
-    let names: Vec<&str> = names.copied().filter(|name| make(name, formats).is_some()).collect();
+    let names = names.copied().filter(|name| make(name, formats).is_some());
+    let names: Vec<&str> = names.chain(supplied.iter().map(|handler| handler.name.as_str())).collect();
     format!("`{name}` is not known; allowed are {}", names.join(", "))
 }
 
@@ -216,7 +240,7 @@ channels:
     #[test]
     fn a_wrong_path_is_refused() {
         let unknown = |name: &str| {
-            let message = super::unknown(name, &super::Arc::default());
+            let message = super::unknown(name, &super::Arc::default(), &[]);
             format!("7:19: channels[0].path[0].handler: {message}")
         };
         let begins = "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate, select";

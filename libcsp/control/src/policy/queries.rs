@@ -59,6 +59,9 @@ pub struct Query {
     /// Memory for rows of the result, and for messages that wait for the query.
     #[serde(default, skip_serializing_if = "is_default")]
     pub memory: ChannelMemory,
+    /// A last frame with the row's number, from 1 on, and the time of arrival is added to each row.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sequence: bool,
     /// Encryption, and who may subscribe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curve: Option<Curve>,
@@ -134,11 +137,12 @@ impl Query {
             memory: self.memory,
             path: Vec::new(),
             last_value: None,
-            sequence: false,
+            sequence: self.sequence,
             heartbeat_s: 0,
             curve: self.curve.clone(),
             tcp: self.tcp,
             formats: Vec::new(),
+            unknown: Default::default(),
             time: None,
             requests: None,
         }
@@ -169,14 +173,16 @@ impl Query {
 
     /// Describes it in one line.
     pub(super) fn summary(&self) -> String {
-        let Query { name, sql, vip, port, output, context, limits, queue, memory, curve, tcp } = self;
+        let Query { name, sql, vip, port, output, context, limits, queue, memory, curve, tcp, sequence } =
+            self;
+        let numbered = if *sequence { ", numbered" } else { "" };
         let sql = sql.split_whitespace().collect::<Vec<_>>().join(" ");
         let QueryLimits { rows, kib, groups, idle_s, waiting } = limits;
         let curve = curve.as_ref().map(Curve::summary).unwrap_or_default();
         let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
         format!(
             "{name} {vip} port {port} as {} on {context}: {sql}; keeps {rows} rows in {kib} KiB, {groups} groups, idle after {idle_s} s, {waiting} messages wait, \
-             queues of {} and {} KiB {:?}, memory {} to {} MiB{curve}{tcp}",
+             queues of {} and {} KiB {:?}, memory {} to {} MiB{numbered}{curve}{tcp}",
             output.as_str(),
             queue.messages,
             queue.kib,
@@ -290,8 +296,8 @@ impl Catalogue {
         for (index, channel) in policy.channels.iter().enumerate() {
             let at = format!("channels[{index}]");
             let formats = formats::of_channel(channel, &policy.formats, &catalogue.formats, &at, problems);
-            let behind = paths::check(channel, &formats, &at, problems);
-            if channel.pattern == Pattern::Publish && channel.pool.is_empty() && !formats.is_empty() {
+            let behind = paths::check(channel, &formats, &policy.handlers, &at, problems);
+            if channel.pool.is_empty() && !formats.is_empty() {
                 let readable = Readable {
                     formats: behind,
                     time: channel.time.clone(),
@@ -339,9 +345,6 @@ impl Catalogue {
         let query = policy.queries.iter().position(|query| query.name == channel);
         let why = match (known, query) {
             (Some(at), _) if policy.channels[at].formats.is_empty() => "has no formats".to_owned(),
-            (Some(at), _) if policy.channels[at].pattern == Pattern::Push => {
-                "gives each message to one puller (pattern push)".to_owned()
-            }
             (Some(at), _) => format!("has the formats {}", policy.channels[at].formats.join(", ")),
             (_, Some(at)) if policy.queries[at].output == RowFormat::Json => {
                 "has rows in JSON, which queries do not read".to_owned()

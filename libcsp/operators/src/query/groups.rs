@@ -7,8 +7,8 @@
 //! Groups are found by hash, and stand in one list: windows of time by their begin and then as they came, windows of rows by their last use.
 //! A block of zeros has no groups.
 
-use crate::cells::{bytes_at, i64_at, put, put_i64, put_u32, put_u64, u32_at, u64_at};
-use csp_queries::ACCUMULATOR_LEN;
+use crate::cells::{bytes_at, i64_at, put_i64, put_u32, put_u64, u32_at, u64_at};
+use csp_queries::{ACCUMULATOR_LEN, Accumulator};
 
 const FREE: usize = 0;
 const FIRST: usize = 4;
@@ -38,16 +38,25 @@ pub(super) struct Groups {
     buckets: u32,
     groups: u32,
     aggregates: usize,
-    /// Most bytes of the rows that a group keeps.
+    /// Most bytes of the rows that a group keeps, and where they lie in its slot.
     kept: [usize; KEPT_MAX],
+    kept_at: [usize; KEPT_MAX],
     slot: usize,
+    /// Where slots begin.
+    slots: usize,
 }
 
 impl Groups {
     pub fn new(base: usize, groups: u32, aggregates: usize, kept: [usize; KEPT_MAX]) -> Self {
         let buckets = groups.next_power_of_two();
         let slot = Self::slot_for(aggregates, &kept);
-        Groups { base, buckets, groups, aggregates, kept, slot }
+        let mut end = FIXED + aggregates * ACCUMULATOR_LEN;
+        let kept_at = kept.map(|len| {
+            end += len;
+            end - len
+        });
+        let slots = base + HEADER + buckets as usize * BUCKET;
+        Groups { base, buckets, groups, aggregates, kept, kept_at, slot, slots }
     }
 
     /// Bytes of a group.
@@ -66,87 +75,107 @@ impl Groups {
         HEADER as u64 + u64::from(self.buckets) * BUCKET as u64 + u64::from(self.groups) * self.slot as u64
     }
 
+    #[inline]
     pub fn count(&self, block: &[u8]) -> u32 {
         u32_at(block, self.base + COUNT)
     }
 
+    #[inline]
     pub fn slot_len(&self) -> usize {
         self.slot
     }
 
     /// The first group of the list; 0: there is none.
+    #[inline]
     pub fn first(&self, block: &[u8]) -> u32 {
         u32_at(block, self.base + FIRST)
     }
 
     /// The last group of the list; 0: there is none.
+    #[inline]
     pub fn last(&self, block: &[u8]) -> u32 {
         u32_at(block, self.base + LAST)
     }
 
+    #[inline]
     pub fn after(&self, block: &[u8], group: u32) -> u32 {
         u32_at(block, self.at(group) + AFTER)
     }
 
     /// The first group of a hash's bucket.
+    #[inline]
     pub fn of_hash(&self, block: &[u8], hash: u64) -> u32 {
         u32_at(block, self.bucket(hash))
     }
 
+    #[inline]
     pub fn next_of_hash(&self, block: &[u8], group: u32) -> u32 {
         u32_at(block, self.at(group) + IN_BUCKET)
     }
 
+    #[inline]
     pub fn hash(&self, block: &[u8], group: u32) -> u64 {
         u64_at(block, self.at(group) + HASH)
     }
 
+    #[inline]
     pub fn window(&self, block: &[u8], group: u32) -> i64 {
         i64_at(block, self.at(group) + WINDOW)
     }
 
+    #[inline]
     pub fn rows(&self, block: &[u8], group: u32) -> u64 {
         u64_at(block, self.at(group) + ROWS)
     }
 
+    #[inline]
     pub fn set_rows(&self, block: &mut [u8], group: u32, rows: u64) {
         put_u64(block, self.at(group) + ROWS, rows);
     }
 
+    #[inline]
     pub fn source(&self, block: &[u8], group: u32) -> usize {
         u32_at(block, self.at(group) + SOURCE) as usize
     }
 
     /// The row that a group keeps of a source.
+    #[inline]
     pub fn kept<'b>(&self, block: &'b [u8], group: u32, source: usize) -> &'b [u8] {
         let at = self.at(group);
         let len = (u32_at(block, at + LENS + 4 * source) as usize).min(self.kept[source]);
-        bytes_at(block, at + self.kept_at(source), len)
+        bytes_at(block, at + self.kept_at[source], len)
     }
 
     /// Where the row that a group keeps of a source is put.
+    #[inline]
     pub fn kept_mut<'b>(&self, block: &'b mut [u8], group: u32, source: usize) -> &'b mut [u8] {
-        let at = self.at(group) + self.kept_at(source);
+        let at = self.at(group) + self.kept_at[source];
         block.get_mut(at..at + self.kept[source]).unwrap_or_default()
     }
 
     /// Whether a group keeps a row of a source.
+    #[inline]
     pub fn has_kept(&self, block: &[u8], group: u32, source: usize) -> bool {
         u32_at(block, self.at(group) + LENS + 4 * source) > 0
     }
 
+    #[inline]
     pub fn set_kept_len(&self, block: &mut [u8], group: u32, source: usize, len: usize) {
         put_u32(block, self.at(group) + LENS + 4 * source, len as u32);
     }
 
-    /// The bytes of an aggregate.
-    pub fn aggregate(&self, block: &[u8], group: u32, index: usize) -> [u8; ACCUMULATOR_LEN] {
-        let at = self.at(group) + FIXED + index * ACCUMULATOR_LEN;
-        bytes_at(block, at, ACCUMULATOR_LEN).try_into().unwrap_or([0; ACCUMULATOR_LEN])
+    /// The aggregates of a group.
+    #[inline]
+    pub fn aggregates<'b>(&self, block: &'b [u8], group: u32) -> &'b [Accumulator] {
+        let at = self.at(group) + FIXED;
+        bytes_at(block, at, self.aggregates * ACCUMULATOR_LEN).as_chunks().0
     }
 
-    pub fn set_aggregate(&self, block: &mut [u8], group: u32, index: usize, bytes: &[u8; ACCUMULATOR_LEN]) {
-        put(block, self.at(group) + FIXED + index * ACCUMULATOR_LEN, bytes);
+    #[inline]
+    pub fn aggregates_mut<'b>(&self, block: &'b mut [u8], group: u32) -> &'b mut [Accumulator] {
+        let at = self.at(group) + FIXED;
+        let bytes = block.get_mut(at..at + self.aggregates * ACCUMULATOR_LEN);
+        bytes.unwrap_or_default().as_chunks_mut().0
     }
 
     /// Takes a free group and puts it behind all whose window does not begin later. `None`: all are in use.
@@ -224,6 +253,7 @@ impl Groups {
         put_u32(block, if after == 0 { self.base + LAST } else { self.at(after) + BEFORE }, before);
     }
 
+    #[inline]
     fn bucket(&self, hash: u64) -> usize {
         self.base + HEADER + (hash as u32 & (self.buckets - 1)) as usize * BUCKET
     }
@@ -231,11 +261,7 @@ impl Groups {
     #[inline]
     fn at(&self, group: u32) -> usize {
         let index = group.wrapping_sub(1).min(self.groups.saturating_sub(1));
-        self.base + HEADER + self.buckets as usize * BUCKET + index as usize * self.slot
-    }
-
-    fn kept_at(&self, source: usize) -> usize {
-        FIXED + self.aggregates * ACCUMULATOR_LEN + self.kept[..source].iter().sum::<usize>()
+        self.slots + index as usize * self.slot
     }
 }
 
@@ -259,7 +285,7 @@ mod tests {
                     Some(group) => {
                         assert_eq!(groups.rows(&block, group), 0);
                         groups.set_rows(&mut block, group, 7);
-                        groups.set_aggregate(&mut block, group, 1, &[1; ACCUMULATOR_LEN]);
+                        groups.aggregates_mut(&mut block, group)[1] = [1; ACCUMULATOR_LEN];
                         groups.kept_mut(&mut block, group, 1).fill(3);
                         let at = model.iter().position(|known| known.0 > window).unwrap_or(model.len());
                         model.insert(at, (window, hash));

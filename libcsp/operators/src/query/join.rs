@@ -5,17 +5,18 @@
 
 use std::sync::Arc;
 
-use csp_formats::{Record, ViewError};
+use csp_formats::{Fixed, Record, ViewError};
 use csp_handlers::{Call, FormatId, State, Stop, Tick};
-use csp_queries::{Datum, Expr, Plan, Window};
+use csp_queries::{Condition, Datum, Expr, Image, Plan, Window};
 
 use super::hash::Hash;
 use super::keep::Keep;
+use super::keys::{Keys, Pairs};
 use super::setup::{Limits, QuerySetupError, SourceTime, Time, arrival};
 use super::side::{Side, Waiting};
 use super::times::{Reached, Times};
 use super::windowed::{Closed, Closing, Sink, close_by_timer};
-use super::windows::{Row, Windows, columns_of};
+use super::windows::{Read, Values, Windows, columns_of};
 use crate::counters::Counter;
 use crate::formats::view;
 use crate::input::Body;
@@ -32,6 +33,7 @@ pub(super) struct Join {
     pair: Vec<Expr>,
     keeps: [Keep; 2],
     clocks: [SourceTime; 2],
+    program: Program,
     times: Times,
     sides: [Side; 2],
     windows: Option<Closing>,
@@ -41,6 +43,18 @@ pub(super) struct Join {
     /// The other row of a pair, while its window changes the state.
     other: Room,
     out: Room,
+    values: Values,
+}
+
+/// The join of rows that are read at fixed places.
+#[derive(Debug)]
+struct Program {
+    fixed: [Fixed; 2],
+    own: [Option<Condition>; 2],
+    keys: [Option<Keys>; 2],
+    pairs: Option<Pairs>,
+    pair: Option<Condition>,
+    image: Option<Image>,
 }
 
 /// A row that has come.
@@ -80,18 +94,27 @@ impl Join {
             });
         }
         let keeps = [0, 1].map(|source| Keep::new(plan, source, 0..plan.columns.len()));
+        let fields = [clocks[0].field(), clocks[1].field()];
         let first = Side::new(base, limits.rows, limits.row_bytes);
         let second = Side::new(base + first.len() as usize, limits.rows, limits.row_bytes);
         let base = base + (first.len() + second.len()) as usize;
         let windows = match plan.window {
             Some(_) => {
-                let windows = Windows::new(vec![plan.clone()], limits, base)?;
+                let windows = Windows::new(vec![plan.clone()], &fields, limits, base)?;
                 Some(Closing { windows, output, out: room(limits.result_len), interrupted: false })
             }
             None => None,
         };
         let idle = limits.idle.map(|idle| i64::try_from(idle.as_micros()).unwrap_or(i64::MAX));
         let (own, pair) = split(plan);
+        let program = Program {
+            fixed: [0, 1].map(|source| plan.fixed(source, fields[source])),
+            own: [0, 1].map(|source| Condition::new(plan, &own[source])),
+            keys: [0, 1].map(|source| Keys::of_join(plan, &join.keys, source)),
+            pairs: Pairs::new(plan, &join.keys),
+            pair: Condition::new(plan, &pair),
+            image: Image::new(plan),
+        };
         let len = keeps.iter().map(|keep| keep.len_max().unwrap_or(ROW_LEN_MAX as usize)).max().unwrap_or(0);
         Ok(Join {
             keys: join.keys.clone(),
@@ -99,6 +122,8 @@ impl Join {
             own,
             pair,
             keeps,
+            program,
+            values: Values::new(std::slice::from_ref(plan)),
             times: Times::new(clocks.iter().map(|clock| clock.lateness).collect(), idle),
             clocks,
             sides: [first, second],
@@ -142,15 +167,21 @@ impl Join {
             Ok(len) => len,
             Err(problem) => return give_up(call, problem),
         };
-        let begun = self.begin(call, side, len).unwrap_or(Begun::Invalid);
+        let begun = match self.begin_fixed(call, side, len) {
+            Some(begun) => begun,
+            None => self.begin(call, side, len).unwrap_or(Begun::Invalid),
+        };
         let (at, counted) = match &begun {
             Begun::Row(come) => (Some(come.at), None),
             Begun::Over(counter, at) => (*at, Some(*counter)),
             Begun::Invalid => return give_up(call, (Counter::Invalid, INVALID)),
         };
         let now = arrival(call.message().arrived);
-        let reached =
-            at.map_or(Reached::Silence, |at| self.times.reached(call.state(), now, Some((side, at))));
+        // Without windows nothing is closed.
+        let reached = match at {
+            Some(at) if self.windows.is_some() => self.times.reached(call.state(), now, Some((side, at))),
+            _ => Reached::Silence,
+        };
         let mut closed = Closed::default();
         if let (Some(windows), Reached::Time(at)) = (&mut self.windows, reached) {
             closed = windows.emit(call, at)?;
@@ -184,6 +215,30 @@ impl Join {
         }
         self.count_held(state);
         Ok(())
+    }
+
+    /// As [`begin`](Self::begin), at fixed places. `None`: the row has to be viewed.
+    #[inline]
+    fn begin_fixed(&self, call: &mut Call<'_>, side: usize, len: usize) -> Option<Begun> {
+        let program = &self.program;
+        let row = Body::of(call).fixed(call, &program.fixed[side])?;
+        // Columns of this side alone are read.
+        let rows = [row, row];
+        let accepted = program.own[side].as_ref()?.accepts(&rows)?;
+        let mut hash = Hash::new(self.seed);
+        let has_null = program.keys[side].as_ref()?.hash(&rows, &mut hash, &mut [])?;
+        let Some(at) = self.clocks[side].of_fixed(call.message(), row)? else {
+            return Some(Begun::Over(Counter::Unmatched, None));
+        };
+        Some(if !accepted {
+            Begun::Over(Counter::Refused, Some(at))
+        } else if at < self.times.of(call.state(), side) {
+            Begun::Over(Counter::Late, Some(at))
+        } else if has_null {
+            Begun::Over(Counter::Unmatched, Some(at))
+        } else {
+            Begun::Row(Come { side, len, at, hash: hash.finish() })
+        })
     }
 
     /// Reads time and key of a row, and what of the condition concerns its side.
@@ -236,10 +291,13 @@ impl Join {
             let other = self.sides[1 - come.side].bytes(block, &waiting);
             let (plan, own) = (&*self.plan, &self.row[..come.len]);
             let (pair, keys, out) = (&self.pair, &self.keys, &mut self.out);
-            let written = with_pair(plan, (come.side, own, other), |rows| {
-                let met = equal(plan, keys, rows)? && all(plan, pair, rows)?;
-                Ok(if met { Some(plan.emit(rows, &[], out)) } else { None })
-            });
+            let written = match self.program.emit(in_order(come.side, own, other), out) {
+                Some(written) => Ok(written.map(Ok)),
+                None => with_pair(plan, in_order(come.side, own, other), |rows| {
+                    let met = equal(plan, keys, rows)? && all(plan, pair, rows)?;
+                    Ok(if met { Some(plan.emit(rows, &[], out)) } else { None })
+                }),
+            };
             match written {
                 Ok(None) => (),
                 Ok(Some(Ok(len))) => {
@@ -260,16 +318,24 @@ impl Join {
             let other = self.sides[1 - come.side].bytes(block, &waiting);
             let Some(copy) = self.other.get_mut(..other.len()) else { continue };
             copy.copy_from_slice(other);
-            let (plan, own, other) = (&*self.plan, &self.row[..come.len], &*copy);
-            let bytes = if come.side == 0 { [own, other] } else { [other, own] };
-            let (pair, keys, at) = (&self.pair, &self.keys, come.at.max(waiting.time));
-            let (windows, closed) = (&self.windows, self.times.closed(state));
-            let counted = with_pair(plan, (come.side, own, other), |records| {
-                if !equal(plan, keys, records)? || !all(plan, pair, records)? {
-                    return Ok(None);
-                }
-                let row = Row { plan: 0, records, bytes };
-                Ok(windows.as_ref().and_then(|windows| windows.add_timed(state, &row, at, closed)))
+            let bytes = in_order(come.side, &self.row[..come.len], copy);
+            let (plan, at) = (&*self.plan, come.at.max(waiting.time));
+            let Some(windows) = &self.windows else { return };
+            let fixed = self.program.read(windows, bytes, &mut self.values);
+            let is_fixed = fixed.is_some();
+            let read = match fixed {
+                Some(read) => Ok(read.map(Some)),
+                None => with_pair(plan, bytes, |records| {
+                    if !equal(plan, &self.keys, records)? || !all(plan, &self.pair, records)? {
+                        return Ok(None);
+                    }
+                    Ok(Some(windows.windows.read(0, records, &mut self.values).ok()))
+                }),
+            };
+            let closed = self.times.closed(state);
+            let counted = read.map(|read| {
+                let row = Read { plan: 0, bytes, is_fixed, hash: read?, values: &self.values };
+                windows.add_timed(state, &row, at, closed)
             });
             if let Some(counter) = counted.unwrap_or(Some(Counter::Invalid)) {
                 counter.add(state, 1);
@@ -329,14 +395,50 @@ impl Join {
     }
 }
 
-/// Views a row and one of the other side as records in the order of the sources.
+impl Program {
+    /// Header and block of rows of both sides that meet. The inner `None`: they do not; the outer one: they have to be viewed.
+    #[inline]
+    fn meet<'v>(&self, [first, second]: [&'v [u8]; 2]) -> Option<Option<[&'v [u8]; 2]>> {
+        let rows = [self.fixed[0].of(first, first.len())?, self.fixed[1].of(second, second.len())?];
+        if !self.pairs.as_ref()?.are_same(&rows) {
+            return None;
+        }
+        Some(self.pair.as_ref()?.accepts(&rows)?.then_some(rows))
+    }
+
+    /// Writes the result of two rows and returns its length.
+    #[inline]
+    fn emit(&self, rows: [&[u8]; 2], out: &mut [u8]) -> Option<Option<usize>> {
+        let image = self.image.as_ref()?;
+        match self.meet(rows)? {
+            Some(rows) => image.emit(&rows, out).map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// Reads what windows need of two rows.
+    #[inline]
+    fn read(&self, windows: &Closing, rows: [&[u8]; 2], values: &mut Values) -> Option<Option<u64>> {
+        match self.meet(rows)? {
+            Some(rows) => windows.windows.read_fixed(0, &rows, values).map(Some),
+            None => Some(None),
+        }
+    }
+}
+
+/// A row and one of the other side in the order of the sources.
 #[inline]
+fn in_order<'v>(side: usize, own: &'v [u8], other: &'v [u8]) -> [&'v [u8]; 2] {
+    if side == 0 { [own, other] } else { [other, own] }
+}
+
+/// Views rows of both sides as records.
 fn with_pair<R>(
     plan: &Plan,
-    (side, own, other): (usize, &[u8], &[u8]),
+    [first, second]: [&[u8]; 2],
     run: impl FnOnce(&[&Record<'_, '_>]) -> Result<R, ViewError>,
 ) -> Result<R, ViewError> {
-    let (first, second) = if side == 0 { ([own], [other]) } else { ([other], [own]) };
+    let (first, second) = ([first], [second]);
     let views = (
         view(&plan.sources[0].schema, plan.sources[0].format(), &first),
         view(&plan.sources[1].schema, plan.sources[1].format(), &second),

@@ -37,6 +37,7 @@ impl Keep {
     }
 
     /// Most bytes that are kept; `None`: as many as the message has.
+    #[inline]
     pub fn len_max(&self) -> Option<usize> {
         (!self.whole).then_some(self.header + self.block)
     }
@@ -59,6 +60,7 @@ impl Keep {
     }
 
     /// Shortens the fixed part to what the schema knows. `wanted` bytes of a message of `len` are there.
+    #[inline]
     fn cut(&self, bytes: &mut [u8], wanted: usize, len: usize) -> Option<usize> {
         if self.whole {
             return Some(wanted);
@@ -73,9 +75,18 @@ impl Keep {
         Some(self.header + has.min(self.block))
     }
 
+    #[inline]
     fn block_length(&self, bytes: &[u8]) -> Option<usize> {
         let (at, size) = (self.slot.offset as usize, self.slot.primitive.size() as usize);
-        let digits = bytes.get(at..at + size)?.iter();
+        let digits = bytes.get(at..at + size)?;
+        // The width that the standard recommends.
+        if let (2, Some(chunk)) = (size, digits.first_chunk()) {
+            return Some(usize::from(match self.order {
+                ByteOrder::Little => u16::from_le_bytes(*chunk),
+                ByteOrder::Big => u16::from_be_bytes(*chunk),
+            }));
+        }
+        let digits = digits.iter();
         let number = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
         usize::try_from(match self.order {
             ByteOrder::Little => digits.rev().fold(0, number),

@@ -1,6 +1,6 @@
 //! How a query is run: the times of its sources, and its bounds.
 
-use csp_formats::{Field, Presence, Primitive, Scalar, Type};
+use csp_formats::{Cell, Field, Load, Presence, Primitive, Scalar, Type};
 use csp_handlers::Message;
 use csp_queries::Plan;
 use csp_types::Duration;
@@ -114,16 +114,33 @@ pub enum QuerySetupError {
 impl Unit {
     /// A number of units as microseconds.
     fn micros(self, number: i128) -> Option<i64> {
-        let scale = match self {
-            Unit::Nanoseconds => return i64::try_from(number.div_euclid(1_000)).ok(),
-            Unit::Microseconds => 1,
+        match self {
+            Unit::Nanoseconds => i64::try_from(number.div_euclid(1_000)).ok(),
+            _ => {
+                let micros = number.checked_mul(self.scale().into());
+                micros.and_then(|micros| i64::try_from(micros).ok())
+            }
+        }
+    }
+
+    #[inline]
+    fn micros_of_short(self, number: i64) -> Option<i64> {
+        match self {
+            Unit::Nanoseconds => Some(number.div_euclid(1_000)),
+            _ => number.checked_mul(self.scale()),
+        }
+    }
+
+    /// Microseconds of a unit that is at least one.
+    fn scale(self) -> i64 {
+        match self {
+            Unit::Nanoseconds | Unit::Microseconds => 1,
             Unit::Milliseconds => 1_000,
             Unit::Seconds => 1_000_000,
             Unit::Minutes => 60_000_000,
             Unit::Hours => 3_600_000_000,
             Unit::Days => 86_400_000_000,
-        };
-        number.checked_mul(scale).and_then(|micros| i64::try_from(micros).ok())
+        }
     }
 }
 
@@ -131,6 +148,8 @@ impl Unit {
 #[derive(Debug)]
 pub(super) struct SourceTime {
     field: Option<(Field, Unit)>,
+    /// How the field is read at its fixed place.
+    load: Option<Load>,
     /// In microseconds.
     pub lateness: i64,
 }
@@ -138,7 +157,7 @@ pub(super) struct SourceTime {
 impl SourceTime {
     pub fn new(plan: &Plan, source: usize, time: &Time) -> Result<Self, QuerySetupError> {
         let Time::Field { path, unit, lateness } = time else {
-            return Ok(SourceTime { field: None, lateness: 0 });
+            return Ok(SourceTime { field: None, load: None, lateness: 0 });
         };
         let source = &plan.sources[source];
         let refuse = |problem: String| QuerySetupError::Time { channel: source.alias.clone(), problem };
@@ -158,11 +177,29 @@ impl SourceTime {
             return Err(refuse(format!("\"{path}\" is no whole number")));
         }
         let lateness = i64::try_from(lateness.as_micros()).unwrap_or(i64::MAX);
-        Ok(SourceTime { field: Some((field.clone(), *unit)), lateness })
+        let load = Load::new(field, source.schema.header.length as usize, source.schema.byte_order);
+        Ok(SourceTime { field: Some((field.clone(), *unit)), load, lateness })
     }
 
     pub fn is_arrival(&self) -> bool {
         self.field.is_none()
+    }
+
+    /// The field of time, if there is one.
+    pub fn field(&self) -> Option<&Field> {
+        self.field.as_ref().map(|(field, _)| field)
+    }
+
+    /// As [`of`](Self::of), of header and block. `None`: the message has to be viewed.
+    #[inline]
+    pub fn of_fixed(&self, message: &Message, row: &[u8]) -> Option<Option<i64>> {
+        let (Some((_, unit)), Some(load)) = (&self.field, &self.load) else {
+            return self.is_arrival().then(|| Some(arrival(message.arrived)));
+        };
+        Some(match load.read(row)? {
+            Cell::Int(number) => unit.micros_of_short(number),
+            _ => None,
+        })
     }
 
     /// The time of a message in microseconds; `None` if its field is null or beyond 64 bits.

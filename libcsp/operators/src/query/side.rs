@@ -50,10 +50,12 @@ impl Side {
             + u64::from(self.bytes)
     }
 
+    #[inline]
     pub fn count(&self, block: &[u8]) -> u32 {
         u32_at(block, self.base + COUNT).min(self.rows)
     }
 
+    #[inline]
     pub fn used(&self, block: &[u8]) -> u32 {
         u32_at(block, self.base + USED)
     }
@@ -84,11 +86,13 @@ impl Side {
     }
 
     /// The time of the oldest row.
+    #[inline]
     pub fn oldest(&self, block: &[u8]) -> Option<i64> {
         (self.count(block) > 0).then(|| self.row(block, u32_at(block, self.base + HEAD) + 1).0.time)
     }
 
     /// Releases the oldest row.
+    #[inline]
     pub fn release(&self, block: &mut [u8]) {
         let (head, count) = (u32_at(block, self.base + HEAD), self.count(block));
         if count == 0 {
@@ -107,6 +111,7 @@ impl Side {
     }
 
     /// Where a row of that length can be put; `None`: older rows have to leave first.
+    #[inline]
     pub fn room(&self, block: &[u8], len: u32) -> Option<u32> {
         if self.count(block) >= self.rows {
             return None;
@@ -127,11 +132,13 @@ impl Side {
     }
 
     /// Whether a row of that length can be put at all.
+    #[inline]
     pub fn fits(&self, len: u32) -> bool {
         self.rows > 0 && len <= self.bytes
     }
 
     /// Puts a row where there is room.
+    #[inline]
     pub fn put(&self, block: &mut [u8], offset: u32, (hash, time): (u64, i64), bytes: &[u8]) {
         let (head, count) = (u32_at(block, self.base + HEAD), self.count(block));
         let index = (u64::from(head) + u64::from(count)) % u64::from(self.rows.max(1));
@@ -166,6 +173,7 @@ impl Side {
         self.base + HEADER + self.buckets as usize * BUCKET + index as usize * SLOT
     }
 
+    #[inline]
     fn arena(&self) -> usize {
         self.base + HEADER + self.buckets as usize * BUCKET + self.rows as usize * SLOT
     }

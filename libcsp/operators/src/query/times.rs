@@ -27,10 +27,12 @@ pub(super) enum Reached {
 }
 
 /// Times lie in the state with their sign bit inverted: a block of zeros is before all times.
+#[inline]
 fn time(state: &State, at: usize) -> i64 {
     state.number(at) as i64 ^ i64::MIN
 }
 
+#[inline]
 fn set_time(state: &mut State, at: usize, time: i64) {
     state.set_number(at, (time ^ i64::MIN) as u64);
 }
@@ -68,6 +70,7 @@ impl Times {
         if silent { Reached::Silence } else { Reached::Time(least.max(self.closed(state))) }
     }
 
+    #[inline]
     fn is_silent(&self, state: &State, source: usize, now: i64) -> bool {
         let Some(idle) = self.idle else { return false };
         let heard = time(state, OWN + 16 * source + 8).max(time(state, STARTED));
@@ -85,6 +88,7 @@ impl Times {
     }
 
     /// Records when the operator began to wait.
+    #[inline]
     pub fn start(&self, state: &mut State, now: i64) {
         if time(state, STARTED) == i64::MIN {
             set_time(state, STARTED, now);
@@ -97,6 +101,7 @@ impl Times {
         time(state, CLOSED)
     }
 
+    #[inline]
     pub fn close(&self, state: &mut State, at: i64) {
         if self.closed(state) < at {
             set_time(state, CLOSED, at);

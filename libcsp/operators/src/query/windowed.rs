@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use csp_handlers::{Call, FormatId, Full, State, Stop, Tick};
-use csp_queries::{Plan, Window};
+use csp_formats::{Field, Fixed};
+use csp_handlers::{Call, FormatId, Full, Message, State, Stop, Tick};
+use csp_queries::{Condition, Plan, Window};
 use csp_types::Duration;
 
 use super::groups::Groups;
 use super::keep::Keep;
 use super::setup::{Limits, QuerySetupError, SourceTime, Time, arrival};
 use super::times::{Reached, Times};
-use super::windows::{Added, Row, Windows};
+use super::windows::{Added, Read, Values, Windows};
 use crate::counters::Counter;
 use crate::formats::view;
 use crate::input::Body;
@@ -54,9 +55,28 @@ pub(crate) struct Windowed {
     plans: Vec<Arc<Plan>>,
     keeps: Vec<Keep>,
     clocks: Vec<SourceTime>,
+    programs: Vec<Program>,
     times: Times,
     closing: Closing,
     row: Room,
+    values: Values,
+}
+
+/// What is read of a stream's rows at fixed places.
+#[derive(Debug)]
+struct Program {
+    fixed: Fixed,
+    filter: Option<Condition>,
+}
+
+/// What is known of a row before anything is changed.
+#[derive(Clone, Copy)]
+struct Seen {
+    is_fixed: bool,
+    accepted: bool,
+    /// Its time, where windows are of time; `None`: it has none.
+    at: Option<i64>,
+    hash: Option<u64>,
 }
 
 /// Windows, and how they are closed.
@@ -78,6 +98,13 @@ pub(super) struct Closed {
 }
 
 impl Closing {
+    /// Whether a window has ended at a time.
+    #[inline]
+    pub fn has_ended(&self, block: &[u8], at: i64) -> bool {
+        let Window::Time { length_us } = self.windows.kind else { return false };
+        self.windows.ended(block, 0, length_us as i64, at).is_some()
+    }
+
     /// Emits the results of windows that have ended at a time. The state is not changed.
     pub fn emit(&mut self, sink: &mut dyn Sink, at: i64) -> Result<Closed, Full> {
         let mut closed = Closed::default();
@@ -117,23 +144,21 @@ impl Closing {
     }
 
     /// Adds a row to the window of its time.
-    pub fn add_timed(&self, state: &mut State, row: &Row<'_>, at: i64, closed: i64) -> Option<Counter> {
+    pub fn add_timed(&self, state: &mut State, row: &Read<'_>, at: i64, closed: i64) -> Option<Counter> {
         let Window::Time { length_us } = self.windows.kind else { return None };
         let begin = at.div_euclid(length_us as i64).saturating_mul(length_us as i64);
         if begin.saturating_add(length_us as i64) <= closed {
             return Some(Counter::Late);
         }
         let block = state.block();
-        let added = self.windows.hash(row, begin).and_then(|hash| {
-            let group = self.windows.find(block, row, (hash, begin))?;
-            self.windows.add(block, group, row, (hash, begin))
-        });
-        match added {
-            Ok(Added::Yes) => None,
+        let Some(hash) = row.hash else { return Some(Counter::Invalid) };
+        let place = (Windows::in_window(hash, begin), begin);
+        let Ok(group) = self.windows.find(block, row, place) else { return Some(Counter::Invalid) };
+        match self.windows.add(block, group, row, place) {
+            Added::Yes => None,
             // Windows that end make room; what other groups have is not given up for a new one.
-            Ok(Added::NoRoom) => Some(Counter::Evicted),
-            Ok(Added::TooLong) => Some(Counter::TooLong),
-            Err(_) => Some(Counter::Invalid),
+            Added::NoRoom => Some(Counter::Evicted),
+            Added::TooLong => Some(Counter::TooLong),
         }
     }
 
@@ -141,13 +166,14 @@ impl Closing {
     fn add_counted(
         &mut self,
         call: &mut Call<'_>,
-        row: &Row<'_>,
+        row: &Read<'_>,
         count: u64,
     ) -> Result<Option<Counter>, Stop> {
         let windows = &self.windows;
         let block = call.state().block();
-        let found = windows.hash(row, 0).and_then(|hash| Ok((hash, windows.find(block, row, (hash, 0))?)));
-        let Ok((hash, group)) = found else { return Ok(Some(Counter::Invalid)) };
+        let Some(hash) = row.hash else { return Ok(Some(Counter::Invalid)) };
+        let place = (Windows::in_window(hash, 0), 0);
+        let Ok(group) = windows.find(block, row, place) else { return Ok(Some(Counter::Invalid)) };
         let rows = if group == 0 { 0 } else { windows.groups.rows(block, group) };
         if rows + 1 >= count {
             let written = windows.result_with(block, group, row, &mut self.out);
@@ -166,8 +192,8 @@ impl Closing {
         }
         let mut evicted = 0;
         let added = loop {
-            match windows.add(block, group, row, (hash, 0)) {
-                Ok(Added::NoRoom) if windows.groups.first(block) != 0 => {
+            match windows.add(block, group, row, place) {
+                Added::NoRoom if windows.groups.first(block) != 0 => {
                     // The group that has waited longest for a row gives way.
                     let oldest = windows.groups.first(block);
                     evicted += windows.groups.rows(block, oldest);
@@ -183,10 +209,9 @@ impl Closing {
             Counter::Evicted.add(call.state(), evicted);
         }
         Ok(match added {
-            Ok(Added::Yes) => None,
-            Ok(Added::NoRoom) => Some(Counter::Evicted),
-            Ok(Added::TooLong) => Some(Counter::TooLong),
-            Err(_) => Some(Counter::Invalid),
+            Added::Yes => None,
+            Added::NoRoom => Some(Counter::Evicted),
+            Added::TooLong => Some(Counter::TooLong),
         })
     }
 }
@@ -210,9 +235,16 @@ impl Windowed {
         let len = keeps.iter().map(|keep| keep.len_max().unwrap_or(ROW_LEN_MAX as usize)).max().unwrap_or(0);
         let idle = limits.idle.map(|idle| i64::try_from(idle.as_micros()).unwrap_or(i64::MAX));
         let times = Times::new(clocks.iter().map(|clock| clock.lateness).collect(), idle);
-        let windows = Windows::new(plans.clone(), limits, base)?;
+        let fields: Vec<_> = clocks.iter().map(SourceTime::field).collect();
+        let program = |(plan, field): (&Arc<Plan>, &Option<&Field>)| Program {
+            fixed: plan.fixed(0, *field),
+            filter: Condition::new(plan, &plan.filter),
+        };
+        let programs = plans.iter().zip(&fields).map(program).collect();
+        let windows = Windows::new(plans.clone(), &fields, limits, base)?;
         let closing = Closing { windows, output, out: room(limits.result_len), interrupted: false };
-        Ok(Windowed { plans, keeps, clocks, times, closing, row: room(len as u32) })
+        let (row, values) = (room(len as u32), Values::new(&plans));
+        Ok(Windowed { plans, keeps, clocks, programs, times, closing, row, values })
     }
 
     /// Bytes of the state block behind `base`.
@@ -238,28 +270,23 @@ impl Windowed {
     }
 
     fn process(&mut self, call: &mut Call<'_>, stream: usize) -> Result<(), Stop> {
-        let Windowed { plans, keeps, clocks, times, closing, row } = self;
-        let plan = &plans[stream];
-        let len = match keeps[stream].copy(call, Body::of(call), row) {
+        let len = match self.keeps[stream].copy(call, Body::of(call), &mut self.row) {
             Ok(len) => len,
             Err(problem) => return give_up(call, problem),
         };
-        let source = &plan.sources[0];
-        let slices = [&row[..len]];
-        let invalid = (Counter::Invalid, INVALID);
-        let Ok(view) = view(&source.schema, source.format(), &slices) else { return give_up(call, invalid) };
-        let Ok(accepted) = plan.accepts(&[&view]) else { return give_up(call, invalid) };
-        let records = [&*view];
-        let row = Row { plan: stream, records: &records, bytes: [&row[..len], &[]] };
-        let counted = match closing.windows.kind {
-            Window::Rows { .. } if !accepted => Some(Counter::Refused),
-            Window::Rows { count } => closing.add_counted(call, &row, count)?,
-            Window::Time { .. } => {
-                let Ok(at) = clocks[stream].of(call.message(), &view) else { return give_up(call, invalid) };
-                match at {
-                    None => Some(Counter::Unmatched),
-                    Some(at) => timed(call, (times, closing), (stream, at), accepted.then_some(&row))?,
-                }
+        let seen = self.see_fixed(call, stream);
+        let Some(seen) = seen.or_else(|| self.see(call.message(), stream, len)) else {
+            return give_up(call, (Counter::Invalid, INVALID));
+        };
+        let Windowed { times, closing, row, values, .. } = self;
+        let Seen { is_fixed, hash, .. } = seen;
+        let row = Read { plan: stream, bytes: [&row[..len], &[]], is_fixed, hash, values };
+        let counted = match (closing.windows.kind, seen.at) {
+            (Window::Rows { .. }, _) if !seen.accepted => Some(Counter::Refused),
+            (Window::Rows { count }, _) => closing.add_counted(call, &row, count)?,
+            (Window::Time { .. }, None) => Some(Counter::Unmatched),
+            (Window::Time { .. }, Some(at)) => {
+                timed(call, (times, closing), (stream, at), seen.accepted.then_some(&row))?
             }
         };
         let state = call.state();
@@ -269,6 +296,38 @@ impl Windowed {
         }
         closing.windows.count_held(state, 0, 0);
         Ok(())
+    }
+
+    /// Reads a row at fixed places. `None`: it has to be viewed.
+    #[inline]
+    fn see_fixed(&mut self, call: &Call<'_>, stream: usize) -> Option<Seen> {
+        let program = &self.programs[stream];
+        let row = Body::of(call).fixed(call, &program.fixed)?;
+        let accepted = program.filter.as_ref()?.accepts(&[row])?;
+        let at = match self.closing.windows.kind {
+            Window::Time { .. } => self.clocks[stream].of_fixed(call.message(), row)?,
+            Window::Rows { .. } => None,
+        };
+        let hash = match accepted {
+            true => Some(self.closing.windows.read_fixed(stream, &[row], &mut self.values)?),
+            false => None,
+        };
+        Some(Seen { is_fixed: true, accepted, at, hash })
+    }
+
+    /// Reads a row. `None`: it is not valid.
+    fn see(&mut self, message: &Message, stream: usize, len: usize) -> Option<Seen> {
+        let (plan, slices) = (&self.plans[stream], [&self.row[..len]]);
+        let source = &plan.sources[0];
+        let view = view(&source.schema, source.format(), &slices).ok()?;
+        let accepted = plan.accepts(&[&view]).ok()?;
+        let at = match self.closing.windows.kind {
+            Window::Time { .. } => self.clocks[stream].of(message, &view).ok()?,
+            Window::Rows { .. } => None,
+        };
+        let read = || self.closing.windows.read(stream, &[&view], &mut self.values).ok();
+        let hash = accepted.then(read).flatten();
+        Some(Seen { is_fixed: false, accepted, at, hash })
     }
 
     /// Closes windows because time has passed.
@@ -286,16 +345,18 @@ fn timed(
     call: &mut Call<'_>,
     (times, closing): (&Times, &mut Closing),
     (stream, at): (usize, i64),
-    row: Option<&Row<'_>>,
+    row: Option<&Read<'_>>,
 ) -> Result<Option<Counter>, Stop> {
     let now = arrival(call.message().arrived);
     // This stream is not silent.
     let Reached::Time(reached) = times.reached(call.state(), now, Some((stream, at))) else {
         return Ok(None);
     };
-    let closed = closing.emit(call, reached)?;
+    if closing.has_ended(call.state().block(), reached) {
+        let closed = closing.emit(call, reached)?;
+        closing.release(call.state(), reached, closed);
+    }
     let state = call.state();
-    closing.release(state, reached, closed);
     times.start(state, now);
     times.record(state, (stream, at), now);
     times.close(state, reached);

@@ -4,20 +4,20 @@
 
 use std::sync::Arc;
 
-use csp_formats::{Record, ViewError};
+use csp_formats::{Cell, Field, Fixed, Record, ViewError};
 use csp_handlers::State;
-use csp_queries::{ACCUMULATOR_LEN, Accumulator, Datum, EmitError, Expr, Plan, Window};
+use csp_queries::{Accumulator, Code, Datum, EmitError, Expr, Plan, Sample, Window};
 
 use super::groups::{Groups, KEPT_MAX};
 use super::hash::Hash;
 use super::keep::Keep;
+use super::keys::Keys;
 use super::setup::{Limits, QuerySetupError};
 use crate::counters::Counter;
 use crate::formats::view;
 
 /// Most aggregates of a query.
 pub const AGGREGATES_MAX: usize = 64;
-const FEW: usize = 8;
 
 /// The windows of an operator.
 #[derive(Debug)]
@@ -25,16 +25,50 @@ pub(super) struct Windows {
     plans: Vec<Arc<Plan>>,
     /// What groups keep of a row, for each plan and source.
     keeps: Vec<[Option<Keep>; 2]>,
+    programs: Vec<Program>,
     pub groups: Groups,
     pub kind: Window,
     seed: u64,
 }
 
-/// A row: its plan, one record of each source, and their bytes.
-pub(super) struct Row<'v> {
+/// What windows read of the rows of a plan, at fixed places.
+#[derive(Debug)]
+struct Program {
+    fixed: Vec<Fixed>,
+    keys: Option<Keys>,
+    /// The arguments of aggregates; those of `COUNT(*)` have none.
+    arguments: Option<Vec<Option<Code>>>,
+}
+
+/// What a plan's windows read of a row before anything is changed.
+pub(super) struct Read<'v> {
     pub plan: usize,
-    pub records: &'v [&'v Record<'v, 'v>],
+    /// The row's bytes, of each source.
     pub bytes: [&'v [u8]; 2],
+    /// Whether it was read at fixed places.
+    pub is_fixed: bool,
+    /// The hash of the columns that it is grouped by; `None`: it is not valid.
+    pub hash: Option<u64>,
+    pub values: &'v Values,
+}
+
+/// What was read of a row, in room that is allocated once.
+#[derive(Debug)]
+pub(super) struct Values {
+    /// What aggregates are given.
+    samples: Box<[Sample]>,
+    /// What the row is grouped by, where it was read at fixed places.
+    keys: Box<[Cell]>,
+}
+
+impl Values {
+    pub fn new(plans: &[Arc<Plan>]) -> Self {
+        let most = |count: fn(&Plan) -> usize| plans.iter().map(|plan| count(plan)).max().unwrap_or(0);
+        Values {
+            samples: vec![Sample::Null; most(|plan| plan.aggregates.len())].into(),
+            keys: vec![Cell::Null; most(|plan| plan.group_by.len())].into(),
+        }
+    }
 }
 
 /// What became of a row.
@@ -46,8 +80,29 @@ pub(super) enum Added {
     TooLong,
 }
 
+impl Program {
+    fn new(plan: &Plan, times: &[Option<&Field>]) -> Self {
+        let code = |argument: &Option<Expr>| match argument {
+            None => Some(None),
+            Some(argument) => Code::new(plan, argument).map(Some),
+        };
+        let time = |source: usize| times.get(source).copied().flatten();
+        Program {
+            fixed: (0..plan.sources.len()).map(|source| plan.fixed(source, time(source))).collect(),
+            keys: Keys::new(plan, &plan.group_by),
+            arguments: plan.aggregates.iter().map(|aggregate| code(&aggregate.argument)).collect(),
+        }
+    }
+}
+
 impl Windows {
-    pub fn new(plans: Vec<Arc<Plan>>, limits: &Limits, base: usize) -> Result<Self, QuerySetupError> {
+    /// Windows of the rows of some plans, whose sources have the times of some fields.
+    pub fn new(
+        plans: Vec<Arc<Plan>>,
+        times: &[Option<&Field>],
+        limits: &Limits,
+        base: usize,
+    ) -> Result<Self, QuerySetupError> {
         let Some(kind) = plans[0].window else { return Err(QuerySetupError::Unsupported("no window")) };
         if plans.iter().any(|plan| plan.aggregates.len() > AGGREGATES_MAX) {
             return Err(QuerySetupError::Unsupported("more than 64 aggregates"));
@@ -60,26 +115,64 @@ impl Windows {
         let mut kept = [0; KEPT_MAX];
         (kept[0], kept[1]) = (len(0), len(1));
         let groups = Groups::new(base, limits.groups, plans[0].aggregates.len(), kept);
-        Ok(Windows { keeps, groups, kind, seed: limits.seed, plans })
+        // Several plans have one source each, a join's plan both.
+        let times_of = |plan: usize| if plans.len() > 1 { &times[plan..=plan] } else { times };
+        let programs = plans.iter().enumerate().map(|(at, plan)| Program::new(plan, times_of(at))).collect();
+        Ok(Windows { keeps, programs, groups, kind, seed: limits.seed, plans })
     }
 
-    /// The hash of the columns that a row is grouped by, in the window that begins at a time.
-    pub fn hash(&self, row: &Row<'_>, window: i64) -> Result<u64, ViewError> {
-        let plan = &self.plans[row.plan];
-        let mut hash = Hash::new(self.seed ^ window as u64);
+    /// Reads what rows, header and block of each source, are grouped by and what aggregates are given. `None`: they have to be viewed.
+    #[inline]
+    pub fn read_fixed(&self, plan: usize, rows: &[&[u8]], values: &mut Values) -> Option<u64> {
+        let program = &self.programs[plan];
+        let mut hash = Hash::new(self.seed);
+        program.keys.as_ref()?.hash(rows, &mut hash, &mut values.keys)?;
+        for (code, sample) in program.arguments.as_ref()?.iter().zip(&mut values.samples) {
+            *sample = match code {
+                None => Sample::Present,
+                Some(code) => Sample::from(code.run(rows)?),
+            };
+        }
+        Some(hash.finish())
+    }
+
+    /// As [`read_fixed`](Self::read_fixed), of records.
+    pub fn read(
+        &self,
+        plan: usize,
+        records: &[&Record<'_, '_>],
+        values: &mut Values,
+    ) -> Result<u64, ViewError> {
+        let plan = &*self.plans[plan];
+        let mut hash = Hash::new(self.seed);
         for expr in &plan.group_by {
-            hash.add(plan.evaluate(expr, row.records, &[])?);
+            hash.add(plan.evaluate(expr, records, &[])?);
+        }
+        for (aggregate, sample) in plan.aggregates.iter().zip(&mut values.samples) {
+            *sample = match &aggregate.argument {
+                None => Sample::Present,
+                Some(argument) => plan.evaluate(argument, records, &[])?.into(),
+            };
         }
         Ok(hash.finish())
     }
 
+    /// The hash of a row in the window that begins at a time.
+    #[inline]
+    pub fn in_window(hash: u64, window: i64) -> u64 {
+        let mut hash = Hash::new(hash);
+        hash.word(window as u64);
+        hash.finish()
+    }
+
     /// The group of a row; 0: there is none.
-    pub fn find(&self, block: &[u8], row: &Row<'_>, (hash, window): (u64, i64)) -> Result<u32, ViewError> {
+    #[inline]
+    pub fn find(&self, block: &[u8], row: &Read<'_>, (hash, window): (u64, i64)) -> Result<u32, ViewError> {
         let mut group = self.groups.of_hash(block, hash);
         while group != 0 {
             if self.groups.hash(block, group) == hash
                 && self.groups.window(block, group) == window
-                && self.is_of(block, group, row)?
+                && (self.is_surely_of(block, group, row) || self.is_of(block, group, row)?)
             {
                 break;
             }
@@ -88,16 +181,40 @@ impl Windows {
         Ok(group)
     }
 
-    fn is_of(&self, block: &[u8], group: u32, row: &Row<'_>) -> Result<bool, ViewError> {
+    /// Whether a row has the same keys as that of a group. If not, their values can still be equal.
+    #[inline]
+    fn is_surely_of(&self, block: &[u8], group: u32, row: &Read<'_>) -> bool {
+        let Program { fixed, keys: Some(keys), .. } = &self.programs[row.plan] else { return false };
+        if keys.is_empty() {
+            return true;
+        }
+        if !row.is_fixed || self.groups.source(block, group) != row.plan {
+            return false;
+        }
+        let kept = |source: usize| {
+            let bytes = self.groups.kept(block, group, source);
+            fixed.get(source).and_then(|fixed| fixed.of(bytes, bytes.len()))
+        };
+        let Some(first) = kept(0) else { return false };
+        if fixed.len() == 1 {
+            return keys.are_same((&row.values.keys, &row.bytes), &[first]);
+        }
+        kept(1).is_some_and(|second| keys.are_same((&row.values.keys, &row.bytes), &[first, second]))
+    }
+
+    #[cold]
+    fn is_of(&self, block: &[u8], group: u32, row: &Read<'_>) -> Result<bool, ViewError> {
         let plan = &self.plans[row.plan];
-        self.with_kept(block, group, |kept_plan, kept| {
-            for (own, other) in plan.group_by.iter().zip(&kept_plan.group_by) {
-                let own = plan.evaluate(own, row.records, &[])?;
-                if !own.groups_with(kept_plan.evaluate(other, kept, &[])?) {
-                    return Ok(false);
+        self.with_rows(row.plan, row.bytes, |_, records| {
+            self.with_kept(block, group, |kept_plan, kept| {
+                for (own, other) in plan.group_by.iter().zip(&kept_plan.group_by) {
+                    let own = plan.evaluate(own, records, &[])?;
+                    if !own.groups_with(kept_plan.evaluate(other, kept, &[])?) {
+                        return Ok(false);
+                    }
                 }
-            }
-            Ok(true)
+                Ok(true)
+            })
         })
     }
 
@@ -109,11 +226,23 @@ impl Windows {
         run: impl FnOnce(&Plan, &[&Record<'_, '_>]) -> Result<R, E>,
     ) -> Result<R, E> {
         let of = self.groups.source(block, group).min(self.plans.len() - 1);
-        let (plan, keeps) = (&self.plans[of], &self.keeps[of]);
-        let slices = [[self.groups.kept(block, group, 0)], [self.groups.kept(block, group, 1)]];
+        match &self.keeps[of] {
+            [None, None] => run(&self.plans[of], &[]),
+            _ => self.with_rows(of, [0, 1].map(|source| self.groups.kept(block, group, source)), run),
+        }
+    }
+
+    /// Views the rows of a plan's sources.
+    fn with_rows<R, E: From<ViewError>>(
+        &self,
+        plan: usize,
+        bytes: [&[u8]; 2],
+        run: impl FnOnce(&Plan, &[&Record<'_, '_>]) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let (plan, slices) = (&*self.plans[plan], bytes.map(|bytes| [bytes]));
         let one = |source: usize| {
             let from = &plan.sources[source];
-            // It was a message of the format when it was kept.
+            // It was a message of the format before.
             view(&from.schema, from.format(), &slices[source]).map_err(|error| match error {
                 crate::formats::Invalid::View(error) => error,
                 crate::formats::Invalid::Other => {
@@ -121,89 +250,51 @@ impl Windows {
                 }
             })
         };
-        match keeps {
-            [None, None] => run(plan, &[]),
-            [_, None] => run(plan, &[&*one(0)?]),
-            [_, Some(_)] => run(plan, &[&*one(0)?, &*one(1)?]),
+        match plan.sources.len() {
+            1 => run(plan, &[&*one(0)?]),
+            _ => run(plan, &[&*one(0)?, &*one(1)?]),
         }
     }
 
     /// Adds a row to a group, a new one if `group` is 0.
-    pub fn add(
-        &self,
-        block: &mut [u8],
-        group: u32,
-        row: &Row<'_>,
-        place: (u64, i64),
-    ) -> Result<Added, ViewError> {
-        // Room for the most aggregates is cleared only where there are many.
-        match self.plans[row.plan].aggregates.len() {
-            0..=FEW => self.add_up::<FEW>(block, group, row, place),
-            _ => self.add_up::<AGGREGATES_MAX>(block, group, row, place),
-        }
-    }
-
-    fn add_up<const N: usize>(
-        &self,
-        block: &mut [u8],
-        group: u32,
-        row: &Row<'_>,
-        (hash, window): (u64, i64),
-    ) -> Result<Added, ViewError> {
-        let plan = &self.plans[row.plan];
-        // Nothing is changed before all values are known.
-        let mut sums = [[0; ACCUMULATOR_LEN]; N];
-        self.sums(block, group, row, &mut sums)?;
-        let group = if group != 0 {
-            group
-        } else {
-            let Some(made) = self.groups.add(block, hash, window, row.plan) else { return Ok(Added::NoRoom) };
-            for source in 0..2 {
-                let Some(keep) = &self.keeps[row.plan][source] else { continue };
-                let Some(len) = keep.again(row.bytes[source], self.groups.kept_mut(block, made, source))
-                else {
-                    self.groups.remove(block, made);
-                    return Ok(Added::TooLong);
-                };
-                self.groups.set_kept_len(block, made, source, len);
-            }
-            made
+    #[inline]
+    pub fn add(&self, block: &mut [u8], group: u32, row: &Read<'_>, place: (u64, i64)) -> Added {
+        let group = match group {
+            0 => match self.make(block, row, place) {
+                Ok(group) => group,
+                Err(added) => return added,
+            },
+            group => group,
         };
-        for (index, sum) in sums.iter().enumerate().take(plan.aggregates.len()) {
-            self.groups.set_aggregate(block, group, index, sum);
+        let aggregates = self.plans[row.plan].aggregates.iter().zip(&row.values.samples);
+        let sums = self.groups.aggregates_mut(block, group);
+        for ((aggregate, sample), sum) in aggregates.zip(sums) {
+            aggregate.function.add(sum, sample);
         }
         let rows = self.groups.rows(block, group);
         self.groups.set_rows(block, group, rows + 1);
-        Ok(Added::Yes)
+        Added::Yes
     }
 
-    /// The aggregates of a group with one more row.
-    fn sums(
-        &self,
-        block: &[u8],
-        group: u32,
-        row: &Row<'_>,
-        sums: &mut [[u8; ACCUMULATOR_LEN]],
-    ) -> Result<(), ViewError> {
-        let plan = &self.plans[row.plan];
-        for (index, (aggregate, sum)) in plan.aggregates.iter().zip(sums).enumerate() {
-            let mut accumulator = match group {
-                0 => Accumulator::new(aggregate.function),
-                _ => Accumulator::from_bytes(aggregate.function, &self.groups.aggregate(block, group, index)),
+    /// A new group.
+    fn make(&self, block: &mut [u8], row: &Read<'_>, (hash, window): (u64, i64)) -> Result<u32, Added> {
+        let made = self.groups.add(block, hash, window, row.plan).ok_or(Added::NoRoom)?;
+        for source in 0..2 {
+            let Some(keep) = &self.keeps[row.plan][source] else { continue };
+            let kept = keep.again(row.bytes[source], self.groups.kept_mut(block, made, source));
+            let Some(len) = kept else {
+                self.groups.remove(block, made);
+                return Err(Added::TooLong);
             };
-            accumulator.add(match &aggregate.argument {
-                None => Datum::Boolean(true),
-                Some(argument) => plan.evaluate(argument, row.records, &[])?,
-            });
-            *sum = accumulator.to_bytes();
+            self.groups.set_kept_len(block, made, source, len);
         }
-        Ok(())
+        Ok(made)
     }
 
     /// Writes the result of a group.
     pub fn result(&self, block: &[u8], group: u32, out: &mut [u8]) -> Result<usize, EmitError> {
-        let sum = |index: usize| self.groups.aggregate(block, group, index);
-        self.with_kept(block, group, |plan, kept| emit(plan, kept, sum, out))
+        let sums = self.groups.aggregates(block, group);
+        self.with_kept(block, group, |plan, kept| emit(plan, kept, sums, out))
     }
 
     /// Writes the result of a group with a last row.
@@ -211,15 +302,24 @@ impl Windows {
         &self,
         block: &[u8],
         group: u32,
-        row: &Row<'_>,
+        row: &Read<'_>,
         out: &mut [u8],
     ) -> Result<usize, EmitError> {
-        let mut sums = [[0; ACCUMULATOR_LEN]; AGGREGATES_MAX];
-        self.sums(block, group, row, &mut sums)?;
-        emit(&self.plans[row.plan], row.records, |index| sums[index], out)
+        let plan = &self.plans[row.plan];
+        let mut sums = [Accumulator::default(); AGGREGATES_MAX];
+        let sums = &mut sums[..plan.aggregates.len()];
+        if group != 0 {
+            sums.copy_from_slice(self.groups.aggregates(block, group).get(..sums.len()).unwrap_or_default());
+        }
+        for ((aggregate, sample), sum) in plan.aggregates.iter().zip(&row.values.samples).zip(sums.iter_mut())
+        {
+            aggregate.function.add(sum, sample);
+        }
+        self.with_rows(row.plan, row.bytes, |plan, records| emit(plan, records, sums, out))
     }
 
     /// The group after `group` (0: the first) whose window of `length` has ended at a time.
+    #[inline]
     pub fn ended(&self, block: &[u8], group: u32, length: i64, at: i64) -> Option<u32> {
         let next = if group == 0 { self.groups.first(block) } else { self.groups.after(block, group) };
         (next != 0 && self.groups.window(block, next).saturating_add(length) <= at).then_some(next)
@@ -231,6 +331,7 @@ impl Windows {
         (last != 0).then(|| self.groups.window(block, last))
     }
 
+    #[inline]
     pub fn count_held(&self, state: &mut State, rows: u64, bytes: u64) {
         let groups = u64::from(self.groups.count(state.block()));
         Counter::Held.set(state, rows + groups);
@@ -241,12 +342,12 @@ impl Windows {
 fn emit<'v>(
     plan: &'v Plan,
     records: &[&Record<'v, 'v>],
-    sum: impl Fn(usize) -> [u8; ACCUMULATOR_LEN],
+    sums: &[Accumulator],
     out: &mut [u8],
 ) -> Result<usize, EmitError> {
     let mut results = [Datum::Null; AGGREGATES_MAX];
-    for (index, (aggregate, result)) in plan.aggregates.iter().zip(&mut results).enumerate() {
-        *result = Accumulator::from_bytes(aggregate.function, &sum(index)).result();
+    for ((aggregate, sum), result) in plan.aggregates.iter().zip(sums).zip(&mut results) {
+        *result = aggregate.function.result_of(sum);
     }
     plan.emit(records, &results[..plan.aggregates.len().min(AGGREGATES_MAX)], out)
 }

@@ -25,8 +25,8 @@ impl StageMaker {
         StageMaker { key: key.into(), make: Arc::new(make) }
     }
 
-    /// Makes a handler.
-    pub(super) fn make(&self) -> Option<(Box<dyn Handler>, Needs)> {
+    /// Makes a handler; returns `None` if there is no such handler.
+    pub fn make(&self) -> Option<(Box<dyn Handler>, Needs)> {
         let handler = (self.make)()?;
         let needs = handler.needs();
         Some((handler, needs))

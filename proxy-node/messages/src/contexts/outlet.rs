@@ -56,6 +56,10 @@ impl Outlet<'_> {
         if !self.ch.feeds.is_empty() {
             self.note_feed(item);
         }
+        if let Some(rows) = &mut self.ch.rows {
+            *rows += 1;
+            self.pool.set_sequence(item.handle, *rows);
+        }
         match self.ch.backlog_limits() {
             Some(limits) => {
                 self.ch.backlog.push(item, &limits, Policy::Block);

@@ -167,6 +167,7 @@ impl Contexts {
                 is_full: queue.is_full(limits),
                 was_full: queue.was_full(),
                 is_half: is_here && queue.is_half(limits),
+                waits: !is_here || path.waits_for_memory != 0 || path.waits_for_receivers != 0,
             }
         })
     }
@@ -256,6 +257,8 @@ pub(crate) struct Entry {
     pub was_full: bool,
     /// It is more than half full, and a context of this worker is to empty it.
     pub is_half: bool,
+    /// Turns of this worker's contexts do not empty it: a stage waits for memory or receivers, or the first one is elsewhere.
+    pub waits: bool,
 }
 
 /// A call of a handler.

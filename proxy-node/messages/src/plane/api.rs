@@ -27,8 +27,8 @@ pub struct Published {
     pub receivers: u32,
     /// Subscribers for which it was dropped at once.
     pub dropped: u32,
-    /// The path that it has entered is filling, and contexts of this worker are to empty it: they should have a turn before more is
-    /// published.
+    /// The path that it has entered, or that of a channel that gets messages from this one, is filling, and contexts of this worker are
+    /// to empty it: they should have a turn before more is published.
     pub yields: bool,
 }
 

@@ -4,15 +4,20 @@
 //!   publisher ─▶ source ─▶ its receivers
 //!                  └─ feed, by format ─▶ [queue] path of the derived channel ─▶ its receivers
 //! ```
-//! A feed never holds anybody back: what the first queue of the other channel's path has no room for is dropped there by its policy,
-//! and counted with it. The bytes are copied into the other channel's memory, so that neither uses up that of the other.
+//! While the first queue of the other channel's path is more than half full, contexts have their turns before more is published: the
+//! publisher's visit ends, and handlers of the channel's own path wait. Publishers of a channel that holds them back anyway are held back
+//! while that queue is full. Both only as long as the other path can go on; nobody waits for one that waits itself, for memory.
+//! What the queue has no room for is dropped there by its policy, and counted with it. The bytes are copied into the other channel's
+//! memory, so that neither uses up that of the other.
 
 use csp_handlers::{FormatId, Piece};
 
 use super::publish::Arrival;
-use super::{ChannelId, MessagePlane, UnknownChannel};
+use super::{ChannelId, MessagePlane, PublishError, Published, UnknownChannel};
+use crate::contexts::Entry;
 use crate::pool::derive::Origin;
 use crate::pool::{FRAMES_MAX, MessageHandle};
+use crate::queue::Policy;
 
 /// Gives messages of one format to another channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,18 +42,57 @@ impl MessagePlane {
         Ok(())
     }
 
+    /// Numbers the messages at the end of a channel's path from 1 on instead of by the messages that they are made from. Handlers of the
+    /// path make each of them anew.
+    ///
+    /// # Errors
+    /// When there is no such channel.
+    pub fn number_rows(&mut self, channel: ChannelId) -> Result<(), UnknownChannel> {
+        self.channel(channel).ok_or(UnknownChannel)?;
+        let slot = self.channels.get_mut(usize::from(channel.index)).and_then(|slot| slot.channel.as_mut());
+        slot.ok_or(UnknownChannel)?.rows = Some(0);
+        Ok(())
+    }
+
     fn feed_at(&self, slot: u16, at: usize) -> Option<Feed> {
         self.channels.get(usize::from(slot))?.channel.as_ref()?.feeds.get(at).copied()
     }
 
-    /// Gives a message to the channels that get it from this one.
+    /// Returns the room at the entry of a feed's path; `None` if there is nothing to wait for: the channel or its path was removed, or
+    /// the path itself waits for memory.
+    fn room_of(&self, feed: Feed) -> Option<Entry> {
+        let path = self.channel(feed.to)?.paths.find(feed.becomes)?;
+        Some(self.contexts.entry(path)).filter(|entry| !entry.waits)
+    }
+
+    /// Returns whether publishers of a channel that holds them back are to wait for a channel that gets messages from it; of one
+    /// format, or of any.
+    #[inline(never)]
+    pub(super) fn feeds_hold(&self, slot: u16, format: Option<FormatId>) -> bool {
+        let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) else {
+            return false;
+        };
+        let is_full = |entry: Entry| entry.is_full || entry.was_full;
+        let mut feeds = ch.feeds.iter().filter(|feed| format.is_none_or(|format| feed.format == format));
+        ch.policy() == Policy::Block && feeds.any(|feed| self.room_of(*feed).is_some_and(is_full))
+    }
+
+    /// Returns whether contexts should have turns for a channel that gets messages from this one, before it gets more.
+    #[inline]
+    pub(super) fn feeds_fill(&self, slot: u16) -> bool {
+        let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
+        let fills = |feed: &Feed| self.room_of(*feed).is_some_and(|entry| entry.is_half);
+        ch.is_some_and(|ch| ch.feeds.iter().any(fills))
+    }
+
+    /// Gives a message to the channels that get it from this one. Returns whether contexts should have turns before they get more.
     #[inline(never)]
     pub(super) fn feed<'a>(
         &mut self,
         slot: u16,
-        format: FormatId,
+        (format, sequence): (FormatId, u64),
         message: &Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
-    ) {
+    ) -> bool {
         let mut at = 0;
         while let Some(feed) = self.feed_at(slot, at) {
             at += 1;
@@ -57,8 +101,9 @@ impl MessagePlane {
             }
             let Some(path) = self.entry_of(feed, message.len) else { continue };
             let done = self.enter(feed.to.index, Some(path), feed.becomes, message.clone());
-            self.count_unfed(feed, done.is_err());
+            self.fed(feed, (slot, sequence), done);
         }
+        self.feeds_fill(slot)
     }
 
     /// Gives the messages at the end of paths to the channels that get them.
@@ -77,14 +122,14 @@ impl MessagePlane {
             while let Some(feed) = self.feed_at(slot, at) {
                 at += 1;
                 if feed.format == format {
-                    self.feed_copy(feed, handle);
+                    self.feed_copy(slot, feed, handle);
                 }
             }
             self.pool.release(handle);
         }
     }
 
-    fn feed_copy(&mut self, feed: Feed, handle: MessageHandle) {
+    fn feed_copy(&mut self, slot: u16, feed: Feed, handle: MessageHandle) {
         let Some(info) = self.pool.info(handle) else { return };
         let Some(path) = self.entry_of(feed, info.len) else { return };
         let (mut lens, mut count) = ([0; FRAMES_MAX], 0);
@@ -98,7 +143,17 @@ impl MessagePlane {
                 let origin = Origin { channel, arrived, sequence, of: Some(handle) };
                 pool.compose(origin, frames, &[Piece::Of { start: 0, len: info.len }])
             });
+        self.fed(feed, (slot, info.sequence), done);
+    }
+
+    /// Counts or traces what has become of a copy.
+    fn fed(&mut self, feed: Feed, of: (u16, u64), done: Result<Published, PublishError>) {
         self.count_unfed(feed, done.is_err());
+        if self.traces.is_armed()
+            && let Ok(published) = done
+        {
+            self.traces.fed(of.0, of.1, (feed.to.index, published.sequence));
+        }
     }
 
     /// Returns the path that a message of a feed enters; `None`: it is dropped there, or the channel was removed.

@@ -73,8 +73,8 @@ impl MessagePlane {
         let mut done = 0;
         while !turn.is_over() {
             let Some((mut queue, slot)) = self.contexts.next_stage(context) else { break };
-            let mut idle = false;
-            while !idle && !turn.is_over() && !queue.is_over() {
+            let (mut idle, before) = (false, done);
+            while !idle && !turn.is_over() && !queue.is_over() && !self.feeds_fill(slot) {
                 // The closure's lifetime ends with each call.
                 let clock = clock.as_mut().map(|clock| &mut **clock as &mut dyn FnMut() -> Instant);
                 let watched = if self.traces.is_armed() { self.watch(queue.flow) } else { None };
@@ -105,6 +105,9 @@ impl MessagePlane {
             }
             if let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) {
                 self.schedule.set_active(slot, !ch.pending.is_empty());
+            }
+            if done == before && !idle {
+                break; // it waits for the channels that it feeds: others have their turns, in this context and elsewhere
             }
         }
         self.schedule.set_active(turn.flow, self.contexts.is_active(context));

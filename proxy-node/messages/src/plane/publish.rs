@@ -83,22 +83,25 @@ impl MessagePlane {
         let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
         // What takes a path reaches other channels at its end.
         let feeds = format != FormatId::UNKNOWN && path.is_none() && !ch.feeds.is_empty();
-        let (has_room, is_push) = (ch.has_room(), ch.backlog_limits().is_some());
+        let (mut has_room, is_push) = (ch.has_room(), ch.backlog_limits().is_some());
+        if feeds {
+            has_room &= !self.feeds_hold(slot, Some(format));
+        }
         let traced = self.traces.is_armed() && self.trace_arrival(now, (slot, peer), frames, parts.clone());
         let arrival = Arrival { now, frames, parts, len: len as u32 };
         let fed = feeds.then(|| arrival.clone());
-        let done = match has_room {
+        let mut done = match has_room {
             _ if path.is_some() => self.enter(slot, path, format, arrival),
             true if is_push => self.push(slot, arrival),
             true => self.fan_out(slot, arrival),
             false => Err(PublishError::Held),
         };
-        if let (Some(fed), Ok(_)) = (fed, &done) {
-            self.feed(slot, format, &fed);
-        }
         self.peers.count_published(peer.index, done.is_ok());
         if traced {
             self.trace_published(done.ok(), path.is_some());
+        }
+        if let (Some(fed), Ok(published)) = (fed, &mut done) {
+            published.yields |= self.feed(slot, (format, published.sequence), &fed);
         }
         if done == Err(PublishError::Held) {
             self.hold(slot, peer);
@@ -223,10 +226,11 @@ impl MessagePlane {
         let mut next = self.held.front();
         while let Some(at) = next {
             next = self.held.after(&self.held_links, at);
+            let feeds_hold = self.feeds_hold(at as u16, None);
             let Some(ch) = self.channels[at as usize].channel.as_mut() else { continue };
             let has_memory = |len| self.pool.admit(at as u16, len).is_ok();
             let enters = ch.paths.is_empty() || self.contexts.have_room(&ch.paths);
-            if !enters || !ch.has_room() || !ch.wanted_len.is_none_or(has_memory) {
+            if feeds_hold || !enters || !ch.has_room() || !ch.wanted_len.is_none_or(has_memory) {
                 continue;
             }
             ch.wanted_len = None;

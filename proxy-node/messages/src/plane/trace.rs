@@ -141,7 +141,9 @@ impl MessagePlane {
         stage.emitted = after.emitted - before.emitted;
         let made = after.bytes_made - before.bytes_made;
         stage.bytes = if made > 0 { made } else { stage.emitted * u64::from(len) };
-        self.traces.passed(slot, sequence, stage);
+        let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
+        let name = ch.map_or("", |ch| ch.config.name.as_str());
+        self.traces.passed((slot, name), sequence, stage);
     }
 
     /// Calls `each` with the peers of a channel, or of all. Looks at up to `slots_max` places of peers from `cursor` on, and returns

@@ -48,6 +48,13 @@ impl MessagePool {
         }
     }
 
+    /// Gives a message another number in its channel.
+    pub(crate) fn set_sequence(&mut self, handle: MessageHandle, sequence: u64) {
+        if self.find(handle).is_some() {
+            self.descriptors[handle.index as usize].sequence = sequence;
+        }
+    }
+
     /// Returns the format recorded last for a message that takes a path.
     pub(crate) fn format(&self, handle: MessageHandle) -> FormatId {
         self.notes.get(handle.index as usize).map_or(FormatId::UNKNOWN, |note| note.format)

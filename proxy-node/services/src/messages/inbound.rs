@@ -25,6 +25,14 @@ const KEEP_FROM: usize = 8 * 1024;
 /// Room that a connection keeps for incomplete messages when it has none.
 const KEPT_LEN: usize = 64 * 1024;
 
+/// Messages of none of a channel's formats.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UnknownCounters {
+    pub(super) arrived: u64,
+    /// Of them, those that were dropped.
+    pub(super) dropped: u64,
+}
+
 /// What decides about a channel's new peers.
 pub(super) struct Door<'a> {
     pub(super) channel: ChannelId,
@@ -32,8 +40,9 @@ pub(super) struct Door<'a> {
     pub(super) formats: Option<&'a FormatSet>,
     /// Nobody publishes.
     pub(super) derived: bool,
-    /// Messages of none of the formats.
-    pub(super) unknown_format: &'a mut u64,
+    /// Messages of none of the formats are dropped.
+    pub(super) drops_unknown: bool,
+    pub(super) unknown: &'a mut UnknownCounters,
     pub(super) refusals: &'a mut Refusals,
     /// The channel's path is filling: contexts are to have their turns before more is published.
     pub(super) yields: bool,
@@ -50,9 +59,15 @@ impl Door<'_> {
         record: impl FnOnce(usize) -> R,
     ) -> Result<(), PublishError> {
         let format = identify(self.formats, lens.len(), record);
+        let is_unknown = self.formats.is_some() && format == FormatId::UNKNOWN;
+        if is_unknown && self.drops_unknown {
+            self.unknown.arrived += 1;
+            self.unknown.dropped += 1;
+            return Ok(());
+        }
         let published = plane.publish_as(now, id, format, lens, bodies)?;
         self.yields |= published.yields;
-        *self.unknown_format += u64::from(self.formats.is_some() && format == FormatId::UNKNOWN);
+        self.unknown.arrived += u64::from(is_unknown);
         Ok(())
     }
 }

@@ -121,7 +121,8 @@ impl LocalServices for MessageBroker {
             keys: bound.spec.keys.as_deref(),
             formats: bound.spec.formats.as_ref().map(|formats| &**formats.set()),
             derived: bound.spec.derived,
-            unknown_format: &mut bound.unknown_format,
+            drops_unknown: bound.spec.drops_unknown,
+            unknown: &mut bound.unknown,
             refusals,
             yields: false,
         };
@@ -255,12 +256,16 @@ impl MessageBroker {
 
     /// Returns the next connection that was held back and may go on, or that is given messages in its channel's turn.
     fn next_of_plane(&mut self) -> Option<FlowLabel> {
-        let resumed = self.plane.as_mut()?.next_resumed().and_then(|id| self.label_of(id));
-        if resumed.is_some() {
-            return resumed;
-        }
         // What receivers have taken, and what the worker's own contexts have done, may be what another waits for.
-        self.next_context().or_else(|| self.next_peer()).or_else(|| self.next_context())
+        self.next_resumed()
+            .or_else(|| self.next_context())
+            .or_else(|| self.next_peer())
+            .or_else(|| self.next_context())
+            .or_else(|| self.next_resumed())
+    }
+
+    fn next_resumed(&mut self) -> Option<FlowLabel> {
+        self.plane.as_mut()?.next_resumed().and_then(|id| self.label_of(id))
     }
 
     /// Returns the next receiver to be served, and gives contexts of the worker their turns.

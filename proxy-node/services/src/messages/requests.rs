@@ -9,7 +9,7 @@
 //!
 //! | request | answered by |
 //! |---|---|
-//! | `{"get": "channel"}` | this module |
+//! | `{"get": "channel"}`, `{"get": "formats"}` | this module |
 //! | `{"get": "queries"}`, `{"query": …}`, `{"release": …}` | `requested` |
 
 use csp_messages::{ChannelKind, ChannelStatus};
@@ -17,6 +17,7 @@ use csp_types::{FlowLabel, Instant};
 use csp_zmtp::{Connection, FrameHeader, Message, SocketType, sealed_len};
 use serde_json::{Value, json};
 
+use super::formats::{ChannelFormats, FormatText};
 use super::framing::Speech;
 use super::peer::Peer;
 use super::requested::Asker;
@@ -119,11 +120,20 @@ impl MessageBroker {
         match request.get("get").and_then(Value::as_str) {
             Some("channel") => self.describe_channel(number),
             Some("queries") => self.answer_queries(now, asker),
-            Some(other) => {
-                refusal(&format!("`{other}` is not known; `get` may be \"channel\" or \"queries\""))
-            }
+            Some("formats") => self.describe_formats(number),
+            Some(other) => refusal(&format!(
+                "`{other}` is not known; `get` may be \"channel\", \"formats\" or \"queries\""
+            )),
             None => refusal(FORM),
         }
+    }
+
+    /// The formats of a channel's messages as the policy has them; those that its path makes are not among them.
+    fn describe_formats(&self, number: u32) -> Value {
+        let formats = self.channels.get(&number).and_then(|bound| bound.spec.formats.as_ref());
+        let of = |format: &FormatText| json!({"format": format.name, "message": format.message, "schema": format.schema});
+        let formats: Vec<Value> = formats.map_or(&[][..], ChannelFormats::texts).iter().map(of).collect();
+        json!({"formats": formats})
     }
 
     fn describe_channel(&self, number: u32) -> Value {

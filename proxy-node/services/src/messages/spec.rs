@@ -25,6 +25,8 @@ pub struct ChannelSpec {
     pub keys: Option<Arc<ChannelKeys>>,
     /// The formats of its messages, if the policy names any.
     pub formats: Option<ChannelFormats>,
+    /// Messages of none of its formats are dropped.
+    pub drops_unknown: bool,
     /// Its messages are made of those of other channels: nobody publishes.
     pub derived: bool,
 }
@@ -39,6 +41,7 @@ impl ChannelSpec {
             heartbeat: None,
             keys: None,
             formats: None,
+            drops_unknown: false,
             derived: false,
         }
     }

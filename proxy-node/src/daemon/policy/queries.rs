@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use csp_control::{Catalogue, Channel, PlannedQuery, Policy, Query, RowFormat, format_set, path_order};
+use csp_control::{
+    Catalogue, Channel, PlannedQuery, Policy, Query, RowFormat, SuppliedHandler, format_set, path_order,
+};
 use csp_handlers::{FormatId, Handler, State};
 use csp_messages::{QueueLimits, StageMaker};
-use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, PathStage};
+use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathStage};
 
 use super::Numbers;
+use crate::daemon::modules::Modules;
 
 pub(super) mod requests;
 
@@ -32,17 +35,34 @@ pub(super) fn formats(policy: &Policy, catalogue: &Catalogue, at: usize) -> Opti
             let _ = handler.configure(&stage.parameters, &mut state); // checked with the policy
         }
     }
-    Some(ChannelFormats::new(&key, set))
+    let text = |(name, known): (&String, &csp_control::KnownFormat)| {
+        let schema = policy.formats.iter().find(|format| format.name == *name)?.schema.clone();
+        Some(FormatText { name: name.clone(), message: known.message.to_string(), schema })
+    };
+    let texts = channel.formats.iter().zip(known).filter_map(text).collect();
+    Some(ChannelFormats::new(&key, set).with_texts(texts))
 }
 
 /// Returns the path of a channel.
-pub(super) fn channel_path(channel: &Channel, number: u32, formats: Option<&ChannelFormats>) -> ChannelPath {
+pub(super) fn channel_path(
+    channel: &Channel,
+    number: u32,
+    formats: Option<&ChannelFormats>,
+    (supplied, modules): (&[SuppliedHandler], &Arc<Modules>),
+) -> ChannelPath {
+    let maker = |stage: &csp_control::PathStage| {
+        let handler = supplied.iter().find(|handler| handler.name == stage.handler);
+        match handler {
+            Some(handler) => Some(modules.maker(handler, &channel.name, &stage.parameters, formats)),
+            None => formats.and_then(|formats| operator(&stage.handler, formats)),
+        }
+    };
     let stage = |stage: &csp_control::PathStage| PathStage {
         handler: stage.handler.clone(),
         // The policy names no other.
         context: stage.context_number().unwrap_or(0),
         parameters: stage.parameters.clone(),
-        maker: formats.and_then(|formats| operator(&stage.handler, formats)),
+        maker: maker(stage),
     };
     // Reductions go first where that changes nothing of what comes out; `cspctl path explain` says the same.
     let order = formats.map(|formats| path_order(channel, formats.set()));
@@ -57,7 +77,11 @@ pub(super) fn channel_path(channel: &Channel, number: u32, formats: Option<&Chan
             .collect(),
         None => channel.path.iter().map(stage).collect(),
     };
-    let known_only = stages.iter().any(|stage| stage.maker.is_some());
+    // Supplied handlers get all messages: they are asked for what they accept.
+    let is_operator = |stage: &PathStage| {
+        stage.maker.is_some() && supplied.iter().all(|handler| handler.name != stage.handler)
+    };
+    let known_only = stages.iter().any(is_operator);
     ChannelPath { known_only, ..ChannelPath::new(number, stages) }
 }
 

@@ -37,7 +37,7 @@ const TEXTS: [&str; 4] = ["source", "destination", "carrier", "tail"];
 const STRONG: usize = 10;
 
 /// Columns as a SELECT list; numbers are computed where they are to be written in another type.
-fn list(numbers: usize, reformat: bool, data: &[&str]) -> String {
+pub fn columns(numbers: usize, reformat: bool, data: &[&str]) -> String {
     let number = |name: &&str| if reformat { format!("{name} + 0 AS {name}") } else { (*name).to_owned() };
     let numbers = NUMBERS[..numbers].iter().map(number);
     let texts = TEXTS.iter().chain(data).map(|name| (*name).to_owned());
@@ -72,16 +72,16 @@ enum First {
 }
 
 fn chains() -> [Chain; 6] {
-    let all = list(12, true, &["passengers", "blocked"]);
-    let (strong, weak) = (list(STRONG, false, &[]), list(12, false, &["passengers"]));
+    let all = columns(12, true, &["passengers", "blocked"]);
+    let (strong, weak) = (columns(STRONG, false, &[]), columns(12, false, &["passengers"]));
     let query = |condition: &str| First::Query(format!("SELECT {all} FROM flights WHERE {condition}"));
     let chain = |name, first, second: &str| Chain { name, first, second: second.to_owned() };
     [
-        chain("1 reduce to 72 B, then reformat", First::Project(strong.clone()), &list(STRONG, true, &[])),
+        chain("1 reduce to 72 B, then reformat", First::Project(strong.clone()), &columns(STRONG, true, &[])),
         chain(
             "2 drop blocked seats, then reformat",
             First::Project(weak.clone()),
-            &list(12, true, &["passengers"]),
+            &columns(12, true, &["passengers"]),
         ),
         chain("3 reformat, then reduce to 72 B", First::Project(all.clone()), &strong),
         chain("4 reformat, then drop blocked seats", First::Project(all.clone()), &weak),

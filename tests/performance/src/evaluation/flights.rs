@@ -49,8 +49,9 @@ pub struct Lengths {
 /// A stream of flights.
 #[derive(Debug)]
 pub struct Flights {
-    /// Their schema, and the name of the message in it.
+    /// Their schema.
     pub schema: Arc<Schema>,
+    /// The name of the message in it.
     pub name: Name,
     messages: Vec<Vec<u8>>,
     next: usize,
@@ -60,20 +61,24 @@ pub struct Flights {
 impl Flights {
     /// A stream whose schema has the id `id`. The same id and lengths make the same messages.
     pub fn new(id: u16, lengths: Lengths) -> Self {
+        let name = format!("Flight{id}");
+        let schema = Arc::new(Schema::parse(&Self::xml(id)).expect("the schema of flights is valid"));
+        let messages = (0..DISTINCT).map(|n| message(&schema, &name, n, lengths)).collect();
+        Flights { schema, name: name.as_str().into(), messages, next: 0, count: 0 }
+    }
+
+    /// The schema with this id. Its message is called `Flight` and the id.
+    pub fn xml(id: u16) -> String {
         let fields: String = FIELDS
             .iter()
             .enumerate()
             .map(|(at, (name, kind))| format!("<field name=\"{name}\" id=\"{}\" type=\"{kind}\"/>", at + 1))
             .collect();
-        let name = format!("Flight{id}");
-        let xml = format!(
+        format!(
             "<messageSchema id=\"{id}\" version=\"0\" byteOrder=\"littleEndian\"><types>{TYPES}</types>\
-             <message name=\"{name}\" id=\"1\">{fields}<data name=\"passengers\" id=\"30\" type=\"text\"/>\
+             <message name=\"Flight{id}\" id=\"1\">{fields}<data name=\"passengers\" id=\"30\" type=\"text\"/>\
              <data name=\"blocked\" id=\"31\" type=\"text\"/></message></messageSchema>"
-        );
-        let schema = Arc::new(Schema::parse(&xml).expect("the schema of flights is valid"));
-        let messages = (0..DISTINCT).map(|n| message(&schema, &name, n, lengths)).collect();
-        Flights { schema, name: name.as_str().into(), messages, next: 0, count: 0 }
+        )
     }
 
     /// Returns the next message, with a number and a time that no earlier one had: one a second.

@@ -13,8 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::{
-    Catalogue, Channel, ChannelMemory, KnownFormat, Pattern, PlannedQuery, Policy, Query, QueryLimits,
-    ReceiverQueue, RowFormat, first_context, is_default, is_first_context,
+    Catalogue, Channel, ChannelMemory, KnownFormat, PlannedQuery, Policy, Query, QueryLimits, ReceiverQueue,
+    RowFormat, first_context, is_default, is_first_context,
 };
 use crate::config::{Problems, number, port};
 
@@ -109,6 +109,7 @@ impl Requests {
             limits: self.limits,
             queue: self.queue,
             memory: self.memory,
+            sequence: false,
             curve: channel.curve.clone(),
             tcp: channel.tcp,
         }
@@ -210,8 +211,8 @@ pub(super) fn check(policy: &Policy, catalogue: &Catalogue, problems: &mut Probl
 }
 
 fn check_one(channel: &Channel, requests: &Requests, at: &str, problems: &mut Problems) {
-    if channel.formats.is_empty() || channel.pattern == Pattern::Push || !channel.pool.is_empty() {
-        let message = "queries read channels with formats whose messages reach all subscribers (pattern publish, no pool)";
+    if channel.formats.is_empty() || !channel.pool.is_empty() {
+        let message = "queries read channels with formats, and without a pool";
         problems.add(at, message);
     }
     if requests.port.checked_add(requests.queries - 1).is_none() {
@@ -253,7 +254,7 @@ fn check_sources(
         let channel_of = policy.channels.iter().find(|known| known.name == *name);
         let readable = catalogue.readable.iter().any(|(known, _)| known == name);
         if channel_of.is_some() && !readable {
-            let message = "has no formats, or not all subscribers get its messages: queries do not read it";
+            let message = "has no formats, or a pool: queries do not read it";
             problems.add(&at, format!("{name} {message}"));
         }
         let of_query = policy.queries.iter().find(|known| known.name == *name);

@@ -299,12 +299,6 @@ fn a_wrong_query_is_refused_at_its_column() {
     ] {
         refuses("SELECT wind FROM windy", &unread(channel), why);
     }
-    refuses(
-        "    formats: [flight]\n",
-        "    formats: [flight]\n    pattern: push\n",
-        "62:36: queries[0].sql: line 1, column 27: \"flights\" gives each message to one puller (pattern push)\n\
-         p.yaml:71:12: queries[1].sql: line 2, column 6: \"flights\" gives each message to one puller (pattern push)",
-    );
 }
 
 #[test]

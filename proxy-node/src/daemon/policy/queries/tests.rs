@@ -117,7 +117,8 @@ impl World {
         let policy = policy.unwrap_or_else(|error| panic!("{error}"));
         let source = PolicySource::Etcd;
         let active = ActivePolicy { generation: 1, hash: String::new(), policy: policy.into(), source };
-        let wanted = translate(&active, &mut self.numbers, &KeyRing::default());
+        let wanted =
+            translate(&active, &mut self.numbers, (&KeyRing::default(), &Modules::new("none".into())));
         apply_channels(&mut self.broker, self.now, &wanted).unwrap();
     }
 
@@ -335,17 +336,95 @@ fn a_query_changes_between_two_messages() {
     assert!(sent > 40 && w.broker.contexts().paths.len() == 1);
 }
 
+fn slow() -> String {
+    query("slow", 5611, "limits: {waiting: 4}, ", "SELECT delay FROM flights")
+}
+
+fn counters(w: &World, name: &str) -> csp_messages::ChannelCounters {
+    let snapshot = w.broker.snapshots().into_iter().find(|channel| channel.name == name);
+    snapshot.unwrap().status.counters
+}
+
 #[test]
-fn a_query_that_is_behind_drops_and_holds_back_nobody() {
-    let mut w = World::new(&query("slow", 5611, "limits: {waiting: 4}, ", "SELECT delay FROM flights"));
+fn a_burst_waits_for_queries() {
+    let path = "formats: [flight], path: [{handler: project, parameters: \"origin, delay, at\"}],";
+    for (behind, policy) in [(false, POLICY.to_owned()), (true, POLICY.replace("formats: [flight],", path))] {
+        let mut w = World::new("");
+        let again = query("again", 5612, "limits: {waiting: 2}, ", "SELECT delay + 1 AS more FROM slow");
+        w.apply(&policy, &(slow() + &again));
+        w.connect(1, "flights", "PUB");
+        w.connect(3, "flights", "SUB");
+        w.connect(4, "slow", "SUB");
+        w.connect(5, "again", "SUB");
+        let all: Vec<u8> = (0..200).flat_map(|n| message(&[&record(1, "EWR", n, 0)])).collect();
+        w.arrive(1, &all);
+        assert_eq!([3, 4, 5].map(|n| w.taken(n).len()), [200; 3], "behind a path: {behind}");
+        assert_eq!(["flights", "slow", "again"].map(|name| counters(&w, name).dropped_path), [0; 3]);
+    }
+}
+
+#[test]
+fn a_query_that_has_no_turns_drops_and_holds_back_nobody() {
+    let mut w = World::new(&slow());
     w.connect(1, "flights", "PUB");
     w.connect(3, "flights", "SUB");
     w.connect(4, "slow", "SUB");
-    let all: Vec<u8> = (0..10).flat_map(|n| message(&[&record(1, "EWR", n, 0)])).collect();
-    w.arrive(1, &all);
+    for n in 0..10 {
+        w.read(1, &message(&[&record(1, "EWR", n, 0)]));
+    }
+    w.settle();
     assert_eq!((w.taken(3).len(), w.taken(4).len()), (10, 4));
-    let slow = w.broker.snapshots().into_iter().find(|channel| channel.name == "slow").unwrap();
-    assert_eq!((slow.status.counters.published, slow.status.counters.dropped_path), (10, 6));
+    let slow = counters(&w, "slow");
+    assert_eq!((slow.published, slow.dropped_path), (10, 6));
+}
+
+#[test]
+fn publishers_of_a_channel_that_holds_back_wait_for_its_queries() {
+    let mut w = World::new("");
+    w.apply(&POLICY.replacen("formats: [flight],", "formats: [flight], queue: {full: block},", 1), &slow());
+    w.connect(1, "flights", "PUB");
+    w.connect(3, "flights", "SUB");
+    w.connect(4, "slow", "SUB");
+    for n in 0..10 {
+        w.read(1, &message(&[&record(1, "EWR", n, 0)]));
+    }
+    assert!(counters(&w, "flights").published < 10, "the publisher is held back");
+    w.settle();
+    assert_eq!((w.taken(3).len(), w.taken(4).len()), (10, 10));
+    assert_eq!(counters(&w, "slow").dropped_path, 0);
+}
+
+#[test]
+fn a_channel_drops_what_is_of_no_format_if_it_is_to() {
+    let mut w = World::new("");
+    w.apply(&POLICY.replacen("formats: [flight],", "formats: [flight], unknown: drop,", 1), &late());
+    w.connect(1, "flights", "PUB");
+    w.connect(3, "flights", "SUB");
+    let known = message(&[&record(1, "EWR", 99, 1)]);
+    w.arrive(1, &[message(&[b"no record"]), known.clone(), message(&[&record(2, "EWR", 9, 1)])].concat());
+    assert_eq!(w.taken(3), [[record(1, "EWR", 99, 1)]]);
+    let flights = w.broker.snapshots().into_iter().find(|channel| channel.name == "flights").unwrap();
+    assert_eq!(
+        (flights.unknown_format, flights.unknown_dropped, flights.status.counters.published),
+        (2, 2, 1)
+    );
+    // A policy that lets them pass again keeps the connections.
+    w.apply(POLICY, &late());
+    w.arrive(1, &message(&[b"no record"]));
+    assert_eq!(w.taken(3), [[b"no record"]]);
+}
+
+#[test]
+fn rows_have_numbers_if_they_are_to() {
+    let sql = "SELECT delay FROM flights WHERE delay > 10";
+    let mut w = World::new(&query("late", 5611, "sequence: true, ", sql));
+    w.connect(1, "flights", "PUB");
+    w.connect(4, "late", "SUB");
+    for delay in [11, 1, 12, 2, 13] {
+        w.arrive(1, &message(&[&record(1, "EWR", delay, 0)]));
+    }
+    let numbers: Vec<u8> = w.taken(4).iter().map(|frames| frames[1][7]).collect();
+    assert_eq!(numbers, [1, 2, 3], "rows that a subscriber does not get leave gaps, and nothing else does");
 }
 
 #[test]

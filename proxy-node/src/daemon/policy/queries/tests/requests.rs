@@ -208,6 +208,16 @@ fn a_query_goes_on_under_a_new_policy_or_is_withdrawn() {
 }
 
 #[test]
+fn a_program_asks_for_the_formats_of_a_channel() {
+    let mut w = world("");
+    let formats = w.ask(2, &json!({"get": "formats"}));
+    let format = &formats["formats"][0];
+    assert_eq!((&format["format"], &format["message"]), (&json!("flight"), &json!("Flight")), "{formats}");
+    let schema = csp_formats::Schema::parse(format["schema"].as_str().unwrap()).unwrap();
+    assert_eq!((schema.id, schema.messages.len()), (40, 2));
+}
+
+#[test]
 fn queries_join_what_the_policy_names() {
     let sql = "SELECT f.origin, delay, wind FROM flights AS f JOIN winds AS w ON f.origin = w.origin WITHIN 60 SECONDS";
     let mut w = world(", with: [winds]");

@@ -1,0 +1,45 @@
+//! Handlers that clients bring: WebAssembly modules behind the interface of built-in handlers (`docs/handlers.md`).
+//!
+//! ```text
+//!   bytes ─▶ Module::compile ─▶ Module ─▶ Supplied::new ─▶ Supplied: Handler ─▶ stage of a path
+//!            (a background thread)         (memory reserved)   │ swap, configure: between two messages
+//!                                                              └ stopped ─▶ Supervisor: restart, pass by, end the path
+//! ```
+//! The crate owns the engine, the ABI's host side, what stops a module, and how one takes another's place. It has no clock, thread or
+//! socket: time comes with the calls, [`Module::compile`] runs on the thread that calls it, and [`Engine::tick`] is called by a thread
+//! of the embedder.
+//!
+//! | what | where |
+//! |---|---|
+//! | bounds of all modules, and of the process | [`Limits`], [`Engine`] |
+//! | a module that was checked and compiled | [`Module`], [`Declaration`], [`ModuleError`] |
+//! | one running instance as a handler | [`Supplied`], [`Report`] |
+//! | why an instance was stopped | [`Stopped`], [`Reason`] |
+//! | what happens then | [`OnStop`], [`Supervisor`] |
+//! | a module in another's place | [`swap()`] |
+//! | where fields lie, for modules that serve several formats | [`Fields`], [`FieldAt`] |
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_types)]
+
+pub mod abi;
+mod bridge;
+mod engine;
+mod fields;
+mod guest;
+mod instance;
+mod module;
+mod report;
+mod stopped;
+mod supervisor;
+mod supplied;
+pub mod swap;
+
+pub use abi::{Declaration, StateKind};
+pub use engine::{AdmissionError, Engine, Limits, Usage};
+pub use fields::{FieldAt, Fields, NoFields, SbeFields};
+pub use module::{Module, ModuleError, Sha256};
+pub use report::{Report, ReportStatus};
+pub use stopped::{Reason, Stopped};
+pub use supervisor::{Backoff, Finally, Gate, OnStop, Supervisor};
+pub use supplied::{StartError, Supplied};
+pub use swap::{SwapError, Swapped, swap};

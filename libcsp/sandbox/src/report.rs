@@ -1,0 +1,136 @@
+//! What is known of a supplied handler while a path owns it: numbers that its thread writes and others read.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::stopped::{Reason, Stopped};
+use crate::supervisor::Gate;
+
+/// Counters of a supplied handler. The thread that runs the handler writes them; any thread reads them.
+#[derive(Debug, Default)]
+pub struct Report {
+    calls: AtomicU64,
+    fuel: AtomicU64,
+    fuel_max: AtomicU64,
+    given_up: AtomicU64,
+    waited: AtomicU64,
+    passed: AtomicU64,
+    restarts: AtomicU64,
+    swaps: AtomicU64,
+    stops: [AtomicU64; Reason::ALL.len()],
+    state: AtomicU8,
+}
+
+/// Counters at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReportStatus {
+    /// Calls of the module that it ended itself.
+    pub calls: u64,
+    /// Their fuel.
+    pub fuel: u64,
+    /// The fuel of the most expensive one.
+    pub fuel_max: u64,
+    /// Messages that the module gave up.
+    pub given_up: u64,
+    /// Messages given up because it waited to be restarted, or its path is to end.
+    pub waited: u64,
+    /// Messages passed by.
+    pub passed: u64,
+    /// Restarts.
+    pub restarts: u64,
+    /// Changes of parameters and of the module.
+    pub swaps: u64,
+    /// How often it was stopped, by reason; reasons that never were are left out.
+    pub stops: Vec<(Reason, u64)>,
+    /// `running`, `waiting`, `passed-by` or `ended`.
+    pub state: &'static str,
+}
+
+/// Only one thread writes, so that no addition needs the bus.
+fn add(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+impl Report {
+    #[inline]
+    pub(crate) fn called(&self, fuel: u64) {
+        add(&self.calls, 1);
+        add(&self.fuel, fuel);
+        if fuel > self.fuel_max.load(Ordering::Relaxed) {
+            self.fuel_max.store(fuel, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn given_up(&self) {
+        add(&self.given_up, 1);
+    }
+
+    pub(crate) fn waited(&self) {
+        add(&self.waited, 1);
+    }
+
+    pub(crate) fn passed(&self) {
+        add(&self.passed, 1);
+    }
+
+    pub(crate) fn restarted(&self) {
+        add(&self.restarts, 1);
+        self.state.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn swapped(&self) {
+        add(&self.swaps, 1);
+    }
+
+    /// Another module, which runs, writes the counters from now on.
+    pub(crate) fn swapped_in(&self) {
+        self.swapped();
+        self.gated(Gate::Run);
+    }
+
+    pub(crate) fn stopped(&self, stopped: Stopped, gate: Gate) {
+        if let Some(at) = Reason::ALL.iter().position(|reason| *reason == stopped.reason) {
+            add(&self.stops[at], 1);
+        }
+        self.gated(gate);
+    }
+
+    pub(crate) fn gated(&self, gate: Gate) {
+        let state = match gate {
+            Gate::Run => 0,
+            Gate::Wait(_) | Gate::Restart => 1,
+            Gate::PassBy => 2,
+            Gate::End => 3,
+        };
+        self.state.store(state, Ordering::Relaxed);
+    }
+
+    /// Returns whether the path of the handler is to end. The Control Manager asks for it and deactivates the path.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == 3
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn status(&self) -> ReportStatus {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let stops = Reason::ALL.into_iter().zip(&self.stops).map(|(reason, count)| (reason, load(count)));
+        ReportStatus {
+            calls: load(&self.calls),
+            fuel: load(&self.fuel),
+            fuel_max: load(&self.fuel_max),
+            given_up: load(&self.given_up),
+            waited: load(&self.waited),
+            passed: load(&self.passed),
+            restarts: load(&self.restarts),
+            swaps: load(&self.swaps),
+            stops: stops.filter(|(_, count)| *count > 0).collect(),
+            state: match self.state.load(Ordering::Relaxed) {
+                0 => "running",
+                1 => "waiting",
+                2 => "passed-by",
+                _ => "ended",
+            },
+        }
+    }
+}

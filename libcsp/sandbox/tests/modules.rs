@@ -1,0 +1,225 @@
+//! The two examples, built from source as their authors would: Rust for wasm32-unknown-unknown, C with clang and wasm-ld.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use common::{FakePort, at, engine, send};
+use csp_formats::Schema;
+use csp_handlers::{FormatId, Handler, State, Stop};
+use csp_sandbox::{Engine, Limits, Module, NoFields, OnStop, SbeFields, StateKind, Supplied};
+
+fn crate_dir() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn out_dir(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn rustc() -> String {
+    std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned())
+}
+
+fn sysroot() -> PathBuf {
+    let output = Command::new(rustc()).args(["--print", "sysroot"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().into()
+}
+
+const TARGET: &str = "wasm32-unknown-unknown";
+
+/// Whether the toolchain has the target, or could get it.
+fn has_target() -> bool {
+    let has = || sysroot().join("lib/rustlib").join(TARGET).exists();
+    if !has() {
+        _ = Command::new("rustup").args(["target", "add", TARGET]).output();
+    }
+    if !has() {
+        csp_support::skip(format_args!("the {TARGET} target is not installed and cannot be fetched"));
+    }
+    has()
+}
+
+/// Builds a module of Rust.
+fn rust(source: &Path) -> Vec<u8> {
+    let dir = out_dir(source.file_stem().unwrap().to_str().unwrap());
+    let (guest, module) = (dir.join("libcsp_guest.rlib"), dir.join("module.wasm"));
+    let rustc = |kind: &str, name: &str, from: &Path, to: &Path| {
+        let mut command = Command::new(rustc());
+        command.args(["--edition", "2024", "--target", TARGET, "-C", "opt-level=2", "-C", "panic=abort"]);
+        command.args(["--crate-type", kind, "--crate-name", name, "-o"]).arg(to).arg(from);
+        command
+    };
+    run(&mut rustc("rlib", "csp_guest", &crate_dir().join("guest/src/lib.rs"), &guest));
+    let mut command = rustc("cdylib", "module", source, &module);
+    command.arg("--extern").arg(format!("csp_guest={}", guest.display()));
+    run(command.args(["-C", "link-arg=-zstack-size=16384", "-C", "strip=debuginfo"]));
+    std::fs::read(module).unwrap()
+}
+
+/// Builds a module of C. The linker is wasm-ld of the package lld, or the same one as it comes with Rust.
+fn c(source: &Path) -> Option<Vec<u8>> {
+    if !csp_support::installed("clang", "clang") {
+        return None;
+    }
+    let dir = out_dir(source.file_stem().unwrap().to_str().unwrap());
+    let (object, module) = (dir.join("module.o"), dir.join("module.wasm"));
+    let mut clang = Command::new("clang");
+    clang.args([
+        "--target=wasm32",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-nostdlib",
+        "-ffreestanding",
+        "-c",
+        "-I",
+    ]);
+    run(clang.arg(crate_dir().join("include")).arg("-o").arg(&object).arg(source));
+    let mut link = match csp_support::has("wasm-ld") {
+        true => Command::new("wasm-ld"),
+        false => {
+            let host =
+                sysroot().join("lib/rustlib").join(format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
+            let mut link = Command::new(host.join("bin/rust-lld"));
+            link.args(["-flavor", "wasm"]);
+            link
+        }
+    };
+    run(link.args(["--no-entry", "-z", "stack-size=16384", "-o"]).arg(&module).arg(object));
+    Some(std::fs::read(module).unwrap())
+}
+
+/// Samples of 16 bits as bytes.
+fn samples(values: &[i16]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+#[test]
+fn a_module_of_c_down_samples_a_payload_of_any_length() {
+    let Some(bytes) = c(&crate_dir().join("modules/downsample.c")) else { return };
+    // Some forty instructions a sample: 200 KB take twenty times the usual fuel, which is for messages of a context of a proxy worker.
+    let engine = Engine::new(Limits { fuel: 5_000_000, ..Limits::default() }).unwrap();
+    let module = Module::compile(&engine, &bytes).unwrap();
+    assert_eq!((module.declaration().outputs, module.declaration().buffer.1), (1, 8192));
+    let start = |parameters| Supplied::new(&module, Arc::new(NoFields), OnStop::default(), parameters);
+    for wrong in ["0", "65", "x", "100"] {
+        let error = start(wrong).unwrap_err().to_string();
+        assert_eq!(error, "the parameter is the number of samples of which one is made, 1 to 64");
+    }
+    let mut handler = start("4").unwrap();
+    let state = &mut State::new(&handler.needs());
+    let mut reduce = |handler: &mut Supplied, values: &[i16]| {
+        let mut port = FakePort::new(&samples(values));
+        send(handler, state, &mut port, at(1)).unwrap();
+        let (output, format, bytes) = port.emitted.pop().unwrap();
+        assert_eq!((output, format, port.emitted.len()), (0, 7, 0));
+        bytes
+    };
+    assert_eq!(reduce(&mut handler, &[1, 2, 3, 6, -10, -10, -20, -20, 5, 8]), samples(&[3, -15, 6]));
+    assert!(reduce(&mut handler, &[]).is_empty());
+    // In the buffer, just beyond it, and much longer: read in pieces.
+    for len in [4096, 4097, 4100, 100_001] {
+        let values: Vec<i16> = (0..len).map(|at| (at * 7 % 30_011 - 15_000) as i16).collect();
+        let mean =
+            |part: &[i16]| (part.iter().map(|it| i32::from(*it)).sum::<i32>() / part.len() as i32) as i16;
+        let expected: Vec<i16> = values.chunks(4).map(mean).collect();
+        assert_eq!(reduce(&mut handler, &values), samples(&expected), "{len} samples");
+    }
+    handler.configure("1", &mut State::default()).unwrap();
+    assert_eq!(reduce(&mut handler, &[9, 8]), samples(&[9, 8]));
+}
+
+const SCHEMA: &str = r#"<sbe:messageSchema xmlns:sbe="http://fixprotocol.io/2016/sbe" package="p" id="9" version="0">
+  <types>
+    <composite name="messageHeader"><type name="blockLength" primitiveType="uint16"/><type name="templateId" primitiveType="uint16"/>
+      <type name="schemaId" primitiveType="uint16"/><type name="version" primitiveType="uint16"/></composite>
+    <type name="Name" primitiveType="char" length="12"/>
+  </types>
+  <sbe:message name="Booking" id="1"><field name="flight" id="1" type="uint32"/><field name="name" id="2" type="Name"/>
+    <field name="document" id="3" type="uint64"/></sbe:message>
+  <sbe:message name="Boarding" id="2"><field name="document" id="1" type="uint64"/><field name="seat" id="2" type="uint16"/>
+    <field name="name" id="3" type="Name"/></sbe:message>
+  <sbe:message name="Weather" id="3"><field name="wind" id="1" type="uint16"/></sbe:message>
+</sbe:messageSchema>"#;
+
+fn passengers() -> SbeFields {
+    let schema = Arc::new(Schema::parse(SCHEMA).unwrap());
+    let mut fields = SbeFields::default();
+    for (format, name) in [(7, "Booking"), (8, "Boarding"), (9, "Weather")] {
+        assert!(fields.add(FormatId(format), &schema, name));
+    }
+    assert!(!fields.add(FormatId(10), &schema, "Nothing"));
+    fields
+}
+
+fn anonymise(engine: &Engine, parameters: &str) -> Supplied {
+    let bytes = rust(&crate_dir().join("modules/anonymise.rs"));
+    let module = Module::compile(engine, &bytes).unwrap();
+    assert_eq!(module.declaration().state, StateKind::Dropped);
+    Supplied::new(&module, Arc::new(passengers()), OnStop::default(), parameters).unwrap()
+}
+
+#[test]
+fn a_module_of_rust_anonymises_passenger_records_of_two_formats() {
+    if !has_target() {
+        return;
+    }
+    let engine = engine();
+    let mut handler = anonymise(&engine, "");
+    let state = &mut State::default();
+    let header = [0u8; 8];
+    let booking = [&header[..], &7u32.to_le_bytes(), b"Ada Lovelace", &1234u64.to_le_bytes()].concat();
+    let boarding =
+        [&header[..], &1234u64.to_le_bytes(), &21u16.to_le_bytes(), b"Ada Lovelace", b"more"].concat();
+    let mut hide = |handler: &mut Supplied, format, bytes: &[u8]| {
+        let mut port = FakePort { format, slice: 5, ..FakePort::new(bytes) };
+        let sent = send(handler, state, &mut port, at(1));
+        sent.map(|()| port.emitted.pop().unwrap())
+    };
+    // Without a key nothing passes.
+    let given_up = Err(Stop::Fault("the module gives the message up"));
+    assert_eq!(hide(&mut handler, 7, &booking), given_up);
+    assert!(
+        handler
+            .configure("secret", &mut State::default())
+            .unwrap_err()
+            .0
+            .contains("the parameter is the key")
+    );
+    handler.configure("99", &mut State::default()).unwrap();
+
+    let (output, format, hidden) = hide(&mut handler, 7, &booking).unwrap();
+    assert_eq!((output, format), (0, 7));
+    assert_eq!(hidden[..12], booking[..12]);
+    assert_eq!(hidden[12..24], [b' '; 12]);
+    assert_ne!(hidden[24..], booking[24..]);
+    // The same document has the same hash in the other format, where it lies elsewhere.
+    let (_, _, other) = hide(&mut handler, 8, &boarding).unwrap();
+    assert_eq!(other[8..16], hidden[24..]);
+    assert_eq!(
+        (&other[16..18], &other[18..30], &other[30..]),
+        (&boarding[16..18], &[b' '; 12][..], &b"more"[..])
+    );
+    // Longer than the buffer, and than the module has room for.
+    let long = [&boarding[..], &[5; 3000]].concat();
+    assert_eq!(hide(&mut handler, 8, &long).unwrap().2[34..], [5; 3000]);
+    assert_eq!(hide(&mut handler, 8, &[0; 4097]), given_up);
+    assert_eq!(hide(&mut handler, 8, &boarding[..20]), given_up);
+    // A format without passengers, and one that the channel does not have.
+    assert_eq!(hide(&mut handler, 9, &boarding), given_up);
+    assert_eq!(hide(&mut handler, 1, &boarding), given_up);
+    handler.configure("100", &mut State::default()).unwrap();
+    assert_ne!(hide(&mut handler, 7, &booking).unwrap().2, hidden);
+    assert_eq!(handler.report().status().stops, []);
+}

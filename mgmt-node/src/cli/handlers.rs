@@ -1,0 +1,133 @@
+//! `cspctl handler put` and `list`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use csp_api::handlers::{HandlersView, MODULE_LEN_MAX, PutView, SuppliedStage};
+
+use super::Context;
+use super::error::CliError;
+use super::observe::missing;
+use super::paint::Colour;
+use super::table::{Cell, Table, bytes};
+
+/// `cspctl handler`.
+#[derive(Subcommand, Debug)]
+pub(super) enum HandlerCommand {
+    /// Give a WebAssembly module to all proxies
+    ///
+    /// Each proxy checks, compiles and stores it. A policy names it by the SHA-256 that this command prints. A proxy that joins later needs
+    /// the module too: put it again.
+    #[command(
+        after_help = "Examples:\n  cspctl handler put anonymise.wasm\n  cspctl handler put anonymise.wasm -o json | jq -r .module"
+    )]
+    Put {
+        /// The module, in the binary format of WebAssembly
+        file: PathBuf,
+    },
+    /// List the modules that proxies have, and the stages that run them
+    ///
+    /// FUEL is the mean of a call, about an instruction each. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
+    /// `passed-by`, or `ended`, as the policy's `on_stop` says.
+    #[command(
+        after_help = "Examples:\n  cspctl handler list\n  cspctl handler list -o json | jq '.nodes[].stages[] | {handler, state, stops}'"
+    )]
+    List,
+}
+
+pub(super) async fn run(context: &Context, command: HandlerCommand) -> Result<(), CliError> {
+    match command {
+        HandlerCommand::Put { file } => put(context, &file).await,
+        HandlerCommand::List => list(context).await,
+    }
+}
+
+async fn put(context: &Context, file: &Path) -> Result<(), CliError> {
+    let bytes = std::fs::read(file)
+        .map_err(|error| CliError::Usage(format!("{}: cannot be read: {error}", file.display())))?;
+    if bytes.len() > MODULE_LEN_MAX {
+        return Err(CliError::Usage(format!(
+            "{} has {} bytes; a module has at most {MODULE_LEN_MAX}",
+            file.display(),
+            bytes.len()
+        )));
+    }
+    let view: PutView = context.client.post_bytes("/api/v1/handlers", bytes).await?;
+    let refused: Vec<String> =
+        view.refused.iter().map(|refused| format!("{}: {}", refused.node, refused.error)).collect();
+    context.show(&view, |view| match view.stored.as_slice() {
+        [] => String::new(),
+        stored => format!("{}\nstored at {}\n", view.module, stored.join(", ")),
+    })?;
+    match (refused.is_empty(), view.stored.is_empty()) {
+        (true, false) => Ok(()),
+        (true, true) => {
+            Err(CliError::Failed("no proxy node is registered; `cspctl nodes` lists the nodes".to_owned()))
+        }
+        (false, _) => Err(CliError::Failed(format!("the module was refused by {}", refused.join("; ")))),
+    }
+}
+
+async fn list(context: &Context) -> Result<(), CliError> {
+    let view: HandlersView = context.client.get("/api/v1/handlers", &[]).await?;
+    context.show(&view, |view| {
+        let missing = missing(context, &view.unreachable);
+        if view.nodes.iter().all(|node| node.handlers.modules.is_empty()) {
+            return "No supplied handlers: no proxy has a module. `cspctl handler put FILE` brings one.\n"
+                .to_owned()
+                + &missing;
+        }
+        modules(view).render(context.paint) + "\n" + &stages(view).render(context.paint) + &missing
+    })
+}
+
+fn modules(view: &HandlersView) -> Table {
+    let mut table = Table::new(&["NODE", "MODULE", "LENGTH"]);
+    for node in &view.nodes {
+        for module in &node.handlers.modules {
+            table.row([node.node.clone().into(), module.module.to_string().into(), bytes(module.len)]);
+        }
+    }
+    table
+}
+
+fn stages(view: &HandlersView) -> Table {
+    let mut table = Table::new(&[
+        "CHANNEL", "HANDLER", "NODE", "MODULE", "STATE", "CALLS", "FUEL", "MOST", "GIVEN UP", "PASSED",
+        "STOPS",
+    ]);
+    for node in &view.nodes {
+        for stage in &node.handlers.stages {
+            let colour = match &*stage.state {
+                "running" => Colour::Green,
+                "waiting" => Colour::Yellow,
+                _ => Colour::Red,
+            };
+            table.row([
+                stage.channel.to_string().into(),
+                stage.handler.to_string().into(),
+                node.node.clone().into(),
+                stage.module.chars().take(12).collect::<String>().into(),
+                Cell::from(stage.state.to_string()).coloured(colour),
+                stage.calls_total.into(),
+                (stage.fuel_total / stage.calls_total.max(1)).into(),
+                stage.fuel_max.into(),
+                (stage.given_up_total + stage.waited_total).into(),
+                stage.passed_total.into(),
+                stops(stage).into(),
+            ]);
+        }
+    }
+    table
+}
+
+fn stops(stage: &SuppliedStage) -> String {
+    match stage.stops.as_slice() {
+        [] => "-".to_owned(),
+        stops => stops
+            .iter()
+            .map(|stops| format!("{} {}", stops.total, stops.reason))
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}

@@ -1,0 +1,169 @@
+//! A worker's end: the table that it has, a cache of flows, and the counters of hits. All memory is allocated at start-up.
+
+use core::ops::Add;
+
+use super::fields::{Fields, InstanceId};
+use super::owner::Published;
+use super::table::{Hit, RuleHandle};
+use super::words::{AnyKey, Key, NONE, V6, hash, key_of};
+
+/// Packets and bytes that matched a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HitCount {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Add for HitCount {
+    type Output = HitCount;
+    fn add(self, rhs: HitCount) -> HitCount {
+        HitCount { packets: self.packets + rhs.packets, bytes: self.bytes + rhs.bytes }
+    }
+}
+
+/// The hits of all rules at one worker, by place.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    counts: Vec<(u16, HitCount)>,
+}
+
+impl Counters {
+    fn new(capacity: usize) -> Self {
+        Counters { counts: vec![(0, HitCount::default()); capacity] }
+    }
+
+    /// Returns the hits of a rule; those of an earlier rule of its place are not included.
+    pub fn of(&self, handle: RuleHandle) -> HitCount {
+        let counted = self.counts.get(handle.slot as usize);
+        counted
+            .filter(|(generation, _)| *generation == handle.generation)
+            .map_or(HitCount::default(), |c| c.1)
+    }
+
+    /// Copies the counters of another worker of the same capacity into this, without allocation.
+    pub fn copy_from(&mut self, other: &Counters) {
+        self.counts.clone_from(&other.counts);
+    }
+
+    #[inline]
+    fn count(&mut self, handle: RuleHandle, bytes: u64) {
+        let Some((generation, count)) = self.counts.get_mut(handle.slot as usize) else { return };
+        if *generation != handle.generation {
+            (*generation, *count) = (handle.generation, HitCount::default());
+        }
+        count.packets += 1;
+        count.bytes += bytes;
+    }
+}
+
+/// What a flow's packets look like, and what was found for them: one cache line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(align(64))]
+struct Flow {
+    words: [u64; V6],
+    /// TCP flags, whether there are ports, and the address family.
+    kind: u32,
+    /// The table that it was found in, modulo 2³².
+    table: u32,
+    slot: u32,
+    instance: u32,
+    generation: u16,
+    used: bool,
+}
+
+const _: () = assert!(size_of::<Flow>() == 64);
+
+const UNUSED: Flow =
+    Flow { words: [0; V6], kind: 0, table: 0, slot: NONE, instance: 0, generation: 0, used: false };
+
+const KIND_NO_PORTS: u32 = 1 << 16;
+const KIND_V6: u32 = 1 << 17;
+
+/// A worker's classifier.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    published: Published,
+    /// A power of two of flows, or none.
+    flows: Vec<Flow>,
+    counters: Counters,
+    cache_hits: u64,
+    lookups: u64,
+}
+
+impl Worker {
+    /// Creates a worker that counts hits of at most `capacity` rules (those of the [`Owner`](super::Owner)) and remembers
+    /// the results of about `flows` flows: that many, rounded up to a power of two. 0 switches the cache off.
+    pub fn new(published: Published, capacity: usize, flows: usize) -> Self {
+        let flows = if flows == 0 { 0 } else { flows.next_power_of_two() };
+        Worker {
+            published,
+            flows: vec![UNUSED; flows],
+            counters: Counters::new(capacity),
+            cache_hits: 0,
+            lookups: 0,
+        }
+    }
+
+    /// Looks packets up in this table from now on. Results of earlier tables are not used any more.
+    pub fn adopt(&mut self, published: Published) {
+        self.published = published;
+    }
+
+    /// Returns the number of the table in use.
+    pub fn generation(&self) -> u64 {
+        self.published.generation
+    }
+
+    /// Returns the hits of all rules.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns how many look-ups there were, and how many of them the cache answered.
+    pub fn lookups(&self) -> (u64, u64) {
+        (self.lookups, self.cache_hits)
+    }
+
+    /// Returns the rule that decides on the packet, of `bytes` bytes, and counts the hit.
+    #[inline]
+    pub fn classify(&mut self, packet: &Fields, bytes: u32) -> Option<Hit> {
+        let hit = self.find(packet);
+        if let Some(hit) = hit {
+            self.counters.count(hit.rule, bytes.into());
+        }
+        hit
+    }
+
+    #[inline]
+    fn find(&mut self, packet: &Fields) -> Option<Hit> {
+        self.lookups += 1;
+        let key = key_of(packet);
+        let (words, kind) = match &key {
+            AnyKey::V4(key) => ([key.words[0], 0, 0, 0, key.words[1]], self.kind(key)),
+            AnyKey::V6(key) => (key.words, self.kind(key) | KIND_V6),
+            AnyKey::Neither => return None,
+        };
+        let table = self.published.generation as u32;
+        let place = hash(&words, &[u64::MAX; V6]) ^ u64::from(kind).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let at = (place ^ place >> 32) as usize & self.flows.len().wrapping_sub(1);
+        let Some(flow) = self.flows.get_mut(at) else { return self.published.table.find_key(&key) };
+        if flow.words == words && flow.kind == kind && flow.table == table && flow.used {
+            self.cache_hits += 1;
+            let rule = RuleHandle { slot: flow.slot, generation: flow.generation };
+            return (flow.slot != NONE).then_some(Hit { rule, instance: InstanceId(flow.instance) });
+        }
+        let hit = self.published.table.find_key(&key);
+        let (slot, generation) = hit.map_or((NONE, 0), |hit| (hit.rule.slot, hit.rule.generation));
+        let instance = hit.map_or(0, |hit| hit.instance.0);
+        *flow = Flow { words, kind, table, slot, instance, generation, used: true };
+        hit
+    }
+
+    /// Flags that no rule compares make no difference.
+    fn kind<const N: usize>(&self, key: &Key<N>) -> u32 {
+        let compared = 0x100 | u16::from(self.published.table.flags_compared());
+        u32::from(key.tcp_flags & compared) | if key.source_port > 0xffff { KIND_NO_PORTS } else { 0 }
+    }
+}

@@ -1,0 +1,32 @@
+//! The plug-ins that are part of the node, for level 2.
+
+mod block_list;
+mod capture;
+mod counter;
+mod dscp;
+mod policer;
+mod prefix_set;
+mod simple;
+
+pub use block_list::BLOCK_LIST;
+pub use capture::CAPTURE;
+pub use counter::COUNTER;
+pub use dscp::DSCP;
+pub use policer::POLICER;
+pub use simple::{DROP, MIRROR, NO_OP, REDIRECT};
+
+use crate::plugin::Module;
+use crate::settings::{Kind, Parameter};
+
+/// All of them.
+pub const MODULES: [Module; 9] = [NO_OP, DROP, REDIRECT, MIRROR, COUNTER, POLICER, DSCP, BLOCK_LIST, CAPTURE];
+
+/// A required parameter.
+const fn required(name: &'static str, kind: Kind) -> Parameter {
+    Parameter { name, kind, default: None }
+}
+
+/// A parameter with a default; an empty one is absent.
+const fn optional(name: &'static str, kind: Kind, default: &'static str) -> Parameter {
+    Parameter { name, kind, default: Some(default) }
+}

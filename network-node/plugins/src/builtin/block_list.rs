@@ -1,0 +1,207 @@
+//! Networks whose packets are dropped, for a time or for good, with a note of where each comes from: a verdict of an
+//! application or of a layer above becomes a drop here.
+
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use csp_types::{Instant, Prefix};
+
+use super::prefix_set::PrefixMap;
+use super::{optional, required};
+use crate::command::Level;
+use crate::packet::Packet;
+use crate::plugin::{Action, Answer, CallError, Effects, Module, Operation, Plugin, PluginError, Row};
+use crate::settings::{Kind, Settings, Value};
+
+/// Drops packets whose `field` is in a network of the list; others go to output 0.
+///
+/// Operations: `add` a network for a `time` (0: until it is removed) with `from`, a note; `remove` it; `list` all;
+/// `find` the longest one that contains an address; `read` the counters.
+pub const BLOCK_LIST: Module = Module {
+    name: "block-list",
+    levels: &[Level::Worker],
+    outputs: 1,
+    parameters: &[
+        optional("field", Kind::Choice(&["source", "destination"]), "source"),
+        optional("prefixes_max", Kind::Number(1, 1 << 20), "131072"),
+    ],
+    operations: &[
+        Operation {
+            name: "add",
+            arguments: &[
+                required("prefix", Kind::Prefix),
+                optional("time", Kind::Duration, "0"),
+                optional("from", Kind::Text, "operator"),
+            ],
+        },
+        Operation { name: "remove", arguments: &[required("prefix", Kind::Prefix)] },
+        Operation { name: "find", arguments: &[required("address", Kind::Prefix)] },
+        Operation { name: "list", arguments: &[] },
+        Operation { name: "read", arguments: &[] },
+    ],
+    make: |settings, key| {
+        let capacity = settings.number("prefixes_max") as usize;
+        Ok(Box::new(BlockList {
+            blocks: PrefixMap::new(capacity, key),
+            expiries: BinaryHeap::with_capacity(2 * capacity),
+            by_destination: settings.text("field") == "destination",
+            plugin: "plug-in".into(),
+            dropped: (0, 0),
+            expired: 0,
+            refused: 0,
+        }))
+    },
+};
+
+/// Expired networks that are removed with one packet or operation at most; those that are left do not match.
+const EXPIRED_MAX: usize = 4;
+
+struct Block {
+    /// [`Instant::FAR_FUTURE`] if it stays.
+    until: Instant,
+    from: Arc<str>,
+    hits: u64,
+}
+
+/// An expiry, in order of time. Networks do not have an order; address and length do.
+type Expiry = Reverse<(Instant, core::net::IpAddr, u8)>;
+
+struct BlockList {
+    blocks: PrefixMap<Block>,
+    /// Also of networks that were removed, or added again with another time: those are passed over.
+    expiries: BinaryHeap<Expiry>,
+    by_destination: bool,
+    /// The note of what other plug-ins add.
+    plugin: Arc<str>,
+    /// Packets and bytes.
+    dropped: (u64, u64),
+    expired: u64,
+    refused: u64,
+}
+
+impl BlockList {
+    /// Removes some of the networks whose time is over.
+    fn expire(&mut self, now: Instant) {
+        for _ in 0..EXPIRED_MAX {
+            let Some(&Reverse((until, address, length))) = self.expiries.peek() else { return };
+            if until > now {
+                return;
+            }
+            self.expiries.pop();
+            if let Ok(prefix) = Prefix::new(address, length)
+                && self.blocks.get(&prefix).is_some_and(|block| block.until == until)
+            {
+                self.blocks.remove(&prefix);
+                self.expired += 1;
+            }
+        }
+    }
+
+    fn add(&mut self, now: Instant, arguments: &Settings) -> Result<Answer, CallError> {
+        let Some(prefix) = arguments.prefix("prefix") else { return Ok(Answer::Done) };
+        let time = arguments.duration("time");
+        let until = if time.is_zero() { Instant::FAR_FUTURE } else { now + time };
+        let from = match arguments.value("from") {
+            Some(Value::Text(text)) => text.clone(),
+            _ => self.plugin.clone(),
+        };
+        let present = self.blocks.get(&prefix);
+        // What is added again keeps its hits, and the same expiry is not noted twice.
+        let (hits, noted) = present.map_or((0, false), |block| (block.hits, block.until == until));
+        if self.blocks.insert(prefix, Block { until, from, hits }).is_err() {
+            self.refused += 1;
+            return Err(CallError::Full { capacity: self.blocks.capacity() });
+        }
+        if until != Instant::FAR_FUTURE && !noted {
+            if self.expiries.len() >= 2 * self.blocks.capacity() {
+                self.compact();
+            } else {
+                self.expiries.push(Reverse((until, prefix.address(), prefix.length())));
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Notes the expiries of what is in the list anew, without those that were passed over.
+    fn compact(&mut self) {
+        self.expiries.clear();
+        let sorted = self.blocks.sorted();
+        let timed = sorted.into_iter().filter(|(_, block)| block.until != Instant::FAR_FUTURE);
+        self.expiries
+            .extend(timed.map(|(prefix, block)| Reverse((block.until, prefix.address(), prefix.length()))));
+    }
+
+    fn rows(&self, now: Instant, blocks: Vec<(Prefix, &Block)>) -> Answer {
+        let live = blocks.into_iter().filter(|(_, block)| block.until > now);
+        let row = |(prefix, block): (Prefix, &Block)| {
+            let left = if block.until == Instant::FAR_FUTURE {
+                0
+            } else {
+                block.until.saturating_since(now).as_secs().max(1)
+            };
+            Row {
+                key: prefix.to_string(),
+                note: block.from.clone(),
+                numbers: vec![("seconds_left", left), ("packets", block.hits)],
+            }
+        };
+        Answer::Rows(live.map(row).collect())
+    }
+
+    fn counters(&self) -> Answer {
+        let numbers = vec![
+            ("prefixes", self.blocks.len() as u64),
+            ("dropped_packets", self.dropped.0),
+            ("dropped_bytes", self.dropped.1),
+            ("expired", self.expired),
+            ("refused", self.refused),
+        ];
+        Answer::Rows(vec![Row { numbers, ..Row::default() }])
+    }
+}
+
+impl Plugin for BlockList {
+    fn process(&mut self, now: Instant, packet: &mut Packet<'_>, _effects: &mut dyn Effects) -> Action {
+        self.expire(now);
+        let Some(fields) = packet.fields() else { return Action::Next(0) };
+        let address = if self.by_destination { fields.destination } else { fields.source };
+        let Some((prefix, _)) = self.blocks.find(address, |block| block.until > now) else {
+            return Action::Next(0);
+        };
+        if let Some(block) = self.blocks.get_mut(&prefix) {
+            block.hits += 1;
+        }
+        self.dropped = (self.dropped.0 + 1, self.dropped.1 + packet.bytes().len() as u64);
+        Action::Drop
+    }
+
+    fn configure(&mut self, settings: &Settings) -> Result<(), PluginError> {
+        if settings.number("prefixes_max") != self.blocks.capacity() as u64 {
+            return Err(PluginError::Fixed("prefixes_max"));
+        }
+        self.by_destination = settings.text("field") == "destination";
+        Ok(())
+    }
+
+    fn call(&mut self, now: Instant, operation: &str, arguments: &Settings) -> Result<Answer, CallError> {
+        self.expire(now);
+        match operation {
+            "add" => self.add(now, arguments),
+            "remove" => {
+                let prefix = arguments.prefix("prefix");
+                let removed = prefix.and_then(|prefix| self.blocks.remove(&prefix));
+                let name = prefix.map_or(String::new(), |prefix| prefix.to_string());
+                removed.map(|_| Answer::Done).ok_or(CallError::NotFound(name))
+            }
+            "find" => {
+                let address = arguments.prefix("address").map(|prefix| prefix.address());
+                let found = address.and_then(|address| self.blocks.find(address, |block| block.until > now));
+                Ok(self.rows(now, found.into_iter().collect()))
+            }
+            "list" => Ok(self.rows(now, self.blocks.sorted())),
+            "read" => Ok(self.counters()),
+            other => Err(CallError::NoOperation(other.into())),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A token bucket (RFC 2697 with one rate and one burst): packets beyond the rate are dropped or led elsewhere, and their
+//! senders may be reported to a block list.
+
+use csp_classify::multifield::InstanceId;
+use csp_types::{Duration, Instant, Prefix};
+
+use super::{optional, required};
+use crate::command::Level;
+use crate::packet::Packet;
+use crate::plugin::{Action, Answer, Call, CallError, Effects, Module, Operation, Plugin, PluginError, Row};
+use crate::settings::{Kind, Settings, Value};
+
+/// Lets `rate` bits of frames a second pass, and `burst` bytes at once. What exceeds that is dropped, or led to output 1
+/// (`exceed=next`). With `block`, the source address of what exceeds is added to that block list for `block_time`.
+pub const POLICER: Module = Module {
+    name: "policer",
+    levels: &[Level::Worker],
+    outputs: 2,
+    parameters: &[
+        required("rate", Kind::Number(1, 1_000_000_000_000)),
+        optional("burst", Kind::Number(64, 1_000_000_000), "64k"),
+        optional("exceed", Kind::Choice(&["drop", "next"]), "drop"),
+        optional("block", Kind::Instance, ""),
+        optional("block_time", Kind::Duration, "60s"),
+    ],
+    operations: &[Operation { name: "read", arguments: &[] }],
+    make: |settings, _| {
+        let mut policer = Policer {
+            rate: 0,
+            burst: 0,
+            tokens: 0,
+            filled: None,
+            exceed_next: false,
+            block: None,
+            block_time: Duration::ZERO,
+            conforming: (0, 0),
+            exceeding: (0, 0),
+        };
+        policer.set(settings);
+        policer.tokens = policer.burst;
+        Ok(Box::new(policer))
+    },
+};
+
+/// Units of tokens for each byte: a rate of r bits a second adds r units a nanosecond.
+const BYTE: u64 = 8 * 1_000_000_000;
+
+struct Policer {
+    /// Bits a second: units a nanosecond.
+    rate: u64,
+    /// Units that fit the bucket: at most 10⁹ bytes, which is below 2⁶³.
+    burst: u64,
+    tokens: u64,
+    filled: Option<Instant>,
+    exceed_next: bool,
+    block: Option<InstanceId>,
+    block_time: Duration,
+    /// Packets and bytes.
+    conforming: (u64, u64),
+    exceeding: (u64, u64),
+}
+
+impl Policer {
+    fn set(&mut self, settings: &Settings) {
+        self.rate = settings.number("rate");
+        self.burst = settings.number("burst").saturating_mul(BYTE);
+        self.tokens = self.tokens.min(self.burst);
+        self.exceed_next = settings.text("exceed") == "next";
+        self.block = settings.instance("block");
+        self.block_time = settings.duration("block_time");
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let since = self.filled.map_or(Duration::ZERO, |filled| now.saturating_since(filled));
+        let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        self.tokens = self.tokens.saturating_add(nanos.saturating_mul(self.rate)).min(self.burst);
+        self.filled = Some(self.filled.map_or(now, |filled| filled.max(now)));
+    }
+}
+
+impl Plugin for Policer {
+    fn process(&mut self, now: Instant, packet: &mut Packet<'_>, effects: &mut dyn Effects) -> Action {
+        self.fill(now);
+        let len = packet.bytes().len() as u64;
+        let cost = len.saturating_mul(BYTE);
+        if cost <= self.tokens {
+            self.tokens -= cost;
+            self.conforming = (self.conforming.0 + 1, self.conforming.1 + len);
+            return Action::Next(0);
+        }
+        self.exceeding = (self.exceeding.0 + 1, self.exceeding.1 + len);
+        if let (Some(instance), Some(fields)) = (self.block, packet.fields()) {
+            let bits = if fields.source.is_ipv4() { 32 } else { 128 };
+            if let Ok(prefix) = Prefix::new(fields.source, bits) {
+                let mut arguments = Settings::default();
+                arguments.put("prefix", Value::Prefix(prefix));
+                arguments.put("time", Value::Duration(self.block_time));
+                effects.call(Call { instance, operation: "add", arguments });
+            }
+        }
+        if self.exceed_next { Action::Next(1) } else { Action::Drop }
+    }
+
+    fn configure(&mut self, settings: &Settings) -> Result<(), PluginError> {
+        self.set(settings);
+        Ok(())
+    }
+
+    fn call(&mut self, _now: Instant, operation: &str, _arguments: &Settings) -> Result<Answer, CallError> {
+        if operation != "read" {
+            return Err(CallError::NoOperation(operation.into()));
+        }
+        let numbers = vec![
+            ("conforming_packets", self.conforming.0),
+            ("conforming_bytes", self.conforming.1),
+            ("exceeding_packets", self.exceeding.0),
+            ("exceeding_bytes", self.exceeding.1),
+        ];
+        Ok(Answer::Rows(vec![Row { numbers, ..Row::default() }]))
+    }
+}

@@ -1,0 +1,87 @@
+//! What the manager has a worker's graph do, and the names of places in the graph.
+
+use core::fmt;
+
+use csp_classify::multifield::InstanceId;
+
+use crate::plugin::Plugin;
+use crate::settings::Settings;
+
+/// Where instances run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Level {
+    /// In the driver (XDP).
+    Driver = 1,
+    /// In the node's own workers.
+    Worker = 2,
+    /// On an attached host, across the SAN.
+    Host = 3,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "level {}", *self as u8)
+    }
+}
+
+/// Identifies an execution environment.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct EnvironmentId(pub u16);
+
+/// An execution environment and its state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Environment {
+    /// Its name.
+    pub name: String,
+    /// Its level.
+    pub level: Level,
+    /// Whether its instances process packets. Otherwise the rules' fallback applies.
+    pub running: bool,
+}
+
+/// An output of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Port {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its output.
+    pub output: u8,
+}
+
+/// A change of a worker's graph. Commands are applied in the sequence in which the manager gives them.
+pub enum Command {
+    /// Adds an instance. Without a plug-in it runs elsewhere: packets for it are handed over.
+    Create {
+        /// Its number.
+        id: InstanceId,
+        /// Its environment.
+        environment: EnvironmentId,
+        /// The environment's level.
+        level: Level,
+        /// The instance of this worker.
+        plugin: Option<Box<dyn Plugin>>,
+    },
+    /// Gives an instance other settings, which were checked.
+    Configure(InstanceId, Box<Settings>),
+    /// Removes an instance, to which nothing leads.
+    Remove(InstanceId),
+    /// Connects an output, or disconnects it.
+    Connect(Port, Option<InstanceId>),
+    /// Starts or stops an environment.
+    Run(EnvironmentId, bool),
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Command::Create { id, environment, level, plugin } => {
+                write!(f, "Create({id:?}, {environment:?}, {level}, here: {})", plugin.is_some())
+            }
+            Command::Configure(id, settings) => write!(f, "Configure({id:?}, {settings:?})"),
+            Command::Remove(id) => write!(f, "Remove({id:?})"),
+            Command::Connect(port, to) => write!(f, "Connect({port:?}, {to:?})"),
+            Command::Run(environment, running) => write!(f, "Run({environment:?}, {running})"),
+        }
+    }
+}

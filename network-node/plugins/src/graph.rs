@@ -1,0 +1,283 @@
+//! A worker's graph: the instances that it runs, their connections, and the way of a packet through them.
+
+use csp_classify::multifield::{InstanceId, RuleHandle};
+use csp_types::Instant;
+
+use crate::command::{Command, EnvironmentId, Level};
+use crate::packet::{Binding, Fallback, Packet};
+use crate::plugin::{Action, Answer, Call, CallError, Effects, Plugin};
+use crate::settings::Settings;
+
+/// Most plug-ins that a packet goes through, on all levels. The manager refuses cycles; a packet that comes back from
+/// another level is bounded by this.
+pub const HOPS_MAX: u8 = 32;
+/// Calls of other instances that one packet may cause at one plug-in.
+pub const CALLS_MAX: usize = 4;
+
+/// Most outputs of an instance.
+pub const OUTPUTS_MAX: usize = 8;
+
+/// What becomes of a packet after the graph.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// It is routed: to the flow table, or to the kernel.
+    Pass,
+    /// It is dropped.
+    Drop,
+    /// It is transmitted on this interface.
+    Transmit(u16),
+    /// It goes to an instance that runs elsewhere, and comes back with its metadata.
+    HandOver {
+        /// The instance.
+        instance: InstanceId,
+        /// The environment in which it runs.
+        environment: EnvironmentId,
+        /// The environment's level.
+        level: Level,
+    },
+}
+
+/// Receives copies of packets.
+pub trait Output {
+    /// Transmits a copy on an interface.
+    fn copy(&mut self, interface: u16, frame: &[u8]);
+}
+
+/// Packets and bytes of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InstanceCount {
+    /// Packets that it processed.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that it dropped.
+    pub dropped: u64,
+}
+
+/// Counters of a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GraphCounters {
+    /// Packets that a rule led here.
+    pub entered: u64,
+    /// Packets that left to be routed.
+    pub passed: u64,
+    /// Packets that a plug-in dropped.
+    pub dropped: u64,
+    /// Packets transmitted by a plug-in's word.
+    pub transmitted: u64,
+    /// Packets handed over to other levels.
+    pub handed_over: u64,
+    /// Packets for an instance whose environment does not run, or that does not exist, and that passed.
+    pub fallback_passed: u64,
+    /// Such packets that were dropped.
+    pub fallback_dropped: u64,
+    /// Packets dropped because they went through [`HOPS_MAX`] plug-ins.
+    pub drop_hops: u64,
+    /// Calls of other instances.
+    pub calls: u64,
+    /// Calls that failed, or for which there was no room.
+    pub calls_failed: u64,
+}
+
+struct Instance {
+    environment: EnvironmentId,
+    level: Level,
+    plugin: Option<Box<dyn Plugin>>,
+    outputs: Vec<Option<InstanceId>>,
+    count: InstanceCount,
+}
+
+/// Collects what a plug-in causes while it runs.
+struct Collected<'a> {
+    output: &'a mut dyn Output,
+    calls: &'a mut Vec<Call>,
+    refused: u64,
+}
+
+impl Effects for Collected<'_> {
+    fn copy(&mut self, interface: u16, frame: &[u8]) {
+        self.output.copy(interface, frame);
+    }
+
+    fn call(&mut self, call: Call) -> bool {
+        let fits = self.calls.len() < CALLS_MAX;
+        match fits {
+            true => self.calls.push(call),
+            false => self.refused += 1,
+        }
+        fits
+    }
+}
+
+/// A worker's graph.
+pub struct Graph {
+    /// By instance number.
+    instances: Vec<Option<Instance>>,
+    /// By environment number.
+    running: Vec<bool>,
+    calls: Vec<Call>,
+    counters: GraphCounters,
+}
+
+impl Graph {
+    /// Creates an empty graph for instances and environments with numbers below these.
+    pub fn new(instances: usize, environments: usize) -> Self {
+        Graph {
+            instances: (0..instances).map(|_| None).collect(),
+            running: vec![false; environments],
+            calls: Vec::with_capacity(CALLS_MAX),
+            counters: GraphCounters::default(),
+        }
+    }
+
+    /// Applies a change, between two packets. Changes of what does not exist have no effect. Returns the plug-in that was
+    /// removed: the caller drops it where freeing a large table may take its time.
+    pub fn apply(&mut self, command: Command) -> Option<Box<dyn Plugin>> {
+        match command {
+            Command::Create { id, environment, level, plugin } => {
+                if let Some(slot) = self.instances.get_mut(id.0 as usize) {
+                    let (outputs, count) = (vec![None; OUTPUTS_MAX], InstanceCount::default());
+                    *slot = Some(Instance { environment, level, plugin, outputs, count });
+                }
+            }
+            Command::Configure(id, settings) => {
+                if let Some(plugin) = self.instance_mut(id).and_then(|instance| instance.plugin.as_mut()) {
+                    // The manager has checked the settings with an instance of the same module.
+                    let _ = plugin.configure(&settings);
+                }
+            }
+            Command::Remove(id) => return self.instances.get_mut(id.0 as usize)?.take()?.plugin,
+            Command::Connect(port, to) => {
+                if let Some(instance) = self.instance_mut(port.instance)
+                    && let Some(output) = instance.outputs.get_mut(usize::from(port.output))
+                {
+                    *output = to;
+                }
+            }
+            Command::Run(environment, running) => {
+                if let Some(state) = self.running.get_mut(usize::from(environment.0)) {
+                    *state = running;
+                }
+            }
+        }
+        None
+    }
+
+    /// Leads a packet that a rule matched through the graph.
+    pub fn enter(
+        &mut self,
+        now: Instant,
+        rule: RuleHandle,
+        binding: Binding,
+        packet: &mut Packet<'_>,
+        output: &mut dyn Output,
+    ) -> Verdict {
+        self.counters.entered += 1;
+        packet.metadata.rule = Some(rule);
+        self.run(now, binding, packet, output)
+    }
+
+    /// Leads a packet through the graph from an instance on: one that comes back from another level, say.
+    pub fn run(
+        &mut self,
+        now: Instant,
+        binding: Binding,
+        packet: &mut Packet<'_>,
+        output: &mut dyn Output,
+    ) -> Verdict {
+        let mut at = binding.instance;
+        loop {
+            let slot = self.instances.get_mut(at.0 as usize).and_then(Option::as_mut);
+            let Some(instance) =
+                slot.filter(|instance| self.running.get(usize::from(instance.environment.0)) == Some(&true))
+            else {
+                return self.fall_back(binding.fallback);
+            };
+            if packet.metadata.hops >= HOPS_MAX {
+                self.counters.drop_hops += 1;
+                return Verdict::Drop;
+            }
+            packet.metadata.hops += 1;
+            instance.count.packets += 1;
+            instance.count.bytes += packet.bytes().len() as u64;
+            let Some(plugin) = &mut instance.plugin else {
+                self.counters.handed_over += 1;
+                let (environment, level) = (instance.environment, instance.level);
+                return Verdict::HandOver { instance: at, environment, level };
+            };
+            let mut collected = Collected { output, calls: &mut self.calls, refused: 0 };
+            let action = plugin.process(now, packet, &mut collected);
+            self.counters.calls_failed += collected.refused;
+            let next = match action {
+                Action::Next(port) => instance.outputs.get(usize::from(port)).copied().flatten(),
+                Action::Drop | Action::Transmit(_) => None,
+            };
+            instance.count.dropped += u64::from(action == Action::Drop);
+            self.execute_calls(now);
+            match (action, next) {
+                (Action::Next(_), Some(next)) => at = next,
+                (Action::Next(_), None) => {
+                    self.counters.passed += 1;
+                    return Verdict::Pass;
+                }
+                (Action::Drop, _) => {
+                    self.counters.dropped += 1;
+                    return Verdict::Drop;
+                }
+                (Action::Transmit(interface), _) => {
+                    self.counters.transmitted += 1;
+                    return Verdict::Transmit(interface);
+                }
+            }
+        }
+    }
+
+    /// Executes an operation of an instance.
+    pub fn call(
+        &mut self,
+        now: Instant,
+        instance: InstanceId,
+        operation: &str,
+        arguments: &Settings,
+    ) -> Result<Answer, CallError> {
+        let plugin = self.instance_mut(instance).and_then(|instance| instance.plugin.as_mut());
+        plugin.ok_or(CallError::NoInstance)?.call(now, operation, arguments)
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> &GraphCounters {
+        &self.counters
+    }
+
+    /// Returns the counters of an instance.
+    pub fn count(&self, instance: InstanceId) -> Option<InstanceCount> {
+        Some(self.instances.get(instance.0 as usize)?.as_ref()?.count)
+    }
+
+    fn instance_mut(&mut self, id: InstanceId) -> Option<&mut Instance> {
+        self.instances.get_mut(id.0 as usize).and_then(Option::as_mut)
+    }
+
+    fn fall_back(&mut self, fallback: Fallback) -> Verdict {
+        match fallback {
+            Fallback::Pass => {
+                self.counters.fallback_passed += 1;
+                Verdict::Pass
+            }
+            Fallback::Drop => {
+                self.counters.fallback_dropped += 1;
+                Verdict::Drop
+            }
+        }
+    }
+
+    /// Executes the calls that the last plug-in made. An operation makes no calls, so this ends.
+    fn execute_calls(&mut self, now: Instant) {
+        while !self.calls.is_empty() {
+            let call = self.calls.remove(0);
+            self.counters.calls += 1;
+            let done = self.call(now, call.instance, call.operation, &call.arguments);
+            self.counters.calls_failed += u64::from(done.is_err());
+        }
+    }
+}

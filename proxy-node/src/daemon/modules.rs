@@ -1,0 +1,331 @@
+//! Modules of supplied handlers: files in one folder, checked and compiled, and what became of the stages that run them.
+//!
+//! ```text
+//!  /var/lib/csp/handlers/9f86…15b0.wasm    named by the SHA-256 of their bytes; `cspctl handler put` brings them
+//! ```
+//! The engine is made when the first module comes: a proxy without any has neither its threads nor its address space.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use csp_api::handlers::{Handlers, MODULE_LEN_MAX, Stops, SuppliedStage};
+use csp_control::{OnStop, Policy, SuppliedHandler};
+use csp_handlers::Handler;
+use csp_messages::StageMaker;
+use csp_sandbox::{
+    Backoff, Engine, Fields, Finally, Limits, Module, NoFields, Report, SbeFields, Sha256, Supplied,
+};
+use csp_services::ChannelFormats;
+
+/// Ending of the files.
+const SUFFIX: &str = "wasm";
+/// Most modules of a proxy.
+const MODULES_MAX: usize = 256;
+/// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel.
+const EPOCH: Duration = Duration::from_millis(5);
+
+/// A stage that runs a module, and its counters for as long as it does.
+#[derive(Debug)]
+struct Running {
+    channel: String,
+    handler: String,
+    module: String,
+    report: Weak<Report>,
+}
+
+/// The modules of a proxy.
+#[derive(Debug)]
+pub struct Modules {
+    folder: PathBuf,
+    engine: Mutex<Option<Engine>>,
+    compiled: Mutex<HashMap<String, Arc<Module>>>,
+    running: Mutex<Vec<Running>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Modules {
+    /// The modules of a folder, which need not exist. Files are read when a policy names them.
+    pub fn new(folder: PathBuf) -> Arc<Self> {
+        let (engine, compiled, running) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Modules { folder, engine, compiled, running })
+    }
+
+    fn engine(&self) -> Result<Engine, String> {
+        let mut engine = lock(&self.engine);
+        if let Some(engine) = &*engine {
+            return Ok(engine.clone());
+        }
+        let made = Engine::new(Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() });
+        let made = made.map_err(|error| error.to_string())?;
+        let ticking = made.clone();
+        let tick = move || loop {
+            std::thread::sleep(EPOCH);
+            ticking.tick();
+        };
+        std::thread::Builder::new()
+            .name("handler-epochs".to_owned())
+            .spawn(tick)
+            .map_err(|error| format!("there is no thread that bounds the time of handlers: {error}"))?;
+        Ok(engine.insert(made).clone())
+    }
+
+    fn path(&self, hash: &str) -> PathBuf {
+        self.folder.join(format!("{hash}.{SUFFIX}"))
+    }
+
+    /// Checks, compiles and stores a module. Takes milliseconds to seconds.
+    ///
+    /// # Errors
+    /// What is wrong with the module, or why it cannot be stored.
+    pub fn put(&self, hash: &str, bytes: &[u8]) -> Result<(), String> {
+        let found = Sha256::of(bytes).to_string();
+        if found != hash {
+            return Err(format!("the bytes have the SHA-256 {found}, not {hash}"));
+        }
+        if lock(&self.compiled).contains_key(hash) && self.path(hash).exists() {
+            return Ok(());
+        }
+        let stored = self.stored();
+        if stored.len() >= MODULES_MAX && !stored.iter().any(|(known, _)| known == hash) {
+            return Err(format!(
+                "there are {} modules, as many as there may be; remove some from {}",
+                stored.len(),
+                self.folder.display()
+            ));
+        }
+        self.compile(hash, bytes)?;
+        let cannot = |error: std::io::Error| format!("{}: cannot be written: {error}", self.folder.display());
+        std::fs::create_dir_all(&self.folder).map_err(cannot)?;
+        // A file with the name of a module is whole, whenever the machine fails.
+        let draft = self.folder.join(format!("{hash}.draft"));
+        std::fs::write(&draft, bytes).map_err(cannot)?;
+        std::fs::File::open(&draft).and_then(|file| file.sync_all()).map_err(cannot)?;
+        std::fs::rename(&draft, self.path(hash)).map_err(cannot)
+    }
+
+    fn compile(&self, hash: &str, bytes: &[u8]) -> Result<Arc<Module>, String> {
+        let module = Module::compile(&self.engine()?, bytes).map_err(|error| error.to_string())?;
+        lock(&self.compiled).insert(hash.to_owned(), module.clone());
+        Ok(module)
+    }
+
+    /// Returns a module, compiled now if this process has not had it yet.
+    ///
+    /// # Errors
+    /// It is not here, or is no module any more.
+    pub fn get(&self, hash: &str) -> Result<Arc<Module>, String> {
+        if let Some(module) = lock(&self.compiled).get(hash) {
+            return Ok(module.clone());
+        }
+        let path = self.path(hash);
+        let bytes = read(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("module {hash} is not here; bring it with `cspctl handler put FILE`")
+            }
+            _ => format!("{}: cannot be read: {error}", path.display()),
+        })?;
+        let found = Sha256::of(&bytes).to_string();
+        if found != hash {
+            return Err(format!("{}: its bytes have the SHA-256 {found}", path.display()));
+        }
+        self.compile(hash, &bytes)
+    }
+
+    /// Returns the modules in the folder, each with its length.
+    pub fn stored(&self) -> Vec<(String, u64)> {
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Vec::new() };
+        let module = |entry: std::io::Result<std::fs::DirEntry>| {
+            let entry = entry.ok()?;
+            let path = entry.path();
+            let name = path.file_stem()?.to_str()?.to_owned();
+            let is_module = path.extension().is_some_and(|extension| extension == SUFFIX);
+            Some((name, entry.metadata().ok()?.len())).filter(|_| is_module)
+        };
+        let mut all: Vec<_> = entries.filter_map(module).collect();
+        all.sort();
+        all
+    }
+
+    /// Checks that the handlers of a policy run here: their modules are there, start, and accept the parameters of the paths.
+    ///
+    /// # Errors
+    /// Everything that does not, in one text.
+    pub fn check(&self, policy: &Policy) -> Result<(), String> {
+        let mut wrong = Vec::new();
+        for handler in &policy.handlers {
+            match self.get(&handler.module) {
+                Err(error) => wrong.push(format!("handler {}: {error}", handler.name)),
+                Ok(module) => {
+                    let stages = policy.channels.iter().flat_map(|channel| {
+                        channel.path.iter().map(move |stage| (channel.name.as_str(), stage))
+                    });
+                    for (channel, stage) in stages.filter(|(_, stage)| stage.handler == handler.name) {
+                        let tried = Supplied::new(
+                            &module,
+                            Arc::new(NoFields),
+                            on_stop(handler.on_stop),
+                            &stage.parameters,
+                        );
+                        if let Err(error) = tried {
+                            wrong.push(format!("handler {} on channel {channel}: {error}", handler.name));
+                        }
+                    }
+                }
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+
+    /// Returns what makes a supplied handler for a stage of a channel.
+    pub fn maker(
+        self: &Arc<Self>,
+        handler: &SuppliedHandler,
+        channel: &str,
+        parameters: &str,
+        formats: Option<&ChannelFormats>,
+    ) -> StageMaker {
+        let key = format!("{} {:?} {:?}", handler.module, handler.on_stop, formats.map(ChannelFormats::key));
+        let (modules, handler, fields) = (self.clone(), handler.clone(), fields(formats));
+        let (channel, parameters) = (channel.to_owned(), parameters.to_owned());
+        StageMaker::new(&key, move || {
+            let module = modules.get(&handler.module).ok()?;
+            let made = Supplied::new(&module, fields.clone(), on_stop(handler.on_stop), &parameters).ok()?;
+            let mut running = lock(&modules.running);
+            running.retain(|stage| stage.report.strong_count() > 0);
+            running.push(Running {
+                channel: channel.clone(),
+                handler: handler.name.clone(),
+                module: handler.module.clone(),
+                report: Arc::downgrade(&made.report()),
+            });
+            Some(Box::new(made) as Box<dyn Handler>)
+        })
+    }
+
+    /// Returns the stages that run modules.
+    pub fn describe_stages(&self) -> Vec<SuppliedStage> {
+        let stage = |running: &Running| {
+            let status = running.report.upgrade()?.status();
+            let stops = status
+                .stops
+                .iter()
+                .map(|(reason, total)| Stops { reason: reason.name().into(), total: *total });
+            Some(SuppliedStage {
+                channel: (&running.channel).into(),
+                handler: (&running.handler).into(),
+                module: (&running.module).into(),
+                state: status.state.into(),
+                calls_total: status.calls,
+                fuel_total: status.fuel,
+                fuel_max: status.fuel_max,
+                given_up_total: status.given_up,
+                waited_total: status.waited,
+                passed_total: status.passed,
+                restarts_total: status.restarts,
+                stops: stops.collect(),
+            })
+        };
+        lock(&self.running).iter().filter_map(stage).collect()
+    }
+
+    /// Returns what `/v1/handlers` shows.
+    pub fn describe(&self) -> Handlers {
+        let module = |(module, len): (String, u64)| csp_api::handlers::Module { module: module.into(), len };
+        Handlers { modules: self.stored().into_iter().map(module).collect(), stages: self.describe_stages() }
+    }
+}
+
+/// Reads at most one byte more than a module may have.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(MODULE_LEN_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Where fields lie in messages of a channel.
+fn fields(formats: Option<&ChannelFormats>) -> Arc<dyn Fields> {
+    let mut fields = SbeFields::default();
+    for (id, format) in formats.iter().flat_map(|formats| formats.set().all()) {
+        fields.add(id, &format.schema, &format.name);
+    }
+    Arc::new(fields)
+}
+
+fn on_stop(on_stop: OnStop) -> csp_sandbox::OnStop {
+    match on_stop {
+        // A handler that keeps something from leaving must not be passed by.
+        OnStop::Restart => csp_sandbox::OnStop::Restart(Backoff::default(), Finally::EndPath),
+        OnStop::Pass => csp_sandbox::OnStop::Finally(Finally::PassBy),
+        OnStop::End => csp_sandbox::OnStop::Finally(Finally::EndPath),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+    use super::*;
+
+    /// Emits each message; refuses every parameter but none.
+    const FORWARD: &str = r#"(module
+        (import "csp" "emit_same" (func $emit (param i32) (result i32)))
+        (memory (export "memory") 1 1)
+        (func (export "csp_abi") (result i32) i32.const 1)
+        (func (export "configure") (param i32) (result i32) local.get 0)
+        (func (export "on_message") (param i32 i32 i32) (result i32) (call $emit (i32.const 0))))"#;
+
+    #[test]
+    fn a_module_is_stored_once_it_was_checked_and_a_policy_finds_it_after_a_restart() {
+        let folder = std::env::temp_dir().join(format!("csp-modules-{}", std::process::id()));
+        let (bytes, modules) = (wat::parse_str(FORWARD).unwrap(), Modules::new(folder.clone()));
+        let hash = Sha256::of(&bytes).to_string();
+        let policy = |parameters: &str| {
+            let text = format!(
+                "apiVersion: csp/v1\nhandlers: [{{name: mine, module: {hash}}}]\nchannels:\n  - {{name: ticks, vip: 10.0.0.1, \
+                 port: 5556, path: [{{handler: mine, parameters: \"{parameters}\"}}]}}\n"
+            );
+            Policy::parse_yaml(&text, "p.yaml").unwrap()
+        };
+        let error = modules.check(&policy("")).unwrap_err();
+        assert!(
+            error.starts_with("handler mine: module ") && error.ends_with("`cspctl handler put FILE`"),
+            "{error}"
+        );
+        let error = modules.put(&hash, b"not these").unwrap_err();
+        assert!(error.starts_with("the bytes have the SHA-256 "), "{error}");
+        let other = Sha256::of(b"\0asm").to_string();
+        assert!(modules.put(&other, b"\0asm").unwrap_err().starts_with("the module is not valid"));
+        assert_eq!(modules.stored(), [], "nothing wrong is kept");
+        modules.put(&hash, &bytes).unwrap();
+        let again = Modules::new(folder.clone());
+        assert_eq!(again.check(&policy("")), Ok(()));
+        let refused = again.check(&policy("x")).unwrap_err();
+        assert!(refused.starts_with("handler mine on channel ticks: "), "{refused}");
+        std::fs::write(again.path(&hash), &bytes[..8]).unwrap();
+        let error = Modules::new(folder.clone()).check(&policy("")).unwrap_err();
+        assert!(error.contains("its bytes have the SHA-256"), "{error}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_stage_is_shown_while_it_lives() {
+        let folder = std::env::temp_dir().join(format!("csp-modules-shown-{}", std::process::id()));
+        let (bytes, modules) = (wat::parse_str(FORWARD).unwrap(), Modules::new(folder.clone()));
+        let module = Sha256::of(&bytes).to_string();
+        modules.put(&module, &bytes).unwrap();
+        let handler = SuppliedHandler { name: "mine".to_owned(), module, on_stop: OnStop::End };
+        let maker = modules.maker(&handler, "ticks", "", None);
+        assert_eq!(modules.describe().stages, []);
+        let made = maker.make().unwrap().0;
+        let shown = modules.describe();
+        assert_eq!((&*shown.stages[0].channel, &*shown.stages[0].state), ("ticks", "running"));
+        drop(made);
+        assert_eq!(modules.describe().stages, []);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
