@@ -29,7 +29,7 @@ fn wrong_requests_are_refused() {
         ("port: 5620, queries: 65", "65 is not a number of queries"),
         ("port: 65535", "8 ports from 65535 on reach beyond 65535"),
         ("port: 5602", "10.76.0.100 port 5602 belongs to"),
-        ("port: 5620, with: [wind]", "there is no channel \"wind\"; the nearest is \"winds\""),
+        ("port: 5620, with: [apat]", "there is no channel \"apat\"; the nearest is \"apart\""),
         ("port: 5620, with: [flights]", "flights is read anyway"),
         ("port: 5620, context: c9", "`c9` is no context"),
         ("port: 5620, queue: {full: block}", "a query holds back nobody"),
