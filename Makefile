@@ -30,7 +30,7 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
-PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-plugins csp-network-core csp-proxy-core csp-messages csp-zmtp csp-services csp-formats csp-queries csp-operators
+PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-services csp-formats csp-queries csp-operators csp-guest
 
 .PHONY: help
 help: ## this list
@@ -199,8 +199,9 @@ bench-filter: packages-filter build ## processor time of nginx and redis under t
 	@$(RELEASE)/csp-filter-bench $(BENCH)
 
 .PHONY: bench-messages
-bench-messages: packages-messages build ## chains of handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
+bench-messages: packages-messages build ## chains of handlers and supplied handlers in process, ZeroMQ messages through the proxy's broker beside libzmq's zmq_proxy, nginx beside a busy channel, a soak (root, 15 minutes; BENCH=...)
 	$(CARGO) run --quiet --release --locked -p csp-messages --example chains
+	$(CARGO) run --quiet --release --locked -p csp-sandbox --example cost
 	@$(RELEASE)/csp-messages-evaluation
 	@$(RELEASE)/csp-messages-through-tcp
 	@$(RELEASE)/csp-messages-bench $(BENCH)
@@ -208,6 +209,11 @@ bench-messages: packages-messages build ## chains of handlers in process, ZeroMQ
 .PHONY: bench-streams
 bench-streams: packages-formats build ## joins and windows of messages beside Esper (Maven Central) and Bytewax (PyPI), what Morphing and C-CORE measured (an idle machine, 3 minutes; BENCH=...)
 	@RELEASE=$(RELEASE) tests/performance/peers/streams/run.sh $(BENCH)
+
+.PHONY: bench-quality
+bench-quality: packages-build ## what the resource manager of flows costs an item; the paper's figures of quality on virtual time, written to docs/quality (an idle machine, 1 minute)
+	$(CARGO) run --release --locked -p csp-quality --example figures -- --write docs/quality
+	$(CARGO) bench --locked -p csp-quality --bench costs
 
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)

@@ -22,10 +22,10 @@ use crate::guard::{Names, guard};
 use crate::leader::Leadership;
 use crate::limits::{ACK_TIMEOUT_S, ACK_TIMEOUT_S_MAX, FLOWS_MAX, POLICY_LEN_MAX, RECENT_MAX, WAIT_S_MAX};
 use crate::login::{self, Logins};
-use crate::message_routes;
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
+use crate::{handler_routes, message_routes};
 
 type Shared = State<Arc<Cluster>>;
 

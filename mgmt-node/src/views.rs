@@ -148,7 +148,7 @@ impl Cluster {
         policy.history.iter().map(of).collect()
     }
 
-    fn targets(&self, roles: &[Role]) -> Vec<Target> {
+    pub(crate) fn targets(&self, roles: &[Role]) -> Vec<Target> {
         let membership = self.membership.borrow();
         roles.iter().flat_map(|role| membership.of_role(*role)).map(|m| poller::target(&m.record)).collect()
     }

@@ -66,6 +66,7 @@ fn channel() -> Channel {
         senders: 1,
         receivers: 0,
         subscriptions: 0,
+        requested: None,
         figures,
     }
 }

@@ -142,6 +142,7 @@ fn channel() -> ChannelView {
         senders: 1,
         receivers: 1,
         subscriptions: 1,
+        requested: None,
         figures: csp_api::proxy::ChannelFigures::default(),
     }
 }

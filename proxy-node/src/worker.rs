@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use csp_services::{
-    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, MessageBroker, MessagesConfig, MoveNotice, SpecError,
-    StreamSpec, View,
+    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, MessageBroker, MessagesConfig, MoveNotice,
+    RequestNotice, RequestSpec, SpecError, StreamSpec, View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -42,6 +42,8 @@ pub struct WorkerPolicy {
     pub channels: Vec<ChannelSpec>,
     /// Their paths.
     pub paths: Vec<ChannelPath>,
+    /// Queries that programs may ask of these channels.
+    pub requests: Vec<RequestSpec>,
     /// What channels get from others: continual queries.
     pub feeds: Vec<ChannelFeed>,
     /// What decides where channels live, by their numbers, if it is not the address of their first port.
@@ -265,6 +267,11 @@ impl ProxyWorker {
         self.core.local_mut().poll_notice()
     }
 
+    /// Returns the next event of queries on request to log, if any.
+    pub fn poll_request_notice(&mut self) -> Option<RequestNotice> {
+        self.core.local_mut().poll_request_notice()
+    }
+
     fn move_connections(&mut self, now: Instant) {
         while let Some((from, to)) = self.links.next_move() {
             self.core.network_node_lost(now, from, to, &mut self.links);
@@ -336,8 +343,9 @@ pub(crate) fn apply_channels(
     now: Instant,
     policy: &WorkerPolicy,
 ) -> Result<(), SpecError> {
-    let WorkerPolicy { services, channels, streams, paths, contexts, feeds, places, .. } = policy;
+    let WorkerPolicy { services, channels, requests, streams, paths, contexts, feeds, places, .. } = policy;
     broker.set_streams(streams.clone());
+    broker.set_requests(requests.clone());
     let served = broker.set_channels(channels.clone());
     broker.set_contexts(now, contexts);
     let served = served.and(broker.set_paths(now, paths));

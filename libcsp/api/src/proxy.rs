@@ -103,9 +103,36 @@ pub struct Channel {
     pub receivers: u64,
     /// Pairs of a receiver and a topic that it has subscribed to.
     pub subscriptions: u64,
+    /// The query that a program has asked for, if it is one of these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<RequestedQuery>,
     /// Figures of its messages.
     #[serde(flatten)]
     pub figures: ChannelFigures,
+}
+
+/// A query that a program has asked a channel for (`docs/queries.md`).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RequestedQuery {
+    /// The channel that was asked.
+    pub of: Text,
+    /// Who asked first: a public key, or an address.
+    pub by: Text,
+    /// How many have asked for it.
+    pub requesters: u64,
+    /// The text.
+    pub sql: Text,
+    /// `sbe` or `json`.
+    pub output: Text,
+    /// Where subscribers connect.
+    pub address: SocketAddr,
+    /// The topic of its rows.
+    pub topic: Text,
+    /// Seconds that it runs without subscribers.
+    pub lease_s: u64,
+    /// Seconds until it ends; absent while it has subscribers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_in_s: Option<u64>,
 }
 
 /// Messages of a channel, and the memory that they have.

@@ -48,9 +48,10 @@ pub use policy::{
     AccessRule, Backlog, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime, Clients, Congestion,
     Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, Headers, KnownFormat,
     LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OnStop, PathStage, Pattern, Permission,
-    PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QuerySource, ReceiverQueue, RowFormat,
-    SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit,
-    UnknownFormat, format_set, path_formats, path_order,
+    PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QueryRequest, QuerySource,
+    REQUESTED_MAX, ReceiverQueue, RequestError, RequestedQuery, Requests, RowFormat, SOFH_ENCODING, SOFH_LEN,
+    SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit, UnknownFormat, format_set,
+    path_formats, path_order,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

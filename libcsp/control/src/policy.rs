@@ -39,7 +39,10 @@ pub use framing::{
 };
 pub use handlers::{OnStop, SUPPLIED_MAX, SuppliedHandler};
 pub use paths::{PathStage, path_formats, path_order};
-pub use queries::{Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QuerySource, RowFormat};
+pub use queries::{
+    Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
+    RequestError, RequestedQuery, Requests, RowFormat,
+};
 
 /// The only `apiVersion` this build understands.
 pub const API_VERSION: &str = "csp/v1";
@@ -325,7 +328,9 @@ impl Policy {
         let channels = self.channels.iter();
         let channels = channels.flat_map(|channel| channel.ports().map(|port| (channel.vip, port.port)));
         let queries = self.queries.iter().map(|query| (query.vip, query.port));
-        self.services.iter().map(|service| (service.vip, service.port)).chain(channels).chain(queries)
+        let requested = self.requested_ends();
+        let services = self.services.iter().map(|service| (service.vip, service.port));
+        services.chain(channels).chain(queries).chain(requested)
     }
 
     /// Every address the cluster answers for, each once: VIPs and egress addresses.

@@ -66,6 +66,23 @@ impl<'s, 'o> Writer<'s, 'o> {
         Ok(writer)
     }
 
+    /// A writer of groups and data behind header and root block, which lie in the buffer already.
+    ///
+    /// # Errors
+    /// The buffer is smaller than they are.
+    pub fn behind_block(
+        schema: &'s Schema,
+        message: &'s Message,
+        out: &'o mut [u8],
+    ) -> Result<Self, WriteError> {
+        let start = schema.header.length as usize;
+        let root = Frame { layout: &message.block, group: None, count: 1, start, next: 0 };
+        let frames = [root; GROUP_DEPTH_MAX + 1];
+        let mut writer = Self { message, out, len: 0, order: schema.byte_order, frames, depth: 0 };
+        writer.grow(start + message.block.length as usize)?;
+        Ok(writer)
+    }
+
     /// The block whose fields can be set: the message's, or that of the innermost group's entry.
     #[must_use]
     pub fn layout(&self) -> &'s Block {

@@ -32,12 +32,14 @@ pub struct Needs {
     pub new_len_max: u32,
     /// How often [`Handler::on_timer`] is called.
     pub period: Option<Duration>,
+    /// The version of the state's layout: a handler continues with state of the same one. `None`: with none but its own.
+    pub layout: Option<u32>,
 }
 
 impl Default for Needs {
-    /// No state, one output, no new messages, no timer.
+    /// No state, one output, no new messages, no timer, layout 0.
     fn default() -> Self {
-        Needs { state: 0, more_max: 0, outputs: 1, new_len_max: 0, period: None }
+        Needs { state: 0, more_max: 0, outputs: 1, new_len_max: 0, period: None, layout: Some(0) }
     }
 }
 

@@ -16,6 +16,7 @@ pub struct State {
     /// Its capacity is the most that may be asked for.
     more: Vec<u8>,
     more_max: usize,
+    layout: Option<u32>,
 }
 
 impl State {
@@ -26,7 +27,15 @@ impl State {
             block: vec![0; needs.state as usize].into_boxed_slice(),
             more: Vec::with_capacity(more_max),
             more_max,
+            layout: needs.layout,
         }
+    }
+
+    /// Makes state of the same size zeros again, for a handler with these needs.
+    pub fn renew(&mut self, needs: &Needs) {
+        self.block.fill(0);
+        self.more.clear();
+        self.layout = needs.layout;
     }
 
     /// Returns the block.
@@ -64,7 +73,8 @@ impl State {
 
     /// Returns whether a handler with these needs can take the state over.
     pub fn fits(&self, needs: &Needs) -> bool {
-        self.block.len() == needs.state as usize && self.more_max == needs.more_max as usize
+        let same_len = self.block.len() == needs.state as usize && self.more_max == needs.more_max as usize;
+        same_len && needs.layout.is_some() && self.layout == needs.layout
     }
 
     /// Returns a number of 8 bytes of the block; 0 outside it.
@@ -101,5 +111,18 @@ mod tests {
         state.set_number(8, u64::MAX - 1);
         state.set_number(9, 3);
         assert_eq!((state.number(8), state.number(0), state.number(9)), (u64::MAX - 1, 0, 0));
+    }
+
+    #[test]
+    fn state_is_for_handlers_of_its_size_and_layout() {
+        let needs = Needs { state: 16, layout: Some(3), ..Needs::default() };
+        let mut state = State::new(&needs);
+        state.set_number(0, 7);
+        assert!(state.fits(&needs) && !state.fits(&Needs { state: 8, ..needs }));
+        let other = Needs { layout: Some(4), ..needs };
+        assert!(!state.fits(&other) && !state.fits(&Needs { layout: None, ..needs }));
+        state.renew(&other);
+        assert!(state.fits(&other) && state.number(0) == 0);
+        assert!(!State::new(&Needs { layout: None, ..needs }).fits(&Needs { layout: None, ..needs }));
     }
 }

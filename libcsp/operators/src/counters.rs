@@ -12,7 +12,7 @@ pub(crate) const HEADER: usize = 256;
 /// Where the operator's own numbers of the header begin.
 pub(crate) const OWN: usize = 128;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"CSPoper1");
+const MAGIC: u64 = u64::from_le_bytes(*b"CSPoper2");
 const FINGERPRINT: usize = 8;
 const FIRST: usize = 16;
 

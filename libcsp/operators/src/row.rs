@@ -56,11 +56,14 @@ pub(crate) struct Ready {
 }
 
 /// What is known of a message when its first slice was looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Glance {
     Refused,
     Accepted,
     /// The length of its result, which is written.
     Written(usize),
+    /// Header and root block of its result are written.
+    Begun,
     Nothing,
 }
 
@@ -81,7 +84,11 @@ impl Ready {
             None => return Glance::Nothing,
         }
         let (Some(image), Some(room)) = (&self.image, room) else { return Glance::Accepted };
-        image.emit(&[row], room).map_or(Glance::Accepted, Glance::Written)
+        match image.emit(&[row], room) {
+            Some(len) if image.is_whole() => Glance::Written(len),
+            Some(_) => Glance::Begun,
+            None => Glance::Accepted,
+        }
     }
 
     /// Whether the filter accepts the message of a call. `None`: it is in too many slices.
@@ -90,7 +97,7 @@ impl Ready {
         let body = Body::of(call);
         match self.glance(call, body, None) {
             Glance::Refused => Some(Ok(false)),
-            Glance::Accepted | Glance::Written(_) => Some(Ok(true)),
+            Glance::Accepted | Glance::Written(_) | Glance::Begun => Some(Ok(true)),
             Glance::Nothing => body.read(call, |slices| {
                 let source = &self.sources[0];
                 let view = view(&source.schema, source.format(), slices)?;
@@ -135,21 +142,25 @@ impl Written {
     }
 }
 
-/// The result of a plan of one source over a message, or nothing if the filter does not accept the message. `accepted`: it does.
+/// The result of a plan of one source over a message, or nothing if the filter does not accept the message. `glance` is what is known.
 #[inline]
 fn project(
     plan: &Plan,
-    (slices, accepted): (&[&[u8]], bool),
+    (slices, glance): (&[&[u8]], Glance),
     room: &mut [u8],
 ) -> Result<Option<Written>, (Counter, Stop)> {
     let source = &plan.sources[0];
     let invalid = (Counter::Invalid, INVALID);
     let view = view(&source.schema, source.format(), slices).map_err(|_| invalid)?;
-    if !accepted && !plan.accepts(&[&view]).map_err(|_| invalid)? {
+    if glance == Glance::Nothing && !plan.accepts(&[&view]).map_err(|_| invalid)? {
         return Ok(None);
     }
     let mut apart = Apart::new(slices, SHARED_MIN);
-    match plan.emit_apart(&[&view], &[], room, Some(&mut apart)) {
+    let written = match glance {
+        Glance::Begun => plan.emit_behind(&[&view], room, Some(&mut apart)),
+        _ => plan.emit_apart(&[&view], &[], room, Some(&mut apart)),
+    };
+    match written {
         Ok(len) => {
             let mut parts = [Part::default(); APART_MAX];
             parts[..apart.parts().len()].copy_from_slice(apart.parts());
@@ -171,16 +182,16 @@ pub(crate) fn run(
     room: &mut [u8],
 ) -> Sent {
     let body = Body::of(call);
-    let accepted = match plan.glance(call, body, Some(room)) {
+    let glance = plan.glance(call, body, Some(room));
+    match glance {
         Glance::Refused => return Ok(Ok(false)),
         Glance::Written(len) => {
             body.emit(call, output, format, &[Piece::Bytes(&room[..len])])?;
             return Ok(Ok(true));
         }
-        Glance::Accepted => true,
-        Glance::Nothing => false,
-    };
-    match body.read(call, |slices| project(plan, (slices, accepted), room)) {
+        Glance::Accepted | Glance::Begun | Glance::Nothing => (),
+    }
+    match body.read(call, |slices| project(plan, (slices, glance), room)) {
         None => Ok(Err((Counter::Invalid, SLICES))),
         Some(Err(problem)) => Ok(Err(problem)),
         Some(Ok(None)) => Ok(Ok(false)),

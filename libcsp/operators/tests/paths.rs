@@ -26,9 +26,10 @@ const QUERIES: [&str; 10] = [
      GROUP BY f.origin WINDOW 10 SECONDS",
 ];
 
-const OPERATORS: [(&str, &str); 4] = [
+const OPERATORS: [(&str, &str); 5] = [
     ("select", "delay > 3 AND carrier = 'United'"),
     ("project", "number, origin, delay, services"),
+    ("project", "passengers, number, delay + 1 AS next, remark, carrier"),
     ("split", "whole; number, delay WHERE delay > 3; remark, origin; whole WHERE origin = 'EWR'"),
     (
         "merge",

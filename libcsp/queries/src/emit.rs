@@ -96,7 +96,7 @@ impl Plan {
         rows: &[&Record<'v, 'v>],
         aggregates: &[Datum<'v>],
         out: &mut [u8],
-        mut apart: Option<&mut Apart<'_>>,
+        apart: Option<&mut Apart<'_>>,
     ) -> Result<usize, EmitError> {
         let schema = &self.derived.schema;
         let message = &schema.messages[0];
@@ -107,6 +107,30 @@ impl Plan {
                 self.field(output, &message.block.fields[index], rows, aggregates, &mut writer)?;
             }
         }
+        self.behind_block(rows, writer, apart)
+    }
+
+    /// As [`emit_apart`](Self::emit_apart), for a result whose header and root block an [`Image`](crate::Image) has written into `out`.
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit).
+    pub fn emit_behind<'v>(
+        &'v self,
+        rows: &[&Record<'v, 'v>],
+        out: &mut [u8],
+        apart: Option<&mut Apart<'_>>,
+    ) -> Result<usize, EmitError> {
+        let schema = &self.derived.schema;
+        self.behind_block(rows, Writer::behind_block(schema, &schema.messages[0], out)?, apart)
+    }
+
+    /// Writes groups and data.
+    fn behind_block<'v>(
+        &'v self,
+        rows: &[&Record<'v, 'v>],
+        mut writer: Writer<'_, '_>,
+        mut apart: Option<&mut Apart<'_>>,
+    ) -> Result<usize, EmitError> {
         for (output, place) in self.outputs.iter().zip(&self.derived.places) {
             if let (Place::Group(index), Some((record, ColumnPlace::Group(from)))) =
                 (*place, self.origin(output, rows))

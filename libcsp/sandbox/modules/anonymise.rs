@@ -1,7 +1,7 @@
 //! Anonymises a passenger record: the name is blanked, the document's number is hashed with a key, all other bytes stay.
 //!
 //! It serves every format that has the fields `name` (text) and `document` (8 bytes) in its root block: where they lie is asked for once a
-//! format. The parameter is the key, a decimal number. Without one no message passes: what should have been hidden is not.
+//! format. It processes messages of one frame. The parameter is the key, a decimal number. Without one no message passes: what should have been hidden is not.
 //!
 //! Built with `rustc --target wasm32-unknown-unknown --crate-type cdylib -C opt-level=2 -C panic=abort`, and `csp_guest` beside it.
 #![no_std]
@@ -13,7 +13,7 @@ const FORMATS: usize = 8;
 
 /// The message is longer than the module has room for.
 const TOO_LONG: Stop = Stop::GiveUp(2);
-/// The format does not have the fields.
+/// The format does not have the fields, or the message has more than one frame.
 const UNKNOWN: Stop = Stop::GiveUp(3);
 /// There is no key yet.
 const NO_KEY: Stop = Stop::GiveUp(4);
@@ -73,6 +73,9 @@ impl Handler for Anonymise {
 
     fn on_message(&mut self, message: &Message) -> Result<(), Stop> {
         let key = self.key.ok_or(NO_KEY)?;
+        if message.frames != 1 {
+            return Err(UNKNOWN);
+        }
         let (name, document) = fields(&mut self.known, message.format).ok_or(UNKNOWN)?;
         let record = self.record.get_mut(..message.len as usize).ok_or(TOO_LONG)?;
         match message.bytes() {

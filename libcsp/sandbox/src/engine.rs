@@ -28,9 +28,9 @@ pub struct Limits {
     pub state_max: u32,
     /// Length in bytes of the longest message that a handler may make.
     pub new_len_max: u32,
-    /// Fuel of a call with a message, or of the timer: about an instruction each.
+    /// Fuel of a call with a message, of the timer, and of each half of handing state over: about an instruction each.
     pub fuel: u64,
-    /// Fuel of the start of an instance, of its configuration, and of handing state over.
+    /// Fuel of the start of an instance, and of its configuration. A restart happens between two messages, so that this is short too.
     pub fuel_start: u64,
     /// Messages that a call may emit.
     pub emits_max: u32,
@@ -52,7 +52,7 @@ impl Default for Limits {
             state_max: 64 << 10,
             new_len_max: 1 << 20,
             fuel: 200_000,
-            fuel_start: 20_000_000,
+            fuel_start: 1_000_000,
             emits_max: 256,
             copied_max: 4 << 20,
             epochs_max: 2,

@@ -207,7 +207,7 @@ impl Instance {
     pub fn export(&mut self, bridge: &mut dyn Bridge) -> Result<Range<usize>, Stopped> {
         let wrong = Stopped { reason: Reason::Pointer, function: "csp_state_export" };
         let Some(function) = self.export.clone() else { return Err(wrong) };
-        let packed = self.quiet(bridge, "csp_state_export", &function, ())?;
+        let packed = self.bounded(bridge, "csp_state_export", &function, (), self.limits.fuel)?;
         let (at, len) = ((packed >> 32) as usize, (packed & u64::from(u32::MAX)) as usize);
         match at.checked_add(len) {
             Some(end) if end <= self.memory().len() => Ok(at..end),
@@ -220,7 +220,7 @@ impl Instance {
         let wrong = Stopped { reason: Reason::Pointer, function: "csp_state_import" };
         let Some(function) = self.import.clone() else { return Err(wrong) };
         let len = u32::try_from(state.len()).map_err(|_| wrong)?;
-        let at = self.quiet(bridge, "csp_state_import", &function, (layout, len))?;
+        let at = self.bounded(bridge, "csp_state_import", &function, (layout, len), self.limits.fuel)?;
         if at == 0 {
             return Ok(false);
         }
@@ -230,7 +230,7 @@ impl Instance {
         Ok(true)
     }
 
-    /// Calls a function with the fuel of a start.
+    /// Calls a function with the fuel of a start. What hands state over has that of a message: it runs between two.
     fn quiet<P: WasmParams, R: WasmResults>(
         &mut self,
         bridge: &mut dyn Bridge,
@@ -238,7 +238,18 @@ impl Instance {
         typed: &TypedFunc<P, R>,
         args: P,
     ) -> Result<R, Stopped> {
-        prepare(&mut self.store, self.limits.fuel_start, &self.limits, Facts::default());
+        self.bounded(bridge, function, typed, args, self.limits.fuel_start)
+    }
+
+    fn bounded<P: WasmParams, R: WasmResults>(
+        &mut self,
+        bridge: &mut dyn Bridge,
+        function: &'static str,
+        typed: &TypedFunc<P, R>,
+        args: P,
+        fuel: u64,
+    ) -> Result<R, Stopped> {
+        prepare(&mut self.store, fuel, &self.limits, Facts::default());
         let called = lend(bridge, || typed.call(&mut self.store, args));
         called.map_err(|error| self.stop(bridge, function, &error))
     }

@@ -6,7 +6,7 @@ use csp_handlers::{Call, Emit, FormatId, Handler, Needs, OUTPUTS_MAX, ParameterE
 use csp_types::{Duration, Instant};
 use thiserror::Error;
 
-use crate::abi::{self, PARAMETERS_MAX};
+use crate::abi::{self, PARAMETERS_MAX, StateKind};
 use crate::bridge::{Bridge, Quiet};
 use crate::engine::{AdmissionError, Reservation};
 use crate::fields::Fields;
@@ -303,6 +303,7 @@ pub(crate) fn needs_of(module: &Module) -> Needs {
         outputs: declared.outputs,
         new_len_max: declared.new_len_max,
         period: (declared.period_ms > 0).then(|| Duration::from_millis(u64::from(declared.period_ms))),
+        layout: (declared.state != StateKind::Dropped).then_some(declared.layout),
     }
 }
 

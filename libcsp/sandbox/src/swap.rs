@@ -63,15 +63,17 @@ pub fn swap(
     let kind = new.module.declaration().state;
     let bytes = match kind {
         StateKind::Kept => state.block().len(),
-        StateKind::Dropped => {
-            state.block().fill(0);
-            0
-        }
+        StateKind::Dropped => 0,
         StateKind::HandedOver => match hand_over(current, state, &mut new) {
             Ok(bytes) => bytes,
             Err(error) => return Err(Box::new((error, new))),
         },
     };
+    // The block stays if its layout does.
+    let needs = new.needs();
+    if !state.fits(&needs) {
+        state.renew(&needs);
+    }
     // What is counted is the stage's, whichever module serves it.
     new.report.clone_from(&current.report);
     new.report.swapped_in();

@@ -1,4 +1,5 @@
 //! What a module can do: read, emit, keep state, be configured, wait for room, be swapped.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -6,7 +7,7 @@ use std::sync::Arc;
 
 use common::{FakePort, Fixture, at, compile, declaration, engine, no_op, send, tick, with};
 use csp_handlers::{FormatId, Handler, State, Stop};
-use csp_sandbox::{FieldAt, Fields, NoFields, OnStop, StateKind, Supplied, SwapError, swap};
+use csp_sandbox::{FieldAt, Fields, NoFields, OnStop, Reason, StateKind, Supplied, SwapError, swap};
 use csp_types::Duration;
 
 const ALL: &str = r#"(import "csp" "read" (func $read (param i32 i32 i32) (result i32)))
@@ -323,6 +324,50 @@ fn a_swap_that_does_not_fit_is_refused_and_the_former_module_goes_on() {
     assert_eq!(refused.0, SwapError::Refused(1, 40_000));
     it.send(&mut port, 3).unwrap();
     assert_eq!(port.emitted.last(), Some(&(0, 7, b"a\x01".to_vec())));
+}
+
+#[test]
+fn a_hand_over_that_lies_about_addresses_stops_who_lies() {
+    let engine = engine();
+    let mut port = FakePort::new(b"x");
+    // The new one: it names 40,000 bytes at the end of its memory.
+    let liar = in_memory("b", 1).replace("(then (i32.const 2001))", "(then (i32.const 65000))");
+    let mut it = Fixture::new(&engine, &in_memory("a", 1), OnStop::default(), "");
+    it.send(&mut port, 1).unwrap();
+    let (error, _) = *swap(&mut it.handler, &mut it.state, supplied(&engine, &liar)).unwrap_err();
+    assert_eq!(error, SwapError::Refused(1, 40_000));
+    it.send(&mut port, 2).unwrap();
+    assert_eq!(port.emitted.last(), Some(&(0, 7, b"a\x02".to_vec())));
+    // One that loops instead, with the fuel of a message.
+    let loops =
+        in_memory("b", 1).replace("(then (i32.const 2001))", "(then (loop $again br $again) unreachable)");
+    let (error, new) = *swap(&mut it.handler, &mut it.state, supplied(&engine, &loops)).unwrap_err();
+    assert_eq!(error, SwapError::Refused(1, 40_000));
+    assert_eq!(new.report().status().stops, [(Reason::Fuel, 1)]);
+    // The former one: it starts again at the next message, and can be replaced without its state.
+    let liar = in_memory("a", 1).replace(&format!("{}", 2001u64 << 32 | 40_000), "-1");
+    let mut it = Fixture::new(&engine, &liar, OnStop::default(), "");
+    let report = it.handler.report();
+    let (error, new) =
+        *swap(&mut it.handler, &mut it.state, supplied(&engine, &in_memory("b", 1))).unwrap_err();
+    assert_eq!((error, report.status().stops), (SwapError::NoState, vec![(Reason::Pointer, 1)]));
+    let swapped = swap(&mut it.handler, &mut it.state, new).unwrap();
+    assert_eq!(swapped.bytes, 0);
+    it.send(&mut port, 3).unwrap();
+    assert_eq!(port.emitted.last(), Some(&(0, 7, b"b\x01".to_vec())));
+}
+
+#[test]
+fn parameters_that_stop_a_module_leave_the_former_ones_in_force() {
+    let trapping = configurable().replace("(return (i32.const 1))", "unreachable");
+    let mut it = Fixture::new(&engine(), &trapping, OnStop::default(), "a");
+    let report = it.handler.report();
+    let error = it.handler.configure("ab", &mut it.state).unwrap_err();
+    assert_eq!(error.0, "the module was stopped in configure: it trapped");
+    let mut port = FakePort::new(b"x");
+    it.send(&mut port, 1).unwrap();
+    assert_eq!(port.emitted, [(0, 7, b"a".to_vec())]);
+    assert_eq!((report.status().restarts, report.status().state), (1, "running"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Modules that loop, grow, trap, emit without end, lie about addresses: each is stopped for a reason that is counted, and nothing of the
 //! call stays in the state.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The two examples, built from source as their authors would: Rust for wasm32-unknown-unknown, C with clang and wasm-ld.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

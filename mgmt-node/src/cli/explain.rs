@@ -1,7 +1,7 @@
 //! What a query or a path does, where, and what that costs: computed from a policy, with figures of the proxies if they answer.
 
 use csp_api::contexts::ContextsView;
-use csp_api::mgmt::ChannelsView;
+use csp_api::mgmt::{ChannelView, ChannelsView};
 use csp_control::{Catalogue, Channel, ChannelTime, KnownFormat, Policy, QuerySource};
 use csp_queries::{Kind, Plan};
 use serde::Serialize;
@@ -118,6 +118,11 @@ impl Seen {
         let views = self.channels.iter().flat_map(|view| &view.channels);
         let known = views.filter(|known| known.name == channel);
         known.flat_map(|known| known.owners.iter().map(ToString::to_string)).collect()
+    }
+
+    /// Returns the channels of queries that programs have asked for.
+    pub fn requested(&self) -> impl Iterator<Item = &ChannelView> {
+        self.channels.iter().flat_map(|view| &view.channels).filter(|view| view.requested.is_some())
     }
 
     fn cost(&self, channel: &str) -> Vec<Cost> {

@@ -13,7 +13,7 @@ use super::table::{Cell, Table, bytes};
 
 /// `cspctl handler`.
 #[derive(Subcommand, Debug)]
-pub(super) enum HandlerCommand {
+pub enum HandlerCommand {
     /// Give a WebAssembly module to all proxies
     ///
     /// Each proxy checks, compiles and stores it. A policy names it by the SHA-256 that this command prints. A proxy that joins later needs
@@ -85,7 +85,7 @@ fn modules(view: &HandlersView) -> Table {
     let mut table = Table::new(&["NODE", "MODULE", "LENGTH"]);
     for node in &view.nodes {
         for module in &node.handlers.modules {
-            table.row([node.node.clone().into(), module.module.to_string().into(), bytes(module.len)]);
+            table.row([node.node.clone().into(), module.module.to_string().into(), bytes(module.len).into()]);
         }
     }
     table

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use csp_api::mgmt::{ChannelsView, PolicyView};
+use csp_api::mgmt::{ChannelView, ChannelsView, PolicyView};
 use csp_control::{Catalogue, Policy};
 use csp_queries::Plan;
 use serde::Serialize;
@@ -120,7 +120,9 @@ fn run(
             let all: Vec<QueryExplanation> = (0..policy.queries.len())
                 .filter_map(|index| explain::query(policy, &catalogue, index, seen))
                 .collect();
-            show_as(output, &all, |all| queries_table(policy, all, seen, paint))
+            let requested = seen.requested().filter_map(RequestedRow::of).map(Listed::Requested);
+            let all: Vec<Listed> = all.into_iter().map(Listed::OfPolicy).chain(requested).collect();
+            show_as(output, &all, |all| all_table(policy, all, seen, paint))
         }
         Command::Query(QueryCommand::Explain(args)) => {
             let found = explain_query(policy, &catalogue, args, seen)?;
@@ -215,7 +217,85 @@ fn formats_table(all: &[FormatRow], paint: Paint) -> String {
     table.render(paint)
 }
 
-fn queries_table(policy: &Policy, all: &[QueryExplanation], seen: &Seen, paint: Paint) -> String {
+/// What `cspctl queries` lists.
+#[derive(Serialize)]
+#[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "a few, for people")]
+enum Listed {
+    OfPolicy(QueryExplanation),
+    Requested(RequestedRow),
+}
+
+/// A query that a program has asked for.
+#[derive(Serialize)]
+struct RequestedRow {
+    sql: String,
+    #[serde(flatten)]
+    channel: ChannelView,
+}
+
+impl RequestedRow {
+    fn of(channel: &ChannelView) -> Option<Self> {
+        let sql = channel.requested.as_ref()?.sql.to_string();
+        Some(RequestedRow { sql, channel: channel.clone() })
+    }
+}
+
+fn all_table(policy: &Policy, all: &[Listed], seen: &Seen, paint: Paint) -> String {
+    let of_policy: Vec<&QueryExplanation> = all
+        .iter()
+        .filter_map(|listed| match listed {
+            Listed::OfPolicy(query) => Some(query),
+            Listed::Requested(_) => None,
+        })
+        .collect();
+    let mut table = Table::new(&[
+        "ON REQUEST",
+        "ADDRESS",
+        "OUTPUT",
+        "BY",
+        "OWNER",
+        "RECEIVERS",
+        "MESSAGES",
+        "DROPPED",
+        "LEASE",
+        "ENDS",
+        "SQL",
+    ]);
+    let mut is_empty = true;
+    for listed in all {
+        let Listed::Requested(RequestedRow { sql, channel }) = listed else { continue };
+        let Some(query) = &channel.requested else { continue };
+        let by = match query.requesters {
+            0 | 1 => query.by.to_string(),
+            more => format!("{} and {} more", query.by, more - 1),
+        };
+        let ends = query.ends_in_s.map_or_else(|| "-".to_owned(), |ends| format!("in {ends} s"));
+        table.row([
+            channel.name.clone().into(),
+            query.address.to_string().into(),
+            query.output.to_string().into(),
+            by.into(),
+            channel.owners.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ").into(),
+            channel.receivers.into(),
+            channel.figures.messages_total.into(),
+            channel.figures.dropped_total.into(),
+            Cell::from(format!("{} s", query.lease_s)).right(),
+            Cell::from(ends).right(),
+            sql.split_whitespace().collect::<Vec<_>>().join(" ").into(),
+        ]);
+        is_empty = false;
+    }
+    match (of_policy.is_empty(), is_empty) {
+        (_, true) => queries_table(policy, &of_policy, seen, paint),
+        (true, false) => table.render(paint),
+        (false, false) => {
+            format!("{}\n{}", queries_table(policy, &of_policy, seen, paint), table.render(paint))
+        }
+    }
+}
+
+fn queries_table(policy: &Policy, all: &[&QueryExplanation], seen: &Seen, paint: Paint) -> String {
     if all.is_empty() {
         return "No queries: the policy names none.\n".to_owned();
     }

@@ -16,9 +16,12 @@ impl Cluster {
         let seen: Vec<proxy::Channel> = answers.into_iter().flat_map(|(_, channels)| channels).collect();
         let active = self.policy.known().active;
         let channels = active.iter().flat_map(|record| record.policy.all_channels());
+        // Places for queries that nobody has asked for are nothing to look at.
+        let places = active.iter().flat_map(|record| record.policy.requested_channels());
+        let requested = places.map(|(_, place)| live(&place, &seen)).filter(|view| view.requested.is_some());
         ChannelsView {
             generation: active.as_ref().map_or(0, |record| record.generation),
-            channels: channels.map(|channel| live(&channel, &seen)).collect(),
+            channels: channels.map(|channel| live(&channel, &seen)).chain(requested).collect(),
             unreachable,
         }
     }
@@ -37,6 +40,7 @@ fn live(channel: &Channel, seen: &[proxy::Channel]) -> ChannelView {
         senders: 0,
         receivers: 0,
         subscriptions: 0,
+        requested: None,
         figures: proxy::ChannelFigures::default(),
     };
     for at_proxy in seen.iter().filter(|known| known.name == *channel.name) {
@@ -46,6 +50,7 @@ fn live(channel: &Channel, seen: &[proxy::Channel]) -> ChannelView {
         view.senders = view.senders.saturating_add(at_proxy.senders);
         view.receivers = view.receivers.saturating_add(at_proxy.receivers);
         view.subscriptions = view.subscriptions.saturating_add(at_proxy.subscriptions);
+        view.requested = view.requested.or_else(|| at_proxy.requested.clone());
         view.figures.add(&at_proxy.figures);
     }
     view

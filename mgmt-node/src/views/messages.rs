@@ -28,7 +28,10 @@ impl Cluster {
     /// Returns whether the active policy names the channel.
     pub fn has_channel(&self, name: &str) -> bool {
         let active = self.policy.known().active;
-        active.iter().flat_map(|record| record.policy.all_channels()).any(|channel| channel.name == name)
+        active.iter().any(|record| {
+            let requested = record.policy.requested_channels().map(|(_, place)| place);
+            record.policy.all_channels().chain(requested).any(|channel| channel.name == name)
+        })
     }
 
     /// `GET /api/v1/subscriptions`: the peers of a channel, or of all; at most `limit`.

@@ -33,6 +33,8 @@ pub use fields::{
 };
 pub use linear::Linear;
 pub use owner::{Owner, OwnerError, Published};
-pub use parse::{Fragment, Malformed, NoFields, Parsed, parse_ethernet, parse_ip};
+pub use parse::{
+    EXTENSION_HEADERS_MAX, Fragment, Malformed, NoFields, Parsed, VLAN_TAGS_MAX, parse_ethernet, parse_ip,
+};
 pub use table::{Hit, RuleHandle, Table, TableStats};
 pub use worker::{Counters, HitCount, Worker};

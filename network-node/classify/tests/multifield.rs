@@ -239,6 +239,39 @@ fn rules_alike_but_for_ranges_and_flags_are_found() {
     check(&rules, &owner, &mut worker, &packets_for(&rules, seed(), 500));
 }
 
+#[test]
+fn a_chain_that_cannot_be_divided_does_not_keep_others_in_it() {
+    let rule = |at: u32, destination: Option<Prefix>| Rule {
+        name: format!("r{at}").into(),
+        priority: at,
+        fields: Match {
+            protocol: Some(6),
+            destination,
+            destination_ports: PortRange::new(at as u16 % 1000, 40_000 + at as u16 % 1000).unwrap(),
+            ..Match::ANY
+        },
+        instance: InstanceId(at),
+    };
+    let host = |at: u32| Prefix::new(std::net::Ipv4Addr::from(0x0a00_0000 + at * 77).into(), 32).ok();
+    // Ranges without addresses share a chain; rules for hosts do not stay in it, whichever come first.
+    let alike = (0..200).map(|at| rule(at, None));
+    let mut rules: Vec<Rule> = alike.chain((200..2200).map(|at| rule(at, host(at)))).collect();
+    for _ in 0..2 {
+        let mut owner = Owner::new(rules.len());
+        for rule in &rules {
+            owner.insert(rule.clone()).unwrap();
+        }
+        let single = owner.publish().table.stats();
+        owner.replace(rules.clone()).unwrap();
+        let published = owner.publish();
+        let whole = published.table.stats();
+        assert!(single.longest_chain <= 250 && whole.longest_chain <= 250, "{single:?} {whole:?}");
+        let mut worker = Worker::new(published, rules.len(), 0);
+        check(&rules, &owner, &mut worker, &packets_for(&rules, seed(), 100));
+        rules.reverse();
+    }
+}
+
 fn any_rule(name: &str, priority: u32) -> Rule {
     Rule { name: name.into(), priority, fields: Match::ANY, instance: InstanceId(1) }
 }
@@ -338,7 +371,9 @@ fn hits_are_counted_by_rule_and_summed_over_workers() {
     let (_, handle) = owner.rule("a").unwrap();
     assert_eq!(sum(&owner, handle, &workers), HitCount::default());
     let published = owner.publish();
-    workers.iter_mut().for_each(|worker| worker.adopt(published.clone()));
+    for worker in &mut workers {
+        worker.adopt(published.clone());
+    }
     workers[0].classify(&packet(), 10);
     assert_eq!(sum(&owner, handle, &workers), HitCount { packets: 1, bytes: 10 });
     assert_eq!(workers[1].lookups(), (2, 1));

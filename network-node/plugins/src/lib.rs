@@ -29,11 +29,13 @@ pub mod text;
 mod topology;
 
 pub use command::{Command, Environment, EnvironmentId, Level, Port};
-pub use graph::{Graph, GraphCounters, HOPS_MAX, InstanceCount, OUTPUTS_MAX, Output, Verdict};
+pub use graph::{CALLS_MAX, Graph, GraphCounters, HOPS_MAX, InstanceCount, OUTPUTS_MAX, Output, Verdict};
 pub use hashing::HashKey;
 pub use manager::{Manager, ManagerConfig, ManagerError};
 pub use packet::{Binding, Fallback, Metadata, Packet};
 pub use plugin::{
     Action, Answer, Call, CallError, Effects, Make, Module, Operation, Plugin, PluginError, Row,
 };
-pub use settings::{Kind, Parameter, SettingError, Settings, Value, parse_duration, parse_number};
+pub use settings::{
+    Kind, PARAMETERS_MAX, Parameter, SettingError, Settings, Value, parse_duration, parse_number,
+};

@@ -87,8 +87,9 @@ async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePol
     let policy = &active.policy;
     let services = policy.services.iter().map(|service| (service.vip, service.port));
     // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
+    let requested = policy.requested_channels().map(|(_, place)| place);
     let (passing, kept): (Vec<Channel>, Vec<Channel>) =
-        policy.all_channels().partition(|channel| !channel.pool.is_empty());
+        policy.all_channels().chain(requested).partition(|channel| !channel.pool.is_empty());
     let placements = policy.placements(&policy.catalogue().queries);
     let ends = |channel: &'_ Channel| -> Vec<(IpAddr, u16)> {
         channel.ports().map(|port| (channel.vip, port.port)).collect()

@@ -74,7 +74,7 @@ struct Odd(String);
 impl Handler for Odd {
     fn needs(&self) -> Needs {
         let period = Some(Duration::from_millis(5));
-        Needs { state: 16, more_max: 100, outputs: 2, new_len_max: 2, period }
+        Needs { state: 16, more_max: 100, outputs: 2, new_len_max: 2, period, layout: Some(0) }
     }
 
     fn accepts(&self, format: FormatId) -> bool {

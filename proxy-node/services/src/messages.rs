@@ -22,6 +22,7 @@ mod outbound;
 mod paths;
 mod peer;
 mod placement;
+mod requested;
 mod requests;
 mod sealed;
 mod seen;
@@ -47,15 +48,20 @@ use self::keys::Entropy;
 use self::paths::Paths;
 use self::peer::Peer;
 use self::placement::Placement;
+use self::requested::Requested;
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::contexts::{ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
-pub use self::formats::{ChannelFeed, ChannelFormats};
+pub use self::formats::{ChannelFeed, ChannelFormats, FormatText};
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
 pub use self::paths::{ChannelPath, ContextsSnapshot, PathStage};
 pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
+};
+pub use self::requested::{
+    QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace,
+    RequestSpec, RequestedSnapshot,
 };
 pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 pub use self::spec::ChannelSpec;
@@ -155,6 +161,8 @@ pub struct MessageBroker {
     /// Peers that have left while messages are traced.
     departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
+    /// Queries that programs have asked for.
+    requested: Requested,
     entropy: Option<Entropy>,
     /// Where frames for CURVE peers are sealed: as long as the longest frame of a channel with keys.
     sealing: Vec<u8>,
@@ -183,6 +191,7 @@ impl MessageBroker {
             elsewhere: Elsewhere::default(),
             departed: Vec::new(),
             placement: Placement::default(),
+            requested: Requested::default(),
             entropy: None,
             sealing: Vec::new(),
             streams: Streams::default(),
@@ -205,7 +214,8 @@ impl MessageBroker {
     ///
     /// # Errors
     /// The first channel that cannot be served; the others are.
-    pub fn set_channels(&mut self, specs: Vec<ChannelSpec>) -> Result<(), SpecError> {
+    pub fn set_channels(&mut self, mut specs: Vec<ChannelSpec>) -> Result<(), SpecError> {
+        specs.extend(self.requested.specs().cloned());
         for number in self.channels.keys().copied().collect::<Vec<u32>>() {
             let Some(bound) = self.channels.get_mut(&number) else { continue };
             match specs.iter().find(|spec| spec.number == number) {

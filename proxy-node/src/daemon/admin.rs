@@ -134,6 +134,7 @@ async fn channels(State(workers): Asked) -> Answer<Vec<Channel>> {
                 channel.senders += of_worker.senders;
                 channel.receivers += of_worker.receivers;
                 channel.subscriptions += of_worker.subscriptions;
+                channel.requested = channel.requested.take().or(of_worker.requested);
                 channel.figures.add(&of_worker.figures);
             }
         }

@@ -1,15 +1,37 @@
 //! What a worker's channels of messages show, on the admin endpoint and as metrics.
 
-use csp_api::proxy::{Channel, ChannelFigures};
-use csp_services::{ChannelSnapshot, MessageBroker, MoveNotice, Moved};
+use csp_api::proxy::{Channel, ChannelFigures, RequestedQuery};
+use csp_services::{ChannelSnapshot, MessageBroker, MoveNotice, Moved, RequestNotice, RequestedSnapshot};
 use csp_telemetry::MetricWriter;
+use csp_types::Instant;
 
 use crate::ProxyWorker;
 
 /// Returns the channels of a worker, each with its name.
-pub(super) fn of_worker(broker: &MessageBroker) -> Vec<(String, Channel)> {
+pub(super) fn of_worker(broker: &MessageBroker, now: Instant) -> Vec<(String, Channel)> {
     let block_len = broker.block_len();
-    broker.snapshots().into_iter().map(|snapshot| describe(snapshot, block_len)).collect()
+    let mut channels: Vec<(String, Channel)> =
+        broker.snapshots().into_iter().map(|snapshot| describe(snapshot, block_len)).collect();
+    for (name, requested) in broker.requested() {
+        if let Some((_, channel)) = channels.iter_mut().find(|(known, _)| *known == name) {
+            channel.requested = Some(describe_request(&requested, now));
+        }
+    }
+    channels
+}
+
+fn describe_request(query: &RequestedSnapshot, now: Instant) -> RequestedQuery {
+    RequestedQuery {
+        of: (&query.of).into(),
+        by: (&query.by).into(),
+        requesters: query.requesters,
+        sql: (&query.sql).into(),
+        output: if query.json { "json" } else { "sbe" }.into(),
+        address: query.address,
+        topic: (&query.topic).into(),
+        lease_s: query.lease.as_secs(),
+        ends_in_s: query.ends.map(|ends| ends.saturating_since(now).as_secs()),
+    }
 }
 
 fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
@@ -37,7 +59,9 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
     };
     let subscriptions = status.subscriptions.entries as u64;
     let owner = owner.map(|owner| owner.to_string()).unwrap_or_default().into();
-    let channel = Channel { name: (&name).into(), owner, senders, receivers, subscriptions, figures };
+    let requested = None;
+    let channel =
+        Channel { name: (&name).into(), owner, senders, receivers, subscriptions, requested, figures };
     (name, channel)
 }
 
@@ -103,6 +127,20 @@ pub(super) fn collect_moved(out: &mut MetricWriter, moved: &[(String, Moved)], w
         out.counter("csp_channel_moved_connections_total", help, &labels, connections);
         let help = "Messages of a channel lost when its connections moved to another proxy worker";
         out.counter("csp_channel_moved_lost_total", help, &labels, lost);
+    }
+}
+
+/// Logs queries on request that begin and end.
+pub(super) fn log_requests(worker: &mut ProxyWorker) {
+    while let Some(notice) = worker.poll_request_notice() {
+        match notice {
+            RequestNotice::Granted { channel, by, sql } => {
+                tracing::info!(channel, by, sql, "query on request begins");
+            }
+            RequestNotice::Released { channel, by, why, read } => {
+                tracing::info!(channel, by, why, read, "query on request has ended");
+            }
+        }
     }
 }
 

@@ -160,7 +160,9 @@ fn check_memory(policy: &Policy) -> Result<(), String> {
     let config = messages_config();
     let pool = u64::from(config.pool.blocks) * u64::from(config.pool.block_len);
     let block = u64::from(config.pool.block_len);
-    let messages: Vec<_> = policy.all_channels().filter(|channel| channel.pool.is_empty()).collect();
+    let requested = policy.requested_channels().map(|(_, place)| place);
+    let messages: Vec<_> =
+        policy.all_channels().chain(requested).filter(|channel| channel.pool.is_empty()).collect();
     let guaranteed: u64 =
         messages.iter().map(|c| (u64::from(c.memory.guaranteed_mib) << 20).next_multiple_of(block)).sum();
     if guaranteed > pool {
@@ -170,12 +172,13 @@ fn check_memory(policy: &Policy) -> Result<(), String> {
             pool >> 20
         ));
     }
-    let paths = messages.iter().filter(|c| !c.path.is_empty()).count() + policy.queries.len();
+    let queries = policy.queries.len() + policy.requested_channels().count();
+    let paths = messages.iter().filter(|c| !c.path.is_empty()).count() + queries;
     let most = config.contexts.paths_max;
     match paths <= usize::from(most) {
         true => Ok(()),
         false => Err(format!(
-            "{paths} channels have paths or are queries, and a proxy worker has places for {most}"
+            "{paths} channels have paths, are queries or may be ones on request, and a proxy worker has places for {most}"
         )),
     }
 }

@@ -57,7 +57,7 @@ impl DataWorker for ProxyWorker {
             Question::Flows(limit, reply) => reply.send(self.core().flows(now, limit)),
             Question::Recent(limit, reply) => reply.send(self.core().recent_flows(limit)),
             Question::Services(reply) => reply.send(self.core().services()),
-            Question::Channels(reply) => reply.send(channels::of_worker(self.core().local())),
+            Question::Channels(reply) => reply.send(channels::of_worker(self.core().local(), now)),
             Question::Contexts(reply) => reply.send(contexts::of_worker(self.core().local())),
             Question::Messages(question) => messages::answer(self, now, question),
             Question::Trace(label, reply) => {
@@ -76,6 +76,7 @@ impl DataWorker for ProxyWorker {
 
     fn publish(&mut self) -> Published {
         channels::log_moves(self);
+        channels::log_requests(self);
         Published::of(self)
     }
 

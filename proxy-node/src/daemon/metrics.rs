@@ -104,7 +104,7 @@ impl Published {
             messages: (0, 0),
             interrupted: [0; 3],
             refusals: Default::default(),
-            channels: channels::of_worker(core.local()),
+            channels: channels::of_worker(core.local(), csp_daemon::clock::now()),
             contexts: contexts::of_worker(core.local()),
             moved: channels::moved(core.local()),
             broker: messages::BrokerCounters::of(core.local()),

@@ -68,7 +68,7 @@ pub fn translate(
     };
     let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
     let (mut channels, mut streams, mut paths) = (Vec::new(), Vec::new(), Vec::new());
-    let catalogue = active.policy.catalogue();
+    let catalogue = Arc::new(active.policy.catalogue());
     for (at, channel) in active.policy.all_channels().enumerate() {
         let channel = &channel;
         let number = numbers.of(&channel.name);
@@ -111,6 +111,16 @@ pub fn translate(
             backlog: BacklogLimits::default(),
         }));
     }
+    let requests = queries::requests::specs(&active.policy, &catalogue, &channels, numbers);
+    services.extend(active.policy.requested_channels().map(|(_, place)| ServiceSpec {
+        name: place.service_name(place.port),
+        address: (place.vip, place.port).into(),
+        pool: Vec::new(),
+        local: Some(numbers.of(&place.name)),
+        between: None,
+        tcp: translate_tcp(&place.tcp),
+        backlog: BacklogLimits::default(),
+    }));
     let placements = active.policy.placements(&catalogue.queries);
     let contexts = active.policy.contexts.iter().filter_map(|context| {
         services.push(context_service(context));
@@ -122,6 +132,7 @@ pub fn translate(
         contexts,
         egress: active.policy.egress.iter().map(rule).collect(),
         channels,
+        requests,
         streams,
         paths,
         feeds: queries::feeds(&active.policy, &catalogue, numbers),
@@ -152,6 +163,7 @@ fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
         publish: may.contains(&Permission::Publish),
         subscribe: may.contains(&Permission::Subscribe),
         control: may.contains(&Permission::Control),
+        query: may.contains(&Permission::Query),
     };
     let clients = curve.clients.iter().map(|client| (client.key.0, rights(&client.may))).collect();
     let server = ring.get(&curve.server_key)?.clone();

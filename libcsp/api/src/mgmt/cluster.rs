@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Text;
-use crate::proxy::ChannelFigures;
+use crate::proxy::{ChannelFigures, RequestedQuery};
 
 use super::flows::FlowsView;
 use super::policy::{GenerationView, LeaderView};
@@ -167,6 +167,9 @@ pub struct ChannelView {
     pub receivers: u64,
     /// Pairs of a receiver and a topic.
     pub subscriptions: u64,
+    /// The query that a program has asked for, if it is one of these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<RequestedQuery>,
     /// Figures of its messages.
     #[serde(flatten)]
     pub figures: ChannelFigures,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
 use super::paths::PathStage;
-use super::{ChannelTime, Curve, LastValue, PoolMember, TcpOptions};
+use super::{ChannelTime, Curve, LastValue, PoolMember, Requests, TcpOptions};
 use crate::config::{ip_address, number, port};
 
 /// Most channels of a policy.
@@ -95,6 +95,9 @@ pub struct Channel {
     /// Which time of its messages counts in joins and windows; absent: when they arrive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<ChannelTime>,
+    /// Queries that programs may ask for here; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Requests>,
 }
 
 impl Channel {

@@ -95,8 +95,11 @@ impl Policy {
             let ports = c.listen.iter().enumerate();
             ports.map(move |(n, p)| (format!("channels[{at}].listen[{n}]"), None, (c.vip, p.port)))
         });
+        let requested = self
+            .requested_channels()
+            .map(|(at, place)| (format!("channels[{at}].requests"), None, (place.vip, place.port)));
         let (mut names, mut ends) = (HashMap::new(), HashMap::new());
-        for (at, name, end) in services.chain(channels).chain(queries).chain(further) {
+        for (at, name, end) in services.chain(channels).chain(queries).chain(further).chain(requested) {
             if let Some(name) = name
                 && let Some(first) = names.insert(name, at.clone())
             {

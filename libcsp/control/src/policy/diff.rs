@@ -89,7 +89,8 @@ fn summary(service: &Service) -> String {
 fn channel_summary(channel: &Channel) -> String {
     let Channel { name, vip, pattern, message_kib, queue, memory, last_value, sequence, heartbeat_s, .. } =
         channel;
-    let Channel { curve, path, tcp, formats, unknown, time, .. } = channel;
+    let Channel { curve, path, tcp, formats, unknown, time, requests, .. } = channel;
+    let requests = requests.as_ref().map(super::Requests::summary).unwrap_or_default();
     let unknown = if *unknown == UnknownFormat::Drop { " and no others" } else { "" };
     let formats =
         if formats.is_empty() { String::new() } else { format!(", formats {}{unknown}", formats.join(", ")) };
@@ -107,7 +108,7 @@ fn channel_summary(channel: &Channel) -> String {
         pool => format!(" pool {},", pool.iter().map(member_summary).collect::<Vec<_>>().join(", ")),
     };
     format!(
-        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{formats}{time}{path}{heartbeat}{curve}{tcp}",
+        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{formats}{time}{requests}{path}{heartbeat}{curve}{tcp}",
         queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
     )
 }

@@ -8,7 +8,7 @@ use csp_formats::{Name, Schema};
 use csp_handlers::{FormatId, Handler};
 use csp_operators::{Limits, QuerySetupError, Time, Unit};
 use csp_queries::{Catalog, Plan, QueryError, QueryProblem, ROW};
-use csp_types::{Duration, PlacementKey};
+use csp_types::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::check_count;
@@ -144,6 +144,7 @@ impl Query {
             formats: Vec::new(),
             unknown: Default::default(),
             time: None,
+            requests: None,
         }
     }
 
@@ -306,6 +307,7 @@ impl Catalogue {
             }
             catalogue.channels.push(formats);
         }
+        requests::check(policy, &catalogue, problems);
         check_count("queries", policy.queries.len(), 0, QUERIES_MAX, problems);
         for (index, query) in policy.queries.iter().enumerate().take(QUERIES_MAX) {
             let at = format!("queries[{index}]");
@@ -441,33 +443,6 @@ impl Policy {
     pub fn all_channels(&self) -> impl Iterator<Item = Channel> + '_ {
         self.channels.iter().cloned().chain(self.queries.iter().map(Query::channel))
     }
-
-    /// Returns what decides where each channel and query lives, by name. A query lives where its channels do, and so do channels
-    /// that are joined. `planned` are the queries of the policy's [`catalogue`](Self::catalogue).
-    pub fn placements(&self, planned: &[PlannedQuery]) -> HashMap<String, PlacementKey> {
-        let ends = self.channels.iter().map(|c| (c.name.as_str(), c.vip, c.port));
-        let ends: Vec<_> =
-            ends.chain(self.queries.iter().map(|q| (q.name.as_str(), q.vip, q.port))).collect();
-        // The group of each: an index that all of its members share.
-        let mut groups: Vec<usize> = (0..ends.len()).collect();
-        for query in planned {
-            let own = self.channels.len() + query.index;
-            for source in &query.sources {
-                let Some(at) = ends.iter().position(|(name, ..)| *name == source.channel) else { continue };
-                let (from, to) = (groups[own], groups[at]);
-                groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
-            }
-        }
-        // The key is that of the channel whose name is least, so that the order in the policy does not count; a query has a
-        // channel in its group, whose key counts.
-        let key = |group: usize| {
-            let members = (0..ends.len()).filter(|at| groups[*at] == group);
-            let first = members.min_by_key(|at| (*at >= self.channels.len(), ends[*at].0));
-            let (_, vip, port) = ends[first.unwrap_or(group)];
-            PlacementKey::of_address((vip, port).into())
-        };
-        ends.iter().zip(&groups).map(|((name, ..), group)| ((*name).to_owned(), key(*group))).collect()
-    }
 }
 
 fn is_first_context(context: &String) -> bool {
@@ -489,6 +464,11 @@ fn idle_s<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 fn waiting<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(number(deserializer, 1, QUERY_WAITING_MAX.into(), "a number of messages")? as u32)
 }
+
+mod places;
+mod requests;
+
+pub use requests::{QueryRequest, REQUESTED_MAX, RequestError, RequestedQuery, Requests};
 
 #[cfg(test)]
 mod tests;

@@ -113,7 +113,7 @@ impl Join {
             keys: [0, 1].map(|source| Keys::of_join(plan, &join.keys, source)),
             pairs: Pairs::new(plan, &join.keys),
             pair: Condition::new(plan, &pair),
-            image: Image::new(plan),
+            image: Image::new(plan).filter(Image::is_whole),
         };
         let len = keeps.iter().map(|keep| keep.len_max().unwrap_or(ROW_LEN_MAX as usize)).max().unwrap_or(0);
         Ok(Join {
@@ -334,8 +334,10 @@ impl Join {
             };
             let closed = self.times.closed(state);
             let counted = read.map(|read| {
-                let row = Read { plan: 0, bytes, is_fixed, hash: read?, values: &self.values };
-                windows.add_timed(state, &row, at, closed)
+                let begin = windows.windows.begin(at);
+                let hash = read?.map(|hash| Windows::in_window(hash, begin));
+                let row = Read { plan: 0, bytes, is_fixed, begin, hash, known: 0, values: &self.values };
+                windows.add_timed(state, &row, closed)
             });
             if let Some(counter) = counted.unwrap_or(Some(Counter::Invalid)) {
                 counter.add(state, 1);

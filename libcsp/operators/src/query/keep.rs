@@ -42,6 +42,12 @@ impl Keep {
         (!self.whole).then_some(self.header + self.block)
     }
 
+    /// Whether there is room for what is kept of a message.
+    #[inline]
+    pub fn fits(&self, body: Body, room: &[u8]) -> bool {
+        !self.whole || body.len as usize <= room.len()
+    }
+
     /// Copies what is kept of the message of a call. Returns its length.
     #[inline]
     pub fn copy(&self, call: &Call<'_>, body: Body, into: &mut [u8]) -> Result<usize, (Counter, Stop)> {

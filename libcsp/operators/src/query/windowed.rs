@@ -97,6 +97,16 @@ pub(super) struct Closed {
     too_long: u64,
 }
 
+impl Seen {
+    /// What windows are given of the row, but for its bytes.
+    #[inline]
+    fn read<'v>(self, windows: &Windows, plan: usize, values: &'v Values) -> Read<'v> {
+        let begin = windows.begin(self.at.unwrap_or(0));
+        let hash = self.hash.map(|hash| Windows::in_window(hash, begin));
+        Read { plan, bytes: [&[], &[]], is_fixed: self.is_fixed, begin, hash, known: 0, values }
+    }
+}
+
 impl Closing {
     /// Whether a window has ended at a time.
     #[inline]
@@ -144,17 +154,15 @@ impl Closing {
     }
 
     /// Adds a row to the window of its time.
-    pub fn add_timed(&self, state: &mut State, row: &Read<'_>, at: i64, closed: i64) -> Option<Counter> {
+    pub fn add_timed(&self, state: &mut State, row: &Read<'_>, closed: i64) -> Option<Counter> {
         let Window::Time { length_us } = self.windows.kind else { return None };
-        let begin = at.div_euclid(length_us as i64).saturating_mul(length_us as i64);
-        if begin.saturating_add(length_us as i64) <= closed {
+        if row.begin.saturating_add(length_us as i64) <= closed {
             return Some(Counter::Late);
         }
         let block = state.block();
         let Some(hash) = row.hash else { return Some(Counter::Invalid) };
-        let place = (Windows::in_window(hash, begin), begin);
-        let Ok(group) = self.windows.find(block, row, place) else { return Some(Counter::Invalid) };
-        match self.windows.add(block, group, row, place) {
+        let Ok(group) = self.windows.find(block, row, hash) else { return Some(Counter::Invalid) };
+        match self.windows.add(block, group, row, hash) {
             Added::Yes => None,
             // Windows that end make room; what other groups have is not given up for a new one.
             Added::NoRoom => Some(Counter::Evicted),
@@ -172,8 +180,7 @@ impl Closing {
         let windows = &self.windows;
         let block = call.state().block();
         let Some(hash) = row.hash else { return Ok(Some(Counter::Invalid)) };
-        let place = (Windows::in_window(hash, 0), 0);
-        let Ok(group) = windows.find(block, row, place) else { return Ok(Some(Counter::Invalid)) };
+        let Ok(group) = windows.find(block, row, hash) else { return Ok(Some(Counter::Invalid)) };
         let rows = if group == 0 { 0 } else { windows.groups.rows(block, group) };
         if rows + 1 >= count {
             let written = windows.result_with(block, group, row, &mut self.out);
@@ -192,7 +199,7 @@ impl Closing {
         }
         let mut evicted = 0;
         let added = loop {
-            match windows.add(block, group, row, place) {
+            match windows.add(block, group, row, hash) {
                 Added::NoRoom if windows.groups.first(block) != 0 => {
                     // The group that has waited longest for a row gives way.
                     let oldest = windows.groups.first(block);
@@ -270,17 +277,22 @@ impl Windowed {
     }
 
     fn process(&mut self, call: &mut Call<'_>, stream: usize) -> Result<(), Stop> {
-        let len = match self.keeps[stream].copy(call, Body::of(call), &mut self.row) {
+        let fixed = self.see_fixed(call, stream);
+        let known = fixed.map_or(0, |seen| self.known(call, stream, seen));
+        // The row's bytes are needed for a new group, and where they have to be viewed.
+        let copied = match known {
+            0 => self.keeps[stream].copy(call, Body::of(call), &mut self.row),
+            _ => Ok(0),
+        };
+        let len = match copied {
             Ok(len) => len,
             Err(problem) => return give_up(call, problem),
         };
-        let seen = self.see_fixed(call, stream);
-        let Some(seen) = seen.or_else(|| self.see(call.message(), stream, len)) else {
+        let Some(seen) = fixed.or_else(|| self.see(call.message(), stream, len)) else {
             return give_up(call, (Counter::Invalid, INVALID));
         };
         let Windowed { times, closing, row, values, .. } = self;
-        let Seen { is_fixed, hash, .. } = seen;
-        let row = Read { plan: stream, bytes: [&row[..len], &[]], is_fixed, hash, values };
+        let row = Read { bytes: [&row[..len], &[]], known, ..seen.read(&closing.windows, stream, values) };
         let counted = match (closing.windows.kind, seen.at) {
             (Window::Rows { .. }, _) if !seen.accepted => Some(Counter::Refused),
             (Window::Rows { count }, _) => closing.add_counted(call, &row, count)?,
@@ -296,6 +308,18 @@ impl Windowed {
         }
         closing.windows.count_held(state, 0, 0);
         Ok(())
+    }
+
+    /// The group of a window of time that a row goes into, if that can be said without its bytes; 0: it cannot.
+    #[inline]
+    fn known(&self, call: &mut Call<'_>, stream: usize, seen: Seen) -> u32 {
+        let windows = &self.closing.windows;
+        let is_timed = matches!(windows.kind, Window::Time { .. }) && seen.at.is_some();
+        if !is_timed || !self.keeps[stream].fits(Body::of(call), &self.row) {
+            return 0;
+        }
+        let row = seen.read(windows, stream, &self.values);
+        row.hash.map_or(0, |hash| windows.find_fixed(call.state().block(), &row, hash))
     }
 
     /// Reads a row at fixed places. `None`: it has to be viewed.
@@ -361,7 +385,7 @@ fn timed(
     times.record(state, (stream, at), now);
     times.close(state, reached);
     Ok(match row {
-        Some(row) => closing.add_timed(state, row, at, reached),
+        Some(row) => closing.add_timed(state, row, reached),
         None => Some(Counter::Refused),
     })
 }

@@ -47,8 +47,12 @@ pub(super) struct Read<'v> {
     pub bytes: [&'v [u8]; 2],
     /// Whether it was read at fixed places.
     pub is_fixed: bool,
-    /// The hash of the columns that it is grouped by; `None`: it is not valid.
+    /// Where its window begins; 0 for windows of rows.
+    pub begin: i64,
+    /// The hash of the columns that it is grouped by in this window; `None`: it is not valid.
     pub hash: Option<u64>,
+    /// Its group, if that was found before; 0: it was not. Only then the row's bytes can be missing.
+    pub known: u32,
     pub values: &'v Values,
 }
 
@@ -165,13 +169,25 @@ impl Windows {
         hash.finish()
     }
 
+    /// Where the window of a time begins; 0 for windows of rows.
+    #[inline]
+    pub fn begin(&self, at: i64) -> i64 {
+        match self.kind {
+            Window::Time { length_us } => at.div_euclid(length_us as i64).saturating_mul(length_us as i64),
+            Window::Rows { .. } => 0,
+        }
+    }
+
     /// The group of a row; 0: there is none.
     #[inline]
-    pub fn find(&self, block: &[u8], row: &Read<'_>, (hash, window): (u64, i64)) -> Result<u32, ViewError> {
-        let mut group = self.groups.of_hash(block, hash);
+    pub fn find(&self, block: &[u8], row: &Read<'_>, hash: u64) -> Result<u32, ViewError> {
+        let mut group = row.known;
+        if group != 0 {
+            return Ok(group);
+        }
+        group = self.groups.of_hash(block, hash);
         while group != 0 {
-            if self.groups.hash(block, group) == hash
-                && self.groups.window(block, group) == window
+            if self.is_at(block, group, (hash, row.begin))
                 && (self.is_surely_of(block, group, row) || self.is_of(block, group, row)?)
             {
                 break;
@@ -179,6 +195,23 @@ impl Windows {
             group = self.groups.next_of_hash(block, group);
         }
         Ok(group)
+    }
+
+    /// The group of a row that was read at fixed places, found without its bytes; 0: there is none, or the bytes have to be compared.
+    #[inline]
+    pub fn find_fixed(&self, block: &[u8], row: &Read<'_>, hash: u64) -> u32 {
+        let mut group = self.groups.of_hash(block, hash);
+        while group != 0
+            && !(self.is_at(block, group, (hash, row.begin)) && self.is_surely_of(block, group, row))
+        {
+            group = self.groups.next_of_hash(block, group);
+        }
+        group
+    }
+
+    #[inline]
+    fn is_at(&self, block: &[u8], group: u32, place: (u64, i64)) -> bool {
+        (self.groups.hash(block, group), self.groups.window(block, group)) == place
     }
 
     /// Whether a row has the same keys as that of a group. If not, their values can still be equal.
@@ -258,9 +291,9 @@ impl Windows {
 
     /// Adds a row to a group, a new one if `group` is 0.
     #[inline]
-    pub fn add(&self, block: &mut [u8], group: u32, row: &Read<'_>, place: (u64, i64)) -> Added {
+    pub fn add(&self, block: &mut [u8], group: u32, row: &Read<'_>, hash: u64) -> Added {
         let group = match group {
-            0 => match self.make(block, row, place) {
+            0 => match self.make(block, row, hash) {
                 Ok(group) => group,
                 Err(added) => return added,
             },
@@ -277,8 +310,8 @@ impl Windows {
     }
 
     /// A new group.
-    fn make(&self, block: &mut [u8], row: &Read<'_>, (hash, window): (u64, i64)) -> Result<u32, Added> {
-        let made = self.groups.add(block, hash, window, row.plan).ok_or(Added::NoRoom)?;
+    fn make(&self, block: &mut [u8], row: &Read<'_>, hash: u64) -> Result<u32, Added> {
+        let made = self.groups.add(block, hash, row.begin, row.plan).ok_or(Added::NoRoom)?;
         for source in 0..2 {
             let Some(keep) = &self.keeps[row.plan][source] else { continue };
             let kept = keep.again(row.bytes[source], self.groups.kept_mut(block, made, source));

@@ -87,7 +87,7 @@ impl Code {
             Expr::Column(index) => column(plan, *index)?,
             Expr::Aggregate(_) | Expr::Like(..) => return None,
             Expr::Arithmetic(operator, left, right) => Code::Arithmetic(*operator, both(left, right)?),
-            Expr::Compare(comparison, left, right) => comparing(*comparison, both(left, right)?),
+            Expr::Compare(comparison, left, right) => comparing(*comparison, [new(left)?, new(right)?]),
             Expr::And(left, right) => Code::And(both(left, right)?),
             Expr::Or(left, right) => Code::Or(both(left, right)?),
             Expr::Not(inner) => Code::Not(Box::new(new(inner)?)),
@@ -167,9 +167,9 @@ fn column(plan: &Plan, index: usize) -> Option<Code> {
     Some(Code::Load(column.source, load))
 }
 
-fn comparing(comparison: Comparison, sides: Box<[Code; 2]>) -> Code {
+fn comparing(comparison: Comparison, sides: [Code; 2]) -> Code {
     let relation = Relation::new(comparison);
-    match *sides {
+    match sides {
         [Code::Load(source, load), Code::Constant(cell)] => Code::Test(source, load, relation, cell),
         [Code::Constant(cell), Code::Load(source, load)] => {
             let turned = Relation { less: relation.greater, greater: relation.less, ..relation };

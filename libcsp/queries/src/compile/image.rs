@@ -6,13 +6,15 @@ use super::code::Code;
 use crate::derive::Place;
 use crate::plan::{ColumnPlace, Output, Plan};
 
-/// How a plan without groups and variable data writes results.
+/// How a plan writes header and root block of results.
 #[derive(Clone, Debug)]
 pub struct Image {
     /// Header and block of a row with its constants, and null or zero elsewhere.
     empty: Box<[u8]>,
     moves: Box<[Move]>,
     computed: Box<[Computed]>,
+    /// Whether results have no groups and no variable data.
+    is_whole: bool,
 }
 
 /// Bytes that are those of a source.
@@ -69,7 +71,7 @@ struct Origin {
 }
 
 impl Image {
-    /// How results of a plan are written. `None`: they have groups or data, or a value that has to be looked at.
+    /// How header and root block of a plan's results are written. `None`: they have a value that has to be looked at.
     #[must_use]
     pub fn new(plan: &Plan) -> Option<Self> {
         let schema = &plan.derived.schema;
@@ -80,7 +82,7 @@ impl Image {
         let mut maker = Maker { writer: &mut writer, moves: Vec::new(), order, header };
         let mut computed = Vec::new();
         for (output, place) in plan.outputs.iter().zip(&plan.derived.places) {
-            let Place::Field(index) = *place else { return None };
+            let Place::Field(index) = *place else { continue };
             let to = message.block.fields.get(index)?;
             match output.like {
                 Some(column) => maker.column(plan, column, to)?,
@@ -88,13 +90,18 @@ impl Image {
             }
         }
         let moves = joined(maker.moves);
-        let len = writer.finish().ok()?;
-        empty.truncate(len);
-        Some(Image { empty: empty.into(), moves: moves.into(), computed: computed.into() })
+        let is_whole = message.block.groups.is_empty() && message.block.data.is_empty();
+        Some(Image { empty: empty.into(), moves: moves.into(), computed: computed.into(), is_whole })
     }
 
-    /// Writes the result of rows, each header and block of a source's message, and returns its length. `None`: the buffer is too small, or a
-    /// value has to be looked at.
+    /// Whether that is all of a result.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Writes header and root block of the result of rows, each header and block of a source's message, and returns their length. `None`: the
+    /// buffer is too small, or a value has to be looked at.
     #[must_use]
     #[inline]
     pub fn emit(&self, rows: &[&[u8]], out: &mut [u8]) -> Option<usize> {

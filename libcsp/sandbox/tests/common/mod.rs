@@ -1,5 +1,5 @@
 //! A port that records what is emitted, and modules from text.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -9,10 +9,10 @@ use super::tuple::{Best, Tuple};
 use super::words::{Entry, Key, REST_FIELDS, Words, address_fields, address_prefix, and, bits, within};
 
 /// Entries with equal bits under a tuple's mask beyond which a finer mask is looked for.
-const CHAIN_MAX: usize = 8;
+const CHAIN_MAX: usize = 16;
 /// Tuples of one family; then chains grow. It bounds the time of a look-up.
 const TUPLES_MAX: usize = 128;
-/// Entries of a chain that are looked at to find a finer mask.
+/// Entries of a chain that are looked at to find a finer mask, about.
 const EXAMINED_MAX: usize = 32;
 /// Prefixes in masks have lengths that are multiples of this, where that divides a chain as well: tuples with few bits
 /// hold more kinds of rules.
@@ -52,9 +52,8 @@ impl<const N: usize> Space<N> {
             }
         };
         let chain = self.tuples[at].insert(entry);
-        // A chain that cannot be divided is not examined at every entry.
-        if chain > CHAIN_MAX && (chain - 1).is_multiple_of(CHAIN_MAX) && self.tuples.len() < TUPLES_MAX {
-            self.divide(at, &entry.value);
+        if is_examined(chain) && self.tuples.len() < TUPLES_MAX {
+            self.divide(at, &entry, chain);
         }
         self.sort();
     }
@@ -93,9 +92,9 @@ impl<const N: usize> Space<N> {
         }
     }
 
-    /// Moves the entries that allow it to a tuple that divides the chain of `words`, if there is a mask that does.
-    fn divide(&mut self, at: usize, words: &Words<N>) {
-        let Some(mask) = self.finer_mask(at, words) else { return };
+    /// Moves the entries that allow it to a tuple that divides the chain of `entry`, if there is a mask that does.
+    fn divide(&mut self, at: usize, entry: &Entry<N>, chain: usize) {
+        let Some(mask) = self.finer_mask(at, entry, chain) else { return };
         let target = match self.tuples.iter().position(|tuple| *tuple.mask() == mask) {
             Some(existing) => existing,
             None => {
@@ -115,12 +114,17 @@ impl<const N: usize> Space<N> {
     }
 
     /// The mask with the fewest bits that leaves at most half of the chain together; else the one that leaves least.
-    fn finer_mask(&self, at: usize, words: &Words<N>) -> Option<Words<N>> {
+    /// Of a long chain a sample is examined: entries at equal distances, and the newest.
+    fn finer_mask(&self, at: usize, newest: &Entry<N>, length: usize) -> Option<Words<N>> {
         let tuple = &self.tuples[at];
-        let mut chain: Vec<Entry<N>> = Vec::with_capacity(EXAMINED_MAX);
-        tuple.for_bits(words, |entry| {
-            chain.push(*entry);
-            chain.len() < EXAMINED_MAX
+        let mut chain: Vec<Entry<N>> = vec![*newest];
+        let (step, mut place) = (length.div_ceil(EXAMINED_MAX), 0);
+        tuple.for_bits(&newest.value, |entry| {
+            if place % step == 0 && entry.slot != newest.slot {
+                chain.push(*entry);
+            }
+            place += 1;
+            true
         });
         let good = chain.len() / 2;
         let mut best: Option<(usize, u32, Words<N>)> = None;
@@ -135,6 +139,13 @@ impl<const N: usize> Space<N> {
         }
         best.filter(|(together, ..)| *together < chain.len()).map(|(.., mask)| mask)
     }
+}
+
+/// Whether a chain that has just reached this length is examined: about eight times while it doubles, so that what cannot
+/// be divided costs little, and what comes later is not overlooked.
+fn is_examined(length: usize) -> bool {
+    let step = (length.next_power_of_two() / 8).max(CHAIN_MAX);
+    length > CHAIN_MAX && (length - 1).is_multiple_of(step)
 }
 
 /// Entries of a chain that stay in one chain if those that allow the mask move.

@@ -123,7 +123,7 @@ impl Table {
     /// Returns what the table consists of. Takes time in proportion to its size.
     pub fn stats(&self) -> TableStats {
         fn sum<const N: usize>(tuples: &[Tuple<N>]) -> (usize, usize, usize, usize) {
-            let longest = tuples.iter().map(|tuple| tuple.chains().0).max().unwrap_or(0);
+            let longest = tuples.iter().map(Tuple::longest_chain).max().unwrap_or(0);
             let rules = tuples.iter().map(Tuple::len).sum();
             (rules, tuples.len(), longest, tuples.iter().map(Tuple::bytes).sum())
         }
@@ -142,6 +142,6 @@ impl Table {
     /// Returns for each hash table of IPv4 the bits of its mask, its rules and its longest chain, in the order in which
     /// they are probed. For measurements.
     pub fn tuples_v4(&self) -> Vec<([u64; V4], usize, usize)> {
-        self.v4.tuples().iter().map(|tuple| (*tuple.mask(), tuple.len(), tuple.chains().0)).collect()
+        self.v4.tuples().iter().map(|tuple| (*tuple.mask(), tuple.len(), tuple.longest_chain())).collect()
     }
 }

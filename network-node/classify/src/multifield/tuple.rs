@@ -17,9 +17,6 @@ const TAGS_MIN: u8 = 2;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Entries that are counted behind a new one: a longer chain was examined before.
-const COUNT_MAX: usize = 64;
-
 /// Slots of a bucket in use on average before the table grows, of 8.
 const LOAD_MAX: usize = 5;
 
@@ -66,6 +63,8 @@ pub(super) struct Tuple<const N: usize> {
     bucket_mask: usize,
     tags: Vec<u64>,
     heads: Vec<[u32; 8]>,
+    /// Lengths of the chains.
+    lengths: Vec<[u32; 8]>,
     entries: Vec<Entry<N>>,
     free: u32,
     len: usize,
@@ -83,6 +82,7 @@ impl<const N: usize> Tuple<N> {
             bucket_mask: 0,
             tags: vec![0],
             heads: vec![[NONE; 8]],
+            lengths: vec![[0; 8]],
             entries: Vec::new(),
             free: NONE,
             len: 0,
@@ -110,7 +110,7 @@ impl<const N: usize> Tuple<N> {
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         self.tags.capacity() * 8
-            + self.heads.capacity() * 32
+            + self.heads.capacity() * 64
             + self.entries.capacity() * size_of::<Entry<N>>()
     }
 
@@ -226,37 +226,31 @@ impl<const N: usize> Tuple<N> {
         }
     }
 
-    /// Puts the entry at `place` into the chain, by its order; returns the chain's length, counted up to [`COUNT_MAX`]
-    /// beyond the entry.
+    /// Puts the entry at `place` into the chain, by its order; returns the chain's length.
     fn link(&mut self, bucket: usize, slot: usize, place: u32) -> usize {
         let order = self.entries[place as usize].order;
-        let (mut previous, mut at, mut length) = (NONE, self.heads[bucket][slot], 1);
+        let (mut previous, mut at) = (NONE, self.heads[bucket][slot]);
         while let Some(entry) = self.entries.get(at as usize).filter(|entry| entry.order < order) {
             (previous, at) = (at, entry.next);
-            length += 1;
         }
         self.entries[place as usize].next = at;
         match self.entries.get_mut(previous as usize) {
             Some(entry) => entry.next = place,
             None => self.heads[bucket][slot] = place,
         }
-        for _ in 0..COUNT_MAX {
-            let Some(entry) = self.entries.get(at as usize) else { break };
-            at = entry.next;
-            length += 1;
-        }
-        length
+        self.lengths[bucket][slot] += 1;
+        self.lengths[bucket][slot] as usize
     }
 
     fn add_chain(&mut self, words: &Words<N>, head: u32) {
         if self.slots_used >= self.tags.len() * LOAD_MAX {
             self.grow();
         }
-        self.place(words, head);
+        self.place(words, head, 1);
     }
 
     /// Puts a chain into the first slot without one, from its bucket on.
-    fn place(&mut self, words: &Words<N>, head: u32) {
+    fn place(&mut self, words: &Words<N>, head: u32, length: u32) {
         let hash = hash(words, &self.mask);
         let mut bucket = hash as usize & self.bucket_mask;
         loop {
@@ -265,6 +259,7 @@ impl<const N: usize> Tuple<N> {
                 self.slots_used += usize::from(tag_at(word, at) == EMPTY);
                 self.tags[bucket] = with_tag(word, at, tag_of(hash));
                 self.heads[bucket][at] = head;
+                self.lengths[bucket][at] = length;
                 return;
             }
             bucket = (bucket + 1) & self.bucket_mask;
@@ -273,16 +268,18 @@ impl<const N: usize> Tuple<N> {
 
     /// Places all chains again: into twice as many buckets, unless slots of removed chains are what fills the table.
     fn grow(&mut self) {
-        let heads: Vec<u32> = self.heads.iter().flatten().copied().filter(|&head| head != NONE).collect();
+        let heads = self.heads.iter().flatten().copied().zip(self.lengths.iter().flatten().copied());
+        let heads: Vec<(u32, u32)> = heads.filter(|(head, _)| *head != NONE).collect();
         let crowded = heads.len() * 2 >= self.tags.len() * LOAD_MAX;
         let buckets = if crowded { self.tags.len() * 2 } else { self.tags.len() };
         self.tags = vec![0; buckets];
         self.heads = vec![[NONE; 8]; buckets];
+        self.lengths = vec![[0; 8]; buckets];
         self.bucket_mask = buckets - 1;
         self.slots_used = 0;
-        for head in heads {
+        for (head, length) in heads {
             let words = self.entries[head as usize].value;
-            self.place(&words, head);
+            self.place(&words, head, length);
         }
     }
 
@@ -294,6 +291,7 @@ impl<const N: usize> Tuple<N> {
             (previous, at) = (at, entry.next);
         }
         let Some(&Entry { next, .. }) = self.entries.get(at as usize) else { return false };
+        self.lengths[bucket][slot] -= 1;
         match self.entries.get_mut(previous as usize) {
             Some(entry) => entry.next = next,
             None if next == NONE => self.remove_chain(bucket, slot),
@@ -324,18 +322,8 @@ impl<const N: usize> Tuple<N> {
         }
     }
 
-    /// Entries compared by a look-up of each entry's own bits: the length of the longest chain and the sum of all places
-    /// in chains.
-    pub fn chains(&self) -> (usize, usize) {
-        let (mut longest, mut sum) = (0, 0);
-        for &head in self.heads.iter().flatten().filter(|&&head| head != NONE) {
-            let chain = core::iter::successors(self.entries.get(head as usize), |entry| {
-                self.entries.get(entry.next as usize)
-            });
-            let length = chain.count();
-            longest = longest.max(length);
-            sum += length * (length + 1) / 2;
-        }
-        (longest, sum)
+    /// The length of the longest chain.
+    pub fn longest_chain(&self) -> usize {
+        self.lengths.iter().flatten().max().map_or(0, |&length| length as usize)
     }
 }

@@ -75,6 +75,9 @@ struct Flow {
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
+/// Flows with one hash: the one used again, and the newest.
+const WAYS: usize = 2;
+
 const UNUSED: Flow =
     Flow { words: [0; V6], kind: 0, table: 0, slot: NONE, instance: 0, generation: 0, used: false };
 
@@ -85,8 +88,8 @@ const KIND_V6: u32 = 1 << 17;
 #[derive(Clone, Debug)]
 pub struct Worker {
     published: Published,
-    /// A power of two of flows, or none.
-    flows: Vec<Flow>,
+    /// A power of two of sets, or none.
+    sets: Vec<[Flow; WAYS]>,
     counters: Counters,
     cache_hits: u64,
     lookups: u64,
@@ -96,19 +99,20 @@ impl Worker {
     /// Creates a worker that counts hits of at most `capacity` rules (those of the [`Owner`](super::Owner)) and remembers
     /// the results of about `flows` flows: that many, rounded up to a power of two. 0 switches the cache off.
     pub fn new(published: Published, capacity: usize, flows: usize) -> Self {
-        let flows = if flows == 0 { 0 } else { flows.next_power_of_two() };
+        let sets = if flows == 0 { 0 } else { flows.div_ceil(WAYS).next_power_of_two() };
         Worker {
             published,
-            flows: vec![UNUSED; flows],
+            sets: vec![[UNUSED; WAYS]; sets],
             counters: Counters::new(capacity),
             cache_hits: 0,
             lookups: 0,
         }
     }
 
-    /// Looks packets up in this table from now on. Results of earlier tables are not used any more.
-    pub fn adopt(&mut self, published: Published) {
-        self.published = published;
+    /// Looks packets up in this table from now on. Results of earlier tables are not used any more. Returns the former
+    /// table: the caller drops it on another thread where freeing a large one may take its time.
+    pub fn adopt(&mut self, published: Published) -> Published {
+        core::mem::replace(&mut self.published, published)
     }
 
     /// Returns the number of the table in use.
@@ -147,17 +151,23 @@ impl Worker {
         };
         let table = self.published.generation as u32;
         let place = hash(&words, &[u64::MAX; V6]) ^ u64::from(kind).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let at = (place ^ place >> 32) as usize & self.flows.len().wrapping_sub(1);
-        let Some(flow) = self.flows.get_mut(at) else { return self.published.table.find_key(&key) };
-        if flow.words == words && flow.kind == kind && flow.table == table && flow.used {
+        let at = (place ^ place >> 32) as usize & self.sets.len().wrapping_sub(1);
+        let Some(set) = self.sets.get_mut(at) else { return self.published.table.find_key(&key) };
+        let same = |flow: &Flow| flow.words == words && flow.kind == kind && flow.table == table && flow.used;
+        if let Some(way) = set.iter().position(same) {
             self.cache_hits += 1;
+            // What is used again goes first, and stays while others come and go behind it.
+            set.swap(0, way);
+            let flow = &set[0];
             let rule = RuleHandle { slot: flow.slot, generation: flow.generation };
             return (flow.slot != NONE).then_some(Hit { rule, instance: InstanceId(flow.instance) });
         }
         let hit = self.published.table.find_key(&key);
         let (slot, generation) = hit.map_or((NONE, 0), |hit| (hit.rule.slot, hit.rule.generation));
         let instance = hit.map_or(0, |hit| hit.instance.0);
-        *flow = Flow { words, kind, table, slot, instance, generation, used: true };
+        // A flow of an earlier table is not worth its place.
+        let way = if set[0].used && set[0].table == table { WAYS - 1 } else { 0 };
+        set[way] = Flow { words, kind, table, slot, instance, generation, used: true };
         hit
     }
 

@@ -418,7 +418,14 @@ impl Path {
         }
         let before = old.spec.stages.iter().zip(&mut old.stages);
         for ((spec, stage), (old_spec, old)) in self.spec.stages.iter().zip(&mut self.stages).zip(before) {
-            if spec.handler == old_spec.handler && old.state.fits(&stage.handler.needs()) {
+            if spec.handler != old_spec.handler {
+                continue;
+            }
+            // What lies in the former handler's own memory.
+            if let Some((layout, bytes)) = old.handler.hand_over(&mut old.state) {
+                stage.handler.take_over(layout, bytes);
+            }
+            if old.state.fits(&stage.handler.needs()) {
                 std::mem::swap(&mut stage.state, &mut old.state);
                 stage.timer = old.timer.or(stage.timer);
                 if !spec.parameters.is_empty() {

@@ -15,12 +15,34 @@ const SLICES_MAX: usize = 32;
 pub struct ChannelFormats {
     key: Arc<str>,
     set: Arc<FormatSet>,
+    texts: Arc<[FormatText]>,
+}
+
+/// A format as programs are shown it.
+#[derive(Clone, Debug)]
+pub struct FormatText {
+    /// Its name in the policy.
+    pub name: String,
+    /// The message of the schema.
+    pub message: String,
+    /// The schema, as XML.
+    pub schema: String,
 }
 
 impl ChannelFormats {
     /// Formats, with a text that says all about them.
     pub fn new(key: &str, set: Arc<FormatSet>) -> Self {
-        ChannelFormats { key: key.into(), set }
+        ChannelFormats { key: key.into(), set, texts: Arc::new([]) }
+    }
+
+    /// Adds the texts that programs get that ask for them.
+    #[must_use]
+    pub fn with_texts(self, texts: Vec<FormatText>) -> Self {
+        ChannelFormats { texts: texts.into(), ..self }
+    }
+
+    pub(super) fn texts(&self) -> &[FormatText] {
+        &self.texts
     }
 
     /// Returns the text that says all about them.
@@ -71,8 +93,8 @@ pub(super) fn identify<'a, I: Iterator<Item = &'a [u8]>>(
 }
 
 impl MessageBroker {
-    /// Replaces what channels get from others. Called after the channels and their paths are set: no message comes between.
-    pub fn set_feeds(&mut self, feeds: &[ChannelFeed]) {
+    /// Replaces what channels get from others.
+    pub(super) fn feed_channels(&mut self, feeds: &[ChannelFeed]) {
         let Some(plane) = &mut self.plane else { return };
         for (number, bound) in &self.channels {
             let own = feeds.iter().filter(|feed| feed.from == *number);

@@ -16,6 +16,8 @@ pub struct Rights {
     pub subscribe: bool,
     /// Connect as REQ or DEALER, and ask the channel.
     pub control: bool,
+    /// The same, and ask for queries.
+    pub query: bool,
 }
 
 /// The keys of a channel.
@@ -55,13 +57,18 @@ impl ChannelKeys {
         self.server.public() == other.server.public() && self.require == other.require
     }
 
+    /// Returns what a peer may do.
+    pub(super) fn rights(&self, peer: &PeerInfo) -> Rights {
+        peer.key.and_then(|key| self.clients.get(&key)).copied().unwrap_or(self.any)
+    }
+
     /// Decides about a peer by its key and its socket type, by one look-up.
     pub(super) fn check(&self, peer: &PeerInfo) -> Result<(), Refusal> {
         let listed = peer.key.and_then(|key| self.clients.get(&key));
-        let rights = listed.copied().unwrap_or(self.any);
+        let rights = self.rights(peer);
         let (may, refusal) = match peer.socket_type {
             SocketType::Pub | SocketType::Xpub | SocketType::Push => (rights.publish, Refusal::MayNotPublish),
-            SocketType::Req | SocketType::Dealer => (rights.control, Refusal::MayNotControl),
+            SocketType::Req | SocketType::Dealer => (rights.control || rights.query, Refusal::MayNotControl),
             _ => (rights.subscribe, Refusal::MayNotSubscribe),
         };
         match may {

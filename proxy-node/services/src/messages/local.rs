@@ -13,6 +13,7 @@ use super::given::Given;
 use super::inbound::Door;
 use super::peer::Peer;
 use super::placement::{Ending, Placement};
+use super::requests::Requests;
 use super::{MessageBroker, inbound, outbound, paths, sealed};
 
 /// One connection in so many is one for which messages wait, if there is one.
@@ -77,6 +78,7 @@ impl LocalServices for MessageBroker {
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
         peer.arrived = now;
         self.placement.arrived(now, number);
+        self.request_touched(now, number);
         self.connections.insert(label, peer);
         true
     }
@@ -138,8 +140,11 @@ impl LocalServices for MessageBroker {
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
-        if !peer.answer(bound, plane) {
-            peer.ended = true;
+        if peer.requests.as_ref().is_some_and(Requests::has_one) {
+            self.answer_request(now, label);
+            // The answer is sent, and nothing more is read before it was.
+            let step = self.serve(now, label, client);
+            return if step == Step::Idle && received.moved { Step::Moved } else { step };
         }
         // What this channel gets is not charged to another one, whose turn it may be.
         let mut none = None;
@@ -189,6 +194,7 @@ impl LocalServices for MessageBroker {
             plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
         }
+        self.request_left(now, peer.number);
         self.departed(peer.number, peer.ending);
     }
 
@@ -212,7 +218,7 @@ impl LocalServices for MessageBroker {
     fn next_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let places = self.placement.next_timeout();
-        let contexts = self.elsewhere.next_timeout();
+        let contexts = self.elsewhere.next_timeout().into_iter().chain(self.requested.next_timeout());
         deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).min()
     }
 
@@ -222,6 +228,7 @@ impl LocalServices for MessageBroker {
             plane.on_timeout(now);
         }
         self.settle_places(now);
+        self.settle_requests(now);
         self.settle_contexts(now);
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();

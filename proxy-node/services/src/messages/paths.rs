@@ -109,8 +109,13 @@ impl MessageBroker {
         self.paths.now = now;
         let numbers: Vec<u32> = self.channels.keys().copied().collect();
         let mut result = Ok(());
+        let requested: Vec<ChannelPath> = self.requested.paths().cloned().collect();
         for number in numbers {
-            let set = match paths.iter().find(|path| path.number == number && !path.stages.is_empty()) {
+            let set = match paths
+                .iter()
+                .chain(&requested)
+                .find(|path| path.number == number && !path.stages.is_empty())
+            {
                 Some(path) => self.set_path(path),
                 None => self.remove_path(number),
             };
@@ -139,7 +144,7 @@ impl MessageBroker {
         })
     }
 
-    fn set_path(&mut self, wanted: &ChannelPath) -> Result<(), SpecError> {
+    pub(super) fn set_path(&mut self, wanted: &ChannelPath) -> Result<(), SpecError> {
         let number = wanted.number;
         let active = self.take_path(number);
         let (Some(plane), Some(bound)) = (&mut self.plane, self.channels.get(&number)) else { return Ok(()) };

@@ -6,14 +6,25 @@
 //!  DEALER  | any frames, the last of them empty | request | ─▶  the same frames come back before the answer
 //! ```
 //! Requests and answers are JSON (RFC 8259). A peer's next request is read when it has been sent the answer to the one before.
+//!
+//! | request | answered by |
+//! |---|---|
+//! | `{"get": "channel"}`, `{"get": "formats"}` | this module |
+//! | `{"get": "queries"}`, `{"query": …}`, `{"release": …}` | `requested` |
 
-use csp_messages::{ChannelKind, ChannelStatus, MessagePlane};
+use csp_messages::{ChannelKind, ChannelStatus};
+use csp_types::{FlowLabel, Instant};
 use csp_zmtp::{Connection, FrameHeader, Message, SocketType, sealed_len};
 use serde_json::{Value, json};
 
-use super::Bound;
+use super::formats::{ChannelFormats, FormatText};
 use super::framing::Speech;
 use super::peer::Peer;
+use super::requested::Asker;
+use super::{Bound, MessageBroker};
+
+/// What a request that is not understood is answered.
+const FORM: &str = "a request is an object such as {\"get\": \"channel\"}, {\"query\": \"SELECT …\"} or {\"release\": \"…\"}";
 
 /// Longest request in bytes, all frames together.
 pub const REQUEST_LEN_MAX: usize = 16 * 1024;
@@ -53,22 +64,85 @@ impl Requests {
     }
 }
 
+impl Requests {
+    /// Returns whether a request waits for its answer.
+    pub(super) fn has_one(&self) -> bool {
+        self.waiting.is_some()
+    }
+}
+
 impl Peer {
-    /// Answers the request that waits, if there is one; `false` if the answer cannot be sent.
-    pub(super) fn answer(&mut self, bound: &Bound, plane: &MessagePlane) -> bool {
-        let Some(request) = self.requests.as_mut().and_then(|requests| requests.waiting.take()) else {
-            return true;
-        };
-        let answer = match request.too_long {
-            true => refusal(&format!("a request has at most {REQUEST_LEN_MAX} bytes")),
-            false => answer_to(&request.text, bound, plane),
-        };
+    /// Sends the answer to a request; `false` if it cannot be sent.
+    fn reply(&mut self, request: &Request, answer: &Value) -> bool {
         let answer = answer.to_string();
         let Speech::Zmtp(connection) = &mut self.connection else { return false };
         let frames = request.envelope.iter().map(|frame| (&frame[..], true));
         frames
             .chain([(answer.as_bytes(), false)])
             .all(|(body, more)| write(connection, body, more, &mut self.own))
+    }
+}
+
+impl MessageBroker {
+    /// Answers the request of a peer that waits, if there is one.
+    pub(super) fn answer_request(&mut self, now: Instant, label: FlowLabel) {
+        let Some(peer) = self.connections.get_mut(&label) else { return };
+        let Some(request) = peer.requests.as_mut().and_then(|requests| requests.waiting.take()) else {
+            return;
+        };
+        let known = peer.connection.zmtp().and_then(Connection::peer);
+        let keys = self.channels.get(&peer.number).and_then(|bound| bound.spec.keys.as_ref());
+        let may_query = keys.is_none_or(|keys| known.is_some_and(|known| keys.rights(known).query));
+        let asker = Asker::new(peer, may_query);
+        let number = peer.number;
+        let answer = match request.too_long {
+            true => refusal(&format!("a request has at most {REQUEST_LEN_MAX} bytes")),
+            false => self.answer_to(now, number, asker, &request.text),
+        };
+        let Some(peer) = self.connections.get_mut(&label) else { return };
+        if !peer.reply(&request, &answer) {
+            peer.ended = true;
+        }
+    }
+
+    fn answer_to(&mut self, now: Instant, number: u32, asker: Asker, text: &[u8]) -> Value {
+        let request: Value = match serde_json::from_slice(text) {
+            Ok(request) => request,
+            Err(error) => return refusal(&format!("not JSON: {error}")),
+        };
+        let Value::Object(request) = &request else { return refusal(FORM) };
+        if request.contains_key("query") {
+            return self.answer_query(now, asker, request);
+        }
+        if let Some(name) = request.get("release") {
+            return self.answer_release(now, asker, name);
+        }
+        match request.get("get").and_then(Value::as_str) {
+            Some("channel") => self.describe_channel(number),
+            Some("queries") => self.answer_queries(now, asker),
+            Some("formats") => self.describe_formats(number),
+            Some(other) => refusal(&format!(
+                "`{other}` is not known; `get` may be \"channel\", \"formats\" or \"queries\""
+            )),
+            None => refusal(FORM),
+        }
+    }
+
+    /// The formats of a channel's messages as the policy has them; those that its path makes are not among them.
+    fn describe_formats(&self, number: u32) -> Value {
+        let formats = self.channels.get(&number).and_then(|bound| bound.spec.formats.as_ref());
+        let of = |format: &FormatText| json!({"format": format.name, "message": format.message, "schema": format.schema});
+        let formats: Vec<Value> = formats.map_or(&[][..], ChannelFormats::texts).iter().map(of).collect();
+        json!({"formats": formats})
+    }
+
+    fn describe_channel(&self, number: u32) -> Value {
+        let bound = self.channels.get(&number);
+        let described = bound.and_then(|bound| {
+            let status = self.plane.as_ref()?.channel_status(bound.id)?;
+            Some(describe(bound, &status))
+        });
+        described.unwrap_or_else(|| refusal("the channel was removed"))
     }
 }
 
@@ -84,22 +158,7 @@ fn write(connection: &mut Connection, body: &[u8], more: bool, own: &mut Vec<u8>
     connection.encrypt(&[body], more, &mut own[at..]).is_ok()
 }
 
-fn answer_to(text: &[u8], bound: &Bound, plane: &MessagePlane) -> Value {
-    let request: Value = match serde_json::from_slice(text) {
-        Ok(request) => request,
-        Err(error) => return refusal(&format!("not JSON: {error}")),
-    };
-    match request.get("get").and_then(Value::as_str) {
-        Some("channel") => match plane.channel_status(bound.id) {
-            Some(status) => describe(bound, &status),
-            None => refusal("the channel was removed"),
-        },
-        Some(other) => refusal(&format!("`{other}` is not known; `get` may be \"channel\"")),
-        None => refusal("a request is an object such as {\"get\": \"channel\"}"),
-    }
-}
-
-fn refusal(why: &str) -> Value {
+pub(super) fn refusal(why: &str) -> Value {
     json!({"error": why})
 }
 

@@ -29,8 +29,8 @@ pub const WRITER: [u8; 32] = [0xc3; 32];
 /// A key that nobody lists.
 pub const STRANGER: [u8; 32] = [0xc4; 32];
 
-pub const PUBLISH: Rights = Rights { publish: true, subscribe: false, control: false };
-pub const SUBSCRIBE: Rights = Rights { publish: false, subscribe: true, control: false };
+pub const PUBLISH: Rights = Rights { publish: true, subscribe: false, control: false, query: false };
+pub const SUBSCRIBE: Rights = Rights { publish: false, subscribe: true, control: false, query: false };
 
 pub fn public(secret: [u8; 32]) -> [u8; 32] {
     CurveKeys::new(secret).public()
@@ -51,7 +51,7 @@ pub fn open_channel() -> ChannelSpec {
 
 /// The same with the keys above.
 pub fn keyed_channel() -> ChannelSpec {
-    let both = Rights { publish: true, subscribe: true, control: true };
+    let both = Rights { publish: true, subscribe: true, control: true, query: true };
     let clients = [(BOTH, both), (READER, SUBSCRIBE), (WRITER, PUBLISH)];
     let keys = ChannelKeys {
         server: Arc::new(CurveKeys::new(SERVER)),

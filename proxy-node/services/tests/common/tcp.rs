@@ -101,6 +101,8 @@ impl Drop for Program {
 /// A listener, the broker and its connections.
 pub struct Server {
     listener: TcpListener,
+    /// Listeners of other channels, each with its number.
+    others: Vec<(TcpListener, u32)>,
     pub broker: MessageBroker,
     connections: BTreeMap<u32, (TcpStream, End)>,
     start: time::Instant,
@@ -112,7 +114,17 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let (connections, start) = (BTreeMap::new(), time::Instant::now());
-        Server { listener, broker: broker(config(), spec), connections, start, next: 1 }
+        let others = Vec::new();
+        Server { listener, others, broker: broker(config(), spec), connections, start, next: 1 }
+    }
+
+    /// Listens for another channel; returns the address.
+    pub fn listen(&mut self, number: u32) -> std::net::SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        self.others.push((listener, number));
+        address
     }
 
     pub fn port(&self) -> u16 {
@@ -177,13 +189,16 @@ impl Server {
     }
 
     fn accept(&mut self) -> bool {
-        let Ok((stream, remote)) = self.listener.accept() else { return false };
+        let listeners = std::iter::once((&self.listener, CHANNEL));
+        let mut all = listeners.chain(self.others.iter().map(|(listener, number)| (listener, *number)));
+        let accepted = all.find_map(|(listener, number)| Some((listener.accept().ok()?, number)));
+        let Some(((stream, remote), number)) = accepted else { return false };
         stream.set_nonblocking(true).unwrap();
         stream.set_nodelay(true).unwrap();
         let n = self.next;
         self.next += 1;
-        let tuple = FourTuple { local: self.listener.local_addr().unwrap(), remote };
-        if self.broker.connected(self.now(), World::label(n), CHANNEL, tuple) {
+        let tuple = FourTuple { local: stream.local_addr().unwrap(), remote };
+        if self.broker.connected(self.now(), World::label(n), number, tuple) {
             self.connections.insert(n, (stream, End::default()));
             self.serve(n);
         }

@@ -1,6 +1,6 @@
 //! What a worker's message broker has counted over all channels: handshakes, peers and messages that it refused.
 
-use csp_services::{MessageBroker, Refusals};
+use csp_services::{MessageBroker, Refusals, RequestCounters};
 use csp_telemetry::MetricWriter;
 
 /// The counters of a broker.
@@ -9,12 +9,15 @@ pub(super) struct BrokerCounters {
     zmtp: csp_zmtp::Counters,
     refusals: Refusals,
     plane: csp_messages::Counters,
+    requests: RequestCounters,
+    requested: u64,
 }
 
 impl BrokerCounters {
     pub(super) fn of(broker: &MessageBroker) -> Self {
         let plane = broker.plane().map(csp_messages::MessagePlane::counters).unwrap_or_default();
-        BrokerCounters { zmtp: *broker.zmtp(), refusals: *broker.refusals(), plane }
+        let (zmtp, refusals, requests) = (*broker.zmtp(), *broker.refusals(), *broker.request_counters());
+        BrokerCounters { zmtp, refusals, plane, requests, requested: broker.requested().len() as u64 }
     }
 }
 
@@ -41,9 +44,26 @@ pub(super) fn collect(out: &mut MetricWriter, counters: &BrokerCounters, worker:
             out.counter(name, help, &[("reason", reason), worker], value);
         }
     }
+    requests(out, counters, worker);
     for (name, help, value) in totals(counters) {
         out.counter(name, help, &[worker], value);
     }
+}
+
+/// Queries that programs ask for.
+fn requests(out: &mut MetricWriter, counters: &BrokerCounters, worker: (&str, &str)) {
+    let r = &counters.requests;
+    for (result, value) in [("granted", r.granted), ("shared", r.shared), ("refused", r.refused)] {
+        let help = "Requests for queries, by what became of them";
+        out.counter("csp_query_requests_total", help, &[("result", result), worker], value);
+    }
+    let ends = [("no_subscriber", r.expired), ("released", r.released), ("policy", r.withdrawn)];
+    for (reason, value) in ends {
+        let help = "Queries on request that have ended, by reason";
+        out.counter("csp_query_ends_total", help, &[("reason", reason), worker], value);
+    }
+    let help = "Queries on request that run";
+    out.gauge("csp_requested_queries", help, &[worker], counters.requested as f64);
 }
 
 /// Reasons of ends of connections. The three counts of refused keys stand for `failed_denied`.

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use csp_control::{Catalogue, Channel, Policy, RowFormat, SuppliedHandler, format_set, path_order};
+use csp_control::{
+    Catalogue, Channel, PlannedQuery, Policy, Query, RowFormat, SuppliedHandler, format_set, path_order,
+};
 use csp_handlers::{FormatId, Handler, State};
 use csp_messages::{QueueLimits, StageMaker};
-use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, PathStage};
+use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathStage};
 
 use super::Numbers;
 use crate::daemon::modules::Modules;
+
+pub(super) mod requests;
 
 /// Name of the handler of a query's path.
 const QUERY: &str = "query";
@@ -31,7 +35,12 @@ pub(super) fn formats(policy: &Policy, catalogue: &Catalogue, at: usize) -> Opti
             let _ = handler.configure(&stage.parameters, &mut state); // checked with the policy
         }
     }
-    Some(ChannelFormats::new(&key, set))
+    let text = |(name, known): (&String, &csp_control::KnownFormat)| {
+        let schema = policy.formats.iter().find(|format| format.name == *name)?.schema.clone();
+        Some(FormatText { name: name.clone(), message: known.message.to_string(), schema })
+    };
+    let texts = channel.formats.iter().zip(known).filter_map(text).collect();
+    Some(ChannelFormats::new(&key, set).with_texts(texts))
 }
 
 /// Returns the path of a channel.
@@ -91,9 +100,15 @@ pub(super) fn path(
     number: u32,
     seed: u64,
 ) -> ChannelPath {
-    let query = &policy.queries[index];
-    // A valid policy has the plan of each query.
-    let Some(planned) = catalogue.planned(index) else { return ChannelPath::new(number, Vec::new()) };
+    match catalogue.planned(index) {
+        Some(planned) => path_of(&policy.queries[index], planned, number, seed),
+        // A valid policy has the plan of each query.
+        None => ChannelPath::new(number, Vec::new()),
+    }
+}
+
+/// Returns the path of a query with its plan.
+fn path_of(query: &Query, planned: &PlannedQuery, number: u32, seed: u64) -> ChannelPath {
     let sources: Vec<_> = planned.sources.iter().map(|source| (&source.channel, source.format_id)).collect();
     let key = format!("{} {:?} {:?} {sources:?} {seed}", query.sql, query.limits, planned.plan.derived.xml);
     let context = query.context_number().unwrap_or(0);
@@ -126,16 +141,19 @@ pub(super) fn feeds(policy: &Policy, catalogue: &Catalogue, numbers: &mut Number
     let mut feeds = Vec::new();
     for planned in &catalogue.queries {
         let to = numbers.of(&policy.queries[planned.index].name);
-        for (at, source) in planned.sources.iter().enumerate() {
-            feeds.push(ChannelFeed {
-                from: numbers.of(&source.channel),
-                format: FormatId(source.format_id),
-                to,
-                becomes: FormatId(at as u32 + 1),
-            });
-        }
+        feeds.extend(feeds_of(planned, to, |name| numbers.of(name)));
     }
     feeds
+}
+
+fn feeds_of(planned: &PlannedQuery, to: u32, mut number: impl FnMut(&str) -> u32) -> Vec<ChannelFeed> {
+    let feed = |(at, source): (usize, &csp_control::QuerySource)| ChannelFeed {
+        from: number(&source.channel),
+        format: FormatId(source.format_id),
+        to,
+        becomes: FormatId(at as u32 + 1),
+    };
+    planned.sources.iter().enumerate().map(feed).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+mod requests;
+
 use csp_types::PlacementKey;
 
 use crate::policy::Policy;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+mod requests;
+
 use std::collections::BTreeMap;
 
 use csp_control::{ActivePolicy, Policy, PolicySource};
@@ -121,7 +123,11 @@ impl World {
     }
 
     fn connect(&mut self, n: u32, channel: &str, socket: &str) {
-        let tuple = FourTuple { local: ([10, 76, 0, 100], 1).into(), remote: ([10, 0, 0, 2], 9).into() };
+        self.connect_from(n, channel, socket, [10, 0, 0, 2]);
+    }
+
+    fn connect_from(&mut self, n: u32, channel: &str, socket: &str, host: [u8; 4]) {
+        let tuple = FourTuple { local: ([10, 76, 0, 100], 1).into(), remote: (host, 9).into() };
         let number = self.numbers.of(channel);
         assert!(self.broker.connected(self.now, FlowLabel::new(n, 0), number, tuple));
         self.ends.insert(n, End::default());
@@ -168,8 +174,11 @@ impl World {
     fn taken(&mut self, n: u32) -> Vec<Vec<Vec<u8>>> {
         let sent = std::mem::take(&mut self.ends.get_mut(&n).unwrap().sent);
         let (mut rest, mut messages, mut frames) = (&sent[..], Vec::new(), Vec::new());
-        while let [flags, len, tail @ ..] = rest {
-            let (body, after) = tail.split_at(usize::from(*len));
+        while let [flags, tail @ ..] = rest {
+            let width = if flags & 2 == 0 { 1 } else { 8 };
+            let (len, tail) = tail.split_at(width);
+            let len = len.iter().fold(0, |sum: usize, byte| sum << 8 | usize::from(*byte));
+            let (body, after) = tail.split_at(len);
             frames.push(body.to_vec());
             rest = after;
             if flags & 1 == 0 {
@@ -197,7 +206,10 @@ fn record(template: u16, origin: &str, value: i16, at: i64) -> Vec<u8> {
 fn message(frames: &[&[u8]]) -> Vec<u8> {
     let frame = |(at, frame): (usize, &&[u8])| {
         let more = u8::from(at + 1 < frames.len());
-        [&[more, frame.len() as u8], *frame].concat()
+        match u8::try_from(frame.len()) {
+            Ok(len) => [&[more, len], *frame].concat(),
+            Err(_) => [&[more | 2][..], &(frame.len() as u64).to_be_bytes(), frame].concat(),
+        }
     };
     frames.iter().enumerate().flat_map(frame).collect()
 }

@@ -1,0 +1,41 @@
+//! Queries on request in a policy.
+
+use super::*;
+
+fn policy(requests: &str) -> String {
+    let line = "    formats: [flight]\n";
+    let text = airport();
+    assert!(text.contains(line));
+    text.replace(line, &format!("{line}    requests: {{{requests}}}\n"))
+}
+
+#[test]
+fn places_for_queries_on_request_live_where_the_channel_does() {
+    let policy = Policy::parse_yaml(&policy("port: 5620, queries: 3, with: [apart]"), "p.yaml").unwrap();
+    let places: Vec<_> = policy.requested_channels().map(|(at, c)| (at, c.name, c.port)).collect();
+    let expected = (1..=3).map(|n| (0, format!("flights.{n}"), 5619 + n));
+    assert_eq!(places, expected.collect::<Vec<_>>());
+    assert_eq!(policy.ends().filter(|(_, port)| (5620..5623).contains(port)).count(), 3);
+    let keys = policy.placements(&policy.catalogue().queries);
+    // `apart` has the least name of all that is tied together.
+    let key = PlacementKey::of_address(([10, 76, 0, 100], 5603).into());
+    assert!(["flights", "winds", "apart", "flights.1", "flights.3"].iter().all(|name| keys[*name] == key));
+    assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
+}
+
+#[test]
+fn wrong_requests_are_refused() {
+    for (requests, expected) in [
+        ("port: 5620, queries: 65", "65 is not a number of queries"),
+        ("port: 65535", "8 ports from 65535 on reach beyond 65535"),
+        ("port: 5602", "10.76.0.100 port 5602 belongs to"),
+        ("port: 5620, with: [apat]", "there is no channel \"apat\"; the nearest is \"apart\""),
+        ("port: 5620, with: [flights]", "flights is read anyway"),
+        ("port: 5620, context: c9", "`c9` is no context"),
+        ("port: 5620, queue: {full: block}", "a query holds back nobody"),
+        ("port: 5620, memory: {guaranteed_mib: 9, max_mib: 8}", "9 MiB are more than max_mib, 8"),
+    ] {
+        let found = Policy::parse_yaml(&policy(requests), "p.yaml").unwrap_err().to_string();
+        assert!(found.contains(expected), "{requests}: {found}");
+    }
+}

@@ -1,0 +1,443 @@
+//! Queries on request: channels whose path runs a query that a program has asked for, as long as there are subscribers.
+//!
+//! ```text
+//!  REQ {"query": …} ─▶ planner ─▶ a place of the channel that is free ─▶ channel, path, feeds ─▶ {"address": …, "topic": …}
+//!                                        ▲                                       │
+//!                                        └──── no subscriber for the lease ──────┘
+//! ```
+//! The places stand in the policy: each is a port of its own, where nobody is admitted while it has no query. Rows have the query's topic,
+//! which no other query ever had: a subscriber that comes back late gets nothing, instead of the rows of another query.
+
+mod answer;
+mod label;
+
+pub(super) use answer::Asker;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use csp_types::{CurvePublicKey, Duration, Instant};
+use csp_zmtp::Connection;
+
+use super::formats::ChannelFeed;
+use super::paths::{ChannelPath, PathStage};
+use super::peer::Peer;
+use super::spec::ChannelSpec;
+use super::{Bound, MessageBroker};
+
+/// Requesters of one query that are remembered; further ones share it and cannot release it.
+const HOLDERS_MAX: usize = 64;
+/// Events that wait to be logged; beyond this number the oldest are dropped.
+const NOTICES_MAX: usize = 64;
+
+/// What a program asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueryAsked<'a> {
+    /// The query's own name: the topic of its rows.
+    pub topic: &'a str,
+    /// The number of the place that it is to have.
+    pub number: u32,
+    /// The text.
+    pub sql: &'a str,
+    /// Rows are JSON; otherwise messages of the derived schema.
+    pub json: bool,
+}
+
+/// What runs a query.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueryPlan {
+    /// The path of its channel.
+    pub path: ChannelPath,
+    /// What it gets from other channels.
+    pub feeds: Vec<ChannelFeed>,
+    /// The derived schema, as XML.
+    pub schema: String,
+}
+
+/// Why a query does not run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueryRefused {
+    /// What is wrong.
+    pub message: String,
+    /// The line and column of the text, from 1.
+    pub place: Option<(u64, u64)>,
+}
+
+/// Plans queries by the policy in force.
+pub trait QueryPlanner: std::fmt::Debug + Send + Sync {
+    /// Plans a query.
+    ///
+    /// # Errors
+    /// The text is wrong, or the query cannot run.
+    fn plan(&self, asked: QueryAsked<'_>) -> Result<QueryPlan, QueryRefused>;
+}
+
+/// A place for a query.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequestPlace {
+    /// The channel at which subscribers connect while it has a query.
+    pub spec: ChannelSpec,
+    /// Its address.
+    pub address: SocketAddr,
+}
+
+/// What may be asked of a channel.
+#[derive(Clone, Debug)]
+pub struct RequestSpec {
+    /// Number of the channel that is asked.
+    pub number: u32,
+    /// The places: as many queries run at a time.
+    pub places: Vec<RequestPlace>,
+    /// Most queries of one requester.
+    pub each: usize,
+    /// How long a query runs without subscribers.
+    pub lease: Duration,
+    /// What plans them.
+    pub planner: Arc<dyn QueryPlanner>,
+}
+
+/// Requests and what has become of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RequestCounters {
+    /// Requests that have begun a query.
+    pub granted: u64,
+    /// Requests for a query that ran already.
+    pub shared: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Queries that ended without subscribers.
+    pub expired: u64,
+    /// Queries that ended because their requester released them.
+    pub released: u64,
+    /// Queries that ended because a policy had no place for them, or they did not fit it.
+    pub withdrawn: u64,
+}
+
+/// What is to be seen of a query that was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequestedSnapshot {
+    /// The channel that was asked.
+    pub of: String,
+    /// Who asked first: a public key, or an address.
+    pub by: String,
+    /// How many have asked for it.
+    pub requesters: u64,
+    /// The text.
+    pub sql: String,
+    /// Rows are JSON.
+    pub json: bool,
+    /// Where subscribers connect.
+    pub address: SocketAddr,
+    /// The topic of its rows.
+    pub topic: String,
+    /// How long it runs without subscribers.
+    pub lease: Duration,
+    /// When it ends; `None` while it has subscribers.
+    pub ends: Option<Instant>,
+}
+
+/// An event for the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RequestNotice {
+    /// A query begins.
+    Granted {
+        /// Its channel.
+        channel: String,
+        /// Who asked.
+        by: String,
+        /// The text.
+        sql: String,
+    },
+    /// A query has ended.
+    Released {
+        /// Its channel.
+        channel: String,
+        /// Who asked.
+        by: String,
+        /// Why.
+        why: String,
+        /// Messages that it has read.
+        read: u64,
+    },
+}
+
+/// Who asks. A query belongs to those that have asked for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Requester {
+    Key([u8; 32]),
+    Address(IpAddr),
+}
+
+impl Requester {
+    pub(super) fn of(peer: &Peer) -> Self {
+        let key = peer.connection.zmtp().and_then(Connection::peer).and_then(|known| known.key);
+        key.map_or(Requester::Address(peer.client.ip()), Requester::Key)
+    }
+}
+
+impl std::fmt::Display for Requester {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Requester::Key(key) => CurvePublicKey(*key).fmt(f),
+            Requester::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// A query that runs.
+#[derive(Debug)]
+struct Live {
+    /// Number of the channel that was asked.
+    of: u32,
+    place: RequestPlace,
+    topic: String,
+    sql: String,
+    json: bool,
+    by: Requester,
+    holders: Vec<Requester>,
+    plan: QueryPlan,
+    lease: Duration,
+    /// When it was seen to have a subscriber, or was asked for.
+    seen: Instant,
+    /// No requester wants it any more: it ends when it has no subscriber.
+    is_released: bool,
+}
+
+impl Live {
+    fn number(&self) -> u32 {
+        self.place.spec.number
+    }
+
+    fn name(&self) -> &str {
+        &self.place.spec.channel.name
+    }
+}
+
+/// The queries that programs have asked a worker for.
+#[derive(Debug, Default)]
+pub(super) struct Requested {
+    specs: Vec<RequestSpec>,
+    live: Vec<Live>,
+    /// What the policy's own queries get.
+    feeds: Vec<ChannelFeed>,
+    /// Numbers of places in the order in which their queries have ended, the last one at the end.
+    ended: Vec<u32>,
+    /// How often a query has begun.
+    begun: u64,
+    counters: RequestCounters,
+    notices: std::collections::VecDeque<RequestNotice>,
+}
+
+impl Requested {
+    /// Records that a query may have a subscriber: one comes, or goes.
+    pub(super) fn touch(&mut self, now: Instant, number: u32) {
+        if let Some(live) = self.live.iter_mut().find(|live| live.number() == number) {
+            live.seen = now;
+        }
+    }
+
+    /// Returns when [`MessageBroker::settle_requests`] has something to do.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.live.iter().map(|live| live.seen + live.lease).min()
+    }
+
+    /// Returns the channels of the queries that run.
+    pub(super) fn specs(&self) -> impl Iterator<Item = &ChannelSpec> {
+        self.live.iter().map(|live| &live.place.spec)
+    }
+
+    /// Returns their paths.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &ChannelPath> {
+        self.live.iter().map(|live| &live.plan.path)
+    }
+
+    fn notify(&mut self, notice: RequestNotice) {
+        if self.notices.len() == NOTICES_MAX {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(notice);
+    }
+
+    /// The place whose last query ended longest ago, of those that have none.
+    fn free_place(&self, spec: &RequestSpec) -> Option<RequestPlace> {
+        let is_free = |place: &&RequestPlace| self.live.iter().all(|live| live.number() != place.spec.number);
+        let ended = |place: &&RequestPlace| {
+            self.ended.iter().position(|number| *number == place.spec.number).map_or(0, |at| at + 1)
+        };
+        spec.places.iter().filter(is_free).min_by_key(ended).cloned()
+    }
+}
+
+impl MessageBroker {
+    /// Replaces what may be asked of channels. Called before the channels are set: queries that the new policy has no place for, or that
+    /// are wrong by it, end then. The others go on.
+    pub fn set_requests(&mut self, specs: Vec<RequestSpec>) {
+        let mut withdrawn = Vec::new();
+        for (at, live) in self.requested.live.iter_mut().enumerate() {
+            let spec = specs.iter().find(|spec| spec.number == live.of);
+            let place = spec.and_then(|spec| {
+                let place = spec.places.iter().find(|place| place.spec.number == live.place.spec.number)?;
+                Some((spec, place))
+            });
+            let Some((spec, place)) = place else {
+                withdrawn.push((at, "the policy has no place for it".to_owned()));
+                continue;
+            };
+            let asked =
+                QueryAsked { topic: &live.topic, number: place.spec.number, sql: &live.sql, json: live.json };
+            match spec.planner.plan(asked) {
+                Ok(plan) => {
+                    live.plan = labelled(plan, &live.topic);
+                    (live.place, live.lease) = (place.clone(), spec.lease);
+                }
+                Err(refused) => withdrawn.push((at, refused.message)),
+            }
+        }
+        self.requested.specs = specs;
+        for (at, why) in withdrawn.into_iter().rev() {
+            self.requested.counters.withdrawn += 1;
+            self.end_request(at, &why);
+        }
+    }
+
+    /// Ends queries that have had no subscriber for their lease.
+    pub(super) fn settle_requests(&mut self, now: Instant) {
+        let mut at = 0;
+        while let Some(live) = self.requested.live.get(at) {
+            let due = live.is_released || live.seen + live.lease <= now;
+            let number = live.number();
+            if due && self.subscriptions(number) == 0 {
+                let (released, expired) = if live.is_released { (1, 0) } else { (0, 1) };
+                let why = if live.is_released { "released" } else { "no subscriber" };
+                self.requested.counters.released += released;
+                self.requested.counters.expired += expired;
+                self.end_request(at, why);
+                continue;
+            }
+            if due {
+                self.requested.touch(now, number);
+            }
+            at += 1;
+        }
+    }
+
+    /// Processes that a peer of a channel comes.
+    pub(super) fn request_touched(&mut self, now: Instant, number: u32) {
+        self.requested.touch(now, number);
+    }
+
+    /// Processes that a peer of a channel has gone.
+    pub(super) fn request_left(&mut self, now: Instant, number: u32) {
+        self.requested.touch(now, number);
+        if self.requested.live.iter().any(|live| live.is_released && live.number() == number) {
+            self.settle_requests(now);
+        }
+    }
+
+    fn subscriptions(&self, number: u32) -> usize {
+        self.published(number).map_or(0, |(subscriptions, _)| subscriptions)
+    }
+
+    /// Returns the subscriptions of a channel, and the messages at its entry.
+    fn published(&self, number: u32) -> Option<(usize, u64)> {
+        let (plane, bound) = (self.plane.as_ref()?, self.channels.get(&number)?);
+        let status = plane.channel_status(bound.id)?;
+        Some((status.subscriptions.entries as usize, status.counters.published))
+    }
+
+    fn end_request(&mut self, at: usize, why: &str) {
+        let live = self.requested.live.remove(at);
+        let number = live.number();
+        let read = self.published(number).map_or(0, |(_, read)| read);
+        self.remove(number);
+        self.apply_feeds();
+        self.requested.ended.retain(|known| *known != number);
+        self.requested.ended.push(number);
+        let (channel, by) = (live.name().to_owned(), live.by.to_string());
+        self.requested.notify(RequestNotice::Released { channel, by, why: why.to_owned(), read });
+    }
+
+    /// Begins a query. What it says of an error is for the requester.
+    fn begin_request(&mut self, now: Instant, live: Live) -> Result<(), String> {
+        let number = live.number();
+        self.add(live.place.spec.clone()).map_err(|error| error.to_string())?;
+        self.paths.now = now;
+        if let Err(error) = self.set_path(&live.plan.path) {
+            self.remove(number);
+            return Err(error.to_string());
+        }
+        let notice = RequestNotice::Granted {
+            channel: live.name().to_owned(),
+            by: live.by.to_string(),
+            sql: live.sql.clone(),
+        };
+        self.requested.live.push(live);
+        self.apply_feeds();
+        self.requested.notify(notice);
+        Ok(())
+    }
+
+    /// Replaces what the policy's queries get from channels. Called after the channels and their paths are set: no message comes between.
+    pub fn set_feeds(&mut self, feeds: &[ChannelFeed]) {
+        self.requested.feeds = feeds.to_vec();
+        self.apply_feeds();
+    }
+
+    fn apply_feeds(&mut self) {
+        let of_requests = self.requested.live.iter().flat_map(|live| &live.plan.feeds);
+        let feeds: Vec<ChannelFeed> = self.requested.feeds.iter().chain(of_requests).copied().collect();
+        self.feed_channels(&feeds);
+    }
+
+    /// A topic that no query of this cluster has had. It is a prefix of no other.
+    fn new_topic(&mut self, place: &RequestPlace, now: Instant) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.requested.begun += 1;
+        (self.config.hash_key.0, self.requested.begun, now.as_nanos()).hash(&mut hasher);
+        format!("{}/{:016x}", place.spec.channel.name, hasher.finish())
+    }
+
+    /// Returns the queries that programs have asked for, by the names of their channels.
+    pub fn requested(&self) -> Vec<(String, RequestedSnapshot)> {
+        let of = |live: &Live| {
+            let bound: Option<&Bound> = self.channels.get(&live.of);
+            let snapshot = RequestedSnapshot {
+                of: bound.map_or_else(String::new, |bound| bound.spec.channel.name.clone()),
+                by: live.by.to_string(),
+                requesters: live.holders.len() as u64,
+                sql: live.sql.clone(),
+                json: live.json,
+                address: live.place.address,
+                topic: live.topic.clone(),
+                lease: live.lease,
+                ends: (self.subscriptions(live.number()) == 0).then(|| live.seen + live.lease),
+            };
+            (live.name().to_owned(), snapshot)
+        };
+        self.requested.live.iter().map(of).collect()
+    }
+
+    /// Returns what has become of requests for queries.
+    pub fn request_counters(&self) -> &RequestCounters {
+        &self.requested.counters
+    }
+
+    /// Returns the next event of queries on request for the log, if any.
+    pub fn poll_request_notice(&mut self) -> Option<RequestNotice> {
+        self.requested.notices.pop_front()
+    }
+}
+
+/// Returns the plan with a last handler that gives each row the topic.
+fn labelled(mut plan: QueryPlan, topic: &str) -> QueryPlan {
+    let context = plan.path.stages.first().map_or(0, |stage| stage.context);
+    let stage = PathStage {
+        handler: label::NAME.to_owned(),
+        context,
+        parameters: String::new(),
+        maker: Some(label::maker(topic)),
+    };
+    plan.path.stages.push(stage);
+    plan
+}

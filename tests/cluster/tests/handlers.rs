@@ -1,0 +1,153 @@
+//! Handlers that an operator supplies: brought by `cspctl handler put`, run in a path, replaced while messages wait, stopped when they
+//! run too long. With real programs on both ends.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use csp_cluster::{Cluster, Process, San, Tier, VIP, testing, wait_until};
+use serde_json::Value;
+
+const PORT: u16 = 5557;
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Messages: more than queues, windows and sockets hold.
+const COUNT: u64 = 20_000;
+/// After so many the receiver reads no more, until the module was replaced.
+const GATE: u64 = 2_000;
+
+/// A module that calls `work` for each message, and emits it as it is.
+fn module(work: &str) -> String {
+    format!(
+        r#"(module
+            (import "csp" "emit_same" (func $emit (param i32) (result i32)))
+            (memory (export "memory") 1 1)
+            (func (export "csp_abi") (result i32) i32.const 1)
+            (func (export "on_message") (param i32 i32 i32) (result i32) {work} (call $emit (i32.const 0))))"#
+    )
+}
+
+/// Writes a module to a file of the cluster.
+fn write(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
+    let file = cluster.scratch().join(name);
+    fs::write(&file, wat::parse_str(text).unwrap()).unwrap();
+    file
+}
+
+/// Gives a module to the proxies. Returns the name by which a policy uses it.
+fn put(cluster: &Cluster, name: &str, text: &str) -> String {
+    let file = write(cluster, name, text);
+    let printed = cluster.cspctl(&["handler", "put", &file.to_string_lossy()]).unwrap();
+    let (hash, stored) = printed.split_once('\n').unwrap();
+    assert_eq!(stored.trim(), "stored at pn-1");
+    hash.to_owned()
+}
+
+fn policy(module: &str, on_stop: &str) -> String {
+    format!(
+        "apiVersion: csp/v1\nhandlers:\n  - {{name: mine, module: {module}, on_stop: {on_stop}}}\nchannels:\n  - name: jobs\n    \
+         vip: {VIP}\n    port: {PORT}\n    pattern: push\n    path:\n      - {{handler: mine}}\n\
+         egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
+    )
+}
+
+fn apply(cluster: &Cluster, text: &str) -> Result<String, String> {
+    let file = cluster.scratch().join("handlers.yaml");
+    fs::write(&file, text).unwrap();
+    cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).map_err(|error| error.to_string())
+}
+
+fn cluster(name: &str) -> Option<Cluster> {
+    let mut cluster = testing::lay_out_over(name, San::Shm)?;
+    cluster.start_daemons().unwrap();
+    fs::write(cluster.scratch().join("zmq_pipe.py"), include_str!("../apps/zmq_pipe.py")).unwrap();
+    Some(cluster)
+}
+
+/// Returns the stage that runs the module.
+fn stage(cluster: &Cluster) -> Option<Value> {
+    let view: Value = serde_json::from_str(&cluster.cspctl(&["handler", "list", "-o", "json"]).ok()?).ok()?;
+    view["nodes"][0]["stages"].as_array()?.last().cloned()
+}
+
+/// Starts a receiver and a sender of [`COUNT`] messages. The receiver waits for `gate` in the middle.
+fn start(cluster: &Cluster) -> (Process, Process, PathBuf) {
+    let script = cluster.scratch().join("zmq_pipe.py").to_string_lossy().into_owned();
+    let (endpoint, count) = (format!("tcp://{VIP}:{PORT}"), COUNT.to_string());
+    let gate = cluster.scratch().join("gate");
+    let mut pull = cluster.client.command("/usr/bin/python3");
+    pull.args([&script, "pull", &endpoint, &count, &GATE.to_string()]).arg(&gate);
+    let mut push = cluster.client.command("/usr/bin/python3");
+    push.args([&script, "push", &endpoint, &count]);
+    let run =
+        |name, command| Process::spawn(name, command, &cluster.scratch().join(format!("log/{name}.log")));
+    (run("pull", pull).unwrap(), run("push", push).unwrap(), gate)
+}
+
+fn end(cluster: &Cluster, process: &mut Process) {
+    let status = wait_until("a program ends", DEADLINE, || process.exited());
+    let status =
+        status.unwrap_or_else(|error| panic!("{error}: {:?}\n{}", stage(cluster), cluster.all_logs()));
+    assert!(status.success(), "{}\n{:?}", process.log_tail(5), stage(cluster));
+}
+
+#[test]
+fn a_module_is_brought_runs_and_is_replaced_while_messages_wait() {
+    let Some(mut cluster) = cluster("handlers") else { return };
+    let missing = apply(&cluster, &policy(&"0".repeat(64), "restart")).unwrap_err();
+    assert!(missing.contains("bring it with `cspctl handler put FILE`"), "{missing}");
+    let wrong = write(&cluster, "wrong.wasm", r#"(module (import "env" "open" (func)))"#);
+    let refused = cluster.cspctl(&["handler", "put", &wrong.to_string_lossy()]).unwrap_err().to_string();
+    assert!(refused.contains("pn-1: the module imports `env.open`, which is not offered"), "{refused}");
+    let first = put(&cluster, "first.wasm", &module(""));
+    let second = put(&cluster, "second.wasm", &module("(drop (i32.const 7))"));
+    assert_ne!(first, second);
+    apply(&cluster, &policy(&first, "restart")).unwrap();
+    Tier::ALL.iter().for_each(|tier| cluster.wait_ready(*tier).unwrap());
+    let (mut pull, mut push, gate) = start(&cluster);
+    let calls = |stage: &Value| stage["calls_total"].as_u64();
+    wait_until("messages wait behind the module", DEADLINE, || {
+        stage(&cluster).filter(|stage| calls(stage) > Some(GATE))
+    })
+    .unwrap();
+    apply(&cluster, &policy(&second, "restart")).unwrap();
+    fs::write(&gate, "").unwrap();
+    end(&cluster, &mut pull);
+    end(&cluster, &mut push);
+    let last = stage(&cluster).unwrap();
+    assert_eq!((&last["module"], &last["state"]), (&second.into(), &"running".into()), "{last}");
+    assert!(calls(&last) > Some(0), "the second module had the later messages: {last}");
+    let table = cluster.cspctl(&["handler", "list"]).unwrap();
+    assert!(table.contains("running") && table.contains(&first), "{table}");
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}
+
+#[test]
+fn a_module_that_never_ends_is_stopped_and_messages_pass_by() {
+    let Some(mut cluster) = cluster("endless") else { return };
+    // The hundredth message is one too many for it.
+    let endless = module(
+        "(if (i32.eq (i32.load (i32.const 0)) (i32.const 100)) (then (loop $on (br $on))))
+         (i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (i32.const 1)))",
+    );
+    let hash = put(&cluster, "endless.wasm", &endless);
+    apply(&cluster, &policy(&hash, "pass")).unwrap();
+    Tier::ALL.iter().for_each(|tier| cluster.wait_ready(*tier).unwrap());
+    let (mut pull, mut push, gate) = start(&cluster);
+    fs::write(&gate, "").unwrap();
+    wait_until("the module was stopped", DEADLINE, || {
+        stage(&cluster).filter(|stage| stage["state"] == "passed-by" && stage["passed_total"] != 0)
+    })
+    .unwrap();
+    let stopped = stage(&cluster).unwrap();
+    assert_eq!(stopped["stops"], serde_json::json!([{"reason": "fuel", "total": 1}]));
+    assert_eq!(stopped["calls_total"], 100);
+    assert!(stopped["passed_total"].as_u64() > Some(0), "{stopped}");
+    // The message that stopped it is the only one that is lost, and it is counted.
+    let lost = wait_until("the receiver sees the gap", DEADLINE, || pull.exited()).unwrap();
+    assert!(!lost.success() && pull.log_tail(5).contains("100"), "{}", pull.log_tail(5));
+    push.kill();
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}
