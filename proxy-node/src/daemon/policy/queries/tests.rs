@@ -12,7 +12,7 @@ use csp_services::{MessageBroker, MessagesConfig};
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
-use super::super::{KeyRing, Numbers, translate};
+use super::super::{KeyRing, Modules, Numbers, translate};
 use crate::core::service::ClientEnd;
 use crate::core::service::local::{LocalServices, Step};
 use crate::worker::apply_channels;
