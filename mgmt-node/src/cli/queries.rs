@@ -220,7 +220,6 @@ fn formats_table(all: &[FormatRow], paint: Paint) -> String {
 /// What `cspctl queries` lists.
 #[derive(Serialize)]
 #[serde(untagged)]
-#[expect(clippy::large_enum_variant, reason = "a few, for people")]
 enum Listed {
     OfPolicy(QueryExplanation),
     Requested(RequestedRow),

@@ -30,12 +30,13 @@ pub struct SuppliedHandler {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
-    /// The module is started again, after a pause that grows each time; messages pass by meanwhile.
+    /// The module is started again, after a pause that grows each time. Messages that come meanwhile are given up and counted. After 16
+    /// stops it is `End`; a module that has run for a minute since is forgiven.
     #[default]
     Restart,
-    /// Messages pass by the handler from then on.
+    /// Messages pass by the handler from then on. The one that stopped it is given up.
     Pass,
-    /// Messages end here from then on.
+    /// Messages are given up here from then on, and counted.
     End,
 }
 

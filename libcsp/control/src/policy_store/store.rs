@@ -11,7 +11,7 @@ use crate::keys;
 use crate::policy::Policy;
 
 /// A generation as it was read: usable, or why not.
-type Checked = Result<GenerationRecord, String>;
+type Checked = Result<Box<GenerationRecord>, String>;
 
 /// What is known of a generation.
 enum Known {
@@ -238,7 +238,7 @@ impl Store {
             return Err(misnamed(key, record.generation));
         }
         (self.check)(&record.policy)?;
-        Ok(record)
+        Ok(Box::new(record))
     }
 
     /// Draws the conclusions: stages the newest generation, takes the active one.

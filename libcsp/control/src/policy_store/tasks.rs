@@ -176,7 +176,7 @@ async fn read_packed(client: EtcdClient, mut wanted: watch::Receiver<Vec<Header>
             };
             backoff.reset();
             let mut store = shared.store();
-            store.unpacked(&header, record);
+            store.unpacked(&header, record.map(Box::new));
             shared.publish(&store);
         }
     }

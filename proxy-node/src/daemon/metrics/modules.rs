@@ -15,7 +15,7 @@ pub struct ModuleMetrics(pub Arc<Modules>);
 impl MetricSource for ModuleMetrics {
     fn collect(&self, out: &mut MetricWriter) {
         let stages = self.0.describe_stages();
-        let figures: [(&str, &str, fn(&SuppliedStage) -> u64); 5] = [
+        let figures: [Figure; 5] = [
             ("csp_handler_calls_total", "Calls that supplied handlers ended themselves", |s| s.calls_total),
             ("csp_handler_fuel_total", "Their fuel, about an instruction each", |s| s.fuel_total),
             (
@@ -54,6 +54,9 @@ impl MetricSource for ModuleMetrics {
         }
     }
 }
+
+/// Name and help of a metric, and what it is of a stage.
+type Figure = (&'static str, &'static str, fn(&SuppliedStage) -> u64);
 
 type Stage<'s> = (&'s str, &'s str);
 

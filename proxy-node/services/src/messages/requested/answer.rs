@@ -190,7 +190,7 @@ impl MessageBroker {
                 "topic": live.topic,
                 "output": output(live.json),
                 "lease_s": live.lease.as_secs(),
-                "ends_in_s": (subscriptions == 0).then(|| ends.as_secs()),
+                "ends_in_s": (subscriptions == 0).then_some(ends.as_secs()),
                 "subscriptions": subscriptions,
                 "requesters": live.holders.len(),
                 "yours": live.holders.contains(&asker.requester),

@@ -44,7 +44,7 @@ impl World {
     }
 
     fn pass(&mut self, seconds: u64) {
-        self.now = self.now + Duration::from_secs(seconds);
+        self.now += Duration::from_secs(seconds);
         if self.broker.next_timeout().is_some_and(|at| at <= self.now) {
             self.broker.on_timeout(self.now);
         }
