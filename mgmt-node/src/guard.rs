@@ -6,7 +6,7 @@
 //! - `Host` is an IP address, `localhost` or a configured name: a name that a stranger's DNS server points here
 //!   (rebinding) is none of them;
 //! - `Origin`, where a browser sends it, is this server's own;
-//! - a body is `application/yaml` or `application/json`, which a page of another origin cannot send without a preflight
+//! - a body is `application/yaml`, `application/json` or `application/wasm`, which a page of another origin cannot send without a preflight
 //!   request, and preflights are not granted.
 
 use std::net::IpAddr;
@@ -45,8 +45,11 @@ fn check(names: &[String], method: &Method, headers: &HeaderMap) -> Result<(), (
         return Err((StatusCode::FORBIDDEN, format!("a page of {origin} may not use this API")));
     }
     let kind = text(header::CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-    if method == Method::POST && !matches!(kind, "application/yaml" | "application/json") {
-        let error = format!("Content-Type {kind:?}; allowed are application/yaml and application/json");
+    if method == Method::POST && !matches!(kind, "application/yaml" | "application/json" | "application/wasm")
+    {
+        let error = format!(
+            "Content-Type {kind:?}; allowed are application/yaml, application/json and application/wasm"
+        );
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
     Ok(())
@@ -99,6 +102,7 @@ mod tests {
         for (method, headers, expected) in [
             // cspctl.
             (Method::POST, vec![host.clone(), yaml.clone()], 200),
+            (Method::POST, vec![host.clone(), (header::CONTENT_TYPE, "application/wasm")], 200),
             (Method::DELETE, vec![host.clone()], 200),
             // The node's own page.
             (Method::GET, vec![host.clone(), origin("http://10.77.0.4:9104")], 200),

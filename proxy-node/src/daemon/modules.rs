@@ -1,7 +1,7 @@
 //! Modules of supplied handlers: files in one folder, checked and compiled, and what became of the stages that run them.
 //!
 //! ```text
-//!  /var/lib/csp/handlers/9f86…15b0.wasm    named by the SHA-256 of their bytes; `cspctl handler put` brings them
+//!  STATE_DIR/handlers/9f86…15b0.wasm    named by the SHA-256 of their bytes; `cspctl handler put` brings them
 //! ```
 //! The engine is made when the first module comes: a proxy without any has neither its threads nor its address space.
 
@@ -42,6 +42,8 @@ pub struct Modules {
     engine: Mutex<Option<Engine>>,
     compiled: Mutex<HashMap<String, Arc<Module>>>,
     running: Mutex<Vec<Running>>,
+    /// Held while a file is written.
+    writing: Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -52,7 +54,7 @@ impl Modules {
     /// The modules of a folder, which need not exist. Files are read when a policy names them.
     pub fn new(folder: PathBuf) -> Arc<Self> {
         let (engine, compiled, running) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Modules { folder, engine, compiled, running })
+        Arc::new(Modules { folder, engine, compiled, running, writing: Mutex::default() })
     }
 
     fn engine(&self) -> Result<Engine, String> {
@@ -90,6 +92,7 @@ impl Modules {
         if lock(&self.compiled).contains_key(hash) && self.path(hash).exists() {
             return Ok(());
         }
+        let _alone = lock(&self.writing);
         let stored = self.stored();
         if stored.len() >= MODULES_MAX && !stored.iter().any(|(known, _)| known == hash) {
             return Err(format!(
@@ -190,11 +193,16 @@ impl Modules {
         formats: Option<&ChannelFormats>,
     ) -> StageMaker {
         let key = format!("{} {:?} {:?}", handler.module, handler.on_stop, formats.map(ChannelFormats::key));
+        // Compiled on this thread, not on the worker's, if the policy was not checked before: as after a start without etcd.
+        let module = self.get(&handler.module);
+        if let Err(error) = &module {
+            tracing::error!(handler = handler.name, channel, error, "a handler cannot run");
+        }
         let (modules, handler, fields) = (self.clone(), handler.clone(), fields(formats));
         let (channel, parameters) = (channel.to_owned(), parameters.to_owned());
         StageMaker::new(&key, move || {
-            let module = modules.get(&handler.module).ok()?;
-            let made = Supplied::new(&module, fields.clone(), on_stop(handler.on_stop), &parameters).ok()?;
+            let module = module.as_ref().ok()?;
+            let made = Supplied::new(module, fields.clone(), on_stop(handler.on_stop), &parameters).ok()?;
             let mut running = lock(&modules.running);
             running.retain(|stage| stage.report.strong_count() > 0);
             running.push(Running {
