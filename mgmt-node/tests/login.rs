@@ -137,8 +137,15 @@ fn issue(scratch: &Scratch, role: IdentityRole, id: &str, lifetime: Option<Durat
     authority.issue(&request, now).expect("certificate").folder
 }
 
+/// A client with a connection for each request: on a kept one a request may meet the server's close, as when identities change.
 fn client(config: rustls::ClientConfig) -> Client {
-    Client::builder().no_proxy().timeout(SOON).tls_backend_preconfigured(config).build().expect("client")
+    Client::builder()
+        .pool_max_idle_per_host(0)
+        .no_proxy()
+        .timeout(SOON)
+        .tls_backend_preconfigured(config)
+        .build()
+        .expect("client")
 }
 
 async fn status(request: RequestBuilder) -> u16 {

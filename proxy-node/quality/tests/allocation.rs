@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use csp_quality::{
     Capacity, Cost, Descriptor, FlowId, FlowSpec, FlowTable, Item, LinkConfig, MonitorConfig, MonitorMode,
@@ -13,12 +13,19 @@ use csp_types::{Duration, Instant};
 
 struct Counting;
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Of this thread: the test's harness has another.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
 
 // SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
         // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
         unsafe { System.alloc(layout) }
     }
@@ -54,7 +61,7 @@ fn the_data_path_allocates_nothing() {
     let config = QualityConfig { monitor, ..QualityConfig::default() };
     let mut manager = ResourceManager::new(config, Arc::new(plan), Instant::ZERO);
     let (mut run, mut released) = (Run::default(), 0);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     for n in 0..30_000u64 {
         let now = Instant::from_nanos(n * 2_000);
         let descriptor = Descriptor::default().channel((n * 7 % 60) as u32);
@@ -70,6 +77,6 @@ fn the_data_path_allocates_nothing() {
         manager.switch(now, Resource::Link, scheme);
         manager.control(now);
     }
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert_eq!(allocations() - before, 0);
     assert!(released > 10_000 && manager.observe(Instant::from_nanos(60_000_000), FlowId(1)).leaving > 0);
 }
