@@ -57,7 +57,7 @@ fn policy() -> String {
     format!(
         "apiVersion: csp/v1\nformats:\n  - name: flight\n    schema: &airport |{SCHEMA}    message: Flight\n\
          \x20 - {{name: weather, schema: *airport, message: Weather}}\nchannels:\n\
-         \x20 - {{name: flights, vip: {VIP}, port: 5601, formats: [flight], time: {{field: at, unit: s}}, requests: {{port: 5620}}}}\n\
+         \x20 - {{name: flights, vip: {VIP}, port: 5601, formats: [flight], time: {{field: at, unit: s}}, requests: {{port: 5620, queries: 2}}}}\n\
          \x20 - {{name: winds, vip: {VIP}, port: 5602, formats: [weather], time: {{field: at, unit: s}}}}\nqueries:\n\
          \x20 - {{name: late, vip: {VIP}, port: 5611, output: json, sql: \"SELECT origin, delay FROM flights WHERE delay >= 100\"}}\n\
          \x20 - {{name: windy, vip: {VIP}, port: 5612, output: json, sql: \"SELECT f.origin, delay, wind FROM flights AS f JOIN \
@@ -131,7 +131,7 @@ fn rows_of_a_selection_and_a_join_reach_subscribers() {
     assert_eq!(rows(&cluster, &mut windy), joined);
     let explained: Value =
         serde_json::from_str(&cluster.cspctl(&["query", "explain", "windy", "-o", "json"]).unwrap()).unwrap();
-    assert_eq!(explained["placement"]["with"], json!(["flights", "late", "winds", "windy"]));
+    assert_eq!(explained["placement"]["with"], json!(["flights", "flights.1", "flights.2", "late", "winds", "windy"]));
     let cost = &explained["cost"][0];
     assert_eq!(
         (&cost["handler"], &cost["messages_total"]),
