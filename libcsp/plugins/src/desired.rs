@@ -142,12 +142,8 @@ impl Manager {
     fn keep_rules(&mut self, kept: &BTreeSet<String>) -> Result<(), DesiredError> {
         let name_of = |rule: &Rule| self.name_of(Binding::decode(rule.instance).instance).unwrap_or_default();
         let all = self.rules().rules();
-        let rules: Vec<Rule> = all
-            .iter()
-            .map(|(rule, _)| *rule)
-            .filter(|rule| kept.contains(name_of(rule)))
-            .cloned()
-            .collect();
+        let rules: Vec<Rule> =
+            all.iter().map(|(rule, _)| *rule).filter(|rule| kept.contains(name_of(rule))).cloned().collect();
         if rules.len() == all.len() {
             return Ok(());
         }

@@ -29,8 +29,8 @@ mod settings;
 pub mod text;
 mod topology;
 
-pub use desired::{Desired, DesiredError, DesiredInstance, DesiredRule, Place};
 pub use command::{Command, Environment, EnvironmentId, Level, Port};
+pub use desired::{Desired, DesiredError, DesiredInstance, DesiredRule, Place};
 pub use graph::{CALLS_MAX, Graph, GraphCounters, HOPS_MAX, InstanceCount, OUTPUTS_MAX, Output, Verdict};
 pub use hashing::HashKey;
 pub use manager::{Manager, ManagerConfig, ManagerError};

@@ -127,7 +127,10 @@ fn all_that_is_wrong_is_named_with_its_place() {
         .collect();
     let expected = [
         (Place::Instance(0), "rate=x: expected a number"),
-        (Place::Instance(2), "filter=prot: expected \"prot\" (word 1) is not expected here; did you mean proto?"),
+        (
+            Place::Instance(2),
+            "filter=prot: expected \"prot\" (word 1) is not expected here; did you mean proto?",
+        ),
         (Place::Output(1, 0), "there is no instance c"),
         (Place::Output(3, 0), "the connection would close a cycle: d -> d"),
         (Place::Rule(0), "there is no instance nobody"),

@@ -62,7 +62,12 @@ pub struct PluginChange {
 impl core::fmt::Debug for PluginChange {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let generation = self.table.as_ref().map(|table| table.generation);
-        write!(f, "PluginChange({} commands, table {generation:?}, {:?})", self.commands.len(), self.directions)
+        write!(
+            f,
+            "PluginChange({} commands, table {generation:?}, {:?})",
+            self.commands.len(),
+            self.directions
+        )
     }
 }
 
@@ -134,8 +139,7 @@ impl PacketPlugins {
         ports: &mut Ports<'_, impl NetworkOutput>,
     ) -> Verdict {
         let mut packet = Packet::new(frame, metadata);
-        let verdict =
-            self.graph.enter(now, hit.rule, Binding::decode(hit.instance), &mut packet, ports);
+        let verdict = self.graph.enter(now, hit.rule, Binding::decode(hit.instance), &mut packet, ports);
         self.untransmitted += core::mem::take(&mut ports.refused);
         match verdict {
             Verdict::Transmit(interface) => {
@@ -175,7 +179,8 @@ impl<O: NetworkOutput> Output for Ports<'_, O> {
 fn offload_of(frame: &Frame<'_>, parsed: &Parsed) -> Result<Option<TxOffload>, ()> {
     match (frame.checksum, frame.gso) {
         (Checksum::Partial { start, offset }, gso) => {
-            let data_offset = frame.bytes.get(parsed.transport + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+            let data_offset =
+                frame.bytes.get(parsed.transport + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
             let header_len = if gso.is_some() { parsed.transport + data_offset } else { start.into() };
             let header_len = u16::try_from(header_len).map_err(|_| ())?;
             Ok(Some(TxOffload { checksum_start: start, checksum_offset: offset, gso, header_len }))

@@ -20,7 +20,8 @@ impl Plugins {
         let plugins = PluginCapacity { rules: 64, instances: 8, environments: 1, flows: 64 };
         let ports = vec![PortConfig::new(OUR_MAC, 1500), PortConfig::new(OUR_MAC, 1500)];
         let fixture = Fixture::with(CoreConfig { plugins, ..CoreConfig::new(ports, (1, 2)) });
-        let config = ManagerConfig { rules_max: 64, instances_max: 8, ..ManagerConfig::new(1, HashKey(1, 2)) };
+        let config =
+            ManagerConfig { rules_max: 64, instances_max: 8, ..ManagerConfig::new(1, HashKey(1, 2)) };
         let mut manager = Manager::new(config);
         builtin::MODULES.into_iter().for_each(|module| manager.install(module).unwrap());
         manager.add_environment("workers", Level::Worker).unwrap();
@@ -66,9 +67,7 @@ impl Plugins {
 
 #[test]
 fn a_blocked_client_is_dropped_and_others_are_served() {
-    for (client, other, vip) in
-        [(CLIENT, "10.76.0.2:40000", VIP), (CLIENT6, "[2001:db8::2]:40000", VIP6)]
-    {
+    for (client, other, vip) in [(CLIENT, "10.76.0.2:40000", VIP), (CLIENT6, "[2001:db8::2]:40000", VIP6)] {
         let address = client.parse::<std::net::SocketAddr>().unwrap().ip();
         let rule = format!("blocked src {address} proto tcp ingress plugin nothing");
         let mut plugins = Plugins::new(&["nothing drop"], &[&rule]);
