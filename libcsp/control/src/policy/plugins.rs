@@ -279,6 +279,14 @@ rules:
     }
 
     #[test]
+    fn the_example_of_the_manual_is_a_policy() {
+        let manual = include_str!("../../../../docs/plugins.md");
+        let example = manual.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+        let policy = Policy::parse_yaml(&format!("apiVersion: csp/v1\n{example}"), "plugins.md").unwrap();
+        assert_eq!((policy.plugins.len(), policy.rules.len()), (3, 2));
+    }
+
+    #[test]
     fn a_covered_rule_is_a_warning() {
         let text = PLUGINS.replace("    match: proto udp dport 53\n", "");
         let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
