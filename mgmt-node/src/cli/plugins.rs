@@ -58,7 +58,8 @@ pub enum PluginCommand {
         /// The plug-in
         from: String,
         /// Its output
-        output: u8,
+        #[arg(value_name = "OUTPUT")]
+        port: u8,
         /// The plug-in that gets its packets; `-`: they are routed
         to: String,
     },
@@ -166,10 +167,10 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
             })
             .await
         }
-        PluginCommand::Connect { from, output, to } => {
+        PluginCommand::Connect { from, port, to } => {
             edit(context, |policy| {
                 let outputs = &mut find(&mut policy.plugins, &from)?.outputs;
-                let at = usize::from(output);
+                let at = usize::from(port);
                 if outputs.len() <= at {
                     outputs.resize(at + 1, "-".to_owned());
                 }

@@ -13,6 +13,8 @@ use csp_plugins::pcap;
 use serde_json::Value;
 
 const VIP6: &str = "2001:db8:76::100";
+/// Where nginx listens for IPv6.
+const PORT6: u16 = 8086;
 /// The client's second addresses, which are blocked.
 const BLOCKED: [&str; 2] = ["10.76.0.9", "2001:db8:76::9"];
 const OTHERS: [&str; 2] = [configs::CLIENT_ADDRESS, "2001:db8:76::1"];
@@ -48,10 +50,14 @@ fn cluster() -> Option<Cluster> {
         cluster.client.ip(&["address", "add", &address, "dev", "lan0", "nodad"]).unwrap();
     }
     fs::write(cluster.scratch().join("www/1KiB"), testing::pattern(1 << 10)).unwrap();
+    // A listener of its own for IPv6.
+    let conf = cluster.scratch().join("nginx.conf");
+    let both = format!("listen 80;\n    listen [::]:{PORT6};");
+    fs::write(&conf, fs::read_to_string(&conf).unwrap().replacen("listen 80;", &both, 1)).unwrap();
     cluster.start_daemons().unwrap();
     cluster.start_nginx().unwrap();
     let second = format!(
-        "services:\n  - {{name: web6, vip: \"{VIP6}\", port: 80, pool: [{{node: an-1, port: 80}}]}}\n"
+        "services:\n  - {{name: web6, vip: \"{VIP6}\", port: 80, pool: [{{node: an-1, port: {PORT6}}}]}}\n"
     );
     let file = cluster.scratch().join("both.yaml");
     fs::write(&file, configs::policy().replacen("services:\n", &second, 1)).unwrap();
