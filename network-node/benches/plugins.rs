@@ -76,7 +76,12 @@ fn core_of(case: Case, len: usize) -> (NetworkCore, Vec<Vec<u8>>) {
 fn run(core: &mut NetworkCore, frames: &[Vec<u8>], round: u64) -> u64 {
     let mut sink = Sink::default();
     for frame in frames {
-        core.on_frame(Instant::from_nanos(round + 10_000_000_000), PortId(0), &Frame::plain(frame), &mut sink);
+        core.on_frame(
+            Instant::from_nanos(round + 10_000_000_000),
+            PortId(0),
+            &Frame::plain(frame),
+            &mut sink,
+        );
     }
     sink.0
 }
@@ -118,14 +123,21 @@ fn at_memory_port(case: Case, len: usize, rounds: u64) -> f64 {
 }
 
 fn table(text: &mut String, title: &str, measure: impl Fn(Case, usize) -> f64) {
-    let _ = writeln!(text, "\n## {title}\n\n| rules and plug-in | bytes | ns a frame | M frames/s | Gb/s | beside no rules |");
+    let _ = writeln!(
+        text,
+        "\n## {title}\n\n| rules and plug-in | bytes | ns a frame | M frames/s | Gb/s | beside no rules |"
+    );
     let _ = writeln!(text, "|---|---|---|---|---|---|");
     for len in [72, 1460] {
         let base = measure(Case::None, len);
         for case in CASES {
             let ns = if case == Case::None { base } else { measure(case, len) };
             let (rate, gigabits) = (1e3 / ns, len as f64 * 8.0 / ns);
-            let line = format!("| {} | {len} | {ns:.1} | {rate:.2} | {gigabits:.1} | {:.2} |", case.name(), base / ns);
+            let line = format!(
+                "| {} | {len} | {ns:.1} | {rate:.2} | {gigabits:.1} | {:.2} |",
+                case.name(),
+                base / ns
+            );
             eprintln!("{line}");
             let _ = writeln!(text, "{line}");
         }
@@ -134,9 +146,8 @@ fn table(text: &mut String, title: &str, measure: impl Fn(Case, usize) -> f64) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let after = |name: &str| {
-        arguments.iter().position(|argument| argument == name).map(|at| &arguments[at + 1..])
-    };
+    let after =
+        |name: &str| arguments.iter().position(|argument| argument == name).map(|at| &arguments[at + 1..]);
     if let Some([case, count, ..]) = after("core") {
         let case = CASES.into_iter().find(|known| known.key() == case).expect("a case");
         let (mut core, frames) = core_of(case, 72);

@@ -50,9 +50,9 @@ pub use policy::{
     LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OUTPUTS_MAX, OnStop, PACKET_RULES_MAX,
     PLUGINS_MAX, PacketPlugin, PacketRule, PathStage, Pattern, Permission, PlannedQuery, Policy, PoolMember,
     ProgramRule, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX, ReceiverQueue, RequestError,
-    RequestedQuery, Requests, RowFormat, RuleFallback, SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service,
-    Subject, SuppliedHandler, TcpOptions, TimeUnit, UnknownFormat, WORKERS, format_set, path_formats,
-    path_order, plugin_manager,
+    RequestedQuery, RequestedTranslation, Requests, RowFormat, RuleFallback, SOFH_ENCODING, SOFH_LEN,
+    SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit, TranslationRequest, UnknownFormat,
+    WORKERS, format_set, path_formats, path_order, plugin_manager,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

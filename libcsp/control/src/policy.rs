@@ -46,7 +46,7 @@ pub use plugins::{
 };
 pub use queries::{
     Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
-    RequestError, RequestedQuery, Requests, RowFormat,
+    RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, TranslationRequest,
 };
 
 /// The only `apiVersion` this build understands.

@@ -105,7 +105,8 @@ pub fn change(case: Case) -> PluginChange {
     if case == Case::None {
         return PluginChange::default();
     }
-    let config = ManagerConfig { rules_max: 16_384, instances_max: 16, ..ManagerConfig::new(1, HashKey(1, 2)) };
+    let config =
+        ManagerConfig { rules_max: 16_384, instances_max: 16, ..ManagerConfig::new(1, HashKey(1, 2)) };
     let mut manager = Manager::new(config);
     builtin::MODULES.into_iter().for_each(|module| manager.install(module).unwrap());
     manager.add_environment("workers", Level::Worker).unwrap();
@@ -125,8 +126,12 @@ pub fn change(case: Case) -> PluginChange {
 /// Frames to the node: headers that hit all rules, or segments of connections to the service.
 pub fn frames(case: Case, len: usize) -> Vec<Vec<u8>> {
     match case {
-        Case::None | Case::OtherDirection | Case::Unmatched => (0..HEADERS).map(|at| segment(at, len)).collect(),
-        _ => common::uniform(&rules(case), HEADERS, SEED, 0).iter().map(|fields| frame(fields, len)).collect(),
+        Case::None | Case::OtherDirection | Case::Unmatched => {
+            (0..HEADERS).map(|at| segment(at, len)).collect()
+        }
+        _ => {
+            common::uniform(&rules(case), HEADERS, SEED, 0).iter().map(|fields| frame(fields, len)).collect()
+        }
     }
 }
 

@@ -42,7 +42,8 @@ fn run(config: CoreConfig, case: Case, len: usize) -> Run {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let accepted = batch.iter().filter(|frame| client.transmitter.transmit(&[frame], None).is_ok());
+                let accepted =
+                    batch.iter().filter(|frame| client.transmitter.transmit(&[frame], None).is_ok());
                 sent += accepted.count() as u64;
                 client.transmitter.flush();
             }
@@ -67,7 +68,9 @@ fn run(config: CoreConfig, case: Case, len: usize) -> Run {
 /// Measures all cases; returns a section of evaluation.md.
 pub fn measure(config: CoreConfig) -> String {
     let (ours, theirs) = (OUR_MAC.to_string(), CLIENT_MAC.to_string());
-    ip(&["link", "add", "cspb0", "address", &ours, "type", "veth", "peer", "name", "cspb1", "address", &theirs]);
+    ip(&[
+        "link", "add", "cspb0", "address", &ours, "type", "veth", "peer", "name", "cspb1", "address", &theirs,
+    ]);
     for name in ["cspb0", "cspb1"] {
         ip(&["link", "set", name, "mtu", "9000", "up"]);
     }
@@ -84,7 +87,8 @@ pub fn measure(config: CoreConfig) -> String {
             if case == Case::None {
                 base = rate;
             }
-            let (loss, each) = (1.0 - received as f64 / sent as f64, busy.as_secs_f64() * 1e6 / received as f64);
+            let (loss, each) =
+                (1.0 - received as f64 / sent as f64, busy.as_secs_f64() * 1e6 / received as f64);
             let line = format!(
                 "| {} | {len} | {:.0} | {:.2} | {:.0} % | {each:.2} | {:.2} |",
                 case.name(),
