@@ -215,6 +215,18 @@ bench-quality: packages-build ## what the resource manager of flows costs an ite
 	$(CARGO) run --release --locked -p csp-quality --example figures -- --write docs/quality
 	$(CARGO) bench --locked -p csp-quality --bench costs
 
+.PHONY: test-plugins
+test-plugins: packages-test build ## packet plug-ins: classifier, fixtures, policy, the network node's core and the cluster (root)
+	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-network-core
+	$(CARGO) test --release --locked --workspace --test plugins
+
+.PHONY: bench-plugins
+bench-plugins: packages-build ## packet plug-ins: classifier, graph, a worker at a memory port and at veth, written to docs/plugins (root, an idle machine, 3 minutes)
+	@tests/setup/packages.sh iproute2 util-linux
+	$(CARGO) bench --locked -p csp-classify --bench multifield -- --quick
+	$(CARGO) bench --locked -p csp-plugins --bench graph -- --quick
+	unshare -n $(CARGO) bench --locked --offline -p csp-network-node --bench plugins -- --veth --write $(CURDIR)/docs/plugins
+
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)
 	@$(RELEASE)/csp-wait-bench $(BENCH)

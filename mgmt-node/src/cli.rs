@@ -10,6 +10,7 @@ mod client;
 mod contexts;
 mod diff;
 mod drain;
+mod edit;
 mod error;
 mod etcd;
 mod explain;
@@ -23,8 +24,10 @@ mod observe;
 mod paint;
 mod pki;
 mod pki_args;
+mod plugins;
 mod policy;
 mod queries;
+mod rules;
 mod table;
 
 use clap::{CommandFactory, Parser};
@@ -105,6 +108,10 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,
         Command::Policy(PolicyCommand::Diff { file }) => policy::diff(&context, &file).await,
         Command::Policy(PolicyCommand::History) => policy::history(&context).await,
+        Command::Rule(command) => rules::run(&context, command).await,
+        Command::Plugin(command) => plugins::run(&context, command).await,
+        Command::Blocks(command) => plugins::blocks(&context, command).await,
+        Command::Capture(args) => plugins::capture(&context, args).await,
         Command::Login { role } => login::login(&context, role).await,
         Command::Drain(args) => drain::drain(&context, args).await,
         Command::Resume { node } => drain::resume(&context, &node).await,

@@ -1,5 +1,7 @@
 //! Asks many nodes' admin endpoints at once: bounded in time, in parallel requests and in bytes.
 
+mod call;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use tokio::task::JoinSet;
 use crate::limits::{FANOUT_BODY_LEN_MAX, FANOUT_PARALLEL_MAX, FANOUT_SLOW_MAX, FANOUT_TIMEOUT};
 use csp_api::Text;
 use csp_api::mgmt::{ErrorBody, Unreachable};
+
+pub use call::Asked;
 
 /// Longest reason for a refusal, in bytes of its body.
 const REASON_LEN_MAX: u64 = 64 << 10;

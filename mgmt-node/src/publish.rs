@@ -29,6 +29,14 @@ pub enum PublishError {
     /// One is under way.
     #[error("generation {0} is being published at this time; wait for it and try again")]
     Busy(u64),
+    /// Another generation is in force than the caller has changed.
+    #[error("generation {active} is in force, but generation {expected} was changed; read it again")]
+    Changed {
+        /// The one in force.
+        active: u64,
+        /// The one that the caller expects.
+        expected: u64,
+    },
     /// The policy store refused it.
     #[error(transparent)]
     Manager(#[from] ManagerError),
@@ -63,18 +71,23 @@ impl Publisher {
         Arc::new(Publisher { reader, current, failures: Default::default(), busy: Arc::default() })
     }
 
-    /// Publishes `policy` through `manager` (fenced by the caller). Each of the two waits takes at most `timeout`.
+    /// Publishes `policy` through `manager` (fenced by the caller). Each of the two waits takes at most `timeout`. With `expected` only if
+    /// that generation is in force.
     pub async fn start(
         self: &Arc<Self>,
         manager: PolicyManager,
         policy: Policy,
         timeout: Duration,
+        expected: Option<u64>,
     ) -> Result<Started, PublishError> {
         let Ok(turn) = self.busy.clone().try_lock_owned() else {
             let number = self.current.borrow().as_ref().map_or(0, |view| view.generation);
             return Err(PublishError::Busy(number));
         };
         let before = manager.active().await?;
+        if let Some(expected) = expected.filter(|expected| *expected != before) {
+            return Err(PublishError::Changed { active: before, expected });
+        }
         if before > 0 {
             let record = manager.generation(before).await?;
             if record.hash == policy.hash() {

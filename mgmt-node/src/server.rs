@@ -25,7 +25,7 @@ use crate::login::{self, Logins};
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
-use crate::{handler_routes, message_routes};
+use crate::{handler_routes, message_routes, plugin_routes};
 
 type Shared = State<Arc<Cluster>>;
 
@@ -53,6 +53,7 @@ pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Route
         .route("/api/v1/contexts", get(|State(c): Shared| async move { Json(c.contexts().await) }))
         .merge(message_routes::routes())
         .merge(handler_routes::routes())
+        .merge(plugin_routes::routes())
         .route("/api/v1/flows", get(flows))
         .route("/api/v1/sockets", get(sockets))
         .route("/api/v1/trace", get(trace))
@@ -139,7 +140,9 @@ impl From<ManagerError> for Refusal {
 impl From<PublishError> for Refusal {
     fn from(error: PublishError) -> Self {
         match error {
-            PublishError::Busy(_) => refuse(StatusCode::CONFLICT, error.to_string()),
+            PublishError::Busy(_) | PublishError::Changed { .. } => {
+                refuse(StatusCode::CONFLICT, error.to_string())
+            }
             PublishError::Manager(error) => error.into(),
         }
     }
@@ -151,6 +154,8 @@ struct ApplyQuery {
     file: Option<String>,
     dry_run: Option<String>,
     timeout_s: Option<u64>,
+    /// The generation that must be in force: a change of what the caller has read.
+    if_generation: Option<u64>,
 }
 
 /// `POST /api/v1/policy`: 202 while it is published, 200 when this policy is active or for `?dry_run`.
@@ -179,7 +184,8 @@ async fn apply(
         Ok(manager) => manager,
         Err(leader) => return Ok(to_leader(leader, &uri)),
     };
-    let started = cluster.publisher.start(manager, policy, Duration::from_secs(timeout_s)).await?;
+    let timeout = Duration::from_secs(timeout_s);
+    let started = cluster.publisher.start(manager, policy, timeout, query.if_generation).await?;
     Ok(match started {
         Started::Running(view) => (StatusCode::ACCEPTED, Json(view)).into_response(),
         Started::Unchanged(view) => Json(view).into_response(),

@@ -11,6 +11,9 @@ pub mod config;
 mod control;
 mod data_thread;
 mod metrics;
+mod plugin_metrics;
+mod plugin_routes;
+mod plugins;
 mod proxies;
 mod workers;
 

@@ -4,13 +4,15 @@
 use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::RuleError;
+use csp_classify::multifield::InstanceId;
 use csp_lan::{LanPort, LanReceiver, ReceiveCounters, TransmitCounters};
+use csp_plugins::{Answer, CallError, Settings};
 use csp_transport::{Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, PlacementKey, limits};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::tunnel::Records;
 
-use crate::core::{CoreConfig, NetworkCore, PortId, ProxyId};
+use crate::core::{CoreConfig, NetworkCore, PluginChange, PortId, ProxyId};
 use crate::links::{LinkNotice, Links, ProxySpec, TokenSource, Transition, TunnelInfo};
 
 /// Messages processed from one endpoint in one turn, so that no proxy delays the others.
@@ -171,6 +173,25 @@ impl NetworkWorker {
         let result = self.core.set_rules(now, services, channels, egress, &mut self.links);
         self.links.flush(now);
         result
+    }
+
+    /// Applies a change of packet plug-ins; see [`NetworkCore::change_plugins`].
+    pub fn change_plugins(&mut self, change: &mut PluginChange) {
+        self.core.change_plugins(change);
+    }
+
+    /// Executes an operation of a packet plug-in.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call_plugin(
+        &mut self,
+        now: Instant,
+        instance: InstanceId,
+        operation: &str,
+        arguments: &Settings,
+    ) -> Result<Answer, CallError> {
+        self.core.call_plugin(now, instance, operation, arguments)
     }
 
     /// Returns when to call [`turn`](Self::turn) next if nothing arrives.

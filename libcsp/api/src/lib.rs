@@ -10,6 +10,7 @@
 //! | network node, proxy node, app node | `/v1/trace?label=` | list of [`TraceEntry`] |
 //! | network node, proxy node, app node | `/v1/trace/recent` | list of [`RecentFlow`] |
 //! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
+//! | network node | `/v1/plugins`, `/v1/plugins/{instance}/{operation}` | [`plugins::Plugins`], [`plugins::CallAnswer`] |
 //! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
 //! | proxy node | `/v1/contexts` | [`contexts::Contexts`] |
 //! | proxy node | `/v1/handlers` | [`handlers::Handlers`] |
@@ -35,6 +36,7 @@ pub mod messages;
 pub mod metrics;
 pub mod mgmt;
 pub mod network;
+pub mod plugins;
 pub mod proxy;
 mod readiness;
 mod text;

@@ -14,6 +14,7 @@ mod formats;
 mod framing;
 mod handlers;
 mod paths;
+mod plugins;
 mod queries;
 
 use std::net::IpAddr;
@@ -39,6 +40,10 @@ pub use framing::{
 };
 pub use handlers::{OnStop, SUPPLIED_MAX, SuppliedHandler};
 pub use paths::{PathStage, path_formats, path_order};
+pub use plugins::{
+    OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback, WORKERS,
+    plugin_manager,
+};
 pub use queries::{
     Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
     RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, TranslationRequest,
@@ -99,6 +104,12 @@ pub struct Policy {
     /// Who may listen and connect, enforced by the proxies; the first rule that fits a process counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub access: Vec<AccessRule>,
+    /// Packet plug-ins of network nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugins: Vec<PacketPlugin>,
+    /// Rules that lead packets to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<PacketRule>,
 }
 
 /// Which sockets of a program may leave the kernel, on every application node. A node's own rules can allow less, not more.
@@ -279,6 +290,8 @@ impl Policy {
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),
+            plugins: Vec::new(),
+            rules: Vec::new(),
         }
     }
 

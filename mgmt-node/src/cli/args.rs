@@ -10,7 +10,9 @@ use super::etcd::EtcdCommand;
 use super::handlers::HandlerCommand;
 use super::messages::{MessageCommand, SubscriptionsArgs};
 use super::pki_args::PkiArgs;
+use super::plugins::{BlocksCommand, CaptureArgs, PluginCommand};
 use super::queries::{PathCommand, PolicyChoice, QueryCommand};
+use super::rules::RuleCommand;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -151,6 +153,20 @@ pub enum Command {
     /// Look at one flow
     #[command(subcommand)]
     Flow(FlowCommand),
+    /// Choose the packets that network nodes lead to plug-ins
+    #[command(subcommand)]
+    Rule(RuleCommand),
+    /// Look at and change packet plug-ins of network nodes
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+    /// Drop packets of networks at the network nodes, for a time or for good
+    #[command(subcommand)]
+    Blocks(BlocksCommand),
+    /// Write what a plug-in of the module capture has captured to a file
+    #[command(
+        after_help = "Examples:\n  cspctl capture --write web.pcap\n  cspctl capture --plugin tap --node nn-1 --seconds 10 -w web.pcap"
+    )]
+    Capture(CaptureArgs),
     /// Make cluster keys
     #[command(subcommand)]
     Key(KeyCommand),

@@ -108,6 +108,13 @@ impl Client {
         parse(path, &body)
     }
 
+    /// POST of an empty JSON document; the answer is a file.
+    pub async fn post_for_file(&self, path: &str) -> Result<Vec<u8>, CliError> {
+        let url = self.url(path)?;
+        let (_, body) = self.send(self.http.post(url).json(&serde_json::json!({}))).await?;
+        Ok(body)
+    }
+
     /// Returns the address of a page of the server.
     pub fn page(&self, path: &str) -> Result<String, CliError> {
         self.url(path).map(String::from)

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use reqwest::StatusCode;
 
+use csp_control::Policy;
+
 use csp_api::mgmt::{DryRunView, GenerationView, Phase, PolicyView};
 
 use super::args::{ApplyArgs, Output};
@@ -38,9 +40,22 @@ pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliE
         return context
             .show(&checked, |c| format!("{name}: right, {} services; nothing was changed\n", c.services));
     }
-    let query = [("file", name), ("timeout_s", args.timeout.to_string())];
+    let query = [("file", name.clone()), ("timeout_s", args.timeout.to_string())];
+    publish(context, &query, yaml.clone()).await?;
+    if let Ok(policy) = Policy::parse_yaml(&String::from_utf8_lossy(&yaml), &name) {
+        super::edit::warn(&policy);
+    }
+    Ok(())
+}
+
+/// Publishes a policy and follows what becomes of it.
+pub(super) async fn publish(
+    context: &Context,
+    query: &[(&str, String)],
+    yaml: Vec<u8>,
+) -> Result<(), CliError> {
     let (status, mut view) =
-        context.client.post_yaml::<GenerationView>("/api/v1/policy", &query, yaml).await?;
+        context.client.post_yaml::<GenerationView>("/api/v1/policy", query, yaml).await?;
     if status == StatusCode::OK {
         return context
             .show(&view, |v| format!("unchanged: generation {} with this policy is active\n", v.generation));

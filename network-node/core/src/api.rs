@@ -6,6 +6,8 @@ use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr, Prefix};
 use csp_wire::offload::TxOffload;
 use csp_wire::tunnel::Record;
 
+use super::plugins::PluginCapacity;
+
 /// Identifies a proxy for as long as the caller keeps it in this slot: below [`CoreConfig::proxies_max`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProxyId(pub u16);
@@ -71,6 +73,8 @@ pub struct CoreConfig {
     pub neighbours_max: usize,
     /// Events that the flight recorder holds.
     pub trace_len: usize,
+    /// Sizes for packet plug-ins.
+    pub plugins: PluginCapacity,
     /// Secret key of the flow table's hash. A peer that knows it can lengthen the table's chains.
     pub table_key: (u64, u64),
     /// How long a flow may exist without a label.
@@ -82,7 +86,7 @@ pub struct CoreConfig {
 }
 
 impl CoreConfig {
-    /// Returns the defaults: 65,536 flows, 64 proxies, 1,024 rules, 1,024 neighbours; 60 s without a label, 5 s after
+    /// Returns the defaults: 65,536 flows, 64 proxies, 1,024 rules, 1,024 neighbours, no packet plug-ins; 60 s without a label, 5 s after
     /// the end, 1 h of silence. The caller draws `table_key` at random.
     pub fn new(ports: Vec<PortConfig>, table_key: (u64, u64)) -> Self {
         CoreConfig {
@@ -92,6 +96,7 @@ impl CoreConfig {
             rules_max: 1024,
             neighbours_max: 1024,
             trace_len: 65_536,
+            plugins: PluginCapacity::default(),
             table_key,
             pending_timeout: Duration::from_secs(60),
             linger: Duration::from_secs(5),

@@ -58,6 +58,21 @@ impl NetworkCore {
             self.counters.drop_not_ours += 1;
             return;
         }
+        if self.plugins.ingress() {
+            return self.receive_classified(now, port, frame, &ethernet, out);
+        }
+        self.receive(now, port, frame, &ethernet, out);
+    }
+
+    /// Routes a frame that is for this node's Ethernet address: it matched no rule, or has left the plug-ins.
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        frame: &Frame<'_>,
+        ethernet: &ethernet::Frame<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
         let peer_mac = ethernet.source();
         match ethernet.ether_type() {
             Some(EtherType::Arp) => self.on_arp(now, port, ethernet.payload(), out),

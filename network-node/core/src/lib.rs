@@ -32,6 +32,7 @@ mod neighbour;
 mod node;
 mod outbound;
 mod path_error;
+mod plugins;
 mod proxies;
 mod rate_limit;
 mod responder;
@@ -43,3 +44,4 @@ mod whereabouts;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
 pub use node::NetworkCore;
+pub use plugins::{PluginCapacity, PluginChange, PluginCounts};

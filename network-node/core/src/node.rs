@@ -10,6 +10,7 @@ use super::api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, Port
 use super::flow_table::{Flow, FlowIndex, FlowState, FlowTable, Lifetimes, NewFlow};
 use super::label_table::LabelTable;
 use super::neighbour::Neighbours;
+use super::plugins::PacketPlugins;
 use super::proxies::Proxies;
 use super::rate_limit::RateLimit;
 use super::responder::ANSWERS_PER_SECOND_MAX;
@@ -42,6 +43,7 @@ pub struct NetworkCore {
     pub(super) search_limit: RateLimit,
     pub(super) counters: Counters,
     pub(super) trace: TraceRing,
+    pub(super) plugins: PacketPlugins,
     announcements: Vec<Announcement>,
     rules: Vec<Rule>,
     identification: u16,
@@ -65,6 +67,7 @@ impl NetworkCore {
             search_limit: RateLimit::new(SEARCHES_PER_SECOND_MAX),
             counters: Counters::default(),
             trace: TraceRing::new(config.trace_len),
+            plugins: PacketPlugins::new(config.plugins),
             announcements: Vec::with_capacity(config.rules_max),
             rules: Vec::with_capacity(config.rules_max),
             identification: 0,
@@ -254,6 +257,10 @@ impl NetworkCore {
 
     pub(super) fn port_mac(&self, port: PortId) -> MacAddr {
         self.ports.get(usize::from(port.0)).map_or(MacAddr::default(), |p| p.mac)
+    }
+
+    pub(super) fn port_count(&self) -> usize {
+        self.ports.len()
     }
 
     pub(super) fn port_mtu(&self, port: PortId) -> u16 {

@@ -8,10 +8,11 @@ use csp_wire::tunnel::{Flags, Record, RecordKind};
 use csp_wire::{Ecn, WireError, ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId, ProxyId};
-use super::emit::{self, OutSegment};
+use super::emit::{self, OutSegment, Route, SegmentError};
 use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::neighbour::{Lookup, Request, Waiting};
 use super::node::NetworkCore;
+use super::plugins::{Egress, fields_of};
 use super::whereabouts::Sent;
 
 /// A TCP packet that a proxy sent with its IP header.
@@ -265,7 +266,7 @@ impl NetworkCore {
         let out_segment =
             OutSegment { segment, bytes, ecn, segment_size: record.segment_size, identification };
         let mtu = self.port_mtu(port);
-        if emit::segment(&route, mtu, &out_segment, out).is_err() {
+        if self.emit_segment(now, &route, &out_segment, out).is_err() {
             self.counters.drop_too_long += 1;
             return self.report_too_long(now, index, bytes, mtu, out);
         }
@@ -273,6 +274,41 @@ impl NetworkCore {
         self.counters.bytes_out += segment.payload().len() as u64;
         let hash = index.and_then(|i| self.flows.flow(i)).map_or_else(|| self.flows.hash(tuple), |f| f.hash);
         self.trace_segment(TraceKind::LanOut, now, record.label, &segment, hash);
+    }
+
+    /// Passes a segment to its port, through the plug-ins if a rule matches it.
+    #[inline]
+    pub(super) fn emit_segment(
+        &mut self,
+        now: Instant,
+        route: &Route,
+        out_segment: &OutSegment<'_>,
+        out: &mut impl NetworkOutput,
+    ) -> Result<(), SegmentError> {
+        match self.plugins.egress() {
+            false => emit::segment(route, self.port_mtu(route.port), out_segment, out),
+            true => self.emit_classified(now, route, out_segment, out),
+        }
+    }
+
+    #[inline(never)]
+    fn emit_classified(
+        &mut self,
+        now: Instant,
+        route: &Route,
+        out_segment: &OutSegment<'_>,
+        out: &mut impl NetworkOutput,
+    ) -> Result<(), SegmentError> {
+        let mtu = self.port_mtu(route.port);
+        let segment = &out_segment.segment;
+        let ports = (segment.source_port(), segment.destination_port());
+        let fields = fields_of((route.source, route.destination), ports, segment.flags().0, route.port);
+        let Some(hit) = self.plugins.classify(&fields, out_segment.bytes.len()) else {
+            return emit::segment(route, mtu, out_segment, out);
+        };
+        let ports = self.port_count();
+        let mut out = Egress { plugins: &mut self.plugins, now, hit: Some(hit), ports, out };
+        emit::segment(route, mtu, out_segment, &mut out)
     }
 
     /// Returns the Ethernet address of the peer or its router. If it has to be requested first, the segment is queued.

@@ -200,7 +200,11 @@ impl NetworkCore {
             return;
         }
         self.counters.echo_answers += 1;
-        self.send_ip(route, protocol, TTL, message, out);
+        let (ip, ecn) = (self.next_identification(), Ecn::NotEct);
+        let ip = IpFields { protocol, ttl: TTL, ecn, identification: ip };
+        if let Some(headers) = Headers::new(route, ip, message.len()) {
+            self.transmit_frame(now, route.port, &[headers.as_slice(), message], out);
+        }
     }
 
     fn send_ip(
@@ -251,7 +255,7 @@ impl NetworkCore {
         let identification = self.next_identification();
         let ecn = Ecn::NotEct;
         let reset = OutSegment { segment: reset, bytes: &bytes, ecn, segment_size: 0, identification };
-        if emit::segment(route, self.port_mtu(route.port), &reset, out).is_ok() {
+        if self.emit_segment(now, route, &reset, out).is_ok() {
             self.counters.resets_sent += 1;
         }
     }

@@ -5,5 +5,6 @@ mod fixture;
 mod flows;
 mod hostile;
 mod neighbours;
+mod plugins;
 mod proxies;
 mod search;

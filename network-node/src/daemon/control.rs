@@ -13,6 +13,9 @@ use super::admin::{self, AdminState};
 use super::config::Config;
 use super::data_thread::{Addresses, Question};
 use super::metrics::WorkerMetrics;
+use super::plugin_metrics::{PluginMetrics, Shared};
+use super::plugin_routes;
+use super::plugins::{self, PluginControl, Plugins};
 use super::proxies::proxy_specs;
 use super::workers::DataWorkers;
 
@@ -35,25 +38,41 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
 
 async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Result<(), DaemonError> {
     let (host, owned) = (record.host.clone(), record.owned());
-    let Some(mut shell) = Shell::start(shell_options(config, record, workers)).await? else { return Ok(()) };
+    let all = Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() };
+    let numbers = plugins::no_numbers();
+    let plugins = PluginControl::new(all, numbers.clone());
+    let options = shell_options(config, record, workers, (numbers, plugins.clone()));
+    let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
+    let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_proxies(config, &host, workers, &now),
             Event::Policy(active) => {
-                let applied = apply(&owned, workers, &active).await;
+                let packets = plugins.lock().await.apply(active.policy.packet_plugins()).await;
+                let applied = match packets {
+                    Ok(()) => apply(&owned, workers, &active).await,
+                    Err(error) => Err(error),
+                };
                 shell.ack(active.generation, applied).await;
             }
             Event::Tick => set_readiness(&shell.readiness, workers),
             Event::End(ended) => break ended,
         }
     };
+    refreshing.abort();
     shell.shutdown().await;
     Ok(ended?)
 }
 
-fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &DataWorkers) -> ShellOptions<'a> {
+fn shell_options<'a>(
+    config: &'a Config,
+    record: NodeRecord,
+    workers: &DataWorkers,
+    (numbers, plugins): (Shared, Plugins),
+) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.published()));
+    metrics.register(PluginMetrics(numbers));
     let state = AdminState {
         interfaces: config.lan.iter().map(|lan| lan.interface.clone()).collect(),
         workers: Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() },
@@ -64,7 +83,7 @@ fn shell_options<'a>(config: &'a Config, record: NodeRecord, workers: &DataWorke
         etcd: &config.etcd,
         admin: &config.admin,
         metrics,
-        routes: admin::routes(state),
+        routes: admin::routes(state).merge(plugin_routes::routes(plugins)),
         threads: workers.threads.iter().map(|thread| thread.progress().clone()).collect(),
         control: ControlOptions::default(),
     }

@@ -3,12 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 
+use csp_classify::multifield::InstanceId;
 use csp_daemon::{DataWorker, clock};
+use csp_plugins::{Answer, CallError, Settings};
 use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, PlacementKey, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
 
-use crate::core::FlowInfo;
+use crate::core::{FlowInfo, PluginChange, PluginCounts};
 use crate::links::{LinkNotice, ProxySpec, TunnelInfo};
 use crate::worker::NetworkWorker;
 
@@ -40,6 +42,12 @@ pub enum Question {
     Tunnels(Reply<Vec<TunnelInfo>>),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
+    /// A change of packet plug-ins. It comes back with what is to be freed.
+    Plugins(Box<PluginChange>, Reply<Box<PluginChange>>),
+    /// An operation of a packet plug-in.
+    PluginCall(InstanceId, &'static str, Box<Settings>, Reply<Result<Answer, CallError>>),
+    /// Numbers of packet plug-ins, to be filled in.
+    PluginCounts(Box<PluginCounts>, Reply<Box<PluginCounts>>),
     /// Close all links and end the thread.
     Stop,
 }
@@ -67,6 +75,17 @@ impl DataWorker for NetworkWorker {
             Question::Tunnels(reply) => reply.send(self.tunnels().collect()),
             Question::Trace(Some(label), reply) => reply.send(self.core().flow_trace(label)),
             Question::Trace(None, reply) => reply.send(self.core().trace().iter().copied().collect()),
+            Question::Plugins(mut change, reply) => {
+                self.change_plugins(&mut change);
+                reply.send(change);
+            }
+            Question::PluginCall(instance, operation, arguments, reply) => {
+                reply.send(self.call_plugin(now, instance, operation, &arguments));
+            }
+            Question::PluginCounts(mut counts, reply) => {
+                self.core().count_plugins(&mut counts);
+                reply.send(counts);
+            }
             Question::Stop => {
                 NetworkWorker::turn(self, now, clock::unix_now_s());
                 self.close(now);

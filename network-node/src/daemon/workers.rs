@@ -11,7 +11,7 @@ use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::Role;
 use csp_vi::ProviderKind;
 
-use crate::core::{CoreConfig, PortConfig};
+use crate::core::{CoreConfig, PluginCapacity, PortConfig};
 use crate::links::TokenSource;
 use crate::worker::NetworkWorker;
 
@@ -24,6 +24,14 @@ use super::proxies::Endpoints;
 const QUESTIONS_MAX: usize = 64;
 /// Services and egress addresses of the largest possible policy.
 const RULES_MAX: usize = csp_control::policy::SERVICES_MAX + csp_control::policy::EGRESS_MAX;
+
+/// Of the largest possible policy; a worker remembers the rule of so many flows.
+const PLUGINS: PluginCapacity = PluginCapacity {
+    rules: csp_control::PACKET_RULES_MAX,
+    instances: csp_control::PLUGINS_MAX,
+    environments: 16,
+    flows: 8192,
+};
 
 /// The data workers, as the control thread uses them.
 pub struct DataWorkers {
@@ -94,6 +102,7 @@ fn core_config(config: &Config, ports: &[LanPort]) -> CoreConfig {
         rules_max: RULES_MAX,
         neighbours_max: config.capacity.neighbours,
         trace_len: config.capacity.trace_events,
+        plugins: PLUGINS,
         ..CoreConfig::new(ports.iter().zip(&config.lan).map(port).collect(), rand::random())
     }
 }

@@ -60,6 +60,7 @@ impl Policy {
         for (index, rule) in self.access.iter().enumerate() {
             rule.check(&format!("access[{index}]"), problems);
         }
+        super::plugins::check(self, problems);
     }
 
     fn check_programs(&self, problems: &mut Problems) {

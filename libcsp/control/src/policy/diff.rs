@@ -56,7 +56,21 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|rule| format!("- access{}", rule.summary())));
     let come = new.access.iter().filter(|rule| !old.access.contains(rule));
     lines.extend(come.map(|rule| format!("+ access{}", rule.summary())));
+    let gone = old.plugins.iter().filter(|plugin| !new.plugins.contains(plugin));
+    lines.extend(gone.map(|plugin| format!("- plugin {}", plugin.summary())));
+    let come = new.plugins.iter().filter(|plugin| !old.plugins.contains(plugin));
+    lines.extend(come.map(|plugin| format!("+ plugin {}", plugin.summary())));
+    packet_rules(old, new, &mut lines);
     lines
+}
+
+/// There may be thousands of rules: they are found by their text.
+fn packet_rules(old: &Policy, new: &Policy, lines: &mut Vec<String>) {
+    let texts = |policy: &Policy| policy.rules.iter().map(super::PacketRule::text).collect::<Vec<_>>();
+    let (before, now) = (texts(old), texts(new));
+    let (had, have): (HashSet<&String>, HashSet<&String>) = (before.iter().collect(), now.iter().collect());
+    lines.extend(before.iter().filter(|rule| !have.contains(rule)).map(|rule| format!("- rule {rule}")));
+    lines.extend(now.iter().filter(|rule| !had.contains(rule)).map(|rule| format!("+ rule {rule}")));
 }
 
 fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {

@@ -1,6 +1,8 @@
 //! The plug-in manager, on the control thread: modules, environments, instances, connections, rules. It checks every change
 //! and gives each worker the commands that make it.
 
+mod inspect;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use csp_classify::multifield::InstanceId;
 use csp_types::{Duration, Prefix};
 
+use crate::text::parse_match;
+
 /// Most parameters of a module or an operation.
 pub const PARAMETERS_MAX: usize = 8;
 
@@ -22,6 +24,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// Any text.
     Text,
+    /// Conditions as rules have them.
+    Conditions,
     /// The name of an instance.
     Instance,
 }
@@ -224,6 +228,10 @@ fn parse_value(
             known.ok_or_else(|| format!("one of {}", words.join(", ")))
         }
         Kind::Text => Ok(Value::Text(text.into())),
+        Kind::Conditions => {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            parse_match(&words).map(|_| Value::Text(text.into())).map_err(|error| error.to_string())
+        }
         Kind::Instance => {
             instance(text).map(Value::Instance).ok_or_else(|| "the name of an instance that exists".into())
         }

@@ -21,7 +21,7 @@ pub const CAPTURE: Module = Module {
     levels: &[Level::Worker],
     outputs: 1,
     parameters: &[
-        optional("filter", Kind::Text, ""),
+        optional("filter", Kind::Conditions, ""),
         optional("sample", Kind::Number(1, 1_000_000_000), "1"),
         optional("snap_len", Kind::Number(14, 65_535), "65535"),
         optional("buffer", Kind::Number(4096, 1 << 30), "1M"),

@@ -18,6 +18,7 @@
 
 pub mod builtin;
 mod command;
+mod desired;
 mod graph;
 mod hashing;
 mod manager;
@@ -29,6 +30,7 @@ pub mod text;
 mod topology;
 
 pub use command::{Command, Environment, EnvironmentId, Level, Port};
+pub use desired::{Desired, DesiredError, DesiredInstance, DesiredRule, Place};
 pub use graph::{CALLS_MAX, Graph, GraphCounters, HOPS_MAX, InstanceCount, OUTPUTS_MAX, Output, Verdict};
 pub use hashing::HashKey;
 pub use manager::{Manager, ManagerConfig, ManagerError};

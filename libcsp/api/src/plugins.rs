@@ -1,0 +1,201 @@
+//! Bodies about packet plug-ins: `/v1/plugins` of the network node and `/api/v1/plugins`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Text;
+use crate::mgmt::Unreachable;
+
+/// Most rows of an operation's answer.
+pub const ROWS_MAX: usize = 50_000;
+
+/// `/v1/plugins`: what a network node has in front of its flow table and behind it. Totals are those of all workers; they count from
+/// when the rule or instance was made.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Plugins {
+    /// Execution environments.
+    pub environments: Vec<Environment>,
+    /// Instances.
+    pub instances: Vec<Instance>,
+    /// Rules, in the order in which they are tried.
+    pub rules: Vec<Rule>,
+    /// Of all packets.
+    pub totals: Totals,
+}
+
+/// An execution environment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Environment {
+    /// Name.
+    pub name: Text,
+    /// 1: driver, 2: the node's workers, 3: attached host.
+    pub level: u8,
+    /// Whether its instances process packets; otherwise the rules' fallback applies.
+    pub running: bool,
+}
+
+/// An instance of a plug-in.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Instance {
+    /// Name.
+    pub name: Text,
+    /// Module.
+    pub module: Text,
+    /// Environment.
+    pub environment: Text,
+    /// Settings, defaults included.
+    pub settings: Vec<Setting>,
+    /// Connections.
+    pub outputs: Vec<Connection>,
+    /// Packets that it processed; coalesced ones count once.
+    pub packets_total: u64,
+    /// Bytes of their frames.
+    pub bytes_total: u64,
+    /// Packets that it dropped.
+    pub dropped_total: u64,
+}
+
+/// A setting.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Setting {
+    /// Name.
+    pub name: Text,
+    /// Value, as text.
+    pub value: Text,
+}
+
+/// A connection of an output.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Connection {
+    /// Output.
+    pub output: u8,
+    /// The instance that gets its packets.
+    pub to: Text,
+}
+
+/// A rule.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rule {
+    /// Name.
+    pub name: Text,
+    /// Priority; the lowest that matches decides.
+    pub priority: u32,
+    /// Conditions.
+    #[serde(rename = "match")]
+    pub conditions: Text,
+    /// Instance.
+    pub plugin: Text,
+    /// `pass` or `drop`.
+    pub fallback: Text,
+    /// A rule that matches all that this one matches, before it.
+    pub covered_by: Option<Text>,
+    /// Packets that it decided on; coalesced ones count once.
+    pub packets_total: u64,
+    /// Bytes of their frames.
+    pub bytes_total: u64,
+}
+
+/// Totals of all packets that rules led to plug-ins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Packets that were classified.
+    pub classified: u64,
+    /// Of these, those that the flow cache answered.
+    pub cached: u64,
+    /// Packets that a rule led to a plug-in.
+    pub entered: u64,
+    /// Packets that were routed afterwards.
+    pub passed: u64,
+    /// Packets that a plug-in dropped.
+    pub dropped: u64,
+    /// Packets transmitted on an interface by a plug-in's word.
+    pub transmitted: u64,
+    /// Packets routed because their plug-in's environment does not run.
+    pub fallback_passed: u64,
+    /// Packets dropped because their plug-in's environment does not run.
+    pub fallback_dropped: u64,
+    /// Packets dropped because they went through too many plug-ins.
+    pub dropped_hops: u64,
+    /// Frames for an interface that the node does not have, or that cannot be transmitted as they came.
+    pub untransmitted: u64,
+    /// Calls of plug-ins by plug-ins.
+    pub calls: u64,
+    /// Of these, those that failed.
+    pub calls_failed: u64,
+}
+
+/// The body that calls an operation which changes something.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CallBody {
+    /// Arguments by name, as text.
+    #[serde(default)]
+    pub arguments: BTreeMap<String, String>,
+}
+
+/// An operation's answer: the rows of all workers, added by key.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CallAnswer {
+    /// Rows, at most [`ROWS_MAX`].
+    pub rows: Vec<Row>,
+    /// There were more.
+    pub truncated: bool,
+}
+
+/// A row of an answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Row {
+    /// What it is about; empty: the instance.
+    pub key: Text,
+    /// Further text.
+    pub note: Text,
+    /// Numbers.
+    pub numbers: Vec<Number>,
+}
+
+/// A number with its name.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Number {
+    /// Name.
+    pub name: Text,
+    /// Value.
+    pub value: u64,
+}
+
+/// `GET /api/v1/plugins`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PluginsView {
+    /// Network nodes.
+    pub nodes: Vec<NodePlugins>,
+    /// Network nodes that did not answer.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// What one network node has.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodePlugins {
+    /// Node id.
+    pub node: String,
+    /// What it has.
+    #[serde(flatten)]
+    pub plugins: Plugins,
+}
+
+/// `GET` and `POST /api/v1/plugins/{instance}/{operation}`: an operation was executed at all network nodes.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct CallView {
+    /// Network nodes that executed it.
+    pub nodes: Vec<NodeAnswer>,
+    /// Network nodes that did not, each with why.
+    pub refused: Vec<Unreachable>,
+}
+
+/// What one network node answered.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeAnswer {
+    /// Node id.
+    pub node: String,
+    /// Its answer.
+    #[serde(flatten)]
+    pub answer: CallAnswer,
+}

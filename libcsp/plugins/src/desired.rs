@@ -1,0 +1,246 @@
+//! Instances, connections and rules as a whole, as a policy declares them, and the changes that lead there.
+//!
+//! What stays as it is keeps its state: an instance its tables, a rule its counters. An instance whose settings change is
+//! configured; where its module refuses that, or where instances name each other, it is made anew. The rules that workers see
+//! change all at once.
+
+use std::collections::BTreeSet;
+
+use csp_classify::multifield::{Match, Rule};
+
+use crate::manager::{Manager, ManagerError};
+use crate::packet::{Binding, Fallback};
+
+/// An instance, as it should be.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DesiredInstance {
+    /// Its name.
+    pub name: String,
+    /// Its module.
+    pub module: String,
+    /// Settings by name; others have their defaults.
+    pub settings: Vec<(String, String)>,
+    /// By output: the instance connected to it; `None` leads out of the graph, as outputs beyond these do.
+    pub outputs: Vec<Option<String>>,
+}
+
+/// A rule, as it should be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DesiredRule {
+    /// Its name.
+    pub name: String,
+    /// Its priority.
+    pub priority: u32,
+    /// What a packet must have.
+    pub fields: Match,
+    /// The name of the instance.
+    pub instance: String,
+    /// What happens without the instance's environment.
+    pub fallback: Fallback,
+}
+
+/// A whole state.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Desired {
+    /// Instances, in any order.
+    pub instances: Vec<DesiredInstance>,
+    /// Rules; those of equal priority are tried in this sequence.
+    pub rules: Vec<DesiredRule>,
+}
+
+/// What of a [`Desired`] state is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Place {
+    /// An instance, by its index.
+    Instance(usize),
+    /// An output of an instance.
+    Output(usize, usize),
+    /// A rule, by its index.
+    Rule(usize),
+    /// The rules together.
+    Rules,
+}
+
+/// Why a state cannot be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct DesiredError {
+    /// What is wrong.
+    pub place: Place,
+    /// How.
+    pub error: ManagerError,
+}
+
+impl Manager {
+    /// Returns everything that is wrong with a state, by building it in this manager, which must be empty. With no workers nothing
+    /// is allocated for packets.
+    pub fn verify(&mut self, environment: &str, desired: &Desired) -> Vec<DesiredError> {
+        let all: Vec<usize> = (0..desired.instances.len()).collect();
+        let mut errors = self.create_all(environment, desired, all);
+        for (at, instance) in desired.instances.iter().enumerate() {
+            if self.instance(&instance.name).is_ok() {
+                errors.extend(self.connect_all(at, instance));
+            }
+        }
+        for (at, rule) in desired.rules.iter().enumerate() {
+            let DesiredRule { name, priority, fields, instance, fallback } = rule;
+            let added = self.add_rule(name, *priority, *fields, instance, *fallback);
+            errors.extend(added.err().map(|error| DesiredError { place: Place::Rule(at), error }));
+        }
+        errors.sort_by_key(|error| error.place);
+        errors
+    }
+
+    /// Changes instances, connections and rules to the desired state. The commands for workers and the table that
+    /// [`publish_rules`](Self::publish_rules) returns belong together: a worker that applies both between two packets sees no state in
+    /// between.
+    ///
+    /// # Errors
+    /// A state that [`verify`](Self::verify) refuses. The state is then between the two; another call leads out of it.
+    pub fn reconcile(&mut self, environment: &str, desired: &Desired) -> Result<(), DesiredError> {
+        let kept = self.kept(environment, desired);
+        self.keep_rules(&kept)?;
+        self.keep_connections(desired, &kept);
+        self.keep_instances(&kept);
+        let created = (0..desired.instances.len()).filter(|at| !kept.contains(&desired.instances[*at].name));
+        let created = created.collect();
+        if let Some(error) = self.create_all(environment, desired, created).into_iter().next() {
+            return Err(error);
+        }
+        for (at, instance) in desired.instances.iter().enumerate() {
+            if let Some(error) = self.connect_all(at, instance).into_iter().next() {
+                return Err(error);
+            }
+        }
+        self.set_rules(desired)
+    }
+
+    /// The instances that stay, by name. Those whose settings differ are configured here.
+    fn kept(&mut self, environment: &str, desired: &Desired) -> BTreeSet<String> {
+        let mut kept = BTreeSet::new();
+        for instance in &desired.instances {
+            let settings = pairs(&instance.settings);
+            let name = instance.name.as_str();
+            if self.is_same(name, &instance.module, environment, &settings)
+                || (self.is_free_standing(name, &instance.module, environment, &settings)
+                    && self.configure(name, &settings).is_ok())
+            {
+                kept.insert(instance.name.clone());
+            }
+        }
+        // What names an instance that is made anew is made anew, too.
+        loop {
+            let names_another = |name: &&String| {
+                let named = self.named_by(name);
+                named.iter().any(|other| !kept.contains(*other))
+            };
+            let Some(gone) = kept.iter().find(names_another).cloned() else { return kept };
+            kept.remove(&gone);
+        }
+    }
+
+    fn keep_rules(&mut self, kept: &BTreeSet<String>) -> Result<(), DesiredError> {
+        let name_of = |rule: &Rule| self.name_of(Binding::decode(rule.instance).instance).unwrap_or_default();
+        let all = self.rules().rules();
+        let rules: Vec<Rule> =
+            all.iter().map(|(rule, _)| *rule).filter(|rule| kept.contains(name_of(rule))).cloned().collect();
+        if rules.len() == all.len() {
+            return Ok(());
+        }
+        self.replace_rules(rules).map_err(|error| DesiredError { place: Place::Rules, error })
+    }
+
+    fn keep_connections(&mut self, desired: &Desired, kept: &BTreeSet<String>) {
+        let wanted: BTreeSet<(&str, usize, &str)> = desired
+            .instances
+            .iter()
+            .filter(|instance| kept.contains(&instance.name))
+            .flat_map(|from| {
+                let outputs = from.outputs.iter().enumerate();
+                outputs.filter_map(|(at, to)| Some((from.name.as_str(), at, to.as_deref()?)))
+            })
+            .filter(|(_, _, to)| kept.contains(*to))
+            .collect();
+        for (from, output, to) in self.connected() {
+            if !wanted.contains(&(from.as_str(), output.into(), to.as_str())) {
+                // Both exist: they are connected.
+                let _ = self.disconnect(&from, output);
+            }
+        }
+    }
+
+    /// Removes the instances that do not stay, those first that no other one names.
+    fn keep_instances(&mut self, kept: &BTreeSet<String>) {
+        loop {
+            let names: Vec<String> = self.instances().map(|(_, name, ..)| name.to_owned()).collect();
+            let gone = names.iter().filter(|name| !kept.contains(*name));
+            let removed = gone.filter(|name| self.remove(name).is_ok()).count();
+            if removed == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Creates instances, those first that others name. Returns the errors of those that could not be created.
+    fn create_all(
+        &mut self,
+        environment: &str,
+        desired: &Desired,
+        mut left: Vec<usize>,
+    ) -> Vec<DesiredError> {
+        loop {
+            let before = left.len();
+            let mut errors = Vec::new();
+            left.retain(|&at| {
+                let instance = &desired.instances[at];
+                let created =
+                    self.create(&instance.name, &instance.module, environment, &pairs(&instance.settings));
+                let error = created.err().map(|error| DesiredError { place: Place::Instance(at), error });
+                let failed = error.is_some();
+                errors.extend(error);
+                failed
+            });
+            if left.is_empty() || left.len() == before {
+                return errors;
+            }
+        }
+    }
+
+    fn connect_all(&mut self, at: usize, instance: &DesiredInstance) -> Vec<DesiredError> {
+        let mut errors = Vec::new();
+        for (output, to) in instance.outputs.iter().enumerate() {
+            let Some(to) = to else { continue };
+            if self.is_connected(&instance.name, output, to) {
+                continue;
+            }
+            let number = u8::try_from(output).unwrap_or(u8::MAX);
+            let connected = self.connect(&instance.name, number, to);
+            let place = Place::Output(at, output);
+            errors.extend(connected.err().map(|error| DesiredError { place, error }));
+        }
+        errors
+    }
+
+    fn set_rules(&mut self, desired: &Desired) -> Result<(), DesiredError> {
+        let mut rules = Vec::with_capacity(desired.rules.len());
+        for (at, rule) in desired.rules.iter().enumerate() {
+            let instance = self.instance(&rule.instance);
+            let instance = instance.map_err(|error| DesiredError { place: Place::Rule(at), error })?;
+            let binding = Binding { instance, fallback: rule.fallback };
+            let DesiredRule { name, priority, fields, .. } = rule;
+            let (name, priority, fields) = (name.as_str().into(), *priority, *fields);
+            rules.push(Rule { name, priority, fields, instance: binding.encode() });
+        }
+        // As the owner lists them. The sort is stable.
+        let mut sorted: Vec<&Rule> = rules.iter().collect();
+        sorted.sort_by_key(|rule| rule.priority);
+        if self.rules().rules().iter().map(|(rule, _)| *rule).eq(sorted) {
+            return Ok(());
+        }
+        self.replace_rules(rules).map_err(|error| DesiredError { place: Place::Rules, error })
+    }
+}
+
+fn pairs(settings: &[(String, String)]) -> Vec<(&str, &str)> {
+    settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}

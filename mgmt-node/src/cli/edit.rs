@@ -1,0 +1,48 @@
+//! Commands that change the active policy: read it, change it, publish it if nobody else has published meanwhile.
+
+use csp_api::mgmt::PolicyView;
+use csp_control::Policy;
+
+use super::Context;
+use super::error::CliError;
+use super::policy::publish;
+use crate::policy_view::field_errors;
+
+/// How long the nodes may take to agree, in seconds.
+const TIMEOUT_S: u64 = 15;
+
+/// Returns the active policy and its generation; an empty one and 0 before the first.
+pub(super) async fn active(context: &Context) -> Result<(u64, Policy), CliError> {
+    let view: PolicyView = match context.client.get("/api/v1/policy", &[]).await {
+        Err(CliError::Failed(_)) => return Ok((0, Policy::empty())),
+        other => other?,
+    };
+    let policy = Policy::from_json(&view.policy.to_string(), "the active policy")
+        .map_err(|error| CliError::Protocol(error.to_string()))?;
+    Ok((view.generation, policy))
+}
+
+/// Publishes the active policy with a change.
+pub(super) async fn edit(
+    context: &Context,
+    change: impl FnOnce(&mut Policy) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let (generation, mut policy) = active(context).await?;
+    change(&mut policy)?;
+    policy.validate("the changed policy").map_err(|error| CliError::BadPolicy(field_errors(&error)))?;
+    let query = [
+        ("file", "the changed policy".to_owned()),
+        ("timeout_s", TIMEOUT_S.to_string()),
+        ("if_generation", generation.to_string()),
+    ];
+    publish(context, &query, policy.to_json().into_bytes()).await?;
+    warn(&policy);
+    Ok(())
+}
+
+/// Reports on standard error what is allowed but hardly meant.
+pub(super) fn warn(policy: &Policy) {
+    for warning in policy.warnings() {
+        eprintln!("warning: {warning}");
+    }
+}

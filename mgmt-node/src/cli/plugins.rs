@@ -1,0 +1,367 @@
+//! `cspctl plugin`, `blocks` and `capture`: packet plug-ins of the network nodes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use csp_api::plugins::{CallBody, CallView, NodeAnswer, PluginsView, Row};
+use csp_control::PacketPlugin;
+use csp_plugins::{Parameter, builtin};
+
+use super::Context;
+use super::edit::{active, edit};
+use super::error::CliError;
+use super::observe::missing;
+use super::table::{Cell, Table, bytes};
+
+/// `cspctl plugin`.
+#[derive(Subcommand, Debug)]
+pub enum PluginCommand {
+    /// List the plug-ins that network nodes run, with their packets
+    #[command(
+        after_help = "Examples:\n  cspctl plugin list\n  cspctl plugin list -o json | jq '.nodes[].instances[] | {name, dropped_total}'"
+    )]
+    List,
+    /// List the modules that plug-ins can be instances of, with settings and operations
+    #[command(after_help = "Examples:\n  cspctl plugin modules")]
+    Modules,
+    /// Add a plug-in to the policy
+    #[command(
+        after_help = "Examples:\n  cspctl plugin create limit policer rate=10M burst=64k\n  cspctl plugin create blocked block-list"
+    )]
+    Create {
+        /// Its name
+        name: String,
+        /// What it is an instance of
+        module: String,
+        /// Settings; others have their defaults
+        #[arg(value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+    },
+    /// Give a plug-in other settings
+    ///
+    /// Those not given have their defaults. Its state stays where the module allows it; otherwise the plug-in is made anew.
+    #[command(after_help = "Examples:\n  cspctl plugin config limit rate=20M")]
+    Config {
+        /// The plug-in
+        name: String,
+        /// All its settings
+        #[arg(value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+    },
+    /// Connect an output of a plug-in to another one
+    #[command(
+        after_help = "Examples:\n  cspctl plugin connect blocked 0 limit\n  cspctl plugin connect blocked 0 -"
+    )]
+    Connect {
+        /// The plug-in
+        from: String,
+        /// Its output
+        #[arg(value_name = "OUTPUT")]
+        port: u8,
+        /// The plug-in that gets its packets; `-`: they are routed
+        to: String,
+    },
+    /// Remove a plug-in, to which no rule and no output leads, from the policy
+    #[command(after_help = "Examples:\n  cspctl plugin remove limit")]
+    Remove {
+        /// The plug-in
+        name: String,
+    },
+    /// Execute an operation of a plug-in at the network nodes
+    ///
+    /// What it changes is state of the nodes, not policy: it is gone when a node restarts.
+    #[command(
+        after_help = "Examples:\n  cspctl plugin call count read\n  cspctl plugin call blocked add prefix=192.0.2.0/24 time=1h from=web-shop\n  \
+                            cspctl plugin call count read --node nn-1 -o json"
+    )]
+    Call {
+        /// The plug-in
+        name: String,
+        /// Its operation
+        operation: String,
+        /// Arguments
+        #[arg(value_name = "KEY=VALUE")]
+        arguments: Vec<String>,
+        /// Only at this network node
+        #[arg(long)]
+        node: Option<String>,
+    },
+}
+
+/// `cspctl blocks`.
+#[derive(Subcommand, Debug)]
+pub enum BlocksCommand {
+    /// List what is blocked: for how long, how many packets, and who has added it
+    #[command(after_help = "Examples:\n  cspctl blocks list\n  cspctl blocks list --plugin blocked -o json")]
+    List(BlockList),
+    /// Block a network
+    #[command(
+        after_help = "Examples:\n  cspctl blocks add 192.0.2.0/24 --time 1h --from web-shop\n  cspctl blocks add 2001:db8:5::/48"
+    )]
+    Add {
+        /// A network or an address
+        prefix: String,
+        /// How long, such as 60s or 1h; without it until it is removed
+        #[arg(long)]
+        time: Option<String>,
+        /// Where the verdict comes from; default: your identity
+        #[arg(long)]
+        from: Option<String>,
+        #[command(flatten)]
+        list: BlockList,
+    },
+    /// Block a network no longer
+    #[command(after_help = "Examples:\n  cspctl blocks remove 192.0.2.0/24")]
+    Remove {
+        /// The network, as it was added
+        prefix: String,
+        #[command(flatten)]
+        list: BlockList,
+    },
+}
+
+/// Which list.
+#[derive(Args, Debug)]
+pub struct BlockList {
+    /// The plug-in; not needed where the policy has one of the module block-list
+    #[arg(long, value_name = "NAME")]
+    plugin: Option<String>,
+}
+
+/// Arguments of `cspctl capture`.
+#[derive(Args, Debug)]
+pub struct CaptureArgs {
+    /// File to write, in the pcap format
+    #[arg(long, short)]
+    write: PathBuf,
+    /// The plug-in; not needed where the policy has one of the module capture
+    #[arg(long, value_name = "NAME")]
+    plugin: Option<String>,
+    /// Only at this network node
+    #[arg(long)]
+    node: Option<String>,
+    /// Discard what was captured so far, and capture for so many seconds (1 to 3600)
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: Option<u64>,
+}
+
+pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(), CliError> {
+    match command {
+        PluginCommand::List => list(context).await,
+        PluginCommand::Modules => modules(context),
+        PluginCommand::Create { name, module, settings } => {
+            let settings = pairs(&settings)?;
+            edit(context, |policy| {
+                policy.plugins.push(PacketPlugin { name, module, settings, outputs: vec![] });
+                Ok(())
+            })
+            .await
+        }
+        PluginCommand::Config { name, settings } => {
+            let settings = pairs(&settings)?;
+            edit(context, |policy| {
+                find(&mut policy.plugins, &name)?.settings = settings;
+                Ok(())
+            })
+            .await
+        }
+        PluginCommand::Connect { from, port, to } => {
+            edit(context, |policy| {
+                let outputs = &mut find(&mut policy.plugins, &from)?.outputs;
+                let at = usize::from(port);
+                if outputs.len() <= at {
+                    outputs.resize(at + 1, "-".to_owned());
+                }
+                outputs[at] = to;
+                Ok(())
+            })
+            .await
+        }
+        PluginCommand::Remove { name } => {
+            edit(context, |policy| {
+                find(&mut policy.plugins, &name)?;
+                policy.plugins.retain(|plugin| plugin.name != name);
+                Ok(())
+            })
+            .await
+        }
+        PluginCommand::Call { name, operation, arguments, node } => {
+            let view = call(context, &name, &operation, pairs(&arguments)?, node.as_deref()).await?;
+            show(context, &view)
+        }
+    }
+}
+
+fn find<'p>(plugins: &'p mut [PacketPlugin], name: &str) -> Result<&'p mut PacketPlugin, CliError> {
+    let missing = || CliError::Failed(format!("the policy has no plug-in {name}; nothing was changed"));
+    plugins.iter_mut().find(|plugin| plugin.name == name).ok_or_else(missing)
+}
+
+fn pairs(words: &[String]) -> Result<BTreeMap<String, String>, CliError> {
+    let pair = |word: &String| match word.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(CliError::Usage(format!("{word}: expected KEY=VALUE"))),
+    };
+    words.iter().map(pair).collect()
+}
+
+/// Has the network nodes execute an operation; what changes nothing may be called by viewers.
+async fn call(
+    context: &Context,
+    name: &str,
+    operation: &str,
+    arguments: BTreeMap<String, String>,
+    node: Option<&str>,
+) -> Result<CallView, CliError> {
+    let path = format!("/api/v1/plugins/{name}/{operation}");
+    if matches!(operation, "read" | "list" | "find") {
+        let node = node.map(|node| ("node", node.to_owned()));
+        let arguments = arguments.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        return context.client.get(&path, &node.into_iter().chain(arguments).collect::<Vec<_>>()).await;
+    }
+    let path = node.map_or(path.clone(), |node| format!("{path}?node={node}"));
+    context.client.post_json(&path, &CallBody { arguments }).await
+}
+
+/// Prints what nodes have answered; an error if one of them has refused.
+fn show(context: &Context, view: &CallView) -> Result<(), CliError> {
+    context.show(view, |view| {
+        let mut text = String::new();
+        let answered = view.nodes.iter().filter(|node| !node.answer.rows.is_empty());
+        answered.for_each(|node| text += &answer(node).render(context.paint));
+        for node in view.nodes.iter().filter(|node| node.answer.truncated) {
+            text += &format!("note: {} has more rows\n", node.node);
+        }
+        if text.is_empty() && !view.nodes.is_empty() {
+            let nodes: Vec<&str> = view.nodes.iter().map(|node| node.node.as_str()).collect();
+            text = format!("done at {}\n", nodes.join(", "));
+        }
+        text
+    })?;
+    let refused: Vec<String> = view.refused.iter().map(|r| format!("{}: {}", r.node, r.error)).collect();
+    if refused.is_empty() { Ok(()) } else { Err(CliError::Failed(refused.join("\n"))) }
+}
+
+fn answer(node: &NodeAnswer) -> Table {
+    let mut table = Table::new(&["NODE", "KEY", "NUMBERS", "FROM"]);
+    for Row { key, note, numbers } in &node.answer.rows {
+        let numbers: Vec<String> =
+            numbers.iter().map(|number| format!("{}={}", &*number.name, number.value)).collect();
+        table.row([
+            node.node.clone().into(),
+            key.to_string().into(),
+            numbers.join(" ").into(),
+            note.to_string().into(),
+        ]);
+    }
+    table
+}
+
+async fn list(context: &Context) -> Result<(), CliError> {
+    let view: PluginsView = context.client.get("/api/v1/plugins", &[]).await?;
+    context.show(&view, |view| {
+        let mut table = Table::new(&[
+            "NODE", "PLUGIN", "MODULE", "LEVEL", "SETTINGS", "OUTPUTS", "PACKETS", "BYTES", "DROPPED",
+        ]);
+        for node in &view.nodes {
+            for plugin in &node.plugins.instances {
+                let environments = &node.plugins.environments;
+                let environment = environments.iter().find(|known| known.name == plugin.environment);
+                let settings = plugin.settings.iter().map(|s| format!("{}={}", &*s.name, &*s.value));
+                let outputs = plugin.outputs.iter().map(|o| format!("{}:{}", o.output, &*o.to));
+                table.row([
+                    node.node.clone().into(),
+                    plugin.name.to_string().into(),
+                    plugin.module.to_string().into(),
+                    environment.map_or(0, |known| u64::from(known.level)).into(),
+                    settings.collect::<Vec<_>>().join(" ").into(),
+                    outputs.collect::<Vec<_>>().join(" ").into(),
+                    plugin.packets_total.into(),
+                    Cell::from(bytes(plugin.bytes_total)).right(),
+                    plugin.dropped_total.into(),
+                ]);
+            }
+        }
+        table.render(context.paint) + &missing(context, &view.unreachable)
+    })
+}
+
+fn modules(context: &Context) -> Result<(), CliError> {
+    let parameters = |parameters: &[Parameter]| {
+        let one = |parameter: &Parameter| match parameter.default {
+            None => format!("{}=", parameter.name),
+            Some(default) => format!("[{}={default}]", parameter.name),
+        };
+        parameters.iter().map(one).collect::<Vec<_>>().join(" ")
+    };
+    let rows: Vec<[String; 4]> = builtin::MODULES
+        .iter()
+        .map(|module| {
+            let operations = module.operations.iter().map(|operation| operation.name);
+            [
+                module.name.to_owned(),
+                module.outputs.to_string(),
+                parameters(module.parameters),
+                operations.collect::<Vec<_>>().join(" "),
+            ]
+        })
+        .collect();
+    context.show(&rows, |rows| {
+        let mut table = Table::new(&["MODULE", "OUTPUTS", "SETTINGS", "OPERATIONS"]);
+        rows.iter().for_each(|row| table.row(row.clone().map(Cell::from)));
+        table.render(context.paint)
+    })
+}
+
+pub(super) async fn blocks(context: &Context, command: BlocksCommand) -> Result<(), CliError> {
+    let (list, operation, arguments) = match command {
+        BlocksCommand::List(list) => (list, "list", vec![]),
+        BlocksCommand::Add { prefix, time, from, list } => {
+            (list, "add", vec![("prefix", Some(prefix)), ("time", time), ("from", from)])
+        }
+        BlocksCommand::Remove { prefix, list } => (list, "remove", vec![("prefix", Some(prefix))]),
+    };
+    let name = the_one(context, list.plugin, "block-list").await?;
+    let arguments = arguments.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    show(context, &call(context, &name, operation, arguments.collect(), None).await?)
+}
+
+pub(super) async fn capture(context: &Context, args: CaptureArgs) -> Result<(), CliError> {
+    let name = the_one(context, args.plugin, "capture").await?;
+    let node = args.node.map_or_else(String::new, |node| format!("?node={node}"));
+    let path = format!("/api/v1/captures/{name}{node}");
+    if let Some(seconds) = args.seconds {
+        context.client.post_for_file(&path).await?;
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+    let file = context.client.post_for_file(&path).await?;
+    let packets = csp_plugins::pcap::records(&file)
+        .ok_or_else(|| CliError::Protocol("the answer is no capture; do the releases match?".to_owned()))?
+        .len();
+    write(&args.write, &file)?;
+    eprintln!("{packets} packets in {}", args.write.display());
+    Ok(())
+}
+
+fn write(path: &Path, file: &[u8]) -> Result<(), CliError> {
+    std::fs::write(path, file).map_err(|source| CliError::CannotCreate { path: path.to_owned(), source })
+}
+
+/// The plug-in that was named, or the only one of its module in the policy.
+async fn the_one(context: &Context, named: Option<String>, module: &str) -> Result<String, CliError> {
+    if let Some(name) = named {
+        return Ok(name);
+    }
+    let (_, policy) = active(context).await?;
+    let of: Vec<&str> =
+        policy.plugins.iter().filter(|p| p.module == module).map(|p| p.name.as_str()).collect();
+    match of.as_slice() {
+        [one] => Ok((*one).to_owned()),
+        [] => Err(CliError::Failed(format!(
+            "the policy has no plug-in of the module {module}; `cspctl plugin create NAME {module}` adds one"
+        ))),
+        several => Err(CliError::Usage(format!("--plugin is needed: the policy has {}", several.join(", ")))),
+    }
+}

@@ -1,0 +1,369 @@
+//! Packet plug-ins of a worker: in front of the flow table for frames that are received, behind it for those that are
+//! transmitted.
+//!
+//! ```text
+//!  frame ─▶ classifier ── no rule ─────────────────────────────▶ flow table
+//!               │ rule                                              ▲
+//!               ▼                                                   │ pass: with rule and hops, not classified again
+//!             copy ─▶ graph ────────────────────────────────────────┘
+//!                       ├─▶ drop
+//!                       └─▶ transmitted on a port (copies, too)
+//! ```
+//! Without rules of a direction this is one branch for each frame. Changes come as a [`PluginChange`] between two frames; what is to be
+//! freed goes back with it, so that the worker neither frees a large table nor waits.
+
+use std::net::IpAddr;
+
+use csp_classify::multifield::{
+    Direction, Fields, Hit, HitCount, InstanceId, Parsed, Published, RuleHandle, Table, Worker,
+    parse_ethernet,
+};
+use csp_plugins::{
+    Answer, Binding, CallError, Command, Graph, GraphCounters, InstanceCount, Metadata, Output, Packet,
+    Plugin, Settings, Verdict,
+};
+use csp_types::Instant;
+use csp_wire::ethernet;
+use csp_wire::offload::{Checksum, Frame, TxOffload};
+use csp_wire::tunnel::Record;
+
+use super::api::{NetworkOutput, PortId, ProxyId, TunnelFull};
+use super::node::NetworkCore;
+
+/// Longest frame that plug-ins get: Ethernet and the longest IP packet.
+const FRAME_LEN_MAX: usize = ethernet::HEADER_LEN + 65_535;
+
+/// Sizes of what packet plug-ins need. All zero: there are none, and no memory is reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PluginCapacity {
+    /// Rules at once.
+    pub rules: usize,
+    /// Instances at once.
+    pub instances: usize,
+    /// Execution environments.
+    pub environments: usize,
+    /// Flows whose rule is remembered.
+    pub flows: usize,
+}
+
+/// A change of a worker's plug-ins, and after it what the sender frees.
+#[derive(Default)]
+pub struct PluginChange {
+    /// Commands for the graph, in this sequence; none after the change.
+    pub commands: Vec<Command>,
+    /// The rules from now on; after the change those before it. `None`: they stay.
+    pub table: Option<Published>,
+    /// Whether there are rules for packets that are received, and for those that are transmitted.
+    pub directions: (bool, bool),
+    /// Plug-ins that were removed. The sender gives it room for as many as there are commands.
+    pub retired: Vec<Box<dyn Plugin>>,
+}
+
+impl core::fmt::Debug for PluginChange {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let generation = self.table.as_ref().map(|table| table.generation);
+        write!(
+            f,
+            "PluginChange({} commands, table {generation:?}, {:?})",
+            self.commands.len(),
+            self.directions
+        )
+    }
+}
+
+/// Numbers of a worker's plug-ins. The asker fills in the rules and instances that it asks for.
+#[derive(Clone, Debug, Default)]
+pub struct PluginCounts {
+    /// Hits by rule.
+    pub rules: Vec<(RuleHandle, HitCount)>,
+    /// Numbers by instance.
+    pub instances: Vec<(InstanceId, InstanceCount)>,
+    /// Those of the graph.
+    pub graph: GraphCounters,
+    /// Look-ups, and those that the flow cache answered.
+    pub lookups: (u64, u64),
+    /// Frames for a port that does not exist, or that cannot be transmitted as they came.
+    pub untransmitted: u64,
+}
+
+/// A worker's classifier and graph.
+pub(super) struct PacketPlugins {
+    classifier: Worker,
+    graph: Graph,
+    /// The frame that plug-ins change; empty while it is in use.
+    frame: Box<[u8]>,
+    ingress: bool,
+    egress: bool,
+    untransmitted: u64,
+}
+
+impl PacketPlugins {
+    pub(super) fn new(capacity: PluginCapacity) -> Self {
+        let PluginCapacity { rules, instances, environments, flows } = capacity;
+        let none = Published { generation: 0, table: Table::new().into() };
+        let frame = vec![0; if rules == 0 { 0 } else { FRAME_LEN_MAX }];
+        PacketPlugins {
+            classifier: Worker::new(none, rules, flows),
+            graph: Graph::new(instances, environments),
+            frame: frame.into_boxed_slice(),
+            ingress: false,
+            egress: false,
+            untransmitted: 0,
+        }
+    }
+
+    /// Whether frames that are received are classified.
+    #[inline]
+    pub(super) const fn ingress(&self) -> bool {
+        self.ingress
+    }
+
+    /// Whether frames that are transmitted are classified.
+    #[inline]
+    pub(super) const fn egress(&self) -> bool {
+        self.egress
+    }
+
+    /// Returns the rule that decides on a packet.
+    pub(super) fn classify(&mut self, fields: &Fields, len: usize) -> Option<Hit> {
+        self.classifier.classify(fields, u32::try_from(len).unwrap_or(u32::MAX))
+    }
+
+    /// Leads a frame through the graph.
+    fn enter(
+        &mut self,
+        now: Instant,
+        hit: Hit,
+        frame: &mut [u8],
+        metadata: Metadata,
+        ports: &mut Ports<'_, impl NetworkOutput>,
+    ) -> Verdict {
+        let mut packet = Packet::new(frame, metadata);
+        let verdict = self.graph.enter(now, hit.rule, Binding::decode(hit.instance), &mut packet, ports);
+        self.untransmitted += core::mem::take(&mut ports.refused);
+        match verdict {
+            Verdict::Transmit(interface) => {
+                ports.copy(interface, frame);
+                self.untransmitted += core::mem::take(&mut ports.refused);
+            }
+            // No other level has plug-ins yet: the manager creates none there.
+            Verdict::HandOver { .. } => self.untransmitted += 1,
+            Verdict::Pass | Verdict::Drop => {}
+        }
+        verdict
+    }
+}
+
+/// The LAN ports, for what plug-ins transmit.
+struct Ports<'a, O> {
+    out: &'a mut O,
+    count: usize,
+    /// The offloads that the frame needs when it is transmitted; an error: it cannot be.
+    offload: Result<Option<TxOffload>, ()>,
+    refused: u64,
+}
+
+impl<O: NetworkOutput> Output for Ports<'_, O> {
+    fn copy(&mut self, interface: u16, frame: &[u8]) {
+        match self.offload {
+            Ok(offload) if usize::from(interface) < self.count => {
+                self.out.lan(PortId(interface), &[frame], offload);
+            }
+            _ => self.refused += 1,
+        }
+    }
+}
+
+/// What a received frame needs when it is transmitted as it is. A frame that was coalesced by a device which has verified its
+/// checksums cannot be cut again: its checksum field does not hold the sum of the pseudo header.
+fn offload_of(frame: &Frame<'_>, parsed: &Parsed) -> Result<Option<TxOffload>, ()> {
+    match (frame.checksum, frame.gso) {
+        (Checksum::Partial { start, offset }, gso) => {
+            let data_offset =
+                frame.bytes.get(parsed.transport + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+            let header_len = if gso.is_some() { parsed.transport + data_offset } else { start.into() };
+            let header_len = u16::try_from(header_len).map_err(|_| ())?;
+            Ok(Some(TxOffload { checksum_start: start, checksum_offset: offset, gso, header_len }))
+        }
+        (_, None) => Ok(None),
+        (_, Some(_)) => Err(()),
+    }
+}
+
+fn coalesced(frame: &Frame<'_>, parsed: &Parsed) -> u16 {
+    frame.gso.map_or(1, |gso| {
+        let data = (parsed.end - parsed.transport).div_ceil(usize::from(gso.segment_size).max(1));
+        data.clamp(1, usize::from(u16::MAX)) as u16
+    })
+}
+
+/// An output whose frames are classified, or have been, before they are transmitted.
+pub(super) struct Egress<'a, O> {
+    pub(super) plugins: &'a mut PacketPlugins,
+    pub(super) now: Instant,
+    /// The rule, if the frames are classified already.
+    pub(super) hit: Option<Hit>,
+    pub(super) ports: usize,
+    pub(super) out: &'a mut O,
+}
+
+impl<O: NetworkOutput> NetworkOutput for Egress<'_, O> {
+    fn tunnel(
+        &mut self,
+        now: Instant,
+        proxy: ProxyId,
+        record: &Record<'_>,
+        parts: &[&[u8]],
+    ) -> Result<(), TunnelFull> {
+        self.out.tunnel(now, proxy, record, parts)
+    }
+
+    fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {
+        let mut frame = core::mem::take(&mut self.plugins.frame);
+        let len = gather(&mut frame, parts);
+        self.lan_frame(port, parts, offload, frame.get_mut(..len).unwrap_or_default());
+        self.plugins.frame = frame;
+    }
+}
+
+impl<O: NetworkOutput> Egress<'_, O> {
+    fn lan_frame(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>, frame: &mut [u8]) {
+        let hit = self.hit.or_else(|| {
+            let parsed = parse_ethernet(frame, port.0, Direction::Egress).ok()?;
+            self.plugins.classify(&parsed.fields, frame.len())
+        });
+        let Some(hit) = hit else { return self.out.lan(port, parts, offload) };
+        let mut metadata = Metadata::new(port.0, Direction::Egress);
+        if let Some(gso) = offload.and_then(|offload| offload.gso) {
+            let count = frame.len().div_ceil(usize::from(gso.segment_size).max(1));
+            metadata.coalesced = count.clamp(1, usize::from(u16::MAX)) as u16;
+        }
+        let mut ports = Ports { out: self.out, count: self.ports, offload: Ok(offload), refused: 0 };
+        let verdict = self.plugins.enter(self.now, hit, frame, metadata, &mut ports);
+        if verdict == Verdict::Pass {
+            self.out.lan(port, &[frame], offload);
+        }
+    }
+}
+
+/// Copies the parts of a frame, as far as they fit: the output refuses what is longer. Returns the length.
+fn gather(frame: &mut [u8], parts: &[&[u8]]) -> usize {
+    let mut len = 0;
+    for part in parts {
+        let Some(room) = frame.get_mut(len..len + part.len()) else { return len };
+        room.copy_from_slice(part);
+        len += part.len();
+    }
+    len
+}
+
+/// The fields of a TCP segment that the node transmits.
+pub(super) fn fields_of(
+    (source, destination): (IpAddr, IpAddr),
+    ports: (u16, u16),
+    tcp_flags: u8,
+    port: PortId,
+) -> Fields {
+    Fields {
+        source,
+        destination,
+        ports: Some(ports),
+        protocol: csp_wire::ipv4::PROTOCOL_TCP,
+        interface: port.0,
+        direction: Direction::Egress,
+        tcp_flags: Some(tcp_flags),
+        dscp: 0,
+    }
+}
+
+impl NetworkCore {
+    /// Leads a frame that a rule matches through the plug-ins; what passes, and what no rule matches, is routed.
+    #[inline(never)]
+    pub(super) fn receive_classified(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        frame: &Frame<'_>,
+        ethernet: &ethernet::Frame<'_>,
+        out: &mut impl NetworkOutput,
+    ) {
+        // What is not IP, and what is malformed, matches no rule.
+        let Ok(parsed) = parse_ethernet(frame.bytes, port.0, Direction::Ingress) else {
+            return self.receive(now, port, frame, ethernet, out);
+        };
+        let Some(hit) = self.plugins.classify(&parsed.fields, frame.bytes.len()) else {
+            return self.receive(now, port, frame, ethernet, out);
+        };
+        let mut buffer = core::mem::take(&mut self.plugins.frame);
+        if let Some(bytes) = buffer.get_mut(..frame.bytes.len()) {
+            bytes.copy_from_slice(frame.bytes);
+            let metadata = Metadata {
+                coalesced: coalesced(frame, &parsed),
+                ..Metadata::new(port.0, Direction::Ingress)
+            };
+            let (count, offload) = (self.port_count(), offload_of(frame, &parsed));
+            let mut ports = Ports { out, count, offload, refused: 0 };
+            if self.plugins.enter(now, hit, bytes, metadata, &mut ports) == Verdict::Pass
+                && let Ok(ethernet) = ethernet::Frame::parse(bytes)
+            {
+                self.receive(now, port, &Frame { bytes, ..*frame }, &ethernet, out);
+            }
+        } else {
+            self.counters.drop_malformed += 1;
+        }
+        self.plugins.frame = buffer;
+    }
+
+    /// Transmits a frame that the node itself has made, through the plug-ins if a rule matches it.
+    pub(super) fn transmit_frame(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        parts: &[&[u8]],
+        out: &mut impl NetworkOutput,
+    ) {
+        if !self.plugins.egress() {
+            return out.lan(port, parts, None);
+        }
+        let ports = self.port_count();
+        Egress { plugins: &mut self.plugins, now, hit: None, ports, out }.lan(port, parts, None);
+    }
+
+    /// Applies a change, between two frames.
+    pub fn change_plugins(&mut self, change: &mut PluginChange) {
+        for command in change.commands.drain(..) {
+            if let Some(plugin) = self.plugins.graph.apply(command) {
+                change.retired.push(plugin);
+            }
+        }
+        change.table = change.table.take().map(|table| self.plugins.classifier.adopt(table));
+        (self.plugins.ingress, self.plugins.egress) = change.directions;
+    }
+
+    /// Executes an operation of an instance.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call_plugin(
+        &mut self,
+        now: Instant,
+        instance: InstanceId,
+        operation: &str,
+        arguments: &Settings,
+    ) -> Result<Answer, CallError> {
+        self.plugins.graph.call(now, instance, operation, arguments)
+    }
+
+    /// Fills in the numbers of plug-ins.
+    pub fn count_plugins(&self, counts: &mut PluginCounts) {
+        let plugins = &self.plugins;
+        for (rule, count) in &mut counts.rules {
+            *count = plugins.classifier.counters().of(*rule);
+        }
+        for (instance, count) in &mut counts.instances {
+            *count = plugins.graph.count(*instance).unwrap_or_default();
+        }
+        counts.graph = *plugins.graph.counters();
+        (counts.lookups, counts.untransmitted) = (plugins.classifier.lookups(), plugins.untransmitted);
+    }
+}

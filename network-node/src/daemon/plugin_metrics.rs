@@ -1,0 +1,80 @@
+//! Metrics of packet plug-ins, by rule and by instance.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use csp_api::plugins::Totals;
+use csp_classify::multifield::HitCount;
+use csp_plugins::InstanceCount;
+use csp_telemetry::{MetricSource, MetricWriter};
+
+/// Rules with series of their own, those first that are tried first; the others are one series together.
+const RULES_MAX: usize = 256;
+const OTHERS: &str = "(others)";
+
+/// The numbers as last read, about once a second.
+#[derive(Clone, Debug, Default)]
+pub struct Numbers {
+    /// Name, instance and hits of rules, in the order in which they are tried.
+    pub rules: Vec<(String, String, HitCount)>,
+    /// Name, module and numbers of instances.
+    pub instances: Vec<(String, &'static str, InstanceCount)>,
+    /// Of all packets.
+    pub totals: Totals,
+}
+
+/// Numbers that the refreshing task writes and a scrape reads.
+pub type Shared = Arc<Mutex<Numbers>>;
+
+/// The source.
+pub struct PluginMetrics(pub Shared);
+
+impl MetricSource for PluginMetrics {
+    fn collect(&self, out: &mut MetricWriter) {
+        let numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, (rule, instance, hits)) in numbers.rules.iter().enumerate() {
+            let (rule, instance) =
+                if at < RULES_MAX { (rule.as_str(), instance.as_str()) } else { (OTHERS, OTHERS) };
+            let labels = [("rule", rule), ("instance", instance)];
+            out.counter(
+                "csp_packet_rule_hits_total",
+                "Packets that a rule decided on",
+                &labels,
+                hits.packets,
+            );
+            let help = "Bytes of packets that a rule decided on";
+            out.counter("csp_packet_rule_bytes_total", help, &labels, hits.bytes);
+        }
+        for (instance, module, count) in &numbers.instances {
+            let labels = [("instance", instance.as_str()), ("module", module)];
+            let help = "Packets that a plug-in processed";
+            out.counter("csp_plugin_packets_total", help, &labels, count.packets);
+            let help = "Bytes of packets that a plug-in processed";
+            out.counter("csp_plugin_bytes_total", help, &labels, count.bytes);
+            let help = "Packets that a plug-in dropped";
+            out.counter("csp_plugin_dropped_total", help, &labels, count.dropped);
+        }
+        let Totals { classified, cached, passed, transmitted, calls_failed, fallback_passed, .. } =
+            numbers.totals;
+        for (name, help, value) in [
+            ("csp_plugins_classified_total", "Packets that were compared with rules", classified),
+            ("csp_plugins_cached_total", "Of these, packets of flows whose rule was remembered", cached),
+            ("csp_plugins_passed_total", "Packets that plug-ins let pass", passed),
+            ("csp_plugins_transmitted_total", "Packets that plug-ins transmitted elsewhere", transmitted),
+            (
+                "csp_plugins_fallback_passed_total",
+                "Packets that passed without their plug-in",
+                fallback_passed,
+            ),
+            ("csp_plugins_calls_failed_total", "Calls between plug-ins that failed", calls_failed),
+        ] {
+            out.counter(name, help, &[], value);
+        }
+        let Totals { dropped, fallback_dropped, dropped_hops, untransmitted, .. } = numbers.totals;
+        out.drops(&[
+            ("plugin", dropped),
+            ("plugin_fallback", fallback_dropped),
+            ("plugin_hops", dropped_hops),
+            ("plugin_untransmitted", untransmitted),
+        ]);
+    }
+}

@@ -1,0 +1,329 @@
+//! The control thread's part of packet plug-ins: the manager, what it sends to the workers, what it asks them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use csp_api::plugins as api;
+use csp_classify::multifield::{HitCount, InstanceId, Rule};
+use csp_control::{WORKERS, plugin_manager};
+use csp_daemon::clock;
+use csp_daemon::query::Workers;
+use csp_plugins::text::MatchText;
+use csp_plugins::{Answer, Binding, Desired, Fallback, HashKey, InstanceCount, Manager, pcap};
+use csp_telemetry::MailboxError;
+
+use crate::core::{PluginChange, PluginCounts};
+
+use super::data_thread::Question;
+use super::plugin_metrics::{Numbers, Shared};
+
+/// How long a worker may take to apply a change or to execute an operation.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the numbers for metrics are read.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why an operation was not executed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallFailure {
+    /// It cannot be: there is no such instance, operation or argument, or the instance refuses it.
+    #[error("{0}")]
+    Refused(String),
+    /// A worker did not answer.
+    #[error("a data worker: {0}")]
+    Unanswered(#[from] MailboxError),
+}
+
+/// What an operation of all workers together answers.
+#[derive(Debug)]
+pub enum CallResult {
+    /// Rows.
+    Rows(api::CallAnswer),
+    /// A capture.
+    Bytes(Vec<u8>),
+}
+
+/// The manager and the way to its workers. One task at a time uses it.
+pub struct PluginControl {
+    manager: Manager,
+    workers: Workers<Question>,
+    /// Of the table that the workers have.
+    generation: u64,
+    /// What is added to monotonic time to count from 1970.
+    clock_offset_ns: u64,
+    numbers: Shared,
+}
+
+/// A handle that the control loop, the admin routes and the refreshing task share.
+pub type Plugins = Arc<tokio::sync::Mutex<PluginControl>>;
+
+impl PluginControl {
+    /// Creates a manager without instances and rules. Its numbers are kept in `numbers`.
+    pub fn new(workers: Workers<Question>, numbers: Shared) -> Plugins {
+        let hash_key = HashKey(rand::random(), rand::random());
+        let unix_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let unix_ns = unix_ns.map_or(0, |since| since.as_nanos() as u64);
+        Arc::new(tokio::sync::Mutex::new(PluginControl {
+            manager: plugin_manager(workers.mailboxes.len(), hash_key),
+            workers,
+            generation: 0,
+            clock_offset_ns: unix_ns.saturating_sub(clock::now().as_nanos()),
+            numbers,
+        }))
+    }
+
+    /// Puts instances and rules into force, at each worker between two turns.
+    pub async fn apply(&mut self, mut desired: Desired) -> Result<(), String> {
+        for instance in desired.instances.iter_mut().filter(|instance| instance.module == "capture") {
+            if instance.settings.iter().all(|(name, _)| name != "clock_offset_ns") {
+                instance.settings.push(("clock_offset_ns".to_owned(), self.clock_offset_ns.to_string()));
+            }
+        }
+        let result = self.manager.reconcile(WORKERS, &desired).map_err(|error| error.to_string());
+        // Also after an error: the workers have what the manager has.
+        self.send().await?;
+        result?;
+        for covered in self.manager.covered_rules() {
+            tracing::warn!(rule = %covered.rule, by = %covered.by, "the rule is never matched: another one covers it");
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<(), String> {
+        let table = self.manager.publish_rules();
+        let changed = table.generation != self.generation;
+        let directions = directions(self.manager.rules().rules().iter().map(|(rule, _)| *rule));
+        for (worker, mailbox) in self.workers.mailboxes.iter().enumerate() {
+            let commands: Vec<_> = std::iter::from_fn(|| self.manager.poll_command(worker)).collect();
+            if commands.is_empty() && !changed {
+                continue;
+            }
+            let retired = Vec::with_capacity(commands.len());
+            let table = Some(table.clone());
+            let change = Box::new(PluginChange { commands, table, directions, retired });
+            // What comes back is freed here.
+            let done = mailbox.ask(WORKER_TIMEOUT, |reply| Question::Plugins(change, reply)).await;
+            done.map_err(|error| format!("a data worker did not apply the packet plug-ins: {error}"))?;
+        }
+        self.generation = table.generation;
+        Ok(())
+    }
+
+    /// Executes an operation of an instance at all workers.
+    pub async fn call(
+        &mut self,
+        name: &str,
+        operation: &str,
+        arguments: &BTreeMap<String, String>,
+    ) -> Result<CallResult, CallFailure> {
+        let arguments: Vec<(&str, &str)> = arguments.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let prepared = self.manager.prepare_call(name, operation, &arguments);
+        let (id, operation, settings) = prepared.map_err(|error| CallFailure::Refused(error.to_string()))?;
+        let (mut merged, mut files) = (Answer::Done, Vec::new());
+        for mailbox in &self.workers.mailboxes {
+            let settings = Box::new(settings.clone());
+            let asked = |reply| Question::PluginCall(id, operation, settings, reply);
+            let answer = mailbox.ask(WORKER_TIMEOUT, asked).await?;
+            match answer.map_err(|error| CallFailure::Refused(error.to_string()))? {
+                Answer::Bytes(file) => files.push(file),
+                other => merged = merged.merge(other),
+            }
+        }
+        if !files.is_empty() {
+            let file = pcap::merge(&files).unwrap_or_else(|| files.concat());
+            return Ok(CallResult::Bytes(file));
+        }
+        let mut answer = api::CallAnswer::default();
+        if let Answer::Rows(rows) = merged {
+            answer.truncated = rows.len() > api::ROWS_MAX;
+            answer.rows = rows.into_iter().take(api::ROWS_MAX).map(row).collect();
+        }
+        Ok(CallResult::Rows(answer))
+    }
+
+    /// What the workers are asked for: the numbers of all rules and instances.
+    fn asked(&self) -> PluginCounts {
+        let rules = self.manager.rules().rules();
+        PluginCounts {
+            rules: rules.iter().map(|(_, handle)| (*handle, HitCount::default())).collect(),
+            instances: self.manager.instances().map(|(id, ..)| (id, InstanceCount::default())).collect(),
+            ..PluginCounts::default()
+        }
+    }
+
+    async fn counts(&mut self) -> Result<PluginCounts, MailboxError> {
+        let asked = self.asked();
+        let mut sum = asked.clone();
+        for mailbox in &self.workers.mailboxes {
+            let counts = Box::new(asked.clone());
+            add(
+                &mut sum,
+                &*mailbox.ask(WORKER_TIMEOUT, |reply| Question::PluginCounts(counts, reply)).await?,
+            );
+        }
+        Ok(sum)
+    }
+
+    /// Returns what `/v1/plugins` shows.
+    pub async fn describe(&mut self) -> Result<api::Plugins, MailboxError> {
+        let counts = self.counts().await?;
+        let covered = self.manager.covered_rules();
+        let covered: BTreeMap<&str, &str> = covered.iter().map(|c| (&*c.rule, &*c.by)).collect();
+        let rules = self.manager.rules().rules();
+        let rules =
+            rules.iter().zip(&counts.rules).map(|((rule, _), (_, hits))| self.rule(rule, *hits, &covered));
+        let environment = |environment: &csp_plugins::Environment| api::Environment {
+            name: (&environment.name).into(),
+            level: environment.level as u8,
+            running: environment.running,
+        };
+        Ok(api::Plugins {
+            environments: self.manager.environments().iter().map(environment).collect(),
+            instances: self.instances(&counts.instances),
+            rules: rules.collect(),
+            totals: totals(&counts),
+        })
+    }
+
+    fn rule(&self, rule: &Rule, hits: HitCount, covered: &BTreeMap<&str, &str>) -> api::Rule {
+        let Binding { instance, fallback } = Binding::decode(rule.instance);
+        api::Rule {
+            name: (&*rule.name).into(),
+            priority: rule.priority,
+            conditions: MatchText(&rule.fields).to_string().into(),
+            plugin: self.manager.name_of(instance).unwrap_or_default().into(),
+            fallback: if fallback == Fallback::Drop { "drop" } else { "pass" }.into(),
+            covered_by: covered.get(&*rule.name).map(|by| (*by).into()),
+            packets_total: hits.packets,
+            bytes_total: hits.bytes,
+        }
+    }
+
+    fn instances(&self, counts: &[(InstanceId, InstanceCount)]) -> Vec<api::Instance> {
+        let connected = self.manager.connected();
+        let instance = |(id, name, module, environment): (InstanceId, &str, &'static str, &str)| {
+            let count = counts.iter().find(|(counted, _)| *counted == id).map(|(_, count)| *count);
+            let InstanceCount { packets, bytes, dropped } = count.unwrap_or_default();
+            let outputs = connected.iter().filter(|(from, ..)| from == name);
+            let settings = self.manager.settings_of(name).map(|(_, settings)| settings);
+            let setting = |(name, value): &(&'static str, csp_plugins::Value)| api::Setting {
+                name: (*name).into(),
+                value: match value {
+                    csp_plugins::Value::Instance(id) => self.manager.name_of(*id).unwrap_or_default().into(),
+                    other => other.to_string().into(),
+                },
+            };
+            api::Instance {
+                name: name.into(),
+                module: module.into(),
+                environment: environment.into(),
+                settings: settings.iter().flat_map(|settings| settings.iter()).map(setting).collect(),
+                outputs: outputs
+                    .map(|(_, output, to)| api::Connection { output: *output, to: to.into() })
+                    .collect(),
+                packets_total: packets,
+                bytes_total: bytes,
+                dropped_total: dropped,
+            }
+        };
+        self.manager.instances().map(instance).collect()
+    }
+
+    /// Reads the numbers for metrics.
+    async fn refresh(&mut self) {
+        let Ok(counts) = self.counts().await else { return };
+        let name = |id| self.manager.name_of(id).unwrap_or_default().to_owned();
+        let rules = self.manager.rules().rules();
+        let rules = rules.iter().zip(&counts.rules).map(|((rule, _), (_, hits))| {
+            (rule.name.to_string(), name(Binding::decode(rule.instance).instance), *hits)
+        });
+        let instances = self.manager.instances().zip(&counts.instances);
+        let instances = instances.map(|((_, name, module, _), (_, count))| (name.to_owned(), module, *count));
+        let numbers =
+            Numbers { rules: rules.collect(), instances: instances.collect(), totals: totals(&counts) };
+        *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
+    }
+}
+
+/// Reads the numbers for metrics for as long as the daemon runs.
+pub async fn refresh(plugins: Plugins) {
+    let mut beat = tokio::time::interval(REFRESH_INTERVAL);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        beat.tick().await;
+        let mut plugins = plugins.lock().await;
+        if plugins.generation > 0 {
+            plugins.refresh().await;
+        }
+    }
+}
+
+/// Returns whether rules match packets that are received, and such that are transmitted.
+fn directions<'a>(rules: impl Iterator<Item = &'a Rule>) -> (bool, bool) {
+    use csp_classify::multifield::Direction;
+    rules.fold((false, false), |(ingress, egress), rule| {
+        let of = |direction| rule.fields.direction.is_none_or(|own| own == direction);
+        (ingress || of(Direction::Ingress), egress || of(Direction::Egress))
+    })
+}
+
+fn add(sum: &mut PluginCounts, other: &PluginCounts) {
+    for ((_, sum), (_, other)) in sum.rules.iter_mut().zip(&other.rules) {
+        *sum = *sum + *other;
+    }
+    for ((_, sum), (_, other)) in sum.instances.iter_mut().zip(&other.instances) {
+        sum.packets += other.packets;
+        sum.bytes += other.bytes;
+        sum.dropped += other.dropped;
+    }
+    let (graph, more) = (&mut sum.graph, &other.graph);
+    for (sum, more) in [
+        (&mut graph.entered, more.entered),
+        (&mut graph.passed, more.passed),
+        (&mut graph.dropped, more.dropped),
+        (&mut graph.transmitted, more.transmitted),
+        (&mut graph.handed_over, more.handed_over),
+        (&mut graph.fallback_passed, more.fallback_passed),
+        (&mut graph.fallback_dropped, more.fallback_dropped),
+        (&mut graph.drop_hops, more.drop_hops),
+        (&mut graph.calls, more.calls),
+        (&mut graph.calls_failed, more.calls_failed),
+        (&mut sum.lookups.0, other.lookups.0),
+        (&mut sum.lookups.1, other.lookups.1),
+        (&mut sum.untransmitted, other.untransmitted),
+    ] {
+        *sum += more;
+    }
+}
+
+fn totals(counts: &PluginCounts) -> api::Totals {
+    let graph = &counts.graph;
+    api::Totals {
+        classified: counts.lookups.0,
+        cached: counts.lookups.1,
+        entered: graph.entered,
+        passed: graph.passed,
+        dropped: graph.dropped,
+        transmitted: graph.transmitted,
+        fallback_passed: graph.fallback_passed,
+        fallback_dropped: graph.fallback_dropped,
+        dropped_hops: graph.drop_hops,
+        untransmitted: counts.untransmitted,
+        calls: graph.calls,
+        calls_failed: graph.calls_failed,
+    }
+}
+
+fn row(row: csp_plugins::Row) -> api::Row {
+    let number = |(name, value): (&'static str, u64)| api::Number { name: name.into(), value };
+    api::Row {
+        key: row.key.into(),
+        note: (&*row.note).into(),
+        numbers: row.numbers.into_iter().map(number).collect(),
+    }
+}
+
+/// What the numbers of a node without rules are kept in.
+pub fn no_numbers() -> Shared {
+    Arc::new(Mutex::default())
+}
