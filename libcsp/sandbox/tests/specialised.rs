@@ -1,6 +1,6 @@
 //! Specialised operators beside the built-in ones, over random formats, queries and messages: the same verdicts and bytes, the same messages,
 //! frames and counters. `CSP_SEED=n` replays one seed; `CSP_SEEDS=n` runs more.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "a test with a deadline")]
 
 mod common;
 #[path = "../../queries/tests/random/mod.rs"]
@@ -294,6 +294,21 @@ fn an_operator_goes_on_while_its_specialised_version_is_made_and_then_takes_it_i
         drop(pair);
         assert!(workshop.standings().is_empty());
     }
+}
+
+#[test]
+fn a_thread_makes_specialised_versions_while_messages_flow() {
+    let (mut pair, workshop, work) = operator("select", "number > 100", favours_specialised);
+    let thread = std::thread::spawn(move || work.run());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !texts(&workshop)[0].starts_with("specialised") {
+        READS.set(0);
+        run(&mut pair, 3 * SAMPLES);
+        assert!(std::time::Instant::now() < deadline, "{:?}", texts(&workshop));
+    }
+    // The thread ends when no operator can ask any more.
+    drop((pair, workshop));
+    thread.join().unwrap();
 }
 
 #[test]
