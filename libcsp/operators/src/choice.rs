@@ -178,7 +178,7 @@ mod tests {
         for timed in 0..10_000 {
             let Turn::Time(version) = choice.turn() else { return timed };
             choice.timed(version, cost(version, timed));
-            if !matches!(choice.trial, Some(_)) {
+            if choice.trial.is_none() {
                 return timed + 1;
             }
         }

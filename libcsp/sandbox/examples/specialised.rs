@@ -126,7 +126,7 @@ thread_local!(static READS: Cell<u64> = const { Cell::new(0) });
 /// A clock of trials on which the specialised version is the better one: a trial has 8 messages of the one, then 8 of the other.
 fn clock() -> u64 {
     let read = READS.replace(READS.get() + 1);
-    if read % 2 == 1 && read / 16 % 2 == 0 { 100 } else { 0 }
+    if read % 2 == 1 && (read / 16).is_multiple_of(2) { 100 } else { 0 }
 }
 
 /// Processor time of the thread: that of others on a busy machine is not in it.

@@ -300,10 +300,10 @@ fn an_operator_goes_on_while_its_specialised_version_is_made_and_then_takes_it_i
 fn a_thread_makes_specialised_versions_while_messages_flow() {
     let (mut pair, workshop, work) = operator("select", "number > 100", favours_specialised);
     let thread = std::thread::spawn(move || work.run());
+    READS.set(0);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !texts(&workshop)[0].starts_with("specialised") {
-        READS.set(0);
-        run(&mut pair, 3 * SAMPLES);
+        run(&mut pair, SAMPLES);
         assert!(std::time::Instant::now() < deadline, "{:?}", texts(&workshop));
     }
     // The thread ends when no operator can ask any more.
