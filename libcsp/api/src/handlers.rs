@@ -15,6 +15,20 @@ pub struct Handlers {
     pub modules: Vec<Module>,
     /// Stages of paths that run one.
     pub stages: Vec<SuppliedStage>,
+    /// Built-in operators that have asked for a specialised version.
+    #[serde(default)]
+    pub operators: Vec<SpecialisedOperator>,
+}
+
+/// A built-in operator for one format, at one worker.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpecialisedOperator {
+    /// Channel or query, message, and what is specialised: `bookings: Flight, row` or `…, condition`.
+    pub name: Text,
+    /// `specialised: …` or `generic: …`: which version runs, and why.
+    pub version: Text,
+    /// Messages that the specialised version has processed, those of trials not included.
+    pub specialised_total: u64,
 }
 
 /// A module.

@@ -192,16 +192,22 @@ pub struct Load {
 
 /// What is read. Numbers of 4 and 8 bytes and texts have their own variants, since they are the most.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum What {
+pub enum What {
+    /// A number of 32 bits with sign.
     Int32,
+    /// A number of 32 bits without sign.
     UInt32,
+    /// A number of 64 bits with sign.
     Int64,
     /// A `char` array of 4 bytes.
     Text4,
     /// A `char` array of so many bytes.
     Text(u32),
+    /// Another number.
     Number(Primitive),
+    /// The number of an enumeration's value.
     Enum(Primitive),
+    /// Bits.
     Set(Primitive),
 }
 
@@ -245,6 +251,31 @@ impl Load {
             Some(Scalar::Float(number)) => Some(number.to_bits()),
         };
         Some(Load { at: base + field.offset as usize, what, big: order == ByteOrder::Big, null })
+    }
+
+    /// Where the value begins, the header included.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn what(&self) -> What {
+        self.what
+    }
+
+    /// Whether the most significant byte of a number comes first. Of texts this says nothing.
+    #[must_use]
+    pub fn is_big_endian(&self) -> bool {
+        self.big
+    }
+
+    /// What stands for null: of integers the bits of the 64-bit number, of floating-point numbers those of a `double`, of texts the first byte.
+    /// NaN is null in any case.
+    #[must_use]
+    pub fn null(&self) -> Option<u64> {
+        self.null
     }
 
     /// The value. `None`: the bytes do not reach that far, or the number is greater than a cell's; the view has it then.

@@ -74,6 +74,11 @@ pub(crate) fn condition(format: &Format, text: &str) -> Result<Plan, String> {
     Plan::new(&sql, &One(format), 0).map_err(|error| Unbound::Query(error).message())
 }
 
+/// The same, ready for messages of a channel.
+pub(crate) fn ready_condition(set: &FormatSet, format: &Format, text: &str) -> Result<Ready, String> {
+    Ok(Ready::new(condition(format, text)?).specialised(set.specialiser(), true))
+}
+
 /// The plan of a SELECT list over one format, and the format of its result.
 pub(crate) fn projection(set: &FormatSet, format: &Format, list: &str) -> Result<Bound, String> {
     bind(set, format, &format!("SELECT\n{list}\nFROM {MESSAGE}"))
@@ -97,7 +102,7 @@ fn bind(set: &FormatSet, format: &Format, sql: &str) -> Result<Bound, String> {
         Ok((plan, schema, xml))
     });
     let (plan, output) = made.map_err(Unbound::message)?;
-    Ok(Bound { plan: Ready::new(plan), output })
+    Ok(Bound { plan: Ready::new(plan).specialised(set.specialiser(), false), output })
 }
 
 /// What an operator has for each format that its parameters fit.
@@ -124,6 +129,11 @@ impl<T> Bindings<T> {
     #[inline]
     pub fn get(&self, id: FormatId) -> Option<&T> {
         self.bound.iter().find(|(known, _)| *known == id).map(|(_, bound)| bound)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, id: FormatId) -> Option<&mut T> {
+        self.bound.iter_mut().find(|(known, _)| *known == id).map(|(_, bound)| bound)
     }
 
     /// Binds parameters to each format that they fit.

@@ -1,10 +1,13 @@
 //! The formats of one channel, by their ids.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use csp_formats::{Message, MessageView, Name, Schema, ViewError};
 use csp_handlers::FormatId;
 use thiserror::Error;
+
+use crate::choice::Rules;
+use crate::special::Specialiser;
 
 /// The id of JSON texts, on each channel.
 pub const JSON: FormatId = FormatId(u32::MAX);
@@ -52,6 +55,7 @@ pub enum FormatError {
 #[derive(Debug, Default)]
 pub struct FormatSet {
     seed: Option<u64>,
+    specialiser: OnceLock<(Arc<dyn Specialiser>, Rules)>,
     formats: Vec<(FormatId, Arc<Format>)>,
     derived: Mutex<Vec<Derived>>,
 }
@@ -133,6 +137,15 @@ impl FormatSet {
     #[must_use]
     pub fn seed(&self) -> Option<u64> {
         self.seed
+    }
+
+    /// Sets what makes code for operators of the channel that are configured from now on, and how it is compared with theirs. The first one stays.
+    pub fn set_specialiser(&self, specialiser: Arc<dyn Specialiser>, rules: Rules) {
+        _ = self.specialiser.set((specialiser, rules));
+    }
+
+    pub(crate) fn specialiser(&self) -> Option<&(Arc<dyn Specialiser>, Rules)> {
+        self.specialiser.get()
     }
 
     /// Adds a format of the channel.

@@ -78,7 +78,28 @@ impl Body {
     }
 
     /// Emits a message with pieces in the place of this frame; topic and further frames stay.
+    #[inline]
     pub fn emit(
+        self,
+        call: &mut Call<'_>,
+        output: u8,
+        format: FormatId,
+        pieces: &[Piece<'_>],
+    ) -> Result<(), Stop> {
+        // Most messages have one frame, and most results one piece.
+        if let [Piece::Bytes(bytes)] = pieces
+            && call.message().frames <= 1
+            && self.len == call.message().len
+            && !bytes.is_empty()
+            && bytes.len() <= ROW_LEN_MAX as usize
+        {
+            let frames = &[bytes.len() as u32];
+            return Ok(call.emit(output, Emit::New { format, frames, pieces })?);
+        }
+        self.emit_among(call, output, format, pieces)
+    }
+
+    fn emit_among(
         self,
         call: &mut Call<'_>,
         output: u8,

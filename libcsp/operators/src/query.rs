@@ -17,8 +17,10 @@ use std::sync::Arc;
 use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, State, Stop, Tick};
 use csp_queries::Plan;
 
+use crate::choice::Rules;
 use crate::counters::{Counter, HEADER, claim, fingerprint};
 use crate::row::{FORMAT, ROW_LEN_MAX, Ready, Room, count, give_up, room, run};
+use crate::special::Specialiser;
 use join::Join;
 pub use setup::{Limits, QuerySetupError, Time, Unit};
 pub(crate) use times::SOURCES_MAX;
@@ -83,6 +85,19 @@ impl Query {
         let meaning = format!("{:?} {:?} {inputs:?} {limits:?}", plan.derived.xml, meaning(&plan));
         let inputs = inputs.iter().map(|(format, _)| *format).collect();
         Ok(Query { fingerprint: fingerprint(&meaning), plan, inputs, output, limits, needs, run })
+    }
+
+    /// Asks for code that is made for the query, if it treats each message by itself.
+    #[must_use]
+    pub fn specialised(mut self, specialiser: &Arc<dyn Specialiser>, rules: Rules) -> Self {
+        self.run = match self.run {
+            Run::Rows(ready, room) => {
+                let by = (specialiser.clone(), rules);
+                Run::Rows(Box::new(ready.specialised(Some(&by), false)), room)
+            }
+            other => other,
+        };
+        self
     }
 
     /// The plan that is run.

@@ -7,9 +7,11 @@ use csp_formats::Fixed;
 use csp_handlers::{Call, FormatId, Piece, Stop};
 use csp_queries::{APART_MAX, Apart, Condition, EmitError, Image, Part, Plan};
 
+use crate::choice::Rules;
 use crate::counters::Counter;
 use crate::formats::{Invalid, view};
 use crate::input::{Body, PIECES_MAX};
+use crate::special::{Special, Specialiser, Verdict};
 
 /// Longest message that an operator makes, in bytes, topic and further frames included.
 pub const ROW_LEN_MAX: u32 = 64 << 10;
@@ -51,6 +53,13 @@ pub(crate) fn give_up(call: &mut Call<'_>, (counter, stop): (Counter, Stop)) -> 
 pub(crate) struct Ready {
     plan: Arc<Plan>,
     fixed: Fixed,
+    programs: Programs,
+    special: Option<Box<Special>>,
+}
+
+/// The plan over rows at fixed places, as it is built in.
+#[derive(Debug)]
+struct Programs {
     filter: Option<Condition>,
     image: Option<Image>,
 }
@@ -70,30 +79,45 @@ enum Glance {
 impl Ready {
     pub fn new(plan: impl Into<Arc<Plan>>) -> Self {
         let plan = plan.into();
-        let (filter, image) = (Condition::new(&plan, &plan.filter), Image::new(&plan));
-        Ready { fixed: plan.fixed(0, None), filter, image, plan }
+        let programs = Programs { filter: Condition::new(&plan, &plan.filter), image: Image::new(&plan) };
+        Ready { fixed: plan.fixed(0, None), programs, special: None, plan }
+    }
+
+    /// Asks for code that is made for the plan, or only for its condition.
+    #[must_use]
+    pub fn specialised(
+        self,
+        specialiser: Option<&(Arc<dyn Specialiser>, Rules)>,
+        condition_only: bool,
+    ) -> Self {
+        let special = specialiser.map(|(specialiser, rules)| {
+            Box::new(Special::new(specialiser, &self.plan, condition_only, *rules))
+        });
+        Ready { special, ..self }
     }
 
     /// Looks at the first slice of a message, and writes its result if it is asked for and lies there.
     #[inline]
-    fn glance(&self, call: &Call<'_>, body: Body, room: Option<&mut [u8]>) -> Glance {
+    fn glance(&mut self, call: &Call<'_>, body: Body, room: Option<&mut [u8]>) -> Glance {
         let Some(row) = body.fixed(call, &self.fixed) else { return Glance::Nothing };
-        match self.filter.as_ref().and_then(|filter| filter.accepts(&[row])) {
-            Some(true) => (),
-            Some(false) => return Glance::Refused,
-            None => return Glance::Nothing,
-        }
-        let (Some(image), Some(room)) = (&self.image, room) else { return Glance::Accepted };
-        match image.emit(&[row], room) {
-            Some(len) if image.is_whole() => Glance::Written(len),
-            Some(_) => Glance::Begun,
-            None => Glance::Accepted,
+        let verdict = match &mut self.special {
+            None => self.programs.run(row, room),
+            Some(special) => special.run(row, room, |room| self.programs.run(row, room)),
+        };
+        match verdict {
+            Verdict::Unsaid => Glance::Nothing,
+            Verdict::Refused => Glance::Refused,
+            Verdict::Accepted => Glance::Accepted,
+            Verdict::Written(len) => match &self.programs.image {
+                Some(image) if image.is_whole() => Glance::Written(len),
+                _ => Glance::Begun,
+            },
         }
     }
 
     /// Whether the filter accepts the message of a call. `None`: it is in too many slices.
     #[inline]
-    pub fn accepts_message(&self, call: &Call<'_>) -> Option<Result<bool, Invalid>> {
+    pub fn accepts_message(&mut self, call: &Call<'_>) -> Option<Result<bool, Invalid>> {
         let body = Body::of(call);
         match self.glance(call, body, None) {
             Glance::Refused => Some(Ok(false)),
@@ -104,6 +128,19 @@ impl Ready {
                 Ok(self.accepts(&[&view])?)
             }),
         }
+    }
+}
+
+impl Programs {
+    #[inline]
+    fn run(&self, row: &[u8], room: Option<&mut [u8]>) -> Verdict {
+        match self.filter.as_ref().and_then(|filter| filter.accepts(&[row])) {
+            Some(true) => (),
+            Some(false) => return Verdict::Refused,
+            None => return Verdict::Unsaid,
+        }
+        let (Some(image), Some(room)) = (&self.image, room) else { return Verdict::Accepted };
+        image.emit(&[row], room).map_or(Verdict::Accepted, Verdict::Written)
     }
 }
 
@@ -176,7 +213,7 @@ pub(crate) type Sent = Result<Result<bool, (Counter, Stop)>, Stop>;
 /// Emits the result of a plan of one source over the message of a call, if its filter accepts it.
 #[inline]
 pub(crate) fn run(
-    plan: &Ready,
+    plan: &mut Ready,
     call: &mut Call<'_>,
     (output, format): (u8, FormatId),
     room: &mut [u8],

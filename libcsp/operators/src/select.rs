@@ -42,7 +42,8 @@ impl Handler for Select {
     fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
         let condition = parameters.trim();
         if !condition.is_empty() {
-            self.bound.bind(|_, format| bind::condition(format, condition).map(Ready::new))?;
+            let set = self.bound.formats().clone();
+            self.bound.bind(|_, format| bind::ready_condition(&set, format, condition))?;
         }
         self.condition = condition.to_owned();
         Ok(())
@@ -55,9 +56,12 @@ impl Handler for Select {
         } else {
             let (format, condition) = (call.message().format, &self.condition);
             if self.bound.get(format).is_none() {
-                self.bound.late(format, |_, format| bind::condition(format, condition).map(Ready::new));
+                let set = self.bound.formats().clone();
+                self.bound.late(format, |_, format| bind::ready_condition(&set, format, condition));
             }
-            let Some(plan) = self.bound.get(format) else { return give_up(call, (Counter::Invalid, FORMAT)) };
+            let Some(plan) = self.bound.get_mut(format) else {
+                return give_up(call, (Counter::Invalid, FORMAT));
+            };
             match plan.accepts_message(call) {
                 None => return give_up(call, (Counter::Invalid, SLICES)),
                 Some(Err(_)) => return give_up(call, (Counter::Invalid, INVALID)),
@@ -114,8 +118,10 @@ impl Handler for Project {
             let (set, list) = (self.bound.formats().clone(), &self.list);
             self.bound.late(format, |_, format| bind::projection(&set, format, list));
         }
-        let Some(bound) = self.bound.get(format) else { return give_up(call, (Counter::Invalid, FORMAT)) };
-        let sent = run(&bound.plan, call, (0, bound.output), &mut self.room);
+        let Some(bound) = self.bound.get_mut(format) else {
+            return give_up(call, (Counter::Invalid, FORMAT));
+        };
+        let sent = run(&mut bound.plan, call, (0, bound.output), &mut self.room);
         count(call, sent)
     }
 }

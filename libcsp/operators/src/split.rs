@@ -53,7 +53,7 @@ fn part(set: &FormatSet, format: &Format, text: &str) -> Result<Part, String> {
         return Ok(Part::Row(bind::row(set, format, text)?));
     };
     match after_word(rest, "where") {
-        Some(condition) => Ok(Part::Whole(Some(Ready::new(bind::condition(format, condition)?)))),
+        Some(condition) => Ok(Part::Whole(Some(bind::ready_condition(set, format, condition)?))),
         None if rest.is_empty() => Ok(Part::Whole(None)),
         None => Err(format!("\"{rest}\" stands where only WHERE can")),
     }
@@ -94,14 +94,16 @@ impl Handler for Split {
             let (set, parameters) = (self.bound.formats().clone(), &self.parameters);
             self.bound.late(format, |_, format| bound(&set, format, parameters));
         }
-        let Some(parts) = self.bound.get(format) else { return give_up(call, (Counter::Invalid, FORMAT)) };
+        let Some(parts) = self.bound.get_mut(format) else {
+            return give_up(call, (Counter::Invalid, FORMAT));
+        };
         // What is counted is known when the last output had room.
         let (mut emitted, mut refused, mut failed) = (0, 0, None);
-        for (output, part) in parts.iter().enumerate() {
+        for (output, part) in parts.iter_mut().enumerate() {
             let output = output as u8;
             let sent = match part {
-                Part::Whole(condition) => whole(call, output, condition.as_ref()),
-                Part::Row(bound) => run(&bound.plan, call, (output, bound.output), &mut self.room),
+                Part::Whole(condition) => whole(call, output, condition.as_mut()),
+                Part::Row(bound) => run(&mut bound.plan, call, (output, bound.output), &mut self.room),
             };
             match sent {
                 Ok(Ok(true)) => emitted += 1,
@@ -124,7 +126,7 @@ impl Handler for Split {
     }
 }
 
-fn whole(call: &mut Call<'_>, output: u8, condition: Option<&Ready>) -> Sent {
+fn whole(call: &mut Call<'_>, output: u8, condition: Option<&mut Ready>) -> Sent {
     let accepted = match condition {
         None => true,
         Some(plan) => match plan.accepts_message(call) {

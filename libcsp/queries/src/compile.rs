@@ -15,7 +15,7 @@ use csp_formats::{Field, Fixed};
 
 use crate::plan::{ColumnPlace, Plan};
 pub use code::{Code, Condition, Relation};
-pub use image::Image;
+pub use image::{Computed, How, Image, Move, Store};
 
 impl Plan {
     /// Where header and block of a source's messages lie, as far as the plan's columns and some other fields of the root block reach.

@@ -27,7 +27,7 @@ mod plan;
 mod syntax;
 mod union;
 
-pub use compile::{Code, Condition, Image, Relation};
+pub use compile::{Code, Computed, Condition, How, Image, Move, Relation, Store};
 pub use derive::{Derived, ROW};
 pub use emit::{APART_MAX, Apart, EmitError, Part};
 pub use error::{Position, QueryError, QueryProblem};

@@ -17,6 +17,7 @@
 //! | why an instance was stopped | [`Stopped`], [`Reason`] |
 //! | what happens then | [`OnStop`], [`Supervisor`] |
 //! | a module in another's place | [`swap()`] |
+//! | built-in operators as generated code | [`specialise`] |
 //! | where fields lie, for modules that serve several formats | [`Fields`], [`FieldAt`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -29,6 +30,7 @@ mod guest;
 mod instance;
 mod module;
 mod report;
+pub mod specialise;
 mod stopped;
 mod supervisor;
 mod supplied;

@@ -28,7 +28,8 @@ pub enum HandlerCommand {
     /// List the modules that proxies have, and the stages that run them
     ///
     /// FUEL is the mean of a call, about an instruction each. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
-    /// `passed-by`, or `ended`, as the policy's `on_stop` says.
+    /// `passed-by`, or `ended`, as the policy's `on_stop` says. The last table has built-in operators for which a proxy makes specialised versions:
+    /// which one runs, why, and how many messages the specialised one has processed.
     #[command(
         after_help = "Examples:\n  cspctl handler list\n  cspctl handler list -o json | jq '.nodes[].stages[] | {handler, state, stops}'"
     )]
@@ -72,12 +73,18 @@ async fn list(context: &Context) -> Result<(), CliError> {
     let view: HandlersView = context.client.get("/api/v1/handlers", &[]).await?;
     context.show(&view, |view| {
         let missing = missing(context, &view.unreachable);
+        let operators = match view.nodes.iter().all(|node| node.handlers.operators.is_empty()) {
+            true => String::new(),
+            false => "\n".to_owned() + &operators(view).render(context.paint),
+        };
         if view.nodes.iter().all(|node| node.handlers.modules.is_empty()) {
             return "No supplied handlers: no proxy has a module. `cspctl handler put FILE` brings one.\n"
                 .to_owned()
+                + &operators
                 + &missing;
         }
-        modules(view).render(context.paint) + "\n" + &stages(view).render(context.paint) + &missing
+        let supplied = modules(view).render(context.paint) + "\n" + &stages(view).render(context.paint);
+        supplied + &operators + &missing
     })
 }
 
@@ -115,6 +122,24 @@ fn stages(view: &HandlersView) -> Table {
                 (stage.given_up_total + stage.waited_total).into(),
                 stage.passed_total.into(),
                 stops(stage).into(),
+            ]);
+        }
+    }
+    table
+}
+
+/// Which version of built-in operators runs, and why.
+fn operators(view: &HandlersView) -> Table {
+    let mut table = Table::new(&["OPERATOR", "NODE", "SPECIALISED", "VERSION"]);
+    for node in &view.nodes {
+        for operator in &node.handlers.operators {
+            let is_specialised = operator.version.starts_with("specialised");
+            let version = Cell::from(operator.version.to_string());
+            table.row([
+                operator.name.to_string().into(),
+                node.node.clone().into(),
+                operator.specialised_total.into(),
+                if is_specialised { version.coloured(Colour::Green) } else { version },
             ]);
         }
     }

@@ -14,6 +14,7 @@ use csp_identity::{Access, Caller, IdentityRole};
 use csp_telemetry::require;
 
 use super::modules::Modules;
+use super::specialised;
 
 type Shared = State<Arc<Modules>>;
 
@@ -27,7 +28,8 @@ pub fn routes(modules: Arc<Modules>) -> Router {
 
 /// Reads the folder on a thread that may wait for the disk.
 async fn describe(modules: Arc<Modules>) -> Handlers {
-    tokio::task::spawn_blocking(move || modules.describe()).await.unwrap_or_default()
+    let handlers = tokio::task::spawn_blocking(move || modules.describe()).await.unwrap_or_default();
+    Handlers { operators: specialised::describe(), ..handlers }
 }
 
 /// `PUT /v1/handlers/{SHA-256}`: 204 once the module was checked, compiled and stored; 422 with what is wrong with it. For operators, and

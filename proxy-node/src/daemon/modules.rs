@@ -244,7 +244,11 @@ impl Modules {
     /// Returns what `/v1/handlers` shows.
     pub fn describe(&self) -> Handlers {
         let module = |(module, len): (String, u64)| csp_api::handlers::Module { module: module.into(), len };
-        Handlers { modules: self.stored().into_iter().map(module).collect(), stages: self.describe_stages() }
+        Handlers {
+            modules: self.stored().into_iter().map(module).collect(),
+            stages: self.describe_stages(),
+            ..Handlers::default()
+        }
     }
 }
 

@@ -38,9 +38,12 @@ pub enum Code {
 /// What a comparison accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relation {
-    less: bool,
-    equal: bool,
-    greater: bool,
+    /// What is less than the other.
+    pub less: bool,
+    /// What is equal to it.
+    pub equal: bool,
+    /// What is greater.
+    pub greater: bool,
 }
 
 impl Condition {
@@ -52,6 +55,12 @@ impl Condition {
         // What is true of all rows need not be looked at.
         code.retain(|term| !matches!(term, Code::Constant(Cell::True)));
         Some(Condition(code.into_boxed_slice()))
+    }
+
+    /// The terms, in the order in which they are tried: the first that is not true refuses the rows.
+    #[must_use]
+    pub fn terms(&self) -> &[Code] {
+        &self.0
     }
 
     /// Whether rows, one of each source, are accepted.
@@ -180,7 +189,9 @@ fn comparing(comparison: Comparison, sides: [Code; 2]) -> Code {
 }
 
 impl Relation {
-    fn new(comparison: Comparison) -> Self {
+    /// What a comparison accepts.
+    #[must_use]
+    pub fn new(comparison: Comparison) -> Self {
         Relation {
             less: comparison != Comparison::Equal,
             equal: comparison != Comparison::Less,

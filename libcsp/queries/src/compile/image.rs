@@ -19,16 +19,23 @@ pub struct Image {
 
 /// Bytes that are those of a source.
 #[derive(Clone, Copy, Debug)]
-struct Move {
-    source: usize,
-    from: usize,
-    to: usize,
-    len: usize,
-    how: How,
+pub struct Move {
+    /// The source.
+    pub source: usize,
+    /// Where they lie in the source's row.
+    pub from: usize,
+    /// Where they go in the result.
+    pub to: usize,
+    /// How many.
+    pub len: usize,
+    /// How they are copied.
+    pub how: How,
 }
 
+/// How bytes are copied.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum How {
+pub enum How {
+    /// As they are.
     Plain,
     /// What follows a NUL becomes NUL.
     Text,
@@ -36,19 +43,27 @@ enum How {
     NotNull(Load),
 }
 
-/// An expression and where its value goes.
+/// An expression and where its value goes. A value that is null, or the least number, leaves there what an empty row has.
 #[derive(Clone, Debug)]
-struct Computed {
-    code: Code,
-    to: usize,
-    kind: Store,
-    big: bool,
+pub struct Computed {
+    /// The expression.
+    pub code: Code,
+    /// Where its value goes in the result.
+    pub to: usize,
+    /// As what.
+    pub kind: Store,
+    /// The most significant byte first.
+    pub big: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Store {
+/// As what a value is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// A number of 64 bits with sign.
     Int,
+    /// A `double`.
     Float,
+    /// A byte.
     Boolean,
 }
 
@@ -98,6 +113,24 @@ impl Image {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Header and block of a row without values.
+    #[must_use]
+    pub fn empty(&self) -> &[u8] {
+        &self.empty
+    }
+
+    /// The bytes that are those of sources. No two go to the same place.
+    #[must_use]
+    pub fn moves(&self) -> &[Move] {
+        &self.moves
+    }
+
+    /// The values that are computed.
+    #[must_use]
+    pub fn computed(&self) -> &[Computed] {
+        &self.computed
     }
 
     /// Writes header and root block of the result of rows, each header and block of a source's message, and returns their length. `None`: the

@@ -12,6 +12,7 @@ use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathSta
 
 use super::Numbers;
 use crate::daemon::modules::Modules;
+use crate::daemon::specialised;
 
 pub(super) mod requests;
 
@@ -57,7 +58,7 @@ pub(super) fn channel_path(
         let handler = supplied.iter().find(|handler| handler.name == stage.handler);
         match handler {
             Some(handler) => Some(modules.maker(handler, &channel.name, &stage.parameters, formats)),
-            None => formats.and_then(|formats| operator(&stage.handler, formats)),
+            None => formats.and_then(|formats| operator(&stage.handler, formats, &channel.name)),
         }
     };
     let stage = |stage: &csp_control::PathStage| PathStage {
@@ -89,9 +90,10 @@ pub(super) fn channel_path(
 }
 
 /// Returns what makes an operator for formats; `None` if it needs none.
-fn operator(name: &str, formats: &ChannelFormats) -> Option<StageMaker> {
+fn operator(name: &str, formats: &ChannelFormats, channel: &str) -> Option<StageMaker> {
     let name = *csp_operators::NAMES.iter().find(|known| **known == name)?;
     let set = formats.set().clone();
+    specialised::specialise(&set, channel);
     Some(StageMaker::new(formats.key(), move || csp_operators::make(name, &set)))
 }
 
@@ -118,7 +120,7 @@ fn path_of(query: &Query, planned: &PlannedQuery, number: u32, seed: u64) -> Cha
     let (output, schema) = (planned.output(), planned.result.clone());
     let make = move || {
         let handler = planned.handler(&made, seed).ok()?;
-        Some(Box::new(handler) as Box<dyn Handler>)
+        Some(Box::new(specialised::specialised(handler, &made.name)) as Box<dyn Handler>)
     };
     path_with(query, number, (QUERY, StageMaker::new(&key, make)), (output, schema))
 }
