@@ -19,5 +19,6 @@ mod metrics;
 mod modules;
 mod policy;
 mod providers;
+mod quality;
 
 pub use control::run;

@@ -12,6 +12,7 @@
 //! | network node | `/v1/flows`, `/v1/tunnels` | lists of [`network::Flow`], [`network::Tunnel`] |
 //! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
 //! | proxy node | `/v1/contexts` | [`contexts::Contexts`] |
+//! | proxy node | `/v1/quality` | [`quality::Quality`] |
 //! | proxy node | `/v1/handlers` | [`handlers::Handlers`] |
 //! | proxy node | `/v1/channels` | list of [`proxy::Channel`] |
 //! | proxy node | `/v1/subscriptions`, `/v1/messages/trace` | [`messages::Subscriptions`], [`messages::MessageTrace`] |
@@ -36,6 +37,7 @@ pub mod metrics;
 pub mod mgmt;
 pub mod network;
 pub mod proxy;
+pub mod quality;
 mod readiness;
 mod text;
 pub mod topic;
