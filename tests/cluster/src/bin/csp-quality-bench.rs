@@ -80,7 +80,8 @@ fn text(plan: &Plan, report: &Report) -> String {
         "Made by `make bench-quality`: real daemons in network namespaces of one machine with two processors, ZeroMQ publishers and receivers in Python, a \
          channel for each flow, messages of {} bytes. The link is {} Mb/s and all rates are the paper's by the same factor, since publishers, receivers, the \
          kernel and the daemons share the two processors. Bytes and delays are the receivers' (a delay begins when the message was to be sent); {} s each. \
-         Tenths of a second in which the hypervisor took time from the machine are left out.\n\n",
+         Tenths of a second in which the hypervisor took time from the machine are left out. Queues are of 256 messages, and what finds them full is dropped, so that this is Fig. 3; Fig. 2 needs a receive ring that all flows share, and there is none here. The flow \
+         `default`, which sends nothing, has its part under EAS. PAR promises A / B / C 50 / 200 / 50 Mb/s in Fig. 3, A and C 50 in Fig. 4, SA 100 / 200 / 100, by the same factor.\n\n",
         plan.size, plan.link_mbps, plan.seconds
     );
     out += "| Fig. | scheme | sent A / B / C Mb/s | on paper | received | sum | delay A / B / C ms | least of a promise in 100 ms | windows | disordered |\n";
