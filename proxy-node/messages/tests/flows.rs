@@ -300,6 +300,7 @@ fn a_receiver_that_holds_back_stops_its_flow_and_no_other() {
     world.run(seconds(1.0));
     let (slow, quick) = (world.status("slow"), world.status("quick"));
     assert!(slow.blocked && !quick.blocked);
+    assert!(slow.queued.0 > 50, "only the first message was released: {slow:?}");
     assert!((world.mbps(1, at(0.5), at(1.0)) - 20.0).abs() < 0.5);
     world.plane.set_parked(world.pairs[0].subscriber, false).unwrap();
     world.pairs.iter_mut().for_each(|pair| pair.rate = 0);
