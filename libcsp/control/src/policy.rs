@@ -48,7 +48,7 @@ pub use link::{
 pub use paths::{PathStage, path_formats, path_order};
 pub use queries::{
     Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
-    RequestError, RequestedQuery, Requests, RowFormat,
+    RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, TranslationRequest,
 };
 
 /// The only `apiVersion` this build understands.
