@@ -26,6 +26,7 @@ mod pki;
 mod pki_args;
 mod plugins;
 mod policy;
+mod quality;
 mod queries;
 mod rules;
 mod table;
@@ -39,7 +40,7 @@ pub use ladder::{Style, draw};
 pub use messages::draw_messages;
 pub use paint::Paint;
 
-use args::{Command, FlowCommand, KeyCommand, Output, PolicyCommand};
+use args::{Command, FlowCommand, FlowsArgs, FlowsCommand, KeyCommand, Output, PolicyCommand};
 use client::Client;
 use messages::MessageCommand;
 
@@ -101,6 +102,9 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         }
         Command::Subscriptions(args) => messages::subscriptions(&context, args).await,
         Command::Message(MessageCommand::Trace(args)) => messages::trace(&context, args).await,
+        Command::Flows(FlowsArgs { top: Some(FlowsCommand::Top(args)), .. }) => {
+            quality::top(&context, &args).await
+        }
         Command::Flows(args) => observe::flows(&context, args).await,
         Command::Sockets(args) => observe::sockets(&context, args).await,
         Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,

@@ -50,6 +50,7 @@ pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Route
         .route("/api/v1/nodes/{id}/drain", put(drain).delete(resume))
         .route("/api/v1/services", get(|State(c): Shared| async move { Json(c.services().await) }))
         .route("/api/v1/channels", get(|State(c): Shared| async move { Json(c.channels().await) }))
+        .route("/api/v1/quality", get(|State(c): Shared| async move { Json(c.quality().await) }))
         .route("/api/v1/contexts", get(|State(c): Shared| async move { Json(c.contexts().await) }))
         .merge(message_routes::routes())
         .merge(handler_routes::routes())

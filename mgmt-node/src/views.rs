@@ -3,6 +3,7 @@
 mod channels;
 mod contexts;
 mod messages;
+mod quality;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

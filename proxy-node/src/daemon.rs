@@ -19,6 +19,7 @@ mod metrics;
 mod modules;
 mod policy;
 mod providers;
+mod quality;
 mod specialised;
 
 pub use control::run;

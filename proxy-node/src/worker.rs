@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use csp_services::{
-    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, MessageBroker, MessagesConfig, MoveNotice,
-    RequestNotice, RequestSpec, SpecError, StreamSpec, View,
+    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowsConfig, MessageBroker, MessagesConfig,
+    MoveNotice, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -52,6 +52,8 @@ pub struct WorkerPolicy {
     pub contexts: Vec<ContextSpec>,
     /// The channels between clients and servers of a pool, at addresses of `services`.
     pub streams: Vec<StreamSpec>,
+    /// Information flows, and the link that they share.
+    pub flows: Option<FlowsConfig>,
 }
 
 /// A proxy worker.
@@ -242,7 +244,9 @@ impl ProxyWorker {
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
         let served = apply_channels(self.core.local_mut(), now, &policy);
-        let WorkerPolicy { services, egress, .. } = policy;
+        let WorkerPolicy { services, egress, flows, .. } = policy;
+        let own = |flows: FlowsConfig| FlowsConfig { board: (flows.board.0, self.number.into()), ..flows };
+        let served = served.and(self.core.local_mut().set_flows(now, flows.map(own)));
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served
@@ -270,6 +274,11 @@ impl ProxyWorker {
     /// Returns the next event of queries on request to log, if any.
     pub fn poll_request_notice(&mut self) -> Option<RequestNotice> {
         self.core.local_mut().poll_request_notice()
+    }
+
+    /// Returns the next change of a flows' trigger to log, if any.
+    pub fn poll_fired(&mut self) -> Option<(String, csp_quality::Fired)> {
+        self.core.local_mut().poll_fired()
     }
 
     fn move_connections(&mut self, now: Instant) {

@@ -13,6 +13,7 @@
 //! | network node | `/v1/plugins`, `/v1/plugins/{instance}/{operation}` | [`plugins::Plugins`], [`plugins::CallAnswer`] |
 //! | proxy node | `/v1/flows`, `/v1/services` | lists of [`proxy::Flow`], [`proxy::Service`] |
 //! | proxy node | `/v1/contexts` | [`contexts::Contexts`] |
+//! | proxy node | `/v1/quality` | [`quality::Quality`] |
 //! | proxy node | `/v1/handlers` | [`handlers::Handlers`] |
 //! | proxy node | `/v1/channels` | list of [`proxy::Channel`] |
 //! | proxy node | `/v1/subscriptions`, `/v1/messages/trace` | [`messages::Subscriptions`], [`messages::MessageTrace`] |
@@ -38,6 +39,7 @@ pub mod mgmt;
 pub mod network;
 pub mod plugins;
 pub mod proxy;
+pub mod quality;
 mod readiness;
 mod text;
 pub mod topic;

@@ -54,6 +54,10 @@ pub use policy::{
     SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit, TranslationRequest, UnknownFormat,
     WORKERS, format_set, path_formats, path_order, plugin_manager,
 };
+pub use policy::{
+    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, FlowMatch, FlowMonitor, FlowQueue, FlowReserve,
+    FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction, TriggerWhen,
+};
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};
 pub use status::ControlStatus;

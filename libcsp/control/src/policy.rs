@@ -10,9 +10,11 @@ mod check;
 mod contexts;
 mod curve;
 mod diff;
+mod flows;
 mod formats;
 mod framing;
 mod handlers;
+mod link;
 mod paths;
 mod plugins;
 mod queries;
@@ -31,6 +33,7 @@ pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKe
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue, UnknownFormat};
 pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
+pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, FlowMatch, FlowQueue, FlowReserve};
 pub use formats::{
     CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, KnownFormat, TimeUnit, format_set,
 };
@@ -39,6 +42,10 @@ pub use framing::{
     SOFH_ENCODING, SOFH_LEN,
 };
 pub use handlers::{OnStop, SUPPLIED_MAX, SuppliedHandler};
+pub use link::{
+    Adapt, FlowMonitor, FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction,
+    TriggerWhen,
+};
 pub use paths::{PathStage, path_formats, path_order};
 pub use plugins::{
     OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback, WORKERS,
@@ -95,6 +102,12 @@ pub struct Policy {
     /// Programs that run handlers of channels' paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contexts: Vec<GContext>,
+    /// Information flows of messages, and what they are promised of `link`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<Flow>,
+    /// The link by which messages leave each proxy. Absent: they leave as they come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
     /// How applications' own connections leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Egress>,
@@ -287,6 +300,8 @@ impl Policy {
             queries: Vec::new(),
             handlers: Vec::new(),
             contexts: Vec::new(),
+            flows: Vec::new(),
+            link: None,
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),

@@ -308,9 +308,37 @@ pub struct DrainArgs {
     pub force: bool,
 }
 
+/// `cspctl flows ...`
+#[derive(Debug, Subcommand)]
+pub enum FlowsCommand {
+    /// Watch information flows: rates, queues and delays between two looks
+    ///
+    /// IN are the bytes that arrived, OUT those released to receivers outside the cluster, in all copies. QUEUE and BYTES wait now. DELAY is the
+    /// mean time from arrival to release. DROPPED are messages that filters or full queues have cost, HELD times that publishers were held back.
+    #[command(
+        after_help = "Examples:\n  cspctl flows top\n  cspctl flows top --once -o json | jq '.flows[] | {flow, out_mbps}'"
+    )]
+    Top(TopArgs),
+}
+
+/// Arguments of `cspctl flows top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Look twice, show what was between, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Milliseconds between two looks (100 to 60000)
+    #[arg(long, default_value_t = 1_000, value_name = "MS", value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    pub interval_ms: u64,
+}
+
 /// Arguments of `cspctl flows`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct FlowsArgs {
+    /// Information flows instead of connections
+    #[command(subcommand)]
+    pub top: Option<FlowsCommand>,
     /// Only flows of this service
     #[arg(long, short, value_name = "NAME")]
     pub service: Option<String>,

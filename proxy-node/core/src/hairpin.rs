@@ -221,6 +221,10 @@ pub struct LoopEnd<'a> {
 }
 
 impl ClientEnd for LoopEnd<'_> {
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn readable(&self) -> usize {
         self.hairpin.waiting(self.label).0
     }

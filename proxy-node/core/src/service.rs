@@ -123,6 +123,19 @@ pub trait ClientEnd {
 
     /// Returns whether the connection has ended, so that writing to it is useless.
     fn is_over(&self) -> bool;
+
+    /// Returns the number of written bytes that were not sent to the client once.
+    fn unsent(&self) -> usize {
+        0
+    }
+
+    /// Lets the service be called when the client has acknowledged something, although there is room.
+    fn call_again(&mut self) {}
+
+    /// Returns whether the client is a process of the cluster, which is not reached over an output link.
+    fn is_local(&self) -> bool {
+        false
+    }
 }
 
 /// The application's end of a flow: its stream on a channel, under the process' byte credit and the lane's descriptors.

@@ -47,6 +47,8 @@ pub struct ChannelCounters {
     pub replayed: u64,
     /// Messages not put into the full queue of a path, or removed from it, or for which the pool had no room there.
     pub dropped_path: u64,
+    /// Messages that their information flow has dropped, before its queue or from it.
+    pub dropped_flow: u64,
 }
 
 /// State of a channel.
@@ -78,6 +80,8 @@ pub(crate) struct Channel {
     pub feeds: Vec<Feed>,
     /// Peers that receive.
     pub receivers: u32,
+    /// Messages in queues of information flows.
+    pub in_flows: usize,
     pub counters: ChannelCounters,
 }
 
@@ -107,6 +111,7 @@ impl Channel {
             rows: None,
             feeds: Vec::new(),
             receivers: 0,
+            in_flows: 0,
             counters: ChannelCounters::default(),
         }
     }

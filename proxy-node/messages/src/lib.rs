@@ -17,6 +17,7 @@
 //! | marks, policies and drops of a receiver | `queue` |
 //! | sequence numbers, backlog, last values | `channel`, `cache` |
 //! | which channel is served next | [`Schedule`] |
+//! | what waits for the output link, by information flow | `flows` |
 //! | handlers on the way: contexts, paths | `contexts` |
 //! | what becomes of the next messages of a channel | [`TracedMessage`] |
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ mod cache;
 mod channel;
 mod config;
 mod contexts;
+mod flows;
 mod list;
 mod peers;
 mod plane;
@@ -47,6 +49,8 @@ pub use contexts::{
     RemoteError, STAGES_MAX, StageMaker, StageSpec, StageStatus, Targets, Ticket,
 };
 pub use csp_handlers::{FormatId, ParameterError};
+pub use csp_quality::FlowId;
+pub use flows::{FlowStatus, FlowsConfig, LinkStatus};
 pub use peers::{PeerId, Role};
 pub use plane::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, Feed, MessagePlane,

@@ -70,6 +70,8 @@ pub(crate) struct Peer {
     pub channel: u16,
     /// The connection has no room.
     parked: bool,
+    /// A process of the cluster without TCP.
+    local: bool,
     /// When the receiver took a message, or its queue ceased to be empty.
     taken: Instant,
     /// Messages that it has sent.
@@ -164,8 +166,9 @@ impl Peers {
     pub fn attach(&mut self, ch: &mut Channel, channel: u16, role: Role) -> Option<PeerId> {
         let receives = role != Role::Publisher && role != Role::Pusher;
         let queue = if receives { Queue::new(&ch.config.queue) } else { Queue::none() };
-        let (parked, taken) = (false, Instant::ZERO);
-        let mut peer = Peer { generation: 0, role: Some(role), channel, parked, taken, published: 0, queue };
+        let (parked, local, taken) = (false, false, Instant::ZERO);
+        let mut peer =
+            Peer { generation: 0, role: Some(role), channel, parked, local, taken, published: 0, queue };
         let index = match self.free.pop() {
             Some(index) => {
                 let slot = &mut self.slots[index as usize];
@@ -343,6 +346,19 @@ impl Peers {
         }
     }
 
+    /// Records whether a peer is a process of the cluster, which no output link leads to.
+    pub fn set_local(&mut self, index: u32, local: bool) {
+        if let Some(peer) = self.slots.get_mut(index as usize) {
+            peer.local = local;
+        }
+    }
+
+    /// Returns whether a copy for a receiver will take the output link: it has room, and is not a process of the cluster.
+    pub fn takes_link(&self, ch: &Channel, index: u32) -> bool {
+        let full = |peer: &Peer| peer.queue.is_full(&ch.config.queue);
+        self.slots.get(index as usize).is_some_and(|peer| !peer.local && !full(peer))
+    }
+
     /// Puts the peer into the list of those to which a message can be given, or removes it.
     fn refresh(&mut self, ch: &mut Channel, index: u32) {
         let Some(peer) = self.slots.get(index as usize) else { return };
@@ -395,5 +411,18 @@ impl Peers {
         let index = ch.held.front()?;
         ch.held.remove(&mut self.held, index);
         Some(self.id(index))
+    }
+
+    /// The same among those that `may` go on.
+    pub fn unhold_of(&mut self, ch: &mut Channel, may: impl Fn(u32) -> bool) -> Option<PeerId> {
+        let mut next = ch.held.front();
+        while let Some(index) = next {
+            if may(index) {
+                ch.held.remove(&mut self.held, index);
+                return Some(self.id(index));
+            }
+            next = ch.held.after(&self.held, index);
+        }
+        None
     }
 }

@@ -6,6 +6,7 @@
 mod api;
 mod discard;
 mod feeds;
+mod flows;
 mod paths;
 mod publish;
 mod receive;
@@ -58,6 +59,10 @@ pub struct MessagePlane {
     counters: Counters,
     contexts: Contexts,
     fed: Fed,
+    /// Messages that wait for the output link, if there are information flows.
+    flows: Option<Box<crate::flows::Flows>>,
+    /// By channel's slot: the number that the policy's flows know it by.
+    numbers: Vec<u32>,
 }
 
 impl MessagePlane {
@@ -85,6 +90,8 @@ impl MessagePlane {
             traces: Traces::default(),
             counters: Counters::default(),
             fed: Fed::new(),
+            flows: None,
+            numbers: vec![u32::MAX; channels],
             config,
         })
     }
@@ -122,6 +129,8 @@ impl MessagePlane {
         let slot = &mut self.channels[usize::from(id.index)];
         let Some(mut ch) = slot.channel.take() else { return Err(UnknownChannel) };
         slot.generation = slot.generation.wrapping_add(1);
+        // What waits for the link is released when its turn comes.
+        ch.counters.lost += ch.in_flows as u64;
         ch.counters.lost += self.contexts.remove_channel(&mut ch, &mut self.pool);
         while let Some(item) = ch.backlog.pop_back() {
             self.pool.release(item.handle);

@@ -356,6 +356,17 @@ impl MessagePool {
         }
     }
 
+    /// Returns the place of a message to which its owner holds a reference, for [`at`](Self::at).
+    pub(crate) fn place(handle: MessageHandle) -> u32 {
+        handle.index
+    }
+
+    /// Returns the message at a place.
+    pub(crate) fn at(&self, index: u32) -> MessageHandle {
+        let generation = self.descriptors.get(index as usize).map_or(0, |found| found.generation);
+        MessageHandle { index, generation }
+    }
+
     /// Returns the properties of a message; `None` for a stale handle.
     pub fn info(&self, handle: MessageHandle) -> Option<MessageInfo> {
         let &Descriptor { len, frames, channel, sequence, arrived, .. } = self.find(handle)?;

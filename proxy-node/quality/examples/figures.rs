@@ -15,10 +15,11 @@ use csp_quality::{MonitorFrequency, Scheme};
 use csp_types::Duration;
 use scenarios::{Ingress, NAMES, Outcome, on_paper};
 
-const OPENING: &str = "# Quality of information flows, simulated\n
-Made by `cargo run --release -p csp-quality --example figures -- --write docs/quality`. **Every figure here is simulated**: the resource \
+const OPENING: &str = "# Quality of information flows: evaluation\n
+## Simulated\n
+Made by `cargo run --release -p csp-quality --example figures -- --write docs/quality`. **Every figure of this part is simulated**: the resource \
 manager is the real one; sources, handlers, the receive ring and the link are models on virtual time (`proxy-node/quality/simulation`), so that \
-the results are the same on every machine. Real runs through a proxy come with its wiring.\n
+the results are the same on every machine. Real runs through a proxy are at the end.\n
 Three flows A, B and C share a link of 500 Mb/s; B has the highest priority. Items have 1,500 B if nothing else is said, and the time between \
 two varies by half of it, either way (seeded). As in the paper's appliance, one receive ring (64 items) stands before the queues of A (512 \
 items), B and C (256): an item whose queue is full holds the ring. Half a second to settle, then two seconds are measured. \
@@ -105,6 +106,11 @@ fn main() {
     if arguments.next().as_deref() == Some("--write") {
         let folder = PathBuf::from(arguments.next().expect("--write FOLDER"));
         std::fs::create_dir_all(&folder).unwrap();
+        // What `csp-quality-bench` has measured, if it has.
+        let real = std::fs::read_to_string(folder.join("real.md")).unwrap_or_default();
+        if !real.is_empty() {
+            report.text += &format!("\n## Real runs\n\n{real}");
+        }
         std::fs::write(folder.join("evaluation.md"), &report.text).unwrap();
         report
             .charts

@@ -38,10 +38,10 @@ mod share;
 mod table;
 mod trigger;
 
-/// The example of the operator's page runs.
+/// The example for owners runs.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/quality.md")]
-struct OperatorsPage;
+#[doc = include_str!("../../../docs/quality/library.md")]
+struct OwnersPage;
 
 pub use admission::{Capacity, Cost, Left, Plan, Refusal, WINDOW};
 pub use classifier::{TUPLES_MAX, TooManyTuples};
@@ -55,7 +55,7 @@ pub use link::LinkConfig;
 pub use manager::{ApplyError, Filter, Offered, QualityConfig, Released, ResourceManager, Taken};
 pub use monitor::{FlowCounters, MonitorConfig, MonitorFrequency, MonitorMode, Observation};
 pub use scheme::{Scheme, allot};
-pub use share::{Demand, divide};
+pub use share::{Board, DIVIDE_EVERY, Demand, divide};
 pub use table::{DEFAULT_NAME, FlowTable, Run, TableError};
 pub use trigger::{
     Action, Condition, Fired, Resource, TRIGGERS_MAX, Threshold, Trigger, TriggerError, dynamic_adaptation,

@@ -74,6 +74,16 @@ impl LinkScheduler {
         self.config.bits_per_second = bits_per_second.max(1);
     }
 
+    pub fn set_quantum(&mut self, bytes: u32) {
+        self.config.quantum = bytes;
+        self.quantum = self.quantum.max(i64::from(bytes));
+    }
+
+    /// Returns a flow that has something ready, whatever the link has.
+    pub fn any(&self) -> Option<u16> {
+        self.all.front()
+    }
+
     pub fn set_scheme(&mut self, scheme: Scheme, now: Instant) {
         if scheme == self.scheme {
             return;

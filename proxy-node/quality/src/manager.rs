@@ -258,6 +258,29 @@ impl ResourceManager {
         Some(Released { flow, item, delay })
     }
 
+    /// Removes an item that is ready, of a flow that is not blocked, whatever the link has: for an owner that ends the resource manager. A
+    /// flow's items keep their order.
+    pub fn drain(&mut self, now: Instant) -> Option<Released> {
+        let flow = FlowId(self.link.any()?);
+        let state = &mut self.flows[flow.index()];
+        let item = self.items.pop_ready(&mut state.queue)?;
+        self.places.remove(state.places, state.queue.items() + 1, state.queue.items());
+        state.counters.released += 1;
+        state.counters.released_bytes += u64::from(item.bytes);
+        self.refresh(flow, now);
+        Some(Released { flow, item, delay: now.saturating_since(item.arrived) })
+    }
+
+    /// Returns what becomes of items of a flow that has no room.
+    pub fn overflow(&self, flow: FlowId) -> Overflow {
+        self.flows[self.charge_of(flow).index()].overflow
+    }
+
+    /// Returns the plan in force.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
     /// Returns when [`release`](Self::release) may return an item; `None` if nothing is ready. Not before `now`.
     pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
         self.link.next_release(now)

@@ -1,5 +1,12 @@
 //! Dividing a link's capacity among the workers that send over it, every 10 ms by what they had waiting.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use csp_types::Duration;
+
+/// How often workers divide a link anew.
+pub const DIVIDE_EVERY: Duration = Duration::from_millis(10);
+
 /// A worker's part of a link, in bits a second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Demand {
@@ -29,6 +36,46 @@ pub fn divide(total: u64, demands: &[Demand]) -> Vec<u64> {
         *part += left / count + u64::from(at < left % count);
     }
     parts
+}
+
+/// What the workers of a node want of their link. Each writes its own line and reads all; two that read at different moments may for one
+/// interval take parts that don't add up.
+#[derive(Debug)]
+pub struct Board {
+    demands: Vec<(AtomicU64, AtomicU64)>,
+}
+
+impl Board {
+    /// A board of so many workers, none of which wants anything.
+    pub fn new(workers: usize) -> Self {
+        Board { demands: (0..workers.max(1)).map(|_| Default::default()).collect() }
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        self.demands.len()
+    }
+
+    /// Records what a worker wants, and returns its part of `total` bits a second. A worker that the board does not know has all of it. If
+    /// the workers hold more than there is, each has its part of that.
+    pub fn part(&self, worker: usize, demand: Demand, total: u64) -> u64 {
+        let Some((held, wanted)) = self.demands.get(worker) else { return total };
+        held.store(demand.held, Ordering::Relaxed);
+        wanted.store(demand.wanted, Ordering::Relaxed);
+        let read = |(held, wanted): &(AtomicU64, AtomicU64)| Demand {
+            held: held.load(Ordering::Relaxed),
+            wanted: wanted.load(Ordering::Relaxed),
+        };
+        let mut demands: Vec<Demand> = self.demands.iter().map(read).collect();
+        let held: u64 = demands.iter().map(|demand| demand.held.min(demand.wanted)).sum();
+        if held > total {
+            demands.iter_mut().for_each(|demand| {
+                let own = demand.held.min(demand.wanted);
+                demand.held = (u128::from(own) * u128::from(total) / u128::from(held)) as u64;
+            });
+        }
+        divide(total, &demands).get(worker).copied().unwrap_or(total)
+    }
 }
 
 #[cfg(test)]
@@ -64,5 +111,19 @@ mod tests {
                 "{demands:?} {parts:?}: something is spare although a worker wants more"
             );
         }
+    }
+
+    #[test]
+    fn workers_divide_a_link_by_what_they_wrote() {
+        let board = Board::new(2);
+        let demand = |held, wanted| Demand { held, wanted };
+        assert_eq!(board.part(0, demand(0, 900), 900), 900, "the other wants nothing");
+        assert_eq!(board.part(1, demand(0, 900), 900), 450);
+        assert_eq!(board.part(0, demand(0, 900), 900), 450);
+        // Both hold more than there is: no part is larger than the link, and both have something.
+        assert_eq!(board.part(0, demand(800, 900), 900), 850);
+        assert_eq!(board.part(1, demand(800, 900), 900), 450);
+        assert_eq!(board.part(0, demand(0, 0), 900), 0);
+        assert_eq!(board.part(9, demand(0, 5), 900), 900, "a stranger is alone");
     }
 }

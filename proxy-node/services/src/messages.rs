@@ -11,6 +11,7 @@
 
 mod batch;
 mod contexts;
+mod flows;
 mod formats;
 mod framing;
 mod given;
@@ -52,6 +53,7 @@ use self::requested::Requested;
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::contexts::{ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
+pub use self::flows::{FlowStatus, FlowsConfig, LinkStatus};
 pub use self::formats::{ChannelFeed, ChannelFormats, FormatText};
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
@@ -106,6 +108,9 @@ pub enum SpecError {
     /// A channel with keys, and the broker has no random bytes: a mistake of the caller.
     #[error("channel {0}: there are no random bytes for its handshakes")]
     NoEntropy(String),
+    /// A trigger of information flows.
+    #[error("flows: {0}")]
+    Flows(csp_quality::TriggerError),
     /// The path of the channel of this name.
     #[error("the path of channel {0}: {1}")]
     Path(String, PathError),
@@ -260,6 +265,7 @@ impl MessageBroker {
         let name = || spec.channel.name.clone();
         let id =
             plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
+        plane.set_number(id, spec.number);
         let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
         if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
             self.sealing = vec![0; sealed_len(zmtp.message_len_max)];

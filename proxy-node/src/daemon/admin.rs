@@ -9,6 +9,7 @@ use axum::{Json, Router};
 use csp_api::TraceEntry;
 use csp_api::contexts::Contexts;
 use csp_api::proxy::{Channel, Flow, PoolMember, Service};
+use csp_api::quality::Quality;
 use csp_daemon::query::{Label, Limit, QueryError, Workers};
 
 use crate::core::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
@@ -26,6 +27,7 @@ pub fn routes(workers: Workers<Question>) -> Router {
         .route("/v1/services", get(services))
         .route("/v1/channels", get(channels))
         .route("/v1/contexts", get(contexts))
+        .route("/v1/quality", get(quality))
         .merge(messages::routes())
         .route("/v1/trace", get(trace))
         .route("/v1/trace/recent", get(recent))
@@ -144,6 +146,10 @@ async fn channels(State(workers): Asked) -> Answer<Vec<Channel>> {
 
 async fn contexts(State(workers): Asked) -> Answer<Contexts> {
     Ok(Json(super::contexts::join(workers.ask(Question::Contexts).await?.into_iter())))
+}
+
+async fn quality(State(workers): Asked) -> Answer<Quality> {
+    Ok(Json(super::quality::join(workers.ask(Question::Quality).await?.into_iter())))
 }
 
 async fn trace(State(workers): Asked, Query(label): Query<Label>) -> Answer<Vec<TraceEntry>> {

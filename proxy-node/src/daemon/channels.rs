@@ -48,6 +48,7 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
             + counters.dropped_stalled
             + counters.dropped_memory
             + counters.dropped_path
+            + counters.dropped_flow
             + unknown_dropped,
         lost_total: counters.lost,
         held_total: counters.held,

@@ -100,7 +100,8 @@ async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Resul
     let modules = Modules::new(config.node.state_dir.join("handlers"));
     let options = shell_options(config, record, workers, &modules);
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
-    let mut numbers = policy::Numbers::new(rand::random());
+    let workers_count = usize::from(config.workers);
+    let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, workers_count);
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
@@ -143,10 +144,11 @@ fn shell_options<'a>(
 /// Returns the check of a policy before it is acknowledged as staged: the secret keys of its channels and the modules of its handlers
 /// are here.
 fn policy_check(config: &Config, modules: Arc<Modules>) -> PolicyCheck {
-    let folder = config.messages.curve_keys.clone();
+    let (folder, node) = (config.messages.curve_keys.clone(), config.node.id);
     Arc::new(move |policy: &Policy| {
         check_memory(policy)?;
         modules.check(policy)?;
+        policy::flows::check(policy, &node)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use csp_api::contexts::Contexts;
 use csp_api::proxy::Channel;
+use csp_api::quality::Quality;
 use csp_daemon::{DataWorker, clock};
 use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, TraceEvent};
@@ -14,7 +15,7 @@ use crate::{ProxyWorker, Registered, WorkerPolicy};
 
 use super::messages::{self, Messages};
 use super::metrics::Published;
-use super::{channels, contexts};
+use super::{channels, contexts, quality};
 
 /// A message or request of the control thread to a worker.
 pub enum Question {
@@ -32,6 +33,8 @@ pub enum Question {
     Channels(Reply<Vec<(String, Channel)>>),
     /// Contexts, paths and handlers.
     Contexts(Reply<Contexts>),
+    /// Information flows.
+    Quality(Reply<Quality>),
     /// Single peers of channels, and single messages.
     Messages(Messages),
     /// The recorded events of one flow, or of all.
@@ -59,6 +62,7 @@ impl DataWorker for ProxyWorker {
             Question::Services(reply) => reply.send(self.core().services()),
             Question::Channels(reply) => reply.send(channels::of_worker(self.core().local(), now)),
             Question::Contexts(reply) => reply.send(contexts::of_worker(self.core().local())),
+            Question::Quality(reply) => reply.send(quality::of_worker(self.broker_mut(), now)),
             Question::Messages(question) => messages::answer(self, now, question),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));
@@ -77,7 +81,10 @@ impl DataWorker for ProxyWorker {
     fn publish(&mut self) -> Published {
         channels::log_moves(self);
         channels::log_requests(self);
-        Published::of(self)
+        quality::log_fired(self);
+        let mut published = Published::of(self);
+        published.quality = quality::of_worker(self.broker_mut(), clock::now());
+        published
     }
 
     fn arm(&mut self) -> Result<Armed, ViError> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use csp_api::contexts::Contexts;
 use csp_api::proxy::Channel;
+use csp_api::quality::Quality;
 use csp_services::Moved;
 use csp_tcp::Occupancy;
 use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
@@ -17,7 +18,7 @@ use crate::ProxyWorker;
 use crate::core::Counters;
 
 use super::config::HAIRPINS;
-use super::{channels, contexts};
+use super::{channels, contexts, quality};
 
 pub use modules::ModuleMetrics;
 
@@ -41,6 +42,7 @@ pub struct Published {
     refusals: [u64; REFUSALS.len()],
     channels: Vec<(String, Channel)>,
     contexts: Contexts,
+    pub(super) quality: Quality,
     moved: Vec<(String, Moved)>,
     broker: messages::BrokerCounters,
 }
@@ -86,7 +88,7 @@ fn refusals(endpoint: &Endpoint) -> [u64; REFUSALS.len()] {
 }
 
 impl Published {
-    /// Copies a worker's counters and gauges.
+    /// Copies a worker's counters and gauges, without those of information flows.
     pub fn of(worker: &ProxyWorker) -> Self {
         let core = worker.core();
         let mut published = Published {
@@ -106,6 +108,7 @@ impl Published {
             refusals: Default::default(),
             channels: channels::of_worker(core.local(), csp_daemon::clock::now()),
             contexts: contexts::of_worker(core.local()),
+            quality: Quality::default(),
             moved: channels::moved(core.local()),
             broker: messages::BrokerCounters::of(core.local()),
         };
@@ -142,6 +145,7 @@ impl MetricSource for WorkerMetrics {
             collect_counters(out, &published.counters, &labels);
             channels::collect(out, &published.channels, &worker);
             contexts::collect(out, &published.contexts, &worker);
+            quality::collect(out, &published.quality, &worker);
             channels::collect_moved(out, &published.moved, &worker);
             messages::collect(out, &published.broker, &worker);
             collect_tables(out, &published);

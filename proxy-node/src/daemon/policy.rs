@@ -1,5 +1,6 @@
 //! Converts a policy to what the workers need of it.
 
+pub mod flows;
 mod framing;
 mod queries;
 
@@ -14,7 +15,7 @@ use csp_control::{
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
 use csp_services::{ChannelKeys, ChannelSpec, ContextSpec, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
-use csp_types::Duration;
+use csp_types::{Duration, NodeId};
 
 use crate::WorkerPolicy;
 use crate::core::{BacklogLimits, EgressRule, PoolServer, ServiceSpec, ServiceTcp};
@@ -28,12 +29,20 @@ pub struct Numbers {
     known: HashMap<String, u32>,
     /// Determines the hashes of queries' keys; random, so that no publisher knows it.
     seed: u64,
+    /// The numbers of information flows.
+    flows: flows::Known,
 }
 
 impl Numbers {
     /// No numbers yet.
     pub fn new(seed: u64) -> Self {
-        Numbers { known: HashMap::new(), seed }
+        Numbers { seed, ..Numbers::default() }
+    }
+
+    /// The same for a proxy with so many workers, which share its link.
+    #[must_use]
+    pub fn of_proxy(self, node: NodeId, workers: usize) -> Self {
+        Numbers { flows: flows::Known::new(node, workers), ..self }
     }
 
     fn of(&mut self, name: &str) -> u32 {
@@ -127,8 +136,10 @@ pub fn translate(
         Some(ContextSpec { number: context.number()?, service: context.service_name() })
     });
     let contexts = contexts.collect();
+    let flows = flows::translate(&active.policy, numbers);
     WorkerPolicy {
         services,
+        flows,
         contexts,
         egress: active.policy.egress.iter().map(rule).collect(),
         channels,

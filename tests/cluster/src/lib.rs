@@ -23,6 +23,7 @@ mod host;
 pub mod identities;
 pub mod messages_bench;
 mod process;
+pub mod quality_bench;
 pub mod several;
 pub mod steady;
 pub mod testing;

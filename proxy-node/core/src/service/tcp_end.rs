@@ -75,4 +75,12 @@ impl ClientEnd for TcpEnd<'_> {
     fn is_over(&self) -> bool {
         self.tcp.info(self.label).is_none_or(|info| info.state == State::Done)
     }
+
+    fn unsent(&self) -> usize {
+        self.tcp.unsent(self.label)
+    }
+
+    fn call_again(&mut self) {
+        self.tcp.report_writable(self.label);
+    }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use csp_quality::{Descriptor, FlowId, Offered};
 use csp_types::Instant;
 
 use crate::channel::Channel;
+use crate::flows::{self, Flows};
 use crate::peers::Peers;
 use crate::plane::{gather, keep};
 use crate::pool::{MessageHandle, MessagePool};
@@ -43,6 +45,10 @@ pub(crate) struct Outlet<'a> {
     pub matched: &'a mut Vec<u32>,
     pub space: &'a mut Vec<u8>,
     pub fed: &'a mut Fed,
+    /// Where messages wait for the output link; absent if there are no flows, or the message has waited.
+    pub flows: Option<&'a mut Flows>,
+    /// Policy's number of the channel, and the generation of its slot.
+    pub number: (u32, u16),
 }
 
 impl Outlet<'_> {
@@ -60,6 +66,56 @@ impl Outlet<'_> {
             *rows += 1;
             self.pool.set_sequence(item.handle, *rows);
         }
+        match self.flows.is_some() {
+            true => self.wait(item),
+            false => self.give(item),
+        }
+    }
+
+    /// Puts a message into the queue of its flow, which is that of its channel and format. Takes over one reference.
+    #[inline(never)]
+    fn wait(&mut self, item: Item) {
+        let format = u64::from(self.pool.format(item.handle).0);
+        let descriptor = Descriptor::default().channel(self.number.0).format(format);
+        let (found, copies) = self.copies(item);
+        let Some(flows) = self.flows.as_deref_mut() else { return };
+        let flow: FlowId = flows.table().classify(&descriptor);
+        let bytes = item.len.saturating_mul(copies);
+        if (found == 0 && self.ch.cache.is_none()) || (copies == 0 && flows.is_empty(flow)) {
+            return self.give(item);
+        }
+        let place = crate::pool::MessagePool::place(item.handle);
+        let arrived = self.pool.info(item.handle).map_or(self.now, |info| info.arrived);
+        match flows.offer(self.now, flow, flows::queued(place, self.number.1, bytes, arrived)) {
+            Offered::Queued => self.ch.in_flows += 1,
+            // What contexts have processed holds nobody back.
+            Offered::Held | Offered::Dropped => {
+                self.ch.counters.dropped_flow += 1;
+                self.pool.release(item.handle);
+            }
+        }
+    }
+
+    /// Returns how many receivers a message has, and for how many of them a copy will take the output link.
+    fn copies(&mut self, item: Item) -> (u32, u32) {
+        let Outlet { slot, ch, pool, peers, subscriptions, space, .. } = self;
+        if ch.backlog_limits().is_some() {
+            return (1, 1);
+        }
+        let first = pool.frame_lens(item.handle).next().unwrap_or(0) as usize;
+        let topic_len = first.min(subscriptions.topic_len_max());
+        let (mut found, mut copies) = (0, 0);
+        if let Some(topic) = gather(space, pool.slices(item.handle), topic_len) {
+            subscriptions.matches(*slot, topic, |subscriber| {
+                found += 1;
+                copies += u32::from(peers.takes_link(ch, subscriber));
+            });
+        }
+        (found, copies)
+    }
+
+    /// Gives a message to the receivers' queues. Takes over one reference.
+    pub fn give(&mut self, item: Item) {
         match self.ch.backlog_limits() {
             Some(limits) => {
                 self.ch.backlog.push(item, &limits, Policy::Block);

@@ -3,6 +3,7 @@
 use csp_handlers::FormatId;
 use csp_types::Instant;
 
+use super::flows::number_of;
 use super::publish::{Arrival, refused};
 use super::{ChannelId, ChannelSlot, MessagePlane, PublishError, Published};
 use crate::contexts::{
@@ -131,12 +132,16 @@ impl MessagePlane {
             topic: space,
             contexts,
             fed,
+            flows,
+            numbers,
             ..
         } = self;
+        let number = number_of(numbers, channels, slot);
         let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
             return Step::Idle;
         };
-        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed };
+        let flows = flows.as_deref_mut();
+        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number };
         contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
     }
 

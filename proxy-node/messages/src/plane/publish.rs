@@ -1,6 +1,7 @@
 //! From a publisher to queues: matching, one copy into the pool, fan-out; and publishers that are held back.
 
 use csp_handlers::FormatId;
+use csp_quality::FlowId;
 use csp_types::Instant;
 
 use super::trace::trace_shed;
@@ -52,7 +53,22 @@ impl MessagePlane {
         frames: &[u32],
         parts: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<Published, PublishError> {
-        let done = self.try_publish(now, peer, format, frames, parts);
+        self.publish_in(now, peer, (format, FlowId::DEFAULT), frames, parts)
+    }
+
+    /// The same for a message of an information flow.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub fn publish_in<'a>(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        kind: (FormatId, FlowId),
+        frames: &[u32],
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<Published, PublishError> {
+        let done = self.try_publish(now, peer, kind, frames, parts);
         if let Err(error) = done {
             self.counters.count(error);
         }
@@ -63,7 +79,7 @@ impl MessagePlane {
         &mut self,
         now: Instant,
         peer: PeerId,
-        format: FormatId,
+        (format, flow): (FormatId, FlowId),
         frames: &[u32],
         parts: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<Published, PublishError> {
@@ -92,6 +108,7 @@ impl MessagePlane {
         let fed = feeds.then(|| arrival.clone());
         let mut done = match has_room {
             _ if path.is_some() => self.enter(slot, path, format, arrival),
+            true if self.flows.is_some() => self.offer(slot, (peer.index, flow), arrival),
             true if is_push => self.push(slot, arrival),
             true => self.fan_out(slot, arrival),
             false => Err(PublishError::Held),
@@ -110,7 +127,7 @@ impl MessagePlane {
     }
 
     /// Stores a message and queues it for one puller, or in the backlog.
-    fn push<'a>(
+    pub(super) fn push<'a>(
         &mut self,
         slot: u16,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]>>,
@@ -130,7 +147,7 @@ impl MessagePlane {
     }
 
     /// Queues a message for all subscribers of its topic.
-    fn fan_out<'a>(
+    pub(super) fn fan_out<'a>(
         &mut self,
         slot: u16,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
@@ -234,7 +251,10 @@ impl MessagePlane {
                 continue;
             }
             ch.wanted_len = None;
-            let resumed = self.peers.unhold(ch);
+            let resumed = match &self.flows {
+                None => self.peers.unhold(ch),
+                Some(flows) => self.peers.unhold_of(ch, |peer| flows.may_go_on(peer)),
+            };
             if ch.held.is_empty() {
                 self.held.remove(&mut self.held_links, at);
             }

@@ -4,6 +4,7 @@ use csp_handlers::{Emit, FormatId};
 use csp_types::Instant;
 
 use super::MessagePlane;
+use super::flows::number_of;
 use crate::contexts::{Outlet, RemoteCall, RemoteError, Ticket};
 use crate::pool::{MessageHandle, MessageInfo};
 use crate::schedule::Schedule as _;
@@ -57,11 +58,15 @@ impl MessagePlane {
             topic: space,
             contexts,
             fed,
+            flows,
+            numbers,
             ..
         } = self;
+        let number = number_of(numbers, channels, slot);
         let ch = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut());
         let ch = ch.ok_or(RemoteError::Stale)?;
-        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed };
+        let flows = flows.as_deref_mut();
+        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number };
         let done = contexts.remote_emit(ticket, (output, emit), outlet, (schedule, self.config.channels_max));
         self.feed_stored();
         let has_work =

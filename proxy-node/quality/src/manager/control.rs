@@ -70,6 +70,7 @@ impl ResourceManager {
     fn put_into_force(&mut self, now: Instant) {
         let plan = Arc::clone(&self.plan);
         self.link.set_capacity(plan.capacity().link.bits_per_second);
+        self.link.set_quantum(plan.capacity().link.quantum);
         let own = self.places.divide(self.config.items_max, plan.table().flows().count() as u32);
         for at in 0..self.flows.len() as u16 {
             let id = FlowId(at);

@@ -6,6 +6,7 @@ use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
 use csp_zmtp::{Connection, Counters, Cursor, Frame, Item, Message, SocketType};
 
+use super::flows::Classifier;
 use super::formats::identify;
 use super::framing::Speech;
 use super::given::Given;
@@ -48,6 +49,8 @@ pub(super) struct Door<'a> {
     pub(super) refusals: &'a mut Refusals,
     /// The channel's path is filling: contexts are to have their turns before more is published.
     pub(super) yields: bool,
+    /// What finds messages' information flows, if there are any.
+    pub(super) classifier: Option<Classifier>,
 }
 
 impl Door<'_> {
@@ -67,7 +70,13 @@ impl Door<'_> {
             self.unknown.dropped += 1;
             return Ok(());
         }
-        let published = plane.publish_as(now, id, format, lens, bodies)?;
+        let published = match &mut self.classifier {
+            None => plane.publish_as(now, id, format, lens, bodies)?,
+            Some(classifier) => {
+                let flow = classifier.flow_of(plane, now, format, lens);
+                plane.publish_in(now, id, (format, flow), lens, bodies)?
+            }
+        };
         self.yields |= published.yields;
         self.unknown.arrived += u64::from(is_unknown);
         Ok(())

@@ -8,6 +8,7 @@ use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use csp_zmtp::{Connection, Mechanism};
 
+use super::flows::Classifier;
 use super::framing::Speech;
 use super::given::Given;
 use super::inbound::Door;
@@ -73,7 +74,7 @@ impl LocalServices for MessageBroker {
                 peer
             }
         };
-        peer.client = tuple.remote;
+        (peer.client, peer.server) = (tuple.remote, tuple.local);
         let at = peer.connection.next_timeout();
         Self::set_deadline(&mut self.deadlines, &mut peer, at);
         peer.arrived = now;
@@ -127,6 +128,7 @@ impl LocalServices for MessageBroker {
             unknown: &mut bound.unknown,
             refusals,
             yields: false,
+            classifier: Classifier::of(plane, peer, client.is_local()),
         };
         // The next request is read when the answer to the one before was sent.
         let answering = peer.requests.is_some() && !peer.own.is_empty();
@@ -134,6 +136,9 @@ impl LocalServices for MessageBroker {
             true => inbound::Received::default(),
             false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
         };
+        if let Some(classifier) = door.classifier {
+            peer.run = Some(classifier.run);
+        }
         *kept = *kept + peer.kept.capacity() - before;
         if *kept > KEPT_MAX && peer.kept.capacity() > before {
             peer.ended = true;
@@ -221,13 +226,15 @@ impl LocalServices for MessageBroker {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let places = self.placement.next_timeout();
         let contexts = self.elsewhere.next_timeout().into_iter().chain(self.requested.next_timeout());
-        deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).min()
+        let link = self.plane.as_ref().and_then(|plane| plane.next_release());
+        deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).chain(link).min()
     }
 
     fn on_timeout(&mut self, now: Instant) {
         self.paths.now = now;
         if let Some(plane) = &mut self.plane {
             plane.on_timeout(now);
+            plane.release_flows(now);
         }
         self.settle_places(now);
         self.settle_requests(now);
@@ -258,6 +265,9 @@ impl MessageBroker {
 
     /// Returns the next connection that was held back and may go on, or that is given messages in its channel's turn.
     fn next_of_plane(&mut self) -> Option<FlowLabel> {
+        if let Some(plane) = &mut self.plane {
+            plane.release_flows(self.paths.now);
+        }
         // What receivers have taken, and what the worker's own contexts have done, may be what another waits for.
         self.next_resumed()
             .or_else(|| self.next_context())

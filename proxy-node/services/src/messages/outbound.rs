@@ -28,15 +28,26 @@ pub(super) fn send(
     if peer.writing.is_none() {
         moved |= own(now, peer, client, counters);
     }
-    if peer.writing.is_none() && peer.own.is_empty() {
-        moved |= messages(now, peer, client, plane, turn, batch, counters);
+    let mut allowed = allowed(client, plane);
+    if peer.writing.is_none() && peer.own.is_empty() && allowed > 0 {
+        moved |= messages(now, peer, client, plane, (turn, &mut allowed), batch, counters);
     }
     if let Some(id) = peer.id {
         plane.trace_flushed(id);
-        let full = peer.writing.is_some() || !peer.own.is_empty();
+        let full = peer.writing.is_some() || !peer.own.is_empty() || allowed == 0;
+        if allowed == 0 {
+            client.call_again();
+        }
         let _ = plane.set_parked(id, full); // it is attached
     }
     moved
+}
+
+/// Returns how many bytes of messages may be written in this visit: as many as leave less than the link's quantum unsent, so that what
+/// waits, waits where flows share the link. The last message may exceed it.
+#[inline]
+pub(super) fn allowed(client: &impl ClientEnd, plane: &MessagePlane) -> usize {
+    plane.quantum().map_or(usize::MAX, |quantum| (quantum as usize).saturating_sub(client.unsent()))
 }
 
 /// Writes what the connection itself has to send, between messages.
@@ -99,7 +110,7 @@ fn messages(
     peer: &mut Peer,
     client: &mut impl ClientEnd,
     plane: &mut MessagePlane,
-    turn: &mut Option<Turn>,
+    (turn, allowed): (&mut Option<Turn>, &mut usize),
     batch: &mut Batch,
     counters: &mut Counters,
 ) -> bool {
@@ -108,7 +119,11 @@ fn messages(
     let (mut moved, mut room, mut mark) = (false, client.room(), Mark::default());
     let mut run = 0..0;
     for _ in 0..MESSAGES_PER_VISIT {
+        if *allowed == 0 {
+            break;
+        }
         let Some(delivery) = plane.next_delivery(now, id) else { break };
+        *allowed = allowed.saturating_sub(delivery.len as usize);
         if let Some(turn) = turn {
             turn.charge(delivery.len);
         }

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use csp_messages::{Delivery, PeerId};
 use csp_proxy_core::service::ClientEnd;
+use csp_quality::Run;
 use csp_types::{FlowLabel, Instant};
 
 use super::framing::Speech;
@@ -23,6 +24,10 @@ pub(super) struct Peer {
     pub(super) number: u32,
     /// Its address.
     pub(super) client: SocketAddr,
+    /// The address of the channel that it has connected to.
+    pub(super) server: SocketAddr,
+    /// The data item that its messages form, if there are information flows.
+    pub(super) run: Option<Box<Run>>,
     pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
@@ -67,6 +72,8 @@ impl Peer {
             label,
             number,
             client: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            server: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            run: None,
             connection,
             id: None,
             asks_for_all: false,

@@ -159,10 +159,11 @@ fn lost_with(status: &PeerStatus) -> u64 {
 
 /// Returns whether a receiver has been sent everything that waited for it.
 fn has_all(peer: &Peer, plane: &MessagePlane) -> bool {
-    let waits = peer
-        .id
-        .and_then(|id| plane.peer_status(id))
-        .is_some_and(|s| s.waiting + s.in_flight > 0 || plane.waiting_in_paths(s.channel) > 0);
+    let waits = peer.id.and_then(|id| plane.peer_status(id)).is_some_and(|s| {
+        let channel = s.channel;
+        let on_the_way = plane.waiting_in_paths(channel) + plane.waiting_in_flows(channel);
+        s.waiting + s.in_flight + on_the_way > 0
+    });
     peer.writing.is_none() && peer.own.is_empty() && !waits
 }
 

@@ -14,7 +14,7 @@ use csp_zmtp::{Counters, EncodeError, sealed_len};
 
 use super::framing::Speech;
 use super::numbering;
-use super::outbound::{MESSAGES_PER_VISIT, delivered, own};
+use super::outbound::{MESSAGES_PER_VISIT, allowed, delivered, own};
 use super::peer::Peer;
 
 /// A peer that has sent what it kept keeps at most so much memory for the next time.
@@ -35,13 +35,15 @@ pub(super) fn send(
     if peer.writing.is_none() {
         moved |= own(now, peer, client, counters);
     }
+    let mut allowed = allowed(client, plane);
     if let Some(id) = peer.id {
         for _ in 0..MESSAGES_PER_VISIT {
-            if !peer.own.is_empty() || client.room() == 0 {
+            if !peer.own.is_empty() || client.room() == 0 || (allowed == 0 && peer.writing.is_none()) {
                 break;
             }
             let taken = peer.writing.take().or_else(|| {
                 let delivery = plane.next_delivery(now, id)?;
+                allowed = allowed.saturating_sub(delivery.len as usize);
                 if let Some(turn) = turn {
                     turn.charge(delivery.len);
                 }
@@ -55,7 +57,11 @@ pub(super) fn send(
             moved = true;
         }
         plane.trace_flushed(id);
-        let _ = plane.set_parked(id, !peer.own.is_empty() || client.room() == 0); // it is attached
+        if allowed == 0 {
+            client.call_again();
+        }
+        let full = !peer.own.is_empty() || client.room() == 0 || allowed == 0;
+        let _ = plane.set_parked(id, full); // it is attached
     }
     moved
 }

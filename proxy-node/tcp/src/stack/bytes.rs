@@ -88,6 +88,19 @@ impl Stack {
         }
     }
 
+    /// Bytes that were written and not sent once.
+    pub fn unsent(&self, label: FlowLabel) -> usize {
+        self.tcb(label).map_or(0, |tcb| tcb.send.len().saturating_sub(tcb.outstanding()) as usize)
+    }
+
+    /// Lets a [`Writable`](crate::Event::Writable) follow the next acknowledgement after which a quarter of the send buffer is free,
+    /// although no write had to wait.
+    pub fn report_writable(&mut self, label: FlowLabel) {
+        if let Some(tcb) = self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_mut()) {
+            tcb.write_blocked = true;
+        }
+    }
+
     /// Sets the connection's send buffer in bytes, sent and unacknowledged bytes included, up to
     /// [`crate::StackConfig::send_buffer_max`]; 0 returns to automatic sizing. As long as the [`crate::send_memory`]
     /// of all connections' capacities fits into the memory for sending, writes within the capacity are always

@@ -1,0 +1,289 @@
+//! Information flows: which messages belong together, how important they are, what they are promised and how much of them may wait.
+
+use std::collections::HashMap;
+
+use csp_types::Prefix;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::check::{check_count, check_name};
+use super::framing::is_default;
+use super::{Pattern, Policy, PortRange};
+use crate::config::{Problems, number};
+
+/// Most flows of a policy, the default flow not counted.
+pub const FLOWS_MAX: usize = 1_024;
+/// Most filters before a flow's queue.
+pub const FILTERS_MAX: usize = 4;
+/// Name of the flow of what no other takes.
+pub const DEFAULT_FLOW: &str = "default";
+/// Most Mb/s of a promise or link.
+pub const MBPS_MAX: u64 = 1_000_000;
+/// Most messages in a flow's queue.
+const QUEUE_MESSAGES_MAX: u64 = 65_536;
+/// Most memory of a flow's queue in KiB: what channels may have together.
+const QUEUE_KIB_MAX: u64 = 64 << 20;
+
+/// An information flow. The first whose `match` holds takes a message; the flow `default` takes the rest.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// 1 to 63 of `a-z 0-9 -`, unique among flows. A flow that keeps its name keeps its queue.
+    pub name: String,
+    /// Which messages belong to it: all conditions hold. Without any, all do.
+    #[serde(default, rename = "match", skip_serializing_if = "is_default")]
+    pub predicate: FlowMatch,
+    /// A higher number is served first.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priority: u8,
+    /// What it is promised while it has messages.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reserve: FlowReserve,
+    /// Longest message in bytes, all its copies together, for which promises are calculated: short ones let more be promised.
+    #[serde(default = "message_bytes", deserialize_with = "read_message_bytes")]
+    pub message_bytes: u32,
+    /// How much of it may wait.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub queue: FlowQueue,
+    /// Filters that a message passes before it is queued: `drop`, `drop-when-full`, `sample-N`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<String>,
+}
+
+/// Conditions of a flow.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlowMatch {
+    /// The publisher's network.
+    #[serde(with = "one_prefix", skip_serializing_if = "Option::is_none")]
+    pub source: Option<Prefix>,
+    /// The publisher's port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_port: Option<PortRange>,
+    /// The network of the address that it publishes to.
+    #[serde(with = "one_prefix", skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Prefix>,
+    /// The port that it publishes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortRange>,
+    /// The channel or query.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// The format, one of the channel's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+}
+
+/// What a flow is promised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlowReserve {
+    /// Megabits a second of the link, counted in bytes of messages.
+    #[serde(deserialize_with = "read_mbps")]
+    pub mbps: u64,
+    /// Messages a second.
+    #[serde(deserialize_with = "read_per_second")]
+    pub messages_per_s: u32,
+}
+
+/// What may wait of a flow, at each proxy worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlowQueue {
+    /// Messages.
+    #[serde(deserialize_with = "read_messages")]
+    pub messages: u32,
+    /// Their bytes in all copies, in KiB.
+    #[serde(deserialize_with = "read_kib")]
+    pub kib: u64,
+    /// What becomes of a message that finds it full. Pushers are always held back.
+    pub full: FlowFull,
+}
+
+impl Default for FlowQueue {
+    fn default() -> Self {
+        FlowQueue { messages: 256, kib: 4_096, full: FlowFull::default() }
+    }
+}
+
+/// What becomes of a message whose flow's queue is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FlowFull {
+    /// It is dropped.
+    #[default]
+    DropNewest,
+    /// Those that have waited longest are dropped.
+    DropOldest,
+    /// Its publisher is held back.
+    Hold,
+}
+
+impl Flow {
+    pub(super) fn summary(&self) -> String {
+        let Flow { name, predicate, priority, reserve, message_bytes, queue, before } = self;
+        let promise = match reserve {
+            FlowReserve { mbps: 0, messages_per_s: 0 } => String::new(),
+            FlowReserve { mbps, messages_per_s: 0 } => format!(", promised {mbps} Mb/s"),
+            FlowReserve { mbps, messages_per_s } => {
+                format!(", promised {mbps} Mb/s and {messages_per_s} messages/s")
+            }
+        };
+        let before = if before.is_empty() { String::new() } else { format!(", before {}", before.join(" ")) };
+        format!(
+            "{name}{} priority {priority}{promise}, messages of {message_bytes} bytes, queue of {} and {} KiB {:?}{before}",
+            predicate.summary(),
+            queue.messages,
+            queue.kib,
+            queue.full
+        )
+    }
+
+    fn check(&self, policy: &Policy, at: &str, problems: &mut Problems) {
+        check_name(&self.name, "flow", at, problems);
+        if self.name == DEFAULT_FLOW && self.predicate != FlowMatch::default() {
+            let message = "the flow `default` takes what no other does; it has no `match`".to_owned();
+            problems.add(format!("{at}.match"), message);
+        }
+        check_count(&format!("{at}.before"), self.before.len(), 0, FILTERS_MAX, problems);
+        for (index, filter) in self.before.iter().enumerate() {
+            if !is_filter(filter) {
+                let message = format!("{filter:?} is no filter; allowed are {FILTERS}");
+                problems.add(format!("{at}.before[{index}]"), message);
+            }
+        }
+        let FlowMatch { source, destination, channel, format, .. } = &self.predicate;
+        if let (Some(source), Some(destination)) = (source, destination)
+            && source.address().is_ipv4() != destination.address().is_ipv4()
+        {
+            let message = format!("{destination} is not of the family of {source}; no message has both");
+            problems.add(format!("{at}.match.destination"), message);
+        }
+        let Some(name) = channel else {
+            if format.is_some() {
+                let message = "formats are a channel's; name it with `channel`".to_owned();
+                problems.add(format!("{at}.match.format"), message);
+            }
+            return;
+        };
+        let known = policy.channels.iter().find(|known| known.name == *name);
+        let is_query = policy.queries.iter().any(|query| query.name == *name);
+        match known {
+            None if !is_query => {
+                let message = format!("{name:?} is no channel or query of the policy");
+                problems.add(format!("{at}.match.channel"), message);
+            }
+            Some(known) if !known.pool.is_empty() => {
+                let message =
+                    format!("{name:?} passes messages to servers; flows are of channels without `pool`");
+                problems.add(format!("{at}.match.channel"), message);
+            }
+            Some(known) if known.pattern == Pattern::Push && self.queue.full == FlowFull::DropOldest => {
+                let message =
+                    format!("nothing of {name:?}, a channel with `pattern: push`, is dropped; write hold");
+                problems.add(format!("{at}.queue.full"), message);
+            }
+            _ => {}
+        }
+        if let Some(format) = format
+            && !known.is_some_and(|known| known.formats.contains(format))
+        {
+            let message = format!("{format:?} is not among the `formats` of {name:?}");
+            problems.add(format!("{at}.match.format"), message);
+        }
+    }
+}
+
+impl FlowMatch {
+    fn summary(&self) -> String {
+        let FlowMatch { source, source_port, destination, port, channel, format } = self;
+        let mut text = String::new();
+        let mut add = |what: &str, value: Option<String>| {
+            if let Some(value) = value {
+                text += &format!(" {what} {value}");
+            }
+        };
+        add("source", source.map(|prefix| prefix.to_string()));
+        add("source_port", source_port.map(|ports| ports.to_string()));
+        add("destination", destination.map(|prefix| prefix.to_string()));
+        add("port", port.map(|ports| ports.to_string()));
+        add("channel", channel.clone());
+        add("format", format.clone());
+        text
+    }
+}
+
+const FILTERS: &str = "drop, drop-when-full, sample-N (one message in N passes)";
+
+/// Returns whether a filter of this name stands before queues.
+pub(super) fn is_filter(name: &str) -> bool {
+    let sample = |text: &str| text.parse::<u16>().is_ok_and(|n| n > 0);
+    matches!(name, "drop" | "drop-when-full") || name.strip_prefix("sample-").is_some_and(sample)
+}
+
+/// Checks flows and link of a policy.
+pub(super) fn check(policy: &Policy, problems: &mut Problems) {
+    check_count("flows", policy.flows.len(), 0, FLOWS_MAX, problems);
+    let mut names = HashMap::new();
+    for (index, flow) in policy.flows.iter().enumerate() {
+        let at = format!("flows[{index}]");
+        flow.check(policy, &at, problems);
+        if let Some(first) = names.insert(flow.name.as_str(), index) {
+            problems
+                .add(format!("{at}.name"), format!("{:?} is the name of flows[{first}] already", flow.name));
+        }
+    }
+    match &policy.link {
+        Some(link) => link.check(policy, problems),
+        None if policy.flows.is_empty() => {}
+        None => {
+            let message = "flows share an output link; say what it carries, such as `link: {mbps: 1000}`";
+            problems.add("flows", message.to_owned());
+        }
+    }
+}
+
+const fn message_bytes() -> u32 {
+    64 * 1024
+}
+
+fn read_message_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 1, 1 << 30, "a length in bytes")? as u32)
+}
+
+fn read_mbps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    number(deserializer, 0, MBPS_MAX, "a number of Mb/s (0: none)")
+}
+
+fn read_per_second<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 0, 100_000_000, "a number of messages a second (0: none)")? as u32)
+}
+
+fn read_messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 1, QUEUE_MESSAGES_MAX, "a number of messages")? as u32)
+}
+
+fn read_kib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    number(deserializer, 1, QUEUE_KIB_MAX, "a size in KiB")
+}
+
+mod one_prefix {
+    //! A network as text, such as `10.0.0.0/8`.
+
+    use csp_types::Prefix;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    #[expect(clippy::ref_option, reason = "serde gives a reference")]
+    pub fn serialize<S: Serializer>(prefix: &Option<Prefix>, serializer: S) -> Result<S::Ok, S::Error> {
+        match prefix {
+            Some(prefix) => serializer.collect_str(prefix),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Prefix>, D::Error> {
+        String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! `cspctl flows top`: information flows with their rates, queues and delays.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use csp_api::quality::{InformationFlow, Link, QualityView};
+use serde::Serialize;
+
+use super::Context;
+use super::args::TopArgs;
+use super::error::CliError;
+use super::observe::missing;
+use super::paint::Colour;
+use super::table::{Cell, Table, bytes};
+
+/// What is shown of a flow, summed over workers.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct Row {
+    flow: String,
+    node: String,
+    priority: u64,
+    promised_mbps: f64,
+    in_mbps: f64,
+    out_mbps: f64,
+    out_messages_per_s: f64,
+    queued_messages: u64,
+    queued_bytes: u64,
+    delay_ms: f64,
+    dropped_per_s: f64,
+    dropped_total: u64,
+    held_total: u64,
+}
+
+/// What one look shows.
+#[derive(Debug, Serialize)]
+struct Top {
+    seconds: f64,
+    flows: Vec<Row>,
+    links: Vec<NodeLink>,
+}
+
+/// The link of a node.
+#[derive(Debug, Serialize)]
+struct NodeLink {
+    node: String,
+    scheme: String,
+    mbps: f64,
+    triggers_fired: Vec<String>,
+}
+
+/// `cspctl flows top`.
+pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<(), CliError> {
+    let interval = Duration::from_millis(args.interval_ms);
+    let mut before: QualityView = context.client.get("/api/v1/quality", &[]).await?;
+    let mut began = Instant::now();
+    loop {
+        tokio::time::sleep(interval).await;
+        let view: QualityView = context.client.get("/api/v1/quality", &[]).await?;
+        let seconds = began.elapsed().as_secs_f64();
+        began = Instant::now();
+        let top = compare(&before, &view, seconds);
+        let unreachable = missing(context, &view.unreachable);
+        // Before all but a single look the terminal is cleared.
+        let clear = if args.once { "" } else { "\x1b[2J\x1b[H" };
+        context.show(&top, |top| clear.to_owned() + &render(top, context, &unreachable))?;
+        if args.once {
+            return Ok(());
+        }
+        before = view;
+    }
+}
+
+type Key<'a> = (&'a str, &'a str);
+
+/// Sums a node's flows over its workers.
+fn sum(view: &QualityView) -> BTreeMap<Key<'_>, InformationFlow> {
+    let mut all: BTreeMap<Key<'_>, InformationFlow> = BTreeMap::new();
+    for node in &view.nodes {
+        for flow in &node.quality.flows {
+            let known = all.entry((&node.node, flow.name.as_str()));
+            known
+                .and_modify(|sum| {
+                    sum.queued_messages += flow.queued_messages;
+                    sum.queued_bytes += flow.queued_bytes;
+                    sum.offered_bytes_total += flow.offered_bytes_total;
+                    sum.released_total += flow.released_total;
+                    sum.released_bytes_total += flow.released_bytes_total;
+                    sum.filtered_total += flow.filtered_total;
+                    sum.dropped_total += flow.dropped_total;
+                    sum.held_total += flow.held_total;
+                    sum.delay_ns_total += flow.delay_ns_total;
+                })
+                .or_insert_with(|| flow.clone());
+        }
+    }
+    all
+}
+
+fn compare(before: &QualityView, after: &QualityView, seconds: f64) -> Top {
+    let (was, is) = (sum(before), sum(after));
+    let row = |((node, name), flow): (&Key<'_>, &InformationFlow)| {
+        let was = was.get(&(*node, *name));
+        let more =
+            |total: fn(&InformationFlow) -> u64| total(flow).saturating_sub(was.map_or(0, total)) as f64;
+        let mbps = |total| more(total) * 8.0 / 1e6 / seconds;
+        let released = more(|flow| flow.released_total);
+        Row {
+            flow: (*name).to_owned(),
+            node: (*node).to_owned(),
+            priority: flow.priority,
+            promised_mbps: flow.promised_bits_per_s as f64 / 1e6,
+            in_mbps: mbps(|flow| flow.offered_bytes_total),
+            out_mbps: mbps(|flow| flow.released_bytes_total),
+            out_messages_per_s: released / seconds,
+            queued_messages: flow.queued_messages,
+            queued_bytes: flow.queued_bytes,
+            delay_ms: if released > 0.0 { more(|flow| flow.delay_ns_total) / released / 1e6 } else { 0.0 },
+            dropped_per_s: more(|flow| flow.dropped_total + flow.filtered_total) / seconds,
+            dropped_total: flow.dropped_total + flow.filtered_total,
+            held_total: flow.held_total,
+        }
+    };
+    let mut flows: Vec<Row> = is.iter().map(row).collect();
+    flows.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.flow.cmp(&b.flow)));
+    let node = |(node, links): (&str, &[Link])| {
+        let first = links.first()?;
+        let fired = links.iter().flat_map(|link| &link.triggers).filter(|t| t.changes_total % 2 == 1);
+        Some(NodeLink {
+            node: node.to_owned(),
+            scheme: first.scheme.to_string(),
+            mbps: first.capacity_bits_per_s as f64 / 1e6,
+            triggers_fired: fired.map(|trigger| trigger.name.to_string()).collect(),
+        })
+    };
+    let links = after.nodes.iter().filter_map(|of| node((&of.node, &of.quality.links))).collect();
+    Top { seconds, flows, links }
+}
+
+fn render(top: &Top, context: &Context, missing: &str) -> String {
+    if top.links.is_empty() {
+        return "No information flows: the active policy has no `link`, or no channels.\n".to_owned()
+            + missing;
+    }
+    let mut out = String::new();
+    for link in &top.links {
+        let fired = match &link.triggers_fired[..] {
+            [] => String::new(),
+            fired => format!(", fired: {}", fired.join(", ")),
+        };
+        out += &format!("{}: {} over {} Mb/s{fired}\n", link.node, link.scheme, link.mbps);
+    }
+    let mut table = Table::new(&[
+        "FLOW",
+        "NODE",
+        "PRIORITY",
+        "PROMISED",
+        "IN Mb/s",
+        "OUT Mb/s",
+        "OUT/s",
+        "QUEUE",
+        "BYTES",
+        "DELAY",
+        "DROPPED/s",
+        "DROPPED",
+        "HELD",
+    ]);
+    for row in &top.flows {
+        let dropped = if row.dropped_per_s > 0.0 { Colour::Yellow } else { Colour::Plain };
+        let number = |value: f64| Cell::from(format!("{value:.1}")).right();
+        table.row([
+            row.flow.clone().into(),
+            row.node.clone().into(),
+            row.priority.into(),
+            number(row.promised_mbps),
+            number(row.in_mbps),
+            number(row.out_mbps),
+            number(row.out_messages_per_s),
+            row.queued_messages.into(),
+            Cell::from(bytes(row.queued_bytes)).right(),
+            Cell::from(format!("{:.3} ms", row.delay_ms)).right(),
+            number(row.dropped_per_s).coloured(dropped),
+            row.dropped_total.into(),
+            row.held_total.into(),
+        ]);
+    }
+    out + &table.render(context.paint) + missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csp_api::quality::{NodeQuality, Quality};
+
+    fn view(flows: Vec<serde_json::Value>) -> QualityView {
+        let link = serde_json::json!({"worker": 0, "scheme": "PAR", "capacity_bits_per_s": 5e8 as u64, "part_bits_per_s": 5e8 as u64,
+            "waits": false, "triggers": [{"name": "full", "changes_total": 1}]});
+        let quality: Quality =
+            serde_json::from_value(serde_json::json!({"links": [link], "flows": flows})).unwrap();
+        QualityView { nodes: vec![NodeQuality { node: "pn-1".to_owned(), quality }], unreachable: Vec::new() }
+    }
+
+    fn flow(worker: u64, name: &str, released: u64) -> serde_json::Value {
+        serde_json::json!({"worker": worker, "name": name, "priority": 1, "promised_bits_per_s": 50_000_000, "queued_messages": 3,
+            "queued_bytes": 30, "blocked": false, "offered_total": released, "offered_bytes_total": released * 1_000, "released_total":
+            released, "released_bytes_total": released * 1_000, "filtered_total": 0, "dropped_total": released / 10, "held_total": 0,
+            "oversized_total": 0, "delay_ns_total": released * 2_000_000, "arriving_bits_per_s": 0, "leaving_bits_per_s": 0,
+            "delay_mean_ns": 0, "delay_max_ns": 0})
+    }
+
+    #[test]
+    fn rates_and_delays_are_those_between_two_looks_over_all_workers() {
+        let before = view(vec![flow(0, "gates", 1_000), flow(1, "gates", 0)]);
+        let after = view(vec![flow(0, "gates", 2_000), flow(1, "gates", 500)]);
+        let top = compare(&before, &after, 2.0);
+        let row = &top.flows[0];
+        assert_eq!((top.flows.len(), row.queued_messages), (1, 6));
+        assert!((row.out_mbps - 1_500.0 * 8_000.0 / 2e6).abs() < 1e-9, "{row:?}");
+        assert!((row.delay_ms - 2.0).abs() < 1e-9 && (row.dropped_per_s - 75.0).abs() < 1e-9, "{row:?}");
+        assert_eq!(top.links[0].triggers_fired, ["full"]);
+    }
+}

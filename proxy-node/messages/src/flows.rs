@@ -1,0 +1,348 @@
+//! Messages that wait for the output link, by information flow: the joint with the resource manager.
+//!
+//! ```text
+//!   publish ─▶ [flow's queue: resource manager] ─ release ─▶ receivers' queues ─▶ connections
+//!   end of a path ─▲
+//! ```
+//! A data item is a message with all its copies for receivers that the link carries; it has the bytes of all of them. The manager knows its
+//! length and its place in the pool. A flow whose next message finds no room at receivers that hold back waits with it, and no other flow does.
+//! A message that only processes of the cluster get costs the link nothing.
+
+use std::sync::Arc;
+
+use csp_quality::{
+    Board, DIVIDE_EVERY, Demand, Fired, FlowCounters, FlowId, FlowTable, Item as Queued, Observation,
+    Offered, Overflow, Plan, QualityConfig, ResourceManager, Scheme, Trigger, TriggerError,
+};
+use csp_types::{Duration, Instant};
+
+use crate::pool::MessageHandle;
+use crate::queue::Item;
+
+/// What a worker's flows are.
+#[derive(Clone, Debug)]
+pub struct FlowsConfig {
+    /// The flows and what they are promised. Its capacity is the node's; workers divide it.
+    pub plan: Arc<Plan>,
+    /// Bounds, schemes, monitoring. The bounds count when the worker had no flows.
+    pub quality: QualityConfig,
+    /// Triggers.
+    pub triggers: Vec<Trigger>,
+    /// What the workers of the node want of the link, and the number of this one.
+    pub board: (Arc<Board>, usize),
+}
+
+/// State of a flow at a worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FlowStatus {
+    /// Its name.
+    pub name: String,
+    /// Its priority in the policy.
+    pub priority: u8,
+    /// Bits a second that it is promised.
+    pub promised: u64,
+    /// Messages that wait, and their bytes in all copies.
+    pub queued: (u32, u64),
+    /// What has become of its messages.
+    pub counters: FlowCounters,
+    /// Time from arrival to release of all that were released.
+    pub delay_sum: Duration,
+    /// What its meter saw; zero unless each flow is metered.
+    pub seen: Observation,
+    /// Its messages wait for receivers that hold back.
+    pub blocked: bool,
+}
+
+/// State of the link at a worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkStatus {
+    /// The scheme in force.
+    pub scheme: Scheme,
+    /// The node's capacity in bits a second, and this worker's part.
+    pub capacity: (u64, u64),
+    /// Triggers, each with how often it has changed.
+    pub triggers: Vec<(String, u64)>,
+    /// A generation waits until items of a former flow have left.
+    pub waits: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flows {
+    manager: ResourceManager,
+    triggers: Vec<Trigger>,
+    quality: QualityConfig,
+    board: (Arc<Board>, usize),
+    /// A plan that cannot be put into force yet.
+    next: Option<FlowsConfig>,
+    /// By flow.
+    delays: Vec<Duration>,
+    /// Flows whose next message waits for receivers, with the message and the flow's channel slot.
+    stuck: Vec<(FlowId, Queued)>,
+    /// By peer: the flow and length of the message with which it is held back.
+    wanted: Vec<Option<(FlowId, u32)>>,
+    /// Items that gave way to others; emptied after each offer.
+    pub evicted: Vec<Queued>,
+    /// When something is to be done.
+    due: Option<Instant>,
+    divide_at: Instant,
+    /// Bytes released when the link was divided last.
+    sent: u64,
+    released: u64,
+    part: u64,
+    /// This worker has reported that it wants something.
+    wants: bool,
+}
+
+impl Flows {
+    pub fn new(config: FlowsConfig, peers_max: usize, now: Instant) -> Result<Self, TriggerError> {
+        let FlowsConfig { plan, quality, triggers, board } = config;
+        let flows = plan.table().capacity();
+        let part = plan.capacity().link.bits_per_second / board.0.workers() as u64;
+        let mut manager = ResourceManager::new(quality, plan, now);
+        manager.set_triggers(triggers.clone())?;
+        manager.set_capacity(part);
+        Ok(Flows {
+            manager,
+            triggers,
+            quality,
+            board,
+            next: None,
+            delays: vec![Duration::ZERO; flows],
+            stuck: Vec::with_capacity(flows),
+            wanted: vec![None; peers_max],
+            evicted: Vec::with_capacity(64),
+            due: None,
+            divide_at: now,
+            sent: 0,
+            released: 0,
+            part,
+            wants: false,
+        })
+    }
+
+    /// Puts another configuration into force, at once or when items of flows that are gone have left.
+    pub fn apply(&mut self, config: FlowsConfig, now: Instant) -> Result<(), TriggerError> {
+        let is_same = Arc::ptr_eq(&config.plan, self.manager.plan());
+        if !is_same && self.manager.apply(now, Arc::clone(&config.plan)).is_err() {
+            self.next = Some(config);
+            self.due = Some(now);
+            return Ok(());
+        }
+        self.next = None;
+        let FlowsConfig { quality, triggers, board, plan } = config;
+        // What triggers have changed stays, unless the policy says something else.
+        if quality.link != self.quality.link {
+            self.manager.switch(now, csp_quality::Resource::Link, quality.link);
+        }
+        if quality.monitor != self.quality.monitor {
+            self.manager.set_monitor(quality.monitor);
+        }
+        let done = if triggers == self.triggers {
+            Ok(())
+        } else {
+            let done = self.manager.set_triggers(triggers.clone());
+            if done.is_ok() && quality.link == self.quality.link {
+                // The scheme that former triggers had switched to is nobody's any more.
+                self.manager.switch(now, csp_quality::Resource::Link, quality.link);
+            }
+            self.triggers = triggers;
+            done
+        };
+        (self.quality, self.board) = (quality, board);
+        self.part = self.part.min(plan.capacity().link.bits_per_second);
+        self.manager.set_capacity(self.part);
+        (self.divide_at, self.due) = (now, Some(now));
+        done
+    }
+
+    pub fn table(&self) -> &FlowTable {
+        self.manager.table()
+    }
+
+    pub fn quantum(&self) -> u32 {
+        self.manager.plan().capacity().link.quantum
+    }
+
+    #[inline]
+    pub fn has_room(&self, flow: FlowId, bytes: u32) -> bool {
+        self.manager.has_room(flow, bytes)
+    }
+
+    pub fn overflow(&self, flow: FlowId) -> Overflow {
+        self.manager.overflow(flow)
+    }
+
+    /// Records with what a publisher is held back.
+    pub fn want(&mut self, peer: u32, wanted: Option<(FlowId, u32)>) {
+        if let Some(place) = self.wanted.get_mut(peer as usize) {
+            *place = wanted;
+        }
+    }
+
+    /// Returns whether the flow of the message with which a publisher is held back has room for it.
+    pub fn may_go_on(&self, peer: u32) -> bool {
+        let wanted = self.wanted.get(peer as usize).copied().flatten();
+        wanted.is_none_or(|(flow, bytes)| self.has_room(flow, bytes))
+    }
+
+    /// Returns whether nothing of a flow waits.
+    #[inline]
+    pub fn is_empty(&self, flow: FlowId) -> bool {
+        self.manager.queued(flow).0 == 0 && !self.stuck.iter().any(|(known, _)| *known == flow)
+    }
+
+    /// Offers a message; `handle` and the channel's generation are how it is found when it is released. What gives way to it is in
+    /// `evicted` then.
+    #[inline]
+    pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued) -> Offered {
+        let evicted = &mut self.evicted;
+        let offered = self.manager.offer(now, flow, item, |item| evicted.push(item));
+        if self.due.is_none_or(|due| due > now) {
+            self.due = Some(now);
+        }
+        offered
+    }
+
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Returns whether a message may be released, or another thing is to be done.
+    #[inline]
+    pub fn is_due(&self, now: Instant) -> bool {
+        !self.stuck.is_empty() || self.due.is_some_and(|due| due <= now)
+    }
+
+    /// What comes before messages are released.
+    pub fn begin(&mut self, now: Instant) {
+        if let Some(next) = self.next.take() {
+            let _ = self.apply(next, now); // its triggers were checked with the policy
+        }
+        if now >= self.divide_at {
+            self.divide(now);
+        }
+        if self.manager.next_control().is_some_and(|at| at <= now) {
+            self.manager.control(now);
+        }
+    }
+
+    /// Returns the next message that waits for receivers, after `at` others.
+    pub fn stuck_at(&self, at: usize) -> Option<(FlowId, Queued)> {
+        self.stuck.get(at).copied()
+    }
+
+    /// A message that waited for receivers has gone.
+    pub fn unstick(&mut self, at: usize, now: Instant) {
+        let (flow, _) = self.stuck.remove(at);
+        self.manager.set_blocked(now, flow, false);
+    }
+
+    /// A message was released, and its receivers hold back.
+    pub fn stick(&mut self, flow: FlowId, item: Queued, now: Instant) {
+        self.stuck.push((flow, item));
+        self.manager.set_blocked(now, flow, true);
+    }
+
+    /// Returns the next message for receivers, if the link takes one.
+    #[inline]
+    pub fn release(&mut self, now: Instant) -> Option<(FlowId, Queued)> {
+        let released = self.manager.release(now)?;
+        self.released += u64::from(released.item.bytes);
+        if let Some(delays) = self.delays.get_mut(usize::from(released.flow.0)) {
+            *delays += released.delay;
+        }
+        Some((released.flow, released.item))
+    }
+
+    /// Returns the next message whatever the link takes.
+    pub fn drain(&mut self, now: Instant) -> Option<Queued> {
+        if let Some((flow, item)) = (!self.stuck.is_empty()).then(|| self.stuck.remove(0)) {
+            self.manager.set_blocked(now, flow, false);
+            return Some(item);
+        }
+        self.manager.drain(now).map(|released| released.item)
+    }
+
+    /// What follows when nothing more can be released.
+    pub fn end(&mut self, now: Instant) {
+        let release = self.manager.next_release(now);
+        let control = self.manager.next_control();
+        // The worker goes on reporting until it has reported that it wants nothing.
+        let divide = (self.wants || release.is_some()).then_some(self.divide_at);
+        self.due = release.into_iter().chain(control).chain(divide).min();
+        if self.next.is_some() && self.due.is_none() {
+            self.due = Some(now + DIVIDE_EVERY);
+        }
+    }
+
+    /// Reports what this worker wants of the link, and takes its part.
+    fn divide(&mut self, now: Instant) {
+        let plan = Arc::clone(self.manager.plan());
+        let total = plan.capacity().link.bits_per_second;
+        let (mut held, mut bytes) = (0.0, self.released - self.sent);
+        for (flow, _) in plan.table().flows() {
+            let queued = self.manager.queued(flow).1;
+            bytes += queued;
+            if queued > 0 {
+                held += plan.held(flow).0;
+            }
+        }
+        let elapsed = now.saturating_since(self.divide_at) + DIVIDE_EVERY;
+        let wanted = (u128::from(bytes) * 8_000_000_000 / elapsed.as_nanos().max(1)) as u64;
+        let demand = Demand { held: held as u64, wanted };
+        self.part = self.board.0.part(self.board.1, demand, total);
+        self.manager.set_capacity(self.part);
+        (self.sent, self.wants) = (self.released, wanted > 0);
+        self.divide_at = now + DIVIDE_EVERY;
+    }
+
+    pub fn next_fired(&mut self) -> Option<(String, Fired)> {
+        let fired = self.manager.next_fired()?;
+        let name = self.triggers.get(usize::from(fired.trigger)).map(|trigger| trigger.name.clone());
+        Some((name.unwrap_or_default(), fired))
+    }
+
+    pub fn status(&mut self, now: Instant) -> (LinkStatus, Vec<FlowStatus>) {
+        let plan = Arc::clone(self.manager.plan());
+        let triggers = (0..).zip(&self.triggers);
+        let link = LinkStatus {
+            scheme: self.manager.schemes().1,
+            capacity: (plan.capacity().link.bits_per_second, self.part),
+            triggers: triggers
+                .map(|(at, trigger)| (trigger.name.clone(), self.manager.changes(at)))
+                .collect(),
+            waits: self.next.is_some(),
+        };
+        let flows = plan.table().flows().map(|(id, spec)| FlowStatus {
+            name: spec.name.clone(),
+            priority: spec.priority,
+            promised: spec.reservation.bits_per_second,
+            queued: self.manager.queued(id),
+            counters: self.manager.counters(id),
+            delay_sum: self.delays.get(usize::from(id.0)).copied().unwrap_or_default(),
+            seen: self.manager.observe(now, id),
+            blocked: self.stuck.iter().any(|(flow, _)| *flow == id),
+        });
+        (link, flows.collect())
+    }
+}
+
+/// Packs what a released message is found by: its place in the pool, and the generation of its channel's slot.
+pub(crate) fn pack(index: u32, generation: u16) -> u64 {
+    u64::from(index) | u64::from(generation) << 32
+}
+
+/// Returns place and generation.
+pub(crate) fn unpack(handle: u64) -> (u32, u16) {
+    (handle as u32, (handle >> 32) as u16)
+}
+
+/// A message of the pool with the bytes of all its copies.
+pub(crate) fn queued(index: u32, generation: u16, bytes: u32, arrived: Instant) -> Queued {
+    Queued { handle: pack(index, generation), bytes, messages: 1, arrived }
+}
+
+/// What a queue of receivers refers to.
+pub(crate) fn item(handle: MessageHandle, len: u32) -> Item {
+    Item { handle, len, cached: false }
+}

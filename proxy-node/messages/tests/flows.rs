@@ -1,0 +1,449 @@
+//! Information flows in the plane, on virtual time: shares and promises at the link, order, switches by a new generation, and that nothing is
+//! lost but by a counted action of a flow.
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
+
+use std::sync::Arc;
+
+use csp_messages::{
+    Budget, ChannelConfig, ChannelId, ChannelKind, FlowId, FlowStatus, FlowsConfig, FormatId, HashKey,
+    MessagePlane, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role,
+};
+use csp_quality::{
+    Board, Capacity, Descriptor, FlowSpec, FlowTable, LinkConfig, MonitorConfig, MonitorMode, Overflow, Plan,
+    Predicate, QualityConfig, Scheme, Trigger, dynamic_adaptation,
+};
+use csp_support::Random;
+use csp_types::{Duration, Instant};
+
+const LEN: usize = 1_500;
+/// The link of all tests: 50 Mb/s, a tenth of the paper's.
+const LINK: u64 = 50_000_000;
+const TICK: Duration = Duration::from_micros(100);
+const FLOWS_MAX: usize = 16;
+
+fn spec(name: &str, number: u32, priority: u8, mbps: u64) -> FlowSpec {
+    let mut spec = FlowSpec::new(name, Predicate { channel: Some(number), ..Predicate::default() });
+    spec.priority = priority;
+    spec.reservation.bits_per_second = mbps * 1_000_000;
+    spec.item.bytes_max = LEN as u32;
+    spec
+}
+
+/// The default flow, whose messages are no longer than the others'.
+fn rest() -> FlowSpec {
+    FlowSpec { name: "default".to_owned(), predicate: Predicate::default(), ..spec("default", 0, 0, 0) }
+}
+
+/// A channel with a publisher and a subscriber.
+struct Pair {
+    number: u32,
+    channel: ChannelId,
+    publisher: PeerId,
+    subscriber: PeerId,
+    /// Messages sent so far; the number of a message is its content.
+    sent: u64,
+    /// The flow of each.
+    flows: Vec<FlowId>,
+    /// Numbers that were received, at which time.
+    received: Vec<(u64, Instant)>,
+    /// Bits a second that it sends, and bits that it owes.
+    rate: u64,
+    due: f64,
+    held: bool,
+}
+
+struct World {
+    now: Instant,
+    plane: MessagePlane,
+    pairs: Vec<Pair>,
+    table: FlowTable,
+    board: Arc<Board>,
+    last: Option<FlowsConfig>,
+}
+
+impl World {
+    fn new(rates: &[u64], policy: Policy) -> World {
+        let config = PlaneConfig::new(HashKey([1, 2]));
+        let mut plane = MessagePlane::new(PlaneConfig { channels_max: 8, peers_max: 32, ..config }).unwrap();
+        let pairs = (0..).zip(rates).map(|(number, rate)| {
+            let channel = plane.add_channel(ChannelConfig {
+                name: format!("channel-{number}"),
+                kind: ChannelKind::PublishSubscribe { policy, cache: None },
+                budget: Budget { guaranteed: 1 << 20, max: 16 << 20 },
+                message_len_max: 4_096,
+                queue: QueueLimits::default(),
+                sequence: false,
+            });
+            let channel = channel.unwrap();
+            plane.set_number(channel, number);
+            let publisher = plane.attach(channel, Role::Publisher).unwrap();
+            let subscriber = plane.attach(channel, Role::Subscriber).unwrap();
+            plane.subscribe(Instant::ZERO, subscriber, b"").unwrap();
+            let (sent, flows, received, due, held) = (0, Vec::new(), Vec::new(), 0.0, false);
+            Pair { number, channel, publisher, subscriber, sent, flows, received, rate: *rate, due, held }
+        });
+        let pairs = pairs.collect();
+        let (table, board) = (FlowTable::new(FLOWS_MAX), Arc::new(Board::new(1)));
+        World { now: Instant::ZERO, plane, pairs, table, board, last: None }
+    }
+
+    fn set_flows(
+        &mut self,
+        mut specs: Vec<FlowSpec>,
+        scheme: Scheme,
+        triggers: impl Fn(&FlowTable) -> Vec<Trigger>,
+    ) {
+        specs.push(rest());
+        self.table = self.table.replace(specs).unwrap();
+        let link = LinkConfig { bits_per_second: LINK, quantum: 4 * 1024 };
+        let capacity = Capacity { contexts: 0, link, point_every: 16 };
+        let plan = Plan::new(Arc::new(self.table.clone()), capacity, |_| None).unwrap();
+        let monitor = MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() };
+        let config = FlowsConfig {
+            plan: Arc::new(plan),
+            quality: QualityConfig { items_max: 4_096, link: scheme, monitor, ..QualityConfig::default() },
+            triggers: triggers(&self.table),
+            board: (Arc::clone(&self.board), 0),
+        };
+        self.last = Some(config.clone());
+        self.plane.set_flows(self.now, Some(config)).unwrap();
+    }
+
+    fn publish(&mut self, at: usize) {
+        let pair = &mut self.pairs[at];
+        let flow = self
+            .plane
+            .flow_table()
+            .map_or(FlowId::DEFAULT, |table| table.classify(&Descriptor::default().channel(pair.number)));
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(&pair.sent.to_be_bytes());
+        let done = self.plane.publish_in(
+            self.now,
+            pair.publisher,
+            (FormatId::UNKNOWN, flow),
+            &[LEN as u32],
+            [&bytes[..]].into_iter(),
+        );
+        match done {
+            Ok(_) => {
+                pair.sent += 1;
+                pair.flows.push(flow);
+            }
+            Err(PublishError::Held) => pair.held = true,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// One turn of the worker; what publishers owe is sent first.
+    fn turn(&mut self) {
+        self.now += TICK;
+        for at in 0..self.pairs.len() {
+            let pair = &mut self.pairs[at];
+            pair.due += pair.rate as f64 * TICK.as_secs_f64();
+            while self.pairs[at].due >= LEN as f64 * 8.0 && !self.pairs[at].held {
+                self.pairs[at].due -= LEN as f64 * 8.0;
+                self.publish(at);
+            }
+        }
+        self.plane.release_flows(self.now);
+        self.deliver();
+        while let Some(publisher) = self.plane.next_resumed() {
+            let at = self.pairs.iter().position(|pair| pair.publisher == publisher).unwrap();
+            self.pairs[at].held = false;
+            self.publish(at);
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(turn) = self.plane.next_flow() {
+            while let Some(peer) = self.plane.next_peer(&turn) {
+                let Some(delivery) = self.plane.next_delivery(self.now, peer) else { continue };
+                let bytes = self.plane.slices(delivery.handle).collect::<Vec<_>>().concat();
+                let number = u64::from_be_bytes(bytes[..8].try_into().unwrap());
+                self.plane.delivered(peer, delivery.handle).unwrap();
+                let pair = self.pairs.iter_mut().find(|pair| pair.subscriber == peer).unwrap();
+                pair.received.push((number, self.now));
+            }
+            self.plane.end_turn(turn);
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.turn();
+        }
+    }
+
+    fn status(&mut self, name: &str) -> FlowStatus {
+        let (_, flows) = self.plane.flow_status(self.now).unwrap();
+        flows.into_iter().find(|flow| flow.name == name).unwrap()
+    }
+
+    /// Mb/s that a channel's subscriber received between two times.
+    fn mbps(&self, at: usize, from: Instant, to: Instant) -> f64 {
+        let within = |(_, when): &&(u64, Instant)| (from..to).contains(when);
+        let messages = self.pairs[at].received.iter().filter(within).count();
+        messages as f64 * LEN as f64 * 8.0 / 1e6 / to.saturating_since(from).as_secs_f64()
+    }
+
+    fn assert_in_order(&self) {
+        for pair in &self.pairs {
+            let mut last = [None; FLOWS_MAX + 1];
+            for (number, _) in &pair.received {
+                let flow = pair.flows[*number as usize];
+                let before = last[usize::from(flow.0)].replace(*number);
+                assert!(before < Some(*number), "channel {}: {number} after {before:?}", pair.number);
+            }
+        }
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+fn at(time: f64) -> Instant {
+    Instant::ZERO + seconds(time)
+}
+
+#[test]
+fn without_flows_all_leaves_at_once() {
+    let mut world = World::new(&[33_000_000, 33_000_000, 33_000_000], Policy::DropNewest);
+    world.run(seconds(0.2));
+    assert!(world.plane.flow_status(world.now).is_none() && world.plane.next_release().is_none());
+    assert!(world.pairs.iter().all(|pair| pair.received.len() as u64 == pair.sent && pair.sent > 500));
+}
+
+/// Fig. 3 and Fig. 4 of the paper, a tenth of its rates.
+#[test]
+fn promises_hold_in_every_window_and_the_rest_goes_by_priority() {
+    for (rates, scheme, expected) in [
+        ([33, 33, 33], Scheme::RoundRobin, [16.7, 16.7, 16.7]),
+        ([33, 33, 33], Scheme::PriorityAware, [8.5, 33.0, 8.5]),
+        ([33, 33, 33], Scheme::PriorityAwareReserved, [8.5, 33.0, 8.5]),
+        ([15, 70, 15], Scheme::PriorityAware, [0.0, 50.0, 0.0]),
+        ([15, 70, 15], Scheme::PriorityAwareReserved, [5.0, 40.0, 5.0]),
+        ([15, 70, 15], Scheme::EqualStatic, [12.5, 12.5, 12.5]),
+    ] {
+        let mut world = World::new(&rates.map(|rate| rate * 1_000_000), Policy::DropNewest);
+        world.set_flows(vec![spec("a", 0, 0, 5), spec("b", 1, 9, 20), spec("c", 2, 0, 5)], scheme, |_| {
+            Vec::new()
+        });
+        world.run(seconds(1.5));
+        let seen = [0, 1, 2].map(|flow| world.mbps(flow, at(0.5), at(1.5)));
+        for (seen, expected) in seen.iter().zip(expected) {
+            assert!(
+                (seen - expected).abs() <= 0.6 + expected * 0.05,
+                "{scheme:?} {rates:?}: {seen:?}, not {expected:?}"
+            );
+        }
+        let used: f64 = seen.iter().sum();
+        if scheme.conserves_work() {
+            assert!(
+                used >= 0.99 * LINK as f64 / 1e6,
+                "{scheme:?} {rates:?}: {used} Mb/s of the link are used"
+            );
+        }
+        if scheme == Scheme::PriorityAwareReserved {
+            for (flow, promise) in [(0, 5.0), (1, 20.0), (2, 5.0)] {
+                let windows = (5..15).map(|tenth| f64::from(tenth) / 10.0);
+                let least =
+                    windows.map(|from| world.mbps(flow, at(from), at(from + 0.1))).fold(f64::MAX, f64::min);
+                assert!(
+                    least >= promise * 0.999,
+                    "{rates:?}: flow {flow} had {least} of {promise} Mb/s in a window"
+                );
+            }
+        }
+        world.assert_in_order();
+    }
+}
+
+#[test]
+fn a_critical_flow_leaves_first_and_waits_least() {
+    let mut world = World::new(&[60_000_000, 10_000_000], Policy::DropNewest);
+    world.set_flows(
+        vec![spec("bulk", 0, 0, 0), spec("gates", 1, 9, 12)],
+        Scheme::PriorityAwareReserved,
+        |_| Vec::new(),
+    );
+    world.run(seconds(1.0));
+    let (bulk, gates) = (world.status("bulk"), world.status("gates"));
+    let mean = |flow: &FlowStatus| flow.delay_sum.as_secs_f64() / flow.counters.released as f64;
+    assert_eq!(gates.counters.dropped_newest, 0);
+    assert!(bulk.counters.dropped_newest > 0);
+    assert!(mean(&gates) < 1e-3 && mean(&bulk) > 10e-3, "{} {}", mean(&gates), mean(&bulk));
+    assert!(gates.queued.0 <= 2, "{:?}", gates.queued);
+}
+
+#[test]
+fn a_flow_that_holds_loses_nothing_and_holds_only_its_own_publishers() {
+    let mut world = World::new(&[60_000_000, 10_000_000], Policy::DropNewest);
+    let bulk = FlowSpec { overflow: Overflow::Hold, ..spec("bulk", 0, 0, 0) };
+    world.set_flows(vec![bulk, spec("gates", 1, 9, 12)], Scheme::PriorityAwareReserved, |_| Vec::new());
+    world.run(seconds(1.0));
+    let (bulk, gates) = (world.status("bulk"), world.status("gates"));
+    assert!(bulk.counters.held > 100, "{bulk:?}");
+    assert_eq!((bulk.counters.dropped_newest, gates.counters.dropped_newest, gates.counters.held), (0, 0, 0));
+    assert_eq!(world.pairs[0].sent, world.pairs[0].received.len() as u64 + u64::from(bulk.queued.0));
+    assert!((world.mbps(0, at(0.2), at(1.0)) - 40.0).abs() < 1.0);
+}
+
+#[test]
+fn a_receiver_that_holds_back_stops_its_flow_and_no_other() {
+    let mut world = World::new(&[60_000_000, 20_000_000], Policy::Block);
+    world.set_flows(vec![spec("slow", 0, 9, 0), spec("quick", 1, 0, 0)], Scheme::PriorityAware, |_| {
+        Vec::new()
+    });
+    world.plane.set_parked(world.pairs[0].subscriber, true).unwrap();
+    world.run(seconds(1.0));
+    let (slow, quick) = (world.status("slow"), world.status("quick"));
+    assert!(slow.blocked && !quick.blocked);
+    assert!(slow.queued.0 > 50, "only the first message was released: {slow:?}");
+    assert!((world.mbps(1, at(0.5), at(1.0)) - 20.0).abs() < 0.5);
+    world.plane.set_parked(world.pairs[0].subscriber, false).unwrap();
+    world.pairs.iter_mut().for_each(|pair| pair.rate = 0);
+    world.run(seconds(1.0));
+    assert!(!world.status("slow").blocked);
+    let dropped = world.status("slow").counters.dropped_newest;
+    assert_eq!(world.pairs[0].sent, world.pairs[0].received.len() as u64 + dropped);
+    world.assert_in_order();
+}
+
+#[test]
+fn dynamic_adaptation_protects_a_surge_and_gives_back() {
+    let mut world = World::new(&[17_000_000, 17_000_000, 17_000_000], Policy::DropNewest);
+    let flows = vec![spec("a", 0, 0, 4), spec("b", 1, 9, 20), spec("c", 2, 0, 4)];
+    world.set_flows(flows, Scheme::RoundRobin, |table| {
+        vec![dynamic_adaptation(table.id("b").unwrap(), 25_000_000, 15_000_000, Duration::from_millis(50))]
+    });
+    let scheme = |world: &mut World| world.plane.flow_status(world.now).unwrap().0.scheme;
+    world.run(seconds(0.5));
+    assert_eq!(scheme(&mut world), Scheme::RoundRobin);
+    world.pairs[1].rate = 40_000_000;
+    world.run(seconds(0.5));
+    assert_eq!(scheme(&mut world), Scheme::PriorityAwareReserved);
+    assert!(world.mbps(1, at(0.6), at(1.0)) >= 39.5);
+    // A generation that changes nothing of the link leaves what the trigger has done.
+    let same = world.last.clone();
+    world.plane.set_flows(world.now, same).unwrap();
+    assert_eq!(scheme(&mut world), Scheme::PriorityAwareReserved);
+    world.pairs[1].rate = 10_000_000;
+    world.run(seconds(0.5));
+    assert_eq!(scheme(&mut world), Scheme::RoundRobin);
+    let names: Vec<bool> =
+        std::iter::from_fn(|| world.plane.next_fired()).map(|(_, change)| change.fired).collect();
+    assert_eq!(names, [true, false]);
+}
+
+/// `CSP_SEED=n` replays one world.
+fn seeds() -> Vec<u64> {
+    match std::env::var("CSP_SEED") {
+        Ok(seed) => vec![seed.parse().expect("CSP_SEED is a number")],
+        Err(_) => (0..20).collect(),
+    }
+}
+
+/// New generations with other schemes, priorities, promises and flows while traffic runs; at the end there are none.
+#[test]
+fn generations_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
+    for seed in seeds() {
+        let mut random = Random::new(seed);
+        let rates: Vec<u64> = (0..4).map(|_| (5 + random.below(30)) * 1_000_000).collect();
+        let mut world = World::new(&rates, Policy::DropNewest);
+        let mut promised = 0;
+        for _ in 0..12 {
+            let chosen: Vec<u32> = (0..4).filter(|_| random.below(4) > 0).collect();
+            let flows = chosen.into_iter().map(|number| {
+                let overflow = [Overflow::Hold, Overflow::DropNewest, Overflow::DropOldest];
+                let mut flow =
+                    spec(&format!("flow-{number}"), number, random.below(4) as u8, random.below(8));
+                flow.overflow = overflow[random.below(3) as usize];
+                flow.bounds.items = 1 + random.below(200) as u32;
+                promised += u64::from(flow.reservation.bits_per_second > 0);
+                flow
+            });
+            let flows: Vec<FlowSpec> = flows.collect();
+            let scheme = Scheme::ALL[random.below(5) as usize];
+            match random.below(8) {
+                0 => world.plane.set_flows(world.now, None).unwrap(),
+                _ => world.set_flows(flows, scheme, |_| Vec::new()),
+            }
+            world.run(Duration::from_micros(1 + random.below(60_000)));
+        }
+        world.pairs.iter_mut().for_each(|pair| pair.rate = 0);
+        world.plane.set_flows(world.now, None).unwrap();
+        world.run(Duration::from_millis(1));
+        world.assert_in_order();
+        for pair in &world.pairs {
+            let status = world.plane.channel_status(pair.channel).unwrap();
+            let dropped = status.counters.dropped_flow;
+            assert_eq!(
+                pair.sent,
+                pair.received.len() as u64 + dropped,
+                "seed {seed}: a message of {} is lost",
+                pair.number
+            );
+            assert_eq!(world.plane.waiting_in_flows(pair.channel), 0);
+        }
+        assert_eq!(world.plane.occupancy().messages, 0, "seed {seed}: a message is not released");
+        assert!(promised > 0);
+    }
+}
+
+#[test]
+fn a_channel_that_is_removed_leaves_nothing_to_the_next_in_its_place() {
+    let mut world = World::new(&[40_000_000, 40_000_000], Policy::DropNewest);
+    world.set_flows(vec![spec("a", 0, 0, 0), spec("b", 1, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
+    world.run(seconds(0.2));
+    let waiting = world.plane.waiting_in_flows(world.pairs[0].channel);
+    assert!(waiting > 10);
+    let lost = world.plane.remove_channel(world.pairs[0].channel).unwrap().lost;
+    assert_eq!(lost, waiting as u64);
+    let config = ChannelConfig {
+        name: "next".to_owned(),
+        kind: ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache: None },
+        budget: Budget { guaranteed: 1 << 20, max: 16 << 20 },
+        message_len_max: 4_096,
+        queue: QueueLimits::default(),
+        sequence: false,
+    };
+    let next = world.plane.add_channel(config).unwrap();
+    assert_eq!(next.index, world.pairs[0].channel.index);
+    let subscriber = world.plane.attach(next, Role::Subscriber).unwrap();
+    world.plane.subscribe(world.now, subscriber, b"").unwrap();
+    let gone = world.pairs.remove(0);
+    world.run(seconds(0.5));
+    assert_eq!(world.plane.peer_status(subscriber).unwrap().counters.queued, 0);
+    drop(gone);
+    world.pairs[0].rate = 0;
+    world.run(seconds(0.5));
+    assert_eq!(world.plane.occupancy().messages, 0);
+}
+
+#[test]
+fn workers_share_a_link_by_what_they_want() {
+    let board = Arc::new(Board::new(2));
+    let mut worlds: Vec<World> =
+        [40_000_000, 40_000_000].iter().map(|rate| World::new(&[*rate], Policy::DropNewest)).collect();
+    for (number, world) in worlds.iter_mut().enumerate() {
+        world.set_flows(vec![spec("a", 0, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
+        let config = world.last.clone().unwrap();
+        let other = FlowsConfig { board: (Arc::clone(&board), number), ..config };
+        world.plane.set_flows(world.now, Some(other)).unwrap();
+    }
+    let run = |worlds: &mut Vec<World>, time: f64| {
+        let until = worlds[0].now + seconds(time);
+        while worlds[0].now < until {
+            worlds.iter_mut().for_each(World::turn);
+        }
+    };
+    run(&mut worlds, 1.0);
+    let both: Vec<f64> = worlds.iter().map(|world| world.mbps(0, at(0.5), at(1.0))).collect();
+    assert!(both.iter().all(|mbps| (mbps - 25.0).abs() < 1.0), "{both:?}");
+    worlds[1].pairs[0].rate = 0;
+    run(&mut worlds, 1.0);
+    let alone = worlds[0].mbps(0, at(1.5), at(2.0));
+    assert!((alone - 40.0).abs() < 1.0, "{alone}: what the other does not want is free");
+}

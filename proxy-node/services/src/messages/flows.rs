@@ -1,0 +1,75 @@
+//! Which information flow a message belongs to, and what people see of flows.
+
+use csp_messages::{FlowId, FormatId, MessagePlane};
+use csp_quality::{Descriptor, Fired, Run};
+use csp_types::Instant;
+
+use super::peer::Peer;
+use super::{MessageBroker, SpecError};
+
+pub use csp_messages::{FlowStatus, FlowsConfig, LinkStatus};
+
+/// Finds the flows of a connection's messages. Successive messages that differ in nothing that a flow asks for are looked up once.
+#[derive(Debug)]
+pub(super) struct Classifier {
+    base: Descriptor,
+    pub(super) run: Box<Run>,
+}
+
+impl Classifier {
+    /// The classifier of a connection; `None` if there are no flows. The first one of a connection allocates.
+    #[inline]
+    pub(super) fn of(plane: &mut MessagePlane, peer: &mut Peer, local: bool) -> Option<Self> {
+        plane.flow_table()?;
+        Some(Self::begin(plane, peer, local))
+    }
+
+    #[inline(never)]
+    fn begin(plane: &mut MessagePlane, peer: &mut Peer, local: bool) -> Self {
+        if let Some(id) = peer.id {
+            plane.set_local(id, local);
+        }
+        let end = |address: std::net::SocketAddr| (address.ip(), address.port());
+        let base = Descriptor::default().network(end(peer.client), end(peer.server)).channel(peer.number);
+        Classifier { base, run: peer.run.take().unwrap_or_default() }
+    }
+
+    /// Returns the flow of a message with frames of these lengths.
+    pub(super) fn flow_of(
+        &mut self,
+        plane: &MessagePlane,
+        now: Instant,
+        format: FormatId,
+        lens: &[u32],
+    ) -> FlowId {
+        let Some(table) = plane.flow_table() else { return FlowId::DEFAULT };
+        let descriptor =
+            if format == FormatId::UNKNOWN { self.base } else { self.base.format(format.0.into()) };
+        let len = lens.iter().fold(0u32, |sum, len| sum.saturating_add(*len));
+        table.next_message(&mut self.run, now, &descriptor, len).0
+    }
+}
+
+impl MessageBroker {
+    /// Puts information flows into force, or ends them. Without channels there are none.
+    ///
+    /// # Errors
+    /// A trigger that cannot be; the flows are in force.
+    pub fn set_flows(&mut self, now: Instant, flows: Option<FlowsConfig>) -> Result<(), SpecError> {
+        self.paths.now = now;
+        match &mut self.plane {
+            Some(plane) => plane.set_flows(now, flows).map_err(SpecError::Flows),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the state of the link and of the flows; `None` if there are none.
+    pub fn flow_status(&mut self, now: Instant) -> Option<(LinkStatus, Vec<FlowStatus>)> {
+        self.plane.as_mut()?.flow_status(now)
+    }
+
+    /// Returns the next change of a trigger to log, with its name.
+    pub fn poll_fired(&mut self) -> Option<(String, Fired)> {
+        self.plane.as_mut()?.next_fired()
+    }
+}

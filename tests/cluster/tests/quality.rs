@@ -1,0 +1,115 @@
+//! Information flows through real daemons: a promise that cannot be kept is refused; a protected flow loses nothing beside one that fills the link;
+//! schemes and promises change while traffic runs; the operator sees all of it.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+use std::fs;
+use std::time::Duration;
+
+use csp_cluster::{Cluster, Process, San, Tier, VIP, testing, wait_until};
+use serde_json::Value;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+const GATES: u16 = 5561;
+const BULK: u16 = 5562;
+const GATE_MESSAGES: u32 = 2_000;
+const LEN: u32 = 1_500;
+
+fn policy(promise: u64, scheme: &str) -> String {
+    let channels = format!(
+        "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: {VIP}, port: {GATES}}}\n  - {{name: bulk, vip: {VIP}, port: {BULK}}}\n"
+    );
+    let flows = format!(
+        "flows:\n  - name: gates\n    match: {{channel: gates}}\n    priority: 9\n    reserve: {{mbps: {promise}}}\n    message_bytes: {LEN}\n    \
+         queue: {{full: hold}}\n  - {{name: bulk, match: {{channel: bulk, source: 10.0.0.0/8}}, message_bytes: {LEN}, before: [drop-when-full]}}\n  \
+         - {{name: default, message_bytes: {LEN}}}\nlink: {{mbps: 20, scheme: {scheme}}}\n"
+    );
+    if scheme.is_empty() { channels } else { channels + &flows }
+}
+
+fn apply(cluster: &Cluster, text: &str) -> Result<String, String> {
+    let file = cluster.scratch().join("flows.yaml");
+    fs::write(&file, text).unwrap();
+    cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).map_err(|error| error.to_string())
+}
+
+fn run(cluster: &Cluster, name: &str, arguments: &[&str]) -> Process {
+    let mut command = cluster.client.command("/usr/bin/python3");
+    command.arg(cluster.scratch().join("zmq_flows.py")).args(arguments);
+    Process::spawn(name, command, &cluster.scratch().join(format!("log/{name}.log"))).unwrap()
+}
+
+/// What `cspctl flows top` shows.
+fn top(cluster: &Cluster) -> Option<Value> {
+    let shown = cluster.cspctl(&["flows", "top", "--once", "--interval-ms", "200", "-o", "json"]).ok()?;
+    serde_json::from_str(&shown).ok()
+}
+
+fn flow(top: &Value, name: &str) -> Value {
+    let flows = top["flows"].as_array().cloned().unwrap_or_default();
+    flows.into_iter().find(|flow| flow["flow"] == name).unwrap_or_default()
+}
+
+#[test]
+fn a_protected_flow_loses_nothing_while_schemes_change() {
+    let Some(mut cluster) = testing::lay_out_over("quality", San::Shm) else { return };
+    cluster.start_daemons().unwrap();
+    fs::write(cluster.scratch().join("zmq_flows.py"), include_str!("../apps/zmq_flows.py")).unwrap();
+    let example = include_str!("../../../docs/quality.md").split("```yaml\n").nth(1).unwrap();
+    apply(&cluster, example.split("```").next().unwrap()).unwrap();
+    let refused = apply(&cluster, &policy(20, "PAR")).unwrap_err();
+    assert!(
+        refused.contains("flow \"gates\" asks for 20000000 b/s") && refused.contains("are left"),
+        "{refused}"
+    );
+    apply(&cluster, &policy(5, "PAR")).unwrap();
+    Tier::ALL.iter().for_each(|tier| cluster.wait_ready(*tier).unwrap());
+
+    let (gates, bulk) = (format!("tcp://{VIP}:{GATES}"), format!("tcp://{VIP}:{BULK}"));
+    let count = GATE_MESSAGES.to_string();
+    let mut all = run(&cluster, "gates-receiver", &["all", &gates, &count]);
+    let mut sink = run(&cluster, "bulk-receiver", &["receive", &bulk, "600"]);
+    let receivers = |cluster: &Cluster| {
+        let view: Value = serde_json::from_str(&cluster.cspctl(&["channels", "-o", "json"]).ok()?).ok()?;
+        let seen = view["channels"].as_array()?.iter().filter(|channel| channel["receivers"] == 1).count();
+        (seen == 2).then_some(())
+    };
+    wait_until("both receivers are there", DEADLINE, || receivers(&cluster)).unwrap();
+    let size = LEN.to_string();
+    let mut flood = run(&cluster, "bulk", &["publish", &bulk, &size, "60:600"]);
+    wait_until("bulk fills the link", DEADLINE, || {
+        top(&cluster).filter(|top| flow(top, "bulk")["dropped_total"].as_u64() > Some(100))
+    })
+    .unwrap();
+    let mut publisher = run(&cluster, "gates", &["count", &gates, &size, &count, "4"]);
+
+    for (promise, scheme) in [(5, "RR"), (6, "PA"), (4, "EAS"), (5, "PAR")] {
+        apply(&cluster, &policy(promise, scheme)).unwrap();
+        let seen = wait_until("the scheme is in force", DEADLINE, || {
+            top(&cluster).filter(|top| top["links"][0]["scheme"] == scheme)
+        });
+        let seen = seen.unwrap_or_else(|error| panic!("{error}\n{}", cluster.all_logs()));
+        assert_eq!(flow(&seen, "gates")["promised_mbps"], promise as f64, "{seen}");
+    }
+    let metric = |name, flow| cluster.metric(Tier::ProxyNode, name, flow).unwrap();
+    wait_until("gates are released", DEADLINE, || {
+        (metric("csp_flow_released_messages_total", "flow=\"gates\"") > 10.0).then_some(())
+    })
+    .unwrap();
+    // All that is left is delivered when there are no flows any more.
+    apply(&cluster, &policy(0, "")).unwrap();
+    let none = wait_until("there are no flows", DEADLINE, || {
+        cluster
+            .cspctl(&["flows", "top", "--once", "--interval-ms", "100"])
+            .ok()
+            .filter(|text| text.starts_with("No information flows"))
+    });
+    none.unwrap();
+    let status = wait_until("all gates have arrived", DEADLINE, || all.exited());
+    let status = status.unwrap_or_else(|error| panic!("{error}\n{}", cluster.all_logs()));
+    assert!(status.success(), "{}", all.log_tail(5));
+    assert!(wait_until("the publisher ends", DEADLINE, || publisher.exited()).unwrap().success());
+    flood.kill();
+    sink.kill();
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}
