@@ -25,7 +25,7 @@ use crate::login::{self, Logins};
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
-use crate::{handler_routes, message_routes};
+use crate::{handler_routes, message_routes, modules};
 
 type Shared = State<Arc<Cluster>>;
 
@@ -179,6 +179,8 @@ async fn apply(
         Ok(manager) => manager,
         Err(leader) => return Ok(to_leader(leader, &uri)),
     };
+    // Proxies that joined since a module was brought get it now, or refuse the policy.
+    modules::distribute(&cluster, &policy).await;
     let started = cluster.publisher.start(manager, policy, Duration::from_secs(timeout_s)).await?;
     Ok(match started {
         Started::Running(view) => (StatusCode::ACCEPTED, Json(view)).into_response(),

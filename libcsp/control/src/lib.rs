@@ -46,12 +46,12 @@ pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, 
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
     AccessRule, Backlog, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime, Clients, Congestion,
-    Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, Headers, KnownFormat,
-    LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OnStop, PathStage, Pattern, Permission,
-    PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QueryRequest, QuerySource,
-    REQUESTED_MAX, ReceiverQueue, RequestError, RequestedQuery, Requests, RowFormat, SOFH_ENCODING, SOFH_LEN,
-    SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit, UnknownFormat, format_set,
-    path_formats, path_order,
+    Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, GivenUp, Headers,
+    KnownFormat, LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OnStop, PathStage,
+    Pattern, Permission, PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QueryRequest,
+    QuerySource, REQUESTED_MAX, ReceiverQueue, RequestError, RequestedQuery, Requests, RowFormat,
+    SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit,
+    UnknownFormat, format_set, path_formats, path_order,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

@@ -38,7 +38,7 @@ pub use framing::{
     SOFH_ENCODING, SOFH_LEN,
 };
 pub use handlers::{OnStop, SUPPLIED_MAX, SuppliedHandler};
-pub use paths::{PathStage, path_formats, path_order};
+pub use paths::{GivenUp, PathStage, path_formats, path_order};
 pub use queries::{
     Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
     RequestError, RequestedQuery, Requests, RowFormat,
