@@ -60,13 +60,11 @@ pub fn prove(cluster: &mut Cluster) -> Result<()> {
             let [first, second, endless] = modules.map(build);
             Ok([first?, second?, endless?])
         })?;
-    let swapped = step(
+    let (swapped, top) = step(
         &format!("{COUNT} bookings pass `anonymise`; another module and key take over under load"),
         || swap(cluster, [&first, &second]),
     )?;
-    println!("\n{}", gap(&swapped)?);
-    let top = step("cspctl contexts top --once", || cluster.cspctl(&["contexts", "top", "--once"]))?;
-    println!("\n{top}");
+    println!("\n{}\ncspctl contexts top, meanwhile\n{top}", gap(&swapped)?);
     let list = step("a module that never ends is stopped; its message and all later ones pass by", || {
         hostile(cluster, &endless)
     })?;
@@ -160,7 +158,8 @@ fn stage(cluster: &Cluster) -> Option<Value> {
     view["nodes"][0]["stages"].as_array()?.last().cloned()
 }
 
-fn swap(cluster: &Cluster, [first, second]: [&str; 2]) -> Result<Value> {
+/// Returns what the puller has seen, and what `cspctl contexts top` has shown meanwhile.
+fn swap(cluster: &Cluster, [first, second]: [&str; 2]) -> Result<(Value, String)> {
     apply(cluster, first, "1")?;
     let pull = start(cluster, "pull", &[COUNT.to_string()])?;
     let push = start(cluster, "push", &[COUNT.to_string(), RATE.to_string()])?;
@@ -168,7 +167,8 @@ fn swap(cluster: &Cluster, [first, second]: [&str; 2]) -> Result<Value> {
         stage(cluster).filter(|stage| stage["calls_total"].as_u64() > Some(COUNT / 4))
     })?;
     apply(cluster, second, "2")?;
-    ended(push, pull)
+    let top = cluster.cspctl(&["contexts", "top", "--once"])?;
+    Ok((ended(push, pull)?, top))
 }
 
 /// Returns what is said of the swap, after it was checked: all names are blank, documents are hashed with one key and then the other.

@@ -252,11 +252,6 @@ impl Store {
     fn check(&mut self, record: Box<GenerationRecord>) -> Checked {
         let Err(error) = (self.check)(&record.policy) else { return Ok(record) };
         self.refused.insert(record.generation, record);
-        let active = self.active_key;
-        while self.refused.len() > REFUSED_MAX {
-            let oldest = self.refused.keys().copied().find(|number| Some(*number) != active);
-            oldest.and_then(|number| self.refused.remove(&number));
-        }
         Err(error)
     }
 
@@ -273,6 +268,7 @@ impl Store {
 
     /// Draws the conclusions: stages the newest generation, takes the active one.
     fn settle(&mut self) {
+        self.keep_few_refused();
         self.stage_newest();
         let Some(number) = self.active_key else { return };
         let (hash, current) = match self.generations.get(&number) {
@@ -291,6 +287,14 @@ impl Store {
         let only_staged = |ack: &NodeAck| ack.generation == number && ack.state == AckState::Staged;
         if applied && self.ack.as_ref().is_none_or(only_staged) {
             self.acknowledge(number, AckState::Active, String::new(), hash);
+        }
+    }
+
+    /// Drops what was refused long ago: neither in force nor among the newest.
+    fn keep_few_refused(&mut self) {
+        while self.refused.len() > REFUSED_MAX {
+            let oldest = self.refused.keys().copied().find(|number| Some(*number) != self.active_key);
+            oldest.and_then(|number| self.refused.remove(&number));
         }
     }
 
