@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use csp_api::handlers::{Handlers, MODULE_LEN_MAX};
 use csp_api::mgmt::ErrorBody;
 use csp_identity::{Access, Caller, IdentityRole};
-use csp_telemetry::require;
+use csp_telemetry::{Refused, require};
 
 use super::modules::{Modules, RemoveError};
 
@@ -44,7 +44,7 @@ async fn bring(
 ) -> Response {
     let who = match changes(&caller) {
         Ok(who) => who,
-        Err(refused) => return refused,
+        Err(refused) => return refused.into_response(),
     };
     let name = module.clone();
     // Compiling takes up to seconds: other requests, and the worker threads, go on meanwhile.
@@ -62,10 +62,10 @@ async fn bring(
 }
 
 /// Returns the name of a caller that may bring and remove modules: an operator, or a management node, which passes on what operators ask.
-fn changes(caller: &Caller) -> Result<String, Response> {
+fn changes(caller: &Caller) -> Result<String, Refused> {
     let is_mgmt = caller.identity().is_some_and(|identity| identity.role == IdentityRole::MgmtNode);
-    if !is_mgmt && let Err(refused) = require(caller, Access::Operator) {
-        return Err(refused.into_response());
+    if !is_mgmt {
+        require(caller, Access::Operator)?;
     }
     Ok(caller.identity().map_or_else(|| "local".to_owned(), |identity| identity.to_string()))
 }
@@ -77,7 +77,7 @@ async fn fetch(
     Path(module): Path<String>,
 ) -> Response {
     if let Err(refused) = changes(&caller) {
-        return refused;
+        return refused.into_response();
     }
     match tokio::task::spawn_blocking(move || modules.bytes(&module)).await.ok().flatten() {
         Some(bytes) => ([(CONTENT_TYPE, "application/wasm")], bytes).into_response(),
@@ -93,7 +93,7 @@ async fn remove(
 ) -> Response {
     let who = match changes(&caller) {
         Ok(who) => who,
-        Err(refused) => return refused,
+        Err(refused) => return refused.into_response(),
     };
     let name = module.clone();
     let removed = tokio::task::spawn_blocking(move || modules.remove(&module)).await;
