@@ -8,6 +8,7 @@ mod channel_key;
 mod channels;
 mod client;
 mod contexts;
+mod contexts_top;
 mod diff;
 mod drain;
 mod edit;
@@ -40,7 +41,9 @@ pub use ladder::{Style, draw};
 pub use messages::draw_messages;
 pub use paint::Paint;
 
-use args::{Command, FlowCommand, FlowsArgs, FlowsCommand, KeyCommand, Output, PolicyCommand};
+use args::{
+    Command, ContextsCommand, FlowCommand, FlowsArgs, FlowsCommand, KeyCommand, Output, PolicyCommand,
+};
 use client::Client;
 use messages::MessageCommand;
 
@@ -95,7 +98,10 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Nodes => observe::nodes(&context).await,
         Command::Services => observe::services(&context).await,
         Command::Channels => channels::channels(&context).await,
-        Command::Contexts => contexts::contexts(&context).await,
+        Command::Contexts { command: None } => contexts::contexts(&context).await,
+        Command::Contexts { command: Some(ContextsCommand::Top(args)) } => {
+            contexts_top::top(&context, &args).await
+        }
         Command::Handler(command) => handlers::run(&context, command).await,
         command @ (Command::Formats(_) | Command::Queries(_) | Command::Query(_) | Command::Path(_)) => {
             queries::online(&context, &command).await

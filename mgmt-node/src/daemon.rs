@@ -23,6 +23,7 @@ use crate::fanout::Fanout;
 use crate::leader::Election;
 use crate::login::{LoginMetrics, Logins};
 use crate::metrics::ClusterMetrics;
+use crate::modules;
 use crate::policy_view::PolicyReader;
 use crate::poller::Poller;
 use crate::publish::Publisher;
@@ -129,6 +130,10 @@ async fn serve(
     let readiness = Readiness::new();
     let background = [
         tokio::spawn(async move { policy.follow().await }),
+        tokio::spawn({
+            let cluster = cluster.clone();
+            async move { modules::run(&cluster).await }
+        }),
         tokio::spawn(watch_readiness(cluster.clone(), etcd.credentials.clone(), readiness.clone())),
         tokio::spawn({
             let (poller, membership) = (cluster.poller.clone(), control.membership.clone());

@@ -130,16 +130,21 @@ impl Fanout {
         let _slot = self.slow_slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
         let request = self.http.put(url).timeout(timeout).body(bytes);
         let response = request.send().await.map_err(no_answer)?;
-        let (status, len) = (response.status(), response.content_length());
-        if status.is_success() {
-            return Ok(());
+        if response.status().is_success() { Ok(()) } else { Err(refusal(response).await) }
+    }
+
+    /// DELETE at one node. Returns whether there was what is deleted; `Err` with its reason if the node refuses.
+    pub async fn delete(&self, target: &Target, path: &str) -> Result<bool, AskError> {
+        let url = Url::parse(&target.admin).and_then(|base| base.join(path));
+        let url = url.map_err(|_| AskError::Address(target.admin.clone()))?;
+        let no_answer = |e: reqwest::Error| AskError::NoAnswer(cause(&e, FANOUT_TIMEOUT));
+        let _slot = self.slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
+        let response = self.http.delete(url).timeout(FANOUT_TIMEOUT).send().await.map_err(no_answer)?;
+        match response.status() {
+            status if status.is_success() => Ok(true),
+            reqwest::StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(refusal(response).await),
         }
-        let reason = match len {
-            Some(len) if len <= REASON_LEN_MAX => response.bytes().await.ok(),
-            _ => None,
-        };
-        let reason = reason.and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok());
-        Err(reason.map_or(AskError::Status(status.as_u16()), |body| AskError::Refused(body.error.into())))
     }
 
     /// GET of a body at one node that may wait for so long until it answers.
@@ -204,6 +209,17 @@ pub fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, AskError
     // The text of the error quotes the body, which may be hostile.
     serde_json::from_slice(body)
         .map_err(|error| AskError::NotUnderstood { path: path.to_owned(), reason: error.to_string().into() })
+}
+
+/// Returns why a node refuses what it was asked, from its answer.
+async fn refusal(response: reqwest::Response) -> AskError {
+    let (status, len) = (response.status(), response.content_length());
+    let reason = match len {
+        Some(len) if len <= REASON_LEN_MAX => response.bytes().await.ok(),
+        _ => None,
+    };
+    let reason = reason.and_then(|body| serde_json::from_slice::<ErrorBody>(&body).ok());
+    reason.map_or(AskError::Status(status.as_u16()), |body| AskError::Refused(body.error.into()))
 }
 
 /// The innermost cause: reqwest's own text states only that sending failed.

@@ -4,26 +4,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::routing::get;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::StatusCode;
+use axum::routing::{delete, get};
 use axum::{Json, Router};
-use csp_api::handlers::{Handlers, HandlersView, MODULE_LEN_MAX, NodeHandlers, PutView};
-use csp_api::mgmt::Unreachable;
+use csp_api::handlers::{Handlers, HandlersView, MODULE_LEN_MAX, NodeHandlers, PutView, RemovedView};
+use csp_api::mgmt::{Phase, Unreachable};
 use csp_types::Role;
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
+use crate::server::{Refusal, refuse};
 use crate::views::Cluster;
 
 /// How long a proxy may take to compile a module.
-const COMPILE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const COMPILE_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Shared = State<Arc<Cluster>>;
 
 /// The routes.
 pub fn routes() -> Router<Arc<Cluster>> {
     let limit = DefaultBodyLimit::max(MODULE_LEN_MAX);
-    Router::new().route("/api/v1/handlers", get(handlers).post(bring).layer(limit))
+    Router::new()
+        .route("/api/v1/handlers", get(handlers).post(bring).layer(limit))
+        .route("/api/v1/handlers/{module}", delete(remove))
 }
 
 async fn handlers(State(cluster): Shared) -> Json<HandlersView> {
@@ -52,4 +56,46 @@ async fn bring(State(cluster): Shared, body: Bytes) -> Json<PutView> {
     view.stored.sort();
     view.refused.sort_by(|a, b| a.node.cmp(&b.node));
     Json(view)
+}
+
+/// `DELETE /api/v1/handlers/{SHA-256}`: removes a module from all proxies. 200 with what each says of it; 409 while the policy in force names
+/// it or one is being published, 404 if no proxy has it.
+async fn remove(State(cluster): Shared, Path(module): Path<String>) -> Result<Json<RemovedView>, Refusal> {
+    if let Some(active) = cluster.policy.latest().await.active {
+        let named = active.policy.handlers.iter().filter(|handler| handler.module == module);
+        let names: Vec<&str> = named.map(|handler| handler.name.as_str()).collect();
+        if !names.is_empty() {
+            let (generation, names) = (active.generation, names.join(", "));
+            let text = format!(
+                "policy generation {generation} has the module as handler {names}; apply one without it first"
+            );
+            return Err(refuse(StatusCode::CONFLICT, text));
+        }
+    }
+    let publishing = cluster.publisher.current();
+    if publishing.is_some_and(|view| matches!(view.phase, Phase::Staging | Phase::Activating)) {
+        let text = "a policy is being published, which may name the module; try again when it is in force";
+        return Err(refuse(StatusCode::CONFLICT, text));
+    }
+    let mut asked = JoinSet::new();
+    for target in cluster.targets(&[Role::ProxyNode]) {
+        let (fanout, path) = (cluster.fanout.clone(), format!("/v1/handlers/{module}"));
+        asked.spawn(async move { (fanout.delete(&target, &path).await, target.id) });
+    }
+    let mut view = RemovedView { module, ..RemovedView::default() };
+    for (done, node) in asked.join_all().await {
+        match done {
+            Ok(true) => view.removed.push(node),
+            Ok(false) => {}
+            Err(error) => view.refused.push(Unreachable { node, error: error.to_string() }),
+        }
+    }
+    view.removed.sort();
+    view.refused.sort_by(|a, b| a.node.cmp(&b.node));
+    match view.removed.is_empty() && view.refused.is_empty() {
+        false => Ok(Json(view)),
+        true => {
+            Err(refuse(StatusCode::NOT_FOUND, "no proxy has this module; `cspctl handler list` lists them"))
+        }
+    }
 }

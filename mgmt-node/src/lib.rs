@@ -17,6 +17,7 @@ pub mod limits;
 pub mod login;
 mod message_routes;
 pub mod metrics;
+mod modules;
 pub mod plugin_routes;
 mod policy_view;
 pub mod poller;

@@ -25,7 +25,7 @@ use crate::login::{self, Logins};
 use crate::policy_view;
 use crate::publish::{PublishError, Started};
 use crate::views::Cluster;
-use crate::{handler_routes, message_routes, plugin_routes};
+use crate::{handler_routes, message_routes, modules, plugin_routes};
 
 type Shared = State<Arc<Cluster>>;
 
@@ -185,6 +185,8 @@ async fn apply(
         Ok(manager) => manager,
         Err(leader) => return Ok(to_leader(leader, &uri)),
     };
+    // Proxies that joined since a module was brought get it now, or refuse the policy.
+    modules::distribute(&cluster, &policy).await;
     let timeout = Duration::from_secs(timeout_s);
     let started = cluster.publisher.start(manager, policy, timeout, query.if_generation).await?;
     Ok(match started {

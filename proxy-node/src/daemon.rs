@@ -18,6 +18,7 @@ mod messages;
 mod metrics;
 mod modules;
 mod policy;
+mod prepare;
 mod providers;
 mod quality;
 mod specialised;

@@ -62,7 +62,8 @@ pub struct PathStage {
     pub channel: Text,
     /// Number of the format; `None`: all.
     pub format: Option<u32>,
-    /// `active`; `waiting` until the path that it replaces is empty; `retired`: replaced or removed, and not empty yet.
+    /// `active`; `waiting` until the path that it replaces is empty; `retired`: replaced or removed, and not empty yet; `ended` by a
+    /// supplied handler that was stopped: messages are dropped until the path is replaced.
     pub state: Text,
     /// The stage, from 0 on.
     pub stage: u64,
@@ -86,6 +87,42 @@ pub struct PathStage {
     pub mean_ns: u64,
     /// Longest time of a call that was measured, in ns.
     pub max_ns: u64,
+    /// Times within which half, and 99 of 100, of the recent calls ended, in ns; 0: none was measured.
+    #[serde(default)]
+    pub p50_ns: u64,
+    /// See `p50_ns`.
+    #[serde(default)]
+    pub p99_ns: u64,
+    /// Bytes of the messages processed.
+    #[serde(default)]
+    pub bytes_total: u64,
+    /// Fuel of a supplied handler, about an instruction each.
+    #[serde(default)]
+    pub fuel_total: u64,
+    /// How often a supplied handler was stopped.
+    #[serde(default)]
+    pub stops_total: u64,
+    /// Memory of the handler: its state, and what is reserved for a supplied one.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// The same by the formats of messages.
+    #[serde(default)]
+    pub formats: Vec<FormatProfile>,
+}
+
+/// Calls of a handler at one stage with messages of one format.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FormatProfile {
+    /// Name of the format; `unknown`; `others`: timers, and formats beyond the first 8 of the stage.
+    pub format: Text,
+    /// Messages processed.
+    pub messages_total: u64,
+    /// Their bytes.
+    pub bytes_total: u64,
+    /// Time within which half of the recent calls ended, in ns; 0: none was measured.
+    pub p50_ns: u64,
+    /// The same of 99 of 100.
+    pub p99_ns: u64,
 }
 
 /// A handler, over all stages of a worker.
@@ -109,6 +146,24 @@ pub struct Handler {
     pub mean_ns: u64,
     /// Longest time of a call that was measured, in ns.
     pub max_ns: u64,
+    /// Times within which half, and 99 of 100, of the recent calls ended, in ns; 0: none was measured.
+    #[serde(default)]
+    pub p50_ns: u64,
+    /// See `p50_ns`.
+    #[serde(default)]
+    pub p99_ns: u64,
+    /// Bytes of the messages processed.
+    #[serde(default)]
+    pub bytes_total: u64,
+    /// Fuel of a supplied handler, about an instruction each.
+    #[serde(default)]
+    pub fuel_total: u64,
+    /// How often a supplied handler was stopped.
+    #[serde(default)]
+    pub stops_total: u64,
+    /// Memory of the handler: its state, and what is reserved for a supplied one.
+    #[serde(default)]
+    pub memory_bytes: u64,
 }
 
 /// `/api/v1/contexts`.

@@ -107,3 +107,14 @@ pub struct PutView {
     /// Proxies that did not, each with why.
     pub refused: Vec<Unreachable>,
 }
+
+/// `DELETE /api/v1/handlers/{module}`: a module was removed.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RemovedView {
+    /// SHA-256 of the module in hex digits.
+    pub module: String,
+    /// Proxies that had it and have removed it.
+    pub removed: Vec<String>,
+    /// Proxies that have not, each with why.
+    pub refused: Vec<Unreachable>,
+}

@@ -174,6 +174,14 @@ impl ControlPlane {
         }
     }
 
+    /// Checks policies again that [`ControlOptions::check`] has refused: what they lacked may have come. One that passes is acknowledged, and
+    /// comes through the channel if it is in force.
+    pub fn recheck_policy(&self) {
+        if let Some(tasks) = &self.policy_tasks {
+            tasks.recheck();
+        }
+    }
+
     /// Waits for an error the daemon must end with: the id turns out to be taken when etcd comes back after a start
     /// without it.
     pub async fn failed(&self) -> ControlError {

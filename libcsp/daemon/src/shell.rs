@@ -184,6 +184,11 @@ impl Shell {
         self.control.ack_applied(generation, result).await;
     }
 
+    /// Checks policies again that the daemon's own check has refused, since what they lacked may have come.
+    pub fn recheck_policy(&self) {
+        self.control.recheck_policy();
+    }
+
     /// Removes the registration and closes the admin endpoint, within four seconds.
     pub async fn shutdown(self) {
         tracing::info!("stopping");

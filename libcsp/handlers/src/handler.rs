@@ -51,6 +51,26 @@ impl Default for Needs {
     }
 }
 
+/// What a handler has used beside time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Fuel of all calls, about an instruction each; 0: it is not counted.
+    pub fuel: u64,
+    /// Bytes of memory that are reserved for it, beside its state.
+    pub memory: u64,
+    /// How often it was stopped.
+    pub stops: u64,
+}
+
+impl Usage {
+    /// Adds what another stage has used.
+    pub fn add(&mut self, other: Usage) {
+        self.fuel = self.fuel.saturating_add(other.fuel);
+        self.memory = self.memory.saturating_add(other.memory);
+        self.stops = self.stops.saturating_add(other.stops);
+    }
+}
+
 /// Why a call ended before the handler was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Stop {
@@ -107,6 +127,16 @@ pub trait Handler: std::fmt::Debug + Send {
     /// Takes over state that the handler whose place it takes has handed over, before its first message. Returns whether it does.
     fn take_over(&mut self, layout: u32, bytes: &[u8]) -> bool {
         let _ = (layout, bytes);
+        false
+    }
+
+    /// Returns what the handler has used beside time.
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+
+    /// Returns whether the handler has given up a message and will give up all later ones: its path is to end, and nothing passes by it.
+    fn is_ended(&self) -> bool {
         false
     }
 

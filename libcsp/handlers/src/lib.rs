@@ -13,7 +13,7 @@
 //! | a message with what a handler may do about it | [`Call`], [`Tick`], [`Port`] |
 //! | what a handler emits | [`Emit`], [`Piece`] |
 //! | memory that outlives a call | [`State`] |
-//! | what a handler costs | [`Profile`] |
+//! | what a handler costs | [`Profile`], [`Usage`], [`Quantiles`] |
 //! | handlers without formats | [`builtin`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -29,9 +29,11 @@ pub mod builtin;
 mod call;
 mod handler;
 mod profile;
+mod quantiles;
 mod state;
 
 pub use call::{Call, Emit, Full, Message, Piece, Place, Port, Slices, Tick};
-pub use handler::{FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, Stop};
+pub use handler::{FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, Stop, Usage};
 pub use profile::{Profile, Timing};
+pub use quantiles::Quantiles;
 pub use state::{NoMemory, State};

@@ -2,6 +2,8 @@
 
 use csp_types::Duration;
 
+use crate::quantiles::Quantiles;
+
 /// Time of the calls that were measured: a context measures some of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Timing {
@@ -13,6 +15,8 @@ pub struct Timing {
     pub max: Duration,
     /// Exponentially weighted mean, in 1/16 ns.
     mean_16ths: u64,
+    /// How long recent ones took.
+    recent: Quantiles,
 }
 
 impl Timing {
@@ -25,6 +29,7 @@ impl Timing {
             _ => self.mean_16ths - self.mean_16ths / 16 + nanos,
         };
         self.measured += 1;
+        self.recent.record(nanos);
         self.total = self.total.saturating_add(time);
         self.max = self.max.max(time);
     }
@@ -32,6 +37,11 @@ impl Timing {
     /// Returns the exponentially weighted mean, in which the newest call has a weight of 1/16.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.mean_16ths / 16)
+    }
+
+    /// Returns the time within which so many of 1,000 calls ended, recent ones counting more; 0 if none was measured.
+    pub fn quantile(&self, permille: u32) -> Duration {
+        self.recent.quantile(permille).min(self.max)
     }
 }
 
@@ -60,7 +70,10 @@ impl Profile {
     /// Adds the calls of another stage. The mean is that of the profile with more calls.
     pub fn add(&mut self, other: &Profile) {
         let timing = if other.timing.measured > self.timing.measured { other.timing } else { self.timing };
+        let mut recent = self.timing.recent;
+        recent.add(&other.timing.recent);
         self.timing = Timing {
+            recent,
             measured: self.timing.measured + other.timing.measured,
             total: self.timing.total.saturating_add(other.timing.total),
             max: self.timing.max.max(other.timing.max),
@@ -88,6 +101,8 @@ mod tests {
         (0..200).for_each(|_| timing.record(Duration::from_nanos(100)));
         assert!((100..110).contains(&timing.mean().as_nanos()), "{timing:?}");
         assert_eq!(timing.max, Duration::from_nanos(1_000));
+        assert!((100..125).contains(&timing.quantile(500).as_nanos()), "{timing:?}");
+        assert_eq!(timing.quantile(1_000), timing.max);
         timing.record(Duration::MAX);
         assert_eq!(timing.max, Duration::MAX);
     }

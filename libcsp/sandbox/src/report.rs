@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use csp_handlers::Usage;
+
 use crate::stopped::{Reason, Stopped};
 use crate::supervisor::Gate;
 
@@ -104,10 +106,16 @@ impl Report {
         self.state.store(state, Ordering::Relaxed);
     }
 
-    /// Returns whether the path of the handler is to end. The Control Manager asks for it and deactivates the path.
+    /// Returns whether the path of the handler is to end, which the Control Manager asks after a message was given up.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.state.load(Ordering::Relaxed) == 3
+    }
+
+    /// Returns the fuel and the stops so far.
+    pub(crate) fn usage(&self) -> Usage {
+        let stops = self.stops.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        Usage { fuel: self.fuel.load(Ordering::Relaxed), memory: 0, stops }
     }
 
     /// Returns the counters.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use csp_handlers::{Call, Emit, FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, State, Stop, Tick};
+use csp_handlers::{
+    Call, Emit, FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, State, Stop, Tick, Usage,
+};
 use csp_types::{Duration, Instant};
 use thiserror::Error;
 
@@ -219,6 +221,14 @@ impl Handler for Supplied {
                 Err(ParameterError(stopped.to_string()))
             }
         }
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { memory: self.module.memory_reserved(), ..self.report.usage() }
+    }
+
+    fn is_ended(&self) -> bool {
+        self.report.is_ended()
     }
 
     fn hand_over(&mut self, state: &mut State) -> Option<(u32, &[u8])> {

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use common::{compile, declaration, engine, with};
 use csp_handlers::{FormatId, Handler};
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathId, PathSpec, PeerId,
-    PlaneConfig, PoolConfig, PublishError, QueueLimits, Role, StageMaker, SubscriptionsConfig,
+    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathId, PathSpec, PathState,
+    PeerId, PlaneConfig, PoolConfig, PublishError, QueueLimits, Role, StageMaker, SubscriptionsConfig,
 };
 use csp_sandbox::{Engine, Finally, Limits, Module, NoFields, OnStop, Reason, Report, Supplied};
 use csp_support::Random;
@@ -208,8 +208,12 @@ fn a_hostile_module_costs_its_own_channel_its_messages_and_no_other() {
         assert_eq!((good.received.len(), bad.received.len()), (500, arrive));
         assert_eq!(report.status().stops, [(Reason::Fuel, 1)]);
         assert_eq!(report.is_ended(), finally == Finally::EndPath);
-        // The Control Manager removes a path that is to end; then messages go straight to the receivers.
         if report.is_ended() {
+            let path = world.plane.path_status(world.channels[1].path.unwrap()).unwrap();
+            assert_eq!((path.state, path.counters.dropped_faults), (PathState::Ended, 500));
+            assert!(path.counters.entered < 500, "later messages do not enter it: {:?}", path.counters);
+            assert_eq!(path.stages[0].usage.stops, 1);
+            // Once an operator has removed it, messages go straight to the receivers.
             world.plane.deactivate_path(world.channels[1].path.unwrap()).unwrap();
             world.publish(&mut random, 1, b"free");
             world.finish(&mut random);

@@ -101,10 +101,15 @@ pub enum Command {
     /// handlers, STATE the memory of their state. The second has a line for each stage of a channel's path. A path is `waiting` until
     /// the one that it replaces is empty. WAITING is yellow while the stage waits for a later one, for receivers or for memory.
     #[command(
-        after_help = "Examples:\n  cspctl contexts\n  cspctl contexts -o json | jq '.nodes[].stages[] | {handler, mean_ns}'"
+        after_help = "Examples:\n  cspctl contexts\n  cspctl contexts -o json | jq '.nodes[].stages[] | {handler, p99_ns}'\n  cspctl contexts top"
     )]
-    Contexts,
-    /// Bring and look at supplied handlers
+    #[command(args_conflicts_with_subcommands = true)]
+    Contexts {
+        /// What to do; without it they are listed
+        #[command(subcommand)]
+        command: Option<ContextsCommand>,
+    },
+    /// Bring, look at and remove supplied handlers
     #[command(subcommand)]
     Handler(HandlerCommand),
     /// List the formats of messages and the channels that have them
@@ -235,6 +240,20 @@ pub enum LoginRole {
     Viewer,
     /// May change policy and drain nodes, too
     Operator,
+}
+
+/// `cspctl contexts`.
+#[derive(Debug, Subcommand)]
+pub enum ContextsCommand {
+    /// Show again and again what contexts and handlers do
+    ///
+    /// Rates are those since the last look. BUSY is the part of the time in handlers. P50, P99 and MAX are times of calls, of which every
+    /// 16th is measured; recent ones count more, MAX is since the path began. FUEL is the mean of a call of a supplied handler, MEMORY
+    /// what is reserved for it and its state, STOPS how often it was stopped. With --output json each look prints a document.
+    #[command(
+        after_help = "Examples:\n  cspctl contexts top\n  cspctl contexts top --once -o json | jq '.stages[] | {handler, p99_ns, stops_total}'"
+    )]
+    Top(super::contexts_top::TopArgs),
 }
 
 /// `cspctl policy ...`

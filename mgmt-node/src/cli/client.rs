@@ -97,6 +97,13 @@ impl Client {
         parse(path, &body)
     }
 
+    /// DELETE of `path`; the answer as JSON.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
+        let url = self.url(path)?;
+        let (_, body) = self.send(self.http.delete(url)).await?;
+        parse(path, &body)
+    }
+
     /// POST of a JSON document; the answer as JSON.
     pub async fn post_json<T: DeserializeOwned>(
         &self,

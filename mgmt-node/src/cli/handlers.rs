@@ -1,9 +1,9 @@
-//! `cspctl handler put` and `list`.
+//! `cspctl handler put`, `list` and `remove`.
 
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use csp_api::handlers::{HandlersView, MODULE_LEN_MAX, PutView, SuppliedStage};
+use csp_api::handlers::{HandlersView, MODULE_LEN_MAX, PutView, RemovedView, SuppliedStage};
 
 use super::Context;
 use super::error::CliError;
@@ -16,8 +16,8 @@ use super::table::{Cell, Table, bytes};
 pub enum HandlerCommand {
     /// Give a WebAssembly module to all proxies
     ///
-    /// Each proxy checks, compiles and stores it. A policy names it by the SHA-256 that this command prints. A proxy that joins later needs
-    /// the module too: put it again.
+    /// Each proxy checks, compiles and stores it. A policy names it by the SHA-256 that this command prints. A proxy that joins later gets
+    /// the modules that the policy in force names from the others.
     #[command(
         after_help = "Examples:\n  cspctl handler put anonymise.wasm\n  cspctl handler put anonymise.wasm -o json | jq -r .module"
     )]
@@ -34,12 +34,23 @@ pub enum HandlerCommand {
         after_help = "Examples:\n  cspctl handler list\n  cspctl handler list -o json | jq '.nodes[].stages[] | {handler, state, stops}'"
     )]
     List,
+    /// Remove a module from all proxies
+    ///
+    /// Refused while the policy in force names it. Policies of before that name it can be applied again once it was put again.
+    #[command(
+        after_help = "Examples:\n  cspctl handler remove 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    )]
+    Remove {
+        /// SHA-256 of the module, as `cspctl handler list` shows it
+        module: String,
+    },
 }
 
 pub(super) async fn run(context: &Context, command: HandlerCommand) -> Result<(), CliError> {
     match command {
         HandlerCommand::Put { file } => put(context, &file).await,
         HandlerCommand::List => list(context).await,
+        HandlerCommand::Remove { module } => remove(context, &module).await,
     }
 }
 
@@ -66,6 +77,25 @@ async fn put(context: &Context, file: &Path) -> Result<(), CliError> {
             Err(CliError::Failed("no proxy node is registered; `cspctl nodes` lists the nodes".to_owned()))
         }
         (false, _) => Err(CliError::Failed(format!("the module was refused by {}", refused.join("; ")))),
+    }
+}
+
+async fn remove(context: &Context, module: &str) -> Result<(), CliError> {
+    if module.len() != 64 || !module.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err(CliError::Usage(format!(
+            "{module:?} is no module; it has 64 hex digits, as `cspctl handler list` shows them"
+        )));
+    }
+    let view: RemovedView = context.client.delete(&format!("/api/v1/handlers/{module}")).await?;
+    context.show(&view, |view| match view.removed.as_slice() {
+        [] => String::new(),
+        removed => format!("removed at {}\n", removed.join(", ")),
+    })?;
+    let refused: Vec<String> =
+        view.refused.iter().map(|refused| format!("{}: {}", refused.node, refused.error)).collect();
+    match refused.is_empty() {
+        true => Ok(()),
+        false => Err(CliError::Failed(format!("the module stays at {}", refused.join("; ")))),
     }
 }
 

@@ -13,7 +13,7 @@
 //! | what | where |
 //! |---|---|
 //! | paths: checked, activated, replaced between two messages | [`control_manager`] |
-//! | handlers: stored, made, profiled | [`handler_manager`] |
+//! | handlers: stored, made, profiled | [`handler_manager`], [`profiles`] |
 //! | load of contexts, at resource-management points | [`resource_monitor`] |
 //! | a context elsewhere | [`remote`] |
 //! | one message through one handler | [`run`], [`port`], [`outlet`] |
@@ -23,6 +23,7 @@ mod handler_manager;
 mod outlet;
 mod path;
 mod port;
+mod profiles;
 mod remote;
 mod resource_monitor;
 mod run;

@@ -1,7 +1,7 @@
 //! What a worker's contexts, paths and handlers show, on the admin endpoint and as metrics.
 
-use csp_api::contexts::{Context, Contexts, Handler, PathStage};
-use csp_handlers::CONTEXTS_MAX;
+use csp_api::contexts::{Context, Contexts, FormatProfile, Handler, PathStage};
+use csp_handlers::{CONTEXTS_MAX, FormatId, Profile};
 use csp_messages::{ContextStatus, HandlerStatus, PathState, PathStatus};
 use csp_services::{ContextsSnapshot, ElsewhereSnapshot, MessageBroker, Presence};
 use csp_telemetry::MetricWriter;
@@ -13,7 +13,7 @@ pub(super) fn of_worker(broker: &MessageBroker) -> Contexts {
     let elsewhere_of = |number| elsewhere.iter().find(|known| known.context == number);
     Contexts {
         contexts: contexts.iter().map(|known| context(known, elsewhere_of(known.number))).collect(),
-        stages: paths.iter().flat_map(|(channel, path)| stages(channel, path)).collect(),
+        stages: paths.iter().flat_map(|(channel, path)| stages(broker, channel, path)).collect(),
         handlers: handlers.iter().map(handler).collect(),
     }
 }
@@ -70,7 +70,12 @@ fn context(status: &ContextStatus, elsewhere: Option<&ElsewhereSnapshot>) -> Con
     }
 }
 
-fn stages(channel: &str, path: &PathStatus) -> Vec<PathStage> {
+/// Returns the quantiles of recent calls that are shown: p50 and p99.
+fn quantiles(profile: &Profile) -> (u64, u64) {
+    (nanos(profile.timing.quantile(500)), nanos(profile.timing.quantile(990)))
+}
+
+fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus) -> Vec<PathStage> {
     let counters = &path.counters;
     let dropped = counters.dropped_newest
         + counters.dropped_oldest
@@ -82,6 +87,19 @@ fn stages(channel: &str, path: &PathStatus) -> Vec<PathStage> {
         PathState::Active => "active",
         PathState::Waiting => "waiting",
         PathState::Retired => "retired",
+        PathState::Ended => "ended",
+    };
+    let name = |format: Option<FormatId>| match format {
+        None => "others".to_owned(),
+        Some(FormatId::UNKNOWN) => "unknown".to_owned(),
+        Some(format) => broker.format_name(path.channel, format).unwrap_or_else(|| format.0.to_string()),
+    };
+    let by_format = |(format, profile): &(Option<FormatId>, Profile)| FormatProfile {
+        format: name(*format).into(),
+        messages_total: profile.messages,
+        bytes_total: profile.bytes,
+        p50_ns: quantiles(profile).0,
+        p99_ns: quantiles(profile).1,
     };
     let stage = |(at, stage): (usize, &csp_messages::StageStatus)| PathStage {
         worker: 0,
@@ -99,6 +117,13 @@ fn stages(channel: &str, path: &PathStatus) -> Vec<PathStage> {
         emitted_total: stage.profile.emitted,
         mean_ns: nanos(stage.profile.timing.mean()),
         max_ns: nanos(stage.profile.timing.max),
+        p50_ns: quantiles(&stage.profile).0,
+        p99_ns: quantiles(&stage.profile).1,
+        bytes_total: stage.profile.bytes,
+        fuel_total: stage.usage.fuel,
+        stops_total: stage.usage.stops,
+        memory_bytes: stage.state_bytes as u64 + stage.usage.memory,
+        formats: stage.formats.iter().map(by_format).collect(),
     };
     path.stages.iter().enumerate().map(stage).collect()
 }
@@ -115,6 +140,12 @@ fn handler(status: &HandlerStatus) -> Handler {
         faults_total: profile.faults,
         mean_ns: nanos(profile.timing.mean()),
         max_ns: nanos(profile.timing.max),
+        p50_ns: quantiles(profile).0,
+        p99_ns: quantiles(profile).1,
+        bytes_total: profile.bytes,
+        fuel_total: status.usage.fuel,
+        stops_total: status.usage.stops,
+        memory_bytes: status.usage.memory,
     }
 }
 
@@ -147,10 +178,16 @@ pub(super) fn collect(out: &mut MetricWriter, contexts: &Contexts, worker: &str)
         ];
         gauges.into_iter().for_each(|(name, help, value)| out.gauge(name, help, &labels, value as f64));
     }
+    collect_handlers(out, contexts, worker);
+    collect_formats(out, contexts, worker);
+}
+
+fn collect_handlers(out: &mut MetricWriter, contexts: &Contexts, worker: &str) {
     for handler in &contexts.handlers {
         let labels = [("handler", handler.name.as_str()), ("worker", worker)];
         let counters = [
             ("csp_handler_messages_total", "Messages processed by a handler", handler.messages_total),
+            ("csp_handler_bytes_total", "Bytes of messages processed by a handler", handler.bytes_total),
             ("csp_handler_emitted_total", "Messages emitted by a handler", handler.emitted_total),
             ("csp_handler_full_total", "Calls of a handler that waited for room", handler.full_total),
             ("csp_handler_faults_total", "Calls that a handler has given up", handler.faults_total),
@@ -158,6 +195,13 @@ pub(super) fn collect(out: &mut MetricWriter, contexts: &Contexts, worker: &str)
         counters.into_iter().for_each(|(name, help, value)| out.counter(name, help, &labels, value));
         let gauges = [
             ("csp_handler_stages", "Stages of paths that a handler serves", handler.stages),
+            (
+                "csp_handler_p50_nanoseconds",
+                "Time within which half of a handler's recent calls ended",
+                handler.p50_ns,
+            ),
+            ("csp_handler_p99_nanoseconds", "The same of 99 of 100", handler.p99_ns),
+            ("csp_handler_memory_bytes", "Memory reserved for a supplied handler", handler.memory_bytes),
             ("csp_handler_mean_nanoseconds", "Weighted mean time of a handler's calls", handler.mean_ns),
             (
                 "csp_handler_max_nanoseconds",
@@ -166,5 +210,30 @@ pub(super) fn collect(out: &mut MetricWriter, contexts: &Contexts, worker: &str)
             ),
         ];
         gauges.into_iter().for_each(|(name, help, value)| out.gauge(name, help, &labels, value as f64));
+    }
+}
+
+/// Writes the metrics of stages by channel and format.
+fn collect_formats(out: &mut MetricWriter, contexts: &Contexts, worker: &str) {
+    // A path that is replaced and the one that replaces it have the same labels for a moment.
+    let stages = contexts.stages.iter().filter(|stage| ["active", "ended"].contains(&&*stage.state));
+    for stage in stages {
+        let number = stage.stage.to_string();
+        for profile in &stage.formats {
+            let labels = [
+                ("channel", stage.channel.as_str()),
+                ("stage", number.as_str()),
+                ("handler", stage.handler.as_str()),
+                ("format", profile.format.as_str()),
+                ("worker", worker),
+            ];
+            let help = "Messages of a format processed by a stage of the channel's path";
+            out.counter("csp_stage_messages_total", help, &labels, profile.messages_total);
+            let help = "Bytes of messages of a format processed by a stage of the channel's path";
+            out.counter("csp_stage_bytes_total", help, &labels, profile.bytes_total);
+            let help = "Time within which half of a stage's recent calls with a format ended";
+            out.gauge("csp_stage_p50_nanoseconds", help, &labels, profile.p50_ns as f64);
+            out.gauge("csp_stage_p99_nanoseconds", "The same of 99 of 100", &labels, profile.p99_ns as f64);
+        }
     }
 }

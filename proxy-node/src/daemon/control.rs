@@ -22,6 +22,7 @@ use super::curve_keys::KeyRing;
 use super::data_thread::Question;
 use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
 use super::modules::Modules;
+use super::prepare::Prepared;
 use super::{admin, handlers, policy, providers};
 
 /// Requests that may wait for one worker.
@@ -102,15 +103,23 @@ async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Resul
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let workers_count = usize::from(config.workers);
     let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, workers_count);
+    let mut prepared = Prepared::default();
     let ended = loop {
         match shell.next().await {
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
                 let folder = &config.messages.curve_keys;
-                let applied = apply(workers, &active, &mut numbers, (folder, &modules)).await;
+                let applied =
+                    apply(workers, &active, (&mut numbers, &mut prepared), (folder, &modules)).await;
                 shell.ack(active.generation, applied).await;
             }
-            Event::Tick => set_readiness(&shell.readiness, workers),
+            Event::Tick => {
+                set_readiness(&shell.readiness, workers);
+                modules.log_stops();
+                if modules.have_come() {
+                    shell.recheck_policy();
+                }
+            }
             Event::End(ended) => break ended,
         }
     };
@@ -218,11 +227,13 @@ fn open_workers(own: NodeId, membership: &Membership) -> Vec<Owner> {
 async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
-    numbers: &mut policy::Numbers,
+    (numbers, prepared): (&mut policy::Numbers, &mut Prepared),
     (curve_keys, modules): (&Path, &Arc<Modules>),
 ) -> Result<(), String> {
     let ring = KeyRing::load(curve_keys);
     let policy = policy::translate(active, numbers, (&ring, modules));
+    modules.set_active(&active.policy);
+    prepared.prepare(&policy, workers.len());
     // What one worker cannot serve of it must not keep the others from the rest.
     let mut result = Ok(());
     for worker in workers {
@@ -231,6 +242,7 @@ async fn apply(
         let done = done.map_err(|error| format!("a data worker did not apply the policy: {error}"));
         result = result.and(done.and_then(|done| done));
     }
+    prepared.done(&policy);
     result?;
     let (generation, services, channels) = (active.generation, policy.services.len(), policy.channels.len());
     tracing::info!(generation, services, channels, "policy in force");

@@ -3,21 +3,25 @@
 //! ```text
 //!  STATE_DIR/handlers/9f86…15b0.wasm    named by the SHA-256 of their bytes; `cspctl handler put` brings them
 //! ```
-//! The engine is made when the first module comes: a proxy without any has neither its threads nor its address space.
+//! A module is removed when the active policy does not name it and no stage runs it. The engine is made when the first module comes: a proxy without any has neither its threads nor its address space.
 
-use std::collections::HashMap;
+mod running;
+
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use csp_api::handlers::{Handlers, MODULE_LEN_MAX, Stops, SuppliedStage};
+use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
 use csp_control::{OnStop, Policy, SuppliedHandler};
 use csp_handlers::Handler;
 use csp_messages::StageMaker;
-use csp_sandbox::{
-    Backoff, Engine, Fields, Finally, Limits, Module, NoFields, Report, SbeFields, Sha256, Supplied,
-};
+use csp_sandbox::{Backoff, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
 use csp_services::ChannelFormats;
+
+use running::{Placed, Running};
 
 /// Ending of the files.
 const SUFFIX: &str = "wasm";
@@ -26,22 +30,32 @@ const MODULES_MAX: usize = 256;
 /// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel.
 const EPOCH: Duration = Duration::from_millis(5);
 
-/// A stage that runs a module, and its counters for as long as it does.
-#[derive(Debug)]
-struct Running {
-    channel: String,
-    handler: String,
-    module: String,
-    report: Weak<Report>,
+/// Why a module is not removed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// The active policy names it, or a stage runs it.
+    #[error("the active policy names the module, or a path still runs it")]
+    Used,
+    /// There is none.
+    #[error("there is no such module")]
+    Unknown,
+    /// The file system refuses; contains how.
+    #[error("{0}")]
+    File(String),
 }
 
 /// The modules of a proxy.
 #[derive(Debug)]
 pub struct Modules {
     folder: PathBuf,
-    engine: Mutex<Option<Engine>>,
+    /// The engine, and where handlers go that are over.
+    engine: Mutex<Option<(Engine, Sender<Supplied>)>>,
     compiled: Mutex<HashMap<String, Arc<Module>>>,
     running: Mutex<Vec<Running>>,
+    /// Modules that the active policy names.
+    named: Mutex<HashSet<String>>,
+    /// A module has come.
+    came: AtomicBool,
     /// Held while a file is written.
     writing: Mutex<()>,
 }
@@ -53,11 +67,18 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Modules {
     /// The modules of a folder, which need not exist. Files are read when a policy names them.
     pub fn new(folder: PathBuf) -> Arc<Self> {
-        let (engine, compiled, running) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Modules { folder, engine, compiled, running, writing: Mutex::default() })
+        Arc::new(Modules {
+            folder,
+            engine: Mutex::default(),
+            compiled: Mutex::default(),
+            running: Mutex::default(),
+            named: Mutex::default(),
+            came: AtomicBool::default(),
+            writing: Mutex::default(),
+        })
     }
 
-    fn engine(&self) -> Result<Engine, String> {
+    fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
         let mut engine = lock(&self.engine);
         if let Some(engine) = &*engine {
             return Ok(engine.clone());
@@ -65,15 +86,17 @@ impl Modules {
         let made = Engine::new(Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() });
         let made = made.map_err(|error| error.to_string())?;
         let ticking = made.clone();
+        let (over, handlers_over) = channel();
         let tick = move || loop {
             std::thread::sleep(EPOCH);
             ticking.tick();
+            handlers_over.try_iter().for_each(drop);
         };
         std::thread::Builder::new()
             .name("handler-epochs".to_owned())
             .spawn(tick)
             .map_err(|error| format!("there is no thread that bounds the time of handlers: {error}"))?;
-        Ok(engine.insert(made).clone())
+        Ok(engine.insert((made, over)).clone())
     }
 
     fn path(&self, hash: &str) -> PathBuf {
@@ -96,9 +119,8 @@ impl Modules {
         let stored = self.stored();
         if stored.len() >= MODULES_MAX && !stored.iter().any(|(known, _)| known == hash) {
             return Err(format!(
-                "there are {} modules, as many as there may be; remove some from {}",
-                stored.len(),
-                self.folder.display()
+                "there are {} modules, as many as there may be; `cspctl handler remove MODULE` removes one",
+                stored.len()
             ));
         }
         self.compile(hash, bytes)?;
@@ -108,11 +130,13 @@ impl Modules {
         let draft = self.folder.join(format!("{hash}.draft"));
         std::fs::write(&draft, bytes).map_err(cannot)?;
         std::fs::File::open(&draft).and_then(|file| file.sync_all()).map_err(cannot)?;
-        std::fs::rename(&draft, self.path(hash)).map_err(cannot)
+        std::fs::rename(&draft, self.path(hash)).map_err(cannot)?;
+        self.came.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn compile(&self, hash: &str, bytes: &[u8]) -> Result<Arc<Module>, String> {
-        let module = Module::compile(&self.engine()?, bytes).map_err(|error| error.to_string())?;
+        let module = Module::compile(&self.engine()?.0, bytes).map_err(|error| error.to_string())?;
         lock(&self.compiled).insert(hash.to_owned(), module.clone());
         Ok(module)
     }
@@ -160,21 +184,25 @@ impl Modules {
     /// Everything that does not, in one text.
     pub fn check(&self, policy: &Policy) -> Result<(), String> {
         let mut wrong = Vec::new();
+        if policy.handlers.is_empty() {
+            return Ok(());
+        }
+        let catalogue = policy.catalogue();
         for handler in &policy.handlers {
             match self.get(&handler.module) {
                 Err(error) => wrong.push(format!("handler {}: {error}", handler.name)),
                 Ok(module) => {
-                    let stages = policy.channels.iter().flat_map(|channel| {
-                        channel.path.iter().map(move |stage| (channel.name.as_str(), stage))
-                    });
-                    for (channel, stage) in stages.filter(|(_, stage)| stage.handler == handler.name) {
-                        let tried = Supplied::new(
-                            &module,
-                            Arc::new(NoFields),
-                            on_stop(handler.on_stop),
-                            &stage.parameters,
-                        );
+                    let stages =
+                        policy.channels.iter().enumerate().flat_map(|(at, channel)| {
+                            channel.path.iter().map(move |stage| (at, channel, stage))
+                        });
+                    for (at, channel, stage) in stages.filter(|(.., stage)| stage.handler == handler.name) {
+                        let formats = super::policy::channel_formats(policy, &catalogue, at);
+                        let fields = fields(formats.as_ref());
+                        let tried =
+                            Supplied::new(&module, fields, on_stop(handler.on_stop), &stage.parameters);
                         if let Err(error) = tried {
+                            let channel = &channel.name;
                             wrong.push(format!("handler {} on channel {channel}: {error}", handler.name));
                         }
                     }
@@ -198,47 +226,66 @@ impl Modules {
         if let Err(error) = &module {
             tracing::error!(handler = handler.name, channel, error, "a handler cannot run");
         }
+        // The thread of the engine releases what is over.
+        let over = self.engine().map(|(_, over)| over);
         let (modules, handler, fields) = (self.clone(), handler.clone(), fields(formats));
         let (channel, parameters) = (channel.to_owned(), parameters.to_owned());
         StageMaker::new(&key, move || {
             let module = module.as_ref().ok()?;
             let made = Supplied::new(module, fields.clone(), on_stop(handler.on_stop), &parameters).ok()?;
+            let over = over.as_ref().ok()?.clone();
+            let (made, shown) = Placed::new(made, over, [&channel, &handler.name, &handler.module]);
             let mut running = lock(&modules.running);
-            running.retain(|stage| stage.report.strong_count() > 0);
-            running.push(Running {
-                channel: channel.clone(),
-                handler: handler.name.clone(),
-                module: handler.module.clone(),
-                report: Arc::downgrade(&made.report()),
-            });
+            running.retain(Running::is_alive);
+            running.push(shown);
             Some(Box::new(made) as Box<dyn Handler>)
         })
     }
 
     /// Returns the stages that run modules.
     pub fn describe_stages(&self) -> Vec<SuppliedStage> {
-        let stage = |running: &Running| {
-            let status = running.report.upgrade()?.status();
-            let stops = status
-                .stops
-                .iter()
-                .map(|(reason, total)| Stops { reason: reason.name().into(), total: *total });
-            Some(SuppliedStage {
-                channel: (&running.channel).into(),
-                handler: (&running.handler).into(),
-                module: (&running.module).into(),
-                state: status.state.into(),
-                calls_total: status.calls,
-                fuel_total: status.fuel,
-                fuel_max: status.fuel_max,
-                given_up_total: status.given_up,
-                waited_total: status.waited,
-                passed_total: status.passed,
-                restarts_total: status.restarts,
-                stops: stops.collect(),
-            })
-        };
-        lock(&self.running).iter().filter_map(stage).collect()
+        lock(&self.running).iter().filter_map(Running::describe).collect()
+    }
+
+    /// Logs which modules were stopped since the last call.
+    pub fn log_stops(&self) {
+        lock(&self.running).iter_mut().for_each(Running::log_stops);
+    }
+
+    /// Returns whether a module has come since the last call: policies that were refused without it are to be checked again.
+    pub fn have_come(&self) -> bool {
+        self.came.swap(false, Ordering::Relaxed)
+    }
+
+    /// Records which modules the active policy names.
+    pub fn set_active(&self, policy: &Policy) {
+        *lock(&self.named) = policy.handlers.iter().map(|handler| handler.module.clone()).collect();
+    }
+
+    /// Returns the bytes of a module; `None`: it is not here.
+    pub fn bytes(&self, hash: &str) -> Option<Vec<u8>> {
+        let bytes = is_hash(hash).then(|| read(&self.path(hash)).ok())??;
+        (Sha256::of(&bytes).to_string() == hash).then_some(bytes)
+    }
+
+    /// Removes a module that nothing names or runs.
+    ///
+    /// # Errors
+    /// It is not here, is needed, or its file stays.
+    pub fn remove(&self, hash: &str) -> Result<(), RemoveError> {
+        let _alone = lock(&self.writing);
+        let is_running = |stage: &Running| stage.is_alive() && stage.module == hash;
+        if lock(&self.named).contains(hash) || lock(&self.running).iter().any(is_running) {
+            return Err(RemoveError::Used);
+        }
+        if !is_hash(hash) || !self.path(hash).exists() {
+            return Err(RemoveError::Unknown);
+        }
+        let cannot =
+            |error: std::io::Error| RemoveError::File(format!("{}: {error}", self.path(hash).display()));
+        std::fs::remove_file(self.path(hash)).map_err(cannot)?;
+        lock(&self.compiled).remove(hash);
+        Ok(())
     }
 
     /// Returns what `/v1/handlers` shows.
@@ -250,6 +297,11 @@ impl Modules {
             ..Handlers::default()
         }
     }
+}
+
+/// Whether a name is one of a module, and so of a file in the folder.
+fn is_hash(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Reads at most one byte more than a module may have.
@@ -313,7 +365,9 @@ mod tests {
         let other = Sha256::of(b"\0asm").to_string();
         assert!(modules.put(&other, b"\0asm").unwrap_err().starts_with("the module is not valid"));
         assert_eq!(modules.stored(), [], "nothing wrong is kept");
+        assert!(!modules.have_come());
         modules.put(&hash, &bytes).unwrap();
+        assert!(modules.have_come() && !modules.have_come());
         let again = Modules::new(folder.clone());
         assert_eq!(again.check(&policy("")), Ok(()));
         let refused = again.check(&policy("x")).unwrap_err();
@@ -336,8 +390,18 @@ mod tests {
         let made = maker.make().unwrap().0;
         let shown = modules.describe();
         assert_eq!((&*shown.stages[0].channel, &*shown.stages[0].state), ("ticks", "running"));
+        assert_eq!(modules.remove(&handler.module), Err(RemoveError::Used), "a stage runs it");
         drop(made);
         assert_eq!(modules.describe().stages, []);
+        let named = format!("apiVersion: csp/v1\nhandlers: [{{name: mine, module: {}}}]\n", handler.module);
+        modules.set_active(&Policy::parse_yaml(&named, "p.yaml").unwrap());
+        assert_eq!(modules.remove(&handler.module), Err(RemoveError::Used), "the active policy names it");
+        modules.set_active(&Policy::parse_yaml("apiVersion: csp/v1\n", "p.yaml").unwrap());
+        assert_eq!(modules.bytes(&handler.module), Some(bytes));
+        assert_eq!(modules.remove(&handler.module), Ok(()));
+        assert_eq!(modules.remove(&handler.module), Err(RemoveError::Unknown));
+        assert_eq!((modules.bytes(&handler.module), modules.stored()), (None, vec![]));
+        assert_eq!(modules.remove("../policy"), Err(RemoveError::Unknown));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

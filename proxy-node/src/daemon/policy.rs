@@ -4,6 +4,8 @@ pub mod flows;
 mod framing;
 mod queries;
 
+pub(super) use queries::formats as channel_formats;
+
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The demo of messages: ZeroMQ programs on both sides of the cluster, with the proxy as their broker.
+//! The demo of messages: ZeroMQ programs on both sides of the cluster, with the proxy as their broker; then modules that an operator
+//! supplies.
 //!
 //! ```text
 //!  [client]  publisher "outside", subscriber ──TCP── network node ── proxy node ── channels ── [app host, under csp-run]
@@ -73,7 +74,7 @@ pub fn prove(cluster: &mut Cluster) -> Result<()> {
         Ok(())
     })?;
     println!("\n{trace}");
-    Ok(())
+    crate::demo_supplied::prove(cluster)
 }
 
 /// Checks that the handlers of `jobs` have processed all messages, and returns what people are shown.

@@ -18,6 +18,7 @@ mod crowd;
 pub mod demo;
 pub mod demo_flights;
 pub mod demo_messages;
+pub mod demo_supplied;
 pub mod filter_bench;
 mod host;
 pub mod identities;

@@ -1,11 +1,12 @@
 //! Handlers that an operator supplies: brought by `cspctl handler put`, run in a path, replaced while messages wait, stopped when they
-//! run too long. With real programs on both ends.
+//! run too long, given to proxies that join later, removed. With real programs on both ends.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use csp_cluster::several::{self, Lans, MGMT_NODE};
 use csp_cluster::{Cluster, Process, San, Tier, VIP, testing, wait_until};
 use serde_json::Value;
 
@@ -110,6 +111,18 @@ fn a_module_is_brought_runs_and_is_replaced_while_messages_wait() {
         stage(&cluster).filter(|stage| calls(stage) > Some(GATE))
     })
     .unwrap();
+    let top: Value =
+        serde_json::from_str(&cluster.cspctl(&["contexts", "top", "--once", "-o", "json"]).unwrap()).unwrap();
+    let seen = top["stages"].as_array().unwrap().iter().find(|stage| stage["waiting"] != 0).unwrap();
+    assert_eq!(
+        (&seen["handler"], &seen["context"], &seen["stops_total"]),
+        (&"mine".into(), &"c0".into(), &0.into())
+    );
+    let times = [&seen["p50_ns"], &seen["p99_ns"], &seen["max_ns"]].map(|time| time.as_u64().unwrap());
+    assert!(times[0] > 0 && times.is_sorted(), "{seen}");
+    // One page of memory; the bytes of a message are of no format.
+    assert_eq!((&seen["memory_bytes"], &seen["formats"][0]["format"]), (&65_536.into(), &"unknown".into()));
+    assert!(seen["fuel"].as_u64() > Some(0), "{seen}");
     apply(&cluster, &policy(&second, "restart")).unwrap();
     fs::write(&gate, "").unwrap();
     end(&cluster, &mut pull);
@@ -150,4 +163,54 @@ fn a_module_that_never_ends_is_stopped_and_messages_pass_by() {
     push.kill();
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
+}
+
+#[test]
+fn a_proxy_that_joins_later_gets_its_modules_and_what_nothing_names_is_removed() {
+    let Some(mut cluster) = several::lay_out("modules", San::Shm, Lans::Apart) else { return };
+    let apply = |cluster: &several::Several, text: &str| {
+        let file = cluster.scratch().join("handlers.yaml");
+        fs::write(&file, text).unwrap();
+        cluster.cspctl(&["policy", "apply", &file.to_string_lossy()])
+    };
+    let list = |cluster: &several::Several, node: &str| -> Option<Value> {
+        let view: Value =
+            serde_json::from_str(&cluster.cspctl(&["handler", "list", "-o", "json"]).ok()?).ok()?;
+        view["nodes"].as_array()?.iter().find(|known| known["node"] == node).cloned()
+    };
+    let [first, second] =
+        [module(""), module("(drop (i32.const 7))")].map(|text| wat::parse_str(text).unwrap());
+    let file = cluster.scratch().join("module.wasm");
+    let put = |cluster: &several::Several, bytes: &[u8]| {
+        fs::write(&file, bytes).unwrap();
+        let printed = cluster.cspctl(&["handler", "put", &file.to_string_lossy()]).unwrap();
+        printed.lines().next().unwrap().to_owned()
+    };
+    [MGMT_NODE, "pn-1"].into_iter().for_each(|id| cluster.start(id).unwrap());
+    wait_until("a proxy is there", DEADLINE, || list(&cluster, "pn-1")).unwrap();
+    let [first, second] = [first, second].map(|bytes| put(&cluster, &bytes));
+    apply(&cluster, &policy(&first, "restart")).unwrap();
+    cluster.start("pn-2").unwrap();
+    let late = wait_until("the proxy that joins runs the module", DEADLINE, || {
+        list(&cluster, "pn-2")
+            .filter(|node| node["stages"].as_array().is_some_and(|stages| !stages.is_empty()))
+    });
+    let late = late.unwrap_or_else(|error| panic!("{error}: {}", cluster.logs()));
+    assert_eq!(late["stages"][0]["module"], first.as_str(), "{late}");
+    assert_eq!(late["modules"].as_array().unwrap().len(), 1, "it got what the policy names: {late}");
+    // A policy with a module of before the proxy's time: the proxy gets it first.
+    apply(&cluster, &policy(&second, "restart")).unwrap();
+    let refused = cluster.cspctl(&["handler", "remove", &second]).unwrap_err().to_string();
+    assert!(refused.contains("has the module as handler mine; apply one without it first"), "{refused}");
+    // A proxy refuses as long as a path still runs it.
+    let modules = |node| list(&cluster, node).map_or(0, |node| node["modules"].as_array().unwrap().len());
+    wait_until("both proxies have removed the first module", DEADLINE, || {
+        let _ = cluster.cspctl(&["handler", "remove", &first]);
+        (modules("pn-1") == 1 && modules("pn-2") == 1).then_some(())
+    })
+    .unwrap();
+    let unknown = cluster.cspctl(&["handler", "remove", &first]).unwrap_err().to_string();
+    assert!(unknown.contains("no proxy has this module"), "{unknown}");
+    assert_eq!(cluster.casualties(), "");
+    ["pn-2", "pn-1", MGMT_NODE].into_iter().for_each(|id| cluster.stop_daemon(id).unwrap());
 }

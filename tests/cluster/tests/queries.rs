@@ -131,7 +131,10 @@ fn rows_of_a_selection_and_a_join_reach_subscribers() {
     assert_eq!(rows(&cluster, &mut windy), joined);
     let explained: Value =
         serde_json::from_str(&cluster.cspctl(&["query", "explain", "windy", "-o", "json"]).unwrap()).unwrap();
-    assert_eq!(explained["placement"]["with"], json!(["flights", "flights.1", "flights.2", "late", "winds", "windy"]));
+    assert_eq!(
+        explained["placement"]["with"],
+        json!(["flights", "flights.1", "flights.2", "late", "winds", "windy"])
+    );
     let cost = &explained["cost"][0];
     assert_eq!(
         (&cost["handler"], &cost["messages_total"]),

@@ -7,7 +7,7 @@ use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
-use super::paths::PathStage;
+use super::paths::{GivenUp, PathStage};
 use super::{ChannelTime, Curve, LastValue, PoolMember, Requests, TcpOptions};
 use crate::config::{ip_address, number, port};
 
@@ -69,6 +69,9 @@ pub struct Channel {
     /// Handlers that messages pass on their way to receivers, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<PathStage>,
+    /// What becomes of messages that a handler of the path gives up.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub given_up: GivenUp,
     /// What subscribers get that join later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_value: Option<LastValue>,

@@ -26,6 +26,17 @@ pub struct PathStage {
     pub parameters: String,
 }
 
+/// What becomes of a message that a handler of a path gives up: it faults on it, or waits to be started again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GivenUp {
+    /// It is dropped and counted.
+    #[default]
+    Drop,
+    /// It goes on as it is, past the handler. A handler that has ended the path lets none pass.
+    Pass,
+}
+
 impl PathStage {
     /// Returns the number of the context, those of the policy's `contexts` after the worker's own; `None` if there is none of this name.
     pub fn context_number(&self) -> Option<u16> {
@@ -66,6 +77,10 @@ pub(super) fn check(
             format!("{at}.path"),
             "a channel with a pool has no path: its messages stay in their streams",
         );
+    }
+    if path.is_empty() && channel.given_up != GivenUp::Drop {
+        let message = "a channel without a path has no handlers that give messages up";
+        problems.add(format!("{at}.given_up"), message);
     }
     if path.len() > STAGES_MAX {
         problems.add(
@@ -198,14 +213,17 @@ pub(super) fn check_contexts(policy: &Policy, problems: &mut Problems) {
 }
 
 /// Says what a channel's path is; nothing for none.
-pub(super) fn summary(path: &[PathStage]) -> String {
+pub(super) fn summary(path: &[PathStage], given_up: GivenUp) -> String {
     let stage = |stage: &PathStage| match stage.parameters.as_str() {
         "" => format!("{} on {}", stage.handler, stage.context),
         parameters => format!("{} {parameters} on {}", stage.handler, stage.context),
     };
     match path {
         [] => String::new(),
-        path => format!(", path {}", path.iter().map(stage).collect::<Vec<_>>().join(", ")),
+        path => {
+            let passes = if given_up == GivenUp::Pass { ", given up messages pass" } else { "" };
+            format!(", path {}{passes}", path.iter().map(stage).collect::<Vec<_>>().join(", "))
+        }
     }
 }
 
@@ -235,6 +253,10 @@ channels:
         assert!(!before.to_json().contains("path"), "the hash of a policy without paths stays");
         let diff = before.diff(&policy).join(" ");
         assert!(diff.ends_with("MiB, path forward on c0, drop-every 10 on c3"), "{diff}");
+        let passing = Policy::parse_yaml(&format!("{PATHS}    given_up: pass\n"), "p.yaml").unwrap();
+        assert_eq!(passing.channels[0].given_up, super::GivenUp::Pass);
+        let diff = policy.diff(&passing).join(" ");
+        assert!(diff.ends_with("drop-every 10 on c3, given up messages pass"), "{diff}");
     }
 
     #[test]
@@ -266,6 +288,10 @@ channels:
                 "6:11: channels[0].path: 9 handlers are too many; allowed are 8",
             ),
         ];
+        let path = &PATHS[PATHS.find("    path:").unwrap()..];
+        let nothing =
+            "6:15: channels[0].given_up: a channel without a path has no handlers that give messages up";
+        let cases = cases.into_iter().chain([(path, "    given_up: pass\n", nothing)]);
         for (from, to, expected) in cases {
             let error = Policy::parse_yaml(&PATHS.replacen(from, to, 1), "p.yaml").unwrap_err();
             assert_eq!(error.to_string(), format!("p.yaml:{expected}"));

@@ -136,6 +136,7 @@ impl Query {
             queue: self.queue,
             memory: self.memory,
             path: Vec::new(),
+            given_up: Default::default(),
             last_value: None,
             sequence: self.sequence,
             heartbeat_s: 0,

@@ -27,11 +27,16 @@ impl Known {
     }
 }
 
+/// Generations that are kept to be checked again.
+const REFUSED_MAX: usize = 4;
+
 /// The policy as one node sees it.
 pub(super) struct Store {
     check: PolicyCheck,
     incarnation: u64,
     generations: BTreeMap<u64, Known>,
+    /// The newest of those that this node's check has refused, to be checked again.
+    refused: BTreeMap<u64, Box<GenerationRecord>>,
     active_key: Option<u64>,
     /// The newest generation that was looked at, with its hash: staged once only.
     staged: Option<(u64, String)>,
@@ -51,6 +56,7 @@ impl Store {
             check,
             incarnation,
             generations: BTreeMap::new(),
+            refused: BTreeMap::new(),
             active_key: None,
             staged: None,
             current: None,
@@ -106,6 +112,7 @@ impl Store {
     pub(super) fn reset(&mut self, entries: Vec<Entry>) {
         self.read = true;
         self.generations.clear();
+        self.refused.clear();
         self.active_key = None;
         for entry in entries {
             self.put(entry);
@@ -122,6 +129,7 @@ impl Store {
                 KeyChange::Delete(key) => {
                     if let Some(number) = generation_number(&key) {
                         self.generations.remove(&number);
+                        self.refused.remove(&number);
                     }
                 }
             }
@@ -142,7 +150,7 @@ impl Store {
 
     /// Processes a packed generation that was read, or the reason why it cannot be used.
     pub(super) fn unpacked(&mut self, header: &Header, record: Checked) {
-        let checked = record.and_then(|record| (self.check)(&record.policy).map(|()| record));
+        let checked = record.and_then(|record| self.check(record));
         match self.generations.get_mut(&header.generation) {
             Some(known @ Known::Packed(_)) if known.is_packed_as(header) => *known = Known::Read(checked),
             _ => return, // deleted or replaced meanwhile
@@ -232,17 +240,35 @@ impl Store {
         }
     }
 
-    fn checked(&self, number: u64, key: &str, text: &str) -> Checked {
+    fn checked(&mut self, number: u64, key: &str, text: &str) -> Checked {
         let record = GenerationRecord::from_json(text, key)?;
         if record.generation != number {
             return Err(misnamed(key, record.generation));
         }
-        (self.check)(&record.policy)?;
-        Ok(Box::new(record))
+        self.check(Box::new(record))
+    }
+
+    /// Checks a generation, and keeps it if it is refused.
+    fn check(&mut self, record: Box<GenerationRecord>) -> Checked {
+        let Err(error) = (self.check)(&record.policy) else { return Ok(record) };
+        self.refused.insert(record.generation, record);
+        Err(error)
+    }
+
+    /// Checks again what was refused.
+    pub(super) fn recheck(&mut self) {
+        for (number, record) in std::mem::take(&mut self.refused) {
+            let checked = self.check(record);
+            if let Some(known @ Known::Read(Err(_))) = self.generations.get_mut(&number) {
+                *known = Known::Read(checked);
+            }
+        }
+        self.settle();
     }
 
     /// Draws the conclusions: stages the newest generation, takes the active one.
     fn settle(&mut self) {
+        self.keep_few_refused();
         self.stage_newest();
         let Some(number) = self.active_key else { return };
         let (hash, current) = match self.generations.get(&number) {
@@ -261,6 +287,14 @@ impl Store {
         let only_staged = |ack: &NodeAck| ack.generation == number && ack.state == AckState::Staged;
         if applied && self.ack.as_ref().is_none_or(only_staged) {
             self.acknowledge(number, AckState::Active, String::new(), hash);
+        }
+    }
+
+    /// Drops what was refused long ago: neither in force nor among the newest.
+    fn keep_few_refused(&mut self) {
+        while self.refused.len() > REFUSED_MAX {
+            let oldest = self.refused.keys().copied().find(|number| Some(*number) != self.active_key);
+            oldest.and_then(|number| self.refused.remove(&number));
         }
     }
 

@@ -68,6 +68,13 @@ impl PolicyTasks {
         self.shared.publish(&store);
     }
 
+    /// Checks again what the daemon's check has refused.
+    pub(crate) fn recheck(&self) {
+        let mut store = self.shared.store();
+        store.recheck();
+        self.shared.publish(&store);
+    }
+
     /// Records whether the daemon applied a generation. Returns after the first attempt to keep it on disk.
     pub(crate) async fn applied(&self, generation: u64, result: Result<(), String>) {
         if let Err(reason) = &result {

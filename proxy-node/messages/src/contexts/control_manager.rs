@@ -6,6 +6,8 @@
 //! ```
 //! Nothing is lost, doubled or overtaken: what has entered the old path leaves through it first. A path that is removed is replaced by
 //! a *transient* one that only keeps that order, and ends when both are empty.
+//!
+//! A path that a handler has *ended* stays, and drops what enters: no message reaches receivers past a handler that was to see it.
 
 use csp_handlers::{FormatId, ParameterError, State};
 use csp_types::Instant;
@@ -191,7 +193,7 @@ impl Contexts {
             remote_calls: 0,
             skip_tick: 0,
             reserve: 0,
-            profile: Default::default(),
+            profiles: Default::default(),
             handler,
         })
     }
@@ -302,7 +304,7 @@ impl Contexts {
     /// Records that the stages of a path are over.
     fn remove_stages(&mut self, index: u16, path: &Path) {
         for (at, stage) in path.stages.iter().enumerate() {
-            self.handlers.removed(stage.number, &stage.profile);
+            self.handlers.removed(stage.number, &stage.profiles.total(), stage.handler.usage());
             self.timers -= usize::from(stage.timer.is_some());
             let context = &mut self.contexts[usize::from(stage.context)];
             context.state_bytes -= stage.state_bytes();
@@ -402,6 +404,7 @@ impl Path {
             then: None,
             retired: false,
             transient: false,
+            ended: false,
             waits_for_stage: 0,
             waits_for_receivers: 0,
             waits_for_memory: 0,

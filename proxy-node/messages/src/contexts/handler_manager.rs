@@ -1,8 +1,8 @@
 //! The Handler Manager: which handlers there are, how one is made, and what all of a kind have cost.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use csp_handlers::{Handler, Needs, Profile, builtin};
+use csp_handlers::{Handler, Needs, Profile, Usage, builtin};
 use thiserror::Error;
 
 /// Most handlers of a worker.
@@ -17,17 +17,35 @@ pub type MakeHandler = Box<dyn Fn() -> Box<dyn Handler> + Send>;
 pub struct StageMaker {
     key: Arc<str>,
     make: Arc<dyn Fn() -> Option<Box<dyn Handler>> + Send + Sync>,
+    /// Made before they are needed. The lock is held for no longer than a push or a pop.
+    ready: Arc<Mutex<Vec<Box<dyn Handler>>>>,
 }
 
 impl StageMaker {
     /// A maker; `make` returns `None` if there is no such handler.
     pub fn new(key: &str, make: impl Fn() -> Option<Box<dyn Handler>> + Send + Sync + 'static) -> Self {
-        StageMaker { key: key.into(), make: Arc::new(make) }
+        StageMaker { key: key.into(), make: Arc::new(make), ready: Arc::default() }
     }
 
-    /// Makes a handler; returns `None` if there is no such handler.
+    /// Makes so many handlers now, on the calling thread; what [`make`](Self::make) returns next. Fewer, if one cannot be made.
+    pub fn prepare(&self, count: usize) {
+        for handler in std::iter::from_fn(|| (self.make)()).take(count) {
+            self.ready.lock().unwrap_or_else(PoisonError::into_inner).push(handler);
+        }
+    }
+
+    /// Drops what was prepared and not used, on the calling thread.
+    pub fn discard(&self) {
+        drop(std::mem::take(&mut *self.ready.lock().unwrap_or_else(PoisonError::into_inner)));
+    }
+
+    /// Returns a handler that was prepared, else makes one; `None` if there is no such handler.
     pub fn make(&self) -> Option<(Box<dyn Handler>, Needs)> {
-        let handler = (self.make)()?;
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let handler = match ready {
+            Some(handler) => handler,
+            None => (self.make)()?,
+        };
         let needs = handler.needs();
         Some((handler, needs))
     }
@@ -53,6 +71,7 @@ struct Stored {
     make: Option<MakeHandler>,
     /// What stages of paths that are over have cost.
     past: Profile,
+    past_usage: Usage,
     stages: u32,
 }
 
@@ -70,6 +89,8 @@ pub struct HandlerStatus {
     pub stages: u32,
     /// All of its calls.
     pub profile: Profile,
+    /// What all of them have used; memory is that of present stages.
+    pub usage: Usage,
 }
 
 /// Why a handler is not stored.
@@ -97,7 +118,8 @@ impl Default for HandlerManager {
 
 impl HandlerManager {
     fn add(&mut self, name: &str, make: Option<MakeHandler>) {
-        self.handlers.push(Stored { name: name.to_owned(), make, past: Profile::default(), stages: 0 });
+        let (past, past_usage) = (Profile::default(), Usage::default());
+        self.handlers.push(Stored { name: name.to_owned(), make, past, past_usage, stages: 0 });
     }
 
     /// Stores a handler, which paths can then name.
@@ -146,10 +168,11 @@ impl HandlerManager {
     }
 
     /// Records that a stage is over, with what it has cost.
-    pub(super) fn removed(&mut self, number: usize, profile: &Profile) {
+    pub(super) fn removed(&mut self, number: usize, profile: &Profile, usage: Usage) {
         if let Some(stored) = self.handlers.get_mut(number) {
             stored.stages -= 1;
             stored.past.add(profile);
+            stored.past_usage.add(Usage { memory: 0, ..usage });
         }
     }
 
@@ -159,6 +182,7 @@ impl HandlerManager {
             name: stored.name.clone(),
             stages: stored.stages,
             profile: stored.past,
+            usage: stored.past_usage,
         };
         self.handlers.iter().map(status).collect()
     }

@@ -1,9 +1,10 @@
 //! A path: what messages of one channel and format pass on their way to subscribers.
 
-use csp_handlers::{FormatId, Handler, Profile, State};
+use csp_handlers::{FormatId, Handler, State};
 use csp_types::{Duration, Instant};
 
 use super::handler_manager::StageMaker;
+use super::profiles::Profiles;
 use crate::plane::ChannelId;
 use crate::queue::{Queue, QueueLimits};
 
@@ -128,7 +129,7 @@ pub struct PathCounters {
     pub dropped_oldest: u64,
     /// Not put into it, or not made by a handler, because the pool had no room.
     pub dropped_memory: u64,
-    /// Given up by a handler and dropped.
+    /// Given up by a handler and dropped, or not put into the path after a handler had ended it.
     pub dropped_faults: u64,
     /// Emitted without room by a handler that did not wait for it.
     pub dropped_ignored: u64,
@@ -171,7 +172,7 @@ pub(super) struct Stage {
     pub skip_tick: u32,
     /// Blocks that stages after this one need to go on.
     pub reserve: u32,
-    pub profile: Profile,
+    pub profiles: Profiles,
 }
 
 #[derive(Debug)]
@@ -188,6 +189,8 @@ pub(super) struct Path {
     pub retired: bool,
     /// Takes the place of a path that was removed, until that is empty.
     pub transient: bool,
+    /// A handler has ended it: messages go no further.
+    pub ended: bool,
     /// Stages that wait, by bit: for a later stage; for receivers; for memory.
     pub waits_for_stage: u16,
     pub waits_for_receivers: u16,

@@ -134,8 +134,10 @@ impl Contexts {
             stage.remote_calls += 1;
             return Ok(());
         }
+        let item = own[at].front();
+        let format = item.map(|item| outlet.pool.format(item.handle));
         let mut port = StagePort {
-            item: own[at].front(),
+            item,
             outputs: &stage.outputs,
             later,
             first: at + 1,
@@ -154,10 +156,11 @@ impl Contexts {
         };
         let done = port.emit(output, emit);
         let StagePort { wait, touched, emitted, made, .. } = port;
-        stage.profile.emitted += u64::from(emitted);
-        stage.profile.bytes_made += made;
+        let profile = stage.profiles.of(format);
+        profile.emitted += u64::from(emitted);
+        profile.bytes_made += made;
         if done.is_err() {
-            stage.profile.full += 1;
+            profile.full += 1;
             if let Some(wait) = wait {
                 path.record_wait(at, wait);
                 if wait != Wait::Stage {
@@ -178,6 +181,7 @@ impl Contexts {
         &mut self,
         ticket: Ticket,
         fault: bool,
+        pool: &MessagePool,
         (flows, first): Flows<'_>,
     ) -> Result<(MessageHandle, u16), RemoteError> {
         let (index, path) = self.given(ticket)?;
@@ -186,10 +190,11 @@ impl Contexts {
         let stage = &mut path.stages[at];
         (stage.skip, stage.remote_calls) = (0, 0);
         (stage.given, stage.given_bytes) = (stage.given - 1, stage.given_bytes - u64::from(item.len));
-        stage.profile.faults += u64::from(fault);
+        let profile = stage.profiles.of(Some(pool.format(item.handle)));
+        profile.faults += u64::from(fault);
+        profile.messages += 1;
+        profile.bytes += u64::from(item.len);
         path.counters.dropped_faults += u64::from(fault);
-        stage.profile.messages += 1;
-        stage.profile.bytes += u64::from(item.len);
         let (context, left) = (stage.context, path.queues[at].len());
         let mut wake = Targets::stage(at);
         if path.waits_for_stage != 0 {

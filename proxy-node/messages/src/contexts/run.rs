@@ -4,7 +4,7 @@
 //! called again with the same message; what it had emitted is skipped. So queues inside a path are never overrun, and only its entry
 //! drops or holds back.
 
-use csp_handlers::{Call, Message, Profile, Stop, Tick};
+use csp_handlers::{Call, FormatId, Message, Profile, Stop, Tick};
 use csp_types::Instant;
 
 use super::control_manager::Flows;
@@ -87,7 +87,7 @@ impl Contexts {
         if let (Some(begin), Some(clock)) = (begin, clock) {
             let time = clock().saturating_since(begin);
             monitor.measured(time);
-            stage.profile.timing.record(time);
+            stage.profiles.of(called.format).timing.record(time);
         }
         if called.wait.is_none() && called.len.is_some() {
             monitor.processed(called.len.unwrap_or(0), path.queues[at].len());
@@ -117,14 +117,14 @@ impl Contexts {
         let path = self.path(index)?;
         let (stage, item) = (path.stages.get(at)?, path.queues.get(at)?.front()?);
         let (context, handler) = (stage.context, path.spec.stages.get(at)?.handler.as_str());
-        Some(NextOf { handle: item.handle, len: item.len, context, handler, profile: stage.profile })
+        Some(NextOf { handle: item.handle, len: item.len, context, handler, profile: stage.profiles.total() })
     }
 
     /// Returns the counters of a queue's stage.
     #[cold]
     pub fn profile_of(&self, queue: u16) -> Option<Profile> {
         let (index, at) = stage_of(queue);
-        Some(self.path(index)?.stages.get(at)?.profile)
+        Some(self.path(index)?.stages.get(at)?.profiles.total())
     }
 
     /// Puts a message into a path. `None`: it was queued; else what was dropped, whose reference is the caller's to release.
@@ -164,6 +164,7 @@ impl Contexts {
             let (queue, limits) = (&path.queues[0], &path.spec.queue);
             let is_here = !self.is_remote(path.stages[0].context);
             Entry {
+                is_ended: path.ended,
                 is_full: queue.is_full(limits),
                 was_full: queue.was_full(),
                 is_half: is_here && queue.is_half(limits),
@@ -177,6 +178,13 @@ impl Contexts {
         if let Some(path) = self.path_mut(index) {
             path.counters.dropped_memory += u64::from(for_memory);
             path.counters.dropped_newest += u64::from(!for_memory);
+        }
+    }
+
+    /// Counts a message that did not enter a path that a handler has ended.
+    pub fn refuse_ended(&mut self, index: u16) {
+        if let Some(path) = self.path_mut(index) {
+            path.counters.dropped_faults += 1;
         }
     }
 
@@ -253,6 +261,8 @@ pub(crate) struct NextOf<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Entry {
     pub is_full: bool,
+    /// A handler has ended the path: nothing enters.
+    pub is_ended: bool,
     /// It has been full and is more than half full since: publishers are held back if the channel does not drop.
     pub was_full: bool,
     /// It is more than half full, and a context of this worker is to empty it.
@@ -265,6 +275,8 @@ pub(crate) struct Entry {
 struct Called {
     /// Length of the message, if there was one.
     len: Option<u32>,
+    /// Its format.
+    format: Option<FormatId>,
     wait: Option<Wait>,
     touched: Targets,
 }
@@ -274,11 +286,12 @@ fn process(path: &mut Path, at: usize, item: Item, outlet: Outlet<'_>) -> Called
     let now = outlet.now;
     let Some(info) = outlet.pool.info(item.handle) else {
         path.queues[at].pop(&path.spec.queue);
-        return Called { len: Some(0), wait: None, touched: Targets::NONE };
+        return Called { len: Some(0), format: None, wait: None, touched: Targets::NONE };
     };
     let format = outlet.pool.format(item.handle);
-    let Path { spec, stages, queues, counters, .. } = path;
-    let Stage { handler, state, outputs, new_len_max, reserve, skip, profile, .. } = &mut stages[at];
+    let Path { spec, stages, queues, counters, ended, .. } = path;
+    let Stage { handler, state, outputs, new_len_max, reserve, skip, profiles, .. } = &mut stages[at];
+    let profile = profiles.of(Some(format));
     let (own, later) = queues.split_at_mut(at + 1);
     let mut port = StagePort {
         item: Some(item),
@@ -312,7 +325,9 @@ fn process(path: &mut Path, at: usize, item: Item, outlet: Outlet<'_>) -> Called
     let again = done == Err(Stop::Full);
     if let Err(Stop::Fault(_)) = done {
         profile.faults += 1;
-        match spec.passes_faults && port.wait.is_none() && port.pass() {
+        // The Control Manager keeps later messages out of the path.
+        *ended |= handler.is_ended();
+        match spec.passes_faults && !*ended && port.wait.is_none() && port.pass() {
             true => {}
             false if port.wait.is_some() => {}
             false => port.counters.dropped_faults += 1,
@@ -325,7 +340,7 @@ fn process(path: &mut Path, at: usize, item: Item, outlet: Outlet<'_>) -> Called
     if again {
         profile.full += 1;
         *skip = calls;
-        return Called { len: Some(item.len), wait, touched };
+        return Called { len: Some(item.len), format: Some(format), wait, touched };
     }
     // The handler has gone on without what had no room.
     counters.dropped_ignored += u64::from(refused) + u64::from(wait.is_some());
@@ -334,15 +349,16 @@ fn process(path: &mut Path, at: usize, item: Item, outlet: Outlet<'_>) -> Called
     profile.bytes += u64::from(item.len);
     own[at].pop(&spec.queue);
     outlet.pool.release(item.handle);
-    Called { len: Some(item.len), wait: None, touched }
+    Called { len: Some(item.len), format: Some(format), wait: None, touched }
 }
 
 /// Calls a handler because its period has passed.
 fn tick(path: &mut Path, at: usize, outlet: Outlet<'_>) -> Called {
     let now = outlet.now;
     let Path { spec, stages, queues, counters, .. } = path;
-    let Stage { handler, state, outputs, new_len_max, reserve, skip_tick, profile, timer, .. } =
+    let Stage { handler, state, outputs, new_len_max, reserve, skip_tick, profiles, timer, .. } =
         &mut stages[at];
+    let profile = profiles.of(None);
     let (_, later) = queues.split_at_mut(at + 1);
     let mut port = StagePort {
         item: None,
@@ -368,7 +384,7 @@ fn tick(path: &mut Path, at: usize, outlet: Outlet<'_>) -> Called {
     if done == Err(Stop::Full) && port.wait.is_some() {
         profile.full += 1;
         *skip_tick = port.calls;
-        return Called { len: None, wait: port.wait, touched: port.touched };
+        return Called { len: None, format: None, wait: port.wait, touched: port.touched };
     }
     profile.faults += u64::from(done.is_err());
     port.counters.dropped_ignored += u64::from(port.refused) + u64::from(port.wait.is_some());
@@ -377,7 +393,7 @@ fn tick(path: &mut Path, at: usize, outlet: Outlet<'_>) -> Called {
     if let Some(timer) = timer {
         timer.due = false;
     }
-    Called { len: None, wait: None, touched: port.touched }
+    Called { len: None, format: None, wait: None, touched: port.touched }
 }
 
 impl Path {

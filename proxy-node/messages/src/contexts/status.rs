@@ -1,6 +1,6 @@
 //! What is reported of contexts, paths and handlers.
 
-use csp_handlers::{FormatId, Profile};
+use csp_handlers::{FormatId, Profile, Usage};
 
 use super::path::{Path, PathCounters, PathId, Stage};
 use super::resource_monitor::ContextReport;
@@ -34,6 +34,8 @@ pub enum PathState {
     Waiting,
     /// It is replaced or removed, and not empty yet.
     Retired,
+    /// A handler has ended it: messages are dropped until it is replaced.
+    Ended,
 }
 
 /// A path.
@@ -70,6 +72,10 @@ pub struct StageStatus {
     pub state_bytes: usize,
     /// Its calls.
     pub profile: Profile,
+    /// The same by format; `None`: timers, and formats for which there was no place.
+    pub formats: Vec<(Option<FormatId>, Profile)>,
+    /// What its handler has used.
+    pub usage: Usage,
 }
 
 impl Contexts {
@@ -82,11 +88,14 @@ impl Contexts {
             bytes_waiting: path.queues[at].bytes(),
             held: held & (1 << at) != 0,
             state_bytes: stage.state.len(),
-            profile: stage.profile,
+            profile: stage.profiles.total(),
+            formats: stage.profiles.by_format(),
+            usage: stage.handler.usage(),
         };
         let state = match (path.retired || path.transient, path.after) {
             (true, _) => PathState::Retired,
             (false, Some(_)) => PathState::Waiting,
+            (false, None) if path.ended => PathState::Ended,
             (false, None) => PathState::Active,
         };
         PathStatus {
@@ -146,7 +155,8 @@ impl Contexts {
         let mut all = self.handlers.past();
         for stage in self.paths.iter().filter_map(|slot| slot.path.as_ref()).flat_map(|path| &path.stages) {
             if let Some(status) = all.get_mut(stage.number) {
-                status.profile.add(&stage.profile);
+                status.profile.add(&stage.profiles.total());
+                status.usage.add(stage.handler.usage());
             }
         }
         all

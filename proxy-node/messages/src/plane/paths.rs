@@ -179,13 +179,17 @@ impl MessagePlane {
         }
         let (policy, entry) = (ch.policy(), contexts.entry(path));
         let holds_back = policy == Policy::Block;
-        if holds_back && (entry.is_full || entry.was_full) {
-            return Err(PublishError::Held);
-        }
         let dropped = |ch: &mut crate::channel::Channel| {
             ch.counters.dropped_path += 1;
             Ok(Published { sequence: ch.number(len), receivers: 0, dropped: 1, yields: false })
         };
+        if entry.is_ended {
+            contexts.refuse_ended(path);
+            return dropped(ch);
+        }
+        if holds_back && (entry.is_full || entry.was_full) {
+            return Err(PublishError::Held);
+        }
         if entry.is_full && policy == Policy::DropNewest {
             contexts.refuse(path, false);
             return dropped(ch);

@@ -82,7 +82,7 @@ impl MessagePlane {
     pub fn remote_done(&mut self, ticket: Ticket, fault: bool) -> Result<(), RemoteError> {
         let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
         let flows = (&mut self.schedule, self.config.channels_max);
-        let (handle, queue) = self.contexts.remote_done(ticket, fault, flows)?;
+        let (handle, queue) = self.contexts.remote_done(ticket, fault, &self.pool, flows)?;
         self.pool.release(handle);
         if let Some(path) = self.contexts.ending(queue)
             && let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use csp_handlers::FormatId;
 use csp_messages::{
-    ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathError, PathId, PathSpec, PathStatus,
-    QueueLimits, StageMaker, Turn,
+    ChannelId, ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathError, PathId, PathSpec,
+    PathStatus, QueueLimits, StageMaker, Turn,
 };
 use csp_types::Instant;
 
@@ -36,6 +37,8 @@ pub struct ChannelPath {
     pub stages: Vec<PathStage>,
     /// Messages of unknown format go straight to the receivers.
     pub known_only: bool,
+    /// Messages that a handler gives up go on as they are.
+    pub passes_faults: bool,
     /// What waits for each handler; `None`: the default.
     pub queue: Option<QueueLimits>,
 }
@@ -43,7 +46,7 @@ pub struct ChannelPath {
 impl ChannelPath {
     /// A path of these handlers for all messages.
     pub fn new(number: u32, stages: Vec<PathStage>) -> Self {
-        ChannelPath { number, stages, known_only: false, queue: None }
+        ChannelPath { number, stages, known_only: false, passes_faults: false, queue: None }
     }
 
     /// Whether nothing but parameters have to change that handlers take as they run. What is made for a channel's formats is made anew.
@@ -52,8 +55,15 @@ impl ChannelPath {
             let place = (&a.handler, a.context) == (&b.handler, b.context);
             place && a.maker == b.maker && (a == b || a.maker.is_none())
         };
-        let options = (self.known_only, self.queue) == (other.known_only, other.queue);
-        options && self.stages.len() == other.stages.len() && self.stages.iter().zip(&other.stages).all(same)
+        let options = |path: &ChannelPath| (path.known_only, path.passes_faults, path.queue);
+        options(self) == options(other)
+            && self.stages.len() == other.stages.len()
+            && self.stages.iter().zip(&other.stages).all(same)
+    }
+
+    /// Whether a worker that has the other path makes none of its handlers anew for this one.
+    pub fn keeps_handlers_of(&self, other: &ChannelPath) -> bool {
+        self.number == other.number && other.is_reconfigured(self)
     }
 
     fn spec(&self, channel: csp_messages::ChannelId) -> PathSpec {
@@ -64,7 +74,8 @@ impl ChannelPath {
         for (stage, known) in spec.stages.iter_mut().zip(&self.stages) {
             stage.maker.clone_from(&known.maker);
         }
-        PathSpec { known_only: self.known_only, queue: self.queue.unwrap_or(spec.queue), ..spec }
+        let queue = self.queue.unwrap_or(spec.queue);
+        PathSpec { known_only: self.known_only, passes_faults: self.passes_faults, queue, ..spec }
     }
 }
 
@@ -188,6 +199,12 @@ impl MessageBroker {
     pub(super) fn contexts_timeout(&self) -> Option<Instant> {
         let plane = self.plane.as_ref()?;
         if plane.contexts_have_work() { Some(self.paths.now) } else { plane.next_timeout() }
+    }
+
+    /// Returns the name of a format of a channel, or of one that a handler of its path makes.
+    pub fn format_name(&self, channel: ChannelId, format: FormatId) -> Option<String> {
+        let bound = self.channels.values().find(|bound| bound.id == channel)?;
+        Some(bound.spec.formats.as_ref()?.set().get(format)?.name.to_string())
     }
 
     /// Returns the state of contexts, paths and handlers that are in use.

@@ -24,7 +24,11 @@ const TRANSLATE: &str = "translate";
 const PRINT: &str = "to-json";
 
 /// Returns the formats of the channel with this index in the policy; `None` if it has none, or is a query.
-pub(super) fn formats(policy: &Policy, catalogue: &Catalogue, at: usize) -> Option<ChannelFormats> {
+pub(in crate::daemon) fn formats(
+    policy: &Policy,
+    catalogue: &Catalogue,
+    at: usize,
+) -> Option<ChannelFormats> {
     let (channel, known) = (policy.channels.get(at)?, catalogue.channels.get(at)?);
     if known.is_empty() {
         return None;
@@ -86,7 +90,8 @@ pub(super) fn channel_path(
         stage.maker.is_some() && supplied.iter().all(|handler| handler.name != stage.handler)
     };
     let known_only = stages.iter().any(is_operator);
-    ChannelPath { known_only, ..ChannelPath::new(number, stages) }
+    let passes_faults = channel.given_up == csp_control::GivenUp::Pass;
+    ChannelPath { known_only, passes_faults, ..ChannelPath::new(number, stages) }
 }
 
 /// Returns what makes an operator for formats; `None` if it needs none.

@@ -142,3 +142,24 @@ fn the_disk_serves_until_etcd_speaks() {
     store.use_last_known_good(record(3, 83));
     assert_eq!(serving(&store), Some((4, 84)), "the disk comes too late");
 }
+
+#[test]
+fn what_was_refused_is_used_once_the_node_has_what_it_lacked() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let has_come = Arc::new(AtomicBool::new(false));
+    let seen = has_come.clone();
+    let check: PolicyCheck = Arc::new(move |_| match seen.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => Err("a module is missing".to_owned()),
+    });
+    let mut store = Store::new(check, 5);
+    store.reset((1..=7).map(|number| put(&record(number, 80))).chain([activate("1")]).collect());
+    assert_eq!(said(&store), (1, AckState::Refused, 0, "a module is missing"));
+    store.recheck();
+    assert_eq!((serving(&store), said(&store).1), (None, AckState::Refused), "it has not come yet");
+    has_come.store(true, Ordering::Relaxed);
+    store.recheck();
+    assert_eq!((serving(&store), said(&store)), (Some((1, 80)), (7, AckState::Staged, 0, "")));
+    store.applied(1, Ok(()));
+    assert_eq!(said(&store), (7, AckState::Staged, 1, ""));
+}
