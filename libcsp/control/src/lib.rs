@@ -49,9 +49,9 @@ pub use policy::{
     Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, GivenUp, Headers,
     KnownFormat, LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OnStop, PathStage,
     Pattern, Permission, PlannedQuery, Policy, PoolMember, ProgramRule, Query, QueryLimits, QueryRequest,
-    QuerySource, REQUESTED_MAX, ReceiverQueue, RequestError, RequestedQuery, Requests, RowFormat,
-    SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit,
-    UnknownFormat, format_set, path_formats, path_order,
+    QuerySource, REQUESTED_MAX, ReceiverQueue, RequestError, RequestedQuery, RequestedTranslation, Requests,
+    RowFormat, SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions,
+    TimeUnit, TranslationRequest, UnknownFormat, format_set, path_formats, path_order,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

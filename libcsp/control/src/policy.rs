@@ -41,7 +41,7 @@ pub use handlers::{OnStop, SUPPLIED_MAX, SuppliedHandler};
 pub use paths::{GivenUp, PathStage, path_formats, path_order};
 pub use queries::{
     Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
-    RequestError, RequestedQuery, Requests, RowFormat,
+    RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, TranslationRequest,
 };
 
 /// The only `apiVersion` this build understands.

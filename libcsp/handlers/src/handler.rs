@@ -16,6 +16,14 @@ pub struct FormatId(pub u32);
 impl FormatId {
     /// The format of bytes of which none is known.
     pub const UNKNOWN: FormatId = FormatId(0);
+    /// The first id of formats that publishers have brought to a channel. Ids from 1 on are the policy's; from twice this on they are
+    /// those that operators derive.
+    pub const BROUGHT_FIRST: FormatId = FormatId(1 << 15);
+
+    /// Returns whether a publisher has brought the format: the handlers of the channel's path were not made for it.
+    pub const fn is_brought(self) -> bool {
+        self.0 >> 15 == 1
+    }
 }
 
 /// What a handler needs, by which its path is checked before it is activated.

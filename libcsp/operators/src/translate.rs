@@ -35,6 +35,39 @@ impl Translate {
         Translate { formats: formats.clone(), bound: Vec::new(), target: None, room: room(ROW_LEN_MAX) }
     }
 
+    /// A translation to the format with an id, which is not configured.
+    ///
+    /// # Errors
+    /// There is no such format, or none of the others can be translated to it.
+    pub fn into_format(formats: &Arc<FormatSet>, target: FormatId) -> Result<Self, ParameterError> {
+        let format = formats.get(target);
+        let format = format.ok_or_else(|| ParameterError(format!("there is no format {}", target.0)))?;
+        let mut translate = Translate::new(formats);
+        translate.bind((target, format), Vec::new())?;
+        Ok(translate)
+    }
+
+    /// Maps the other formats to a target.
+    fn bind(
+        &mut self,
+        (target, format): (FormatId, Arc<Format>),
+        mut defaults: Vec<(String, map::Default)>,
+    ) -> Result<(), ParameterError> {
+        let block = &format.message().block;
+        let (mut bound, mut first) = (Vec::new(), None);
+        for (id, from) in self.formats.all().into_iter().filter(|(id, _)| *id != target) {
+            match Mapping::by_name(&from.message().block, block, &mut defaults) {
+                Ok(mapping) => bound.push((id, from, mapping)),
+                Err(error) => first = first.or(Some(format!("from messages \"{}\": {error}", from.name))),
+            }
+        }
+        if let (true, Some(error)) = (bound.is_empty(), first) {
+            return wrong(error);
+        }
+        (self.bound, self.target) = (bound, Some((target, format)));
+        Ok(())
+    }
+
     fn find(&self, text: &str) -> Result<(FormatId, Arc<Format>), ParameterError> {
         let (name, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));
         let version = match after_word(rest, "version") {
@@ -127,23 +160,11 @@ impl Handler for Translate {
             None => (text, None),
         };
         let (target, format) = self.find(name)?;
-        let block = &format.message().block;
-        let mut defaults = match values {
-            Some(values) => defaults(block, values)?,
+        let defaults = match values {
+            Some(values) => defaults(&format.message().block, values)?,
             None => Vec::new(),
         };
-        let (mut bound, mut first) = (Vec::new(), None);
-        for (id, from) in self.formats.all().into_iter().filter(|(id, _)| *id != target) {
-            match Mapping::by_name(&from.message().block, block, &mut defaults) {
-                Ok(mapping) => bound.push((id, from, mapping)),
-                Err(error) => first = first.or(Some(format!("from messages \"{}\": {error}", from.name))),
-            }
-        }
-        if let (true, Some(error)) = (bound.is_empty(), first) {
-            return wrong(error);
-        }
-        (self.bound, self.target) = (bound, Some((target, format)));
-        Ok(())
+        self.bind((target, format), defaults)
     }
 
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {

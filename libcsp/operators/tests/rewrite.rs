@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{FLIGHT, Stage, WEATHER, channels, flight, printed, schema, written};
 use csp_handlers::{FormatId, State, Stop};
-use csp_operators::{FormatSet, JSON, make};
+use csp_operators::{FormatSet, JSON, Translate, make};
 use serde_json::{Value as Json, json};
 
 const OLD: FormatId = FormatId(3);
@@ -222,4 +222,23 @@ fn json_and_back_is_the_same_message() {
         assert!(matches!(parse.send(JSON, &[text]).0, Err(Stop::Fault(_))));
     }
     assert_eq!(parse.counters().invalid, 4);
+}
+
+#[test]
+fn a_target_given_by_its_id_needs_no_parameters() {
+    const BOARD: FormatId = FormatId(9);
+    let fields = r#"<type name="number" primitiveType="uint32" presence="optional"/></types>
+        <message name="Board" id="9"><field name="number" id="1" type="number"/><field name="stand" id="2" type="number"/></message>"#;
+    let (mut set, channels) = (FormatSet::new(), channels());
+    set.add(FLIGHT, channels.flights.clone(), "Flight".into()).expect("free");
+    set.add(BOARD, schema(4, 0, fields), "Board".into()).expect("free");
+    let set = Arc::new(set);
+    let mut stage = Stage::new(Box::new(Translate::into_format(&set, BOARD).expect("by name")), "");
+    let (done, emitted) = stage.send(FLIGHT, &[b"topic", &written(&channels.flights, &flight())]);
+    assert_eq!((done, emitted[0].format), (Ok(()), BOARD));
+    let board = set.get(BOARD).expect("added");
+    let expected = json!({"$message": "Board", "number": 7, "stand": null});
+    assert_eq!(printed(&board.schema, &emitted[0].frames[1]), expected);
+    let unknown = Translate::into_format(&set, FormatId(77)).map(|_| ());
+    assert_eq!(unknown.expect_err("none").0, "there is no format 77");
 }

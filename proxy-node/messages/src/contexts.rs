@@ -90,7 +90,7 @@ struct Context {
 #[derive(Debug, Default)]
 pub(crate) struct ChannelPaths {
     entries: Vec<(Option<FormatId>, u16)>,
-    /// The path of all formats is not for messages of unknown format.
+    /// The path of all formats is not for messages of unknown format, nor for those of formats that publishers have brought.
     known_only: bool,
     /// Blocks that must be free beside a message that enters any of them, so that all can go on: the most that one needs.
     pub reserve: u32,
@@ -106,7 +106,7 @@ impl ChannelPaths {
     pub fn find(&self, format: FormatId) -> Option<u16> {
         let own = self.entries.iter().find(|(key, _)| *key == Some(format));
         let all = || self.entries.iter().find(|(key, _)| key.is_none());
-        let own = match self.known_only && format == FormatId::UNKNOWN {
+        let own = match self.known_only && (format == FormatId::UNKNOWN || format.is_brought()) {
             true => own,
             false => own.or_else(all),
         };

@@ -10,11 +10,11 @@ mod messages;
 mod streams;
 
 pub use messages::{
-    ChannelFeed, ChannelFormats, ChannelKeys, ChannelPath, ChannelSnapshot, ChannelSpec, ContextSpec,
-    ContextsSnapshot, ElsewhereSnapshot, FormatText, GATHER_TIME, Header, MessageBroker, MessagesConfig,
-    MoveNotice, Moved, PATIENCE, PathStage, PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort,
-    Presence, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RECEIVERS_TIME, RETRY, Refusals,
-    RequestCounters, RequestNotice, RequestPlace, RequestSpec, RequestedSnapshot, Rights, SENDERS_TIME,
-    STABLE, STRANGER_TIME, SpecError, TracedSnapshot, View,
+    BroughtFormat, ChannelFeed, ChannelFormats, ChannelKeys, ChannelPath, ChannelSnapshot, ChannelSpec,
+    ContextSpec, ContextsSnapshot, ElsewhereSnapshot, FormatAsked, FormatText, GATHER_TIME, Header,
+    MessageBroker, MessagesConfig, MoveNotice, Moved, PATIENCE, PathStage, PeerName, PeerSnapshot, PeersPage,
+    PeersQuery, PrefixedPort, Presence, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RECEIVERS_TIME,
+    RETRY, Refusals, RequestCounters, RequestNotice, RequestPlace, RequestSpec, RequestedSnapshot, Rights,
+    SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, TracedSnapshot, View, Wanted,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

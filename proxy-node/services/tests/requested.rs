@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use common::tcp::{Program, Server, has_pyzmq, subscriptions};
 use common::*;
-use csp_formats::Schema;
+use csp_formats::{Name, Schema};
 use csp_messages::{FormatId, StageMaker};
 use csp_operators::FormatSet;
 use csp_services::{
-    ChannelFeed, ChannelFormats, ChannelPath, ChannelSpec, PathStage, QueryAsked, QueryPlan, QueryPlanner,
-    QueryRefused, RequestPlace, RequestSpec,
+    BroughtFormat, ChannelFeed, ChannelFormats, ChannelPath, ChannelSpec, FormatAsked, PathStage, QueryAsked,
+    QueryPlan, QueryPlanner, QueryRefused, RequestPlace, RequestSpec,
 };
 use csp_types::Duration;
 
@@ -55,6 +55,10 @@ impl QueryPlanner for Print {
         let path = ChannelPath::new(asked.number, vec![stage]);
         Ok(QueryPlan { path, feeds: vec![feed], schema: "<schema/>".to_owned() })
     }
+
+    fn bring(&self, _: FormatAsked<'_>, _: &[BroughtFormat]) -> Result<(Arc<Schema>, Name), QueryRefused> {
+        Err(QueryRefused { message: "no format".to_owned(), place: None })
+    }
 }
 
 fn requests(of: &ChannelSpec, address: SocketAddr) -> RequestSpec {
@@ -65,6 +69,7 @@ fn requests(of: &ChannelSpec, address: SocketAddr) -> RequestSpec {
         number: CHANNEL,
         places: vec![RequestPlace { spec, address }],
         each: 2,
+        formats_max: 0,
         lease: Duration::from_secs(600),
         planner: Arc::new(Print),
     }

@@ -1,4 +1,4 @@
-"""Records of fixed layout: publishes flights or winds, or prints the rows that a query makes of them."""
+"""Records of fixed layout: publishes flights or winds, prints the rows that a query makes of them, or asks for rows and prints those."""
 import json
 import struct
 import sys
@@ -16,10 +16,18 @@ def record(template, origin, value, at):
 def main():
     what, endpoint, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     context = zmq.Context()
-    if what == "rows":
-        subscriber = context.socket(zmq.SUB)
+    if what in ("rows", "asked"):
+        subscriber, topic = context.socket(zmq.SUB), ""
+        if what == "asked":
+            asker = context.socket(zmq.REQ)
+            asker.connect(endpoint)
+            asker.send_string(sys.argv[4])
+            answer = asker.recv_json()
+            if "error" in answer:
+                sys.exit(answer["error"])
+            endpoint, topic = answer["address"], answer["topic"]
         subscriber.connect(endpoint)
-        subscriber.subscribe(b"")
+        subscriber.subscribe(topic)
         print(json.dumps([json.loads(subscriber.recv_multipart()[-1]) for _ in range(count)]))
         return
     publisher = context.socket(zmq.XPUB)

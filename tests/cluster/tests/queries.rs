@@ -34,11 +34,30 @@ const SCHEMA: &str = r#"
       </sbe:messageSchema>
 "#;
 
+/// What a reader knows of flights: a field that they have, wider, and one that they do not have.
+const BOARD: &str = r#"
+      <sbe:messageSchema xmlns:sbe="http://fixprotocol.io/2016/sbe" package="board" id="41" version="0">
+        <types>
+          <composite name="messageHeader">
+            <type name="blockLength" primitiveType="uint16"/>
+            <type name="templateId" primitiveType="uint16"/>
+            <type name="schemaId" primitiveType="uint16"/>
+            <type name="version" primitiveType="uint16"/>
+          </composite>
+          <type name="stand" primitiveType="int32" presence="optional"/>
+        </types>
+        <sbe:message name="Board" id="1">
+          <field name="delay" id="1" type="int64"/>
+          <field name="stand" id="2" type="stand"/>
+        </sbe:message>
+      </sbe:messageSchema>
+"#;
+
 fn policy() -> String {
     format!(
         "apiVersion: csp/v1\nformats:\n  - name: flight\n    schema: &airport |{SCHEMA}    message: Flight\n\
          \x20 - {{name: weather, schema: *airport, message: Weather}}\nchannels:\n\
-         \x20 - {{name: flights, vip: {VIP}, port: 5601, formats: [flight], time: {{field: at, unit: s}}}}\n\
+         \x20 - {{name: flights, vip: {VIP}, port: 5601, formats: [flight], time: {{field: at, unit: s}}, requests: {{port: 5620}}}}\n\
          \x20 - {{name: winds, vip: {VIP}, port: 5602, formats: [weather], time: {{field: at, unit: s}}}}\nqueries:\n\
          \x20 - {{name: late, vip: {VIP}, port: 5611, output: json, sql: \"SELECT origin, delay FROM flights WHERE delay >= 100\"}}\n\
          \x20 - {{name: windy, vip: {VIP}, port: 5612, output: json, sql: \"SELECT f.origin, delay, wind FROM flights AS f JOIN \
@@ -78,13 +97,20 @@ fn rows_of_a_selection_and_a_join_reach_subscribers() {
     let at = |port: u16| format!("tcp://{VIP}:{port}");
     let mut late = outside(&cluster, "late", &["rows", &at(5611), &(COUNT - 100).to_string()]);
     let mut windy = outside(&cluster, "windy", &["rows", &at(5612), &COUNT.to_string()]);
+    // The network nodes know the places before anything is asked.
+    let early = json!({"query": "SELECT origin, delay FROM flights WHERE delay < 100", "output": "json"});
+    let mut early = outside(&cluster, "early", &["asked", &at(5601), "100", &early.to_string()]);
+    let board = json!({"translate": {"schema": BOARD}, "output": "json"}).to_string();
+    let mut board = outside(&cluster, "board", &["asked", &at(5601), &COUNT.to_string(), &board]);
     let subscribed = |name: &str| {
         let view: Value =
             serde_json::from_str(&cluster.cspctl(&["channels", "-o", "json"]).unwrap()).unwrap();
         view["channels"].as_array().unwrap().iter().any(|c| c["name"] == name && c["subscriptions"] == 1)
     };
-    wait_until("subscribers", DEADLINE, || (subscribed("late") && subscribed("windy")).then_some(()))
-        .unwrap_or_else(|error| panic!("{error}: {}", cluster.all_logs()));
+    wait_until("subscribers", DEADLINE, || {
+        ["late", "windy", "flights.1", "flights.2"].into_iter().all(subscribed).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", cluster.all_logs()));
     let script = cluster.scratch().join("zmq_records.py").to_string_lossy().into_owned();
     let (count, flights) = (COUNT.to_string(), at(5601));
     cluster.run_accelerated("flights", "/usr/bin/python3", &[&script, "flights", &flights, &count]).unwrap();
@@ -93,6 +119,12 @@ fn rows_of_a_selection_and_a_join_reach_subscribers() {
     let selected: Vec<Value> =
         (100..COUNT).map(|n| json!({"$message": "Row", "origin": origin(n), "delay": n})).collect();
     assert_eq!(rows(&cluster, &mut late), selected);
+    let selected: Vec<Value> =
+        (0..100).map(|n| json!({"$message": "Row", "origin": origin(n), "delay": n})).collect();
+    assert_eq!(rows(&cluster, &mut early), selected, "asked for");
+    let translated: Vec<Value> =
+        (0..COUNT).map(|n| json!({"$message": "Board", "delay": n, "stand": null})).collect();
+    assert_eq!(rows(&cluster, &mut board), translated, "in the reader's format");
     // Records of one origin are 180 s apart, so that each flight meets the wind of its own time alone.
     let joined: Vec<Value> =
         (0..COUNT).map(|n| json!({"$message": "Row", "origin": origin(n), "delay": n, "wind": n})).collect();

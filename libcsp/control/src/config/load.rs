@@ -139,6 +139,11 @@ impl Problems {
         self.found.is_empty()
     }
 
+    /// The first that was found: its message, and the line and column within the text that it concerns.
+    pub(crate) fn first(&self) -> Option<(&str, Option<(u64, u64)>)> {
+        self.found.first().map(|found| (found.message.as_str(), found.inside))
+    }
+
     /// What was found: field and message.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.found.iter().map(|found| (found.field.as_str(), found.message.as_str()))

@@ -95,7 +95,7 @@ pub fn format_set(formats: &[KnownFormat]) -> FormatSet {
 
 impl Format {
     /// Parses the schema; notes what is wrong. Equal texts share a schema.
-    fn parse<'p>(
+    pub(super) fn parse<'p>(
         &'p self,
         schemas: &mut HashMap<&'p str, Option<Arc<Schema>>>,
         at: &str,
@@ -162,7 +162,7 @@ impl ChannelTime {
         format!(", time {field} in {}, late by {lateness_ms} ms", unit.as_str())
     }
 
-    fn check(&self, formats: &[KnownFormat], at: &str, problems: &mut Problems) {
+    pub(super) fn check(&self, formats: &[KnownFormat], at: &str, problems: &mut Problems) {
         for format in formats {
             let located = format.layout().locate(&self.field);
             let message = match &located {
@@ -208,12 +208,7 @@ pub(super) fn known(formats: &[Format], problems: &mut Problems) -> HashMap<Stri
     let (mut schemas, mut names, mut known) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (index, format) in formats.iter().enumerate().take(FORMATS_MAX) {
         let (name, at) = (format.name.as_str(), format!("formats[{index}]"));
-        let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        if name.is_empty() || name.len() > SERVICE_NAME_LEN_MAX || !name.bytes().all(legal) {
-            let message =
-                format!("{name:?} is no format name; allowed are 1 to {SERVICE_NAME_LEN_MAX} of a-z 0-9 -");
-            problems.add(format!("{at}.name"), message);
-        }
+        check_name(name, &at, problems);
         if let Some(first) = names.insert(name, index) {
             let message = format!("{name:?} is the name of formats[{first}] already; names are unique");
             problems.add(format!("{at}.name"), message);
@@ -223,6 +218,16 @@ pub(super) fn known(formats: &[Format], problems: &mut Problems) -> HashMap<Stri
         }
     }
     known
+}
+
+/// Notes a name that no format can have.
+pub(super) fn check_name(name: &str, at: &str, problems: &mut Problems) {
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if name.is_empty() || name.len() > SERVICE_NAME_LEN_MAX || !name.bytes().all(legal) {
+        let message =
+            format!("{name:?} is no format name; allowed are 1 to {SERVICE_NAME_LEN_MAX} of a-z 0-9 -");
+        problems.add(format!("{at}.name"), message);
+    }
 }
 
 /// Returns the formats of a channel in the order of their ids; notes what is wrong.
@@ -254,9 +259,10 @@ pub(super) fn of_channel(
         }
         formats.push(format.clone());
     }
-    if !channel.formats.is_empty() {
+    if !channel.formats.is_empty() || channel.takes_formats() {
         check_ports(channel, at, problems);
-    } else if channel.unknown != UnknownFormat::Pass {
+    }
+    if channel.formats.is_empty() && channel.unknown != UnknownFormat::Pass {
         problems.add(format!("{at}.unknown"), "is for channels with formats; name them in `formats`");
     }
     match &channel.time {

@@ -298,7 +298,7 @@ impl Catalogue {
             let at = format!("channels[{index}]");
             let formats = formats::of_channel(channel, &policy.formats, &catalogue.formats, &at, problems);
             let behind = paths::check(channel, &formats, &policy.handlers, &at, problems);
-            if channel.pool.is_empty() && !formats.is_empty() {
+            if channel.pool.is_empty() && (!formats.is_empty() || channel.takes_formats()) {
                 let readable = Readable {
                     formats: behind,
                     time: channel.time.clone(),
@@ -411,6 +411,11 @@ impl Catalogue {
         })
     }
 
+    /// Returns the time of a channel that queries can read.
+    fn time_of(&self, channel: &str) -> Option<ChannelTime> {
+        self.readable.iter().find(|(name, _)| name == channel).and_then(|(_, known)| known.time.clone())
+    }
+
     /// Returns the plan of the query with this index in the policy.
     pub fn planned(&self, index: usize) -> Option<&PlannedQuery> {
         self.queries.iter().find(|planned| planned.index == index)
@@ -466,9 +471,11 @@ fn waiting<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> 
     Ok(number(deserializer, 1, QUERY_WAITING_MAX.into(), "a number of messages")? as u32)
 }
 
+mod brought;
 mod places;
 mod requests;
 
+pub use brought::{RequestedTranslation, TranslationRequest};
 pub use requests::{QueryRequest, REQUESTED_MAX, RequestError, RequestedQuery, Requests};
 
 #[cfg(test)]

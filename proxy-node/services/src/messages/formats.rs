@@ -77,19 +77,22 @@ pub struct ChannelFeed {
     pub becomes: FormatId,
 }
 
-/// Returns the format of a message of so many frames; `record` gives the slices of a frame.
+/// Returns the format of a message of so many frames, the first that fits; `record` gives the slices of a frame.
 pub(super) fn identify<'a, I: Iterator<Item = &'a [u8]>>(
-    formats: Option<&FormatSet>,
+    formats: [Option<&FormatSet>; 2],
     frames: usize,
     record: impl FnOnce(usize) -> I,
 ) -> FormatId {
-    let Some(formats) = formats else { return FormatId::UNKNOWN };
+    if formats.iter().all(Option::is_none) {
+        return FormatId::UNKNOWN;
+    }
     let frame = body_frame(u8::try_from(frames).unwrap_or(u8::MAX));
     let (mut slices, mut count) = ([&[][..]; SLICES_MAX], 0);
     for (into, slice) in slices.iter_mut().zip(record(frame.into())) {
         (*into, count) = (slice, count + 1);
     }
-    formats.identify(&slices[..count])
+    let mut known = formats.into_iter().flatten().map(|formats| formats.identify(&slices[..count]));
+    known.find(|id| *id != FormatId::UNKNOWN).unwrap_or(FormatId::UNKNOWN)
 }
 
 impl MessageBroker {

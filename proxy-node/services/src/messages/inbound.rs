@@ -38,6 +38,8 @@ pub(super) struct Door<'a> {
     pub(super) channel: ChannelId,
     pub(super) keys: Option<&'a ChannelKeys>,
     pub(super) formats: Option<&'a FormatSet>,
+    /// Those that publishers have brought.
+    pub(super) brought: Option<&'a FormatSet>,
     /// Nobody publishes.
     pub(super) derived: bool,
     /// Messages of none of the formats are dropped.
@@ -58,8 +60,8 @@ impl Door<'_> {
         (lens, bodies): (&[u32], impl Iterator<Item = &'a [u8]> + Clone),
         record: impl FnOnce(usize) -> R,
     ) -> Result<(), PublishError> {
-        let format = identify(self.formats, lens.len(), record);
-        let is_unknown = self.formats.is_some() && format == FormatId::UNKNOWN;
+        let format = identify([self.formats, self.brought], lens.len(), record);
+        let is_unknown = (self.formats.is_some() || self.brought.is_some()) && format == FormatId::UNKNOWN;
         if is_unknown && self.drops_unknown {
             self.unknown.arrived += 1;
             self.unknown.dropped += 1;

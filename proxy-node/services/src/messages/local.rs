@@ -106,6 +106,7 @@ impl LocalServices for MessageBroker {
             placement,
             sealing,
             kept,
+            requested,
             ..
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
@@ -120,6 +121,7 @@ impl LocalServices for MessageBroker {
             channel: bound.id,
             keys: bound.spec.keys.as_deref(),
             formats: bound.spec.formats.as_ref().map(|formats| &**formats.set()),
+            brought: requested.brought.set(peer.number),
             derived: bound.spec.derived,
             drops_unknown: bound.spec.drops_unknown,
             unknown: &mut bound.unknown,

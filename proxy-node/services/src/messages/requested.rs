@@ -1,4 +1,4 @@
-//! Queries on request: channels whose path runs a query that a program has asked for, as long as there are subscribers.
+//! Queries and translations on request: channels whose path runs what a program has asked for, as long as there are subscribers.
 //!
 //! ```text
 //!  REQ {"query": …} ─▶ planner ─▶ a place of the channel that is free ─▶ channel, path, feeds ─▶ {"address": …, "topic": …}
@@ -9,17 +9,23 @@
 //! which no other query ever had: a subscriber that comes back late gets nothing, instead of the rows of another query.
 
 mod answer;
+mod brought;
 mod label;
+mod wanted;
 
 pub(super) use answer::Asker;
+pub use brought::{BroughtFormat, FormatAsked};
+pub use wanted::Wanted;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use csp_formats::{Name, Schema};
 use csp_types::{CurvePublicKey, Duration, Instant};
 use csp_zmtp::Connection;
 
+use self::brought::Brought;
 use super::formats::ChannelFeed;
 use super::paths::{ChannelPath, PathStage};
 use super::peer::Peer;
@@ -32,16 +38,18 @@ const HOLDERS_MAX: usize = 64;
 const NOTICES_MAX: usize = 64;
 
 /// What a program asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct QueryAsked<'a> {
     /// The query's own name: the topic of its rows.
     pub topic: &'a str,
     /// The number of the place that it is to have.
     pub number: u32,
-    /// The text.
-    pub sql: &'a str,
+    /// A query, or a translation.
+    pub wanted: &'a Wanted,
     /// Rows are JSON; otherwise messages of the derived schema.
     pub json: bool,
+    /// What publishers have brought to the channel that is asked.
+    pub brought: &'a [BroughtFormat],
 }
 
 /// What runs a query.
@@ -51,11 +59,11 @@ pub struct QueryPlan {
     pub path: ChannelPath,
     /// What it gets from other channels.
     pub feeds: Vec<ChannelFeed>,
-    /// The derived schema, as XML.
+    /// The schema of its rows, as XML.
     pub schema: String,
 }
 
-/// Why a query does not run.
+/// Why a query does not run, or a format is not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueryRefused {
     /// What is wrong.
@@ -64,13 +72,23 @@ pub struct QueryRefused {
     pub place: Option<(u64, u64)>,
 }
 
-/// Plans queries by the policy in force.
+/// Plans queries and checks formats by the policy in force.
 pub trait QueryPlanner: std::fmt::Debug + Send + Sync {
     /// Plans a query.
     ///
     /// # Errors
     /// The text is wrong, or the query cannot run.
     fn plan(&self, asked: QueryAsked<'_>) -> Result<QueryPlan, QueryRefused>;
+
+    /// Checks a format that a publisher brings, beside those of the policy and those that were brought before.
+    ///
+    /// # Errors
+    /// The schema is wrong, or its messages look like those of another format.
+    fn bring(
+        &self,
+        asked: FormatAsked<'_>,
+        brought: &[BroughtFormat],
+    ) -> Result<(Arc<Schema>, Name), QueryRefused>;
 }
 
 /// A place for a query.
@@ -89,8 +107,10 @@ pub struct RequestSpec {
     pub number: u32,
     /// The places: as many queries run at a time.
     pub places: Vec<RequestPlace>,
-    /// Most queries of one requester.
+    /// Most queries of one requester, and most formats of one publisher.
     pub each: usize,
+    /// Most formats that publishers may bring to the channel.
+    pub formats_max: usize,
     /// How long a query runs without subscribers.
     pub lease: Duration,
     /// What plans them.
@@ -104,6 +124,8 @@ pub struct RequestCounters {
     pub granted: u64,
     /// Requests for a query that ran already.
     pub shared: u64,
+    /// Formats that publishers have brought.
+    pub formats: u64,
     /// Requests that were refused.
     pub refused: u64,
     /// Queries that ended without subscribers.
@@ -192,7 +214,7 @@ struct Live {
     of: u32,
     place: RequestPlace,
     topic: String,
-    sql: String,
+    wanted: Wanted,
     json: bool,
     by: Requester,
     holders: Vec<Requester>,
@@ -225,6 +247,7 @@ pub(super) struct Requested {
     ended: Vec<u32>,
     /// How often a query has begun.
     begun: u64,
+    pub(super) brought: Brought,
     counters: RequestCounters,
     notices: std::collections::VecDeque<RequestNotice>,
 }
@@ -239,7 +262,8 @@ impl Requested {
 
     /// Returns when [`MessageBroker::settle_requests`] has something to do.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.live.iter().map(|live| live.seen + live.lease).min()
+        let queries = self.live.iter().map(|live| live.seen + live.lease).min();
+        queries.into_iter().chain(self.brought.next_timeout(|number| self.lease(number))).min()
     }
 
     /// Returns the channels of the queries that run.
@@ -250,6 +274,11 @@ impl Requested {
     /// Returns their paths.
     pub(super) fn paths(&self) -> impl Iterator<Item = &ChannelPath> {
         self.live.iter().map(|live| &live.plan.path)
+    }
+
+    /// Returns how long something of a channel is kept without use.
+    fn lease(&self, number: u32) -> Duration {
+        self.specs.iter().find(|spec| spec.number == number).map_or(Duration::ZERO, |spec| spec.lease)
     }
 
     fn notify(&mut self, notice: RequestNotice) {
@@ -273,8 +302,11 @@ impl MessageBroker {
     /// Replaces what may be asked of channels. Called before the channels are set: queries that the new policy has no place for, or that
     /// are wrong by it, end then. The others go on.
     pub fn set_requests(&mut self, specs: Vec<RequestSpec>) {
+        self.requested.specs = specs;
+        self.keep_formats();
+        let Requested { live, specs, brought, .. } = &mut self.requested;
         let mut withdrawn = Vec::new();
-        for (at, live) in self.requested.live.iter_mut().enumerate() {
+        for (at, live) in live.iter_mut().enumerate() {
             let spec = specs.iter().find(|spec| spec.number == live.of);
             let place = spec.and_then(|spec| {
                 let place = spec.places.iter().find(|place| place.spec.number == live.place.spec.number)?;
@@ -284,8 +316,13 @@ impl MessageBroker {
                 withdrawn.push((at, "the policy has no place for it".to_owned()));
                 continue;
             };
-            let asked =
-                QueryAsked { topic: &live.topic, number: place.spec.number, sql: &live.sql, json: live.json };
+            let asked = QueryAsked {
+                topic: &live.topic,
+                number: place.spec.number,
+                wanted: &live.wanted,
+                json: live.json,
+                brought: brought.formats(live.of),
+            };
             match spec.planner.plan(asked) {
                 Ok(plan) => {
                     live.plan = labelled(plan, &live.topic);
@@ -294,15 +331,19 @@ impl MessageBroker {
                 Err(refused) => withdrawn.push((at, refused.message)),
             }
         }
-        self.requested.specs = specs;
         for (at, why) in withdrawn.into_iter().rev() {
             self.requested.counters.withdrawn += 1;
             self.end_request(at, &why);
         }
     }
 
-    /// Ends queries that have had no subscriber for their lease.
+    /// Ends queries that have had no subscriber, and formats that have had no publisher, for their lease.
     pub(super) fn settle_requests(&mut self, now: Instant) {
+        self.settle_queries(now);
+        self.settle_formats(now);
+    }
+
+    fn settle_queries(&mut self, now: Instant) {
         let mut at = 0;
         while let Some(live) = self.requested.live.get(at) {
             let due = live.is_released || live.seen + live.lease <= now;
@@ -370,7 +411,7 @@ impl MessageBroker {
         let notice = RequestNotice::Granted {
             channel: live.name().to_owned(),
             by: live.by.to_string(),
-            sql: live.sql.clone(),
+            sql: live.wanted.to_string(),
         };
         self.requested.live.push(live);
         self.apply_feeds();
@@ -406,7 +447,7 @@ impl MessageBroker {
                 of: bound.map_or_else(String::new, |bound| bound.spec.channel.name.clone()),
                 by: live.by.to_string(),
                 requesters: live.holders.len() as u64,
-                sql: live.sql.clone(),
+                sql: live.wanted.to_string(),
                 json: live.json,
                 address: live.place.address,
                 topic: live.topic.clone(),
@@ -427,6 +468,10 @@ impl MessageBroker {
     pub fn poll_request_notice(&mut self) -> Option<RequestNotice> {
         self.requested.notices.pop_front()
     }
+}
+
+fn refused(why: impl Into<String>) -> QueryRefused {
+    QueryRefused { message: why.into(), place: None }
 }
 
 /// Returns the plan with a last handler that gives each row the topic.

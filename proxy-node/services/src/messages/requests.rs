@@ -10,7 +10,7 @@
 //! | request | answered by |
 //! |---|---|
 //! | `{"get": "channel"}`, `{"get": "formats"}` | this module |
-//! | `{"get": "queries"}`, `{"query": …}`, `{"release": …}` | `requested` |
+//! | `{"get": "queries"}`, `{"query": …}`, `{"translate": …}`, `{"format": …}`, `{"release": …}` | `requested` |
 
 use csp_messages::{ChannelKind, ChannelStatus};
 use csp_types::{FlowLabel, Instant};
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::formats::{ChannelFormats, FormatText};
 use super::framing::Speech;
+use super::keys::Rights;
 use super::peer::Peer;
 use super::requested::Asker;
 use super::{Bound, MessageBroker};
@@ -92,8 +93,8 @@ impl MessageBroker {
         };
         let known = peer.connection.zmtp().and_then(Connection::peer);
         let keys = self.channels.get(&peer.number).and_then(|bound| bound.spec.keys.as_ref());
-        let may_query = keys.is_none_or(|keys| known.is_some_and(|known| keys.rights(known).query));
-        let asker = Asker::new(peer, may_query);
+        let rights = keys.map(|keys| known.map_or_else(Rights::default, |known| keys.rights(known)));
+        let asker = Asker::new(peer, rights);
         let number = peer.number;
         let answer = match request.too_long {
             true => refusal(&format!("a request has at most {REQUEST_LEN_MAX} bytes")),
@@ -111,7 +112,10 @@ impl MessageBroker {
             Err(error) => return refusal(&format!("not JSON: {error}")),
         };
         let Value::Object(request) = &request else { return refusal(FORM) };
-        if request.contains_key("query") {
+        if request.contains_key("format") {
+            return self.answer_format(now, asker, request);
+        }
+        if request.contains_key("query") || request.contains_key("translate") {
             return self.answer_query(now, asker, request);
         }
         if let Some(name) = request.get("release") {
@@ -128,11 +132,12 @@ impl MessageBroker {
         }
     }
 
-    /// The formats of a channel's messages as the policy has them; those that its path makes are not among them.
+    /// The formats of a channel's messages: those of the policy, then those that publishers have brought. Those that its path makes are not among them.
     fn describe_formats(&self, number: u32) -> Value {
         let formats = self.channels.get(&number).and_then(|bound| bound.spec.formats.as_ref());
         let of = |format: &FormatText| json!({"format": format.name, "message": format.message, "schema": format.schema});
-        let formats: Vec<Value> = formats.map_or(&[][..], ChannelFormats::texts).iter().map(of).collect();
+        let formats = formats.map_or(&[][..], ChannelFormats::texts).iter().map(of);
+        let formats: Vec<Value> = formats.chain(self.describe_brought(number)).collect();
         json!({"formats": formats})
     }
 

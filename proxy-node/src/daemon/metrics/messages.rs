@@ -53,7 +53,9 @@ pub(super) fn collect(out: &mut MetricWriter, counters: &BrokerCounters, worker:
 /// Queries that programs ask for.
 fn requests(out: &mut MetricWriter, counters: &BrokerCounters, worker: (&str, &str)) {
     let r = &counters.requests;
-    for (result, value) in [("granted", r.granted), ("shared", r.shared), ("refused", r.refused)] {
+    for (result, value) in
+        [("granted", r.granted), ("shared", r.shared), ("format", r.formats), ("refused", r.refused)]
+    {
         let help = "Requests for queries, by what became of them";
         out.counter("csp_query_requests_total", help, &[("result", result), worker], value);
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use csp_control::{
-    Catalogue, Channel, PlannedQuery, Policy, Query, RowFormat, SuppliedHandler, format_set, path_order,
+    Catalogue, Channel, KnownFormat, PlannedQuery, Policy, Query, QuerySource, RequestedTranslation,
+    RowFormat, SuppliedHandler, format_set, path_order,
 };
 use csp_handlers::{FormatId, Handler, State};
 use csp_messages::{QueueLimits, StageMaker};
@@ -16,6 +17,8 @@ pub(super) mod requests;
 
 /// Name of the handler of a query's path.
 const QUERY: &str = "query";
+/// Name of the handler of a translation's path.
+const TRANSLATE: &str = "translate";
 /// Name of the operator that writes rows as JSON.
 const PRINT: &str = "to-json";
 
@@ -116,6 +119,32 @@ pub(super) fn path(
 fn path_of(query: &Query, planned: &PlannedQuery, number: u32, seed: u64) -> ChannelPath {
     let sources: Vec<_> = planned.sources.iter().map(|source| (&source.channel, source.format_id)).collect();
     let key = format!("{} {:?} {:?} {sources:?} {seed}", query.sql, query.limits, planned.plan.derived.xml);
+    let (made, planned) = (query.clone(), planned.clone());
+    let (output, schema) = (planned.output(), planned.result.clone());
+    let make = move || {
+        let handler = planned.handler(&made, seed).ok()?;
+        Some(Box::new(handler) as Box<dyn Handler>)
+    };
+    path_with(query, number, (QUERY, StageMaker::new(&key, make)), (output, schema))
+}
+
+/// Returns the path of a translation that was asked for.
+fn path_of_translation(wanted: &RequestedTranslation, schema: &str, number: u32) -> ChannelPath {
+    let sources: Vec<_> = wanted.sources.iter().map(|source| (&source.channel, source.format_id)).collect();
+    let key = format!("{sources:?} {} {schema}", wanted.target.message);
+    let (output, target) = (wanted.output(), wanted.target.clone());
+    let made = wanted.clone();
+    let make = move || Some(Box::new(made.handler().ok()?) as Box<dyn Handler>);
+    path_with(&wanted.query, number, (TRANSLATE, StageMaker::new(&key, make)), (output, target))
+}
+
+/// Returns a path of a handler whose results have a format, and what writes them as the query says.
+fn path_with(
+    query: &Query,
+    number: u32,
+    (name, maker): (&str, StageMaker),
+    (output, schema): (FormatId, KnownFormat),
+) -> ChannelPath {
     let context = query.context_number().unwrap_or(0);
     let stage = |handler: &str, maker| PathStage {
         handler: handler.to_owned(),
@@ -123,14 +152,9 @@ fn path_of(query: &Query, planned: &PlannedQuery, number: u32, seed: u64) -> Cha
         parameters: String::new(),
         maker: Some(maker),
     };
-    let (made, planned) = (query.clone(), planned.clone());
-    let (output, schema) = (planned.output(), planned.result.clone());
-    let make = move || {
-        let handler = planned.handler(&made, seed).ok()?;
-        Some(Box::new(handler) as Box<dyn Handler>)
-    };
-    let mut stages = vec![stage(QUERY, StageMaker::new(&key, make))];
+    let mut stages = vec![stage(name, maker)];
     if query.output == RowFormat::Json {
+        let key = format!("{:?} {}", schema.schema.messages, schema.message);
         let mut set = csp_operators::FormatSet::new();
         let _ = set.add(output, schema.schema, schema.message); // it is its only format
         let set = Arc::new(set);
@@ -146,19 +170,19 @@ pub(super) fn feeds(policy: &Policy, catalogue: &Catalogue, numbers: &mut Number
     let mut feeds = Vec::new();
     for planned in &catalogue.queries {
         let to = numbers.of(&policy.queries[planned.index].name);
-        feeds.extend(feeds_of(planned, to, |name| numbers.of(name)));
+        feeds.extend(feeds_of(&planned.sources, to, |name| numbers.of(name)));
     }
     feeds
 }
 
-fn feeds_of(planned: &PlannedQuery, to: u32, mut number: impl FnMut(&str) -> u32) -> Vec<ChannelFeed> {
-    let feed = |(at, source): (usize, &csp_control::QuerySource)| ChannelFeed {
+fn feeds_of(sources: &[QuerySource], to: u32, mut number: impl FnMut(&str) -> u32) -> Vec<ChannelFeed> {
+    let feed = |(at, source): (usize, &QuerySource)| ChannelFeed {
         from: number(&source.channel),
         format: FormatId(source.format_id),
         to,
         becomes: FormatId(at as u32 + 1),
     };
-    planned.sources.iter().enumerate().map(feed).collect()
+    sources.iter().enumerate().map(feed).collect()
 }
 
 #[cfg(test)]

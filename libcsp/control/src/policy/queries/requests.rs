@@ -13,8 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::{
-    Catalogue, Channel, ChannelMemory, KnownFormat, PlannedQuery, Policy, Query, QueryLimits, ReceiverQueue,
-    RowFormat, first_context, is_default, is_first_context,
+    Catalogue, Channel, ChannelMemory, KnownFormat, PlannedQuery, Policy, Query, QueryLimits, QuerySource,
+    ReceiverQueue, RowFormat, first_context, is_default, is_first_context,
 };
 use crate::config::{Problems, number, port};
 
@@ -36,6 +36,9 @@ pub struct Requests {
     /// Of them, those of one requester: the owner of a key, or an address.
     #[serde(default = "each", deserialize_with = "read_queries")]
     pub each: u16,
+    /// Formats that publishers may bring to the channel, at a time.
+    #[serde(default, deserialize_with = "read_formats", skip_serializing_if = "is_default")]
+    pub formats: u16,
     /// What else queries may read, beside the channel: names of channels and queries, which then live where it does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub with: Vec<String>,
@@ -98,7 +101,14 @@ impl Requests {
         })
     }
 
-    fn query(&self, channel: &Channel, name: String, port: u16, sql: String, output: RowFormat) -> Query {
+    pub(super) fn query(
+        &self,
+        channel: &Channel,
+        name: String,
+        port: u16,
+        sql: String,
+        output: RowFormat,
+    ) -> Query {
         Query {
             name,
             sql,
@@ -117,10 +127,12 @@ impl Requests {
 
     /// Describes it in words, for a difference.
     pub(in crate::policy) fn summary(&self) -> String {
-        let Requests { port, queries, each, with, lease_s, context, limits, queue, memory } = self;
+        let Requests { port, queries, each, formats, with, lease_s, context, limits, queue, memory } = self;
+        let formats =
+            if *formats == 0 { String::new() } else { format!(" {formats} formats of publishers,") };
         let with = if with.is_empty() { String::new() } else { format!(" with {}", with.join(", ")) };
         format!(
-            ", {queries} queries on request from port {port} on, {each} each,{with} {lease_s} s without subscribers, on {context}, \
+            ", {queries} queries on request from port {port} on, {each} each,{formats}{with} {lease_s} s without subscribers, on {context}, \
              {limits:?}, {queue:?}, memory {} to {} MiB",
             memory.guaranteed_mib, memory.max_mib
         )
@@ -132,6 +144,8 @@ struct Scope<'a> {
     catalogue: &'a Catalogue,
     channel: &'a str,
     with: &'a [String],
+    /// What publishers have brought to the channel, by the ids of the formats.
+    brought: &'a [(u32, KnownFormat)],
 }
 
 impl Scope<'_> {
@@ -139,41 +153,84 @@ impl Scope<'_> {
         let channel = name.split('/').next().unwrap_or(name);
         channel == self.channel || self.with.iter().any(|known| known == channel)
     }
+
+    /// Returns what a name in a query stands for: policy and path come first.
+    fn source(&self, name: &str) -> Option<QuerySource> {
+        if !self.has(name) {
+            return None;
+        }
+        self.catalogue.source(name).or_else(|| {
+            let of_channel = name.strip_prefix(self.channel)?;
+            let (format_id, format) = match of_channel.strip_prefix('/') {
+                Some(name) => self.brought.iter().find(|(_, known)| known.name == name)?,
+                None => self.brought.first().filter(|_| of_channel.is_empty())?,
+            };
+            let (channel, time) = (self.channel.to_owned(), self.catalogue.time_of(self.channel));
+            Some(QuerySource { channel, format_id: *format_id, format: format.clone(), time })
+        })
+    }
 }
 
 impl Catalog for Scope<'_> {
     fn format(&self, channel: &str) -> Option<(Arc<Schema>, Name)> {
-        if self.has(channel) { self.catalogue.format(channel) } else { None }
+        let source = self.source(channel)?;
+        Some((source.format.schema, source.format.message))
     }
 
     fn channels(&self) -> Vec<String> {
-        self.catalogue.channels().into_iter().filter(|name| self.has(name)).collect()
+        let own = self.catalogue.channels().into_iter().filter(|name| self.has(name));
+        let brought = self.brought.iter().map(|(_, format)| format!("{}/{}", self.channel, format.name));
+        own.chain(brought).collect()
     }
 }
 
 impl Catalogue {
-    /// Plans a query that a program asks for.
+    /// Plans a query that a program asks for. `brought` are the formats that publishers have brought to the channel, by their ids.
     ///
     /// # Errors
     /// The channel has none, the text is wrong, or the query cannot run.
-    pub fn request(&self, policy: &Policy, asked: QueryRequest<'_>) -> Result<RequestedQuery, RequestError> {
-        let nowhere = |message: String| RequestError { message, place: None };
-        let channel = policy.channels.iter().find(|known| known.name == asked.channel);
-        let found = channel.and_then(|channel| Some((channel, channel.requests.as_ref()?)));
-        let (channel, requests) =
-            found.ok_or_else(|| nowhere(format!("{} has no queries on request", asked.channel)))?;
+    pub fn request(
+        &self,
+        policy: &Policy,
+        asked: QueryRequest<'_>,
+        brought: &[(u32, KnownFormat)],
+    ) -> Result<RequestedQuery, RequestError> {
+        let (channel, requests) = asked_channel(policy, asked.channel)?;
         let (name, sql) = (asked.name.to_owned(), asked.sql.to_owned());
         let query = requests.query(channel, name.clone(), requests.port, sql, asked.output);
-        let scope = Scope { catalogue: self, channel: &channel.name, with: &requests.with };
+        let scope = Scope { catalogue: self, channel: &channel.name, with: &requests.with, brought };
         let plan = Plan::new(asked.sql, &scope, query.schema_id()).map_err(|error| RequestError {
             message: error.to_string(),
             place: Some((error.position.line, error.position.column)),
         })?;
-        let sources = plan.sources.iter().filter_map(|source| self.source(&source.channel)).collect();
+        let sources = plan.sources.iter().filter_map(|source| scope.source(&source.channel)).collect();
         let result = KnownFormat { name, schema: plan.derived.schema.clone(), message: Name::from(ROW) };
         let planned = PlannedQuery { index: 0, plan: Arc::new(plan), result, sources };
-        planned.handler(&query, 0).map_err(|error| nowhere(error.to_string()))?;
+        planned.handler(&query, 0).map_err(|error| RequestError::new(error.to_string()))?;
         Ok(RequestedQuery { query, planned })
+    }
+}
+
+/// Returns a channel that programs may ask, and what they may ask of it.
+pub(super) fn asked_channel<'p>(
+    policy: &'p Policy,
+    name: &str,
+) -> Result<(&'p Channel, &'p Requests), RequestError> {
+    let channel = policy.channels.iter().find(|known| known.name == name);
+    let found = channel.and_then(|channel| Some((channel, channel.requests.as_ref()?)));
+    found.ok_or_else(|| RequestError::new(format!("{name} has no queries on request")))
+}
+
+impl Channel {
+    /// Returns whether publishers may bring formats to it.
+    pub(in crate::policy) fn takes_formats(&self) -> bool {
+        self.requests.as_ref().is_some_and(|requests| requests.formats > 0)
+    }
+}
+
+impl RequestError {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        RequestError { message: message.into(), place: None }
     }
 }
 
@@ -211,8 +268,8 @@ pub(super) fn check(policy: &Policy, catalogue: &Catalogue, problems: &mut Probl
 }
 
 fn check_one(channel: &Channel, requests: &Requests, at: &str, problems: &mut Problems) {
-    if channel.formats.is_empty() || !channel.pool.is_empty() {
-        let message = "queries read channels with formats, and without a pool";
+    if (channel.formats.is_empty() && requests.formats == 0) || !channel.pool.is_empty() {
+        let message = "queries read channels with formats, and without a pool; publishers may bring as many as `formats` here says";
         problems.add(at, message);
     }
     if requests.port.checked_add(requests.queries - 1).is_none() {
@@ -287,6 +344,10 @@ const fn memory() -> ChannelMemory {
 
 fn read_queries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
     Ok(number(deserializer, 1, REQUESTED_MAX as u64, "a number of queries")? as u16)
+}
+
+fn read_formats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    Ok(number(deserializer, 0, super::formats::CHANNEL_FORMATS_MAX as u64, "a number of formats")? as u16)
 }
 
 fn read_lease_s<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

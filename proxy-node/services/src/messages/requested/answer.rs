@@ -1,10 +1,11 @@
-//! The answers to `{"query": …}`, `{"release": …}` and `{"get": "queries"}`.
+//! The answers to `{"query": …}`, `{"translate": …}`, `{"release": …}` and `{"get": "queries"}`.
 
 use csp_types::{Instant, Owner};
 use serde_json::{Map, Value, json};
 
-use super::{Live, QueryAsked, QueryRefused, RequestPlace, Requester, labelled};
+use super::{Live, QueryAsked, QueryRefused, RequestPlace, Requester, Wanted, labelled, refused};
 use crate::messages::MessageBroker;
+use crate::messages::keys::Rights;
 use crate::messages::peer::Peer;
 use crate::messages::requests::refusal;
 
@@ -14,12 +15,28 @@ pub(in crate::messages) struct Asker {
     number: u32,
     requester: Requester,
     may_query: bool,
+    may_publish: bool,
 }
 
 impl Asker {
-    /// The peer of a channel; with keys, its own decides what it may ask.
-    pub(in crate::messages) fn new(peer: &Peer, may_query: bool) -> Self {
-        Asker { number: peer.number, requester: Requester::of(peer), may_query }
+    /// The peer of a channel; with keys, the rights of its own decide what it may ask.
+    pub(in crate::messages) fn new(peer: &Peer, rights: Option<Rights>) -> Self {
+        let (number, requester) = (peer.number, Requester::of(peer));
+        let may_query = rights.is_none_or(|rights| rights.query);
+        let may_publish = rights.is_none_or(|rights| rights.publish);
+        Asker { number, requester, may_query, may_publish }
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn requester(&self) -> Requester {
+        self.requester
+    }
+
+    pub(super) fn may_publish(&self) -> bool {
+        self.may_publish
     }
 }
 
@@ -32,44 +49,26 @@ impl From<QueryRefused> for Value {
     }
 }
 
-fn refused(why: impl Into<String>) -> QueryRefused {
-    QueryRefused { message: why.into(), place: None }
-}
-
-/// Returns the text and whether rows are to be JSON.
-fn read(request: &Map<String, Value>) -> Result<(&str, bool), QueryRefused> {
-    let sql = request.get("query").and_then(Value::as_str);
-    let sql = sql.ok_or_else(|| refused("`query` is the text of a query"))?;
-    let json = match request.get("output").map(|output| output.as_str()) {
-        None | Some(Some("sbe")) => false,
-        Some(Some("json")) => true,
-        Some(_) => return Err(refused("`output` may be \"sbe\" or \"json\"")),
-    };
-    match request.keys().find(|key| !matches!(key.as_str(), "query" | "output")) {
-        Some(other) => Err(refused(format!("`{other}` is not known; beside `query` there may be `output`"))),
-        None => Ok((sql.trim(), json)),
-    }
-}
-
 impl MessageBroker {
-    /// Answers a request for a query.
+    /// Answers a request for a query or a translation.
     pub(in crate::messages) fn answer_query(
         &mut self,
         now: Instant,
         asker: Asker,
         request: &Map<String, Value>,
     ) -> Value {
-        let answer = read(request).and_then(|(sql, json)| match self.shared(now, asker, sql, json) {
-            Some(at) => {
-                self.requested.counters.shared += 1;
-                Ok(self.granted(at, true))
-            }
-            None => {
-                self.start_query(now, asker, sql, json)?;
-                self.requested.counters.granted += 1;
-                Ok(self.granted(self.requested.live.len() - 1, false))
-            }
-        });
+        let answer =
+            Wanted::read(request).and_then(|(wanted, json)| match self.shared(now, asker, &wanted, json) {
+                Some(at) => {
+                    self.requested.counters.shared += 1;
+                    Ok(self.granted(at, true))
+                }
+                None => {
+                    self.start_query(now, asker, wanted, json)?;
+                    self.requested.counters.granted += 1;
+                    Ok(self.granted(self.requested.live.len() - 1, false))
+                }
+            });
         answer.unwrap_or_else(|refused| {
             self.requested.counters.refused += 1;
             refused.into()
@@ -77,8 +76,8 @@ impl MessageBroker {
     }
 
     /// Finds the query if it runs already and the requester may have it, and adds the requester to its owners.
-    fn shared(&mut self, now: Instant, asker: Asker, sql: &str, json: bool) -> Option<usize> {
-        let same = |live: &Live| live.of == asker.number && live.sql == sql && live.json == json;
+    fn shared(&mut self, now: Instant, asker: Asker, wanted: &Wanted, json: bool) -> Option<usize> {
+        let same = |live: &Live| live.of == asker.number && live.wanted == *wanted && live.json == json;
         let at = self.requested.live.iter().position(same)?;
         let has_room = self.check_asker(asker).is_ok();
         let live = &mut self.requested.live[at];
@@ -102,10 +101,7 @@ impl MessageBroker {
         if !asker.may_query {
             return Err(refused("the key has not the right `query`"));
         }
-        if let Some(owner) = self.placement.elsewhere(asker.number) {
-            let Owner { proxy, worker } = owner;
-            return Err(refused(format!("the channel has moved to {proxy}/{worker}; connect again")));
-        }
+        self.check_is_here(asker.number)?;
         let held = self.requested.live.iter().filter(|live| live.holders.contains(&asker.requester)).count();
         if held >= spec.each {
             let most = spec.each;
@@ -119,18 +115,35 @@ impl MessageBroker {
             .ok_or_else(|| refused(format!("all {places} places of the channel for queries are in use")))
     }
 
-    fn start_query(&mut self, now: Instant, asker: Asker, sql: &str, json: bool) -> Result<(), QueryRefused> {
+    /// Refuses what is asked of a channel that has moved.
+    pub(super) fn check_is_here(&self, number: u32) -> Result<(), QueryRefused> {
+        match self.placement.elsewhere(number) {
+            Some(Owner { proxy, worker }) => {
+                Err(refused(format!("the channel has moved to {proxy}/{worker}; connect again")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn start_query(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        wanted: Wanted,
+        json: bool,
+    ) -> Result<(), QueryRefused> {
         let place = self.check_asker(asker)?;
         let topic = self.new_topic(&place, now);
         let spec = self.requested.specs.iter().find(|spec| spec.number == asker.number);
         let spec = spec.ok_or_else(|| refused("the channel was removed"))?; // it was just found
-        let asked = QueryAsked { topic: &topic, number: place.spec.number, sql, json };
+        let (number, brought) = (place.spec.number, self.requested.brought.formats(asker.number));
+        let asked = QueryAsked { topic: &topic, number, wanted: &wanted, json, brought };
         let plan = labelled(spec.planner.plan(asked)?, &topic);
         let live = Live {
             of: asker.number,
             place,
             topic,
-            sql: sql.to_owned(),
+            wanted,
             json,
             by: asker.requester,
             holders: vec![asker.requester],
@@ -162,7 +175,9 @@ impl MessageBroker {
                 && (Some(live.name()) == name.as_str() || Some(&live.topic[..]) == name.as_str())
         };
         let Some(at) = self.requested.live.iter().position(mine) else {
-            return refusal(&format!("there is no query {name} of this channel"));
+            let format = name.as_str().and_then(|name| self.release_format(now, asker, name));
+            return format
+                .unwrap_or_else(|| refusal(&format!("there is no query or format {name} of this channel")));
         };
         let live = &mut self.requested.live[at];
         let before = live.holders.len();
@@ -185,7 +200,7 @@ impl MessageBroker {
             let ends = (live.seen + live.lease).saturating_since(now);
             json!({
                 "query": live.name(),
-                "sql": live.sql,
+                "sql": live.wanted.to_string(),
                 "address": format!("tcp://{}", live.place.address),
                 "topic": live.topic,
                 "output": output(live.json),

@@ -1,15 +1,20 @@
-//! Queries on request: what programs may ask of each channel, and how it is planned.
+//! Queries, translations and formats on request: what programs may ask of each channel, and how it is planned.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use csp_control::{Catalogue, Policy, QueryRequest, RequestError, RowFormat};
+use csp_control::{
+    Catalogue, Format, KnownFormat, Policy, QueryRequest, QuerySource, RequestError, RowFormat,
+    TranslationRequest,
+};
+use csp_formats::{Name, Schema};
 use csp_services::{
-    ChannelSpec, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestPlace, RequestSpec,
+    BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, QueryAsked, QueryPlan, QueryPlanner, QueryRefused,
+    RequestPlace, RequestSpec, Wanted,
 };
 use csp_types::Duration;
 
-use super::{feeds_of, path_of};
+use super::{feeds_of, path_of, path_of_translation};
 use crate::daemon::policy::{Numbers, translate_channel};
 
 /// Plans queries that are asked of one channel, by the policy that was translated.
@@ -27,21 +32,80 @@ impl std::fmt::Debug for Planner {
     }
 }
 
-impl QueryPlanner for Planner {
-    fn plan(&self, asked: QueryAsked<'_>) -> Result<QueryPlan, QueryRefused> {
-        let output = if asked.json { RowFormat::Json } else { RowFormat::Sbe };
-        let request = QueryRequest { channel: &self.channel, name: asked.topic, sql: asked.sql, output };
-        let found = self
-            .catalogue
-            .request(&self.policy, request)
-            .map_err(|RequestError { message, place }| QueryRefused { message, place })?;
-        let number = |name: &str| self.numbers.get(name).copied().unwrap_or(u32::MAX);
+impl Planner {
+    fn plan_query(&self, asked: QueryAsked<'_>, sql: &str) -> Result<QueryPlan, RequestError> {
+        let request = QueryRequest { channel: &self.channel, name: asked.topic, sql, output: output(asked) };
+        let found = self.catalogue.request(&self.policy, request, &known(asked.brought))?;
         Ok(QueryPlan {
             path: path_of(&found.query, &found.planned, asked.number, self.seed),
-            feeds: feeds_of(&found.planned, asked.number, number),
+            feeds: self.feeds(&found.planned.sources, asked),
             schema: found.planned.plan.derived.xml.clone(),
         })
     }
+
+    fn plan_translation(
+        &self,
+        asked: QueryAsked<'_>,
+        (schema, message): (&str, Option<&str>),
+    ) -> Result<QueryPlan, RequestError> {
+        let request = TranslationRequest {
+            channel: &self.channel,
+            name: asked.topic,
+            schema,
+            message,
+            output: output(asked),
+        };
+        let found = self.catalogue.translate(&self.policy, request, &known(asked.brought))?;
+        Ok(QueryPlan {
+            path: path_of_translation(&found, schema, asked.number),
+            feeds: self.feeds(&found.sources, asked),
+            schema: schema.to_owned(),
+        })
+    }
+
+    fn feeds(&self, sources: &[QuerySource], asked: QueryAsked<'_>) -> Vec<ChannelFeed> {
+        feeds_of(sources, asked.number, |name| self.numbers.get(name).copied().unwrap_or(u32::MAX))
+    }
+}
+
+impl QueryPlanner for Planner {
+    fn plan(&self, asked: QueryAsked<'_>) -> Result<QueryPlan, QueryRefused> {
+        let planned = match asked.wanted {
+            Wanted::Query(sql) => self.plan_query(asked, sql),
+            Wanted::Translation { schema, message } => {
+                self.plan_translation(asked, (schema, message.as_deref()))
+            }
+        };
+        planned.map_err(refused)
+    }
+
+    fn bring(
+        &self,
+        asked: FormatAsked<'_>,
+        brought: &[BroughtFormat],
+    ) -> Result<(Arc<Schema>, Name), QueryRefused> {
+        let (name, schema) = (asked.name.to_owned(), asked.xml.to_owned());
+        let format = Format { name, schema, message: asked.message.map(str::to_owned) };
+        let found = self.catalogue.bring(&self.policy, &self.channel, &format, &known(brought));
+        found.map(|format| (format.schema, format.message)).map_err(refused)
+    }
+}
+
+fn refused(RequestError { message, place }: RequestError) -> QueryRefused {
+    QueryRefused { message, place }
+}
+
+fn output(asked: QueryAsked<'_>) -> RowFormat {
+    if asked.json { RowFormat::Json } else { RowFormat::Sbe }
+}
+
+/// Returns formats that publishers have brought as the catalogue knows formats.
+fn known(brought: &[BroughtFormat]) -> Vec<(u32, KnownFormat)> {
+    let of = |BroughtFormat { name, id, schema, message, .. }: &BroughtFormat| {
+        let (name, schema, message) = (name.clone(), schema.clone(), message.clone());
+        (id.0, KnownFormat { name, schema, message })
+    };
+    brought.iter().map(of).collect()
 }
 
 /// Returns what programs may ask of channels. `served` are the channels that this proxy serves.
@@ -71,6 +135,7 @@ pub(in crate::daemon::policy) fn specs(
                 number,
                 places: vec![place],
                 each: requests.each.into(),
+                formats_max: requests.formats.into(),
                 lease: Duration::from_secs(requests.lease_s.into()),
                 planner: Arc::new(Planner {
                     policy: policy.clone(),

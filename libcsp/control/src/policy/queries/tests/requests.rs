@@ -33,6 +33,7 @@ fn wrong_requests_are_refused() {
         ("port: 5620, with: [flights]", "flights is read anyway"),
         ("port: 5620, context: c9", "`c9` is no context"),
         ("port: 5620, queue: {full: block}", "a query holds back nobody"),
+        ("port: 5620, formats: 9", "9 is not a number of formats"),
         ("port: 5620, memory: {guaranteed_mib: 9, max_mib: 8}", "9 MiB are more than max_mib, 8"),
     ] {
         let found = Policy::parse_yaml(&policy(requests), "p.yaml").unwrap_err().to_string();

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::*;
 
 /// The policy with places for queries at `flights`; `more` are further fields.
-fn policy(more: &str) -> String {
+pub(super) fn policy(more: &str) -> String {
     let requests = format!("requests: {{port: 5620, queries: 3, lease_s: 20{more}}}, formats: [flight],");
     POLICY.replace("formats: [flight],", &requests).replace("queries:\n", "")
 }
 
-fn world(more: &str) -> World {
+pub(super) fn world(more: &str) -> World {
     let mut w = World::new("");
     w.apply(&policy(more), "");
     w.connect(1, "flights", "PUB");
@@ -21,14 +21,14 @@ fn world(more: &str) -> World {
 }
 
 impl World {
-    fn ask(&mut self, n: u32, request: &Value) -> Value {
+    pub(super) fn ask(&mut self, n: u32, request: &Value) -> Value {
         self.arrive(n, &message(&[b"", request.to_string().as_bytes()]));
         let answers = self.texts(n);
         assert_eq!(answers.len(), 1, "{answers:?}");
         serde_json::from_str(&answers[0]).unwrap()
     }
 
-    fn query(&mut self, n: u32, sql: &str) -> Value {
+    pub(super) fn query(&mut self, n: u32, sql: &str) -> Value {
         self.ask(n, &json!({"query": sql, "output": "json"}))
     }
 
@@ -43,7 +43,7 @@ impl World {
         open
     }
 
-    fn pass(&mut self, seconds: u64) {
+    pub(super) fn pass(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
         if self.broker.next_timeout().is_some_and(|at| at <= self.now) {
             self.broker.on_timeout(self.now);
@@ -51,11 +51,11 @@ impl World {
         self.settle();
     }
 
-    fn counters(&self) -> RequestCounters {
+    pub(super) fn counters(&self) -> RequestCounters {
         *self.broker.request_counters()
     }
 
-    fn running(&self) -> Vec<String> {
+    pub(super) fn running(&self) -> Vec<String> {
         self.broker.requested().into_iter().map(|(name, _)| name).collect()
     }
 }
@@ -140,7 +140,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_nearest_name() {
         (json!({"query": 7}), "`query` is the text of a query"),
         (json!({"query": "SELECT delay FROM flights", "output": "xml"}), "`output` may be"),
         (json!({"query": "SELECT delay FROM flights", "as": "json"}), "`as` is not known"),
-        (json!({"release": "flights.1"}), "there is no query \"flights.1\" of this channel"),
+        (json!({"release": "flights.1"}), "there is no query or format \"flights.1\" of this channel"),
     ] {
         let answer = w.ask(2, &request);
         assert!(answer["error"].as_str().unwrap().contains(expected), "{answer}");

@@ -1,0 +1,294 @@
+//! Formats that publishers bring to a channel: leased to those that have brought them.
+//!
+//! ```text
+//!  REQ {"format": {"name": …, "schema": …}} ─▶ checked beside the channel's other formats ─▶ an id of its own
+//!                                                     ▲                                          │
+//!                                   no connection of its publishers for the lease ◀──── messages have it; queries
+//!                                   and no query that reads it                          and translations read them
+//! ```
+//! The channel's path was made for the policy's formats: messages of others pass it untouched, as those of unknown formats do.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use csp_formats::{Name, Schema};
+use csp_handlers::FormatId;
+use csp_operators::FormatSet;
+use csp_types::Instant;
+use serde_json::{Map, Value, json};
+
+use super::answer::Asker;
+use super::{HOLDERS_MAX, Live, QueryRefused, Requester, refused};
+use crate::messages::MessageBroker;
+
+/// A format that a publisher has brought to a channel.
+#[derive(Clone, Debug)]
+pub struct BroughtFormat {
+    /// Its name: queries read `channel/name`.
+    pub name: String,
+    /// Its id among the channel's messages.
+    pub id: FormatId,
+    /// The schema.
+    pub schema: Arc<Schema>,
+    /// The message of the schema.
+    pub message: Name,
+    /// The schema, as XML.
+    pub xml: String,
+}
+
+/// A format that a publisher wants to bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FormatAsked<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The schema, as XML.
+    pub xml: &'a str,
+    /// The message of the schema; `None`: its only one.
+    pub message: Option<&'a str>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    /// What was asked for as the message; [`BroughtFormat::message`] is what was found.
+    message: Option<String>,
+    holders: Vec<Requester>,
+    /// When it was seen to be in use, or was asked for.
+    seen: Instant,
+}
+
+/// The formats of one channel.
+#[derive(Debug, Default)]
+struct OfChannel {
+    /// Both of equal length: a format, and to whom it is leased.
+    formats: Vec<BroughtFormat>,
+    leases: Vec<Lease>,
+    set: FormatSet,
+}
+
+/// The formats that publishers have brought, by the numbers of the channels.
+#[derive(Debug, Default)]
+pub(in crate::messages) struct Brought {
+    channels: HashMap<u32, OfChannel>,
+    /// How many have been.
+    begun: u32,
+}
+
+impl OfChannel {
+    fn remove(&mut self, at: usize) {
+        self.formats.remove(at);
+        self.leases.remove(at);
+        self.apply();
+    }
+
+    fn apply(&mut self) {
+        self.set = FormatSet::new();
+        for format in &self.formats {
+            // The ids are distinct, and the message is one of its schema's.
+            let _ = self.set.add(format.id, format.schema.clone(), format.message.clone());
+        }
+    }
+}
+
+impl Brought {
+    /// Returns a channel's formats as messages are looked up in them; `None` if it has none.
+    pub(in crate::messages) fn set(&self, number: u32) -> Option<&FormatSet> {
+        // Most brokers have none at all.
+        if self.channels.is_empty() {
+            return None;
+        }
+        self.channels.get(&number).map(|known| &known.set)
+    }
+
+    /// Returns a channel's formats.
+    pub(super) fn formats(&self, number: u32) -> &[BroughtFormat] {
+        self.channels.get(&number).map_or(&[], |known| &known.formats)
+    }
+
+    /// Returns those of all channels that the program has brought.
+    fn held(&self, number: u32, requester: Requester) -> usize {
+        let leases = self.channels.get(&number).map_or(&[][..], |known| &known.leases);
+        leases.iter().filter(|lease| lease.holders.contains(&requester)).count()
+    }
+
+    /// Returns when the first lease is to be looked at; `lease` is how long those of a channel are.
+    pub(super) fn next_timeout(&self, lease: impl Fn(u32) -> csp_types::Duration) -> Option<Instant> {
+        let of = |(number, known): (&u32, &OfChannel)| {
+            known.leases.iter().map(|held| held.seen).min().map(|seen| seen + lease(*number))
+        };
+        self.channels.iter().filter_map(of).min()
+    }
+
+    fn next_id(&mut self) -> FormatId {
+        self.begun = self.begun.wrapping_add(1);
+        FormatId(FormatId::BROUGHT_FIRST.0 | (self.begun & (FormatId::BROUGHT_FIRST.0 - 1)))
+    }
+}
+
+/// Reads `{"name": NAME, "schema": XML, "message": NAME}`.
+fn read(request: &Map<String, Value>) -> Result<FormatAsked<'_>, QueryRefused> {
+    let form = || refused("`format` is an object: {\"name\": NAME, \"schema\": XML, \"message\": NAME}");
+    let object = request.get("format").and_then(Value::as_object).ok_or_else(form)?;
+    let is_known = |key: &String| matches!(&key[..], "name" | "schema" | "message");
+    if request.len() > 1 || !object.keys().all(is_known) {
+        return Err(form());
+    }
+    let text = |name: &str| object.get(name).map(|text| text.as_str().ok_or_else(form));
+    Ok(FormatAsked {
+        name: text("name").ok_or_else(form)??,
+        xml: text("schema").ok_or_else(form)??,
+        message: text("message").transpose()?,
+    })
+}
+
+impl MessageBroker {
+    /// Answers a publisher that brings a format.
+    pub(in crate::messages) fn answer_format(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        request: &Map<String, Value>,
+    ) -> Value {
+        let answer = read(request).and_then(|asked| self.bring(now, asker, asked));
+        match answer {
+            Ok(shared) => {
+                self.requested.counters.formats += u64::from(!shared);
+                let lease = self.requested.lease(asker.number());
+                let name = &request["format"]["name"];
+                json!({"format": name, "lease_s": lease.as_secs(), "shared": shared})
+            }
+            Err(refused) => {
+                self.requested.counters.refused += 1;
+                refused.into()
+            }
+        }
+    }
+
+    /// Adds a format. Returns whether it was there already.
+    fn bring(&mut self, now: Instant, asker: Asker, asked: FormatAsked<'_>) -> Result<bool, QueryRefused> {
+        let (number, requester) = (asker.number(), asker.requester());
+        let spec = self.requested.specs.iter().find(|spec| spec.number == number);
+        let spec = spec.filter(|spec| spec.formats_max > 0).ok_or_else(|| {
+            refused(
+                "publishers bring no formats to the channel: its `requests` in the policy have no `formats`",
+            )
+        })?;
+        if !asker.may_publish() {
+            return Err(refused("the key has not the right `publish`"));
+        }
+        self.check_is_here(number)?;
+        let brought = &self.requested.brought;
+        let (known, held) = (brought.channels.get(&number), brought.held(number, requester));
+        let same = known.and_then(|known| {
+            let same = |(format, lease): (&BroughtFormat, &Lease)| {
+                let message = lease.message.as_deref();
+                (&format.name[..], &format.xml[..], message) == (asked.name, asked.xml, asked.message)
+            };
+            known.formats.iter().zip(&known.leases).position(same)
+        });
+        let is_holder =
+            same.is_some_and(|at| known.is_some_and(|known| known.leases[at].holders.contains(&requester)));
+        if held >= spec.each && !is_holder {
+            let most = spec.each;
+            return Err(refused(format!("the publisher has {held} formats here, and may have {most}")));
+        }
+        if let Some(at) = same {
+            let lease = &mut self.requested.brought.channels.entry(number).or_default().leases[at];
+            if !is_holder && lease.holders.len() < HOLDERS_MAX {
+                lease.holders.push(requester);
+            }
+            lease.seen = now;
+            return Ok(true);
+        }
+        if brought.formats(number).len() >= spec.formats_max {
+            let most = spec.formats_max;
+            return Err(refused(format!("publishers may bring {most} formats to the channel, and have")));
+        }
+        let (schema, message) = spec.planner.bring(asked, brought.formats(number))?;
+        let id = self.requested.brought.next_id();
+        let known = self.requested.brought.channels.entry(number).or_default();
+        let (name, xml) = (asked.name.to_owned(), asked.xml.to_owned());
+        known.formats.push(BroughtFormat { name, id, schema, message, xml });
+        let message = asked.message.map(str::to_owned);
+        known.leases.push(Lease { message, holders: vec![requester], seen: now });
+        known.apply();
+        Ok(false)
+    }
+
+    /// Answers a publisher that takes a format back; `None` if there is none of that name.
+    pub(super) fn release_format(&mut self, now: Instant, asker: Asker, name: &str) -> Option<Value> {
+        let number = asker.number();
+        let at = self.requested.brought.formats(number).iter().position(|format| format.name == name)?;
+        let known = self.requested.brought.channels.get_mut(&number)?;
+        let lease = &mut known.leases[at];
+        let before = lease.holders.len();
+        lease.holders.retain(|holder| *holder != asker.requester());
+        if lease.holders.len() == before {
+            return Some(json!({"error": format!("format {name} was brought by others")}));
+        }
+        let publishers = lease.holders.len();
+        if publishers == 0 {
+            self.settle_formats(now);
+        }
+        let read = self.requested.brought.formats(number).iter().any(|format| format.name == name);
+        Some(json!({"released": name, "publishers": publishers, "in_use": read}))
+    }
+
+    /// Ends formats that no connection of their publishers and no query has used for their lease.
+    pub(super) fn settle_formats(&mut self, now: Instant) {
+        let numbers: Vec<u32> = self.requested.brought.channels.keys().copied().collect();
+        for number in numbers {
+            let lease = self.requested.lease(number);
+            let mut at = 0;
+            while let Some(held) =
+                self.requested.brought.channels.get(&number).and_then(|known| known.leases.get(at))
+            {
+                if !held.holders.is_empty() && held.seen + lease > now {
+                    at += 1;
+                    continue;
+                }
+                let id = self.requested.brought.channels[&number].formats[at].id;
+                let reads =
+                    |live: &Live| live.plan.feeds.iter().any(|feed| feed.from == number && feed.format == id);
+                let publishes = || {
+                    let mut peers = self.connections.values().filter(|peer| peer.number == number);
+                    peers.any(|peer| held.holders.contains(&Requester::of(peer)))
+                };
+                let in_use = self.requested.live.iter().any(reads) || publishes();
+                let Some(known) = self.requested.brought.channels.get_mut(&number) else { break };
+                if in_use {
+                    known.leases[at].seen = now;
+                    at += 1;
+                } else {
+                    known.remove(at);
+                }
+            }
+        }
+        self.requested.brought.channels.retain(|_, known| !known.formats.is_empty());
+    }
+
+    /// Keeps those formats that the requests of a new policy have room for, and that still fit beside the policy's.
+    pub(super) fn keep_formats(&mut self) {
+        let super::Requested { specs, brought, .. } = &mut self.requested;
+        brought.channels.retain(|number, known| {
+            let Some(spec) = specs.iter().find(|spec| spec.number == *number) else { return false };
+            let mut at = 0;
+            while let Some(format) = known.formats.get(at) {
+                let message = known.leases[at].message.as_deref();
+                let asked = FormatAsked { name: &format.name, xml: &format.xml, message };
+                let fits = at < spec.formats_max && spec.planner.bring(asked, &known.formats[..at]).is_ok();
+                if fits { at += 1 } else { known.remove(at) }
+            }
+            !known.formats.is_empty()
+        });
+    }
+
+    /// Describes the formats that publishers have brought to a channel.
+    pub(in crate::messages) fn describe_brought(&self, number: u32) -> impl Iterator<Item = Value> + '_ {
+        let known = self.requested.brought.channels.get(&number);
+        let of = |(format, lease): (&BroughtFormat, &Lease)| {
+            let by: Vec<String> = lease.holders.iter().map(Requester::to_string).collect();
+            json!({"format": format.name, "message": &*format.message, "schema": format.xml, "by": by})
+        };
+        known.into_iter().flat_map(|known| known.formats.iter().zip(&known.leases)).map(of)
+    }
+}
