@@ -8,7 +8,7 @@
 //! behind it. What the operator does around a row (frames, slices, counters, state, what is written behind the root block) stays in the
 //! operator ([`csp_operators::Program`]), which is also what runs where a module cannot say something.
 //!
-//! A module yields what the plan's own [`Condition`](csp_queries::Condition) and [`Image`](csp_queries::Image) yield over the same row, or is not made:
+//! A module yields what the plan's own [`Condition`] and [`Image`] yield over the same row, or is not made:
 //! [`Declined`] names the reason.
 
 mod builder;
