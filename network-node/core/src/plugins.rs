@@ -90,7 +90,9 @@ pub struct PluginCounts {
 pub(super) struct PacketPlugins {
     classifier: Worker,
     graph: Graph,
-    /// The frame that plug-ins change; empty while it is in use.
+    /// The received frame that plug-ins change; empty while it is in use.
+    received: Box<[u8]>,
+    /// The same of a frame that is transmitted, which may be the answer to a received one.
     frame: Box<[u8]>,
     ingress: bool,
     egress: bool,
@@ -101,11 +103,12 @@ impl PacketPlugins {
     pub(super) fn new(capacity: PluginCapacity) -> Self {
         let PluginCapacity { rules, instances, environments, flows } = capacity;
         let none = Published { generation: 0, table: Table::new().into() };
-        let frame = vec![0; if rules == 0 { 0 } else { FRAME_LEN_MAX }];
+        let frame = || vec![0; if rules == 0 { 0 } else { FRAME_LEN_MAX }].into_boxed_slice();
         PacketPlugins {
             classifier: Worker::new(none, rules, flows),
             graph: Graph::new(instances, environments),
-            frame: frame.into_boxed_slice(),
+            received: frame(),
+            frame: frame(),
             ingress: false,
             egress: false,
             untransmitted: 0,
@@ -294,7 +297,7 @@ impl NetworkCore {
         let Some(hit) = self.plugins.classify(&parsed.fields, frame.bytes.len()) else {
             return self.receive(now, port, frame, ethernet, out);
         };
-        let mut buffer = core::mem::take(&mut self.plugins.frame);
+        let mut buffer = core::mem::take(&mut self.plugins.received);
         if let Some(bytes) = buffer.get_mut(..frame.bytes.len()) {
             bytes.copy_from_slice(frame.bytes);
             let metadata = Metadata {
@@ -311,7 +314,7 @@ impl NetworkCore {
         } else {
             self.counters.drop_malformed += 1;
         }
-        self.plugins.frame = buffer;
+        self.plugins.received = buffer;
     }
 
     /// Transmits a frame that the node itself has made, through the plug-ins if a rule matches it.

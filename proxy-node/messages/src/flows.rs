@@ -100,7 +100,7 @@ impl Flows {
         let part = plan.capacity().link.bits_per_second / board.0.workers() as u64;
         let mut manager = ResourceManager::new(quality, plan, now);
         manager.set_triggers(triggers.clone())?;
-        manager.set_capacity(part);
+        manager.set_capacity(part, now);
         Ok(Flows {
             manager,
             triggers,
@@ -150,7 +150,7 @@ impl Flows {
         };
         (self.quality, self.board) = (quality, board);
         self.part = self.part.min(plan.capacity().link.bits_per_second);
-        self.manager.set_capacity(self.part);
+        self.manager.set_capacity(self.part, now);
         (self.divide_at, self.due) = (now, Some(now));
         done
     }
@@ -287,11 +287,13 @@ impl Flows {
                 held += plan.held(flow).0;
             }
         }
-        let elapsed = now.saturating_since(self.divide_at) + DIVIDE_EVERY;
+        // What arrives after a pause has not arrived in all of it.
+        let late = if self.wants { now.saturating_since(self.divide_at) } else { Duration::ZERO };
+        let elapsed = late + DIVIDE_EVERY;
         let wanted = (u128::from(bytes) * 8_000_000_000 / elapsed.as_nanos().max(1)) as u64;
         let demand = Demand { held: held as u64, wanted };
         self.part = self.board.0.part(self.board.1, demand, total);
-        self.manager.set_capacity(self.part);
+        self.manager.set_capacity(self.part, now);
         (self.sent, self.wants) = (self.released, wanted > 0);
         self.divide_at = now + DIVIDE_EVERY;
     }

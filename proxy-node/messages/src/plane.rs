@@ -286,6 +286,11 @@ impl MessagePlane {
         })
     }
 
+    /// Returns how many subscriptions of a channel are of prefixes of `topic`.
+    pub fn subscriptions_to(&self, id: ChannelId, topic: &[u8]) -> usize {
+        self.channel(id).map_or(0, |_| self.subscriptions.count(id.index, topic))
+    }
+
     /// Returns the state of a peer.
     pub fn peer_status(&self, id: PeerId) -> Option<PeerStatus> {
         let peer = self.peers.get(id)?;

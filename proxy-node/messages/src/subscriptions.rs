@@ -317,6 +317,18 @@ impl Subscriptions {
         });
     }
 
+    /// Returns how many of the channel's subscriptions are of prefixes of `topic`.
+    pub fn count(&self, channel: u16, topic: &[u8]) -> usize {
+        let mut count = 0;
+        self.trie.walk(channel, topic, |first_entry, _| {
+            let mut at = first_entry;
+            while let Some(entry) = self.entries.get(at as usize) {
+                (at, count) = (entry.at_node.1, count + 1);
+            }
+        });
+        count
+    }
+
     /// Returns how many prefixes of `topic` the subscriber subscribes to.
     pub fn matches_of(&self, channel: u16, topic: &[u8], subscriber: u32) -> u32 {
         let mut count = 0;

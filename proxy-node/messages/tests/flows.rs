@@ -446,4 +446,10 @@ fn workers_share_a_link_by_what_they_want() {
     run(&mut worlds, 1.0);
     let alone = worlds[0].mbps(0, at(1.5), at(2.0));
     assert!((alone - 40.0).abs() < 1.0, "{alone}: what the other does not want is free");
+    // Who comes back has its part at once, however long it was away, while the other one goes on.
+    run(&mut worlds, 3.0);
+    worlds[1].pairs[0].rate = 40_000_000;
+    run(&mut worlds, 1.0);
+    let again: Vec<f64> = worlds.iter().map(|world| world.mbps(0, at(5.1), at(6.0))).collect();
+    assert!(again.iter().all(|mbps| (mbps - 25.0).abs() < 1.0), "{again:?}");
 }

@@ -70,8 +70,13 @@ impl LinkScheduler {
         self.config
     }
 
-    pub fn set_capacity(&mut self, bits_per_second: u64) {
-        self.config.bits_per_second = bits_per_second.max(1);
+    /// Changes the capacity. What is unsent stays so many bytes: it takes as long as they take now.
+    pub fn set_capacity(&mut self, bits_per_second: u64, now: Instant) {
+        let (was, is) = (self.config.bits_per_second, bits_per_second.max(1));
+        let now = u128::from(now.as_nanos()) << FRACTION;
+        let left = self.free_at.saturating_sub(now);
+        self.free_at = now + left * u128::from(was) / u128::from(is);
+        self.config.bits_per_second = is;
     }
 
     pub fn set_quantum(&mut self, bytes: u32) {

@@ -167,6 +167,8 @@ impl ResourceManager {
             state.count(&item);
             state.counters.filtered += 1;
             self.watch.arrived(flow, &item, now);
+            // What a trigger's filter drops may be all that there is: the trigger must see that it is to be released.
+            self.look_if_due(now);
             return Offered::Dropped;
         }
         while !state.has_room(item.bytes) || !has_place(state, &self.places, &self.items) {

@@ -187,6 +187,11 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
+    /// Returns whether time alone may change the state: it has fired, or is about to.
+    pub fn is_open(&self) -> bool {
+        self.fired || self.since.is_some()
+    }
+
     /// Looks at the value; returns whether the state has changed.
     pub fn look(&mut self, trigger: &Trigger, side: Side, now: Instant) -> bool {
         let (wanted, hold) = match self.fired {

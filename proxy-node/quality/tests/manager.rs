@@ -255,6 +255,28 @@ fn a_trigger_installs_a_filter_while_a_queue_is_full() {
 }
 
 #[test]
+fn a_trigger_is_released_though_nothing_moves_any_more() {
+    let mut manager = manager(vec![spec("a")]);
+    manager.set_triggers(vec![queue_trigger(4, 1, 100_000)]).unwrap();
+    (0..4).for_each(|n| assert_eq!(offer(&mut manager, A, n).0, Offered::Queued));
+    manager.control(at(0));
+    let mut last = 0;
+    (0..4).for_each(|n| {
+        last = 10_000 * n;
+        assert!(manager.release(at(last)).is_some());
+    });
+    assert!(manager.next_fired().unwrap().fired);
+    // An owner that has no other work does what it is asked to.
+    for _ in 0..100 {
+        let Some(next) = manager.next_control() else { break };
+        last = (next.as_nanos() / 1_000).max(last);
+        manager.control(at(last));
+    }
+    assert!(!manager.next_fired().expect("released").fired);
+    assert_eq!(manager.next_control(), None, "and is not asked for more");
+}
+
+#[test]
 fn triggers_do_not_flap() {
     let mut manager = manager(vec![spec("a"), spec("b")]);
     manager.set_triggers(vec![queue_trigger(10, 4, 50_000)]).unwrap();

@@ -136,6 +136,18 @@ fn segments_to_clients_are_marked() {
 }
 
 #[test]
+fn the_answer_to_a_frame_that_a_plug_in_passed_meets_the_rules_too() {
+    for (client, vip) in [(CLIENT, VIP), (CLIENT6, VIP6)] {
+        let mut plugins = Plugins::new(&["count counter"], &["all plugin count"]);
+        let closed = vip.replace("80", "81");
+        plugins.fixture.frame(&ip_frame(&tcp_packet(client, &closed, TcpFlags::SYN, &[])));
+        let (frame, offload) = plugins.fixture.transmitted();
+        assert_eq!(check_tcp_frame(&frame, offload).1, TcpFlags::RST | TcpFlags::ACK);
+        assert_eq!(plugins.counts().rules[0].1.packets, 2, "the SYN and the reset");
+    }
+}
+
+#[test]
 fn copies_and_redirected_frames_leave_by_their_port() {
     let mut plugins = Plugins::new(
         &["tap mirror interface=1", "away redirect interface=1", "nowhere redirect interface=9"],

@@ -69,7 +69,7 @@ impl ResourceManager {
 
     fn put_into_force(&mut self, now: Instant) {
         let plan = Arc::clone(&self.plan);
-        self.link.set_capacity(plan.capacity().link.bits_per_second);
+        self.link.set_capacity(plan.capacity().link.bits_per_second, now);
         self.link.set_quantum(plan.capacity().link.quantum);
         let own = self.places.divide(self.config.items_max, plan.table().flows().count() as u32);
         for at in 0..self.flows.len() as u16 {
@@ -150,8 +150,8 @@ impl ResourceManager {
     }
 
     /// Changes the link's capacity, as workers divide it anew. Promises were checked against the plan's.
-    pub fn set_capacity(&mut self, bits_per_second: u64) {
-        self.link.set_capacity(bits_per_second);
+    pub fn set_capacity(&mut self, bits_per_second: u64, now: Instant) {
+        self.link.set_capacity(bits_per_second, now);
     }
 
     pub(super) fn has_filter(&self, flow: FlowId, filter: Filter) -> bool {

@@ -14,6 +14,8 @@ use crate::trigger::{Action, Armed, Condition, Fired, Side, TRIGGERS_MAX, Trigge
 /// Longest time between two looks at triggers in the frequent mode while items move, however many items lie between two
 /// resource-management points.
 const LOOK_EVERY: Duration = Duration::from_micros(4);
+/// How often triggers that have fired, or are about to change, are looked at while no item moves.
+const LOOK_IDLE: Duration = Duration::from_millis(10);
 
 /// Most changes of triggers that wait for the owner; the oldest gives way.
 const FIRED_MAX: usize = 256;
@@ -156,13 +158,14 @@ impl ResourceManager {
     }
 
     /// Returns when [`control`](Self::control) wants to be called: at its period in the infrequent mode; in the frequent one soon after items have
-    /// moved that nobody has looked at.
+    /// moved that nobody has looked at, and now and then while a trigger has fired or is about to change.
     pub fn next_control(&self) -> Option<Instant> {
-        let Watch { config, triggers, next_control, next_look, moved, .. } = &self.watch;
+        let Watch { config, triggers, armed, next_control, next_look, moved, .. } = &self.watch;
         match config.frequency {
             _ if triggers.is_empty() => None,
             MonitorFrequency::Infrequent(_) => Some(*next_control),
-            MonitorFrequency::Frequent => moved.then_some(*next_look),
+            MonitorFrequency::Frequent if *moved => Some(*next_look),
+            MonitorFrequency::Frequent => armed.iter().any(Armed::is_open).then(|| *next_look + LOOK_IDLE),
         }
     }
 

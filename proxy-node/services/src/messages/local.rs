@@ -201,7 +201,7 @@ impl LocalServices for MessageBroker {
             plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
         }
-        self.request_left(now, peer.number);
+        self.request_left(now, peer.number, peer.id.is_some());
         self.departed(peer.number, peer.ending);
     }
 

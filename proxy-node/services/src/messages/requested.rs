@@ -363,34 +363,43 @@ impl MessageBroker {
         }
     }
 
-    /// Processes that a peer of a channel comes.
+    /// Processes that a connection to a channel begins. With keys it is nobody's yet, and keeps no query.
     pub(super) fn request_touched(&mut self, now: Instant, number: u32) {
-        self.requested.touch(now, number);
+        if self.channels.get(&number).is_some_and(|bound| bound.spec.keys.is_none()) {
+            self.requested.touch(now, number);
+        }
     }
 
-    /// Processes that a peer of a channel has gone.
-    pub(super) fn request_left(&mut self, now: Instant, number: u32) {
-        self.requested.touch(now, number);
+    /// Processes that a connection to a channel has gone; `known`: it was a peer of it.
+    pub(super) fn request_left(&mut self, now: Instant, number: u32, known: bool) {
+        if known {
+            self.requested.touch(now, number);
+        }
         if self.requested.live.iter().any(|live| live.is_released && live.number() == number) {
             self.settle_requests(now);
         }
     }
 
+    /// Returns the subscriptions to a query's rows. Subscribers of former queries come back to the place by themselves, with other topics: they
+    /// keep nothing.
     fn subscriptions(&self, number: u32) -> usize {
-        self.published(number).map_or(0, |(subscriptions, _)| subscriptions)
+        let live = self.requested.live.iter().find(|live| live.number() == number);
+        let (Some(live), Some(plane), Some(bound)) = (live, &self.plane, self.channels.get(&number)) else {
+            return 0;
+        };
+        plane.subscriptions_to(bound.id, live.topic.as_bytes())
     }
 
-    /// Returns the subscriptions of a channel, and the messages at its entry.
-    fn published(&self, number: u32) -> Option<(usize, u64)> {
+    /// Returns the messages at a channel's entry.
+    fn published(&self, number: u32) -> Option<u64> {
         let (plane, bound) = (self.plane.as_ref()?, self.channels.get(&number)?);
-        let status = plane.channel_status(bound.id)?;
-        Some((status.subscriptions.entries as usize, status.counters.published))
+        Some(plane.channel_status(bound.id)?.counters.published)
     }
 
     fn end_request(&mut self, at: usize, why: &str) {
         let live = self.requested.live.remove(at);
         let number = live.number();
-        let read = self.published(number).map_or(0, |(_, read)| read);
+        let read = self.published(number).unwrap_or(0);
         self.remove(number);
         self.apply_feeds();
         self.requested.ended.retain(|known| *known != number);

@@ -118,9 +118,15 @@ impl Brought {
         self.channels.iter().filter_map(of).min()
     }
 
-    fn next_id(&mut self) -> FormatId {
-        self.begun = self.begun.wrapping_add(1);
-        FormatId(FormatId::BROUGHT_FIRST.0 | (self.begun & (FormatId::BROUGHT_FIRST.0 - 1)))
+    /// Returns an id that no format of the channel has.
+    fn next_id(&mut self, number: u32) -> FormatId {
+        loop {
+            self.begun = self.begun.wrapping_add(1);
+            let id = FormatId(FormatId::BROUGHT_FIRST.0 | (self.begun & (FormatId::BROUGHT_FIRST.0 - 1)));
+            if self.formats(number).iter().all(|known| known.id != id) {
+                return id;
+            }
+        }
     }
 }
 
@@ -204,7 +210,7 @@ impl MessageBroker {
             return Err(refused(format!("publishers may bring {most} formats to the channel, and have")));
         }
         let (schema, message) = spec.planner.bring(asked, brought.formats(number))?;
-        let id = self.requested.brought.next_id();
+        let id = self.requested.brought.next_id(number);
         let known = self.requested.brought.channels.entry(number).or_default();
         let (name, xml) = (asked.name.to_owned(), asked.xml.to_owned());
         known.formats.push(BroughtFormat { name, id, schema, message, xml });

@@ -130,6 +130,16 @@ fn a_query_ends_its_lease_after_the_last_subscriber_has_left_or_if_none_came() {
 }
 
 #[test]
+fn who_subscribes_to_other_rows_keeps_no_query() {
+    let mut w = world("");
+    w.query(2, "SELECT delay FROM flights");
+    w.connect(3, "flights.1", "XSUB");
+    w.arrive(3, &message(&[b"\x01flights.1/0123456789abcdef"]));
+    w.pass(20);
+    assert!(w.running().is_empty(), "the topic is that of a former query");
+}
+
+#[test]
 fn what_is_wrong_is_said_with_its_place_and_the_nearest_name() {
     let mut w = world("");
     let answer = w.query(2, "SELECT orgin FROM flights");
