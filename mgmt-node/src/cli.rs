@@ -31,6 +31,7 @@ mod quality;
 mod queries;
 mod rules;
 mod table;
+mod top;
 
 use clap::{CommandFactory, Parser};
 use serde::Serialize;

@@ -58,8 +58,8 @@ async fn read(
     Ok(Json(view(all(&cluster, targets, &instance, &operation, &asked).await)))
 }
 
-/// `POST /api/v1/plugins/{instance}/{operation}?node=`: an operation that changes something. What is added to a list carries who has added
-/// it, unless the caller names another origin.
+/// `POST /api/v1/plugins/{instance}/{operation}?node=`: an operation that changes something. Entries that `add` makes
+/// carry the caller's identity as their origin, unless the caller names another one.
 async fn change(
     State(cluster): Shared,
     Extension(caller): Extension<Caller>,

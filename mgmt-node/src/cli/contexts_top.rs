@@ -1,8 +1,7 @@
 //! `cspctl contexts top`: what contexts and handlers do now, from two answers of the server.
 
 use std::cmp::Reverse;
-use std::io::IsTerminal as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use csp_api::contexts::{Context as OfWorker, ContextsView, FormatProfile, PathStage};
@@ -14,9 +13,7 @@ use super::error::CliError;
 use super::observe::missing;
 use super::paint::{Colour, Paint};
 use super::table::{Cell, Table, bytes};
-
-/// Clears a terminal.
-const CLEAR: &str = "\x1b[2J\x1b[H";
+use super::top::watch;
 
 /// `cspctl contexts top`.
 #[derive(Args, Debug)]
@@ -74,25 +71,11 @@ struct StageLine {
 }
 
 pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<(), CliError> {
-    let mut before = look(context).await?;
-    loop {
-        tokio::time::sleep(Duration::from_secs(args.interval)).await;
-        let now = look(context).await?;
-        let top = compare(&before, &now);
-        context.show(&top, |top| {
-            let clear = if !args.once && std::io::stdout().is_terminal() { CLEAR } else { "" };
-            clear.to_owned() + &render(top, context.paint) + &missing(context, &top.unreachable)
-        })?;
-        if args.once {
-            return Ok(());
-        }
-        before = now;
-    }
-}
-
-async fn look(context: &Context) -> Result<(Instant, ContextsView), CliError> {
-    let view = context.client.get("/api/v1/contexts", &[]).await?;
-    Ok((Instant::now(), view))
+    let how = (Duration::from_secs(args.interval), args.once);
+    watch(context, "/api/v1/contexts", how, compare, |top, _| {
+        render(top, context.paint) + &missing(context, &top.unreachable)
+    })
+    .await
 }
 
 /// Returns by how much a total has grown. One that is less than it was has begun anew.
@@ -101,8 +84,8 @@ fn grown(before: Option<u64>, now: u64) -> u64 {
     if now < before { now } else { now - before }
 }
 
-fn compare((began, before): &(Instant, ContextsView), (ended, now): &(Instant, ContextsView)) -> Top {
-    let seconds = ended.saturating_duration_since(*began).as_secs_f64().max(1e-3);
+fn compare(before: &ContextsView, now: &ContextsView, between: Duration) -> Top {
+    let seconds = between.as_secs_f64().max(1e-3);
     let rate = |count: u64| (count as f64 / seconds).round() as u64;
     let (mut contexts, mut stages) = (Vec::new(), Vec::new());
     for node in &now.nodes {
@@ -229,9 +212,7 @@ mod tests {
 
     #[test]
     fn rates_are_those_between_two_looks() {
-        let began = Instant::now();
-        let top =
-            compare(&(began, view(1_000, 10_000)), &(began + Duration::from_secs(2), view(5_000, 90_000)));
+        let top = compare(&view(1_000, 10_000), &view(5_000, 90_000), Duration::from_secs(2));
         assert_eq!((top.contexts[0].calls_per_s, top.contexts[0].bytes_per_s), (2_000, 200_000));
         assert!((top.contexts[0].busy - 0.002).abs() < 1e-9);
         assert_eq!((top.stages[0].calls_per_s, top.stages[0].fuel), (2_000, 20));
@@ -247,11 +228,9 @@ mod tests {
 
     #[test]
     fn a_path_that_began_anew_counts_from_there() {
-        let began = Instant::now();
-        let top = compare(&(began, view(1_000, 10_000)), &(began + Duration::from_secs(1), view(100, 500)));
+        let top = compare(&view(1_000, 10_000), &view(100, 500), Duration::from_secs(1));
         assert_eq!((top.stages[0].calls_per_s, top.contexts[0].calls_per_s), (100, 100));
-        let top =
-            compare(&(began, ContextsView::default()), &(began + Duration::from_secs(1), view(100, 500)));
+        let top = compare(&ContextsView::default(), &view(100, 500), Duration::from_secs(1));
         assert_eq!((top.stages[0].calls_per_s, top.stages[0].fuel), (0, 5), "unknown before: no rate yet");
     }
 }

@@ -93,7 +93,7 @@ pub enum PluginCommand {
 /// `cspctl blocks`.
 #[derive(Subcommand, Debug)]
 pub enum BlocksCommand {
-    /// List what is blocked: for how long, how many packets, and who has added it
+    /// List blocked networks with their remaining time, packets and origin
     #[command(after_help = "Examples:\n  cspctl blocks list\n  cspctl blocks list --plugin blocked -o json")]
     List(BlockList),
     /// Block a network

@@ -1,7 +1,7 @@
 //! `cspctl flows top`: information flows with their rates, queues and delays.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use csp_api::quality::{InformationFlow, Link, QualityView};
 use serde::Serialize;
@@ -12,6 +12,7 @@ use super::error::CliError;
 use super::observe::missing;
 use super::paint::Colour;
 use super::table::{Cell, Table, bytes};
+use super::top::watch;
 
 /// What is shown of a flow, summed over workers.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -50,24 +51,11 @@ struct NodeLink {
 
 /// `cspctl flows top`.
 pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<(), CliError> {
-    let interval = Duration::from_millis(args.interval_ms);
-    let mut before: QualityView = context.client.get("/api/v1/quality", &[]).await?;
-    let mut began = Instant::now();
-    loop {
-        tokio::time::sleep(interval).await;
-        let view: QualityView = context.client.get("/api/v1/quality", &[]).await?;
-        let seconds = began.elapsed().as_secs_f64();
-        began = Instant::now();
-        let top = compare(&before, &view, seconds);
-        let unreachable = missing(context, &view.unreachable);
-        // Before all but a single look the terminal is cleared.
-        let clear = if args.once { "" } else { "\x1b[2J\x1b[H" };
-        context.show(&top, |top| clear.to_owned() + &render(top, context, &unreachable))?;
-        if args.once {
-            return Ok(());
-        }
-        before = view;
-    }
+    let how = (Duration::from_millis(args.interval_ms), args.once);
+    watch(context, "/api/v1/quality", how, compare, |top, view: &QualityView| {
+        render(top, context, &missing(context, &view.unreachable))
+    })
+    .await
 }
 
 type Key<'a> = (&'a str, &'a str);
@@ -96,7 +84,8 @@ fn sum(view: &QualityView) -> BTreeMap<Key<'_>, InformationFlow> {
     all
 }
 
-fn compare(before: &QualityView, after: &QualityView, seconds: f64) -> Top {
+fn compare(before: &QualityView, after: &QualityView, between: Duration) -> Top {
+    let seconds = between.as_secs_f64();
     let (was, is) = (sum(before), sum(after));
     let row = |((node, name), flow): (&Key<'_>, &InformationFlow)| {
         let was = was.get(&(*node, *name));
@@ -211,7 +200,7 @@ mod tests {
     fn rates_and_delays_are_those_between_two_looks_over_all_workers() {
         let before = view(vec![flow(0, "gates", 1_000), flow(1, "gates", 0)]);
         let after = view(vec![flow(0, "gates", 2_000), flow(1, "gates", 500)]);
-        let top = compare(&before, &after, 2.0);
+        let top = compare(&before, &after, Duration::from_secs(2));
         let row = &top.flows[0];
         assert_eq!((top.flows.len(), row.queued_messages), (1, 6));
         assert!((row.out_mbps - 1_500.0 * 8_000.0 / 2e6).abs() < 1e-9, "{row:?}");

@@ -94,42 +94,44 @@ fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus) -> Vec<PathS
         Some(FormatId::UNKNOWN) => "unknown".to_owned(),
         Some(format) => broker.format_name(path.channel, format).unwrap_or_else(|| format.0.to_string()),
     };
-    let by_format = |(format, profile): &(Option<FormatId>, Profile)| FormatProfile {
-        format: name(*format).into(),
-        messages_total: profile.messages,
-        bytes_total: profile.bytes,
-        p50_ns: quantiles(profile).0,
-        p99_ns: quantiles(profile).1,
+    let by_format = |(format, profile): &(Option<FormatId>, Profile)| {
+        let (p50_ns, p99_ns) = quantiles(profile);
+        let (messages_total, bytes_total) = (profile.messages, profile.bytes);
+        FormatProfile { format: name(*format).into(), messages_total, bytes_total, p50_ns, p99_ns }
     };
-    let stage = |(at, stage): (usize, &csp_messages::StageStatus)| PathStage {
-        worker: 0,
-        channel: channel.into(),
-        format: path.format.map(|format| format.0),
-        state: state.into(),
-        stage: at as u64,
-        handler: (&stage.handler).into(),
-        context: name_of(stage.context).into(),
-        waiting: stage.waiting as u64,
-        held: stage.held,
-        entered_total: if at == 0 { counters.entered } else { 0 },
-        dropped_total: if at == 0 { dropped } else { 0 },
-        messages_total: stage.profile.messages,
-        emitted_total: stage.profile.emitted,
-        mean_ns: nanos(stage.profile.timing.mean()),
-        max_ns: nanos(stage.profile.timing.max),
-        p50_ns: quantiles(&stage.profile).0,
-        p99_ns: quantiles(&stage.profile).1,
-        bytes_total: stage.profile.bytes,
-        fuel_total: stage.usage.fuel,
-        stops_total: stage.usage.stops,
-        memory_bytes: stage.state_bytes as u64 + stage.usage.memory,
-        formats: stage.formats.iter().map(by_format).collect(),
+    let stage = |(at, stage): (usize, &csp_messages::StageStatus)| {
+        let (p50_ns, p99_ns) = quantiles(&stage.profile);
+        PathStage {
+            worker: 0,
+            channel: channel.into(),
+            format: path.format.map(|format| format.0),
+            state: state.into(),
+            stage: at as u64,
+            handler: (&stage.handler).into(),
+            context: name_of(stage.context).into(),
+            waiting: stage.waiting as u64,
+            held: stage.held,
+            entered_total: if at == 0 { counters.entered } else { 0 },
+            dropped_total: if at == 0 { dropped } else { 0 },
+            messages_total: stage.profile.messages,
+            emitted_total: stage.profile.emitted,
+            mean_ns: nanos(stage.profile.timing.mean()),
+            max_ns: nanos(stage.profile.timing.max),
+            p50_ns,
+            p99_ns,
+            bytes_total: stage.profile.bytes,
+            fuel_total: stage.usage.fuel,
+            stops_total: stage.usage.stops,
+            memory_bytes: stage.state_bytes as u64 + stage.usage.memory,
+            formats: stage.formats.iter().map(by_format).collect(),
+        }
     };
     path.stages.iter().enumerate().map(stage).collect()
 }
 
 fn handler(status: &HandlerStatus) -> Handler {
     let profile = &status.profile;
+    let (p50_ns, p99_ns) = quantiles(profile);
     Handler {
         worker: 0,
         name: (&status.name).into(),
@@ -140,8 +142,8 @@ fn handler(status: &HandlerStatus) -> Handler {
         faults_total: profile.faults,
         mean_ns: nanos(profile.timing.mean()),
         max_ns: nanos(profile.timing.max),
-        p50_ns: quantiles(profile).0,
-        p99_ns: quantiles(profile).1,
+        p50_ns,
+        p99_ns,
         bytes_total: profile.bytes,
         fuel_total: status.usage.fuel,
         stops_total: status.usage.stops,

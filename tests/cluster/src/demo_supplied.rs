@@ -17,6 +17,7 @@ use crate::cluster::Cluster;
 use crate::configs::VIP;
 use crate::demo::step;
 use crate::process::{Process, wait_until};
+use crate::schemas::sbe_schema;
 
 const PORT: u16 = 5558;
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -28,24 +29,18 @@ const HOSTILE_COUNT: u64 = 2_000;
 /// What `endless.rs` passes on before it never ends.
 const BEFORE_STOP: u64 = 100;
 const TARGET: &str = "wasm32-unknown-unknown";
-const SCHEMA: &str = r#"
-      <sbe:messageSchema xmlns:sbe="http://fixprotocol.io/2016/sbe" package="travel" id="41" version="1">
-        <types>
-          <composite name="messageHeader">
-            <type name="blockLength" primitiveType="uint16"/>
-            <type name="templateId" primitiveType="uint16"/>
-            <type name="schemaId" primitiveType="uint16"/>
-            <type name="version" primitiveType="uint16"/>
-          </composite>
-          <type name="Name" primitiveType="char" length="12"/>
-        </types>
-        <sbe:message name="Booking" id="1">
+
+fn schema() -> String {
+    sbe_schema(
+        r#"package="travel" id="41" version="1""#,
+        r#"<type name="Name" primitiveType="char" length="12"/>"#,
+        r#"<sbe:message name="Booking" id="1">
           <field name="flight" id="1" type="uint32"/>
           <field name="name" id="2" type="Name"/>
           <field name="document" id="3" type="uint64"/>
-        </sbe:message>
-      </sbe:messageSchema>
-"#;
+        </sbe:message>"#,
+    )
+}
 
 /// What the demo shows of supplied handlers, in a cluster whose daemons run.
 ///
@@ -118,10 +113,11 @@ fn put(cluster: &Cluster, file: &Path) -> Result<String> {
 /// Puts a channel into force whose path is one module.
 fn apply(cluster: &Cluster, module: &str, parameters: &str) -> Result<()> {
     let text = format!(
-        "apiVersion: csp/v1\nformats:\n  - name: booking\n    schema: |{SCHEMA}    message: Booking\nhandlers:\n\
+        "apiVersion: csp/v1\nformats:\n  - name: booking\n    schema: |{}    message: Booking\nhandlers:\n\
          \x20 - {{name: supplied, module: {module}, on_stop: pass}}\nchannels:\n\
          \x20 - {{name: bookings, vip: {VIP}, port: {PORT}, pattern: push, formats: [booking], given_up: pass,\n\
-         \x20    path: [{{handler: supplied, parameters: \"{parameters}\"}}]}}\n"
+         \x20    path: [{{handler: supplied, parameters: \"{parameters}\"}}]}}\n",
+        schema()
     );
     let file = cluster.scratch().join("supplied.yaml");
     fs::write(&file, text)?;

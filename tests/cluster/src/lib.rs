@@ -25,6 +25,7 @@ pub mod identities;
 pub mod messages_bench;
 mod process;
 pub mod quality_bench;
+pub mod schemas;
 pub mod several;
 pub mod steady;
 pub mod testing;

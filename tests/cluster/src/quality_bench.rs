@@ -4,7 +4,7 @@
 //!  [publishers A B C] ─▶ network node ─ SAN ─ proxy node: flows, link ─▶ network node ─▶ [receivers A B C]
 //! ```
 //! Rates are the paper's in proportion to the link. Bytes are counted by the receivers, in each tenth of a second; tenths in which the
-//! hypervisor took time from the machine are left out, and their number is told.
+//! hypervisor took time from the machine are left out, and the report has their number.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ pub struct Row {
     pub scheme: &'static str,
     /// What was sent, by flow, in Mb/s.
     pub sent: [f64; 3],
-    /// What the scheme gives by calculation; `None`: it depends on who is held back.
+    /// What the scheme gives by calculation; `None`: it depends on which publishers wait.
     pub expected: [f64; 3],
     /// What arrived, in Mb/s.
     pub received: [f64; 3],

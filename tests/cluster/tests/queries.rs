@@ -4,24 +4,19 @@
 use std::fs;
 use std::time::Duration;
 
+use csp_cluster::schemas::sbe_schema;
 use csp_cluster::{Cluster, Process, Tier, VIP, testing, wait_until};
 use serde_json::{Value, json};
 
 const DEADLINE: Duration = Duration::from_secs(90);
 /// Records of each publisher: fewer than what waits for a query, so that a busy machine causes no loss.
 const COUNT: i64 = 300;
-const SCHEMA: &str = r#"
-      <sbe:messageSchema xmlns:sbe="http://fixprotocol.io/2016/sbe" package="airport" id="40" version="1">
-        <types>
-          <composite name="messageHeader">
-            <type name="blockLength" primitiveType="uint16"/>
-            <type name="templateId" primitiveType="uint16"/>
-            <type name="schemaId" primitiveType="uint16"/>
-            <type name="version" primitiveType="uint16"/>
-          </composite>
-          <type name="airport" primitiveType="char" length="3"/>
-        </types>
-        <sbe:message name="Flight" id="1">
+
+fn airport() -> String {
+    sbe_schema(
+        r#"package="airport" id="40" version="1""#,
+        r#"<type name="airport" primitiveType="char" length="3"/>"#,
+        r#"<sbe:message name="Flight" id="1">
           <field name="origin" id="1" type="airport"/>
           <field name="delay" id="2" type="int16"/>
           <field name="at" id="3" type="int64"/>
@@ -30,39 +25,33 @@ const SCHEMA: &str = r#"
           <field name="origin" id="1" type="airport"/>
           <field name="wind" id="2" type="int16"/>
           <field name="at" id="3" type="int64"/>
-        </sbe:message>
-      </sbe:messageSchema>
-"#;
+        </sbe:message>"#,
+    )
+}
 
 /// What a reader knows of flights: a field that they have, wider, and one that they do not have.
-const BOARD: &str = r#"
-      <sbe:messageSchema xmlns:sbe="http://fixprotocol.io/2016/sbe" package="board" id="41" version="0">
-        <types>
-          <composite name="messageHeader">
-            <type name="blockLength" primitiveType="uint16"/>
-            <type name="templateId" primitiveType="uint16"/>
-            <type name="schemaId" primitiveType="uint16"/>
-            <type name="version" primitiveType="uint16"/>
-          </composite>
-          <type name="stand" primitiveType="int32" presence="optional"/>
-        </types>
-        <sbe:message name="Board" id="1">
+fn board() -> String {
+    sbe_schema(
+        r#"package="board" id="41" version="0""#,
+        r#"<type name="stand" primitiveType="int32" presence="optional"/>"#,
+        r#"<sbe:message name="Board" id="1">
           <field name="delay" id="1" type="int64"/>
           <field name="stand" id="2" type="stand"/>
-        </sbe:message>
-      </sbe:messageSchema>
-"#;
+        </sbe:message>"#,
+    )
+}
 
 fn policy() -> String {
     format!(
-        "apiVersion: csp/v1\nformats:\n  - name: flight\n    schema: &airport |{SCHEMA}    message: Flight\n\
+        "apiVersion: csp/v1\nformats:\n  - name: flight\n    schema: &airport |{}    message: Flight\n\
          \x20 - {{name: weather, schema: *airport, message: Weather}}\nchannels:\n\
          \x20 - {{name: flights, vip: {VIP}, port: 5601, formats: [flight], time: {{field: at, unit: s}}, requests: {{port: 5620, queries: 2}}}}\n\
          \x20 - {{name: winds, vip: {VIP}, port: 5602, formats: [weather], time: {{field: at, unit: s}}}}\nqueries:\n\
          \x20 - {{name: late, vip: {VIP}, port: 5611, output: json, sql: \"SELECT origin, delay FROM flights WHERE delay >= 100\"}}\n\
          \x20 - {{name: windy, vip: {VIP}, port: 5612, output: json, sql: \"SELECT f.origin, delay, wind FROM flights AS f JOIN \
          winds AS w ON f.origin = w.origin WITHIN 90 SECONDS\"}}\n\
-         egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
+         egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n",
+        airport()
     )
 }
 
@@ -100,7 +89,7 @@ fn rows_of_a_selection_and_a_join_reach_subscribers() {
     // The network nodes know the places before anything is asked.
     let early = json!({"query": "SELECT origin, delay FROM flights WHERE delay < 100", "output": "json"});
     let mut early = outside(&cluster, "early", &["asked", &at(5601), "100", &early.to_string()]);
-    let board = json!({"translate": {"schema": BOARD}, "output": "json"}).to_string();
+    let board = json!({"translate": {"schema": board()}, "output": "json"}).to_string();
     let mut board = outside(&cluster, "board", &["asked", &at(5601), &COUNT.to_string(), &board]);
     let subscribed = |name: &str| {
         let view: Value =

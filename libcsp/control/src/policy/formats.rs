@@ -8,9 +8,9 @@ use csp_handlers::FormatId;
 use csp_operators::FormatSet;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::check::check_count;
+use super::check::{check_count, check_name};
 use super::framing::is_default;
-use super::{Channel, Framing, Headers, SERVICE_NAME_LEN_MAX, UnknownFormat};
+use super::{Channel, Framing, Headers, UnknownFormat};
 use crate::config::{Problems, number};
 
 /// Most formats of a policy.
@@ -208,7 +208,7 @@ pub(super) fn known(formats: &[Format], problems: &mut Problems) -> HashMap<Stri
     let (mut schemas, mut names, mut known) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (index, format) in formats.iter().enumerate().take(FORMATS_MAX) {
         let (name, at) = (format.name.as_str(), format!("formats[{index}]"));
-        check_name(name, &at, problems);
+        check_name(name, "format", &at, problems);
         if let Some(first) = names.insert(name, index) {
             let message = format!("{name:?} is the name of formats[{first}] already; names are unique");
             problems.add(format!("{at}.name"), message);
@@ -218,16 +218,6 @@ pub(super) fn known(formats: &[Format], problems: &mut Problems) -> HashMap<Stri
         }
     }
     known
-}
-
-/// Notes a name that no format can have.
-pub(super) fn check_name(name: &str, at: &str, problems: &mut Problems) {
-    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    if name.is_empty() || name.len() > SERVICE_NAME_LEN_MAX || !name.bytes().all(legal) {
-        let message =
-            format!("{name:?} is no format name; allowed are 1 to {SERVICE_NAME_LEN_MAX} of a-z 0-9 -");
-        problems.add(format!("{at}.name"), message);
-    }
 }
 
 /// Returns the formats of a channel in the order of their ids; notes what is wrong.

@@ -213,18 +213,19 @@ impl MessagePlane {
         let sequence = ch.number(len);
         let offered =
             flows.offer(now, flow, flows::queued(MessagePool::place(handle), generation, bytes, now));
-        match offered {
-            Offered::Queued => ch.in_flows += 1,
+        let done = match offered {
+            Offered::Queued => {
+                ch.in_flows += 1;
+                Published { sequence, receivers: found, dropped: 0, yields: false }
+            }
             Offered::Held | Offered::Dropped => {
                 ch.counters.dropped_flow += 1;
                 pool.release(handle);
+                dropped(sequence)
             }
-        }
+        };
         self.release_evicted();
-        match offered {
-            Offered::Queued => Ok(Published { sequence, receivers: found, dropped: 0, yields: false }),
-            _ => Ok(dropped(sequence)),
-        }
+        Ok(done)
     }
 
     /// Releases messages that gave way to others.

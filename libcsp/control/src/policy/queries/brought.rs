@@ -9,7 +9,7 @@ use csp_operators::{FormatSet, Translate};
 use super::requests::asked_channel;
 use super::{Catalogue, Query, QuerySource, RequestError, RowFormat};
 use crate::config::Problems;
-use crate::policy::formats::check_name;
+use crate::policy::check::check_name;
 use crate::policy::{Format, KnownFormat, Policy};
 
 /// A translation that a program asks for: the messages of a channel, in a format of the program's own.
@@ -154,7 +154,7 @@ fn translates(sources: &[QuerySource], target: &KnownFormat) -> Result<Arc<Forma
 
 fn parse(format: &Format) -> Result<KnownFormat, RequestError> {
     let mut problems = Problems::default();
-    check_name(&format.name, "", &mut problems);
+    check_name(&format.name, "format", "", &mut problems);
     let known = format.parse(&mut HashMap::new(), "", &mut problems);
     first(&problems)?;
     known.ok_or_else(|| RequestError::new("is no schema"))

@@ -12,10 +12,10 @@ use crate::messages::requests::refusal;
 /// A requester, and the channel that it asks.
 #[derive(Clone, Copy)]
 pub(in crate::messages) struct Asker {
-    number: u32,
-    requester: Requester,
+    pub(super) number: u32,
+    pub(super) requester: Requester,
     may_query: bool,
-    may_publish: bool,
+    pub(super) may_publish: bool,
 }
 
 impl Asker {
@@ -25,18 +25,6 @@ impl Asker {
         let may_query = rights.is_none_or(|rights| rights.query);
         let may_publish = rights.is_none_or(|rights| rights.publish);
         Asker { number, requester, may_query, may_publish }
-    }
-
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
-    pub(super) fn requester(&self) -> Requester {
-        self.requester
-    }
-
-    pub(super) fn may_publish(&self) -> bool {
-        self.may_publish
     }
 }
 

@@ -18,7 +18,7 @@ use csp_types::Instant;
 use serde_json::{Map, Value, json};
 
 use super::answer::Asker;
-use super::{HOLDERS_MAX, Live, QueryRefused, Requester, refused};
+use super::{HOLDERS_MAX, QueryRefused, Requester, refused};
 use crate::messages::MessageBroker;
 
 /// A format that a publisher has brought to a channel.
@@ -104,7 +104,7 @@ impl Brought {
         self.channels.get(&number).map_or(&[], |known| &known.formats)
     }
 
-    /// Returns those of all channels that the program has brought.
+    /// Returns how many of a channel's formats the program has brought.
     fn held(&self, number: u32, requester: Requester) -> usize {
         let leases = self.channels.get(&number).map_or(&[][..], |known| &known.leases);
         leases.iter().filter(|lease| lease.holders.contains(&requester)).count()
@@ -158,7 +158,7 @@ impl MessageBroker {
         match answer {
             Ok(shared) => {
                 self.requested.counters.formats += u64::from(!shared);
-                let lease = self.requested.lease(asker.number());
+                let lease = self.requested.lease(asker.number);
                 let name = &request["format"]["name"];
                 json!({"format": name, "lease_s": lease.as_secs(), "shared": shared})
             }
@@ -171,14 +171,14 @@ impl MessageBroker {
 
     /// Adds a format. Returns whether it was there already.
     fn bring(&mut self, now: Instant, asker: Asker, asked: FormatAsked<'_>) -> Result<bool, QueryRefused> {
-        let (number, requester) = (asker.number(), asker.requester());
+        let (number, requester) = (asker.number, asker.requester);
         let spec = self.requested.specs.iter().find(|spec| spec.number == number);
         let spec = spec.filter(|spec| spec.formats_max > 0).ok_or_else(|| {
             refused(
                 "publishers bring no formats to the channel: its `requests` in the policy have no `formats`",
             )
         })?;
-        if !asker.may_publish() {
+        if !asker.may_publish {
             return Err(refused("the key has not the right `publish`"));
         }
         self.check_is_here(number)?;
@@ -222,12 +222,12 @@ impl MessageBroker {
 
     /// Answers a publisher that takes a format back; `None` if there is none of that name.
     pub(super) fn release_format(&mut self, now: Instant, asker: Asker, name: &str) -> Option<Value> {
-        let number = asker.number();
+        let number = asker.number;
         let at = self.requested.brought.formats(number).iter().position(|format| format.name == name)?;
         let known = self.requested.brought.channels.get_mut(&number)?;
         let lease = &mut known.leases[at];
         let before = lease.holders.len();
-        lease.holders.retain(|holder| *holder != asker.requester());
+        lease.holders.retain(|holder| *holder != asker.requester);
         if lease.holders.len() == before {
             return Some(json!({"error": format!("format {name} was brought by others")}));
         }
@@ -241,35 +241,32 @@ impl MessageBroker {
 
     /// Ends formats that no connection of their publishers and no query has used for their lease.
     pub(super) fn settle_formats(&mut self, now: Instant) {
-        let numbers: Vec<u32> = self.requested.brought.channels.keys().copied().collect();
-        for number in numbers {
-            let lease = self.requested.lease(number);
-            let mut at = 0;
-            while let Some(held) =
-                self.requested.brought.channels.get(&number).and_then(|known| known.leases.get(at))
-            {
-                if !held.holders.is_empty() && held.seen + lease > now {
-                    at += 1;
+        let mut channels = std::mem::take(&mut self.requested.brought.channels);
+        channels.retain(|number, known| {
+            let (lease, mut at) = (self.requested.lease(*number), 0);
+            while let Some(held) = known.leases.get_mut(at) {
+                let is_due = held.holders.is_empty() || held.seen + lease <= now;
+                let in_use = is_due && self.uses_format(*number, known.formats[at].id, &held.holders);
+                if is_due && !in_use {
+                    known.remove(at);
                     continue;
                 }
-                let id = self.requested.brought.channels[&number].formats[at].id;
-                let reads =
-                    |live: &Live| live.plan.feeds.iter().any(|feed| feed.from == number && feed.format == id);
-                let publishes = || {
-                    let mut peers = self.connections.values().filter(|peer| peer.number == number);
-                    peers.any(|peer| held.holders.contains(&Requester::of(peer)))
-                };
-                let in_use = self.requested.live.iter().any(reads) || publishes();
-                let Some(known) = self.requested.brought.channels.get_mut(&number) else { break };
                 if in_use {
-                    known.leases[at].seen = now;
-                    at += 1;
-                } else {
-                    known.remove(at);
+                    held.seen = now;
                 }
+                at += 1;
             }
-        }
-        self.requested.brought.channels.retain(|_, known| !known.formats.is_empty());
+            !known.formats.is_empty()
+        });
+        self.requested.brought.channels = channels;
+    }
+
+    /// Returns whether a query reads a channel's format, or one of its publishers has a connection to the channel.
+    fn uses_format(&self, number: u32, id: FormatId, holders: &[Requester]) -> bool {
+        let mut live = self.requested.live.iter();
+        let mut peers = self.connections.values().filter(|peer| peer.number == number);
+        live.any(|live| live.plan.feeds.iter().any(|feed| feed.from == number && feed.format == id))
+            || peers.any(|peer| holders.contains(&Requester::of(peer)))
     }
 
     /// Keeps those formats that the requests of a new policy have room for, and that still fit beside the policy's.
