@@ -17,6 +17,7 @@
 
 mod analysis;
 mod fields;
+mod layout;
 mod linear;
 mod owner;
 mod parse;
@@ -31,6 +32,7 @@ pub use fields::{
     Direction, Fields, InstanceId, Match, PORTS_ANY, PRIORITY_MAX, PortRange, Rule, RuleError, TcpFlags,
     has_ports,
 };
+pub use layout::{LaidRule, LaidTuple};
 pub use linear::Linear;
 pub use owner::{Owner, OwnerError, Published};
 pub use parse::{

@@ -32,6 +32,7 @@ const MOBILITY: u8 = 135;
 const HOST_IDENTITY: u8 = 139;
 const SHIM6: u8 = 140;
 
+const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const TCP_LEN: usize = 20;
 
@@ -59,6 +60,20 @@ pub struct Parsed {
     pub transport: usize,
     /// End of the packet by its IP header; padding follows.
     pub end: usize,
+}
+
+impl Parsed {
+    /// Returns whether a frame from its Ethernet header on is plain: without VLAN tag, IPv4 options and IPv6 extension headers, and no
+    /// fragment. The program in the driver classifies these and no others.
+    pub const fn is_plain(&self) -> bool {
+        let header_len = match self.fields.source {
+            IpAddr::V4(_) => IPV4_LEN,
+            IpAddr::V6(_) => IPV6_LEN,
+        };
+        self.ip == ETHERNET_LEN
+            && self.transport == ETHERNET_LEN + header_len
+            && matches!(self.fragment, Fragment::Whole)
+    }
 }
 
 /// How a packet contradicts itself.

@@ -81,6 +81,14 @@ impl Table {
         (best.slot != NONE).then_some(Hit { rule, instance: InstanceId(best.instance) })
     }
 
+    pub(super) fn v4(&self) -> &Space<V4> {
+        &self.v4
+    }
+
+    pub(super) fn v6(&self) -> &Space<V6> {
+        &self.v6
+    }
+
     /// Returns the TCP flags that rules compare; others make no difference to a look-up.
     pub(super) fn flags_compared(&self) -> u8 {
         self.flags_compared

@@ -135,13 +135,20 @@ impl Worker {
     pub fn classify(&mut self, packet: &Fields, bytes: u32) -> Option<Hit> {
         let hit = self.find(packet);
         if let Some(hit) = hit {
-            self.counters.count(hit.rule, bytes.into());
+            self.count(hit, bytes);
         }
         hit
     }
 
+    /// Counts a hit that [`find`](Self::find) has returned.
     #[inline]
-    fn find(&mut self, packet: &Fields) -> Option<Hit> {
+    pub fn count(&mut self, hit: Hit, bytes: u32) {
+        self.counters.count(hit.rule, bytes.into());
+    }
+
+    /// Returns the rule that decides on the packet, and counts no hit.
+    #[inline]
+    pub fn find(&mut self, packet: &Fields) -> Option<Hit> {
         self.lookups += 1;
         let key = key_of(packet);
         let (words, kind) = match &key {

@@ -1,0 +1,32 @@
+//! One answer of both levels.
+
+use std::str::FromStr as _;
+
+use csp_plugins::{Answer, Row};
+use csp_types::Prefix;
+
+/// Adds what level 1 has counted to the answer of level 2's workers. Both have the same tables; numbers of packets and bytes are added,
+/// others are those of level 2.
+#[must_use]
+pub fn merge(workers: Answer, driver: Answer) -> Answer {
+    let (Answer::Rows(mut rows), Answer::Rows(more)) = (workers.clone(), driver) else { return workers };
+    for other in more {
+        match rows.iter_mut().find(|row| row.key == other.key) {
+            Some(row) => {
+                for (number, more) in row.numbers.iter_mut().zip(&other.numbers) {
+                    let counts = number.0.ends_with("packets") || number.0.ends_with("bytes");
+                    number.1 += if counts { more.1 } else { 0 };
+                }
+            }
+            None => rows.push(other),
+        }
+    }
+    rows.sort_by_key(place);
+    Answer::Rows(rows)
+}
+
+/// Networks by address and length, then everything else.
+fn place(row: &Row) -> (bool, Option<(core::net::IpAddr, u8)>) {
+    let prefix = Prefix::from_str(&row.key).ok();
+    (prefix.is_none(), prefix.map(|prefix| (prefix.address(), prefix.length())))
+}

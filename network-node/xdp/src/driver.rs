@@ -1,0 +1,553 @@
+//! The program in the kernel: loading, taking over what an earlier process has pinned, tables, ports, counters.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, xdp::DevMap, xdp::XdpMapError};
+use aya::pin::PinError;
+use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use aya::programs::xdp::XdpLink;
+use aya::programs::{ProgramError, TestRun as _, TestRunOptions, Xdp, XdpMode};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use csp_classify::multifield::{HitCount, RuleHandle};
+use csp_plugins::{Answer, CallError, InstanceCount, Row, Settings};
+use csp_types::{Instant, MacAddr};
+
+use crate::lists::{BlockMap, List, NetworkMap};
+use crate::maps::{Config, Count, Name, Port, RawTotals, State, TableValue};
+use crate::plan::Plan;
+use crate::slots::{Slots, Wanted};
+use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX, RULES_MAX};
+
+/// The maps that the program has.
+const MAPS: [&str; 8] =
+    ["tables", "blocks", "networks", "config", "rule_counts", "states", "totals", "ports"];
+/// The map of the instances' names, which only this crate reads.
+const NAMES: &str = "names";
+
+/// Why something could not be done in the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// The object file was not loaded.
+    #[error("the program was not loaded: {0}")]
+    Load(#[from] EbpfError),
+    /// The verifier refused the program, or it was not attached.
+    #[error("{0}")]
+    Program(#[from] ProgramError),
+    /// A map.
+    #[error("a map: {0}")]
+    Map(#[from] MapError),
+    /// The map of ports.
+    #[error("the map of ports: {0}")]
+    Ports(#[from] XdpMapError),
+    /// Something was not pinned.
+    #[error("{0}")]
+    Pin(#[from] PinError),
+    /// A link.
+    #[error("a link: {0}")]
+    Link(#[from] LinkError),
+    /// A folder below /sys/fs/bpf.
+    #[error("{}: {source}", .path.display())]
+    Folder {
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A map is missing in the object file, or pinned with another layout.
+    #[error("the map {0} is missing or of another kind")]
+    Missing(&'static str),
+}
+
+/// A LAN port, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortConfig {
+    /// Number of the interface.
+    pub ifindex: u32,
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+}
+
+/// What became of frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Frames for the node at ports with the program.
+    pub seen: u64,
+    /// Of these, those that are not plain IP packets: level 2 classifies them.
+    pub unclassified: u64,
+    /// Those that no rule matches.
+    pub unmatched: u64,
+    /// Those that a rule of level 2 decides on.
+    pub level2: u64,
+    /// Those that passed the plug-ins of level 1.
+    pub passed: u64,
+    /// Those that a plug-in dropped.
+    pub dropped: u64,
+    /// Those that a plug-in redirected to another port.
+    pub redirected: u64,
+}
+
+/// Numbers of level 1.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Hits by rule, of those that were ever decided on here.
+    pub rules: HashMap<RuleHandle, HitCount>,
+    /// By the instance's name.
+    pub instances: HashMap<String, InstanceCount>,
+    /// Of all frames.
+    pub totals: Totals,
+}
+
+/// The program and its maps.
+pub struct Driver {
+    ebpf: Ebpf,
+    tables: ArrayOfMaps<MapData, Array<MapData, TableValue>>,
+    blocks: ArrayOfMaps<MapData, BlockMap>,
+    networks: ArrayOfMaps<MapData, NetworkMap>,
+    config: Array<MapData, Config>,
+    rule_counts: PerCpuArray<MapData, Count>,
+    states: PerCpuArray<MapData, State>,
+    totals: PerCpuArray<MapData, RawTotals>,
+    ports: DevMap<MapData>,
+    names: Array<MapData, Name>,
+    /// Where everything is pinned; `None`: it ends with the process.
+    folder: Option<PathBuf>,
+    config_now: Config,
+    slots: Slots,
+    /// By place.
+    lists: Vec<List>,
+    /// The rules of the table, with what their counters showed before.
+    rules: HashMap<RuleHandle, Count>,
+    /// What rules and instances counted here before they left level 1.
+    carried: Counts,
+    /// The same of counters' networks.
+    carried_rows: HashMap<String, Vec<Row>>,
+    attached: Vec<PinnedLink>,
+}
+
+impl core::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Driver({:?}, {} rules)", self.folder, self.rules.len())
+    }
+}
+
+fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, DriverError>
+where
+    T: TryFrom<Map>,
+{
+    let map = ebpf.take_map(name).ok_or(DriverError::Missing(name))?;
+    T::try_from(map).map_err(|_| DriverError::Missing(name))
+}
+
+fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> DriverError {
+    let path = path.to_owned();
+    move |source| DriverError::Folder { path, source }
+}
+
+impl Driver {
+    /// Loads the program. With a folder (of a BPF file system) maps that are pinned there are taken over, with the places and tables of
+    /// instances that they have; others are made and pinned. The program that runs at ports stays what it is until
+    /// [`attach`](Self::attach).
+    pub fn open(folder: Option<&Path>) -> Result<Self, DriverError> {
+        Self::open_program(folder, crate::PROGRAM)
+    }
+
+    /// The same with another object file that has the same maps.
+    #[doc(hidden)]
+    pub fn open_program(folder: Option<&Path>, program: &[u8]) -> Result<Self, DriverError> {
+        let folder = folder.map(|folder| folder.join(format!("v{LAYOUT_VERSION}")));
+        let mut loader = EbpfLoader::new();
+        if let Some(folder) = &folder {
+            make_folder(folder)?;
+            MAPS.iter().for_each(|name| {
+                loader.map_pin_path(name, folder.join(name));
+            });
+        }
+        let mut ebpf = loader.load(program)?;
+        let names = match &folder {
+            Some(folder) if folder.join(NAMES).exists() => Map::Array(MapData::from_pin(folder.join(NAMES))?).try_into()?,
+            Some(folder) => {
+                let names: Array<MapData, Name> = Array::create(INSTANCES_MAX as u32, 0)?;
+                names.pin(folder.join(NAMES))?;
+                Map::Array(MapData::from_pin(folder.join(NAMES))?).try_into()?
+            }
+            None => Array::create(INSTANCES_MAX as u32, 0)?,
+        };
+        let mut driver = Driver {
+            tables: take(&mut ebpf, "tables")?,
+            blocks: take(&mut ebpf, "blocks")?,
+            networks: take(&mut ebpf, "networks")?,
+            config: take(&mut ebpf, "config")?,
+            rule_counts: take(&mut ebpf, "rule_counts")?,
+            states: take(&mut ebpf, "states")?,
+            totals: take(&mut ebpf, "totals")?,
+            ports: take(&mut ebpf, "ports")?,
+            ebpf,
+            names,
+            folder,
+            config_now: Config::default(),
+            slots: Slots::default(),
+            lists: (0..INSTANCES_MAX).map(|_| List::None).collect(),
+            rules: HashMap::new(),
+            carried: Counts::default(),
+            carried_rows: HashMap::new(),
+            attached: Vec::new(),
+        };
+        driver.program("csp_level1")?.load()?;
+        driver.take_over()?;
+        Ok(driver)
+    }
+
+    fn program(&mut self, name: &'static str) -> Result<&mut Xdp, DriverError> {
+        let program = self.ebpf.program_mut(name).ok_or(DriverError::Missing(name))?;
+        Ok(program.try_into()?)
+    }
+
+    /// Reads the places of instances that an earlier process has written down, and opens their tables.
+    fn take_over(&mut self) -> Result<(), DriverError> {
+        for at in 0..INSTANCES_MAX {
+            let Name(bytes) = self.names.get(&(at as u32), 0)?;
+            let Some(wanted) = Wanted::decode(&bytes) else { continue };
+            let Some(folder) = &self.folder else { return Ok(()) };
+            self.lists[at] = List::from_pin(&wanted.kind, &list_path(folder, at))?;
+            self.slots.0[at] = Some(wanted);
+        }
+        Ok(())
+    }
+
+    /// Returns the places of instances.
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Sets the LAN ports, by number. Frames of others pass.
+    pub fn set_ports(&mut self, ports: &[Option<PortConfig>]) -> Result<(), DriverError> {
+        self.config_now.ports = Default::default();
+        for (at, port) in ports.iter().enumerate().take(PORTS_MAX) {
+            let Some(PortConfig { ifindex, mac: MacAddr(mac) }) = *port else { continue };
+            self.config_now.ports[at] = Port { ifindex, mac, unused: 0 };
+            self.ports.set(at as u32, ifindex, None, 0)?;
+        }
+        Ok(self.config.set(0, self.config_now, 0)?)
+    }
+
+    /// Sets the time that the program sees, for tests.
+    #[doc(hidden)]
+    pub fn set_now(&mut self, now: Instant) -> Result<(), DriverError> {
+        self.config_now.now = now.as_nanos();
+        Ok(self.config.set(0, self.config_now, 0)?)
+    }
+
+    /// Puts a plan into force: the tables of its instances first, then the rules, all at once. `lists` has, by name, what the block lists
+    /// that are new here begin with: rows as their operation `list` returns them.
+    pub fn apply(&mut self, plan: &Plan, now: Instant, lists: &HashMap<String, Vec<Row>>) -> Result<(), DriverError> {
+        let before = core::mem::replace(&mut self.slots, plan.slots.clone());
+        for at in 0..INSTANCES_MAX {
+            if self.slots.0[at] != before.0[at]
+                && let Some(wanted) = self.slots.0[at].clone()
+            {
+                if let Some(gone) = &before.0[at] {
+                    self.carry_instance(at, &gone.name)?;
+                }
+                self.prepare(at, &wanted, now, lists)?;
+            }
+        }
+        let mut rules = HashMap::new();
+        for rule in &plan.rules {
+            let base = match self.rules.get(rule) {
+                Some(base) => *base,
+                None => self.rule_count(rule.slot)?,
+            };
+            rules.insert(*rule, base);
+        }
+        self.swap(&plan.table)?;
+        for (rule, base) in core::mem::replace(&mut self.rules, rules) {
+            if !self.rules.contains_key(&rule) {
+                let count = self.rule_count(rule.slot)?;
+                let carried = self.carried.rules.entry(rule).or_default();
+                *carried = *carried + since(count, base);
+            }
+        }
+        for at in 0..INSTANCES_MAX {
+            if let (None, Some(gone)) = (&self.slots.0[at], &before.0[at]) {
+                self.carry_instance(at, &gone.name.clone())?;
+                self.lists[at] = List::None;
+                self.names.set(at as u32, Name([0; crate::maps::NAME_LEN]), 0)?;
+                if let Some(folder) = &self.folder {
+                    let _ = fs::remove_file(list_path(folder, at));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what rules and instances have counted only if they still exist.
+    pub fn keep(&mut self, rules: impl Fn(RuleHandle) -> bool, instances: impl Fn(&str) -> bool) {
+        self.carried.rules.retain(|rule, _| rules(*rule));
+        self.carried.instances.retain(|name, _| instances(name));
+        self.carried_rows.retain(|name, _| instances(name));
+    }
+
+    /// Replaces the table. No program uses the former one when this returns.
+    fn swap(&mut self, table: &[u8]) -> Result<(), DriverError> {
+        let value: Box<TableValue> =
+            table.to_vec().into_boxed_slice().try_into().map_err(|_| DriverError::Missing("tables"))?;
+        let mut map: Array<MapData, TableValue> = Array::create(1, 0)?;
+        // By reference: a table on the stack would be too long.
+        map.set(0, &*value, 0)?;
+        Ok(self.tables.set(0, &map, 0)?)
+    }
+
+    /// Makes the state and the table of an instance at a place that the program does not use.
+    fn prepare(
+        &mut self,
+        at: usize,
+        wanted: &Wanted,
+        now: Instant,
+        lists: &HashMap<String, Vec<Row>>,
+    ) -> Result<(), DriverError> {
+        let key = at as u32;
+        let cpus = aya::util::nr_cpus().map_err(|(path, source)| DriverError::Folder { path: path.into(), source })?;
+        let zero = vec![State::default(); cpus];
+        self.states.set(key, zero.try_into().map_err(folder_error(Path::new("states")))?, 0)?;
+        let path = self.folder.as_ref().map(|folder| list_path(folder, at));
+        if let Some(path) = &path {
+            let _ = fs::remove_file(path);
+        }
+        self.lists[at] = List::create(&wanted.kind, path.as_deref())?;
+        match &self.lists[at] {
+            List::None => {}
+            List::Blocks(list) => self.blocks.set(key, &list.map, 0)?,
+            List::Networks(list) => self.networks.set(key, &list.map, 0)?,
+        }
+        for row in lists.get(&wanted.name).into_iter().flatten() {
+            self.lists[at].restore(now, row)?;
+        }
+        Ok(self.names.set(key, Name(wanted.encode()), 0)?)
+    }
+
+    fn carry_instance(&mut self, at: usize, name: &str) -> Result<(), DriverError> {
+        let (count, state) = self.state(at)?;
+        let carried = self.carried.instances.entry(name.to_owned()).or_default();
+        carried.packets += count.packets;
+        carried.bytes += count.bytes;
+        carried.dropped += count.dropped;
+        if let List::Networks(list) = &self.lists[at] {
+            let rows = Answer::Rows(list.read(&state)?);
+            let before = Answer::Rows(self.carried_rows.remove(name).unwrap_or_default());
+            if let Answer::Rows(rows) = crate::merge(before, rows) {
+                self.carried_rows.insert(name.to_owned(), rows);
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches the program to an interface, in place of the one of an earlier process if there is one: no frame passes without.
+    pub fn attach(&mut self, ifindex: u32) -> Result<(), DriverError> {
+        let path = self.folder.as_ref().map(|folder| folder.join(format!("link-{ifindex}")));
+        if let Some(path) = path.as_ref().filter(|path| path.exists()) {
+            let link: XdpLink = FdLink::from(PinnedLink::from_pin(path)?).try_into()?;
+            match self.program("csp_level1")?.attach_to_link(link) {
+                Ok(_) => return Ok(()),
+                // The interface of this number has gone since.
+                Err(_) => fs::remove_file(path).map_err(folder_error(path))?,
+            }
+        }
+        let program = self.program("csp_level1")?;
+        let id = program.attach_to_if_index(ifindex, XdpMode::Default)?;
+        if let Some(path) = path {
+            let link: FdLink = program.take_link(id)?.try_into()?;
+            self.attached.push(link.pin(path)?);
+        }
+        Ok(())
+    }
+
+    /// Removes the program from all ports, and everything that is pinned.
+    pub fn detach(mut self) -> Result<(), DriverError> {
+        self.attached.clear();
+        let Some(folder) = self.folder.take() else { return Ok(()) };
+        drop(self);
+        remove(&folder)
+    }
+
+    /// Returns the numbers.
+    pub fn counts(&self) -> Result<Counts, DriverError> {
+        let mut counts = self.carried.clone();
+        for (rule, base) in &self.rules {
+            let hits = since(self.rule_count(rule.slot)?, *base);
+            let sum = counts.rules.entry(*rule).or_default();
+            *sum = *sum + hits;
+        }
+        for (at, wanted) in self.slots.0.iter().enumerate() {
+            let Some(wanted) = wanted else { continue };
+            let (count, _) = self.state(at)?;
+            let sum = counts.instances.entry(wanted.name.clone()).or_default();
+            sum.packets += count.packets;
+            sum.bytes += count.bytes;
+            sum.dropped += count.dropped;
+        }
+        for of_cpu in self.totals.get(&0, 0)?.iter() {
+            let totals = &mut counts.totals;
+            totals.seen += of_cpu.seen;
+            totals.unclassified += of_cpu.unclassified;
+            totals.unmatched += of_cpu.unmatched;
+            totals.level2 += of_cpu.level2;
+            totals.passed += of_cpu.passed;
+            totals.dropped += of_cpu.dropped;
+            totals.redirected += of_cpu.redirected;
+        }
+        Ok(counts)
+    }
+
+    fn rule_count(&self, slot: u32) -> Result<Count, DriverError> {
+        if slot as usize >= RULES_MAX {
+            return Ok(Count::default());
+        }
+        let mut sum = Count::default();
+        for of_cpu in self.rule_counts.get(&slot, 0)?.iter() {
+            sum.packets += of_cpu.packets;
+            sum.bytes += of_cpu.bytes;
+        }
+        Ok(sum)
+    }
+
+    /// The sum over processors.
+    fn state(&self, at: usize) -> Result<(InstanceCount, State), DriverError> {
+        let (mut count, mut sum) = (InstanceCount::default(), State::default());
+        for of_cpu in self.states.get(&(at as u32), 0)?.iter() {
+            count.packets += of_cpu.processed.packets;
+            count.bytes += of_cpu.processed.bytes;
+            count.dropped += of_cpu.dropped;
+            for (sum, more) in [(&mut sum.first, of_cpu.first), (&mut sum.second, of_cpu.second)] {
+                sum.packets += more.packets;
+                sum.bytes += more.bytes;
+            }
+        }
+        Ok((count, sum))
+    }
+
+    /// Executes an operation of an instance; `None` if it has no place at level 1.
+    pub fn call(
+        &mut self,
+        now: Instant,
+        name: &str,
+        module: &str,
+        operation: &str,
+        arguments: &Settings,
+    ) -> Result<Option<Answer>, CallError> {
+        let Some(at) = self.slots.place(name).map(usize::from) else {
+            return Ok(self.carried_rows.get(name).filter(|_| operation == "read").cloned().map(Answer::Rows));
+        };
+        let failed = |error: DriverError| CallError::NotFound(error.to_string());
+        let (_, state) = self.state(at).map_err(failed)?;
+        let answer = match (&mut self.lists[at], module, operation) {
+            (List::Blocks(list), ..) => list.call(now, operation, arguments, &state)?,
+            (List::Networks(list), _, "read") => Answer::Rows(list.read(&state).map_err(failed)?),
+            (List::Networks(list), _, "reset") => {
+                list.reset();
+                self.reset_state(at).map_err(failed)?;
+                Answer::Done
+            }
+            (_, "policer", "read") => Answer::Rows(vec![crate::lists::policer_row(&state)]),
+            _ => Answer::Done,
+        };
+        let Some(carried) = self.carried_rows.get(name) else { return Ok(Some(answer)) };
+        match operation {
+            "read" => Ok(Some(crate::merge(answer, Answer::Rows(carried.clone())))),
+            "reset" => {
+                self.carried_rows.remove(name);
+                Ok(Some(answer))
+            }
+            _ => Ok(Some(answer)),
+        }
+    }
+
+    /// What a counter counts together: zero from now on.
+    fn reset_state(&mut self, at: usize) -> Result<(), DriverError> {
+        let of_cpus = self.states.get(&(at as u32), 0)?;
+        let reset: Vec<State> =
+            of_cpus.iter().map(|state| State { first: Count::default(), ..*state }).collect();
+        let reset = reset.try_into().map_err(folder_error(Path::new("states")))?;
+        Ok(self.states.set(at as u32, reset, 0)?)
+    }
+
+    /// Removes blocks whose time is over.
+    pub fn expire(&mut self, now: Instant) {
+        self.lists.iter_mut().for_each(|list| {
+            if let List::Blocks(list) = list {
+                list.expire(now);
+            }
+        });
+    }
+
+    /// Returns the blocks of each block list, as rows of its operation `list`.
+    pub fn blocked(&self, now: Instant) -> HashMap<String, Vec<Row>> {
+        let slots = self.slots.0.iter().zip(&self.lists);
+        let lists = slots.filter_map(|(wanted, list)| match (wanted, list) {
+            (Some(wanted), List::Blocks(list)) => Some((wanted.name.clone(), list.rows(now))),
+            _ => None,
+        });
+        lists.collect()
+    }
+
+    /// Runs the program on a frame as if an interface had received it. Returns what the program decided, and the frame after it. The
+    /// interface is that with number 1.
+    pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<(u32, Vec<u8>, core::time::Duration), DriverError> {
+        self.test_program("csp_level1", frame, repeat)
+    }
+
+    #[doc(hidden)]
+    pub fn test_program(
+        &mut self,
+        name: &'static str,
+        frame: &[u8],
+        repeat: u32,
+    ) -> Result<(u32, Vec<u8>, core::time::Duration), DriverError> {
+        let program = self.program(name)?;
+        if program.fd().is_err() {
+            program.load()?;
+        }
+        let mut out = vec![0; frame.len() + 256];
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), repeat, ..TestRunOptions::new() };
+        let result = program.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        Ok((result.return_value, out, result.duration))
+    }
+
+    #[doc(hidden)]
+    pub fn take_map<T: TryFrom<Map>>(&mut self, name: &'static str) -> Result<T, DriverError> {
+        take(&mut self.ebpf, name)
+    }
+}
+
+fn since(count: Count, base: Count) -> HitCount {
+    HitCount { packets: count.packets.saturating_sub(base.packets), bytes: count.bytes.saturating_sub(base.bytes) }
+}
+
+fn list_path(folder: &Path, at: usize) -> PathBuf {
+    folder.join(format!("list-{at}"))
+}
+
+/// Makes the folder of this layout, and removes those of other ones: their programs read other tables.
+fn make_folder(folder: &Path) -> Result<(), DriverError> {
+    fs::create_dir_all(folder).map_err(folder_error(folder))?;
+    let Some(parent) = folder.parent() else { return Ok(()) };
+    for entry in fs::read_dir(parent).map_err(folder_error(parent))?.flatten() {
+        if entry.path() != folder {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn remove(folder: &Path) -> Result<(), DriverError> {
+    fs::remove_dir_all(folder).map_err(folder_error(folder))
+}
+
+/// Removes what is pinned below a folder of [`Driver::open`], and so the program from all ports.
+pub fn remove_all(folder: &Path) -> Result<(), DriverError> {
+    if folder.exists() { remove(folder) } else { Ok(()) }
+}

@@ -1,0 +1,42 @@
+//! Packet plug-ins of level 1: the program that runs in the driver (XDP), its maps and its links.
+//!
+//! ```text
+//!   control thread                                       kernel, by port
+//!   Manager ─▶ Plan: table, instances ─▶ Driver ─▶ maps ◀── csp_level1 ──┬─▶ drop, redirect
+//!              (what cannot run there    │                               └─▶ pass ─▶ AF_PACKET ─▶ level 2
+//!               stays at level 2)        └─▶ links, pinned below /sys/fs/bpf/csp/<node>
+//! ```
+//!
+//! The program classifies by the rules of all levels, so that the first match by priority decides as at level 2, and runs the graph of
+//! the rules whose graph it can run. What it passes is classified by level 2 again, which knows from the packet itself
+//! ([`Parsed::is_plain`](csp_classify::multifield::Parsed::is_plain)) and from [`Plan::slots`] that level 1 has processed it. Nothing
+//! travels with a packet.
+//!
+//! Programs, maps and links outlive the process when they are pinned. A program that takes them over replaces the earlier one at each
+//! port in one step.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod answers;
+mod driver;
+mod layout;
+mod lists;
+mod maps;
+mod plan;
+mod slots;
+
+pub use answers::merge;
+pub use driver::{Counts, Driver, DriverError, PortConfig, Totals};
+pub use layout::{STEPS_MAX, TABLE_LEN, TUPLES_MAX, TableError};
+pub use plan::{HOPS_MAX, Plan, Stay};
+
+/// Most instances at level 1.
+pub const INSTANCES_MAX: usize = 64;
+/// Most LAN ports.
+pub const PORTS_MAX: usize = 16;
+/// Most rules.
+pub const RULES_MAX: usize = 16_384;
+/// Number of the layout of maps and tables: pinned ones of another number are not taken over.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// The object file of the program.
+pub static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/level1.bpf.o"));

@@ -1,0 +1,100 @@
+//! The values of maps, as `program/level1.h` has them.
+
+use aya::Pod;
+
+use crate::PORTS_MAX;
+
+/// Bytes of an instance's entry in the map of names.
+pub(crate) const NAME_LEN: usize = 80;
+
+/// Bytes of a key of a block list behind its length.
+pub(crate) type BlockData = [u8; 20];
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Port {
+    pub ifindex: u32,
+    pub mac: [u8; 6],
+    pub unused: u16,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Config {
+    /// The time, in place of the kernel's; 0: the kernel's.
+    pub now: u64,
+    pub ports: [Port; PORTS_MAX],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Count {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct State {
+    pub processed: Count,
+    pub dropped: u64,
+    pub tokens: u64,
+    pub filled: u64,
+    pub first: Count,
+    pub second: Count,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RawTotals {
+    pub seen: u64,
+    pub unclassified: u64,
+    pub unmatched: u64,
+    pub level2: u64,
+    pub passed: u64,
+    pub dropped: u64,
+    pub redirected: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Block {
+    pub until: u64,
+    pub packets: u64,
+    pub length: u32,
+    pub from: [u8; 44],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct NetworkKey {
+    pub family: u64,
+    pub high: u64,
+    pub low: u64,
+}
+
+/// The inner map of `tables`: one value, a table.
+pub(crate) type TableValue = [u8; crate::layout::TABLE_LEN + crate::layout::TABLE_TAIL];
+
+/// The entry of an instance.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Name(pub [u8; NAME_LEN]);
+
+// SAFETY: these are C structures of integers and arrays of them, without padding: every bit pattern is a value.
+unsafe impl Pod for Config {}
+// SAFETY: as above.
+unsafe impl Pod for Count {}
+// SAFETY: as above.
+unsafe impl Pod for State {}
+// SAFETY: as above.
+unsafe impl Pod for RawTotals {}
+// SAFETY: as above.
+unsafe impl Pod for Block {}
+// SAFETY: as above.
+unsafe impl Pod for NetworkKey {}
+// SAFETY: as above.
+unsafe impl Pod for Name {}
+
+const _: () = assert!(size_of::<Port>() == 12 && size_of::<Config>() == 8 + 12 * PORTS_MAX);
+const _: () = assert!(size_of::<State>() == 72 && size_of::<Block>() == 64 && size_of::<NetworkKey>() == 24);

@@ -1,0 +1,197 @@
+//! Which rules the driver's program decides by itself, and the table for it.
+//!
+//! A rule is of level 1 if all instances that its packets can reach are at level 1 and can run there. The others stay at level 2, whose
+//! workers have each instance of level 1, too.
+
+use std::collections::HashMap;
+
+use csp_classify::multifield::{Direction, InstanceId, Rule, RuleHandle, Table};
+use csp_plugins::{Binding, DRIVER, Manager, Settings};
+
+use crate::layout::{OUT, Operation, Placed, TableError, compile};
+use crate::slots::{Slots, Wanted};
+
+/// Most instances that a packet can pass at level 1.
+pub const HOPS_MAX: usize = 8;
+
+/// Why a rule whose instance is at level 1 stays at level 2.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stay {
+    /// Its name.
+    pub rule: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// What the program is to do.
+#[derive(Debug)]
+pub struct Plan {
+    pub(crate) table: Vec<u8>,
+    pub(crate) slots: Slots,
+    pub(crate) rules: Vec<RuleHandle>,
+    /// Rules whose instance is at level 1 and that stay at level 2.
+    pub stays: Vec<Stay>,
+    complete: bool,
+}
+
+/// An instance of the manager.
+struct Node<'a> {
+    name: &'a str,
+    module: &'static str,
+    settings: &'a Settings,
+    /// Connected instances by output.
+    next: [Option<usize>; 2],
+    at_level1: bool,
+}
+
+impl Plan {
+    /// Makes a plan of a manager's state. `table` is what workers have. `before` has the places of instances so far.
+    ///
+    /// # Errors
+    /// Rules that do not fit the bounds of a table: all of them are then level 2's.
+    pub fn new(manager: &Manager, table: &Table, before: &Slots) -> Result<Plan, TableError> {
+        let nodes = nodes(manager);
+        let by_id: HashMap<InstanceId, usize> =
+            manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
+        let rules = manager.rules().rules();
+        let compares_dscp = rules.iter().any(|(rule, _)| rule.fields.dscp.is_some() && is_received(rule));
+        let runs = manager.environments().iter().any(|environment| environment.name == DRIVER && environment.running);
+        let (mut first, mut stays) = (Vec::new(), Vec::new());
+        let mut needed = vec![false; nodes.len()];
+        let mut complete = true;
+        for (rule, handle) in &rules {
+            let start = by_id.get(&Binding::decode(rule.instance).instance).copied();
+            let Some(start) = start.filter(|start| nodes[*start].at_level1 && is_received(rule)) else {
+                complete &= !is_received(rule);
+                continue;
+            };
+            let reason = match runs {
+                true => obstacle(&nodes, start, 0, compares_dscp),
+                false => Some("the environment does not run".to_owned()),
+            };
+            match reason {
+                None => {
+                    reach(&nodes, start, &mut needed);
+                    first.push((*handle, start));
+                }
+                Some(reason) => {
+                    complete = false;
+                    stays.push(Stay { rule: rule.name.to_string(), reason });
+                }
+            }
+        }
+        let wanted = nodes.iter().zip(&needed).filter(|(_, needed)| **needed);
+        let slots = before.assign(wanted.map(|(node, _)| Wanted::new(node.name, node.module, node.settings)));
+        let place = |at: usize| slots.place(nodes[at].name).unwrap_or(OUT);
+        let mut instances = vec![None; crate::INSTANCES_MAX];
+        for (at, node) in nodes.iter().enumerate().filter(|(at, _)| needed[*at]) {
+            let Ok(operation) = operation(node) else { continue };
+            let next = node.next.map(|next| next.map_or(OUT, place));
+            if let Some(instance) = instances.get_mut(usize::from(place(at))) {
+                *instance = Some(Placed { operation, next });
+            }
+        }
+        let starts: HashMap<u32, u8> = first.iter().map(|(rule, start)| (rule.slot, place(*start))).collect();
+        let table = compile(table, &starts, &instances)?;
+        let rules = first.into_iter().map(|(rule, _)| rule).collect();
+        Ok(Plan { table, slots, rules, stays, complete })
+    }
+
+    /// Returns whether there is anything to do.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Returns the rules that level 1 decides by itself.
+    pub fn rules(&self) -> &[RuleHandle] {
+        &self.rules
+    }
+
+    /// Returns whether level 1 decides by itself on all rules for packets that are received: level 2 need not classify plain packets.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Returns the rules that level 1 decides by itself as a set of bits by slot.
+    pub fn slots(&self) -> Vec<u64> {
+        let longest = self.rules.iter().map(|rule| rule.slot as usize / 64 + 1).max().unwrap_or(0);
+        let mut bits = vec![0; longest];
+        for rule in &self.rules {
+            bits[rule.slot as usize / 64] |= 1 << (rule.slot % 64);
+        }
+        bits
+    }
+}
+
+fn is_received(rule: &Rule) -> bool {
+    rule.fields.direction != Some(Direction::Egress)
+}
+
+fn nodes(manager: &Manager) -> Vec<Node<'_>> {
+    let names: HashMap<&str, usize> = manager.instances().enumerate().map(|(at, (_, name, ..))| (name, at)).collect();
+    let mut nodes: Vec<Node<'_>> = manager
+        .instances()
+        .filter_map(|(_, name, module, environment)| {
+            let (_, settings) = manager.settings_of(name).ok()?;
+            Some(Node { name, module, settings, next: [None; 2], at_level1: environment == DRIVER })
+        })
+        .collect();
+    for (from, output, to) in manager.connected() {
+        if let (Some(&from), Some(&to)) = (names.get(from.as_str()), names.get(to.as_str()))
+            && let Some(next) = nodes[from].next.get_mut(usize::from(output))
+        {
+            *next = Some(to);
+        }
+    }
+    nodes
+}
+
+/// Why packets cannot be processed at level 1 from an instance on. The graph has no cycles.
+fn obstacle(nodes: &[Node<'_>], at: usize, hops: usize, compares_dscp: bool) -> Option<String> {
+    let node = &nodes[at];
+    if !node.at_level1 {
+        return Some(format!("packets can reach {}, which is not at level 1", node.name));
+    }
+    if hops == HOPS_MAX {
+        return Some(format!("packets can pass more than {HOPS_MAX} plug-ins"));
+    }
+    if let Err(reason) = operation(node) {
+        return Some(format!("{}: {reason}", node.name));
+    }
+    if node.module == "dscp" && compares_dscp {
+        return Some(format!("{} changes the codepoint, which rules of level 2 would compare afterwards", node.name));
+    }
+    node.next.iter().flatten().find_map(|next| obstacle(nodes, *next, hops + 1, compares_dscp))
+}
+
+fn reach(nodes: &[Node<'_>], at: usize, needed: &mut [bool]) {
+    if !core::mem::replace(&mut needed[at], true) {
+        nodes[at].next.iter().flatten().for_each(|next| reach(nodes, *next, needed));
+    }
+}
+
+fn operation(node: &Node<'_>) -> Result<Operation, &'static str> {
+    let settings = node.settings;
+    let by_destination = settings.text("field") == "destination";
+    Ok(match node.module {
+        "no-op" => Operation::NoOp,
+        "drop" => Operation::Drop,
+        "redirect" => Operation::Redirect(settings.number("interface") as u32),
+        "counter" => Operation::Counter {
+            by_destination,
+            length_v4: settings.number("length_v4") as u8,
+            length_v6: settings.number("length_v6") as u8,
+        },
+        "policer" if settings.instance("block").is_some() => {
+            return Err("level 1 makes no calls, and block calls another plug-in");
+        }
+        "policer" => Operation::Policer {
+            rate: settings.number("rate"),
+            burst: settings.number("burst"),
+            exceed_next: settings.text("exceed") == "next",
+        },
+        "dscp" => Operation::Dscp(settings.number("dscp") as u8),
+        "block-list" => Operation::BlockList { by_destination },
+        _ => return Err("the module has no implementation for level 1"),
+    })
+}

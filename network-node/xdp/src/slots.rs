@@ -1,0 +1,108 @@
+//! The places of instances at level 1. An instance that stays what it is keeps its place, and with it its state: also over a restart of the
+//! process, since the places are written into a map.
+
+use csp_plugins::{Settings, Value};
+
+use crate::INSTANCES_MAX;
+use crate::maps::NAME_LEN;
+
+/// An instance for which a place is wanted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    pub name: String,
+    pub kind: Kind,
+}
+
+/// What of an instance has a table of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// None.
+    Plain(u8),
+    /// Blocked networks, at most so many.
+    Blocks(u32),
+    /// Counts of networks, at most so many; the second number tells by what they are counted.
+    Networks(u32, u32),
+}
+
+impl Wanted {
+    pub fn new(name: &str, module: &str, settings: &Settings) -> Self {
+        let most = settings.iter().find_map(|(name, value)| match value {
+            Value::Number(number) if *name == "prefixes_max" => Some(*number as u32),
+            _ => None,
+        });
+        let kind = match (module, most) {
+            ("block-list", Some(most)) => Kind::Blocks(most),
+            ("counter", Some(most)) => {
+                let destination = u32::from(settings.text("field") == "destination");
+                let lengths = settings.number("length_v4") << 8 | settings.number("length_v6");
+                Kind::Networks(most, destination << 16 | lengths as u32)
+            }
+            _ => Kind::Plain(module.bytes().fold(0, |sum: u8, byte| sum.wrapping_mul(31).wrapping_add(byte))),
+        };
+        Wanted { name: name.to_owned(), kind }
+    }
+
+    /// The form in which the map has it: lengths, kind and name.
+    pub fn encode(&self) -> [u8; NAME_LEN] {
+        let mut bytes = [0; NAME_LEN];
+        let (kind, a, b) = match self.kind {
+            Kind::Plain(module) => (1u32, u32::from(module), 0),
+            Kind::Blocks(most) => (2, most, 0),
+            Kind::Networks(most, by) => (3, most, by),
+        };
+        for (at, number) in [kind, a, b, self.name.len() as u32].into_iter().enumerate() {
+            bytes[4 * at..4 * at + 4].copy_from_slice(&number.to_ne_bytes());
+        }
+        bytes[16..16 + self.name.len().min(64)].copy_from_slice(&self.name.as_bytes()[..self.name.len().min(64)]);
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; NAME_LEN]) -> Option<Self> {
+        let number = |at: usize| bytes[4 * at..].first_chunk::<4>().map_or(0, |four| u32::from_ne_bytes(*four));
+        let name = core::str::from_utf8(bytes.get(16..16 + number(3) as usize)?).ok()?;
+        let kind = match number(0) {
+            1 => Kind::Plain(number(1) as u8),
+            2 => Kind::Blocks(number(1)),
+            3 => Kind::Networks(number(1), number(2)),
+            _ => return None,
+        };
+        Some(Wanted { name: name.to_owned(), kind })
+    }
+}
+
+/// Which place has which instance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slots(pub(crate) Vec<Option<Wanted>>);
+
+impl Default for Slots {
+    fn default() -> Self {
+        Slots(vec![None; INSTANCES_MAX])
+    }
+}
+
+impl Slots {
+    /// Gives each instance a place: the one that it has, or a free one that none has had before this. Instances beyond
+    /// [`INSTANCES_MAX`] get none.
+    pub(crate) fn assign(&self, wanted: impl Iterator<Item = Wanted>) -> Slots {
+        let (mut slots, mut new) = (Slots::default(), Vec::new());
+        for wanted in wanted {
+            match self.0.iter().position(|slot| slot.as_ref() == Some(&wanted)) {
+                Some(at) => slots.0[at] = Some(wanted),
+                None => new.push(wanted),
+            }
+        }
+        // A place whose instance goes is in use until the table is replaced; it is taken only when no other is left.
+        let mut free: Vec<usize> = (0..INSTANCES_MAX).filter(|at| slots.0[*at].is_none()).collect();
+        free.sort_by_key(|at| self.0[*at].is_some());
+        for (wanted, at) in new.into_iter().zip(free) {
+            slots.0[at] = Some(wanted);
+        }
+        slots
+    }
+
+    /// Returns the place of the instance of this name.
+    pub(crate) fn place(&self, name: &str) -> Option<u8> {
+        let named = |slot: &Option<Wanted>| slot.as_ref().is_some_and(|wanted| wanted.name == name);
+        self.0.iter().position(named).map(|at| at as u8)
+    }
+}
