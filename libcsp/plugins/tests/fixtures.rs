@@ -31,6 +31,7 @@ fixtures! {
     mirror: "mirror",
     counter: "counter",
     policer: "policer",
+    policer_block: "policer-block",
     dscp: "dscp",
     block_list: "block-list",
     capture: "capture",
