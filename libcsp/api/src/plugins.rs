@@ -88,6 +88,9 @@ pub struct Rule {
     pub plugin: Text,
     /// `pass` or `drop`.
     pub fallback: Text,
+    /// Where packets that are received meet it first: 1 in the driver, 2 in the node's workers.
+    #[serde(default)]
+    pub level: u8,
     /// A rule that matches all that this one matches, before it.
     pub covered_by: Option<Text>,
     /// Packets that it decided on; coalesced ones count once.

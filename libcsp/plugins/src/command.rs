@@ -76,6 +76,8 @@ pub enum Command {
         /// The instance of this worker.
         plugin: Option<Box<dyn Plugin>>,
     },
+    /// Puts an instance into another environment. Its plug-in stays.
+    Place(InstanceId, EnvironmentId, Level),
     /// Gives an instance other settings, which were checked.
     Configure(InstanceId, Box<Settings>),
     /// Removes an instance, to which nothing leads.
@@ -92,6 +94,7 @@ impl fmt::Debug for Command {
             Command::Create { id, environment, level, plugin } => {
                 write!(f, "Create({id:?}, {environment:?}, {level}, here: {})", plugin.is_some())
             }
+            Command::Place(id, environment, level) => write!(f, "Place({id:?}, {environment:?}, {level})"),
             Command::Configure(id, settings) => write!(f, "Configure({id:?}, {settings:?})"),
             Command::Remove(id) => write!(f, "Remove({id:?})"),
             Command::Connect(port, to) => write!(f, "Connect({port:?}, {to:?})"),

@@ -142,6 +142,8 @@ impl Manager {
         for instance in &desired.instances {
             let settings = pairs(&instance.settings);
             let (name, environment) = (instance.name.as_str(), instance.environment());
+            // What moves between levels 1 and 2 stays what it is.
+            let _ = self.relocate(name, &instance.module, environment);
             if self.is_same(name, &instance.module, environment, &settings)
                 || (self.is_free_standing(name, &instance.module, environment, &settings)
                     && self.configure(name, &settings).is_ok())

@@ -140,6 +140,11 @@ impl Graph {
                     *slot = Some(Instance { environment, level, plugin, outputs, count });
                 }
             }
+            Command::Place(id, environment, level) => {
+                if let Some(instance) = self.instance_mut(id) {
+                    (instance.environment, instance.level) = (environment, level);
+                }
+            }
             Command::Configure(id, settings) => {
                 if let Some(plugin) = self.instance_mut(id).and_then(|instance| instance.plugin.as_mut()) {
                     // The manager has checked the settings with an instance of the same module.

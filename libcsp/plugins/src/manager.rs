@@ -284,6 +284,23 @@ impl Manager {
         Ok(())
     }
 
+    /// Moves an instance between levels 1 and 2: workers have its plug-in on both. Returns false, and changes nothing, if it is not of
+    /// this module, or if one of the levels is another.
+    pub fn relocate(&mut self, name: &str, module: &str, environment: &str) -> Result<bool, ManagerError> {
+        let (id, to) = (self.instance(name)?, self.environment(environment)?);
+        let level = |environment: EnvironmentId| self.environments[usize::from(environment.0)].level;
+        let (from, at) = (level(self.declared(id).environment), level(to));
+        let possible = self.module(module)?.levels.contains(&at) && self.declared(id).module == module;
+        if from == Level::Host || at == Level::Host || !possible {
+            return Ok(false);
+        }
+        if let Some(declared) = self.instances[id.0 as usize].as_mut().filter(|own| own.environment != to) {
+            declared.environment = to;
+            self.broadcast(|| Command::Place(id, to, at));
+        }
+        Ok(true)
+    }
+
     /// Connects an output of an instance to another instance, in place of what it was connected to.
     pub fn connect(&mut self, from: &str, output: u8, to: &str) -> Result<(), ManagerError> {
         let port = self.port(from, output)?;

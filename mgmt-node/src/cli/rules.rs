@@ -101,7 +101,7 @@ async fn stats(context: &Context, name: Option<&str>) -> Result<(), CliError> {
     }
     context.show(&view, |view| {
         let mut table =
-            Table::new(&["NODE", "PRIO", "RULE", "MATCH", "PLUGIN", "PACKETS", "BYTES", "COVERED"]);
+            Table::new(&["NODE", "PRIO", "RULE", "MATCH", "PLUGIN", "LEVEL", "PACKETS", "BYTES", "COVERED"]);
         for node in &view.nodes {
             node.plugins.rules.iter().for_each(|rule| row(&mut table, &node.node, rule));
         }
@@ -117,6 +117,7 @@ fn row(table: &mut Table, node: &str, rule: &Rule) {
         rule.name.to_string().into(),
         rule.conditions.to_string().into(),
         rule.plugin.to_string().into(),
+        u64::from(rule.level).into(),
         rule.packets_total.into(),
         Cell::from(bytes(rule.bytes_total)).right(),
         Cell::from(covered).coloured(Colour::Yellow),

@@ -120,7 +120,7 @@ pub fn change(case: Case) -> PluginChange {
     let commands: Vec<_> = std::iter::from_fn(|| manager.poll_command(0)).collect();
     let egress = case == Case::OtherDirection;
     let (table, directions) = (Some(manager.publish_rules()), (!egress, egress));
-    PluginChange { commands, table, directions, retired: Vec::with_capacity(8) }
+    PluginChange { commands, table, directions, retired: Vec::with_capacity(8), ..PluginChange::default() }
 }
 
 /// Frames to the node: headers that hit all rules, or segments of connections to the service.

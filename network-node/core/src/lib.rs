@@ -44,4 +44,4 @@ mod whereabouts;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
 pub use node::NetworkCore;
-pub use plugins::{PluginCapacity, PluginChange, PluginCounts};
+pub use plugins::{DriverRules, PluginCapacity, PluginChange, PluginCounts};

@@ -55,6 +55,8 @@ pub struct PluginChange {
     pub table: Option<Published>,
     /// Whether there are rules for packets that are received, and for those that are transmitted.
     pub directions: (bool, bool),
+    /// What the driver's program (level 1) decides by itself from now on; after the change what it did before it.
+    pub driver: DriverRules,
     /// Plug-ins that were removed. The sender gives it room for as many as there are commands.
     pub retired: Vec<Box<dyn Plugin>>,
 }
@@ -68,6 +70,30 @@ impl core::fmt::Debug for PluginChange {
             self.commands.len(),
             self.directions
         )
+    }
+}
+
+/// What the program in the driver has done with a frame before it arrives here.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DriverRules {
+    /// LAN ports at which it runs, a bit for each.
+    pub ports: u32,
+    /// Whether it decides by itself on all rules for packets that are received.
+    pub complete: bool,
+    /// The rules on which it decides by itself: a bit for each, by slot.
+    pub rules: Vec<u64>,
+}
+
+impl DriverRules {
+    /// Whether it has classified a packet.
+    fn has_seen(&self, port: PortId, parsed: &Parsed) -> bool {
+        self.ports >> port.0.min(31) & 1 == 1 && parsed.is_plain()
+    }
+
+    /// Whether it has processed the packets of a rule that it has classified.
+    fn has_done(&self, rule: RuleHandle) -> bool {
+        let word = self.rules.get(rule.slot as usize / 64).copied().unwrap_or(0);
+        word >> (rule.slot % 64) & 1 == 1
     }
 }
 
@@ -96,6 +122,7 @@ pub(super) struct PacketPlugins {
     frame: Box<[u8]>,
     ingress: bool,
     egress: bool,
+    driver: DriverRules,
     untransmitted: u64,
 }
 
@@ -111,6 +138,7 @@ impl PacketPlugins {
             frame: frame(),
             ingress: false,
             egress: false,
+            driver: DriverRules::default(),
             untransmitted: 0,
         }
     }
@@ -130,6 +158,19 @@ impl PacketPlugins {
     /// Returns the rule that decides on a packet.
     pub(super) fn classify(&mut self, fields: &Fields, len: usize) -> Option<Hit> {
         self.classifier.classify(fields, u32::try_from(len).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the rule that decides on a received packet, unless the program in the driver has processed it.
+    fn classify_received(&mut self, port: PortId, parsed: &Parsed, len: usize) -> Option<Hit> {
+        if !self.driver.has_seen(port, parsed) {
+            return self.classify(&parsed.fields, len);
+        }
+        if self.driver.complete {
+            return None;
+        }
+        let hit = self.classifier.find(&parsed.fields).filter(|hit| !self.driver.has_done(hit.rule))?;
+        self.classifier.count(hit, u32::try_from(len).unwrap_or(u32::MAX));
+        Some(hit)
     }
 
     /// Leads a frame through the graph.
@@ -294,7 +335,7 @@ impl NetworkCore {
         let Ok(parsed) = parse_ethernet(frame.bytes, port.0, Direction::Ingress) else {
             return self.receive(now, port, frame, ethernet, out);
         };
-        let Some(hit) = self.plugins.classify(&parsed.fields, frame.bytes.len()) else {
+        let Some(hit) = self.plugins.classify_received(port, &parsed, frame.bytes.len()) else {
             return self.receive(now, port, frame, ethernet, out);
         };
         let mut buffer = core::mem::take(&mut self.plugins.received);
@@ -341,6 +382,7 @@ impl NetworkCore {
         }
         change.table = change.table.take().map(|table| self.plugins.classifier.adopt(table));
         (self.plugins.ingress, self.plugins.egress) = change.directions;
+        core::mem::swap(&mut self.plugins.driver, &mut change.driver);
     }
 
     /// Executes an operation of an instance.

@@ -1,7 +1,7 @@
 //! The daemon's configuration file.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use csp_control::config::{ConfigError, Problems, load_checked, spin};
 use csp_control::{AdminSection, EtcdSection, LogSection, NodeSection, SanSection};
@@ -46,6 +46,35 @@ pub struct Config {
     /// Capacities of the tables, per worker.
     #[serde(default)]
     pub capacity: CapacitySection,
+    /// The program of packet plug-ins in the driver (level 1).
+    #[serde(default)]
+    pub driver: DriverSection,
+}
+
+/// Packet plug-ins of level 1. The program is attached to the LAN ports while a rule needs it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DriverSection {
+    /// A folder of a BPF file system. What is pinned in its folder of this node outlives the daemon.
+    pub folder: PathBuf,
+    /// What happens to the program when the daemon is stopped by SIGTERM or SIGINT.
+    pub on_stop: OnStop,
+}
+
+impl Default for DriverSection {
+    fn default() -> Self {
+        DriverSection { folder: "/sys/fs/bpf/csp".into(), on_stop: OnStop::Detach }
+    }
+}
+
+/// What happens to the program in the driver at a clean stop. A daemon that is killed never detaches it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnStop {
+    /// It is removed from the ports.
+    Detach,
+    /// It goes on, and the next daemon takes it over: a restart is without a gap.
+    Keep,
 }
 
 /// One LAN port.
@@ -161,6 +190,10 @@ san: {address: 10.77.0.1}
         assert_eq!((config.workers, config.capacity.flows), (1, 65_536));
         assert_eq!(config.spin_us, SpinSetting::Auto);
         assert_eq!(config.owns, []);
+        assert_eq!(config.driver.on_stop, OnStop::Detach);
+        let text = format!("{GOOD}driver: {{folder: /run/bpf, on_stop: keep}}\n");
+        let driver = parse_checked(&text, "nn.yaml", Config::check).unwrap().driver;
+        assert_eq!((driver.folder, driver.on_stop), (PathBuf::from("/run/bpf"), OnStop::Keep));
         for (text, spin) in
             [("auto", SpinSetting::Auto), ("0", SpinSetting::Fixed(0)), ("1000", SpinSetting::Fixed(1000))]
         {

@@ -12,6 +12,7 @@ use csp_types::{OwnedAddresses, Role};
 use super::admin::{self, AdminState};
 use super::config::Config;
 use super::data_thread::{Addresses, Question};
+use super::driver::DriverControl;
 use super::metrics::WorkerMetrics;
 use super::plugin_metrics::{PluginMetrics, Shared};
 use super::plugin_routes;
@@ -40,7 +41,8 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let (host, owned) = (record.host.clone(), record.owned());
     let all = Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() };
     let numbers = plugins::no_numbers();
-    let plugins = PluginControl::new(all, numbers.clone());
+    let driver = DriverControl::new(config, &workers.macs);
+    let plugins = PluginControl::new(all, numbers.clone(), driver);
     let options = shell_options(config, record, workers, (numbers, plugins.clone()));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));
@@ -60,6 +62,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
         }
     };
     refreshing.abort();
+    plugins.lock().await.stop();
     shell.shutdown().await;
     Ok(ended?)
 }

@@ -10,18 +10,33 @@ use csp_control::plugin_manager;
 use csp_daemon::clock;
 use csp_daemon::query::Workers;
 use csp_plugins::text::MatchText;
-use csp_plugins::{Answer, Binding, Desired, Fallback, HashKey, InstanceCount, Manager, pcap};
+use csp_plugins::{Answer, Binding, Desired, Fallback, HashKey, InstanceCount, Level, Manager, pcap};
 use csp_telemetry::MailboxError;
 
-use crate::core::{PluginChange, PluginCounts};
+use crate::core::{DriverRules, PluginChange, PluginCounts};
 
 use super::data_thread::Question;
+use super::driver::DriverControl;
 use super::plugin_metrics::{Numbers, Shared};
 
 /// How long a worker may take to apply a change or to execute an operation.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the numbers for metrics are read.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long what the driver has passed may wait in a LAN port's queue before a worker takes it.
+const DRAIN_TIME: Duration = Duration::from_millis(20);
+
+/// An operation that was checked.
+#[derive(Debug)]
+pub struct PreparedCall {
+    /// The instance's name.
+    pub name: String,
+    /// The operation.
+    pub operation: &'static str,
+    /// Its arguments.
+    pub settings: csp_plugins::Settings,
+}
 
 /// Why an operation was not executed.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +67,9 @@ pub struct PluginControl {
     /// What is added to monotonic time to count from 1970.
     clock_offset_ns: u64,
     numbers: Shared,
+    driver: DriverControl,
+    /// What workers know of level 1.
+    driver_rules: DriverRules,
 }
 
 /// A handle that the control loop, the admin routes and the refreshing task share.
@@ -59,7 +77,7 @@ pub type Plugins = Arc<tokio::sync::Mutex<PluginControl>>;
 
 impl PluginControl {
     /// Creates a manager without instances and rules. Its numbers are kept in `numbers`.
-    pub fn new(workers: Workers<Question>, numbers: Shared) -> Plugins {
+    pub fn new(workers: Workers<Question>, numbers: Shared, driver: DriverControl) -> Plugins {
         let hash_key = HashKey(rand::random(), rand::random());
         let unix_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let unix_ns = unix_ns.map_or(0, |since| since.as_nanos() as u64);
@@ -69,6 +87,8 @@ impl PluginControl {
             generation: 0,
             clock_offset_ns: unix_ns.saturating_sub(clock::now().as_nanos()),
             numbers,
+            driver,
+            driver_rules: DriverRules::default(),
         }))
     }
 
@@ -81,7 +101,7 @@ impl PluginControl {
         }
         let result = self.manager.reconcile(&desired).map_err(|error| error.to_string());
         // Also after an error: the workers have what the manager has.
-        self.send().await?;
+        self.put_into_force().await?;
         result?;
         for covered in self.manager.covered_rules() {
             tracing::warn!(rule = %covered.rule, by = %covered.by, "the rule is never matched: another one covers it");
@@ -89,9 +109,53 @@ impl PluginControl {
         Ok(())
     }
 
-    async fn send(&mut self) -> Result<(), String> {
+    /// Changes workers and driver so that no packet is left out: first the workers, which from now on leave only those rules to the driver
+    /// that it had and will have; then the driver; when what it had passed has been processed, the workers leave all its rules to it.
+    async fn put_into_force(&mut self) -> Result<(), String> {
         let table = self.manager.publish_rules();
-        let changed = table.generation != self.generation;
+        let Some(plan) = self.driver.plan(&self.manager, &table.table) else {
+            return self.send(&table, DriverRules::default()).await;
+        };
+        let both = self.driver.rules_of_both(&plan);
+        self.send(&table, both).await?;
+        let mut lists = BTreeMap::new();
+        for name in self.driver.new_lists(&plan, &self.manager) {
+            let rows = self.rows_of(&name).await;
+            lists.insert(name, rows);
+        }
+        self.driver.apply(&plan, &self.manager, lists);
+        if !plan.is_empty() {
+            tokio::time::sleep(DRAIN_TIME).await;
+        }
+        self.send(&table, self.driver.rules(&plan)).await?;
+        for (name, prefix, time, from) in self.driver.taken_over() {
+            let arguments = [("prefix", prefix), ("time", time), ("from", from)].map(|(k, v)| (k.to_owned(), v));
+            if let Err(error) = self.call_workers(&name, "add", &BTreeMap::from(arguments)).await {
+                tracing::warn!(plugin = name, error = %error.0, "the workers do not have a block that the driver has");
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a block list in the workers, each once.
+    async fn rows_of(&mut self, name: &str) -> Vec<csp_plugins::Row> {
+        match self.call_workers(name, "list", &BTreeMap::new()).await {
+            Ok((_, Answer::Rows(rows), _)) => rows,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Removes the program from the driver if the configuration says so.
+    pub fn stop(&mut self) {
+        self.driver.stop();
+    }
+
+    async fn send(
+        &mut self,
+        table: &csp_classify::multifield::Published,
+        driver: DriverRules,
+    ) -> Result<(), String> {
+        let changed = table.generation != self.generation || driver != self.driver_rules;
         let directions = directions(self.manager.rules().rules().iter().map(|(rule, _)| *rule));
         for (worker, mailbox) in self.workers.mailboxes.iter().enumerate() {
             let commands: Vec<_> = std::iter::from_fn(|| self.manager.poll_command(worker)).collect();
@@ -100,35 +164,35 @@ impl PluginControl {
             }
             let retired = Vec::with_capacity(commands.len());
             let table = Some(table.clone());
-            let change = Box::new(PluginChange { commands, table, directions, retired });
+            let driver = driver.clone();
+            let change = Box::new(PluginChange { commands, table, directions, driver, retired });
             // What comes back is freed here.
             let done = mailbox.ask(WORKER_TIMEOUT, |reply| Question::Plugins(change, reply)).await;
             done.map_err(|error| format!("a data worker did not apply the packet plug-ins: {error}"))?;
         }
-        self.generation = table.generation;
+        (self.generation, self.driver_rules) = (table.generation, driver);
         Ok(())
     }
 
-    /// Executes an operation of an instance at all workers.
+    /// Executes an operation of an instance at all workers and in the driver.
     pub async fn call(
         &mut self,
         name: &str,
         operation: &str,
         arguments: &BTreeMap<String, String>,
     ) -> Result<CallResult, CallFailure> {
-        let arguments: Vec<(&str, &str)> = arguments.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        let prepared = self.manager.prepare_call(name, operation, &arguments);
-        let (id, operation, settings) = prepared.map_err(|error| CallFailure::Refused(error.to_string()))?;
-        let (mut merged, mut files) = (Answer::Done, Vec::new());
-        for mailbox in &self.workers.mailboxes {
-            let settings = Box::new(settings.clone());
-            let asked = |reply| Question::PluginCall(id, operation, settings, reply);
-            let answer = mailbox.ask(WORKER_TIMEOUT, asked).await?;
-            match answer.map_err(|error| CallFailure::Refused(error.to_string()))? {
-                Answer::Bytes(file) => files.push(file),
-                other => merged = merged.merge(other),
-            }
-        }
+        let (merged, files) = match self.call_workers(name, operation, arguments).await {
+            Ok((call, merged, files)) => match self.driver.call(&self.manager, &call)? {
+                Some(own) => (csp_xdp::merge(merged, own), files),
+                None => (merged, files),
+            },
+            // The workers may lack what the driver has: it was there when the daemon began.
+            Err((error, Some(call))) if operation == "remove" => match self.driver.call(&self.manager, &call) {
+                Ok(Some(own)) => (own, Vec::new()),
+                _ => return Err(error),
+            },
+            Err((error, _)) => return Err(error),
+        };
         if !files.is_empty() {
             let file = pcap::merge(&files).unwrap_or_else(|| files.concat());
             return Ok(CallResult::Bytes(file));
@@ -139,6 +203,32 @@ impl PluginControl {
             answer.rows = rows.into_iter().take(api::ROWS_MAX).map(row).collect();
         }
         Ok(CallResult::Rows(answer))
+    }
+
+    /// Executes an operation at all workers. Returns the checked call, what they answer together, and captures.
+    async fn call_workers(
+        &mut self,
+        name: &str,
+        operation: &str,
+        arguments: &BTreeMap<String, String>,
+    ) -> Result<(PreparedCall, Answer, Vec<Vec<u8>>), (CallFailure, Option<PreparedCall>)> {
+        let arguments: Vec<(&str, &str)> = arguments.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let prepared = self.manager.prepare_call(name, operation, &arguments);
+        let (id, operation, settings) =
+            prepared.map_err(|error| (CallFailure::Refused(error.to_string()), None))?;
+        let call = PreparedCall { name: name.to_owned(), operation, settings };
+        let (mut merged, mut files) = (Answer::Done, Vec::new());
+        for mailbox in &self.workers.mailboxes {
+            let settings = Box::new(call.settings.clone());
+            let asked = |reply| Question::PluginCall(id, operation, settings, reply);
+            let answer = mailbox.ask(WORKER_TIMEOUT, asked).await.map_err(|error| (error.into(), None))?;
+            match answer {
+                Ok(Answer::Bytes(file)) => files.push(file),
+                Ok(other) => merged = merged.merge(other),
+                Err(error) => return Err((CallFailure::Refused(error.to_string()), Some(call))),
+            }
+        }
+        Ok((call, merged, files))
     }
 
     /// What the workers are asked for: the numbers of all rules and instances.
@@ -161,6 +251,7 @@ impl PluginControl {
                 &*mailbox.ask(WORKER_TIMEOUT, |reply| Question::PluginCounts(counts, reply)).await?,
             );
         }
+        self.driver.add_counts(&self.manager, &mut sum);
         Ok(sum)
     }
 
@@ -171,7 +262,10 @@ impl PluginControl {
         let covered: BTreeMap<&str, &str> = covered.iter().map(|c| (&*c.rule, &*c.by)).collect();
         let rules = self.manager.rules().rules();
         let rules =
-            rules.iter().zip(&counts.rules).map(|((rule, _), (_, hits))| self.rule(rule, *hits, &covered));
+            rules.iter().zip(&counts.rules).map(|((rule, at), (_, hits))| {
+            let level = if self.driver.decides(*at) { Level::Driver } else { Level::Worker };
+            api::Rule { level: level as u8, ..self.rule(rule, *hits, &covered) }
+        });
         let environment = |environment: &csp_plugins::Environment| api::Environment {
             name: (&environment.name).into(),
             level: environment.level as u8,
@@ -193,6 +287,7 @@ impl PluginControl {
             conditions: MatchText(&rule.fields).to_string().into(),
             plugin: self.manager.name_of(instance).unwrap_or_default().into(),
             fallback: if fallback == Fallback::Drop { "drop" } else { "pass" }.into(),
+            level: Level::Worker as u8,
             covered_by: covered.get(&*rule.name).map(|by| (*by).into()),
             packets_total: hits.packets,
             bytes_total: hits.bytes,
@@ -252,6 +347,7 @@ pub async fn refresh(plugins: Plugins) {
     loop {
         beat.tick().await;
         let mut plugins = plugins.lock().await;
+        plugins.driver.expire();
         if plugins.generation > 0 {
             plugins.refresh().await;
         }

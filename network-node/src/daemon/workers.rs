@@ -8,7 +8,7 @@ use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
-use csp_types::Role;
+use csp_types::{MacAddr, Role};
 use csp_vi::ProviderKind;
 
 use crate::core::{CoreConfig, PluginCapacity, PortConfig};
@@ -39,17 +39,20 @@ pub struct DataWorkers {
     pub threads: Vec<DataThread<Question, Published>>,
     /// The endpoints of each worker, the same for all.
     pub endpoints: Endpoints,
+    /// The Ethernet addresses of the LAN ports.
+    pub macs: Vec<MacAddr>,
 }
 
 impl DataWorkers {
     /// Opens ports and endpoints and starts the threads.
     pub fn start(config: &Config, record: &NodeRecord) -> Result<Self, DaemonError> {
         let key = ClusterKey::load(&config.node.cluster_key_file)?;
-        let mut all = DataWorkers { threads: Vec::new(), endpoints: Endpoints::default() };
+        let mut all = DataWorkers { threads: Vec::new(), endpoints: Endpoints::default(), macs: Vec::new() };
         for number in 0..config.workers {
             let ports = open_ports(config, number)?;
             let (endpoints, places) = open_endpoints(config, record, number)?;
             all.endpoints = places;
+            all.macs = ports.iter().map(|port| port.info.mac).collect();
             let tokens = TokenSource {
                 key: csp_transport::ClusterKey::from_bytes(*key.as_bytes()),
                 node: record.id,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, xdp::DevMap, xdp::XdpMapError};
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
-use aya::programs::xdp::XdpLink;
+use aya::programs::xdp::{XdpLink, XdpLinkId};
 use aya::programs::{ProgramError, TestRun as _, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use csp_classify::multifield::{HitCount, RuleHandle};
@@ -70,6 +70,16 @@ pub struct PortConfig {
     pub mac: MacAddr,
 }
 
+impl PortConfig {
+    /// Returns the interface of this name, of the calling thread's network namespace.
+    pub fn of(interface: &str, mac: MacAddr) -> Option<Self> {
+        let name = std::ffi::CString::new(interface).ok()?;
+        // SAFETY: the name ends with a zero and lives until the call returns.
+        let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        (ifindex != 0).then_some(PortConfig { ifindex, mac })
+    }
+}
+
 /// What became of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
@@ -124,7 +134,8 @@ pub struct Driver {
     carried: Counts,
     /// The same of counters' networks.
     carried_rows: HashMap<String, Vec<Row>>,
-    attached: Vec<PinnedLink>,
+    /// Links by interface that are not pinned end with the program.
+    links: Vec<(u32, XdpLinkId)>,
 }
 
 impl core::fmt::Debug for Driver {
@@ -193,7 +204,7 @@ impl Driver {
             rules: HashMap::new(),
             carried: Counts::default(),
             carried_rows: HashMap::new(),
-            attached: Vec::new(),
+            links: Vec::new(),
         };
         driver.program("csp_level1")?.load()?;
         driver.take_over()?;
@@ -273,6 +284,10 @@ impl Driver {
         for at in 0..INSTANCES_MAX {
             if let (None, Some(gone)) = (&self.slots.0[at], &before.0[at]) {
                 self.carry_instance(at, &gone.name.clone())?;
+                if self.slots.place(&gone.name).is_some() {
+                    // It counts something else now.
+                    self.carried_rows.remove(&gone.name);
+                }
                 self.lists[at] = List::None;
                 self.names.set(at as u32, Name([0; crate::maps::NAME_LEN]), 0)?;
                 if let Some(folder) = &self.folder {
@@ -350,23 +365,42 @@ impl Driver {
         if let Some(path) = path.as_ref().filter(|path| path.exists()) {
             let link: XdpLink = FdLink::from(PinnedLink::from_pin(path)?).try_into()?;
             match self.program("csp_level1")?.attach_to_link(link) {
-                Ok(_) => return Ok(()),
+                Ok(id) => {
+                    self.links.push((ifindex, id));
+                    return Ok(());
+                }
                 // The interface of this number has gone since.
                 Err(_) => fs::remove_file(path).map_err(folder_error(path))?,
             }
         }
         let program = self.program("csp_level1")?;
         let id = program.attach_to_if_index(ifindex, XdpMode::Default)?;
-        if let Some(path) = path {
-            let link: FdLink = program.take_link(id)?.try_into()?;
-            self.attached.push(link.pin(path)?);
+        let id = match path {
+            Some(path) => {
+                let link: FdLink = program.take_link(id)?.try_into()?;
+                let link: XdpLink = FdLink::from(link.pin(path)?).try_into()?;
+                program.attach_to_link(link)?
+            }
+            None => id,
+        };
+        self.links.push((ifindex, id));
+        Ok(())
+    }
+
+    /// Removes the program from all ports. Its maps stay.
+    pub fn detach_ports(&mut self) -> Result<(), DriverError> {
+        for (ifindex, id) in core::mem::take(&mut self.links) {
+            if let Some(path) = self.folder.as_ref().map(|folder| folder.join(format!("link-{ifindex}"))) {
+                fs::remove_file(&path).map_err(folder_error(&path))?;
+            }
+            self.program("csp_level1")?.detach(id)?;
         }
         Ok(())
     }
 
     /// Removes the program from all ports, and everything that is pinned.
     pub fn detach(mut self) -> Result<(), DriverError> {
-        self.attached.clear();
+        self.detach_ports()?;
         let Some(folder) = self.folder.take() else { return Ok(()) };
         drop(self);
         remove(&folder)
@@ -545,9 +579,4 @@ fn make_folder(folder: &Path) -> Result<(), DriverError> {
 
 fn remove(folder: &Path) -> Result<(), DriverError> {
     fs::remove_dir_all(folder).map_err(folder_error(folder))
-}
-
-/// Removes what is pinned below a folder of [`Driver::open`], and so the program from all ports.
-pub fn remove_all(folder: &Path) -> Result<(), DriverError> {
-    if folder.exists() { remove(folder) } else { Ok(()) }
 }

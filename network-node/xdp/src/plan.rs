@@ -107,6 +107,11 @@ impl Plan {
         &self.rules
     }
 
+    /// Returns whether an instance has a place at level 1.
+    pub fn has(&self, name: &str) -> bool {
+        self.slots.has(name)
+    }
+
     /// Returns whether level 1 decides by itself on all rules for packets that are received: level 2 need not classify plain packets.
     pub fn is_complete(&self) -> bool {
         self.complete

@@ -100,6 +100,11 @@ impl Slots {
         slots
     }
 
+    /// Returns whether an instance of this name has a place.
+    pub fn has(&self, name: &str) -> bool {
+        self.place(name).is_some()
+    }
+
     /// Returns the place of the instance of this name.
     pub(crate) fn place(&self, name: &str) -> Option<u8> {
         let named = |slot: &Option<Wanted>| slot.as_ref().is_some_and(|wanted| wanted.name == name);

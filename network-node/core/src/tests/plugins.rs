@@ -51,7 +51,7 @@ impl Plugins {
         let commands: Vec<_> = core::iter::from_fn(|| self.manager.poll_command(0)).collect();
         let table = Some(self.manager.publish_rules());
         let any = !rules.is_empty();
-        let mut change = PluginChange { commands, table, directions: (any, any), retired: vec![] };
+        let mut change = PluginChange { commands, table, directions: (any, any), ..PluginChange::default() };
         self.fixture.core.change_plugins(&mut change);
         assert!(change.commands.is_empty() && change.table.is_some(), "{change:?}");
     }

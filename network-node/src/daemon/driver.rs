@@ -1,0 +1,243 @@
+//! The control thread's part of level 1: which rules the driver's program decides on, and its life on the LAN ports.
+//!
+//! Level 1 never prevents a policy: what it cannot do stays at level 2, and the node logs why.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+
+use csp_classify::multifield::{RuleHandle, Table};
+use csp_daemon::clock;
+use csp_plugins::{Answer, Manager, Row};
+use csp_types::MacAddr;
+use csp_xdp::{Driver, DriverError, Plan, PortConfig};
+
+use crate::core::{DriverRules, PluginCounts};
+
+use super::config::{Config, OnStop};
+use super::plugins::{CallFailure, PreparedCall};
+
+/// Blocks of an earlier daemon that workers get, too; the driver has all.
+const TAKEN_OVER_MAX: usize = 4096;
+
+/// A block: the list's name, and the arguments of its operation `add`.
+pub type TakenOver = (String, String, String, String);
+
+/// The program, once a rule has needed it.
+#[derive(Debug)]
+pub struct DriverControl {
+    folder: PathBuf,
+    on_stop: OnStop,
+    /// By port number.
+    ports: Vec<(String, MacAddr)>,
+    driver: Option<Driver>,
+    /// Ports that have the program, a bit for each.
+    attached: u32,
+    /// Rules that it decides on.
+    rules: HashSet<RuleHandle>,
+    /// What an earlier daemon left, and workers lack.
+    taken_over: Vec<TakenOver>,
+    /// What was logged last, so that it is not logged again.
+    logged: String,
+}
+
+impl DriverControl {
+    /// Remembers the ports; does nothing else before there is a policy.
+    pub fn new(config: &Config, macs: &[MacAddr]) -> Self {
+        let ports = config.lan.iter().zip(macs).map(|(lan, mac)| (lan.interface.clone(), *mac));
+        DriverControl {
+            folder: config.driver.folder.join(config.node.id.to_string()),
+            on_stop: config.driver.on_stop,
+            ports: ports.collect(),
+            driver: None,
+            attached: 0,
+            rules: HashSet::new(),
+            taken_over: Vec::new(),
+            logged: String::new(),
+        }
+    }
+
+    /// Returns what the program is to do; `None` if there is none, or cannot be: all rules are level 2's.
+    pub fn plan(&mut self, manager: &Manager, table: &Table) -> Option<Plan> {
+        let wanted = manager.instances().any(|(.., environment)| environment == csp_plugins::DRIVER);
+        if self.driver.is_none() && (wanted || self.folder.exists()) {
+            match self.open() {
+                Ok(driver) => self.driver = Some(driver),
+                Err(error) => self.warn(format!("level 1 is not available, its rules stay at level 2: {error}")),
+            }
+        }
+        let before = self.driver.as_ref()?.slots().clone();
+        match Plan::new(manager, table, &before) {
+            Ok(plan) => {
+                let stays = plan.stays.iter().map(|stay| format!("rule {} stays at level 2: {}", stay.rule, stay.reason));
+                let stays: Vec<String> = stays.collect();
+                self.warn(stays.join("; "));
+                Some(plan)
+            }
+            Err(error) => {
+                self.warn(format!("the rules of level 1 stay at level 2: {error}"));
+                Plan::new(&csp_control::plugin_manager(0, csp_plugins::HashKey::default()), &Table::new(), &before).ok()
+            }
+        }
+    }
+
+    fn warn(&mut self, text: String) {
+        if !text.is_empty() && text != self.logged {
+            tracing::warn!("packet plug-ins: {text}");
+        }
+        self.logged = text;
+    }
+
+    /// Loads the program, and takes over what an earlier daemon left.
+    fn open(&mut self) -> Result<Driver, DriverError> {
+        let mut driver = Driver::open(Some(&self.folder))?;
+        let blocked = driver.blocked(clock::now());
+        let rows = blocked.iter().flat_map(|(name, rows)| rows.iter().map(move |row| (name, row)));
+        self.taken_over = rows
+            .take(TAKEN_OVER_MAX)
+            .map(|(name, row)| {
+                let left = row.numbers.iter().find(|(name, _)| *name == "seconds_left").map_or(0, |(_, left)| *left);
+                let time = if left == 0 { "0".to_owned() } else { format!("{left}s") };
+                (name.clone(), row.key.clone(), time, row.note.to_string())
+            })
+            .collect();
+        let known: Vec<Option<PortConfig>> =
+            self.ports.iter().map(|(interface, mac)| PortConfig::of(interface, *mac)).collect();
+        driver.set_ports(&known)?;
+        Ok(driver)
+    }
+
+    /// What both the former and the next plan leave to the program.
+    pub fn rules_of_both(&self, plan: &Plan) -> DriverRules {
+        let both = plan.rules().iter().filter(|rule| self.rules.contains(rule));
+        DriverRules { ports: self.attached, complete: false, rules: bits(both) }
+    }
+
+    /// What workers leave to the program from now on.
+    pub fn rules(&self, plan: &Plan) -> DriverRules {
+        let none = self.attached == 0;
+        let complete = plan.is_complete() && !none;
+        DriverRules { ports: self.attached, complete, rules: if none { Vec::new() } else { plan.slots() } }
+    }
+
+    /// Returns whether a rule is decided on in the driver.
+    pub fn decides(&self, rule: RuleHandle) -> bool {
+        self.attached != 0 && self.rules.contains(&rule)
+    }
+
+    /// The block lists that begin in the driver with what workers have.
+    pub fn new_lists(&self, plan: &Plan, manager: &Manager) -> Vec<String> {
+        let Some(driver) = &self.driver else { return Vec::new() };
+        let new = |name: &str| plan.has(name) && !driver.slots().has(name);
+        let lists = manager.instances().filter(|(_, name, module, _)| *module == "block-list" && new(name));
+        lists.map(|(_, name, ..)| name.to_owned()).collect()
+    }
+
+    /// Puts a plan into force, and the program at the ports as long as it has rules.
+    pub fn apply(&mut self, plan: &Plan, manager: &Manager, lists: BTreeMap<String, Vec<Row>>) {
+        let Some(driver) = &mut self.driver else { return };
+        let lists: HashMap<String, Vec<Row>> = lists.into_iter().collect();
+        let known: HashSet<RuleHandle> = manager.rules().rules().into_iter().map(|(_, rule)| rule).collect();
+        if let Err(error) = driver.apply(plan, clock::now(), &lists) {
+            self.fail(&format!("the rules of level 1 were not changed: {error}"));
+            return;
+        }
+        driver.keep(|rule| known.contains(&rule), |name| manager.instance(name).is_ok());
+        self.rules = plan.rules().iter().copied().collect();
+        match plan.is_empty() {
+            true => self.leave(),
+            false if self.attached == 0 => self.attach(),
+            false => {}
+        }
+    }
+
+    fn attach(&mut self) {
+        let Some(driver) = &mut self.driver else { return };
+        for (at, (interface, mac)) in self.ports.iter().enumerate() {
+            let attached = PortConfig::of(interface, *mac).map(|port| driver.attach(port.ifindex));
+            match attached {
+                Some(Ok(())) => self.attached |= 1 << at,
+                Some(Err(error)) => {
+                    tracing::warn!(interface, %error, "level 1 is not available at this port; its rules are level 2's there");
+                }
+                None => tracing::warn!(interface, "there is no such interface any more"),
+            }
+        }
+        tracing::info!(ports = self.attached.count_ones(), "packet plug-ins run in the driver");
+    }
+
+    /// The kernel has neither the former rules nor the next ones for sure: the program goes.
+    fn fail(&mut self, text: &str) {
+        tracing::error!("packet plug-ins: {text}; all rules are level 2's");
+        self.rules.clear();
+        self.leave();
+    }
+
+    /// Removes the program and what it has.
+    fn leave(&mut self) {
+        self.attached = 0;
+        if let Some(Err(error)) = self.driver.as_mut().map(Driver::detach_ports) {
+            tracing::warn!(%error, "the program was not removed from all ports");
+        }
+    }
+
+    /// At the end of the daemon.
+    pub fn stop(&mut self) {
+        let Some(driver) = self.driver.take() else { return };
+        if self.on_stop == OnStop::Detach
+            && let Err(error) = driver.detach()
+        {
+            tracing::warn!(%error, "packet plug-ins stay in the driver");
+        }
+    }
+
+    /// Removes blocks whose time is over.
+    pub fn expire(&mut self) {
+        if let Some(driver) = &mut self.driver {
+            driver.expire(clock::now());
+        }
+    }
+
+    /// Executes an operation; `None` if the driver has nothing of the instance.
+    pub fn call(&mut self, manager: &Manager, call: &PreparedCall) -> Result<Option<Answer>, CallFailure> {
+        let Some(driver) = &mut self.driver else { return Ok(None) };
+        let module = manager.settings_of(&call.name).map_or("", |(module, _)| module);
+        let answer = driver.call(clock::now(), &call.name, module, call.operation, &call.settings);
+        answer.map_err(|error| CallFailure::Refused(error.to_string()))
+    }
+
+    /// Returns, once, the blocks that an earlier daemon left in the driver.
+    pub fn taken_over(&mut self) -> Vec<TakenOver> {
+        core::mem::take(&mut self.taken_over)
+    }
+
+    /// Adds what the driver has counted.
+    pub fn add_counts(&self, manager: &Manager, sum: &mut PluginCounts) {
+        let Some(Ok(counts)) = self.driver.as_ref().map(Driver::counts) else { return };
+        for (rule, hits) in &mut sum.rules {
+            *hits = *hits + counts.rules.get(rule).copied().unwrap_or_default();
+        }
+        for (id, count) in &mut sum.instances {
+            let own = manager.name_of(*id).and_then(|name| counts.instances.get(name)).copied().unwrap_or_default();
+            count.packets += own.packets;
+            count.bytes += own.bytes;
+            count.dropped += own.dropped;
+        }
+        let totals = counts.totals;
+        sum.graph.entered += totals.passed + totals.dropped + totals.redirected;
+        sum.graph.passed += totals.passed;
+        sum.graph.dropped += totals.dropped;
+        sum.graph.transmitted += totals.redirected;
+    }
+}
+
+fn bits<'a>(rules: impl Iterator<Item = &'a RuleHandle>) -> Vec<u64> {
+    let mut bits = Vec::new();
+    for rule in rules {
+        let word = rule.slot as usize / 64;
+        if bits.len() <= word {
+            bits.resize(word + 1, 0);
+        }
+        bits[word] |= 1 << (rule.slot % 64);
+    }
+    bits
+}
