@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # What a bare Debian 12 lacks. `make packages-*` installs only what is missing, and needs root only then.
-PACKAGES_BUILD := gcc libc6-dev protobuf-compiler libprotobuf-dev
+PACKAGES_BUILD := gcc libc6-dev protobuf-compiler libprotobuf-dev clang libbpf-dev linux-libc-dev
 PACKAGES_INTEROP := iproute2 ethtool util-linux
 PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ibverbs-providers ibverbs-utils \
   librdmacm1 rdmacm-utils perftest
@@ -218,14 +218,15 @@ bench-quality: packages-messages build ## information flows through real daemons
 
 .PHONY: test-plugins
 test-plugins: packages-test build ## packet plug-ins: classifier, fixtures, policy, the network node's core and the cluster (root)
-	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-network-core
+	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-network-core -p csp-xdp
 	$(CARGO) test --release --locked --workspace --test plugins
 
 .PHONY: bench-plugins
-bench-plugins: packages-build ## packet plug-ins: classifier, graph, a worker at a memory port and at veth, written to docs/plugins (root, an idle machine, 3 minutes)
+bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, written to docs/plugins (root, an idle machine, 3 minutes)
 	@tests/setup/packages.sh iproute2 util-linux
 	$(CARGO) bench --locked -p csp-classify --bench multifield -- --quick
 	$(CARGO) bench --locked -p csp-plugins --bench graph -- --quick
+	$(CARGO) bench --locked -p csp-xdp --bench level1 -- --write $(CURDIR)/docs/plugins
 	unshare -n $(CARGO) bench --locked --offline -p csp-network-node --bench plugins -- --veth --write $(CURDIR)/docs/plugins
 
 .PHONY: bench-wait

@@ -11,11 +11,23 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let triplet = format!("/usr/include/{}-linux-gnu", std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it"));
+    let triplet =
+        format!("/usr/include/{}-linux-gnu", std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it"));
     for name in ["level1", "bench"] {
-        let (source, object) = (format!("src/program/{name}.bpf.c"), Path::new(&out).join(format!("{name}.bpf.o")));
+        let (source, object) =
+            (format!("src/program/{name}.bpf.c"), Path::new(&out).join(format!("{name}.bpf.o")));
         let mut command = Command::new(&clang);
-        command.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
+        command.args([
+            "-O2",
+            "-g",
+            "-target",
+            "bpf",
+            "-mcpu=v3",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-parameter",
+        ]);
         command.arg(format!("-I{triplet}")).args(["-c", &source, "-o"]).arg(&object);
         match command.status() {
             Ok(status) if status.success() => {}

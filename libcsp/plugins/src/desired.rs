@@ -205,11 +205,7 @@ impl Manager {
     }
 
     /// Creates instances, those first that others name. Returns the errors of those that could not be created.
-    fn create_all(
-        &mut self,
-        desired: &Desired,
-        mut left: Vec<usize>,
-    ) -> Vec<DesiredError> {
+    fn create_all(&mut self, desired: &Desired, mut left: Vec<usize>) -> Vec<DesiredError> {
         loop {
             let before = left.len();
             let mut errors = Vec::new();

@@ -62,20 +62,30 @@ impl DriverControl {
         if self.driver.is_none() && (wanted || self.folder.exists()) {
             match self.open() {
                 Ok(driver) => self.driver = Some(driver),
-                Err(error) => self.warn(format!("level 1 is not available, its rules stay at level 2: {error}")),
+                Err(error) => {
+                    self.warn(format!("level 1 is not available, its rules stay at level 2: {error}"))
+                }
             }
         }
         let before = self.driver.as_ref()?.slots().clone();
         match Plan::new(manager, table, &before) {
             Ok(plan) => {
-                let stays = plan.stays.iter().map(|stay| format!("rule {} stays at level 2: {}", stay.rule, stay.reason));
+                let stays = plan
+                    .stays
+                    .iter()
+                    .map(|stay| format!("rule {} stays at level 2: {}", stay.rule, stay.reason));
                 let stays: Vec<String> = stays.collect();
                 self.warn(stays.join("; "));
                 Some(plan)
             }
             Err(error) => {
                 self.warn(format!("the rules of level 1 stay at level 2: {error}"));
-                Plan::new(&csp_control::plugin_manager(0, csp_plugins::HashKey::default()), &Table::new(), &before).ok()
+                Plan::new(
+                    &csp_control::plugin_manager(0, csp_plugins::HashKey::default()),
+                    &Table::new(),
+                    &before,
+                )
+                .ok()
             }
         }
     }
@@ -95,7 +105,8 @@ impl DriverControl {
         self.taken_over = rows
             .take(TAKEN_OVER_MAX)
             .map(|(name, row)| {
-                let left = row.numbers.iter().find(|(name, _)| *name == "seconds_left").map_or(0, |(_, left)| *left);
+                let left =
+                    row.numbers.iter().find(|(name, _)| *name == "seconds_left").map_or(0, |(_, left)| *left);
                 let time = if left == 0 { "0".to_owned() } else { format!("{left}s") };
                 (name.clone(), row.key.clone(), time, row.note.to_string())
             })
@@ -217,7 +228,8 @@ impl DriverControl {
             *hits = *hits + counts.rules.get(rule).copied().unwrap_or_default();
         }
         for (id, count) in &mut sum.instances {
-            let own = manager.name_of(*id).and_then(|name| counts.instances.get(name)).copied().unwrap_or_default();
+            let own =
+                manager.name_of(*id).and_then(|name| counts.instances.get(name)).copied().unwrap_or_default();
             count.packets += own.packets;
             count.bytes += own.bytes;
             count.dropped += own.dropped;

@@ -129,7 +129,8 @@ impl PluginControl {
         }
         self.send(&table, self.driver.rules(&plan)).await?;
         for (name, prefix, time, from) in self.driver.taken_over() {
-            let arguments = [("prefix", prefix), ("time", time), ("from", from)].map(|(k, v)| (k.to_owned(), v));
+            let arguments =
+                [("prefix", prefix), ("time", time), ("from", from)].map(|(k, v)| (k.to_owned(), v));
             if let Err(error) = self.call_workers(&name, "add", &BTreeMap::from(arguments)).await {
                 tracing::warn!(plugin = name, error = %error.0, "the workers do not have a block that the driver has");
             }
@@ -187,7 +188,8 @@ impl PluginControl {
                 None => (merged, files),
             },
             // The workers may lack what the driver has: it was there when the daemon began.
-            Err((error, Some(call))) if operation == "remove" => match self.driver.call(&self.manager, &call) {
+            Err((error, Some(call))) if operation == "remove" => match self.driver.call(&self.manager, &call)
+            {
                 Ok(Some(own)) => (own, Vec::new()),
                 _ => return Err(error),
             },
@@ -261,8 +263,7 @@ impl PluginControl {
         let covered = self.manager.covered_rules();
         let covered: BTreeMap<&str, &str> = covered.iter().map(|c| (&*c.rule, &*c.by)).collect();
         let rules = self.manager.rules().rules();
-        let rules =
-            rules.iter().zip(&counts.rules).map(|((rule, at), (_, hits))| {
+        let rules = rules.iter().zip(&counts.rules).map(|((rule, at), (_, hits))| {
             let level = if self.driver.decides(*at) { Level::Driver } else { Level::Worker };
             api::Rule { level: level as u8, ..self.rule(rule, *hits, &covered) }
         });

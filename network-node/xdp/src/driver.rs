@@ -1,5 +1,9 @@
 //! The program in the kernel: loading, taking over what an earlier process has pinned, tables, ports, counters.
 
+mod counts;
+mod links;
+mod run;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -7,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, xdp::DevMap, xdp::XdpMapError};
 use aya::pin::PinError;
-use aya::programs::links::{FdLink, LinkError, PinnedLink};
-use aya::programs::xdp::{XdpLink, XdpLinkId};
-use aya::programs::{ProgramError, TestRun as _, TestRunOptions, Xdp, XdpMode};
+use aya::programs::links::LinkError;
+use aya::programs::xdp::XdpLinkId;
+use aya::programs::{ProgramError, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use csp_classify::multifield::{HitCount, RuleHandle};
 use csp_plugins::{Answer, CallError, InstanceCount, Row, Settings};
@@ -19,7 +23,9 @@ use crate::lists::{BlockMap, List, NetworkMap};
 use crate::maps::{Config, Count, Name, Port, RawTotals, State, TableValue};
 use crate::plan::Plan;
 use crate::slots::{Slots, Wanted};
-use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX, RULES_MAX};
+use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
+
+use counts::since;
 
 /// The maps that the program has.
 const MAPS: [&str; 8] =
@@ -178,7 +184,9 @@ impl Driver {
         }
         let mut ebpf = loader.load(program)?;
         let names = match &folder {
-            Some(folder) if folder.join(NAMES).exists() => Map::Array(MapData::from_pin(folder.join(NAMES))?).try_into()?,
+            Some(folder) if folder.join(NAMES).exists() => {
+                Map::Array(MapData::from_pin(folder.join(NAMES))?).try_into()?
+            }
             Some(folder) => {
                 let names: Array<MapData, Name> = Array::create(INSTANCES_MAX as u32, 0)?;
                 names.pin(folder.join(NAMES))?;
@@ -233,9 +241,10 @@ impl Driver {
         &self.slots
     }
 
-    /// Sets the LAN ports, by number. Frames of others pass.
+    /// Sets the LAN ports, by number. Frames of others pass; an earlier process's program is removed from them.
     pub fn set_ports(&mut self, ports: &[Option<PortConfig>]) -> Result<(), DriverError> {
         self.config_now.ports = Default::default();
+        self.unpin_links(|ifindex| ports.iter().flatten().any(|port| port.ifindex == ifindex))?;
         for (at, port) in ports.iter().enumerate().take(PORTS_MAX) {
             let Some(PortConfig { ifindex, mac: MacAddr(mac) }) = *port else { continue };
             self.config_now.ports[at] = Port { ifindex, mac, unused: 0 };
@@ -253,7 +262,12 @@ impl Driver {
 
     /// Puts a plan into force: the tables of its instances first, then the rules, all at once. `lists` has, by name, what the block lists
     /// that are new here begin with: rows as their operation `list` returns them.
-    pub fn apply(&mut self, plan: &Plan, now: Instant, lists: &HashMap<String, Vec<Row>>) -> Result<(), DriverError> {
+    pub fn apply(
+        &mut self,
+        plan: &Plan,
+        now: Instant,
+        lists: &HashMap<String, Vec<Row>>,
+    ) -> Result<(), DriverError> {
         let before = core::mem::replace(&mut self.slots, plan.slots.clone());
         for at in 0..INSTANCES_MAX {
             if self.slots.0[at] != before.0[at]
@@ -324,7 +338,8 @@ impl Driver {
         lists: &HashMap<String, Vec<Row>>,
     ) -> Result<(), DriverError> {
         let key = at as u32;
-        let cpus = aya::util::nr_cpus().map_err(|(path, source)| DriverError::Folder { path: path.into(), source })?;
+        let cpus = aya::util::nr_cpus()
+            .map_err(|(path, source)| DriverError::Folder { path: path.into(), source })?;
         let zero = vec![State::default(); cpus];
         self.states.set(key, zero.try_into().map_err(folder_error(Path::new("states")))?, 0)?;
         let path = self.folder.as_ref().map(|folder| list_path(folder, at));
@@ -343,125 +358,6 @@ impl Driver {
         Ok(self.names.set(key, Name(wanted.encode()), 0)?)
     }
 
-    fn carry_instance(&mut self, at: usize, name: &str) -> Result<(), DriverError> {
-        let (count, state) = self.state(at)?;
-        let carried = self.carried.instances.entry(name.to_owned()).or_default();
-        carried.packets += count.packets;
-        carried.bytes += count.bytes;
-        carried.dropped += count.dropped;
-        if let List::Networks(list) = &self.lists[at] {
-            let rows = Answer::Rows(list.read(&state)?);
-            let before = Answer::Rows(self.carried_rows.remove(name).unwrap_or_default());
-            if let Answer::Rows(rows) = crate::merge(before, rows) {
-                self.carried_rows.insert(name.to_owned(), rows);
-            }
-        }
-        Ok(())
-    }
-
-    /// Attaches the program to an interface, in place of the one of an earlier process if there is one: no frame passes without.
-    pub fn attach(&mut self, ifindex: u32) -> Result<(), DriverError> {
-        let path = self.folder.as_ref().map(|folder| folder.join(format!("link-{ifindex}")));
-        if let Some(path) = path.as_ref().filter(|path| path.exists()) {
-            let link: XdpLink = FdLink::from(PinnedLink::from_pin(path)?).try_into()?;
-            match self.program("csp_level1")?.attach_to_link(link) {
-                Ok(id) => {
-                    self.links.push((ifindex, id));
-                    return Ok(());
-                }
-                // The interface of this number has gone since.
-                Err(_) => fs::remove_file(path).map_err(folder_error(path))?,
-            }
-        }
-        let program = self.program("csp_level1")?;
-        let id = program.attach_to_if_index(ifindex, XdpMode::Default)?;
-        let id = match path {
-            Some(path) => {
-                let link: FdLink = program.take_link(id)?.try_into()?;
-                let link: XdpLink = FdLink::from(link.pin(path)?).try_into()?;
-                program.attach_to_link(link)?
-            }
-            None => id,
-        };
-        self.links.push((ifindex, id));
-        Ok(())
-    }
-
-    /// Removes the program from all ports. Its maps stay.
-    pub fn detach_ports(&mut self) -> Result<(), DriverError> {
-        for (ifindex, id) in core::mem::take(&mut self.links) {
-            if let Some(path) = self.folder.as_ref().map(|folder| folder.join(format!("link-{ifindex}"))) {
-                fs::remove_file(&path).map_err(folder_error(&path))?;
-            }
-            self.program("csp_level1")?.detach(id)?;
-        }
-        Ok(())
-    }
-
-    /// Removes the program from all ports, and everything that is pinned.
-    pub fn detach(mut self) -> Result<(), DriverError> {
-        self.detach_ports()?;
-        let Some(folder) = self.folder.take() else { return Ok(()) };
-        drop(self);
-        remove(&folder)
-    }
-
-    /// Returns the numbers.
-    pub fn counts(&self) -> Result<Counts, DriverError> {
-        let mut counts = self.carried.clone();
-        for (rule, base) in &self.rules {
-            let hits = since(self.rule_count(rule.slot)?, *base);
-            let sum = counts.rules.entry(*rule).or_default();
-            *sum = *sum + hits;
-        }
-        for (at, wanted) in self.slots.0.iter().enumerate() {
-            let Some(wanted) = wanted else { continue };
-            let (count, _) = self.state(at)?;
-            let sum = counts.instances.entry(wanted.name.clone()).or_default();
-            sum.packets += count.packets;
-            sum.bytes += count.bytes;
-            sum.dropped += count.dropped;
-        }
-        for of_cpu in self.totals.get(&0, 0)?.iter() {
-            let totals = &mut counts.totals;
-            totals.seen += of_cpu.seen;
-            totals.unclassified += of_cpu.unclassified;
-            totals.unmatched += of_cpu.unmatched;
-            totals.level2 += of_cpu.level2;
-            totals.passed += of_cpu.passed;
-            totals.dropped += of_cpu.dropped;
-            totals.redirected += of_cpu.redirected;
-        }
-        Ok(counts)
-    }
-
-    fn rule_count(&self, slot: u32) -> Result<Count, DriverError> {
-        if slot as usize >= RULES_MAX {
-            return Ok(Count::default());
-        }
-        let mut sum = Count::default();
-        for of_cpu in self.rule_counts.get(&slot, 0)?.iter() {
-            sum.packets += of_cpu.packets;
-            sum.bytes += of_cpu.bytes;
-        }
-        Ok(sum)
-    }
-
-    /// The sum over processors.
-    fn state(&self, at: usize) -> Result<(InstanceCount, State), DriverError> {
-        let (mut count, mut sum) = (InstanceCount::default(), State::default());
-        for of_cpu in self.states.get(&(at as u32), 0)?.iter() {
-            count.packets += of_cpu.processed.packets;
-            count.bytes += of_cpu.processed.bytes;
-            count.dropped += of_cpu.dropped;
-            for (sum, more) in [(&mut sum.first, of_cpu.first), (&mut sum.second, of_cpu.second)] {
-                sum.packets += more.packets;
-                sum.bytes += more.bytes;
-            }
-        }
-        Ok((count, sum))
-    }
-
     /// Executes an operation of an instance; `None` if it has no place at level 1.
     pub fn call(
         &mut self,
@@ -472,7 +368,12 @@ impl Driver {
         arguments: &Settings,
     ) -> Result<Option<Answer>, CallError> {
         let Some(at) = self.slots.place(name).map(usize::from) else {
-            return Ok(self.carried_rows.get(name).filter(|_| operation == "read").cloned().map(Answer::Rows));
+            return Ok(self
+                .carried_rows
+                .get(name)
+                .filter(|_| operation == "read")
+                .cloned()
+                .map(Answer::Rows));
         };
         let failed = |error: DriverError| CallError::NotFound(error.to_string());
         let (_, state) = self.state(at).map_err(failed)?;
@@ -498,15 +399,6 @@ impl Driver {
         }
     }
 
-    /// What a counter counts together: zero from now on.
-    fn reset_state(&mut self, at: usize) -> Result<(), DriverError> {
-        let of_cpus = self.states.get(&(at as u32), 0)?;
-        let reset: Vec<State> =
-            of_cpus.iter().map(|state| State { first: Count::default(), ..*state }).collect();
-        let reset = reset.try_into().map_err(folder_error(Path::new("states")))?;
-        Ok(self.states.set(at as u32, reset, 0)?)
-    }
-
     /// Removes blocks whose time is over.
     pub fn expire(&mut self, now: Instant) {
         self.lists.iter_mut().for_each(|list| {
@@ -526,39 +418,10 @@ impl Driver {
         lists.collect()
     }
 
-    /// Runs the program on a frame as if an interface had received it. Returns what the program decided, and the frame after it. The
-    /// interface is that with number 1.
-    pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<(u32, Vec<u8>, core::time::Duration), DriverError> {
-        self.test_program("csp_level1", frame, repeat)
-    }
-
-    #[doc(hidden)]
-    pub fn test_program(
-        &mut self,
-        name: &'static str,
-        frame: &[u8],
-        repeat: u32,
-    ) -> Result<(u32, Vec<u8>, core::time::Duration), DriverError> {
-        let program = self.program(name)?;
-        if program.fd().is_err() {
-            program.load()?;
-        }
-        let mut out = vec![0; frame.len() + 256];
-        let options =
-            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), repeat, ..TestRunOptions::new() };
-        let result = program.test_run(options)?;
-        out.truncate(result.data_size_out as usize);
-        Ok((result.return_value, out, result.duration))
-    }
-
     #[doc(hidden)]
     pub fn take_map<T: TryFrom<Map>>(&mut self, name: &'static str) -> Result<T, DriverError> {
         take(&mut self.ebpf, name)
     }
-}
-
-fn since(count: Count, base: Count) -> HitCount {
-    HitCount { packets: count.packets.saturating_sub(base.packets), bytes: count.bytes.saturating_sub(base.bytes) }
 }
 
 fn list_path(folder: &Path, at: usize) -> PathBuf {

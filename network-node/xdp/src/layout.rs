@@ -131,7 +131,9 @@ impl Block {
         }
         let at = at + 16 * words;
         let (source, destination) = (rule.source_ports, rule.destination_ports);
-        for (place, port) in [source.low(), source.high(), destination.low(), destination.high()].into_iter().enumerate() {
+        for (place, port) in
+            [source.low(), source.high(), destination.low(), destination.high()].into_iter().enumerate()
+        {
             self.put(at + 2 * place, port.to_ne_bytes());
         }
         self.put(at + 8, rank.to_ne_bytes());

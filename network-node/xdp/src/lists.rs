@@ -80,11 +80,12 @@ impl List {
     pub fn restore(&mut self, now: Instant, row: &Row) -> Result<(), DriverError> {
         let (List::Blocks(blocks), Ok(prefix)) = (self, row.key.parse::<Prefix>()) else { return Ok(()) };
         let left = row.numbers.iter().find(|(name, _)| *name == "seconds_left").map_or(0, |(_, left)| *left);
-        let until =
-            if left == 0 { Instant::FAR_FUTURE } else { now + csp_types::Duration::from_secs(left) };
+        let until = if left == 0 { Instant::FAR_FUTURE } else { now + csp_types::Duration::from_secs(left) };
         match blocks.insert(prefix, until, &row.note) {
             Err(CallError::Full { .. }) | Ok(()) => Ok(()),
-            Err(error) => Err(DriverError::Folder { path: "a block list".into(), source: std::io::Error::other(error) }),
+            Err(error) => {
+                Err(DriverError::Folder { path: "a block list".into(), source: std::io::Error::other(error) })
+            }
         }
     }
 }
@@ -304,7 +305,10 @@ impl Networks {
             let sum = counts.iter().fold((0, 0), |sum, count| (sum.0 + count.packets, sum.1 + count.bytes));
             let (address, length) = match key.family {
                 4 => (IpAddr::from(((key.high >> 32) as u32).to_be_bytes()), self.lengths.0),
-                _ => (Ipv6Addr::from_bits(u128::from(key.high) << 64 | u128::from(key.low)).into(), self.lengths.1),
+                _ => (
+                    Ipv6Addr::from_bits(u128::from(key.high) << 64 | u128::from(key.low)).into(),
+                    self.lengths.1,
+                ),
             };
             if let Ok(prefix) = Prefix::new(address, length) {
                 rows.push((Some((address, length)), count_row(prefix.to_string(), sum)));

@@ -55,7 +55,10 @@ impl Plan {
             manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
         let rules = manager.rules().rules();
         let compares_dscp = rules.iter().any(|(rule, _)| rule.fields.dscp.is_some() && is_received(rule));
-        let runs = manager.environments().iter().any(|environment| environment.name == DRIVER && environment.running);
+        let runs = manager
+            .environments()
+            .iter()
+            .any(|environment| environment.name == DRIVER && environment.running);
         let (mut first, mut stays) = (Vec::new(), Vec::new());
         let mut needed = vec![false; nodes.len()];
         let mut complete = true;
@@ -133,7 +136,8 @@ fn is_received(rule: &Rule) -> bool {
 }
 
 fn nodes(manager: &Manager) -> Vec<Node<'_>> {
-    let names: HashMap<&str, usize> = manager.instances().enumerate().map(|(at, (_, name, ..))| (name, at)).collect();
+    let names: HashMap<&str, usize> =
+        manager.instances().enumerate().map(|(at, (_, name, ..))| (name, at)).collect();
     let mut nodes: Vec<Node<'_>> = manager
         .instances()
         .filter_map(|(_, name, module, environment)| {
@@ -164,7 +168,10 @@ fn obstacle(nodes: &[Node<'_>], at: usize, hops: usize, compares_dscp: bool) -> 
         return Some(format!("{}: {reason}", node.name));
     }
     if node.module == "dscp" && compares_dscp {
-        return Some(format!("{} changes the codepoint, which rules of level 2 would compare afterwards", node.name));
+        return Some(format!(
+            "{} changes the codepoint, which rules of level 2 would compare afterwards",
+            node.name
+        ));
     }
     node.next.iter().flatten().find_map(|next| obstacle(nodes, *next, hops + 1, compares_dscp))
 }

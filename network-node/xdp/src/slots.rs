@@ -53,12 +53,14 @@ impl Wanted {
         for (at, number) in [kind, a, b, self.name.len() as u32].into_iter().enumerate() {
             bytes[4 * at..4 * at + 4].copy_from_slice(&number.to_ne_bytes());
         }
-        bytes[16..16 + self.name.len().min(64)].copy_from_slice(&self.name.as_bytes()[..self.name.len().min(64)]);
+        bytes[16..16 + self.name.len().min(64)]
+            .copy_from_slice(&self.name.as_bytes()[..self.name.len().min(64)]);
         bytes
     }
 
     pub fn decode(bytes: &[u8; NAME_LEN]) -> Option<Self> {
-        let number = |at: usize| bytes[4 * at..].first_chunk::<4>().map_or(0, |four| u32::from_ne_bytes(*four));
+        let number =
+            |at: usize| bytes[4 * at..].first_chunk::<4>().map_or(0, |four| u32::from_ne_bytes(*four));
         let name = core::str::from_utf8(bytes.get(16..16 + number(3) as usize)?).ok()?;
         let kind = match number(0) {
             1 => Kind::Plain(number(1) as u8),

@@ -8,19 +8,25 @@ mod common;
 #[path = "../../../libcsp/plugins/tests/fixture/mod.rs"]
 mod fixture;
 mod frames;
+mod mount;
+mod overlap;
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use csp_classify::multifield::{
-    Direction, Fields, InstanceId, Linear, Match, PORTS_ANY, PortRange, Published, Rule, TcpFlags, parse_ethernet,
+    Direction, Fields, InstanceId, Linear, Match, Published, Rule, parse_ethernet,
 };
 use csp_plugins::{
-    Answer, Binding, Command, DRIVER, Fallback, HashKey, Level, Manager, ManagerConfig, Settings, Verdict, builtin,
+    Answer, Binding, Command, DRIVER, Fallback, HashKey, Level, Manager, ManagerConfig, Settings, Verdict,
+    builtin,
 };
 use csp_support::Random;
 use csp_types::{Duration, Instant, MacAddr};
 use csp_xdp::{Driver, Plan, PortConfig};
+
+use mount::Mount;
+use overlap::overlapping;
 
 use fixture::{Copies, Subject, WorkerLevel, run_in};
 
@@ -39,7 +45,10 @@ fn open(folder: Option<&Path>) -> Option<Driver> {
     rustix::thread::sched_setaffinity(None, &cpus).unwrap();
     match Driver::open(folder) {
         Ok(driver) => Some(driver),
-        Err(error) if error.to_string().contains("Operation not permitted") || format!("{error:?}").contains("PermissionDenied") => {
+        Err(error)
+            if error.to_string().contains("Operation not permitted")
+                || format!("{error:?}").contains("PermissionDenied") =>
+        {
             csp_support::skip(format_args!("bpf(2) is not permitted: {error}"));
             None
         }
@@ -92,12 +101,22 @@ impl Subject for BothLevels {
         self.instances = known.collect();
     }
 
-    fn process(&mut self, now: Instant, frame: &mut [u8], interface: u16, copies: &mut Copies) -> Option<Verdict> {
+    fn process(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        interface: u16,
+        copies: &mut Copies,
+    ) -> Option<Verdict> {
         self.driver.set_now(later(now)).unwrap();
         // Redirections go to any port of the host's that there is.
         let mut ports = vec![Some(PortConfig { ifindex: LOOPBACK, mac: MacAddr([0; 6]) }); 16];
         let mac = frame.first_chunk().map_or(MacAddr([0; 6]), |mac| MacAddr(*mac));
-        ports.iter_mut().enumerate().filter(|(at, _)| *at != usize::from(interface)).for_each(|(_, port)| *port = None);
+        ports
+            .iter_mut()
+            .enumerate()
+            .filter(|(at, _)| *at != usize::from(interface))
+            .for_each(|(_, port)| *port = None);
         ports[usize::from(interface)] = Some(PortConfig { ifindex: LOOPBACK, mac });
         self.driver.set_ports(&ports).unwrap();
         let before = self.driver.counts().unwrap().instances;
@@ -109,7 +128,8 @@ impl Subject for BothLevels {
                 let after = self.driver.counts().unwrap();
                 // The port of a redirection does not exist here: the kernel drops it.
                 let used = |name: &str| after.instances.get(name) != before.get(name);
-                let redirected = self.instances.values().find(|(name, module, _)| *module == "redirect" && used(name));
+                let redirected =
+                    self.instances.values().find(|(name, module, _)| *module == "redirect" && used(name));
                 Some(redirected.map_or(Verdict::Drop, |(_, _, port)| Verdict::Transmit(*port)))
             }
             XDP_PASS => {
@@ -127,7 +147,13 @@ impl Subject for BothLevels {
         }
     }
 
-    fn call(&mut self, now: Instant, id: InstanceId, operation: &str, arguments: &Settings) -> Result<Answer, String> {
+    fn call(
+        &mut self,
+        now: Instant,
+        id: InstanceId,
+        operation: &str,
+        arguments: &Settings,
+    ) -> Result<Answer, String> {
         let answer = self.worker.call(later(now), id, operation, arguments)?;
         let (name, module, _) = &self.instances[&id];
         let own = self.driver.call(later(now), name, module, operation, arguments);
@@ -143,7 +169,10 @@ fn check(text: &str, at_level1: bool) {
     let mut seen = 0;
     run_in(text, (DRIVER, Level::Driver), |published| {
         let worker = WorkerLevel::new(published);
-        Counted(BothLevels { driver, worker, instances: HashMap::new(), done: vec![], at_level1: 0 }, &mut seen)
+        Counted(
+            BothLevels { driver, worker, instances: HashMap::new(), done: vec![], at_level1: 0 },
+            &mut seen,
+        )
     });
     assert_eq!(seen > 0, at_level1, "{seen} packets were decided on at level 1");
 }
@@ -161,12 +190,24 @@ impl Subject for Counted<'_> {
     fn settle(&mut self, manager: &Manager, published: &Published) {
         self.0.settle(manager, published);
     }
-    fn process(&mut self, now: Instant, frame: &mut [u8], interface: u16, copies: &mut Copies) -> Option<Verdict> {
+    fn process(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        interface: u16,
+        copies: &mut Copies,
+    ) -> Option<Verdict> {
         let verdict = self.0.process(now, frame, interface, copies);
         *self.1 = self.0.at_level1;
         verdict
     }
-    fn call(&mut self, now: Instant, id: InstanceId, operation: &str, arguments: &Settings) -> Result<Answer, String> {
+    fn call(
+        &mut self,
+        now: Instant,
+        id: InstanceId,
+        operation: &str,
+        arguments: &Settings,
+    ) -> Result<Answer, String> {
         self.0.call(now, id, operation, arguments)
     }
 }
@@ -249,43 +290,12 @@ fn a_look_up_finds_what_linear_search_finds() {
     let seed = seed();
     for (kind, v6) in common::KINDS.into_iter().zip([0, 30, 100]) {
         let rules = common::rules(kind, 5_192, seed, v6).into_iter();
-        let rules: Vec<Rule> = rules.map(|rule| Rule { fields: Match { dscp: None, ..rule.fields }, ..rule }).collect();
+        let rules: Vec<Rule> =
+            rules.map(|rule| Rule { fields: Match { dscp: None, ..rule.fields }, ..rule }).collect();
         install(&mut driver, &rules);
         let hits = compare(&mut driver, &rules, &common::uniform(&rules, 1_000, seed, 5));
         assert!(hits > 500, "{hits}");
     }
-}
-
-/// Few values of each field, so that rules overlap in every way.
-fn overlapping(random: &mut Random, at: usize) -> Rule {
-    let v6 = random.below(3) == 0;
-    let network = |random: &mut Random| {
-        let length = [0, 1, 8, 9, 24, 31, 32][random.below(7) as usize];
-        let address = match v6 {
-            false => std::net::IpAddr::V4((0x0a00_0000 ^ (random.below(4) as u32) << 29 ^ random.below(4) as u32).into()),
-            true => std::net::IpAddr::V6((0x2001 << 112 ^ u128::from(random.below(4)) << 96 ^ u128::from(random.below(4))).into()),
-        };
-        let length = if v6 { length * 4 } else { length };
-        let masked = match address {
-            std::net::IpAddr::V4(a) => std::net::IpAddr::V4((a.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)).into()),
-            std::net::IpAddr::V6(a) => std::net::IpAddr::V6((a.to_bits() & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)).into()),
-        };
-        (random.below(3) > 0).then(|| csp_types::Prefix::new(masked, length).unwrap())
-    };
-    let ports = |random: &mut Random| {
-        let (a, b) = ([0, 79, 80, 81, 1024, 65535][random.below(6) as usize], [0, 80, 443, 65535][random.below(4) as usize]);
-        if random.below(2) == 0 { PORTS_ANY } else { PortRange::new(u16::min(a, b), u16::max(a, b)).unwrap() }
-    };
-    let (source, destination) = (network(random), network(random));
-    let (source_ports, destination_ports) = (ports(random), ports(random));
-    let tcp_flags = (random.below(4) == 0).then(|| TcpFlags { value: 2, mask: [2, 0x12][random.below(2) as usize] });
-    let protocol = [None, Some(6)][random.below(2) as usize];
-    let interface = (random.below(4) == 0).then(|| random.below(3) as u16);
-    let direction = [None, None, Some(Direction::Ingress), Some(Direction::Egress)][random.below(4) as usize];
-    let fields =
-        Match { source, destination, source_ports, destination_ports, protocol, interface, direction, tcp_flags, dscp: None };
-    let priority = random.below(6) as u32;
-    Rule { name: format!("r{at}").into(), priority, fields, instance: InstanceId(at as u32) }
 }
 
 #[test]
@@ -295,7 +305,8 @@ fn rules_that_overlap_in_every_way_decide_in_order() {
     let mut hits = 0;
     for _ in 0..30 {
         let count = 1 + random.below(60) as usize;
-        let rules: Vec<Rule> = (0..count).map(|at| overlapping(&mut random, at)).filter(|rule| rule.check().is_ok()).collect();
+        let rules: Vec<Rule> =
+            (0..count).map(|at| overlapping(&mut random, at)).filter(|rule| rule.check().is_ok()).collect();
         if rules.is_empty() {
             continue;
         }
@@ -335,7 +346,8 @@ fn no_frame_makes_the_levels_disagree() {
             let at = 12 + random.below(frame.len() as u64 - 12) as usize;
             frame[at] = random.number() as u8;
         }
-        let len = if random.below(3) == 0 { 14 + random.below(frame.len() as u64) as usize } else { frame.len() };
+        let len =
+            if random.below(3) == 0 { 14 + random.below(frame.len() as u64) as usize } else { frame.len() };
         frame.resize(len.max(14), 0);
         at_port(&mut driver, 0, &frame);
         let (verdict, out, _) = driver.test_run(&frame, 1).unwrap();
@@ -372,7 +384,8 @@ fn what_is_pinned_goes_on_and_is_taken_over() {
         let prefix = format!("{}/32", std::net::Ipv4Addr::from(0x0a00_0000 + at));
         call(&mut driver, "add", &[("prefix", &prefix), ("from", "web-shop"), ("time", "1h")]);
     }
-    let frame = |source: &str| fixture::build(&["ipv4", source, ">", "198.51.100.2", "tcp", "1", ">", "2", "S"]).0;
+    let frame =
+        |source: &str| fixture::build(&["ipv4", source, ">", "198.51.100.2", "tcp", "1", ">", "2", "S"]).0;
     let verdict = |driver: &mut Driver, source: &str| {
         let frame = frame(source);
         at_port(driver, 0, &frame);
@@ -395,26 +408,6 @@ fn what_is_pinned_goes_on_and_is_taken_over() {
     assert!(!folder.join("v1").exists());
 }
 
-/// A BPF file system of its own, unmounted when dropped.
-struct Mount(std::path::PathBuf);
-
-impl Mount {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("csp-xdp-test-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let status = std::process::Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&folder).status().unwrap();
-        assert!(status.success(), "mount -t bpf");
-        Mount(folder)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn counts_follow_an_instance_that_leaves_and_returns() {
     let Some(mut driver) = open(None) else { return };
@@ -422,7 +415,8 @@ fn counts_follow_an_instance_that_leaves_and_returns() {
     manager.create("count", "counter", DRIVER, &[]).unwrap();
     let rule = manager.add_rule("all", 1, Match::ANY, "count", Fallback::Pass).unwrap();
     let table = manager.publish_rules().table;
-    let frame = fixture::build(&["ipv4", "192.0.2.1", ">", "198.51.100.2", "udp", "1", ">", "2", "len", "58"]).0;
+    let frame =
+        fixture::build(&["ipv4", "192.0.2.1", ">", "198.51.100.2", "udp", "1", ">", "2", "len", "58"]).0;
     let run = |driver: &mut Driver, plan: &Plan| {
         driver.apply(plan, Instant::ZERO, &HashMap::new()).unwrap();
         at_port(driver, 0, &frame);
@@ -437,10 +431,16 @@ fn counts_follow_an_instance_that_leaves_and_returns() {
     assert!(away.is_empty());
     assert_eq!(run(&mut driver, &away), (10, 10), "kept, and no further ones");
     let (_, read, none) = manager.prepare_call("count", "read", &[]).unwrap();
-    let Some(Answer::Rows(rows)) = driver.call(Instant::ZERO, "count", "counter", read, &none).unwrap() else { panic!("rows") };
+    let Some(Answer::Rows(rows)) = driver.call(Instant::ZERO, "count", "counter", read, &none).unwrap()
+    else {
+        panic!("rows")
+    };
     assert_eq!((rows[0].key.as_str(), rows[0].numbers[0].1), ("192.0.2.0/24", 10));
     let back = Plan::new(&manager, &table, driver.slots()).unwrap();
     assert_eq!(run(&mut driver, &back), (20, 20));
-    let Some(Answer::Rows(rows)) = driver.call(Instant::ZERO, "count", "counter", read, &none).unwrap() else { panic!("rows") };
+    let Some(Answer::Rows(rows)) = driver.call(Instant::ZERO, "count", "counter", read, &none).unwrap()
+    else {
+        panic!("rows")
+    };
     assert_eq!((rows.len(), rows[0].numbers[0].1), (1, 20));
 }

@@ -42,8 +42,9 @@ while len(seen) < 2:
 print("dscp", seen[0x800], seen[0x86dd])
 "#;
 
-fn cluster() -> Option<Cluster> {
-    let mut cluster = testing::lay_out("plugins")?;
+fn cluster(name: &str, prepare: impl FnOnce(&Cluster)) -> Option<Cluster> {
+    let mut cluster = testing::lay_out(name)?;
+    prepare(&cluster);
     cluster.client.address("lan0", &format!("{}/24", BLOCKED[0])).unwrap();
     for address in [OTHERS[1], BLOCKED[1]] {
         let address = format!("{address}/64");
@@ -204,7 +205,7 @@ fn marked(cluster: &Cluster) {
 
 #[test]
 fn rules_and_plug_ins_change_while_requests_run() {
-    let Some(mut cluster) = cluster() else { return };
+    let Some(mut cluster) = cluster("plugins", |_| {}) else { return };
     let (stop, served, failed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let cluster = &cluster;
@@ -253,4 +254,117 @@ fn rules_and_plug_ins_change_while_requests_run() {
     assert!(cluster.answers(&format!("http://{VIP}/1KiB")));
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
+}
+
+/// A BPF file system in the cluster's folder, for the programs of its network node. Unmounted when dropped.
+struct Programs(std::path::PathBuf);
+
+impl Programs {
+    /// `None` if BPF file systems cannot be mounted here.
+    fn mount() -> Option<Self> {
+        let folder = std::env::temp_dir().join(format!("csp-programs-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mounted = std::process::Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&folder).status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Programs(folder));
+        }
+        csp_support::skip("needs a BPF file system: mount -t bpf was refused");
+        None
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// The level at which the node decides on the rule, and its packets.
+fn level(cluster: &Cluster, rule: &str) -> (u64, u64) {
+    let stats = json(cluster, &["rule", "stats", rule]);
+    let rule = &stats["nodes"][0]["rules"][0];
+    (rule["level"].as_u64().unwrap(), rule["packets_total"].as_u64().unwrap())
+}
+
+/// Packets that the block list has stopped, of all its entries, of which there are two.
+fn stopped(cluster: &Cluster) -> u64 {
+    let listed = json(cluster, &["blocks", "list"]);
+    let rows = listed["nodes"][0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{listed}");
+    let packets = |row: &Value| {
+        assert_eq!(row["note"], "web-shop");
+        let numbers = row["numbers"].as_array().unwrap();
+        numbers.iter().find(|number| number["name"] == "packets").unwrap()["value"].as_u64().unwrap()
+    };
+    rows.iter().map(packets).sum()
+}
+
+fn blocked_and_served(cluster: &Cluster, what: &str) {
+    for ((url, blocked), other) in URLS.iter().zip(BLOCKED).zip(OTHERS) {
+        assert!(!fetch(cluster, url, blocked), "{what}: {blocked} is blocked");
+        assert!(fetch(cluster, url, other), "{what}: {other} is served");
+    }
+}
+
+/// Whether a program runs at the network node's port.
+fn has_program(cluster: &Cluster) -> bool {
+    cluster.host(Tier::NetworkNode).run("ip", &["link", "show", "lan0"]).unwrap().contains("prog/xdp")
+}
+
+#[test]
+fn what_the_driver_blocks_stays_blocked_when_the_daemon_is_killed_and_when_it_moves() {
+    if !csp_support::is_root("it loads BPF programs") {
+        return;
+    }
+    let Some(programs) = Programs::mount() else { return };
+    let cluster = cluster("driver", |cluster| {
+        let file = cluster.config(Tier::NetworkNode);
+        let folder = programs.0.display();
+        fs::write(&file, fs::read_to_string(&file).unwrap() + &format!("driver:\n  folder: {folder}\n"))
+            .unwrap();
+    });
+    let Some(mut cluster) = cluster else { return };
+    control(&cluster, "plugin create blocked block-list prefixes_max=1000 --level 1");
+    control(&cluster, "rule add from-clients prio 10 proto tcp dport 80 ingress plugin blocked");
+    assert_eq!(level(&cluster, "from-clients").0, 1, "{}", cluster.log_tail(Tier::NetworkNode));
+    assert!(has_program(&cluster));
+    for address in BLOCKED {
+        control(&cluster, &format!("blocks add {address} --time 1h --from web-shop"));
+    }
+    blocked_and_served(&cluster, "in the driver");
+    let (_, packets) = level(&cluster, "from-clients");
+    let before = stopped(&cluster);
+    assert!(before >= 2 && packets > before, "{before} of {packets} packets were stopped");
+
+    cluster.daemon(Tier::NetworkNode).unwrap().kill();
+    for (url, from) in URLS.iter().zip(BLOCKED) {
+        assert!(!fetch(&cluster, url, from));
+    }
+    assert!(has_program(&cluster), "a daemon that is killed leaves its program");
+    cluster.start(Tier::NetworkNode).unwrap();
+    for (url, from) in URLS.iter().zip(OTHERS) {
+        wait_until("an answer", SERVING_DEADLINE, || fetch(&cluster, url, from).then_some(())).unwrap();
+    }
+    blocked_and_served(&cluster, "after a restart");
+    let after = stopped(&cluster);
+    assert!(after >= before + 2, "the program went on: {before}, {after}");
+
+    control(&cluster, "plugin move blocked 2");
+    assert_eq!(level(&cluster, "from-clients").0, 2);
+    assert!(!has_program(&cluster));
+    blocked_and_served(&cluster, "at level 2");
+    control(&cluster, "plugin move blocked 1");
+    blocked_and_served(&cluster, "in the driver again");
+    let (level, packets) = level(&cluster, "from-clients");
+    assert!(level == 1 && packets >= 16, "{packets} packets, each counted once at either level");
+    let egress = refused(&cluster, "rule add back egress plugin blocked");
+    assert!(egress.0 == 65 && egress.1.contains("egress, but blocked is at level 1"), "{egress:?}");
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+    assert_eq!(
+        fs::read_dir(programs.0.join("nn-1")).map_or(0, Iterator::count),
+        0,
+        "a clean stop removes everything"
+    );
 }

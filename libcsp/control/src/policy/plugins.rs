@@ -196,7 +196,8 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     for (at, plugin) in policy.plugins.iter().enumerate() {
         check_count(&format!("plugins[{at}].outputs"), plugin.outputs.len(), 0, OUTPUTS_MAX, problems);
         if Level::from_number(plugin.level).is_none() {
-            let message = format!("{} is no level; allowed is 1 (driver), 2 (workers) or 3 (host)", plugin.level);
+            let message =
+                format!("{} is no level; allowed is 1 (driver), 2 (workers) or 3 (host)", plugin.level);
             problems.add(format!("plugins[{at}].level"), message);
         }
         if let Some(first) = names.insert(plugin.name.as_str(), at) {
@@ -343,8 +344,14 @@ rules:
         assert!(diff.contains("+ plugin mark dscp dscp=46 level 1"), "{diff}");
         for (to, expected) in [
             ("module: dscp\n    level: 4", "plugins[2].level: 4 is no level; allowed is 1 (driver), 2"),
-            ("module: capture\n    level: 1", "plugins[2].level: module capture has no implementation for level 1"),
-            ("module: mirror\n    level: 1", "plugins[2].level: 1 is not possible for mirror: a program in the"),
+            (
+                "module: capture\n    level: 1",
+                "plugins[2].level: module capture has no implementation for level 1",
+            ),
+            (
+                "module: mirror\n    level: 1",
+                "plugins[2].level: 1 is not possible for mirror: a program in the",
+            ),
         ] {
             let text = PLUGINS.replace("module: dscp", to);
             let error = Policy::parse_yaml(&text, "p.yaml").unwrap_err().to_string();

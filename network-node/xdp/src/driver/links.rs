@@ -1,0 +1,72 @@
+//! The program at the interfaces.
+
+use std::fs;
+
+use aya::programs::XdpMode;
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::xdp::XdpLink;
+
+use super::{Driver, DriverError, folder_error, remove};
+
+impl Driver {
+    /// Attaches the program to an interface, in place of the one of an earlier process if there is one: no frame passes without.
+    pub fn attach(&mut self, ifindex: u32) -> Result<(), DriverError> {
+        let path = self.folder.as_ref().map(|folder| folder.join(format!("link-{ifindex}")));
+        if let Some(path) = path.as_ref().filter(|path| path.exists()) {
+            let link: XdpLink = FdLink::from(PinnedLink::from_pin(path)?).try_into()?;
+            match self.program("csp_level1")?.attach_to_link(link) {
+                Ok(id) => {
+                    self.links.push((ifindex, id));
+                    return Ok(());
+                }
+                // The interface of this number has gone since.
+                Err(_) => fs::remove_file(path).map_err(folder_error(path))?,
+            }
+        }
+        let program = self.program("csp_level1")?;
+        let id = program.attach_to_if_index(ifindex, XdpMode::Default)?;
+        let id = match path {
+            Some(path) => {
+                let link: FdLink = program.take_link(id)?.try_into()?;
+                let link: XdpLink = FdLink::from(link.pin(path)?).try_into()?;
+                program.attach_to_link(link)?
+            }
+            None => id,
+        };
+        self.links.push((ifindex, id));
+        Ok(())
+    }
+
+    /// Removes the program from all ports, also where an earlier process has left it. Its maps stay.
+    pub fn detach_ports(&mut self) -> Result<(), DriverError> {
+        self.unpin_links(|_| false)?;
+        for (_, id) in core::mem::take(&mut self.links) {
+            self.program("csp_level1")?.detach(id)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the pinned links of interfaces that are not to have the program.
+    pub(super) fn unpin_links(&self, keep: impl Fn(u32) -> bool) -> Result<(), DriverError> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        for entry in fs::read_dir(folder).map_err(folder_error(folder))?.flatten() {
+            let name = entry.file_name();
+            let ifindex = name.to_str().and_then(|name| name.strip_prefix("link-")?.parse().ok());
+            if ifindex.is_some_and(|ifindex| !keep(ifindex)) {
+                fs::remove_file(entry.path()).map_err(folder_error(folder))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the program from all ports, and everything that is pinned.
+    pub fn detach(mut self) -> Result<(), DriverError> {
+        self.detach_ports()?;
+        let Some(folder) = self.folder.take() else { return Ok(()) };
+        drop(self);
+        remove(&folder)?;
+        // The node's own folder, unless it has something else.
+        let _ = folder.parent().map(fs::remove_dir);
+        Ok(())
+    }
+}
