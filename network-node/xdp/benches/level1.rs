@@ -23,10 +23,10 @@ const HEADERS: usize = 65_536;
 const SEED: u64 = 20;
 static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/bench.bpf.o"));
 
-/// The headers of Ethernet, IPv4 and TCP, or as much of IPv6.
+/// The headers of Ethernet, IP and TCP.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Header([u8; 56]);
+struct Header([u8; 80]);
 
 // SAFETY: an array of bytes.
 unsafe impl aya::Pod for Header {}
@@ -75,8 +75,8 @@ fn measure(
     rounds: u32,
 ) -> (f64, f64) {
     for (at, frame) in frames.iter().enumerate() {
-        let mut header = [0; 56];
-        let len = frame.len().min(56);
+        let mut header = [0; 80];
+        let len = frame.len().min(80);
         header[..len].copy_from_slice(&frame[..len]);
         headers.set(at as u32, Header(header), 0).unwrap();
     }

@@ -4,10 +4,10 @@
 #include "level1.bpf.c"
 
 #define HEADERS_MAX 65536
-#define HEADER_LEN 54
+#define HEADER_LEN 74
 
 struct header {
-	__u8 bytes[56];
+	__u8 bytes[80];
 };
 
 struct {
@@ -51,5 +51,5 @@ int csp_headers(struct xdp_md *context)
 SEC("xdp")
 int csp_measured(struct xdp_md *context)
 {
-	return write_next(context) ? csp_level1(context) : XDP_ABORTED;
+	return write_next(context) ? level1(context) : XDP_ABORTED;
 }

@@ -530,8 +530,7 @@ drop:
 	return XDP_PASS;
 }
 
-SEC("xdp")
-int csp_level1(struct xdp_md *context)
+static __always_inline int level1(struct xdp_md *context)
 {
 	__u8 *data = (void *)(long)context->data;
 	void *end = (void *)(long)context->data_end;
@@ -587,6 +586,12 @@ int csp_level1(struct xdp_md *context)
 	if (count)
 		add(count, packet.len);
 	return run(table, search.hit.start, &packet);
+}
+
+SEC("xdp")
+int csp_level1(struct xdp_md *context)
+{
+	return level1(context);
 }
 
 char level1_license[] SEC("license") = "Dual MIT/GPL";
