@@ -8,6 +8,8 @@
 //! length and its place in the pool. A flow whose next message finds no room at receivers that hold back waits with it, and no other flow does.
 //! A message that only processes of the cluster get costs the link nothing.
 
+mod streams;
+
 use std::sync::Arc;
 
 use csp_quality::{
@@ -16,8 +18,11 @@ use csp_quality::{
 };
 use csp_types::{Duration, Instant};
 
+use self::streams::Streams;
 use crate::pool::MessageHandle;
 use crate::queue::Item;
+
+pub(crate) use self::streams::is_stream;
 
 /// What a worker's flows are.
 #[derive(Clone, Debug)]
@@ -91,6 +96,7 @@ pub(crate) struct Flows {
     part: u64,
     /// This worker has reported that it wants something.
     wants: bool,
+    streams: Streams,
 }
 
 impl Flows {
@@ -117,6 +123,7 @@ impl Flows {
             released: 0,
             part,
             wants: false,
+            streams: Streams::default(),
         })
     }
 
@@ -195,8 +202,14 @@ impl Flows {
     /// `evicted` then.
     #[inline]
     pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued) -> Offered {
-        let evicted = &mut self.evicted;
+        let (before, evicted) = (self.evicted.len(), &mut self.evicted);
         let offered = self.manager.offer(now, flow, item, |item| evicted.push(item));
+        for at in (before..self.evicted.len()).rev() {
+            if is_stream(&self.evicted[at]) {
+                let item = self.evicted.swap_remove(at);
+                self.put_back(flow, item);
+            }
+        }
         if self.due.is_none_or(|due| due > now) {
             self.due = Some(now);
         }
@@ -224,6 +237,7 @@ impl Flows {
         if self.manager.next_control().is_some_and(|at| at <= now) {
             self.manager.control(now);
         }
+        self.enter_waiting(now);
     }
 
     /// Returns the next message that waits for receivers, after `at` others.
@@ -270,7 +284,7 @@ impl Flows {
         // The worker goes on reporting until it has reported that it wants nothing.
         let divide = (self.wants || release.is_some()).then_some(self.divide_at);
         self.due = release.into_iter().chain(control).chain(divide).min();
-        if self.next.is_some() && self.due.is_none() {
+        if (self.next.is_some() || self.streams_wait()) && self.due.is_none() {
             self.due = Some(now + DIVIDE_EVERY);
         }
     }

@@ -250,32 +250,38 @@ impl MessageBroker {
         if spec.keys.is_some() && self.entropy.is_none() {
             return Err(SpecError::NoEntropy(spec.channel.name));
         }
-        let plane = match &mut self.plane {
+        let plane = self.plane_or_new()?;
+        let name = || spec.channel.name.clone();
+        let id =
+            plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
+        plane.set_number(id, spec.number);
+        if spec.derived && spec.channel.sequence {
+            let _ = plane.number_rows(id); // it was added just now
+        }
+        let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
+        if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
+            self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
+        }
+        let unknown = UnknownCounters::default();
+        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, unknown, spec });
+        Ok(())
+    }
+
+    /// Returns the plane. The first channel, or flows, allocate it.
+    fn plane_or_new(&mut self) -> Result<&mut MessagePlane, SpecError> {
+        let plane = match self.plane.take() {
             Some(plane) => plane,
             None => {
                 self.batch = Batch::new(2 * outbound::MESSAGES_PER_VISIT);
                 self.labels = vec![FlowLabel::NONE; self.config.peers_max as usize];
                 let mut config = self.config;
                 config.contexts.contexts_max = CONTEXTS_MAX + G_CONTEXTS_MAX;
-                let plane = self.plane.insert(MessagePlane::new(config).map_err(SpecError::Plane)?);
-                contexts::prepare(plane);
+                let mut plane = MessagePlane::new(config).map_err(SpecError::Plane)?;
+                contexts::prepare(&mut plane);
                 plane
             }
         };
-        let name = || spec.channel.name.clone();
-        let id =
-            plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
-        plane.set_number(id, spec.number);
-        let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
-        if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
-            self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
-        }
-        if spec.derived && spec.channel.sequence {
-            let _ = plane.number_rows(id); // it was added just now
-        }
-        let unknown = UnknownCounters::default();
-        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, unknown, spec });
-        Ok(())
+        Ok(self.plane.insert(plane))
     }
 
     fn remove(&mut self, number: u32) {

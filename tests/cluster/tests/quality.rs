@@ -5,7 +5,7 @@
 use std::fs;
 use std::time::Duration;
 
-use csp_cluster::{Cluster, Process, San, Tier, VIP, testing, wait_until};
+use csp_cluster::{Cluster, Fetch, Process, San, Tier, VIP, configs, testing, wait_until};
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -108,6 +108,68 @@ fn a_protected_flow_loses_nothing_while_schemes_change() {
     let status = status.unwrap_or_else(|error| panic!("{error}\n{}", cluster.all_logs()));
     assert!(status.success(), "{}", all.log_tail(5));
     assert!(wait_until("the publisher ends", DEADLINE, || publisher.exited()).unwrap().success());
+    flood.kill();
+    sink.kill();
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}
+
+/// Mb/s of the link at which [`web_traffic_takes_the_link_with_messages`] fetches.
+const WEB_LINK: u64 = 20;
+
+#[test]
+fn web_traffic_takes_the_link_with_messages() {
+    let Some(mut cluster) = testing::lay_out_over("quality-web", San::Shm) else { return };
+    cluster.start_daemons().unwrap();
+    cluster.start_nginx().unwrap();
+    fs::write(cluster.scratch().join("zmq_flows.py"), include_str!("../apps/zmq_flows.py")).unwrap();
+    let file = cluster.scratch().join("www/2MiB");
+    fs::write(&file, vec![7; 2 << 20]).unwrap();
+    let fetch = |cluster: &Cluster| {
+        let begun = std::time::Instant::now();
+        Fetch(cluster).file("2MiB").unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.all_logs()));
+        begun.elapsed()
+    };
+    apply(&cluster, &configs::policy()).unwrap();
+    wait_until("nginx serves", DEADLINE, || Fetch(&cluster).file("2MiB").ok()).unwrap();
+    let policy = configs::policy()
+        + &format!(
+            "channels:\n  - {{name: bulk, vip: {VIP}, port: {BULK}}}\nflows:\n  - {{name: web, match: {{port: 80}}, priority: 9, reserve: {{mbps: 5}}, message_bytes: 4096}}\n  \
+             - {{name: bulk, match: {{channel: bulk}}, message_bytes: {LEN}}}\n  - {{name: default, message_bytes: 4096}}\n\
+             link: {{mbps: {WEB_LINK}, scheme: PAR, quantum_kib: 4}}\n"
+        );
+    apply(&cluster, &policy).unwrap();
+    Tier::ALL.iter().for_each(|tier| cluster.wait_ready(*tier).unwrap());
+    wait_until("the flows are in force", DEADLINE, || {
+        top(&cluster).filter(|top| flow(top, "web") != Value::Null)
+    })
+    .unwrap();
+    // No more than the link takes: 16.8 Mb at 20 Mb/s, but for what the windows of the start let through.
+    let alone = fetch(&cluster);
+    assert!(alone > Duration::from_millis(700), "{alone:?}");
+
+    let bulk = format!("tcp://{VIP}:{BULK}");
+    let mut sink = run(&cluster, "bulk-receiver", &["receive", &bulk, "600"]);
+    let mut flood = run(&cluster, "bulk", &["publish", &bulk, &LEN.to_string(), "60:600"]);
+    wait_until("bulk fills the link", DEADLINE, || {
+        top(&cluster).filter(|top| flow(top, "bulk")["dropped_total"].as_u64() > Some(100))
+    })
+    .unwrap();
+    fetch(&cluster);
+    let released =
+        || cluster.metric(Tier::ProxyNode, "csp_flow_released_bytes_total", "flow=\"web\"").unwrap();
+    let sent = f64::from(4 << 20);
+    wait_until("both files are counted", DEADLINE, || (released() >= sent).then_some(())).unwrap();
+    assert!(released() < 1.1 * sent, "{} bytes of two fetches of 2 MiB", released());
+
+    // A connection that waits goes on at once when there is no link any more.
+    let path = cluster.scratch().join("fetched-over");
+    let mut curl = cluster.client.command("curl");
+    curl.args(["-sS", "-f", "-m", "100", "-o", &path.to_string_lossy(), &format!("http://{VIP}/2MiB")]);
+    let mut waits = Process::spawn("curl", curl, &cluster.scratch().join("log/curl.log")).unwrap();
+    apply(&cluster, &configs::policy()).unwrap();
+    assert!(wait_until("curl ends", DEADLINE, || waits.exited()).unwrap().success(), "{}", waits.log_tail(3));
+    assert_eq!(fs::metadata(&path).unwrap().len(), 2 << 20);
     flood.kill();
     sink.kill();
     assert_eq!(cluster.casualties(), "");

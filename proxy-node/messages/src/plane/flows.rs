@@ -1,6 +1,6 @@
 //! Messages on their way through the queues of information flows.
 
-use csp_quality::{Fired, FlowId, FlowTable, Offered, Overflow, TriggerError};
+use csp_quality::{Descriptor, Fired, FlowId, FlowTable, Offered, Overflow, TriggerError};
 use csp_types::Instant;
 
 use super::publish::{Arrival, gather, refused};
@@ -34,7 +34,10 @@ impl MessagePlane {
 
     fn end_flows(&mut self, now: Instant) {
         while let Some(item) = self.flows.as_mut().and_then(|flows| flows.drain(now)) {
-            self.give(now, item);
+            // Byte streams need nobody's leave any more.
+            if !flows::is_stream(&item) {
+                self.give(now, item);
+            }
         }
         self.flows = None;
     }
@@ -68,6 +71,21 @@ impl MessagePlane {
         self.channel(channel).map_or(0, |ch| ch.in_flows)
     }
 
+    /// A byte stream, known by `tag`, could send so many bytes over the link. It is given to [`next_allowed`](Self::next_allowed) when the link
+    /// takes them, or a part; without flows never, since nobody needs leave then.
+    pub fn want_bytes(&mut self, now: Instant, descriptor: &Descriptor, tag: u32, bytes: u32) {
+        if let Some(flows) = &mut self.flows {
+            let flow = flows.table().classify(descriptor);
+            flows.want_bytes(now, flow, tag, bytes);
+        }
+    }
+
+    /// Removes and returns the tag of a byte stream that may send, and how many bytes.
+    pub fn next_allowed(&mut self, now: Instant) -> Option<(u32, u32)> {
+        self.release_flows(now);
+        self.flows.as_mut()?.next_allowed()
+    }
+
     /// Returns when to call [`release_flows`](Self::release_flows).
     pub fn next_release(&self) -> Option<Instant> {
         self.flows.as_ref()?.due()
@@ -99,7 +117,11 @@ impl MessagePlane {
             }
         }
         while let Some((flow, item)) = self.flows.as_mut().and_then(|flows| flows.release(now)) {
-            if self.receivers_take(item.handle) {
+            if flows::is_stream(&item) {
+                if let Some(flows) = &mut self.flows {
+                    flows.allow_bytes(&item);
+                }
+            } else if self.receivers_take(item.handle) {
                 self.give(now, item);
             } else if let Some(flows) = &mut self.flows {
                 flows.stick(flow, item, now);

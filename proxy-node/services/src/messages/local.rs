@@ -222,6 +222,18 @@ impl LocalServices for MessageBroker {
         self.context_opened(now, service, label)
     }
 
+    fn shares_link(&self) -> bool {
+        self.plane.as_ref().is_some_and(|plane| plane.flow_table().is_some())
+    }
+
+    fn wants_link(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
+        self.stream_wants(now, label, tuple, bytes);
+    }
+
+    fn next_allowed(&mut self, now: Instant) -> Option<(FlowLabel, u32)> {
+        self.stream_allowed(now)
+    }
+
     fn next_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let places = self.placement.next_timeout();
