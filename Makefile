@@ -18,6 +18,7 @@ PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tool
 PACKAGES_MESSAGES := libzmq3-dev python3-zmq
 PACKAGES_FLIGHTS := python3-pandas python3-pip
 PACKAGES_FORMATS := openjdk-17-jdk-headless maven
+PACKAGES_STREAMS := python3-venv
 PACKAGES_FILTER := redis-server redis-tools
 PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # Compilers and checkers of the C API's tests.
@@ -36,7 +37,7 @@ PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-streams packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -67,6 +68,8 @@ packages-flights: packages-messages
 packages-formats: toolchain
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 	@command -v javac > /dev/null && command -v mvn > /dev/null || tests/setup/packages.sh $(PACKAGES_FORMATS)
+packages-streams: packages-formats
+	@tests/setup/packages.sh $(PACKAGES_STREAMS)
 packages-capi:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_CAPI)
 packages-deb: toolchain
@@ -207,7 +210,7 @@ bench-messages: packages-messages build ## chains of handlers and supplied handl
 	@$(RELEASE)/csp-messages-bench $(BENCH)
 
 .PHONY: bench-streams
-bench-streams: packages-formats build ## joins and windows of messages beside Esper (Maven Central) and Bytewax (PyPI), what Morphing and C-CORE measured (an idle machine, 3 minutes; BENCH=...)
+bench-streams: packages-streams build ## joins and windows of messages beside Esper (Maven Central) and Bytewax (PyPI), what Morphing and C-CORE measured (an idle machine, 3 minutes; BENCH=...)
 	@RELEASE=$(RELEASE) tests/performance/peers/streams/run.sh $(BENCH)
 
 .PHONY: bench-quality

@@ -8,7 +8,7 @@ use crate::Text;
 use crate::mgmt::Unreachable;
 
 /// Most rows of an operation's answer.
-pub const ROWS_MAX: usize = 50_000;
+pub const ROWS_MAX: usize = 4096;
 
 /// `/v1/plugins`: what a network node has in front of its flow table and behind it. Totals are those of all workers; they count from
 /// when the rule or instance was made.

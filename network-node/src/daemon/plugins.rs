@@ -10,7 +10,7 @@ use csp_control::{WORKERS, plugin_manager};
 use csp_daemon::clock;
 use csp_daemon::query::Workers;
 use csp_plugins::text::MatchText;
-use csp_plugins::{Answer, Binding, Desired, Fallback, HashKey, InstanceCount, Manager, pcap};
+use csp_plugins::{Answer, Binding, Desired, Fallback, HashKey, InstanceCount, Manager, ROWS_MAX, pcap};
 use csp_telemetry::MailboxError;
 
 use crate::core::{PluginChange, PluginCounts};
@@ -94,6 +94,9 @@ impl PluginControl {
         let changed = table.generation != self.generation;
         let directions = directions(self.manager.rules().rules().iter().map(|(rule, _)| *rule));
         for (worker, mailbox) in self.workers.mailboxes.iter().enumerate() {
+            let failed = |error| format!("a data worker did not apply the packet plug-ins: {error}");
+            // A command that is taken from the manager must reach the worker.
+            mailbox.room(WORKER_TIMEOUT).await.map_err(failed)?;
             let commands: Vec<_> = std::iter::from_fn(|| self.manager.poll_command(worker)).collect();
             if commands.is_empty() && !changed {
                 continue;
@@ -103,7 +106,11 @@ impl PluginControl {
             let change = Box::new(PluginChange { commands, table, directions, retired });
             // What comes back is freed here.
             let done = mailbox.ask(WORKER_TIMEOUT, |reply| Question::Plugins(change, reply)).await;
-            done.map_err(|error| format!("a data worker did not apply the packet plug-ins: {error}"))?;
+            match done {
+                // It has the change and applies it later.
+                Ok(_) | Err(MailboxError::Timeout) => {}
+                Err(error) => return Err(failed(error)),
+            }
         }
         self.generation = table.generation;
         Ok(())
@@ -135,8 +142,8 @@ impl PluginControl {
         }
         let mut answer = api::CallAnswer::default();
         if let Answer::Rows(rows) = merged {
-            answer.truncated = rows.len() > api::ROWS_MAX;
-            answer.rows = rows.into_iter().take(api::ROWS_MAX).map(row).collect();
+            answer.truncated = rows.len() > ROWS_MAX;
+            answer.rows = rows.into_iter().take(ROWS_MAX).map(row).collect();
         }
         Ok(CallResult::Rows(answer))
     }

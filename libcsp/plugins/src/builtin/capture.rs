@@ -123,7 +123,8 @@ impl Plugin for Capture {
     fn call(&mut self, _now: Instant, operation: &str, _arguments: &Settings) -> Result<Answer, CallError> {
         match operation {
             "take" => {
-                let file = self.file.clone();
+                // The pages of the new buffer are not touched before packets need them.
+                let file = core::mem::replace(&mut self.file, Vec::with_capacity(self.capacity));
                 self.begin();
                 Ok(Answer::Bytes(file))
             }
