@@ -246,12 +246,12 @@ impl Flows {
         self.manager.queued(flow).0 == 0 && !self.stuck.iter().any(|(known, _)| *known == flow)
     }
 
-    /// Offers a message; `handle` and the channel's generation are how it is found when it is released. What gives way to it is in
+    /// Offers a message, which a context is to process first unless it is `processed`; `handle` and the channel's generation are how it is found when it is released. What gives way to it is in
     /// `evicted` then.
     #[inline]
-    pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued) -> Offered {
+    pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued, processed: bool) -> Offered {
         let evicted = &mut self.evicted;
-        let offered = self.manager.offer(now, flow, item, |item| evicted.push(item));
+        let offered = self.manager.offer_item(now, flow, item, processed, |item| evicted.push(item));
         if self.due.is_none_or(|due| due > now) {
             self.due = Some(now);
         }

@@ -260,7 +260,7 @@ impl Plan {
 
     fn default_is_silent(&self) -> bool {
         let plain = FlowSpec::new(crate::table::DEFAULT_NAME, crate::Predicate::default());
-        self.table.flow(FlowId::DEFAULT) == Some(&plain)
+        self.table.flow(FlowId::DEFAULT).is_some_and(|flow| FlowSpec { post: None, ..flow.clone() } == plain)
     }
 
     /// Returns the table.

@@ -157,6 +157,20 @@ impl ResourceManager {
         now: Instant,
         flow: FlowId,
         item: Item,
+        evicted: impl FnMut(Item),
+    ) -> Offered {
+        let processed = !self.flows[self.charge_of(flow).index()].has_handler;
+        self.offer_item(now, flow, item, processed, evicted)
+    }
+
+    /// The same for an owner that knows of each item whether a context is to process it. One that is `processed` goes to the link, behind what
+    /// contexts still have of its flow.
+    pub fn offer_item(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        item: Item,
+        processed: bool,
         mut evicted: impl FnMut(Item),
     ) -> Offered {
         let flow = self.charge_of(flow);
@@ -200,11 +214,14 @@ impl ResourceManager {
         }
         state.count(&item);
         state.counters.oversized += u64::from(item.bytes > state.bytes_max);
-        let entry = state.entry();
+        let entry = state.entry(processed);
         self.places.add(state.places, state.queue.items());
         self.items.push(&mut state.queue, entry, item);
         self.watch.arrived(flow, &item, now);
         self.refresh(flow, now);
+        if !processed {
+            self.assign_if_unclaimed(flow, now);
+        }
         self.look_if_due(now);
         Offered::Queued
     }
@@ -389,8 +406,8 @@ impl FlowState {
 
     /// Which list an item enters. What follows items that contexts still have, stays behind them.
     #[inline]
-    fn entry(&self) -> Entry {
-        match self.has_handler || self.queue.is_unfinished() {
+    fn entry(&self, processed: bool) -> Entry {
+        match !processed || self.queue.is_unfinished() {
             true => Entry::Waiting,
             false => Entry::Ready,
         }

@@ -93,7 +93,7 @@ impl Outlet<'_> {
         let queued = flows::queued(place, self.number.1, bytes, arrived);
         let done = match flows.serves() {
             true => flows.put_ready(self.now, flow, queued, self.flow.is_some()),
-            false => flows.offer(self.now, flow, queued) == Offered::Queued,
+            false => flows.offer(self.now, flow, queued, true) == Offered::Queued,
         };
         match done {
             true => self.ch.in_flows += 1,

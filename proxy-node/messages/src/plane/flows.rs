@@ -200,7 +200,7 @@ impl MessagePlane {
         if !flows.has_room(flow, bytes) && (holds || flows.overflow(flow) == Overflow::DropNewest) {
             // Nothing is stored for it; the manager counts it.
             let refused = flows::queued(u32::MAX, generation, bytes, now);
-            if is_push || flows.offer(now, flow, refused) == Offered::Held {
+            if is_push || flows.offer(now, flow, refused, true) == Offered::Held {
                 flows.want(peer, Some((flow, bytes)));
                 return Err(PublishError::Held);
             }
@@ -239,8 +239,8 @@ impl MessagePlane {
         if let Some(format) = format {
             pool.set_format(handle, format);
         }
-        let offered =
-            flows.offer(now, flow, flows::queued(MessagePool::place(handle), generation, bytes, now));
+        let queued = flows::queued(MessagePool::place(handle), generation, bytes, now);
+        let offered = flows.offer(now, flow, queued, format.is_none());
         let done = match offered {
             Offered::Queued => {
                 ch.in_flows += 1;

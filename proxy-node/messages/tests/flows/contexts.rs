@@ -117,7 +117,8 @@ fn what_handlers_drop_and_make_is_counted_and_keeps_its_order() {
     assert_eq!(counters.map(|counters| counters.outstanding()), [0; 3]);
     assert_eq!(counters[0].absorbed, sent[0] / 3);
     assert_eq!((counters[1].made, counters[1].released), (2 * sent[1], 3 * sent[1]));
-    assert_eq!((counters[2].taken, counters[2].released), (sent[2], sent[2]));
+    // A channel without a path needs no context.
+    assert_eq!((counters[2].taken, counters[2].released), (0, sent[2]));
     let numbers = |pair: usize| world.pairs[pair].received.iter().map(|(number, _)| *number);
     assert!(numbers(0).eq((0..sent[0]).filter(|number| number % 3 != 2)));
     assert!(numbers(1).eq((0..sent[1]).flat_map(|number| [number; 3])));

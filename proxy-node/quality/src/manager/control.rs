@@ -138,6 +138,16 @@ impl ResourceManager {
         self.contexts.set_scheme(scheme, &self.plan.duties(scheme, &leftovers), now);
     }
 
+    /// Under EAS and SA a flow that the plan gives no context needs one while it has something for it.
+    #[inline]
+    pub(super) fn assign_if_unclaimed(&mut self, flow: FlowId, now: Instant) {
+        let state = &self.flows[flow.index()];
+        let scheme = self.contexts.scheme();
+        if !state.has_handler && !state.leftover && scheme.is_static() {
+            self.assign(scheme, now);
+        }
+    }
+
     /// What the plan gives no context to any more needs none once it is empty.
     pub(super) fn end_if_empty(&mut self, flow: FlowId, now: Instant) {
         let state = &self.flows[flow.index()];

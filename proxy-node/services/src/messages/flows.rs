@@ -58,7 +58,11 @@ impl MessageBroker {
     pub fn set_flows(&mut self, now: Instant, flows: Option<FlowsConfig>) -> Result<(), SpecError> {
         self.paths.now = now;
         match &mut self.plane {
-            Some(plane) => plane.set_flows(now, flows).map_err(SpecError::Flows),
+            Some(plane) => {
+                let done = plane.set_flows(now, flows).map_err(SpecError::Flows);
+                plane.set_flow_clock(self.paths.clock);
+                done
+            }
             None => Ok(()),
         }
     }
