@@ -7,11 +7,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use csp_messages::{
-    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, FlowsConfig, FormatId, HashKey, MessagePlane, PathSpec,
-    PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
+    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, FlowsConfig, FormatId, HashKey, MessagePlane,
+    PathSpec, PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
 };
 use csp_quality::{
-    Board, Capacity, Cost, Descriptor, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig, Scheme,
+    Board, Capacity, Cost, Descriptor, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig,
+    Scheme,
 };
 use csp_types::{Duration, Instant};
 

@@ -152,13 +152,7 @@ impl ResourceManager {
     }
 
     /// Offers an item of a flow. With [`Overflow::DropOldest`], `evicted` receives the items that make room.
-    pub fn offer(
-        &mut self,
-        now: Instant,
-        flow: FlowId,
-        item: Item,
-        evicted: impl FnMut(Item),
-    ) -> Offered {
+    pub fn offer(&mut self, now: Instant, flow: FlowId, item: Item, evicted: impl FnMut(Item)) -> Offered {
         let processed = !self.flows[self.charge_of(flow).index()].has_handler;
         self.offer_item(now, flow, item, processed, evicted)
     }
@@ -290,7 +284,8 @@ impl ResourceManager {
         let state = &self.flows[flow.index()];
         let open = !state.blocked;
         let ready_max = self.config.ready_bytes_max;
-        let work = open && !state.paused && state.queue.has_waiting() && state.queue.ready_bytes() < ready_max;
+        let work =
+            open && !state.paused && state.queue.has_waiting() && state.queue.ready_bytes() < ready_max;
         let ready = open && state.queue.has_ready();
         self.contexts.set_active(flow.0, work, now);
         self.link.set_active(flow.0, ready, now);

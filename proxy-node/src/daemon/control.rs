@@ -146,7 +146,10 @@ fn shell_options<'a>(
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes })
             .merge(handlers::routes(modules.clone())),
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
-        control: ControlOptions { check: policy_check(config, modules.clone(), costs.clone()), ..ControlOptions::default() },
+        control: ControlOptions {
+            check: policy_check(config, modules.clone(), costs.clone()),
+            ..ControlOptions::default()
+        },
     }
 }
 

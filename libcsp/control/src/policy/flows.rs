@@ -6,8 +6,8 @@ use csp_types::Prefix;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::{check_count, check_name};
-use super::framing::is_default;
 use super::contexts::number_of;
+use super::framing::is_default;
 use super::{Channel, Pattern, Policy, PortRange};
 use crate::config::{Problems, number};
 

@@ -190,7 +190,9 @@ impl Contexts {
 
     /// A path is empty: its stages need no turns.
     pub fn rest(&mut self, index: u16) {
-        let Some(path) = self.paths.get(usize::from(index)).and_then(|slot| slot.path.as_ref()) else { return };
+        let Some(path) = self.paths.get(usize::from(index)).and_then(|slot| slot.path.as_ref()) else {
+            return;
+        };
         for (at, stage) in path.stages.iter().enumerate() {
             // One whose timer is due keeps its turn.
             if !stage.timer.is_some_and(|timer| timer.due)

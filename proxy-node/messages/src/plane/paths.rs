@@ -143,7 +143,8 @@ impl MessagePlane {
             return Step::Idle;
         };
         let flows = flows.as_deref_mut();
-        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow };
+        let outlet =
+            Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow };
         contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
     }
 

@@ -200,7 +200,13 @@ fn contexts_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
             let counters = world.plane.channel_status(pair.channel).unwrap().counters;
             let dropped = counters.dropped_flow + counters.dropped_path + counters.dropped_newest;
             let received = pair.received.len() as u64;
-            assert_eq!(pair.sent, received + dropped, "seed {seed}: {} of channel {}", pair.sent, pair.number);
+            assert_eq!(
+                pair.sent,
+                received + dropped,
+                "seed {seed}: {} of channel {}",
+                pair.sent,
+                pair.number
+            );
             assert_eq!(world.plane.waiting_in_flows(pair.channel), 0);
         }
         assert_eq!(world.plane.occupancy().messages, 0, "seed {seed}: a message is not released");

@@ -85,7 +85,16 @@ impl World {
         });
         let pairs = pairs.collect();
         let (table, board) = (FlowTable::new(FLOWS_MAX), Arc::new(Board::new(1)));
-        World { now: Instant::ZERO, plane, pairs, table, board, last: None, contexts: 0, cost: Duration::ZERO }
+        World {
+            now: Instant::ZERO,
+            plane,
+            pairs,
+            table,
+            board,
+            last: None,
+            contexts: 0,
+            cost: Duration::ZERO,
+        }
     }
 
     pub fn set_flows(
@@ -100,7 +109,9 @@ impl World {
         // Contexts have the whole worker together.
         let cost = Cost { item: self.cost * u32::from(self.contexts), ..Cost::default() };
         let capacity = Capacity { contexts: self.contexts, link, point_every: 16 };
-        let plan = Plan::new(Arc::new(self.table.clone()), capacity, |name| (name != "unknown").then_some(cost)).unwrap();
+        let plan =
+            Plan::new(Arc::new(self.table.clone()), capacity, |name| (name != "unknown").then_some(cost))
+                .unwrap();
         let monitor = MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() };
         let config = FlowsConfig {
             plan: Arc::new(plan),

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use csp_control::{
-    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy, TriggerAction,
-    TriggerWhen,
+    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
+    TriggerAction, TriggerWhen,
 };
 use csp_quality::{
-    Action, Board, Capacity, Condition, Cost, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig, MonitorConfig,
-    MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds, Refusal, Reservation,
-    Resource, Scheme, Threshold, Trigger, dynamic_adaptation,
+    Action, Board, Capacity, Condition, Cost, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
+    MonitorConfig, MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds,
+    Refusal, Reservation, Resource, Scheme, Threshold, Trigger, dynamic_adaptation,
 };
 use csp_services::FlowsConfig;
 use csp_types::{Duration, NodeId};
@@ -134,7 +134,8 @@ fn plan(
         let flow = policy.flows.iter().find(|flow| flow.name == name).filter(|flow| flow.cost_us > 0);
         let stated = flow.map(|flow| Duration::from_micros(flow.cost_us.into()));
         // A context has its part of the worker: what takes the worker this long takes a context so much longer.
-        let item = stated.or_else(|| costs.of(name))? * (u32::from(contexts) * 100) / u32::from(percent.max(1));
+        let item =
+            stated.or_else(|| costs.of(name))? * (u32::from(contexts) * 100) / u32::from(percent.max(1));
         Some(Cost { item, ..Cost::default() })
     };
     Plan::new(table, capacity, profile).map_err(|refusal| match refusal {
@@ -324,8 +325,8 @@ mod tests {
         let error = check(&with_contexts("reserve: {contexts: 9}, cost_us: 10"), &node, &costs).unwrap_err();
         assert!(error.contains("flow \"gates\" asks for 9.00 contexts; 8.00 of 8 are left"), "{error}");
         // 1,000 messages of 1 ms are more than half of a worker.
-        let error =
-            check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 1000"), &node, &costs).unwrap_err();
+        let error = check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 1000"), &node, &costs)
+            .unwrap_err();
         assert!(error.contains("contexts; 8.00 of 8 are left"), "{error}");
         check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 100"), &node, &costs).unwrap();
         // Without a stated cost it is the measured one.
@@ -338,7 +339,8 @@ mod tests {
         check(&promise, &node, &costs).unwrap();
         config.board.0.record_cost(gates, Duration::from_millis(1));
         assert!(check(&promise, &node, &costs).unwrap_err().contains("are left"));
-        let spec = |name: &str| config.plan.table().id(name).and_then(|id| config.plan.table().flow(id)).unwrap();
+        let spec =
+            |name: &str| config.plan.table().id(name).and_then(|id| config.plan.table().flow(id)).unwrap();
         assert_eq!((spec("gates").post.as_deref(), spec("bulk").post.as_deref()), (Some("gates"), None));
         assert_eq!((config.plan.capacity().contexts, config.worker_percent), (8, 50));
     }
@@ -348,7 +350,7 @@ mod tests {
         let page = include_str!("../../../../docs/quality.md");
         let blocks: Vec<&str> =
             page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        let [example, triggers] = blocks[..] else { panic!("{} examples", blocks.len()) };
+        let [example, contexts, triggers] = blocks[..] else { panic!("{} examples", blocks.len()) };
         let check = |text: &str| {
             let policy = Policy::parse_yaml(text, "docs/quality.md").unwrap();
             check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap();
@@ -357,6 +359,9 @@ mod tests {
         let flows = check(example);
         let gates = flows.plan.table().id("gates").unwrap();
         assert!(flows.plan.held(gates).0 > 50e6 && flows.plan.left().bits_per_second < 150_000_000);
+        let shared = check(contexts);
+        let gates = shared.plan.table().id("gates").unwrap();
+        assert!(shared.plan.held(gates).1 > 2.0 && shared.plan.left().contexts > 5.0);
         let (before, _) = example.split_once("link:").unwrap();
         assert_eq!(check(&(before.to_owned() + triggers)).triggers.len(), 1);
     }

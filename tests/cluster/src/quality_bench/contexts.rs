@@ -64,7 +64,10 @@ fn policy(modules: &[String], kinds: &[Kind; 3], scheme: &str, link_mbps: f64, s
     }
     text += "channels:\n";
     for (name, port) in NAMES.iter().zip(PORT..) {
-        let _ = writeln!(text, "  - {{name: {name}, vip: {VIP}, port: {port}, path: [{{handler: work-{name}}}]}}");
+        let _ = writeln!(
+            text,
+            "  - {{name: {name}, vip: {VIP}, port: {port}, path: [{{handler: work-{name}}}]}}"
+        );
     }
     text += "flows:\n";
     for (name, kind) in NAMES.iter().zip(kinds) {

@@ -25,7 +25,8 @@ const CASES: [(&str, [f64; 3], [f64; 3]); 2] = [
 const SHARES: [f64; 3] = [50.0, 200.0, 50.0];
 
 fn ip(arguments: &str) -> Result<()> {
-    let output = Command::new("ip").args(arguments.split(' ')).output().context("ip (Debian package iproute2)")?;
+    let output =
+        Command::new("ip").args(arguments.split(' ')).output().context("ip (Debian package iproute2)")?;
     if !output.status.success() {
         bail!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -67,7 +68,12 @@ fn set_classes(host: &Host, plan: &Plan, b_first: bool) -> Result<()> {
     Ok(())
 }
 
-fn start(host: &Host, script: &Path, name: &str, arguments: &[String]) -> Result<(Process, std::path::PathBuf)> {
+fn start(
+    host: &Host,
+    script: &Path,
+    name: &str,
+    arguments: &[String],
+) -> Result<(Process, std::path::PathBuf)> {
     let mut command = host.command("/usr/bin/python3");
     command.arg(script).args(arguments);
     let log = script.with_file_name(format!("{name}.log"));
@@ -85,7 +91,12 @@ pub(super) fn run(plan: &Plan, progress: &impl Fn(&str)) -> Result<Vec<Row>> {
     for (at, (scheme, sent, expected)) in CASES.into_iter().enumerate() {
         progress(scheme);
         set_classes(&hosts[0], plan, at == 0)?;
-        rows.push(measure(&hosts, &script, plan, Scenario { figure: "–", scheme, sent, promised: [0.0; 3], expected })?);
+        rows.push(measure(
+            &hosts,
+            &script,
+            plan,
+            Scenario { figure: "–", scheme, sent, promised: [0.0; 3], expected },
+        )?);
     }
     fs::remove_dir_all(&folder)?;
     Ok(rows)
