@@ -97,7 +97,8 @@ fn text(plan: &Plan, report: &Report) -> String {
          - Fig. 3: each flow has a connection and drops what finds its queue full. The flow `default`, which sends nothing, has its part under EAS. PAR \
          promises A / B / C 50 / 200 / 50 Mb/s in Fig. 3, A and C 50 in Fig. 4, SA 100 / 200 / 100, by the same factor.\n\
          - Fig. 5: a supplied handler behind the queues. A message occupies a context for the flow's `cost_us`, so that eight contexts, a quarter of the \
-         worker, just fill the link. One context is A's, two are B's, one is C's, four are nobody's.\n\
+         worker, just fill the link. One context is A's, two are B's, one is C's, four are nobody's; PAR promises \
+         A and C what they send at the link.\n\
          - Fig. 12: messages of 600 bytes, of which handlers leave 100 (A, costly), 300 (B) and 540 (C), at a quarter of the other figures' rates; what is \
          received is after handlers.\n\n",
         plan.size, plan.link_mbps, plan.seconds

@@ -21,12 +21,18 @@ struct Kind {
     /// Bytes that it leaves; `None`: all.
     leaves: Option<u32>,
     contexts: u16,
+    /// What is promised of the link.
+    messages_per_s: u32,
     mbps: u32,
 }
 
 /// A module that works for a while and emits the message, or its first bytes.
 fn module(kind: &Kind) -> String {
     let rounds = kind.rounds;
+    // The declaration: its length, one output, the longest message that the module makes; no timer, buffer or state.
+    let made = kind.leaves.unwrap_or(0).to_le_bytes();
+    let declared = [40, 0, 0, 0, 1, 0, 0, 0].into_iter().chain(made).chain([0; 28]);
+    let declaration: String = declared.map(|byte: u8| format!("\\{byte:02x}")).collect();
     let emit = match kind.leaves {
         Some(len) => format!("(call $range (i32.const 0) (local.get 0) (i32.const 0) (i32.const {len}))"),
         None => "(call $same (i32.const 0))".to_owned(),
@@ -36,6 +42,8 @@ fn module(kind: &Kind) -> String {
             (import "csp" "emit_same" (func $same (param i32) (result i32)))
             (import "csp" "emit_range" (func $range (param i32 i32 i32 i32) (result i32)))
             (memory (export "memory") 1 1)
+            (data (i32.const 64) "{declaration}")
+            (func (export "csp_declaration") (result i32) i32.const 64)
             (func (export "csp_abi") (result i32) i32.const 1)
             (func (export "on_message") (param i32 i32 i32) (result i32) (local $left i32) (local $sum i32)
               (local.set $left (i32.const {rounds}))
@@ -71,12 +79,12 @@ fn policy(modules: &[String], kinds: &[Kind; 3], scheme: &str, link_mbps: f64, s
     }
     text += "flows:\n";
     for (name, kind) in NAMES.iter().zip(kinds) {
-        let priority = if *name == "b" { 9 } else { 0 };
+        let priority = u8::from(*name == "b");
         let _ = writeln!(
             text,
-            "  - {{name: {name}, match: {{channel: {name}}}, priority: {priority}, reserve: {{contexts: {}, mbps: {}}}, cost_us: {}, message_bytes: \
+            "  - {{name: {name}, match: {{channel: {name}}}, priority: {priority}, reserve: {{contexts: {}, messages_per_s: {}, mbps: {}}}, cost_us: {}, message_bytes: \
              {size}, queue: {{messages: 256}}}}",
-            kind.contexts, kind.mbps, kind.cost_us
+            kind.contexts, kind.messages_per_s, kind.mbps, kind.cost_us
         );
     }
     let _ = writeln!(
@@ -103,11 +111,14 @@ fn scarce(cluster: &Cluster, plan: &Plan, progress: &impl Fn(&str)) -> Result<Ve
     // So many messages a second fill the link; contexts can do that and 1 to 2 % more.
     let fills = link * 1e6 / 8.0 / f64::from(plan.size);
     let cost_us = ((f64::from(PERCENT) * 1e4 / fills / 1.01).floor() as u32).max(1);
-    let kind = |contexts| Kind { cost_us, rounds: 10_000, leaves: None, contexts, mbps: 0 };
-    let kinds = [kind(1), kind(2), kind(1)];
+    let sent = [38.0, 500.0, 38.0];
+    // At the link A and C are promised what they send; B has what they leave.
+    let own = (sent[0] / PAPER * fills).ceil() as u32;
+    let kind =
+        |contexts, messages_per_s| Kind { cost_us, rounds: 10_000, leaves: None, contexts, messages_per_s };
+    let kinds = [kind(1, own), kind(2, 0), kind(1, own)];
     let module = put(cluster, "busy", &module(&kinds[0]))?;
     let modules = [module.clone(), module.clone(), module];
-    let sent = [38.0, 500.0, 38.0];
     let mut rows = Vec::new();
     for (scheme, expected) in [("SA", [38.0, 125.0, 38.0]), ("PAR", [38.0, 424.0, 38.0])] {
         progress(&format!("Fig. 5, {scheme}"));
@@ -123,15 +134,16 @@ fn scarce(cluster: &Cluster, plan: &Plan, progress: &impl Fn(&str)) -> Result<Ve
 fn airline(cluster: &Cluster, plan: &Plan, progress: &impl Fn(&str)) -> Result<Vec<Row>> {
     const SIZE: u32 = 600;
     progress("Fig. 12, PAR");
-    let link = f64::from(plan.link_mbps) / 4.0;
+    let link = (f64::from(plan.link_mbps) / 4.0).floor();
     let part = link / PAPER;
-    let promise = |mega: f64| (mega * part).floor() as u32;
-    let kind = |cost_us, rounds, leaves, mega| Kind {
+    let kind = |cost_us, rounds, leaves, mega: f64| Kind {
         cost_us,
         rounds,
         leaves: Some(leaves),
         contexts: 0,
-        mbps: promise(mega),
+        messages_per_s: 0,
+        // Whole Mb/s.
+        mbps: (mega * part).max(1.0) as u32,
     };
     let kinds = [kind(20, 6_000, 100, 40.0), kind(5, 500, 300, 200.0), kind(3, 50, 540, 40.0)];
     let modules = NAMES.iter().zip(&kinds).map(|(name, kind)| put(cluster, name, &module(kind)));
