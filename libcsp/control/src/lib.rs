@@ -55,8 +55,8 @@ pub use policy::{
     TranslationRequest, UnknownFormat, WORKERS, format_set, path_formats, path_order, plugin_manager,
 };
 pub use policy::{
-    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, FlowMatch, FlowMonitor, FlowQueue, FlowReserve,
-    FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction, TriggerWhen,
+    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowFull, FlowMatch, FlowMonitor, FlowQueue,
+    FlowReserve, FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction, TriggerWhen,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

@@ -99,10 +99,10 @@ fn messages_config() -> MessagesConfig {
 
 async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Result<(), DaemonError> {
     let modules = Modules::new(config.node.state_dir.join("handlers"));
-    let options = shell_options(config, record, workers, &modules);
+    let costs = policy::flows::Costs::new(usize::from(config.workers));
+    let options = shell_options(config, record, workers, (&modules, &costs));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
-    let workers_count = usize::from(config.workers);
-    let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, workers_count);
+    let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
     let mut prepared = Prepared::default();
     let ended = loop {
         match shell.next().await {
@@ -131,7 +131,7 @@ fn shell_options<'a>(
     config: &'a Config,
     record: NodeRecord,
     workers: &[Worker],
-    modules: &Arc<Modules>,
+    (modules, costs): (&Arc<Modules>, &policy::flows::Costs),
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.iter().map(|worker| worker.published().clone()).collect()));
@@ -146,18 +146,21 @@ fn shell_options<'a>(
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes })
             .merge(handlers::routes(modules.clone())),
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
-        control: ControlOptions { check: policy_check(config, modules.clone()), ..ControlOptions::default() },
+        control: ControlOptions {
+            check: policy_check(config, modules.clone(), costs.clone()),
+            ..ControlOptions::default()
+        },
     }
 }
 
 /// Returns the check of a policy before it is acknowledged as staged: the secret keys of its channels and the modules of its handlers
 /// are here.
-fn policy_check(config: &Config, modules: Arc<Modules>) -> PolicyCheck {
+fn policy_check(config: &Config, modules: Arc<Modules>, costs: policy::flows::Costs) -> PolicyCheck {
     let (folder, node) = (config.messages.curve_keys.clone(), config.node.id);
     Arc::new(move |policy: &Policy| {
         check_memory(policy)?;
         modules.check(policy)?;
-        policy::flows::check(policy, &node)?;
+        policy::flows::check(policy, &node, &costs)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }

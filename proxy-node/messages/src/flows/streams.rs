@@ -44,7 +44,7 @@ impl Flows {
         // A stream does not overtake others of its flow.
         let first = !self.streams.flows.contains(&flow);
         let queued =
-            first && self.has_room(flow, item.bytes) && self.offer(now, flow, item) == Offered::Queued;
+            first && self.has_room(flow, item.bytes) && self.offer(now, flow, item, true) == Offered::Queued;
         if !queued {
             self.put_back(flow, item);
         }
@@ -63,7 +63,7 @@ impl Flows {
                 continue;
             }
             while let Some(item) = self.streams.waiting[place].front().copied() {
-                if !self.has_room(flow, item.bytes) || self.offer(now, flow, item) != Offered::Queued {
+                if !self.has_room(flow, item.bytes) || self.offer(now, flow, item, true) != Offered::Queued {
                     break;
                 }
                 self.streams.waiting[place].pop_front();

@@ -107,6 +107,9 @@ impl MessagePlane {
         let arrival = Arrival { now, frames, parts, len: len as u32 };
         let fed = feeds.then(|| arrival.clone());
         let mut done = match has_room {
+            _ if path.is_some_and(|path| self.is_served(path)) => {
+                self.offer_unprocessed(slot, (peer.index, flow), format, arrival)
+            }
             _ if path.is_some() => self.enter(slot, path, format, arrival),
             true if self.flows.is_some() => self.offer(slot, (peer.index, flow), arrival),
             true if is_push => self.push(slot, arrival),

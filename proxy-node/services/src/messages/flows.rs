@@ -61,7 +61,11 @@ impl MessageBroker {
             return Ok(());
         }
         // Byte streams share the link also without channels.
-        self.plane_or_new()?.set_flows(now, flows).map_err(SpecError::Flows)
+        let clock = self.paths.clock;
+        let plane = self.plane_or_new()?;
+        let done = plane.set_flows(now, flows).map_err(SpecError::Flows);
+        plane.set_flow_clock(clock);
+        done
     }
 
     /// A byte stream could send so many bytes to its client, over the link that messages share.

@@ -97,7 +97,7 @@ pub struct ContextsSnapshot {
 pub(super) struct Paths {
     active: HashMap<u32, (PathId, ChannelPath)>,
     pub(super) now: Instant,
-    clock: Option<fn() -> Instant>,
+    pub(super) clock: Option<fn() -> Instant>,
 }
 
 impl MessageBroker {
