@@ -145,6 +145,7 @@ test-faults: packages-test ## daemons and programs killed, stopped and crowded: 
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test placement --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
+	$(CARGO) test --release --locked -p csp-context --test program -- --ignored --nocapture
 
 .PHONY: test-formats
 test-formats: packages-formats ## SBE against the official sbe-tool: its codecs make the vectors anew, and read what csp-formats writes (Maven, 2 minutes; SEED=, MESSAGES=)

@@ -51,8 +51,9 @@ pub use policy::{
     PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, PathStage, Pattern, Permission, PlannedQuery,
     Policy, PoolMember, ProgramRule, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
     ReceiverQueue, RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, RuleFallback,
-    SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit,
-    TranslationRequest, UnknownFormat, WORKERS, format_set, path_formats, path_order, plugin_manager,
+    SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, StagePlacement, Subject, SuppliedHandler, TcpOptions,
+    TimeUnit, TranslationRequest, UnknownFormat, WORKERS, format_set, path_formats, path_order,
+    plugin_manager,
 };
 pub use policy::{
     Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowFull, FlowMatch, FlowMonitor, FlowQueue,

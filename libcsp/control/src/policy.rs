@@ -46,7 +46,7 @@ pub use link::{
     Adapt, FlowMonitor, FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction,
     TriggerWhen,
 };
-pub use paths::{GivenUp, PathStage, path_formats, path_order};
+pub use paths::{GivenUp, PathStage, StagePlacement, path_formats, path_order};
 pub use plugins::{
     OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback, WORKERS,
     plugin_manager,

@@ -28,6 +28,7 @@ mod requests;
 mod sealed;
 mod seen;
 mod spec;
+mod stage_places;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -50,9 +51,10 @@ use self::paths::Paths;
 use self::peer::Peer;
 use self::placement::Placement;
 use self::requested::Requested;
+use self::stage_places::StagePlaces;
 use crate::streams::{StreamSpec, Streams};
 
-pub use self::contexts::{ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
+pub use self::contexts::{ContextNotice, ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
 pub use self::flows::{FlowStatus, FlowsConfig, LinkStatus};
 pub use self::formats::{ChannelFeed, ChannelFormats, FormatText};
 pub use self::framing::{Header, PrefixedPort};
@@ -67,6 +69,7 @@ pub use self::requested::{
 };
 pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 pub use self::spec::ChannelSpec;
+pub use self::stage_places::{AutoPlace, StagePlace};
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -163,6 +166,8 @@ pub struct MessageBroker {
     paths: Paths,
     /// Contexts that are other programs.
     elsewhere: Elsewhere,
+    /// Stages that place themselves.
+    stage_places: StagePlaces,
     /// Peers that have left while messages are traced.
     departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
@@ -194,6 +199,7 @@ impl MessageBroker {
             batch: Batch::default(),
             paths: Paths::default(),
             elsewhere: Elsewhere::default(),
+            stage_places: StagePlaces::default(),
             departed: Vec::new(),
             placement: Placement::default(),
             requested: Requested::default(),

@@ -48,6 +48,11 @@ impl MessagePlane {
         self.contexts.configure(id, stage, parameters)
     }
 
+    /// Has calls of before count less in the quantiles of a stage, which is placed by what its calls cost at present.
+    pub fn age_times(&mut self, id: PathId, stage: usize) {
+        self.contexts.age_times(id, stage);
+    }
+
     /// Returns the handlers, to store more.
     pub fn handlers_mut(&mut self) -> &mut HandlerManager {
         &mut self.contexts.handlers

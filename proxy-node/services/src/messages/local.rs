@@ -238,6 +238,7 @@ impl LocalServices for MessageBroker {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let places = self.placement.next_timeout();
         let contexts = self.elsewhere.next_timeout().into_iter().chain(self.requested.next_timeout());
+        let contexts = contexts.chain(self.stage_places.next_timeout());
         let link = self.plane.as_ref().and_then(|plane| plane.next_release());
         deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).chain(link).min()
     }
@@ -250,6 +251,7 @@ impl LocalServices for MessageBroker {
         }
         self.settle_places(now);
         self.settle_requests(now);
+        self.settle_stage_places(now);
         self.settle_contexts(now);
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();

@@ -491,6 +491,7 @@ fn labelled(mut plan: QueryPlan, topic: &str) -> QueryPlan {
         context,
         parameters: String::new(),
         maker: Some(label::maker(topic)),
+        auto: None,
     };
     plan.path.stages.push(stage);
     plan

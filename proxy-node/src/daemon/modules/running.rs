@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use csp_api::handlers::{Stops, SuppliedStage};
 use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, State, Stop, Tick, Usage};
-use csp_sandbox::{Report, Supplied};
+use csp_sandbox::{Described, Report, Supplied};
 
 /// A stage that runs a module, and its counters.
 #[derive(Debug)]
@@ -14,15 +14,24 @@ pub(super) struct Running {
     pub handler: String,
     pub module: String,
     report: Arc<Report>,
-    /// Nobody holds it once the stage is over.
-    alive: Weak<()>,
+    /// Nobody holds it once the stage is over. `None`: the report has another holder as long as there is a stage.
+    alive: Option<Weak<()>>,
     /// Stops that were logged.
     logged: u64,
 }
 
 impl Running {
+    /// A stage that a context elsewhere runs.
+    pub fn elsewhere(handler: &Described, [channel, name, module]: &[String; 3]) -> Self {
+        let (channel, handler_name, module) = (channel.clone(), name.clone(), module.clone());
+        Running { channel, handler: handler_name, module, report: handler.report(), alive: None, logged: 0 }
+    }
+
     pub fn is_alive(&self) -> bool {
-        self.alive.strong_count() > 0
+        match &self.alive {
+            Some(alive) => alive.strong_count() > 0,
+            None => Arc::strong_count(&self.report) > 1,
+        }
     }
 
     /// Logs when the module was stopped since the last call.
@@ -90,7 +99,7 @@ impl Placed {
             handler: name.to_owned(),
             module: module.to_owned(),
             report: handler.report(),
-            alive: Arc::downgrade(&alive),
+            alive: Some(Arc::downgrade(&alive)),
             logged: 0,
         };
         (Placed { handler: Some(handler), over, _alive: alive }, running)
@@ -141,6 +150,10 @@ impl Handler for Placed {
 
     fn is_ended(&self) -> bool {
         self.handler.as_ref().is_some_and(Handler::is_ended)
+    }
+
+    fn keeps_state(&self) -> bool {
+        self.handler.as_ref().is_some_and(Handler::keeps_state)
     }
 
     #[inline]
