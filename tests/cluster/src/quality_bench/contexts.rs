@@ -114,8 +114,14 @@ fn scarce(cluster: &Cluster, plan: &Plan, progress: &impl Fn(&str)) -> Result<Ve
     let sent = [38.0, 500.0, 38.0];
     // At the link A and C are promised what they send; B has what they leave.
     let own = (sent[0] / PAPER * fills).ceil() as u32;
-    let kind =
-        |contexts, messages_per_s| Kind { cost_us, rounds: 10_000, leaves: None, contexts, messages_per_s };
+    let kind = |contexts, messages_per_s| Kind {
+        cost_us,
+        rounds: 10_000,
+        leaves: None,
+        contexts,
+        messages_per_s,
+        mbps: 0,
+    };
     let kinds = [kind(1, own), kind(2, 0), kind(1, own)];
     let module = put(cluster, "busy", &module(&kinds[0]))?;
     let modules = [module.clone(), module.clone(), module];
