@@ -45,7 +45,7 @@ pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
-    AccessRule, Backlog, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime, Clients, Congestion,
+    AccessRule, Backlog, BroughtHandlers, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime, Clients, Congestion,
     Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, GivenUp, Headers,
     KnownFormat, LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OUTPUTS_MAX, OnStop,
     PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, PathStage, Pattern, Permission, PlannedQuery,

@@ -52,7 +52,7 @@ pub use plugins::{
     plugin_manager,
 };
 pub use queries::{
-    Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
+    BroughtHandlers, Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
     RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, TranslationRequest,
 };
 

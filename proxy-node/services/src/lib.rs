@@ -12,7 +12,7 @@ mod streams;
 pub use messages::{
     BroughtFormat, ChannelFeed, ChannelFormats, ChannelKeys, ChannelPath, ChannelSnapshot, ChannelSpec,
     ContextSpec, ContextsSnapshot, ElsewhereSnapshot, FlowStatus, FlowsConfig, FormatAsked, FormatText,
-    GATHER_TIME, Header, LinkStatus, MessageBroker, MessagesConfig, MoveNotice, Moved, PATIENCE, PathStage,
+    GATHER_TIME, HandlerBounds, HandlerJob, HandlerRules, Header, LinkStatus, MadeHandler, MessageBroker, MessagesConfig, MoveNotice, Moved, OnStopped, PATIENCE, PathStage,
     PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, Presence, QueryAsked, QueryPlan,
     QueryPlanner, QueryRefused, RECEIVERS_TIME, RETRY, Refusals, RequestCounters, RequestNotice,
     RequestPlace, RequestSpec, RequestedSnapshot, Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError,
