@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::Sender;
 
 use csp_services::{
-    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowsConfig, HandlerJob, MessageBroker, MessagesConfig,
-    MoveNotice, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
+    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowsConfig, HandlerJob, MessageBroker,
+    MessagesConfig, MoveNotice, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};

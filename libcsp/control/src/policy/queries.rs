@@ -476,8 +476,8 @@ mod brought_handlers;
 mod places;
 mod requests;
 
-pub use brought_handlers::BroughtHandlers;
 pub use brought::{RequestedTranslation, TranslationRequest};
+pub use brought_handlers::BroughtHandlers;
 pub use requests::{QueryRequest, REQUESTED_MAX, RequestError, RequestedQuery, Requests};
 
 #[cfg(test)]

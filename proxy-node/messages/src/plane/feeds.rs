@@ -158,11 +158,16 @@ impl MessagePlane {
         }
         let frames = &lens[..count];
         let (channel, arrived) = (feed.to.index, info.arrived);
-        let done =
-            self.enter_with(channel, Some(path), feed.renamed(format), (frames, info.len), |pool, sequence| {
+        let done = self.enter_with(
+            channel,
+            Some(path),
+            feed.renamed(format),
+            (frames, info.len),
+            |pool, sequence| {
                 let origin = Origin { channel, arrived, sequence, of: Some(handle) };
                 pool.compose(origin, frames, &[Piece::Of { start: 0, len: info.len }])
-            });
+            },
+        );
         self.fed(feed, (slot, info.sequence), done);
     }
 

@@ -70,7 +70,9 @@ impl ChannelKeys {
         let rights = self.rights(peer);
         let (may, refusal) = match peer.socket_type {
             SocketType::Pub | SocketType::Xpub | SocketType::Push => (rights.publish, Refusal::MayNotPublish),
-            SocketType::Req | SocketType::Dealer => (rights.control || rights.query || rights.supply, Refusal::MayNotControl),
+            SocketType::Req | SocketType::Dealer => {
+                (rights.control || rights.query || rights.supply, Refusal::MayNotControl)
+            }
             _ => (rights.subscribe, Refusal::MayNotSubscribe),
         };
         match may {

@@ -32,11 +32,11 @@ use csp_zmtp::Connection;
 
 use self::brought::Brought;
 use self::handlers::Supply;
+use super::MessageBroker;
 use super::formats::ChannelFeed;
 use super::paths::{ChannelPath, PathStage};
 use super::peer::Peer;
 use super::spec::ChannelSpec;
-use super::MessageBroker;
 
 /// Requesters of one query that are remembered; further ones share it and cannot release it.
 const HOLDERS_MAX: usize = 64;
@@ -237,7 +237,8 @@ impl Requested {
 
     /// Returns the length of the longest module that may be brought to a channel.
     pub(super) fn module_len_max(&self, number: u32) -> usize {
-        let rules = self.specs.iter().find(|spec| spec.number == number).and_then(|spec| spec.handlers.as_ref());
+        let rules =
+            self.specs.iter().find(|spec| spec.number == number).and_then(|spec| spec.handlers.as_ref());
         rules.map_or(0, |rules| rules.bounds.module_len_max)
     }
 
@@ -404,7 +405,6 @@ impl MessageBroker {
         (self.config.hash_key.0, self.requested.begun, now.as_nanos()).hash(&mut hasher);
         format!("{}/{:016x}", place.spec.channel.name, hasher.finish())
     }
-
 }
 
 fn refused(why: impl Into<String>) -> QueryRefused {

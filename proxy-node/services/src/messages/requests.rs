@@ -69,7 +69,9 @@ impl Requests {
         let module_len = frames.get(envelope + 1).map_or(0, |frame| frame.len);
         let len = frames.iter().map(|frame| frame.len).sum::<usize>() - module_len;
         let fault = if len > REQUEST_LEN_MAX {
-            Some(format!("a request has at most {REQUEST_LEN_MAX} bytes, beside the module that may follow it"))
+            Some(format!(
+                "a request has at most {REQUEST_LEN_MAX} bytes, beside the module that may follow it"
+            ))
         } else if module_len > module_len_max {
             Some(format!(
                 "the frame behind the request, a module, has {module_len} bytes, and may have {module_len_max} on this channel"

@@ -29,8 +29,10 @@ pub const WRITER: [u8; 32] = [0xc3; 32];
 /// A key that nobody lists.
 pub const STRANGER: [u8; 32] = [0xc4; 32];
 
-pub const PUBLISH: Rights = Rights { publish: true, subscribe: false, control: false, query: false, supply: false };
-pub const SUBSCRIBE: Rights = Rights { publish: false, subscribe: true, control: false, query: false, supply: false };
+pub const PUBLISH: Rights =
+    Rights { publish: true, subscribe: false, control: false, query: false, supply: false };
+pub const SUBSCRIBE: Rights =
+    Rights { publish: false, subscribe: true, control: false, query: false, supply: false };
 
 pub fn public(secret: [u8; 32]) -> [u8; 32] {
     CurveKeys::new(secret).public()

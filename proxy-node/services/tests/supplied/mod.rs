@@ -1,6 +1,8 @@
 //! Handlers that programs bring, at the broker: who may, how many and how long, what is answered when, lease, swap, release, and what
 //! becomes of requests whose asker has gone. What makes handlers of modules is played here; the proxy's own is tested with its policy.
 
+mod keys;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,12 +13,12 @@ use csp_proxy_core::service::local::LocalServices as _;
 use csp_services::{
     BroughtFormat, ChannelSpec, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped,
     QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace,
-    RequestSpec, Rights,
+    RequestSpec,
 };
 use csp_types::Duration;
 use serde_json::{Value, json};
 
-use crate::common::{self, *};
+use crate::common::*;
 
 /// Numbers of the places.
 const PLACES: [u32; 3] = [20, 21, 22];
@@ -235,7 +237,9 @@ fn a_handler_makes_a_channel_of_its_own_and_is_answered_when_it_was_made() {
     assert_eq!(s.got(3, &answer["topic"]), ["x1a", "y2a"]);
     assert_eq!(s.counters(), RequestCounters { handlers: 1, ..RequestCounters::default() });
     let notice = s.w.broker.poll_request_notice();
-    assert!(matches!(notice, Some(RequestNotice::Supplied { by, name, .. }) if by == "10.0.0.2" && name == "count"));
+    assert!(
+        matches!(notice, Some(RequestNotice::Supplied { by, name, .. }) if by == "10.0.0.2" && name == "count")
+    );
 }
 
 #[test]
@@ -252,7 +256,8 @@ fn messages_keep_their_frames_behind_the_topic() {
     s.w.arrive(1, &message(&sixteen));
     s.w.arrive(1, &message(&sixteen[1..]));
     let topic = topic.as_str().unwrap().as_bytes().to_vec();
-    let expected = [vec![topic.clone(), b"t".to_vec(), vec![], b"body".to_vec(), topic], vec![b"f".to_vec(); 15]];
+    let expected =
+        [vec![topic.clone(), b"t".to_vec(), vec![], b"body".to_vec(), topic], vec![b"f".to_vec(); 15]];
     assert_eq!(frames(&s.w.taken(3)), expected.concat(), "with 16 frames there is no room for one more");
 }
 
@@ -268,38 +273,6 @@ fn nobody_brings_handlers_unless_the_policy_says_so() {
     assert!(s.error(2).contains("do not say `anyone: true`"));
     assert!(s.w.broker.poll_handler_job().is_none());
     assert_eq!((s.counters().refused, s.running()), (1, 0));
-}
-
-#[test]
-fn a_key_needs_the_right_to_supply() {
-    let supplies = Rights { supply: true, ..Rights::default() };
-    let spec = with_keys(keyed_channel(), |keys| _ = keys.clients.insert(public(READER), supplies));
-    let mut w = World::new(spec.clone());
-    w.broker.set_requests(vec![requests(&spec, Some(rules(1)))]);
-    let request = json!({"handler": {"name": "count"}}).to_string();
-    let ask = |w: &mut World, n: u32, client: &mut client::CurveClient| {
-        let sealed = [client.sealed(0, 1, b""), client.sealed(0, 1, request.as_bytes()), client.sealed(0, 0, b"code")];
-        w.arrive(n, &sealed.concat());
-        let answer = open_all(client, &w.taken(n));
-        answer.last().map(|(_, body)| String::from_utf8(body.clone()).unwrap())
-    };
-    let mut other = w.connect_curve(1, BOTH, "REQ");
-    assert_eq!(ask(&mut w, 1, &mut other).unwrap(), r#"{"error":"the key has not the right `supply`"}"#);
-    let mut supplier = w.connect_curve(2, READER, "REQ");
-    assert_eq!(ask(&mut w, 2, &mut supplier), None);
-    let job = w.broker.poll_handler_job().unwrap();
-    assert_eq!(job.by, common::tcp::text(public(READER)));
-    // The policy takes the right away while the handler is made.
-    let spec = with_keys(spec, |keys| {
-        keys.clients.insert(public(READER), Rights { control: true, ..Rights::default() });
-    });
-    w.broker.set_requests(vec![requests(&spec, Some(rules(1)))]);
-    w.broker.set_channels(vec![spec]).unwrap();
-    let maker = StageMaker::once("same", builtin::make("forward").unwrap());
-    w.broker.handler_made(w.now, job.ticket, Ok(MadeHandler { maker, module: String::new() }));
-    w.settle();
-    let answer = open_all(&mut supplier, &w.taken(2));
-    assert!(String::from_utf8_lossy(&answer.last().unwrap().1).contains("the right `supply`"));
 }
 
 #[test]
@@ -380,7 +353,10 @@ fn code_is_changed_between_two_messages_and_channel_subscribers_and_state_stay()
     s.subscribe(3, PLACES[0], &topic);
     s.publish(b"x");
     let again = s.bring(2, "count", b'b');
-    assert_eq!((&again["topic"], &again["swapped"], &again["handler"]), (&topic, &json!(true), &json!("ticks.1")));
+    assert_eq!(
+        (&again["topic"], &again["swapped"], &again["handler"]),
+        (&topic, &json!(true), &json!("ticks.1"))
+    );
     s.publish(b"y");
     assert_eq!(s.got(3, &topic), ["x1a", "y2b"], "the count goes on");
     assert_eq!(s.alive.load(Ordering::Relaxed), 1, "the former one is over");
@@ -497,6 +473,7 @@ fn a_handler_that_fails_at_every_message_takes_none_from_others() {
     };
     assert_eq!((dropped("ticks"), dropped("ticks.2")), (0, 0));
     let paths = s.w.broker.contexts().paths;
-    let faults = |name: &str| paths.iter().find(|(known, _)| known == name).unwrap().1.counters.dropped_faults;
+    let faults =
+        |name: &str| paths.iter().find(|(known, _)| known == name).unwrap().1.counters.dropped_faults;
     assert_eq!((faults("ticks.1"), faults("ticks.2")), (100, 0), "counted where they were");
 }

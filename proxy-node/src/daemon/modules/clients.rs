@@ -168,4 +168,3 @@ fn answer(mailbox: &MailboxSender<Question>, ticket: u64, made: &Result<MadeHand
         }
     }
 }
-

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::requests::{REQUESTED_MAX, Requests};
 use super::Channel;
+use super::requests::{REQUESTED_MAX, Requests};
 use crate::config::{Problems, number};
 use crate::policy::OnStop;
 
@@ -68,8 +68,7 @@ impl BroughtHandlers {
         let at = format!("{at}.handlers");
         match &channel.curve {
             Some(_) if self.anyone => {
-                let message =
-                    "the channel has keys: give the right `supply` to those that may bring handlers, or to `any`";
+                let message = "the channel has keys: give the right `supply` to those that may bring handlers, or to `any`";
                 problems.add(format!("{at}.anyone"), message);
             }
             None if !self.anyone => {

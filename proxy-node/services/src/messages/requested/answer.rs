@@ -163,13 +163,17 @@ impl MessageBroker {
         let text = name.as_str();
         let is_called = |live: &Live| {
             let given = live.handler().filter(|_| live.by == asker.requester).map(|known| &known.name[..]);
-            [Some(live.name()), Some(&live.topic[..]), given].into_iter().flatten().any(|own| Some(own) == text)
+            [Some(live.name()), Some(&live.topic[..]), given]
+                .into_iter()
+                .flatten()
+                .any(|own| Some(own) == text)
         };
         let mine = |live: &Live| live.of == asker.number && is_called(live);
         let Some(at) = self.requested.live.iter().position(mine) else {
             let format = name.as_str().and_then(|name| self.release_format(now, asker, name));
-            return format
-                .unwrap_or_else(|| refusal(&format!("there is no query, format or handler {name} of this channel")));
+            return format.unwrap_or_else(|| {
+                refusal(&format!("there is no query, format or handler {name} of this channel"))
+            });
         };
         if let Some(answer) = self.release_handler(asker, at) {
             return answer;

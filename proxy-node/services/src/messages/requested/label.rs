@@ -78,8 +78,7 @@ impl Handler for Before {
         for (frame, len) in lens.iter_mut().enumerate() {
             *len = call.frame_len(frame as u8).unwrap_or(0);
         }
-        let pieces =
-            [Piece::Bytes(self.topic.as_bytes()), Piece::Of { start: 0, len: message.len }];
+        let pieces = [Piece::Bytes(self.topic.as_bytes()), Piece::Of { start: 0, len: message.len }];
         let pieces = if message.len > 0 { &pieces[..] } else { &pieces[..1] };
         Ok(call.emit(0, Emit::New { format: message.format, frames: &frames[..count], pieces })?)
     }

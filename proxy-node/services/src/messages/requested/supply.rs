@@ -44,8 +44,9 @@ impl MessageBroker {
         module: Option<Vec<u8>>,
     ) -> Result<u64, QueryRefused> {
         let (of, by) = (asker.number, asker.requester);
-        let none =
-            || refused("nobody brings handlers to the channel: its `requests` in the policy have no `handlers`");
+        let none = || {
+            refused("nobody brings handlers to the channel: its `requests` in the policy have no `handlers`")
+        };
         let spec = self.requested.specs.iter().find(|spec| spec.number == of).ok_or_else(none)?;
         let rules = spec.handlers.as_ref().ok_or_else(none)?;
         let bound = self.channels.get(&of).ok_or_else(|| refused("the channel was removed"))?;
@@ -57,7 +58,9 @@ impl MessageBroker {
             return Err(refused(format!("the module has {len} bytes, and may have {most}")));
         }
         if module.is_none() && asked.hash.is_none() {
-            return Err(refused("the request has neither the module's bytes, as a second frame, nor its SHA-256"));
+            return Err(refused(
+                "the request has neither the module's bytes, as a second frame, nor its SHA-256",
+            ));
         }
         self.requested.supply.check(by, len)?;
         let place = match self.brought_by(of, by, &asked.name) {
@@ -104,7 +107,8 @@ impl MessageBroker {
             return Err(refused(message));
         }
         let places = spec.places.len();
-        let none = || refused(format!("all {places} places of the channel for queries and handlers are in use"));
+        let none =
+            || refused(format!("all {places} places of the channel for queries and handlers are in use"));
         self.requested.free_place(spec).ok_or_else(none)
     }
 

@@ -4,20 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use csp_control::{
-    BroughtHandlers, Catalogue, Format, KnownFormat, OnStop, Policy, QueryRequest, QuerySource, RequestError, RowFormat,
-    Requests, TranslationRequest,
+    BroughtHandlers, Catalogue, Format, KnownFormat, OnStop, Policy, QueryRequest, QuerySource, RequestError,
+    Requests, RowFormat, TranslationRequest,
 };
 use csp_formats::{Name, Schema};
 use csp_messages::QueueLimits;
 use csp_services::{
-    BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, HandlerBounds, HandlerRules, OnStopped,
-    QueryAsked, QueryPlan, QueryPlanner, QueryRefused,
-    RequestPlace, RequestSpec, Wanted,
+    BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, HandlerBounds, HandlerRules, OnStopped, QueryAsked,
+    QueryPlan, QueryPlanner, QueryRefused, RequestPlace, RequestSpec, Wanted,
 };
 use csp_types::Duration;
 
 use super::{feeds_of, path_of, path_of_translation};
 use crate::daemon::policy::{Numbers, translate_channel};
+use crate::daemon::specialised;
 
 /// Plans queries that are asked of one channel, by the policy that was translated.
 struct Planner {
@@ -150,6 +150,9 @@ pub(in crate::daemon::policy) fn specs(
             keys: asked.keys.clone(),
             ..ChannelSpec::open(numbers.of(&place.name), translate_channel(&place))
         };
+        if asked.formats.is_some() || channel.requests.as_ref().is_some_and(|requests| requests.formats > 0) {
+            specialised::start();
+        }
         let place = RequestPlace { spec, address: (place.vip, place.port).into() };
         match specs.last_mut().filter(|last| last.number == number) {
             Some(last) => last.places.push(place),
