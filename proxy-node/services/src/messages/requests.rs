@@ -72,6 +72,11 @@ impl Requests {
             Some(format!(
                 "a request has at most {REQUEST_LEN_MAX} bytes, beside the module that may follow it"
             ))
+        } else if module_len > 0 && module_len_max == 0 {
+            Some(
+                "nobody brings handlers to the channel: its `requests` in the policy have no `handlers`"
+                    .to_owned(),
+            )
         } else if module_len > module_len_max {
             Some(format!(
                 "the frame behind the request, a module, has {module_len} bytes, and may have {module_len_max} on this channel"

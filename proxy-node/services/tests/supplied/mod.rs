@@ -267,7 +267,7 @@ fn nobody_brings_handlers_unless_the_policy_says_so() {
     s.ask(2, json!({"name": "count"}), b"");
     assert!(s.error(2).starts_with("nobody brings handlers"));
     s.ask(2, json!({"name": "count"}), b"code");
-    assert!(s.error(2).contains("has 4 bytes, and may have 0"));
+    assert!(s.error(2).starts_with("nobody brings handlers"));
     let mut s = Supply::new(Some(HandlerRules { anyone: false, ..rules(1) }));
     s.ask(2, json!({"name": "count"}), b"code");
     assert!(s.error(2).contains("do not say `anyone: true`"));

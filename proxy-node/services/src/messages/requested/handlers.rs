@@ -91,9 +91,9 @@ impl HandlerRules {
 pub struct HandlerJob {
     /// What the answer names.
     pub ticket: u64,
-    /// The channel that it is to make, and the one whose messages it gets.
+    /// The name of the channel of what it emits.
     pub channel: String,
-    /// See [`channel`](Self::channel).
+    /// The name of the channel that was asked, whose messages it gets.
     pub of: String,
     /// Who brings it: a public key, or an address.
     pub by: String,

@@ -22,11 +22,11 @@ pub struct RequestCounters {
     pub swapped: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Queries that ended without subscribers.
+    /// Queries and handlers that ended without subscribers.
     pub expired: u64,
-    /// Queries that ended because their requester released them.
+    /// Queries and handlers that ended because their requester released them.
     pub released: u64,
-    /// Queries that ended because a policy had no place for them, or they did not fit it.
+    /// Queries and handlers that ended because a policy had no place for them, or they did not fit it.
     pub withdrawn: u64,
 }
 

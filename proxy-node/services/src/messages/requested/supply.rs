@@ -53,10 +53,6 @@ impl MessageBroker {
         rules.check(bound.spec.keys.as_deref(), by)?;
         self.check_is_here(of)?;
         let len = module.as_ref().map_or(0, Vec::len);
-        let most = rules.bounds.module_len_max;
-        if len > most {
-            return Err(refused(format!("the module has {len} bytes, and may have {most}")));
-        }
         if module.is_none() && asked.hash.is_none() {
             return Err(refused(
                 "the request has neither the module's bytes, as a second frame, nor its SHA-256",
