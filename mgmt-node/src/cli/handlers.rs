@@ -28,7 +28,8 @@ pub enum HandlerCommand {
     },
     /// List the modules that proxies have, and the stages that run them
     ///
-    /// FUEL is the mean of a call, about an instruction each. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
+    /// FUEL is the mean of a call, about an instruction each. BY is `policy`, or the client that has brought the handler (its public key, or its
+    /// address) and the channel that it has asked; LEASE is how long such a handler lives without subscribers. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
     /// `passed-by`, or `ended`, as the policy's `on_stop` says. The last table has built-in operators for which a proxy makes specialised versions:
     /// which one runs, why, and how many messages the specialised one has processed.
     #[command(
@@ -163,6 +164,8 @@ fn stages(view: &HandlersView, contexts: &ContextsView) -> Table {
         "GIVEN UP",
         "PASSED",
         "STOPS",
+        "BY",
+        "LEASE",
         "WHY THERE",
     ]);
     for node in &view.nodes {
@@ -186,6 +189,8 @@ fn stages(view: &HandlersView, contexts: &ContextsView) -> Table {
                 (stage.given_up_total + stage.waited_total).into(),
                 stage.passed_total.into(),
                 stops(stage).into(),
+                by(stage).into(),
+                lease(stage).into(),
                 why.into(),
             ]);
         }
@@ -209,6 +214,18 @@ fn operators(view: &HandlersView) -> Table {
         }
     }
     table
+}
+
+/// Who has brought a handler, to which channel.
+fn by(stage: &SuppliedStage) -> String {
+    match &*stage.by {
+        "" => "policy".to_owned(),
+        by => format!("{by} to {}", stage.of),
+    }
+}
+
+fn lease(stage: &SuppliedStage) -> String {
+    if stage.lease_s == 0 { "-".to_owned() } else { format!("{} s", stage.lease_s) }
 }
 
 fn stops(stage: &SuppliedStage) -> String {
