@@ -1,5 +1,7 @@
 //! Handlers that programs bring, from the policy's text over real modules to what subscribers get.
 
+use std::sync::Arc;
+
 use csp_services::RequestNotice;
 use csp_types::FlowLabel;
 use serde_json::{Value, json};
