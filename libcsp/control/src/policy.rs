@@ -52,8 +52,9 @@ pub use plugins::{
     plugin_manager,
 };
 pub use queries::{
-    Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
-    RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, TranslationRequest,
+    BroughtHandlers, Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource,
+    REQUESTED_MAX, RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat,
+    TranslationRequest,
 };
 
 /// The only `apiVersion` this build understands.

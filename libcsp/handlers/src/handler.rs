@@ -19,6 +19,8 @@ impl FormatId {
     /// The first id of formats that publishers have brought to a channel. Ids from 1 on are the policy's; from twice this on they are
     /// those that operators derive.
     pub const BROUGHT_FIRST: FormatId = FormatId(1 << 15);
+    /// Stands for all formats, the unknown one included, where messages of one can be named. No message has it.
+    pub const ANY: FormatId = FormatId(u32::MAX);
 
     /// Returns whether a publisher has brought the format: the handlers of the channel's path were not made for it.
     pub const fn is_brought(self) -> bool {

@@ -46,6 +46,8 @@ pub struct Supplied {
     pub(crate) formats: Formats,
     supervisor: Supervisor,
     pub(crate) report: Arc<Report>,
+    /// Fuel of a call; `None`: the engine's.
+    fuel: Option<u64>,
     _room: Reservation,
 }
 
@@ -78,8 +80,18 @@ impl Supplied {
             formats,
             supervisor: Supervisor::new(on_stop),
             report: Arc::default(),
+            fuel: None,
             _room: room,
         })
+    }
+
+    /// The same with so much fuel for a call with a message, for the timer, and for each half of handing state over, instead of the
+    /// engine's [`Limits::fuel`](crate::Limits::fuel).
+    #[must_use]
+    pub fn with_fuel(mut self, fuel: u64) -> Self {
+        self.fuel = Some(fuel);
+        self.instance.iter_mut().for_each(|instance| instance.set_fuel(fuel));
+        self
     }
 
     /// Returns the counters, which outlive the handler.
@@ -127,7 +139,8 @@ impl Supplied {
             }
         });
         match started {
-            Ok(instance) => {
+            Ok(mut instance) => {
+                self.fuel.into_iter().for_each(|fuel| instance.set_fuel(fuel));
                 self.instance = Some(instance);
                 self.supervisor.on_restart(now);
                 self.report.restarted();

@@ -27,7 +27,8 @@ pub enum HandlerCommand {
     },
     /// List the modules that proxies have, and the stages that run them
     ///
-    /// FUEL is the mean of a call, about an instruction each. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
+    /// FUEL is the mean of a call, about an instruction each. BY is `policy`, or the client that has brought the handler (its public key, or its
+    /// address) and the channel that it has asked; LEASE is how long such a handler lives without subscribers. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
     /// `passed-by`, or `ended`, as the policy's `on_stop` says. The last table has built-in operators for which a proxy makes specialised versions:
     /// which one runs, why, and how many messages the specialised one has processed.
     #[command(
@@ -131,7 +132,7 @@ fn modules(view: &HandlersView) -> Table {
 fn stages(view: &HandlersView) -> Table {
     let mut table = Table::new(&[
         "CHANNEL", "HANDLER", "NODE", "MODULE", "STATE", "CALLS", "FUEL", "MOST", "GIVEN UP", "PASSED",
-        "STOPS",
+        "STOPS", "BY", "LEASE",
     ]);
     for node in &view.nodes {
         for stage in &node.handlers.stages {
@@ -152,6 +153,8 @@ fn stages(view: &HandlersView) -> Table {
                 (stage.given_up_total + stage.waited_total).into(),
                 stage.passed_total.into(),
                 stops(stage).into(),
+                by(stage).into(),
+                lease(stage).into(),
             ]);
         }
     }
@@ -174,6 +177,18 @@ fn operators(view: &HandlersView) -> Table {
         }
     }
     table
+}
+
+/// Who has brought a handler, to which channel.
+fn by(stage: &SuppliedStage) -> String {
+    match &*stage.by {
+        "" => "policy".to_owned(),
+        by => format!("{by} to {}", stage.of),
+    }
+}
+
+fn lease(stage: &SuppliedStage) -> String {
+    if stage.lease_s == 0 { "-".to_owned() } else { format!("{} s", stage.lease_s) }
 }
 
 fn stops(stage: &SuppliedStage) -> String {

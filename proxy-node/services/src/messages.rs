@@ -62,8 +62,9 @@ pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
 pub use self::requested::{
-    BroughtFormat, FormatAsked, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters,
-    RequestNotice, RequestPlace, RequestSpec, RequestedSnapshot, Wanted,
+    BroughtFormat, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped, QueryAsked,
+    QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace, RequestSpec,
+    RequestedSnapshot, Wanted,
 };
 pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 pub use self::spec::ChannelSpec;

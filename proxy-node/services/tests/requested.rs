@@ -1,8 +1,9 @@
-//! Queries on request at the broker: who may ask, and the program of docs/queries.md. What plans queries is played here; the proxy's own is
+//! Queries and handlers on request at the broker: who may ask, and the program of docs/queries.md. What plans queries is played here; the proxy's own is
 //! tested with its policy.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
+mod supplied;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -70,6 +71,7 @@ fn requests(of: &ChannelSpec, address: SocketAddr) -> RequestSpec {
         places: vec![RequestPlace { spec, address }],
         each: 2,
         formats_max: 0,
+        handlers: None,
         lease: Duration::from_secs(600),
         planner: Arc::new(Print),
     }

@@ -5,6 +5,7 @@
 //! ```
 //! A module is removed when the active policy does not name it and no stage runs it. The engine is made when the first module comes: a proxy without any has neither its threads nor its address space.
 
+mod clients;
 mod running;
 
 use std::collections::{HashMap, HashSet};
@@ -21,6 +22,7 @@ use csp_messages::StageMaker;
 use csp_sandbox::{Backoff, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
 use csp_services::ChannelFormats;
 
+use clients::Clients;
 use running::{Placed, Running};
 
 /// Ending of the files.
@@ -52,6 +54,8 @@ pub struct Modules {
     engine: Mutex<Option<(Engine, Sender<Supplied>)>>,
     compiled: Mutex<HashMap<String, Arc<Module>>>,
     running: Mutex<Vec<Running>>,
+    /// What clients have brought.
+    clients: Clients,
     /// Modules that the active policy names.
     named: Mutex<HashSet<String>>,
     /// A module has come.
@@ -72,6 +76,7 @@ impl Modules {
             engine: Mutex::default(),
             compiled: Mutex::default(),
             running: Mutex::default(),
+            clients: Clients::default(),
             named: Mutex::default(),
             came: AtomicBool::default(),
             writing: Mutex::default(),
@@ -79,24 +84,14 @@ impl Modules {
     }
 
     fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
-        let mut engine = lock(&self.engine);
-        if let Some(engine) = &*engine {
-            return Ok(engine.clone());
-        }
-        let made = Engine::new(Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() });
-        let made = made.map_err(|error| error.to_string())?;
-        let ticking = made.clone();
-        let (over, handlers_over) = channel();
-        let tick = move || loop {
-            std::thread::sleep(EPOCH);
-            ticking.tick();
-            handlers_over.try_iter().for_each(drop);
-        };
-        std::thread::Builder::new()
-            .name("handler-epochs".to_owned())
-            .spawn(tick)
-            .map_err(|error| format!("there is no thread that bounds the time of handlers: {error}"))?;
-        Ok(engine.insert((made, over)).clone())
+        start_engine(&self.engine, Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() })
+    }
+
+    /// Shows a stage for as long as it lives.
+    fn show(&self, stage: Running) {
+        let mut running = lock(&self.running);
+        running.retain(Running::is_alive);
+        running.push(stage);
     }
 
     fn path(&self, hash: &str) -> PathBuf {
@@ -235,9 +230,7 @@ impl Modules {
             let made = Supplied::new(module, fields.clone(), on_stop(handler.on_stop), &parameters).ok()?;
             let over = over.as_ref().ok()?.clone();
             let (made, shown) = Placed::new(made, over, [&channel, &handler.name, &handler.module]);
-            let mut running = lock(&modules.running);
-            running.retain(Running::is_alive);
-            running.push(shown);
+            modules.show(shown);
             Some(Box::new(made) as Box<dyn Handler>)
         })
     }
@@ -297,6 +290,30 @@ impl Modules {
             ..Handlers::default()
         }
     }
+}
+
+/// Returns an engine, and where its handlers go that are over; makes it and its thread if it is not there.
+fn start_engine(
+    engine: &Mutex<Option<(Engine, Sender<Supplied>)>>,
+    limits: Limits,
+) -> Result<(Engine, Sender<Supplied>), String> {
+    let mut engine = lock(engine);
+    if let Some(engine) = &*engine {
+        return Ok(engine.clone());
+    }
+    let made = Engine::new(limits).map_err(|error| error.to_string())?;
+    let ticking = made.clone();
+    let (over, handlers_over) = channel();
+    let tick = move || loop {
+        std::thread::sleep(EPOCH);
+        ticking.tick();
+        handlers_over.try_iter().for_each(drop);
+    };
+    std::thread::Builder::new()
+        .name("handler-epochs".to_owned())
+        .spawn(tick)
+        .map_err(|error| format!("there is no thread that bounds the time of handlers: {error}"))?;
+    Ok(engine.insert((made, over)).clone())
 }
 
 /// Whether a name is one of a module, and so of a file in the folder.

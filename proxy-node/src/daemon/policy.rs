@@ -177,6 +177,7 @@ fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
         subscribe: may.contains(&Permission::Subscribe),
         control: may.contains(&Permission::Control),
         query: may.contains(&Permission::Query),
+        supply: may.contains(&Permission::Supply),
     };
     let clients = curve.clients.iter().map(|client| (client.key.0, rights(&client.may))).collect();
     let server = ring.get(&curve.server_key)?.clone();

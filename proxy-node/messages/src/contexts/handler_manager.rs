@@ -27,6 +27,11 @@ impl StageMaker {
         StageMaker { key: key.into(), make: Arc::new(make), ready: Arc::default() }
     }
 
+    /// Makes this handler, once: what cannot be made where it is needed is made elsewhere before.
+    pub fn once(key: &str, handler: Box<dyn Handler>) -> Self {
+        StageMaker { ready: Arc::new(Mutex::new(vec![handler])), ..StageMaker::new(key, || None) }
+    }
+
     /// Makes so many handlers now, on the calling thread; what [`make`](Self::make) returns next. Fewer, if one cannot be made.
     pub fn prepare(&self, count: usize) {
         for handler in std::iter::from_fn(|| (self.make)()).take(count) {

@@ -129,7 +129,7 @@ impl Outlet<'_> {
     #[inline(never)]
     fn note_feed(&mut self, item: Item) {
         let format = self.pool.format(item.handle);
-        if !self.ch.feeds.iter().any(|feed| feed.format == format) {
+        if !self.ch.feeds.iter().any(|feed| feed.takes(format)) {
             return;
         }
         match self.fed.0.len() < FED_MAX {

@@ -13,6 +13,8 @@ pub(super) struct Running {
     pub channel: String,
     pub handler: String,
     pub module: String,
+    /// Who has brought it, to which channel, and how many seconds it lives without subscribers; `None`: the policy names it.
+    brought: Option<(String, String, u64)>,
     report: Arc<Report>,
     /// Nobody holds it once the stage is over.
     alive: Weak<()>,
@@ -25,6 +27,11 @@ impl Running {
         self.alive.strong_count() > 0
     }
 
+    /// The same of a handler that a client has brought.
+    pub fn brought(self, by: &str, of: &str, lease_s: u64) -> Self {
+        Running { brought: Some((by.to_owned(), of.to_owned(), lease_s)), ..self }
+    }
+
     /// Logs when the module was stopped since the last call.
     pub fn log_stops(&mut self) {
         let status = self.report.status();
@@ -35,9 +42,11 @@ impl Running {
         let reasons: Vec<String> =
             status.stops.iter().map(|(reason, total)| format!("{total} {}", reason.name())).collect();
         let (channel, handler, reasons) = (&self.channel, &self.handler, reasons.join(", "));
+        let by = self.brought.as_ref().map(|(by, ..)| by);
         tracing::warn!(
             channel,
             handler,
+            by,
             module = self.module,
             state = status.state,
             reasons,
@@ -50,7 +59,11 @@ impl Running {
         let status = self.is_alive().then(|| self.report.status())?;
         let stops =
             status.stops.iter().map(|(reason, total)| Stops { reason: reason.name().into(), total: *total });
+        let (by, of, lease_s) = self.brought.clone().unwrap_or_default();
         Some(SuppliedStage {
+            by: by.into(),
+            of: of.into(),
+            lease_s,
             channel: (&self.channel).into(),
             handler: (&self.handler).into(),
             module: (&self.module).into(),
@@ -89,6 +102,7 @@ impl Placed {
             channel: channel.to_owned(),
             handler: name.to_owned(),
             module: module.to_owned(),
+            brought: None,
             report: handler.report(),
             alive: Arc::downgrade(&alive),
             logged: 0,
