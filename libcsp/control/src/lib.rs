@@ -52,7 +52,7 @@ pub use policy::{
     Policy, PoolMember, ProgramRule, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
     ReceiverQueue, RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, RuleFallback,
     SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit,
-    TranslationRequest, UnknownFormat, WORKERS, format_set, path_formats, path_order, plugin_manager,
+    TranslationRequest, UnknownFormat, format_set, path_formats, path_order, plugin_manager,
 };
 pub use policy::{
     Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, FlowMatch, FlowMonitor, FlowQueue, FlowReserve,

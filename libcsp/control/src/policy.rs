@@ -48,7 +48,7 @@ pub use link::{
 };
 pub use paths::{GivenUp, PathStage, path_formats, path_order};
 pub use plugins::{
-    OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback, WORKERS,
+    DRIVER_PLUGINS_MAX, OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback,
     plugin_manager,
 };
 pub use queries::{

@@ -8,8 +8,16 @@ use std::collections::BTreeSet;
 
 use csp_classify::multifield::{Match, Rule};
 
+use crate::command::Level;
 use crate::manager::{Manager, ManagerError};
 use crate::packet::{Binding, Fallback};
+
+/// Name of the execution environment of level 1.
+pub const DRIVER: &str = "driver";
+/// Name of the execution environment of level 2.
+pub const WORKERS: &str = "workers";
+/// Name of an execution environment of level 3.
+pub const HOST: &str = "host";
 
 /// An instance, as it should be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -22,6 +30,19 @@ pub struct DesiredInstance {
     pub settings: Vec<(String, String)>,
     /// By output: the instance connected to it; `None` leads out of the graph, as outputs beyond these do.
     pub outputs: Vec<Option<String>>,
+    /// Where it runs.
+    pub level: Level,
+}
+
+impl DesiredInstance {
+    /// Returns the name of the environment in which it runs.
+    pub fn environment(&self) -> &str {
+        match self.level {
+            Level::Driver => DRIVER,
+            Level::Worker => WORKERS,
+            Level::Host => HOST,
+        }
+    }
 }
 
 /// A rule, as it should be.
@@ -74,9 +95,9 @@ pub struct DesiredError {
 impl Manager {
     /// Returns everything that is wrong with a state, by building it in this manager, which must be empty. With no workers nothing
     /// is allocated for packets.
-    pub fn verify(&mut self, environment: &str, desired: &Desired) -> Vec<DesiredError> {
+    pub fn verify(&mut self, desired: &Desired) -> Vec<DesiredError> {
         let all: Vec<usize> = (0..desired.instances.len()).collect();
-        let mut errors = self.create_all(environment, desired, all);
+        let mut errors = self.create_all(desired, all);
         for (at, instance) in desired.instances.iter().enumerate() {
             if self.instance(&instance.name).is_ok() {
                 errors.extend(self.connect_all(at, instance));
@@ -97,14 +118,14 @@ impl Manager {
     ///
     /// # Errors
     /// A state that [`verify`](Self::verify) refuses. The state is then between the two; another call leads out of it.
-    pub fn reconcile(&mut self, environment: &str, desired: &Desired) -> Result<(), DesiredError> {
-        let kept = self.kept(environment, desired);
+    pub fn reconcile(&mut self, desired: &Desired) -> Result<(), DesiredError> {
+        let kept = self.kept(desired);
         self.keep_rules(&kept)?;
         self.keep_connections(desired, &kept);
         self.keep_instances(&kept);
         let created = (0..desired.instances.len()).filter(|at| !kept.contains(&desired.instances[*at].name));
         let created = created.collect();
-        if let Some(error) = self.create_all(environment, desired, created).into_iter().next() {
+        if let Some(error) = self.create_all(desired, created).into_iter().next() {
             return Err(error);
         }
         for (at, instance) in desired.instances.iter().enumerate() {
@@ -116,11 +137,11 @@ impl Manager {
     }
 
     /// The instances that stay, by name. Those whose settings differ are configured here.
-    fn kept(&mut self, environment: &str, desired: &Desired) -> BTreeSet<String> {
+    fn kept(&mut self, desired: &Desired) -> BTreeSet<String> {
         let mut kept = BTreeSet::new();
         for instance in &desired.instances {
             let settings = pairs(&instance.settings);
-            let name = instance.name.as_str();
+            let (name, environment) = (instance.name.as_str(), instance.environment());
             if self.is_same(name, &instance.module, environment, &settings)
                 || (self.is_free_standing(name, &instance.module, environment, &settings)
                     && self.configure(name, &settings).is_ok())
@@ -184,7 +205,6 @@ impl Manager {
     /// Creates instances, those first that others name. Returns the errors of those that could not be created.
     fn create_all(
         &mut self,
-        environment: &str,
         desired: &Desired,
         mut left: Vec<usize>,
     ) -> Vec<DesiredError> {
@@ -193,8 +213,8 @@ impl Manager {
             let mut errors = Vec::new();
             left.retain(|&at| {
                 let instance = &desired.instances[at];
-                let created =
-                    self.create(&instance.name, &instance.module, environment, &pairs(&instance.settings));
+                let (settings, environment) = (pairs(&instance.settings), instance.environment());
+                let created = self.create(&instance.name, &instance.module, environment, &settings);
                 let error = created.err().map(|error| DesiredError { place: Place::Instance(at), error });
                 let failed = error.is_some();
                 errors.extend(error);

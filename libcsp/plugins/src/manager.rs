@@ -255,7 +255,8 @@ impl Manager {
         let settings = self.parse_settings(&module, settings)?;
         let free = self.instances.iter().position(Option::is_none);
         let at = free.ok_or(ManagerError::TooMany(What::Instance, self.config.instances_max))?;
-        let here = level == Level::Worker;
+        // What the driver does not look into is processed here.
+        let here = level != Level::Host;
         let mut plugins = Vec::with_capacity(self.commands.len());
         for _ in &self.commands {
             plugins.push(if here { Some((module.make)(&settings, self.config.hash_key)?) } else { None });

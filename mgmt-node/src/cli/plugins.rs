@@ -38,6 +38,17 @@ pub enum PluginCommand {
         /// Settings; others have their defaults
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
+        /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host
+        #[arg(long, default_value_t = 2)]
+        level: u8,
+    },
+    /// Move a plug-in to another level, with its state
+    #[command(after_help = "Examples:\n  cspctl plugin move blocked 1")]
+    Move {
+        /// The plug-in
+        name: String,
+        /// 1: in the driver; 2: in the network nodes' workers; 3: on an attached host
+        level: u8,
     },
     /// Give a plug-in other settings
     ///
@@ -151,10 +162,10 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
     match command {
         PluginCommand::List => list(context).await,
         PluginCommand::Modules => modules(context),
-        PluginCommand::Create { name, module, settings } => {
+        PluginCommand::Create { name, module, settings, level } => {
             let settings = pairs(&settings)?;
             edit(context, |policy| {
-                policy.plugins.push(PacketPlugin { name, module, settings, outputs: vec![] });
+                policy.plugins.push(PacketPlugin { name, module, settings, outputs: vec![], level });
                 Ok(())
             })
             .await
@@ -163,6 +174,13 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
             let settings = pairs(&settings)?;
             edit(context, |policy| {
                 find(&mut policy.plugins, &name)?.settings = settings;
+                Ok(())
+            })
+            .await
+        }
+        PluginCommand::Move { name, level } => {
+            edit(context, |policy| {
+                find(&mut policy.plugins, &name)?.level = level;
                 Ok(())
             })
             .await

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use csp_api::plugins as api;
 use csp_classify::multifield::{HitCount, InstanceId, Rule};
-use csp_control::{WORKERS, plugin_manager};
+use csp_control::plugin_manager;
 use csp_daemon::clock;
 use csp_daemon::query::Workers;
 use csp_plugins::text::MatchText;
@@ -79,7 +79,7 @@ impl PluginControl {
                 instance.settings.push(("clock_offset_ns".to_owned(), self.clock_offset_ns.to_string()));
             }
         }
-        let result = self.manager.reconcile(WORKERS, &desired).map_err(|error| error.to_string());
+        let result = self.manager.reconcile(&desired).map_err(|error| error.to_string());
         // Also after an error: the workers have what the manager has.
         self.send().await?;
         result?;
