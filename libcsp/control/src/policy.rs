@@ -16,6 +16,7 @@ mod framing;
 mod handlers;
 mod link;
 mod paths;
+mod plugin_hosts;
 mod plugins;
 mod queries;
 
@@ -47,6 +48,7 @@ pub use link::{
     TriggerWhen,
 };
 pub use paths::{GivenUp, PathStage, path_formats, path_order};
+pub use plugin_hosts::{PLUGIN_HOSTS_MAX, PluginHost};
 pub use plugins::{
     DRIVER_PLUGINS_MAX, OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback,
     plugin_manager,
@@ -117,6 +119,9 @@ pub struct Policy {
     /// Who may listen and connect, enforced by the proxies; the first rule that fits a process counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub access: Vec<AccessRule>,
+    /// Programs that run packet plug-ins of level 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugin_hosts: Vec<PluginHost>,
     /// Packet plug-ins of network nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<PacketPlugin>,
@@ -305,6 +310,7 @@ impl Policy {
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),
+            plugin_hosts: Vec::new(),
             plugins: Vec::new(),
             rules: Vec::new(),
         }

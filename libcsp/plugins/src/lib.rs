@@ -25,6 +25,7 @@ mod manager;
 mod packet;
 pub mod pcap;
 mod plugin;
+pub mod remote;
 mod settings;
 pub mod text;
 mod topology;

@@ -24,7 +24,13 @@ fn instance(text: &str, outputs: &[Option<&str>]) -> DesiredInstance {
     let (name, module) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
     let setting = |word: &str| word.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).unwrap();
     let outputs = outputs.iter().map(|to| to.map(str::to_owned)).collect();
-    DesiredInstance { name, module, settings: words.map(setting).collect(), outputs, ..DesiredInstance::default() }
+    DesiredInstance {
+        name,
+        module,
+        settings: words.map(setting).collect(),
+        outputs,
+        ..DesiredInstance::default()
+    }
 }
 
 fn rule(text: &str) -> DesiredRule {
@@ -120,11 +126,8 @@ fn all_that_is_wrong_is_named_with_its_place() {
             rule("r plugin b"),
         ],
     };
-    let found: Vec<(Place, String)> = manager(0)
-        .verify(&desired)
-        .into_iter()
-        .map(|error| (error.place, error.to_string()))
-        .collect();
+    let found: Vec<(Place, String)> =
+        manager(0).verify(&desired).into_iter().map(|error| (error.place, error.to_string())).collect();
     let expected = [
         (Place::Instance(0), "rate=x: expected a number"),
         (

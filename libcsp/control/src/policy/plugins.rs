@@ -44,6 +44,9 @@ pub struct PacketPlugin {
     /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host.
     #[serde(default = "default_level", skip_serializing_if = "is_default_level")]
     pub level: u8,
+    /// Of level 3: which of the policy's plug-in hosts runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
 }
 
 /// A rule that leads packets to a plug-in.
@@ -94,7 +97,9 @@ impl PacketPlugin {
         let settings = self.settings.iter().map(|(name, value)| format!(" {name}={value}"));
         let outputs = self.outputs.iter().map(|to| format!(" -> {to}"));
         let level = (!is_default_level(&self.level)).then(|| format!(" level {}", self.level));
-        format!("{} {}{}", self.name, self.module, settings.chain(outputs).chain(level).collect::<String>())
+        let context = self.context.iter().map(|host| format!(" at {host}"));
+        let rest: String = settings.chain(outputs).chain(level).chain(context).collect();
+        format!("{} {}{rest}", self.name, self.module)
     }
 
     fn desired(&self) -> DesiredInstance {
@@ -104,6 +109,7 @@ impl PacketPlugin {
             settings: self.settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             outputs: self.outputs.iter().map(|to| (to != OUT).then(|| to.clone())).collect(),
             level: Level::from_number(self.level).unwrap_or_default(),
+            host: self.context.clone().unwrap_or_default(),
         }
     }
 }
@@ -196,7 +202,8 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     for (at, plugin) in policy.plugins.iter().enumerate() {
         check_count(&format!("plugins[{at}].outputs"), plugin.outputs.len(), 0, OUTPUTS_MAX, problems);
         if Level::from_number(plugin.level).is_none() {
-            let message = format!("{} is no level; allowed is 1 (driver), 2 (workers) or 3 (host)", plugin.level);
+            let message =
+                format!("{} is no level; allowed is 1 (driver), 2 (workers) or 3 (host)", plugin.level);
             problems.add(format!("plugins[{at}].level"), message);
         }
         if let Some(first) = names.insert(plugin.name.as_str(), at) {
@@ -220,6 +227,10 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
         }
     }
     check_driver(policy, &rules, &places, problems);
+    if policy.plugins.iter().any(|plugin| plugin.level == Level::Host as u8 && plugin.context.is_none()) {
+        // Without its host there is no environment for it; that was reported.
+        return;
+    }
     let desired = Desired { rules, ..policy.packet_plugins() };
     for error in plugin_manager(0, HashKey::default()).verify(&desired) {
         let field = match error.place {
@@ -343,8 +354,14 @@ rules:
         assert!(diff.contains("+ plugin mark dscp dscp=46 level 1"), "{diff}");
         for (to, expected) in [
             ("module: dscp\n    level: 4", "plugins[2].level: 4 is no level; allowed is 1 (driver), 2"),
-            ("module: capture\n    level: 1", "plugins[2].level: module capture has no implementation for level 1"),
-            ("module: mirror\n    level: 1", "plugins[2].level: 1 is not possible for mirror: a program in the"),
+            (
+                "module: capture\n    level: 1",
+                "plugins[2].level: module capture has no implementation for level 1",
+            ),
+            (
+                "module: mirror\n    level: 1",
+                "plugins[2].level: 1 is not possible for mirror: a program in the",
+            ),
         ] {
             let text = PLUGINS.replace("module: dscp", to);
             let error = Policy::parse_yaml(&text, "p.yaml").unwrap_err().to_string();

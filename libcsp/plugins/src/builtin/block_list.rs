@@ -20,7 +20,7 @@ use crate::settings::{Kind, Settings, Value};
 /// `find` the longest one that contains an address; `read` the counters.
 pub const BLOCK_LIST: Module = Module {
     name: "block-list",
-    levels: &[Level::Driver, Level::Worker],
+    levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: 1,
     parameters: &[
         optional("field", Kind::Choice(&["source", "destination"]), "source"),
