@@ -13,10 +13,12 @@
 //! | one connection, sans-I/O | [`session`] |
 //! | the handlers that there are | [`library`] |
 //! | sockets, threads, signals | [`daemon`] |
+//! | packet plug-ins of level 3, a mode of its own | [`packets`], `csp-plugin-host` |
 #![forbid(unsafe_code)]
 
 pub mod daemon;
 mod emitter;
 pub mod library;
+pub mod packets;
 pub mod session;
 mod stage;
