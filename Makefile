@@ -143,7 +143,7 @@ test: packages-test ## unit, conformance, simulation and cluster tests (root: re
 .PHONY: test-faults
 test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 4 minutes)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
-	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test placement --test relay --test several -- --ignored --nocapture
+	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test placement --test plugins --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
 	$(CARGO) test --release --locked -p csp-context --test program -- --ignored --nocapture
 
@@ -226,11 +226,11 @@ test-plugins: packages-test build ## packet plug-ins: classifier, fixtures, poli
 	$(CARGO) test --release --locked --workspace --test plugins
 
 .PHONY: bench-plugins
-bench-plugins: packages-build ## packet plug-ins: classifier, graph, a worker at a memory port and at veth, written to docs/plugins (root, an idle machine, 3 minutes)
+bench-plugins: packages-build ## packet plug-ins: classifier, graph, a worker at a memory port and at veth, a host across the SAN, written to docs/plugins (root, an idle machine, 5 minutes)
 	@tests/setup/packages.sh iproute2 util-linux
 	$(CARGO) bench --locked -p csp-classify --bench multifield -- --quick
 	$(CARGO) bench --locked -p csp-plugins --bench graph -- --quick
-	unshare -n $(CARGO) bench --locked --offline -p csp-network-node --bench plugins -- --veth --write $(CURDIR)/docs/plugins
+	unshare -n $(CARGO) bench --locked --offline -p csp-network-node --bench plugins -- --veth --host 2 --write $(CURDIR)/docs/plugins
 
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)

@@ -10,6 +10,7 @@ mod admin;
 pub mod config;
 mod control;
 mod data_thread;
+mod host_calls;
 mod metrics;
 mod plugin_metrics;
 mod plugin_routes;

@@ -15,12 +15,14 @@
 //! | the handlers that there are | [`library`] |
 //! | supplied ones: asked for, made | [`order`], [`workshop`] |
 //! | sockets, threads, signals | [`daemon`] |
+//! | packet plug-ins of level 3, a mode of its own | [`packets`], `csp-plugin-host` |
 #![forbid(unsafe_code)]
 
 pub mod daemon;
 mod emitter;
 pub mod library;
 pub mod order;
+pub mod packets;
 mod reports;
 pub mod session;
 mod stage;

@@ -16,6 +16,7 @@ mod framing;
 mod handlers;
 mod link;
 mod paths;
+mod plugin_hosts;
 mod plugins;
 mod queries;
 
@@ -47,8 +48,9 @@ pub use link::{
     TriggerWhen,
 };
 pub use paths::{GivenUp, PathStage, StagePlacement, path_formats, path_order};
+pub use plugin_hosts::{PLUGIN_HOSTS_MAX, PluginHost};
 pub use plugins::{
-    OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback, WORKERS,
+    DRIVER_PLUGINS_MAX, OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback,
     plugin_manager,
 };
 pub use queries::{
@@ -118,6 +120,9 @@ pub struct Policy {
     /// Who may listen and connect, enforced by the proxies; the first rule that fits a process counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub access: Vec<AccessRule>,
+    /// Programs that run packet plug-ins of level 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugin_hosts: Vec<PluginHost>,
     /// Packet plug-ins of network nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<PacketPlugin>,
@@ -306,6 +311,7 @@ impl Policy {
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),
+            plugin_hosts: Vec::new(),
             plugins: Vec::new(),
             rules: Vec::new(),
         }

@@ -8,15 +8,28 @@ use crate::plugin::Plugin;
 use crate::settings::Settings;
 
 /// Where instances run.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Level {
     /// In the driver (XDP).
     Driver = 1,
     /// In the node's own workers.
+    #[default]
     Worker = 2,
     /// On an attached host, across the SAN.
     Host = 3,
+}
+
+impl Level {
+    /// Returns the level of this number.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Level::Driver),
+            2 => Some(Level::Worker),
+            3 => Some(Level::Host),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Level {
@@ -51,7 +64,8 @@ pub struct Port {
 
 /// A change of a worker's graph. Commands are applied in the sequence in which the manager gives them.
 pub enum Command {
-    /// Adds an instance. Without a plug-in it runs elsewhere: packets for it are handed over.
+    /// Adds an instance. Without a plug-in it runs elsewhere: packets for it are handed over, and counted there. One of level 1 has a
+    /// plug-in for the packets that the driver passes on unprocessed.
     Create {
         /// Its number.
         id: InstanceId,

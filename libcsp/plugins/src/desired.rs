@@ -1,15 +1,23 @@
 //! Instances, connections and rules as a whole, as a policy declares them, and the changes that lead there.
 //!
 //! What stays as it is keeps its state: an instance its tables, a rule its counters. An instance whose settings change is
-//! configured; where its module refuses that, or where instances name each other, it is made anew. The rules that workers see
+//! configured; where its module refuses that, or where it names one that changes, it is made anew. The rules that workers see
 //! change all at once.
 
 use std::collections::BTreeSet;
 
 use csp_classify::multifield::{Match, Rule};
 
+use crate::command::Level;
 use crate::manager::{Manager, ManagerError};
 use crate::packet::{Binding, Fallback};
+
+/// Name of the execution environment of level 1.
+pub const DRIVER: &str = "driver";
+/// Name of the execution environment of level 2.
+pub const WORKERS: &str = "workers";
+/// Name of the execution environment of level 3 at a plug-in host itself; network nodes have one with a name of its own for each host.
+pub const HOST: &str = "host";
 
 /// An instance, as it should be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -22,6 +30,22 @@ pub struct DesiredInstance {
     pub settings: Vec<(String, String)>,
     /// By output: the instance connected to it; `None` leads out of the graph, as outputs beyond these do.
     pub outputs: Vec<Option<String>>,
+    /// Where it runs.
+    pub level: Level,
+    /// Of level 3: its host. Empty: [`HOST`].
+    pub host: String,
+}
+
+impl DesiredInstance {
+    /// Returns the name of the environment in which it runs.
+    pub fn environment(&self) -> &str {
+        match self.level {
+            Level::Driver => DRIVER,
+            Level::Worker => WORKERS,
+            Level::Host if self.host.is_empty() => HOST,
+            Level::Host => &self.host,
+        }
+    }
 }
 
 /// A rule, as it should be.
@@ -46,6 +70,14 @@ pub struct Desired {
     pub instances: Vec<DesiredInstance>,
     /// Rules; those of equal priority are tried in this sequence.
     pub rules: Vec<DesiredRule>,
+}
+
+impl Desired {
+    /// The environments of level 3 that instances have, each once.
+    fn hosts(&self) -> BTreeSet<&str> {
+        let hosted = self.instances.iter().filter(|instance| instance.level == Level::Host);
+        hosted.map(DesiredInstance::environment).collect()
+    }
 }
 
 /// What of a [`Desired`] state is wrong.
@@ -74,9 +106,11 @@ pub struct DesiredError {
 impl Manager {
     /// Returns everything that is wrong with a state, by building it in this manager, which must be empty. With no workers nothing
     /// is allocated for packets.
-    pub fn verify(&mut self, environment: &str, desired: &Desired) -> Vec<DesiredError> {
+    pub fn verify(&mut self, desired: &Desired) -> Vec<DesiredError> {
+        // A host for which there is no room has no environment: that is reported of its instances.
+        let _ = self.set_hosts(&desired.hosts());
         let all: Vec<usize> = (0..desired.instances.len()).collect();
-        let mut errors = self.create_all(environment, desired, all);
+        let mut errors = self.create_all(desired, all);
         for (at, instance) in desired.instances.iter().enumerate() {
             if self.instance(&instance.name).is_ok() {
                 errors.extend(self.connect_all(at, instance));
@@ -97,14 +131,15 @@ impl Manager {
     ///
     /// # Errors
     /// A state that [`verify`](Self::verify) refuses. The state is then between the two; another call leads out of it.
-    pub fn reconcile(&mut self, environment: &str, desired: &Desired) -> Result<(), DesiredError> {
-        let kept = self.kept(environment, desired);
+    pub fn reconcile(&mut self, desired: &Desired) -> Result<(), DesiredError> {
+        let kept = self.kept(desired);
         self.keep_rules(&kept)?;
         self.keep_connections(desired, &kept);
         self.keep_instances(&kept);
+        self.set_hosts(&desired.hosts()).map_err(|error| DesiredError { place: Place::Rules, error })?;
         let created = (0..desired.instances.len()).filter(|at| !kept.contains(&desired.instances[*at].name));
         let created = created.collect();
-        if let Some(error) = self.create_all(environment, desired, created).into_iter().next() {
+        if let Some(error) = self.create_all(desired, created).into_iter().next() {
             return Err(error);
         }
         for (at, instance) in desired.instances.iter().enumerate() {
@@ -116,13 +151,19 @@ impl Manager {
     }
 
     /// The instances that stay, by name. Those whose settings differ are configured here.
-    fn kept(&mut self, environment: &str, desired: &Desired) -> BTreeSet<String> {
+    fn kept(&mut self, desired: &Desired) -> BTreeSet<String> {
+        let is_same = |manager: &Manager, instance: &DesiredInstance| {
+            let settings = pairs(&instance.settings);
+            manager.is_same(&instance.name, &instance.module, instance.environment(), &settings)
+        };
+        let same = desired.instances.iter().filter(|instance| is_same(self, instance));
+        let same: BTreeSet<&str> = same.map(|instance| instance.name.as_str()).collect();
         let mut kept = BTreeSet::new();
         for instance in &desired.instances {
             let settings = pairs(&instance.settings);
-            let name = instance.name.as_str();
-            if self.is_same(name, &instance.module, environment, &settings)
-                || (self.is_free_standing(name, &instance.module, environment, &settings)
+            let (name, environment) = (instance.name.as_str(), instance.environment());
+            if same.contains(name)
+                || (self.can_be_configured(name, &instance.module, environment, &settings, &same)
                     && self.configure(name, &settings).is_ok())
             {
                 kept.insert(instance.name.clone());
@@ -182,19 +223,14 @@ impl Manager {
     }
 
     /// Creates instances, those first that others name. Returns the errors of those that could not be created.
-    fn create_all(
-        &mut self,
-        environment: &str,
-        desired: &Desired,
-        mut left: Vec<usize>,
-    ) -> Vec<DesiredError> {
+    fn create_all(&mut self, desired: &Desired, mut left: Vec<usize>) -> Vec<DesiredError> {
         loop {
             let before = left.len();
             let mut errors = Vec::new();
             left.retain(|&at| {
                 let instance = &desired.instances[at];
-                let created =
-                    self.create(&instance.name, &instance.module, environment, &pairs(&instance.settings));
+                let (settings, environment) = (pairs(&instance.settings), instance.environment());
+                let created = self.create(&instance.name, &instance.module, environment, &settings);
                 let error = created.err().map(|error| DesiredError { place: Place::Instance(at), error });
                 let failed = error.is_some();
                 errors.extend(error);

@@ -25,15 +25,16 @@ mod manager;
 mod packet;
 pub mod pcap;
 mod plugin;
+pub mod remote;
 mod settings;
 pub mod text;
 mod topology;
 
 pub use command::{Command, Environment, EnvironmentId, Level, Port};
-pub use desired::{Desired, DesiredError, DesiredInstance, DesiredRule, Place};
+pub use desired::{DRIVER, Desired, DesiredError, DesiredInstance, DesiredRule, HOST, Place, WORKERS};
 pub use graph::{CALLS_MAX, Graph, GraphCounters, HOPS_MAX, InstanceCount, OUTPUTS_MAX, Output, Verdict};
 pub use hashing::HashKey;
-pub use manager::{Manager, ManagerConfig, ManagerError};
+pub use manager::{Manager, ManagerConfig, ManagerError, What};
 pub use packet::{Binding, Fallback, Metadata, Packet};
 pub use plugin::{
     Action, Answer, Call, CallError, Effects, Make, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,

@@ -24,7 +24,13 @@ fn instance(text: &str, outputs: &[Option<&str>]) -> DesiredInstance {
     let (name, module) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
     let setting = |word: &str| word.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).unwrap();
     let outputs = outputs.iter().map(|to| to.map(str::to_owned)).collect();
-    DesiredInstance { name, module, settings: words.map(setting).collect(), outputs }
+    DesiredInstance {
+        name,
+        module,
+        settings: words.map(setting).collect(),
+        outputs,
+        ..DesiredInstance::default()
+    }
 }
 
 fn rule(text: &str) -> DesiredRule {
@@ -41,7 +47,7 @@ fn rule(text: &str) -> DesiredRule {
 
 /// Applies a state and returns names of instances and the sequence of rules.
 fn reconcile(manager: &mut Manager, graph: &mut Graph, desired: &Desired) -> (Vec<String>, Vec<String>) {
-    manager.reconcile("workers", desired).unwrap();
+    manager.reconcile(desired).unwrap();
     while let Some(command) = manager.poll_command(0) {
         drop(graph.apply(command));
     }
@@ -74,7 +80,7 @@ fn a_state_replaces_another_and_keeps_what_stays() {
     graph.call(csp_types::Instant::ZERO, id, operation, &arguments).unwrap();
     // Nothing changes: no command, the same table.
     let generation = manager.publish_rules().generation;
-    manager.reconcile("workers", &first()).unwrap();
+    manager.reconcile(&first()).unwrap();
     assert!(manager.poll_command(0).is_none());
     assert_eq!(manager.publish_rules().generation, generation);
     // Other settings of the policer, which names an instance; the block list and its content stay.
@@ -120,11 +126,8 @@ fn all_that_is_wrong_is_named_with_its_place() {
             rule("r plugin b"),
         ],
     };
-    let found: Vec<(Place, String)> = manager(0)
-        .verify("workers", &desired)
-        .into_iter()
-        .map(|error| (error.place, error.to_string()))
-        .collect();
+    let found: Vec<(Place, String)> =
+        manager(0).verify(&desired).into_iter().map(|error| (error.place, error.to_string())).collect();
     let expected = [
         (Place::Instance(0), "rate=x: expected a number"),
         (

@@ -6,20 +6,25 @@ use std::time::Duration;
 
 use csp_api::plugins as api;
 use csp_classify::multifield::{HitCount, InstanceId, Rule};
-use csp_control::{WORKERS, plugin_manager};
+use csp_control::{PluginHost, plugin_manager};
 use csp_daemon::clock;
 use csp_daemon::query::Workers;
+use csp_plugins::remote::write_hosted;
 use csp_plugins::text::MatchText;
-use csp_plugins::{Answer, Binding, Desired, Fallback, HashKey, InstanceCount, Manager, ROWS_MAX, pcap};
+use csp_plugins::{
+    Answer, Binding, Desired, EnvironmentId, Fallback, HashKey, InstanceCount, Level, Manager, ROWS_MAX, pcap,
+};
 use csp_telemetry::MailboxError;
 
 use crate::core::{PluginChange, PluginCounts};
+use crate::links::HostInstances;
 
 use super::data_thread::Question;
+use super::host_calls;
 use super::plugin_metrics::{Numbers, Shared};
 
 /// How long a worker may take to apply a change or to execute an operation.
-const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
+pub const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the numbers for metrics are read.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -29,6 +34,9 @@ pub enum CallFailure {
     /// It cannot be: there is no such instance, operation or argument, or the instance refuses it.
     #[error("{0}")]
     Refused(String),
+    /// The plug-in host does not run, or does not answer as it should.
+    #[error("the plug-in host: {0}")]
+    Absent(String),
     /// A worker did not answer.
     #[error("a data worker: {0}")]
     Unanswered(#[from] MailboxError),
@@ -52,6 +60,8 @@ pub struct PluginControl {
     /// What is added to monotonic time to count from 1970.
     clock_offset_ns: u64,
     numbers: Shared,
+    /// The plug-in hosts of the policy.
+    hosts: Vec<PluginHost>,
 }
 
 /// A handle that the control loop, the admin routes and the refreshing task share.
@@ -69,17 +79,19 @@ impl PluginControl {
             generation: 0,
             clock_offset_ns: unix_ns.saturating_sub(clock::now().as_nanos()),
             numbers,
+            hosts: Vec::new(),
         }))
     }
 
     /// Puts instances and rules into force, at each worker between two turns.
-    pub async fn apply(&mut self, mut desired: Desired) -> Result<(), String> {
+    pub async fn apply(&mut self, mut desired: Desired, hosts: &[PluginHost]) -> Result<(), String> {
+        self.hosts = hosts.to_vec();
         for instance in desired.instances.iter_mut().filter(|instance| instance.module == "capture") {
             if instance.settings.iter().all(|(name, _)| name != "clock_offset_ns") {
                 instance.settings.push(("clock_offset_ns".to_owned(), self.clock_offset_ns.to_string()));
             }
         }
-        let result = self.manager.reconcile(WORKERS, &desired).map_err(|error| error.to_string());
+        let result = self.manager.reconcile(&desired).map_err(|error| error.to_string());
         // Also after an error: the workers have what the manager has.
         self.send().await?;
         result?;
@@ -105,7 +117,8 @@ impl PluginControl {
             let table = Some(table.clone());
             let change = Box::new(PluginChange { commands, table, directions, retired });
             // What comes back is freed here.
-            let done = mailbox.ask(WORKER_TIMEOUT, |reply| Question::Plugins(change, reply)).await;
+            let hosted = self.hosted();
+            let done = mailbox.ask(WORKER_TIMEOUT, |reply| Question::Plugins(change, hosted, reply)).await;
             match done {
                 // It has the change and applies it later.
                 Ok(_) | Err(MailboxError::Timeout) => {}
@@ -114,6 +127,32 @@ impl PluginControl {
         }
         self.generation = table.generation;
         Ok(())
+    }
+
+    /// The instances of each environment of level 3.
+    fn hosted(&self) -> Vec<HostInstances> {
+        let of = |(environment, name): (EnvironmentId, &str)| {
+            // The environment exists: its name was just read.
+            let text = write_hosted(&self.manager, name).unwrap_or_default().into();
+            HostInstances { environment, text }
+        };
+        self.host_environments().map(of).collect()
+    }
+
+    fn host_environments(&self) -> impl Iterator<Item = (EnvironmentId, &str)> {
+        let all = self.manager.environments().iter().enumerate();
+        all.filter(|(_, known)| known.level == Level::Host)
+            .map(|(at, known)| (EnvironmentId(at as u16), known.name.as_str()))
+    }
+
+    /// Returns the plug-in hosts that run instances, each with its environment.
+    pub fn hosts(&self) -> Vec<(EnvironmentId, PluginHost)> {
+        let used = |name: &str| self.manager.instances().any(|(.., environment)| environment == name);
+        let host = |(at, name): (EnvironmentId, &str)| {
+            let host = self.hosts.iter().find(|host| host.name == name)?;
+            used(name).then(|| (at, host.clone()))
+        };
+        self.host_environments().filter_map(host).collect()
     }
 
     /// Executes an operation of an instance at all workers.
@@ -126,6 +165,9 @@ impl PluginControl {
         let arguments: Vec<(&str, &str)> = arguments.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let prepared = self.manager.prepare_call(name, operation, &arguments);
         let (id, operation, settings) = prepared.map_err(|error| CallFailure::Refused(error.to_string()))?;
+        if let Some(host) = self.host_of(id) {
+            return host_calls::call(&self.workers, (host, id), operation, &arguments).await;
+        }
         let (mut merged, mut files) = (Answer::Done, Vec::new());
         for mailbox in &self.workers.mailboxes {
             let settings = Box::new(settings.clone());
@@ -148,12 +190,21 @@ impl PluginControl {
         Ok(CallResult::Rows(answer))
     }
 
+    /// The environment of an instance at a plug-in host.
+    fn host_of(&self, id: InstanceId) -> Option<EnvironmentId> {
+        let (.., environment) = self.manager.instances().find(|(known, ..)| *known == id)?;
+        self.host_environments().find(|(_, name)| *name == environment).map(|(at, _)| at)
+    }
+
     /// What the workers are asked for: the numbers of all rules and instances.
     fn asked(&self) -> PluginCounts {
         let rules = self.manager.rules().rules();
         PluginCounts {
             rules: rules.iter().map(|(_, handle)| (*handle, HitCount::default())).collect(),
             instances: self.manager.instances().map(|(id, ..)| (id, InstanceCount::default())).collect(),
+            environments: (0..self.manager.environments().len())
+                .map(|at| (EnvironmentId(at as u16), true))
+                .collect(),
             ..PluginCounts::default()
         }
     }
@@ -179,13 +230,14 @@ impl PluginControl {
         let rules = self.manager.rules().rules();
         let rules =
             rules.iter().zip(&counts.rules).map(|((rule, _), (_, hits))| self.rule(rule, *hits, &covered));
-        let environment = |environment: &csp_plugins::Environment| api::Environment {
-            name: (&environment.name).into(),
-            level: environment.level as u8,
-            running: environment.running,
+        let environments = self.manager.environments().iter().zip(&counts.environments);
+        let environment = |(known, (_, running)): (&csp_plugins::Environment, &(_, bool))| api::Environment {
+            name: (&known.name).into(),
+            level: known.level as u8,
+            running: *running,
         };
         Ok(api::Plugins {
-            environments: self.manager.environments().iter().map(environment).collect(),
+            environments: environments.map(environment).collect(),
             instances: self.instances(&counts.instances),
             rules: rules.collect(),
             totals: totals(&counts),
@@ -246,8 +298,12 @@ impl PluginControl {
         });
         let instances = self.manager.instances().zip(&counts.instances);
         let instances = instances.map(|((_, name, module, _), (_, count))| (name.to_owned(), module, *count));
-        let numbers =
-            Numbers { rules: rules.collect(), instances: instances.collect(), totals: totals(&counts) };
+        let numbers = Numbers {
+            rules: rules.collect(),
+            instances: instances.collect(),
+            totals: totals(&counts),
+            refused: counts.hosts.violations(),
+        };
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
     }
 }
@@ -283,6 +339,10 @@ fn add(sum: &mut PluginCounts, other: &PluginCounts) {
         sum.bytes += other.bytes;
         sum.dropped += other.dropped;
     }
+    for ((_, sum), (_, other)) in sum.environments.iter_mut().zip(&other.environments) {
+        *sum &= other;
+    }
+    sum.hosts.add(&other.hosts);
     let (graph, more) = (&mut sum.graph, &other.graph);
     for (sum, more) in [
         (&mut graph.entered, more.entered),
@@ -316,6 +376,10 @@ fn totals(counts: &PluginCounts) -> api::Totals {
         fallback_dropped: graph.fallback_dropped,
         dropped_hops: graph.drop_hops,
         untransmitted: counts.untransmitted,
+        hosted: counts.hosts.sent,
+        host_lost: counts.hosts.lost,
+        host_full: counts.hosts.full + counts.hosts.dropped,
+        host_refused: counts.hosts.refused(),
         calls: graph.calls,
         calls_failed: graph.calls_failed,
     }

@@ -4,9 +4,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use csp_classify::multifield::Direction;
 use csp_plugins::text::{MatchText, PRIORITY_DEFAULT, parse_match};
 use csp_plugins::{
-    Desired, DesiredInstance, DesiredRule, Fallback, HashKey, Level, Manager, ManagerConfig, Place, builtin,
+    DRIVER, Desired, DesiredInstance, DesiredRule, Fallback, HashKey, Level, Manager, ManagerConfig, Place,
+    WORKERS, builtin,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +22,8 @@ pub const PLUGINS_MAX: usize = 256;
 pub const PACKET_RULES_MAX: usize = 16_384;
 /// Most outputs of a plug-in.
 pub const OUTPUTS_MAX: usize = csp_plugins::OUTPUTS_MAX;
-/// The execution environment of a node's workers.
-pub const WORKERS: &str = "workers";
+/// Most packet plug-ins of a policy that run in the driver (level 1).
+pub const DRIVER_PLUGINS_MAX: usize = 64;
 /// An output that leads out of the graph.
 const OUT: &str = "-";
 
@@ -39,6 +41,12 @@ pub struct PacketPlugin {
     /// By output, from 0 on: the plug-in that gets its packets; `-`, and outputs beyond these: they are routed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
+    /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host.
+    #[serde(default = "default_level", skip_serializing_if = "is_default_level")]
+    pub level: u8,
+    /// Of level 3: which of the policy's plug-in hosts runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
 }
 
 /// A rule that leads packets to a plug-in.
@@ -75,11 +83,23 @@ const fn default_priority() -> u32 {
     PRIORITY_DEFAULT
 }
 
+const fn default_level() -> u8 {
+    Level::Worker as u8
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_default_level(level: &u8) -> bool {
+    *level == default_level()
+}
+
 impl PacketPlugin {
     pub(super) fn summary(&self) -> String {
         let settings = self.settings.iter().map(|(name, value)| format!(" {name}={value}"));
         let outputs = self.outputs.iter().map(|to| format!(" -> {to}"));
-        format!("{} {}{}", self.name, self.module, settings.chain(outputs).collect::<String>())
+        let level = (!is_default_level(&self.level)).then(|| format!(" level {}", self.level));
+        let context = self.context.iter().map(|host| format!(" at {host}"));
+        let rest: String = settings.chain(outputs).chain(level).chain(context).collect();
+        format!("{} {}{rest}", self.name, self.module)
     }
 
     fn desired(&self) -> DesiredInstance {
@@ -88,6 +108,8 @@ impl PacketPlugin {
             module: self.module.clone(),
             settings: self.settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             outputs: self.outputs.iter().map(|to| (to != OUT).then(|| to.clone())).collect(),
+            level: Level::from_number(self.level).unwrap_or_default(),
+            host: self.context.clone().unwrap_or_default(),
         }
     }
 }
@@ -123,7 +145,7 @@ impl PacketRule {
     }
 }
 
-/// A manager with all built-in modules, whose workers' environment runs.
+/// A manager with all built-in modules, whose environments of levels 1 and 2 run.
 pub fn plugin_manager(workers: usize, hash_key: HashKey) -> Manager {
     let mut manager = Manager::new(ManagerConfig {
         rules_max: PACKET_RULES_MAX,
@@ -133,8 +155,10 @@ pub fn plugin_manager(workers: usize, hash_key: HashKey) -> Manager {
     for module in builtin::MODULES {
         manager.install(module).expect("the modules' names are different");
     }
-    manager.add_environment(WORKERS, Level::Worker).expect("it is the first environment");
-    manager.start(WORKERS).expect("it was added");
+    for (name, level) in [(WORKERS, Level::Worker), (DRIVER, Level::Driver)] {
+        manager.add_environment(name, level).expect("the names are different, and there is room");
+        manager.start(name).expect("it was added");
+    }
     manager
 }
 
@@ -153,7 +177,7 @@ impl Policy {
             return Vec::new();
         }
         let mut manager = plugin_manager(0, HashKey::default());
-        drop(manager.verify(WORKERS, &self.packet_plugins()));
+        drop(manager.verify(&self.packet_plugins()));
         let covered = manager.covered_rules().into_iter();
         covered
             .map(|covered| {
@@ -177,6 +201,11 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     let mut names = HashMap::new();
     for (at, plugin) in policy.plugins.iter().enumerate() {
         check_count(&format!("plugins[{at}].outputs"), plugin.outputs.len(), 0, OUTPUTS_MAX, problems);
+        if Level::from_number(plugin.level).is_none() {
+            let message =
+                format!("{} is no level; allowed is 1 (driver), 2 (workers) or 3 (host)", plugin.level);
+            problems.add(format!("plugins[{at}].level"), message);
+        }
         if let Some(first) = names.insert(plugin.name.as_str(), at) {
             let message = format!("{:?} is the name of plugins[{first}] already", plugin.name);
             problems.add(format!("plugins[{at}].name"), message);
@@ -197,8 +226,13 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
             Err(error) => problems.add(format!("rules[{at}].match"), error),
         }
     }
+    check_driver(policy, &rules, &places, problems);
+    if policy.plugins.iter().any(|plugin| plugin.level == Level::Host as u8 && plugin.context.is_none()) {
+        // Without its host there is no environment for it; that was reported.
+        return;
+    }
     let desired = Desired { rules, ..policy.packet_plugins() };
-    for error in plugin_manager(0, HashKey::default()).verify(WORKERS, &desired) {
+    for error in plugin_manager(0, HashKey::default()).verify(&desired) {
         let field = match error.place {
             Place::Instance(at) => format!("plugins[{at}]{}", field_of(&error.error)),
             Place::Output(at, output) => format!("plugins[{at}].outputs[{output}]"),
@@ -209,12 +243,41 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     }
 }
 
+/// What level 1 cannot do beside what modules lack there.
+fn check_driver(policy: &Policy, rules: &[DesiredRule], places: &[usize], problems: &mut Problems) {
+    let in_driver = |plugin: &&PacketPlugin| plugin.level == Level::Driver as u8;
+    let count = policy.plugins.iter().filter(in_driver).count();
+    if count > DRIVER_PLUGINS_MAX {
+        let message = format!("has {count} plug-ins at level 1; {DRIVER_PLUGINS_MAX} are the most");
+        problems.add("plugins", message);
+    }
+    for (at, plugin) in policy.plugins.iter().enumerate().filter(|(_, plugin)| in_driver(plugin)) {
+        if plugin.module == "mirror" {
+            let message = "1 is not possible for mirror: a program in the driver cannot copy a packet";
+            problems.add(format!("plugins[{at}].level"), message);
+        }
+    }
+    for (rule, at) in rules.iter().zip(places) {
+        let plugin = policy.plugins.iter().filter(in_driver).find(|plugin| plugin.name == rule.instance);
+        if let Some(plugin) = plugin.filter(|_| rule.fields.direction == Some(Direction::Egress)) {
+            let message = format!(
+                "egress, but {} is at level 1: the driver's program sees only packets that are received",
+                plugin.name
+            );
+            problems.add(format!("rules[{at}].match"), message);
+        }
+    }
+}
+
 /// The field of a plug-in that an error is about.
 fn field_of(error: &csp_plugins::ManagerError) -> String {
-    use csp_plugins::{ManagerError, SettingError};
+    use csp_plugins::{ManagerError, SettingError, What};
     match error {
         ManagerError::Name(_) | ManagerError::Exists(..) => ".name".to_owned(),
-        ManagerError::Unknown { .. } | ManagerError::Level { .. } => ".module".to_owned(),
+        ManagerError::Level { .. } | ManagerError::Unknown { what: What::Environment, .. } => {
+            ".level".to_owned()
+        }
+        ManagerError::Unknown { .. } => ".module".to_owned(),
         ManagerError::Setting(SettingError::Value { name, .. } | SettingError::Twice(name)) => {
             format!(".settings.{name}")
         }
@@ -276,6 +339,37 @@ rules:
         assert!(diff.contains("+ plugin blocked block-list -> limit"), "{diff}");
         assert!(diff.contains("+ rule all prio 1000 plugin mark fallback drop"), "{diff}");
         assert!(!Policy::empty().to_json().contains("rules"), "the hash of a policy without them stays");
+    }
+
+    #[test]
+    fn a_plug_in_says_on_which_level_it_runs() {
+        let text = PLUGINS.replace("module: dscp", "module: dscp\n    level: 1");
+        let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
+        assert_eq!((policy.plugins[0].level, policy.plugins[2].level), (2, 1));
+        assert_eq!(policy.packet_plugins().instances[2].level, csp_plugins::Level::Driver);
+        assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
+        assert_eq!(policy.to_json().matches("level").count(), 1, "the default is left out");
+        let before = Policy::parse_yaml(PLUGINS, "p.yaml").unwrap();
+        let diff = before.diff(&policy).join("\n");
+        assert!(diff.contains("+ plugin mark dscp dscp=46 level 1"), "{diff}");
+        for (to, expected) in [
+            ("module: dscp\n    level: 4", "plugins[2].level: 4 is no level; allowed is 1 (driver), 2"),
+            (
+                "module: capture\n    level: 1",
+                "plugins[2].level: module capture has no implementation for level 1",
+            ),
+            (
+                "module: mirror\n    level: 1",
+                "plugins[2].level: 1 is not possible for mirror: a program in the",
+            ),
+        ] {
+            let text = PLUGINS.replace("module: dscp", to);
+            let error = Policy::parse_yaml(&text, "p.yaml").unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}\n{expected}");
+        }
+        let egress = text.replace("  - name: all\n", "  - name: all\n    match: egress\n");
+        let error = Policy::parse_yaml(&egress, "p.yaml").unwrap_err().to_string();
+        assert!(error.contains("rules[1].match: egress, but mark is at level 1"), "{error}");
     }
 
     #[test]

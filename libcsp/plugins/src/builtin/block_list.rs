@@ -22,7 +22,7 @@ use crate::settings::{Kind, Settings, Value};
 /// [`ROWS_MAX`] and one more if there are more; `find` the longest one that contains an address; `read` the counters.
 pub const BLOCK_LIST: Module = Module {
     name: "block-list",
-    levels: &[Level::Worker],
+    levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: 1,
     parameters: &[
         optional("field", Kind::Choice(&["source", "destination"]), "source"),

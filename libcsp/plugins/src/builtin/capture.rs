@@ -18,7 +18,7 @@ use crate::text::parse_match;
 /// Operations: `take` the file so far and start another one; `read` the counters.
 pub const CAPTURE: Module = Module {
     name: "capture",
-    levels: &[Level::Worker],
+    levels: &[Level::Worker, Level::Host],
     outputs: 1,
     parameters: &[
         optional("filter", Kind::Conditions, ""),

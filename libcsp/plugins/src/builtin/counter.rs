@@ -15,7 +15,7 @@ use crate::settings::{Kind, Settings};
 /// what is not IP, are counted together as `other`.
 pub const COUNTER: Module = Module {
     name: "counter",
-    levels: &[Level::Worker],
+    levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: 1,
     parameters: &[
         optional("field", Kind::Choice(&["source", "destination"]), "source"),

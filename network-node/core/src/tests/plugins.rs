@@ -36,7 +36,7 @@ impl Plugins {
             let mut words = text.split_whitespace();
             let (name, module) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
             let settings = words.map(|w| w.split_once('=').map(|(k, v)| (k.into(), v.into())).unwrap());
-            DesiredInstance { name, module, settings: settings.collect(), outputs: vec![] }
+            DesiredInstance { name, module, settings: settings.collect(), ..DesiredInstance::default() }
         };
         let rule = |text: &&str| {
             let rule = parse_rule(&text.split_whitespace().collect::<Vec<_>>()).unwrap();
@@ -47,7 +47,7 @@ impl Plugins {
             instances: instances.iter().map(instance).collect(),
             rules: rules.iter().map(rule).collect(),
         };
-        self.manager.reconcile("workers", &desired).unwrap();
+        self.manager.reconcile(&desired).unwrap();
         let commands: Vec<_> = core::iter::from_fn(|| self.manager.poll_command(0)).collect();
         let table = Some(self.manager.publish_rules());
         let any = !rules.is_empty();
