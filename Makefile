@@ -18,6 +18,7 @@ PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tool
 PACKAGES_MESSAGES := libzmq3-dev python3-zmq
 PACKAGES_FLIGHTS := python3-pandas python3-pip
 PACKAGES_FORMATS := openjdk-17-jdk-headless maven
+PACKAGES_STREAMS := python3-venv
 PACKAGES_FILTER := redis-server redis-tools
 PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # Compilers and checkers of the C API's tests.
@@ -36,7 +37,7 @@ PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-streams packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -67,6 +68,8 @@ packages-flights: packages-messages
 packages-formats: toolchain
 	@tests/setup/packages.sh $(PACKAGES_BUILD)
 	@command -v javac > /dev/null && command -v mvn > /dev/null || tests/setup/packages.sh $(PACKAGES_FORMATS)
+packages-streams: packages-formats
+	@tests/setup/packages.sh $(PACKAGES_STREAMS)
 packages-capi:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_CAPI)
 packages-deb: toolchain
@@ -140,8 +143,9 @@ test: packages-test ## unit, conformance, simulation and cluster tests (root: re
 .PHONY: test-faults
 test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 4 minutes)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
-	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test placement --test relay --test several -- --ignored --nocapture
+	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test placement --test plugins --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
+	$(CARGO) test --release --locked -p csp-context --test program -- --ignored --nocapture
 
 .PHONY: test-formats
 test-formats: packages-formats ## SBE against the official sbe-tool: its codecs make the vectors anew, and read what csp-formats writes (Maven, 2 minutes; SEED=, MESSAGES=)
@@ -207,11 +211,11 @@ bench-messages: packages-messages build ## chains of handlers and supplied handl
 	@$(RELEASE)/csp-messages-bench $(BENCH)
 
 .PHONY: bench-streams
-bench-streams: packages-formats build ## joins and windows of messages beside Esper (Maven Central) and Bytewax (PyPI), what Morphing and C-CORE measured (an idle machine, 3 minutes; BENCH=...)
+bench-streams: packages-streams build ## joins and windows of messages beside Esper (Maven Central) and Bytewax (PyPI), what Morphing and C-CORE measured (an idle machine, 3 minutes; BENCH=...)
 	@RELEASE=$(RELEASE) tests/performance/peers/streams/run.sh $(BENCH)
 
 .PHONY: bench-quality
-bench-quality: packages-messages build ## information flows through real daemons; the paper's figures of quality on virtual time; both written to docs/quality; what the resource manager costs an item (root, an idle machine, 5 minutes; BENCH=...)
+bench-quality: packages-messages build ## information flows through real daemons; the paper's figures of quality on virtual time; both written to docs/quality; what the resource manager costs an item (root, an idle machine, 7 minutes; BENCH=--only 5,12)
 	@$(RELEASE)/csp-quality-bench --write docs/quality $(BENCH)
 	$(CARGO) run --release --locked -p csp-quality --example figures -- --write docs/quality
 	$(CARGO) bench --locked -p csp-quality --bench costs
@@ -222,12 +226,12 @@ test-plugins: packages-test build ## packet plug-ins: classifier, fixtures, poli
 	$(CARGO) test --release --locked --workspace --test plugins
 
 .PHONY: bench-plugins
-bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, written to docs/plugins (root, an idle machine, 3 minutes)
+bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, a host across the SAN, written to docs/plugins (root, an idle machine, 8 minutes)
 	@tests/setup/packages.sh iproute2 util-linux
 	$(CARGO) bench --locked -p csp-classify --bench multifield -- --quick
 	$(CARGO) bench --locked -p csp-plugins --bench graph -- --quick
 	$(CARGO) bench --locked -p csp-xdp --bench level1 -- --write $(CURDIR)/docs/plugins
-	unshare -n $(CARGO) bench --locked --offline -p csp-network-node --bench plugins -- --veth --write $(CURDIR)/docs/plugins
+	unshare -n $(CARGO) bench --locked --offline -p csp-network-node --bench plugins -- --veth --host 2 --write $(CURDIR)/docs/plugins
 
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)

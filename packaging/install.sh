@@ -33,6 +33,7 @@ for tier in network-node proxy-node app-node mgmt-node; do
 done
 install -m 755 "$binaries/csp-context" "$root/sbin/"
 sed "s|/usr/sbin/|$prefix/sbin/|; s|/usr/bin/|$prefix/bin/|" "$here/systemd/csp-context.service" > "$root/lib/systemd/system/csp-context.service"
+sed "s|/usr/sbin/|$prefix/sbin/|; s|/usr/bin/|$prefix/bin/|" "$here/systemd/csp-plugin-host.service" > "$root/lib/systemd/system/csp-plugin-host.service"
 manual 8 csp-context "context of the Comm Services Platform: handlers of messages"
 install -m 755 "$binaries/csp-run" "$binaries/cspctl" "$root/bin/"
 install -m 755 "$binaries/libcsp_sockfilter.so" "$root/lib/csp/"

@@ -29,7 +29,7 @@ use crate::{handler_routes, message_routes, modules, plugin_routes};
 
 type Shared = State<Arc<Cluster>>;
 
-/// What browsers may do with the page: load its two files, ask this server, nothing else.
+/// What browsers may do with the page: load its files, ask this server, nothing else.
 const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
                               img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -44,6 +44,10 @@ pub fn router(cluster: Arc<Cluster>, logins: Arc<Logins>, names: Names) -> Route
         .route(
             "/app.js",
             get(|| async { page("text/javascript; charset=utf-8", include_str!("../web/app.js")) }),
+        )
+        .route(
+            "/planes.js",
+            get(|| async { page("text/javascript; charset=utf-8", include_str!("../web/planes.js")) }),
         )
         .route("/api/v1/overview", get(|State(c): Shared| async move { Json(c.overview().await) }))
         .route("/api/v1/nodes", get(|State(c): Shared| async move { Json(c.nodes()) }))

@@ -228,9 +228,12 @@ async fn the_page_and_its_overview() {
     let _nodes = nodes(&mgmt).await;
     let file = mgmt.scratch.file("policy.yaml", &policy("web", 80));
     mgmt.cspctl(&["policy", "apply", file.to_str().expect("path")]).await.exited(0);
-    for (path, words) in
-        [("/", "The way of a request"), ("/style.css", "prefers-color-scheme"), ("/app.js", "overview")]
-    {
+    for (path, words) in [
+        ("/", "The way of a request"),
+        ("/style.css", "prefers-color-scheme"),
+        ("/app.js", "overview"),
+        ("/planes.js", "drawQuality"),
+    ] {
         let text = mgmt.get(path).await.expect(path);
         let text = text.as_str().expect("no JSON");
         assert!(text.contains(words), "{path}");

@@ -11,6 +11,7 @@ pub mod config;
 mod control;
 mod data_thread;
 mod driver;
+mod host_calls;
 mod metrics;
 mod plugin_metrics;
 mod plugin_routes;

@@ -9,5 +9,7 @@ mod links;
 mod worker;
 
 pub use csp_network_core as core;
-pub use links::{DialSpec, LinkNotice, ProxySpec, TokenSource, TunnelInfo};
+pub use links::{
+    Answered, DialSpec, HostInstances, HostSpec, LinkNotice, ProxySpec, TokenSource, TunnelInfo,
+};
 pub use worker::{LanCounters, NetworkWorker};

@@ -3,21 +3,27 @@
 //! A tunnel that should exist and is down is dialled, with back-off. The addresses of proxies come from the membership
 //! ([`ProxySpec`]); whether a proxy is alive is decided by its links alone.
 
+mod hosts;
 mod places;
 mod spec;
 
 use std::collections::VecDeque;
 
 use csp_lan::{LanTransmitter, TxOffload};
+use csp_plugins::EnvironmentId;
 use csp_transport::{
     Backoff, BackoffConfig, DownReason, Endpoint, LinkId, PeerIdentity, Purpose, TunnelBatch,
 };
 use csp_types::{Instant, NodeId, Role};
+use csp_wire::packets::Head;
 use csp_wire::tunnel::Record;
 
 use crate::core::{NetworkOutput, PortId, ProxyId, TunnelFull};
+use hosts::Hosts;
 use places::Places;
 
+pub(crate) use hosts::HostTransition;
+pub use hosts::{Answered, HostInstances, HostSpec};
 pub use spec::{DialSpec, LinkNotice, ProxySpec, TokenSource, TunnelInfo};
 
 /// Notices that wait to be logged; beyond this number the oldest are dropped.
@@ -76,6 +82,7 @@ pub(crate) struct Links {
     without_slot: Vec<NodeId>,
     tunnels: Vec<Tunnel>,
     places: Places,
+    pub(crate) hosts: Hosts,
     notices: VecDeque<LinkNotice>,
     /// Proxy workers whose broken tunnels could not be set up again.
     given_up: Vec<Transition>,
@@ -99,6 +106,7 @@ impl Links {
             slots: vec![None; proxies_max],
             without_slot: Vec::new(),
             tunnels: Vec::new(),
+            hosts: Hosts::default(),
             notices: VecDeque::with_capacity(NOTICES_MAX),
             given_up: Vec::new(),
         }
@@ -150,6 +158,12 @@ impl Links {
         }
         tunnel.dial = proxy.dial;
         true
+    }
+
+    /// Replaces the plug-in hosts; returns those that do not run any more.
+    pub(crate) fn set_hosts(&mut self, now: Instant, specs: &[HostSpec]) -> Vec<HostTransition> {
+        specs.iter().for_each(|spec| self.used[spec.dial.endpoint] = true);
+        self.hosts.set(now, specs, &mut self.endpoints)
     }
 
     /// Makes every tunnel findable by its proxy worker, and by its link while it has one.
@@ -208,7 +222,8 @@ impl Links {
 
     /// Dials every tunnel that should exist, is down, and is due. Returns whether there was any.
     pub(crate) fn dial(&mut self, now: Instant, unix_now_s: u64) -> bool {
-        let mut any = false;
+        let Links { hosts, endpoints, tokens, .. } = self;
+        let mut any = hosts.dial(now, unix_now_s, self.worker, tokens, endpoints);
         for at in 0..self.tunnels.len() {
             let tunnel = &mut self.tunnels[at];
             if tunnel.state != State::Down || !tunnel.dial || !tunnel.backoff.ready(now) {
@@ -319,6 +334,7 @@ impl Links {
     }
 
     pub(crate) fn poll_notice(&mut self) -> Option<LinkNotice> {
+        self.notices.extend(self.hosts.take_notices());
         self.notices.pop_front()
     }
 
@@ -347,13 +363,14 @@ impl Links {
                 let _ = batch.flush(now, &mut self.endpoints[tunnel.spec.endpoint]);
             }
         }
+        self.hosts.flush(now, &mut self.endpoints);
         self.transmitters.iter_mut().for_each(|t| t.flush());
     }
 
     /// Returns when the next tunnel is to be dialled.
     pub(crate) fn next_dial(&self) -> Option<Instant> {
         let waiting = self.tunnels.iter().filter(|t| t.state == State::Down && t.dial);
-        waiting.map(|t| t.backoff.next_try()).min()
+        waiting.map(|t| t.backoff.next_try()).chain(self.hosts.next_dial()).min()
     }
 
     /// Returns whether an endpoint is in use, by its index.
@@ -373,6 +390,7 @@ impl Links {
 
     /// Closes all links cleanly.
     pub(crate) fn close(&mut self, now: Instant) {
+        self.hosts.close(now, &mut self.endpoints);
         for tunnel in &mut self.tunnels {
             tunnel.dial = false;
             if let State::Connecting(link) | State::Up(link, _) = tunnel.state {
@@ -433,6 +451,16 @@ impl NetworkOutput for Links {
         let (State::Up(..), Some(batch)) = (tunnel.state, &mut tunnel.batch) else { return Err(TunnelFull) };
         let endpoint = &mut self.endpoints[tunnel.spec.endpoint];
         batch.send(now, endpoint, record, parts).map_err(|_| TunnelFull)
+    }
+
+    fn host(
+        &mut self,
+        now: Instant,
+        host: EnvironmentId,
+        head: &Head,
+        frame: &[u8],
+    ) -> Result<(), TunnelFull> {
+        self.hosts.send(now, host, (head, frame), &mut self.endpoints)
     }
 
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {

@@ -6,14 +6,18 @@ use std::net::{IpAddr, SocketAddr};
 use csp_classify::RuleError;
 use csp_classify::multifield::InstanceId;
 use csp_lan::{LanPort, LanReceiver, ReceiveCounters, TransmitCounters};
-use csp_plugins::{Answer, CallError, Settings};
+use csp_plugins::{Answer, CallError, EnvironmentId, Settings};
 use csp_transport::{Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, PlacementKey, limits};
 use csp_vi::{Armed, ViError, Wake};
+use csp_wire::packets::{HEADER_LEN, Head, Kind};
 use csp_wire::tunnel::Records;
 
 use crate::core::{CoreConfig, NetworkCore, PluginChange, PortId, ProxyId};
-use crate::links::{LinkNotice, Links, ProxySpec, TokenSource, Transition, TunnelInfo};
+use crate::links::{
+    Answered, HostInstances, HostSpec, HostTransition, LinkNotice, Links, ProxySpec, TokenSource, Transition,
+    TunnelInfo,
+};
 
 /// Messages processed from one endpoint in one turn, so that no proxy delays the others.
 const MESSAGES_PER_TURN: usize = 64;
@@ -89,6 +93,9 @@ impl NetworkWorker {
         for _ in 0..MESSAGES_PER_TURN {
             while let Some(event) = self.links.endpoints[at].poll_event() {
                 any = true;
+                if self.take_host_event(now, at, &event) {
+                    continue;
+                }
                 let transition = match event {
                     LinkEvent::Up { link, peer, .. } => self.links.link_up(now, at, link, &peer),
                     LinkEvent::Down { link, reason } => self.links.link_down(now, at, link, &reason),
@@ -97,8 +104,10 @@ impl NetworkWorker {
             }
             let Some(received) = self.links.endpoints[at].receive(now, &mut self.scratch) else { break };
             any = true;
-            if received.kind == MessageKind::Tunnel {
-                self.take_records(now, at, received.link, received.len);
+            match received.kind {
+                MessageKind::Tunnel => self.take_records(now, at, received.link, received.len),
+                MessageKind::Packets => self.take_packets(now, at, received.link, received.len),
+                MessageKind::Channel | MessageKind::Message => {}
             }
         }
         any
@@ -119,6 +128,68 @@ impl NetworkWorker {
                 }
             }
         }
+    }
+
+    /// Processes an event of a plug-in host's link; false if it is about another one.
+    fn take_host_event(&mut self, now: Instant, at: usize, event: &LinkEvent) -> bool {
+        let (LinkEvent::Up { link, .. } | LinkEvent::Down { link, .. }) = event;
+        let Some(host) = self.links.hosts.of_link(at, *link) else { return false };
+        match event {
+            LinkEvent::Up { peer, .. } => {
+                let Links { hosts, endpoints, .. } = &mut self.links;
+                hosts.link_up(now, host, peer, endpoints);
+            }
+            LinkEvent::Down { reason, .. } => {
+                let transition = self.links.hosts.link_down(now, host, reason);
+                self.apply_host(now, transition);
+            }
+        }
+        true
+    }
+
+    fn take_packets(&mut self, now: Instant, at: usize, link: LinkId, len: usize) {
+        let Some(host) = self.links.hosts.of_link(at, link) else { return };
+        let scratch = std::mem::take(&mut self.scratch);
+        let mut rest = scratch.get(..len).unwrap_or_default();
+        while !rest.is_empty() {
+            let parsed = Head::parse(rest).ok().filter(|(head, ..)| head.kind.is_of_host());
+            let Some((head, payload_len, total)) = parsed else {
+                self.malformed += 1;
+                self.links.endpoints[at].fail(now, link);
+                break;
+            };
+            let payload = &rest[HEADER_LEN..HEADER_LEN + payload_len];
+            match head.kind {
+                Kind::Configured | Kind::Answer => {
+                    let transition = self.links.hosts.on_record(host, &head, payload);
+                    self.apply_host(now, transition);
+                }
+                _ => self.core.on_host_record(now, host, &head, payload, &mut self.links),
+            }
+            rest = &rest[total..];
+        }
+        self.scratch = scratch;
+    }
+
+    fn apply_host(&mut self, now: Instant, transition: Option<HostTransition>) {
+        match transition {
+            Some(HostTransition::Up(host)) => self.core.host_up(host),
+            Some(HostTransition::Down(host)) => self.core.host_down(now, host, &mut self.links),
+            None => {}
+        }
+    }
+
+    /// Replaces the plug-in hosts, and dials those that are new.
+    pub fn set_hosts(&mut self, now: Instant, hosts: &[HostSpec]) {
+        for transition in self.links.set_hosts(now, hosts) {
+            self.apply_host(now, Some(transition));
+        }
+        self.links.hosts.environments().for_each(|host| self.core.prepare_host(host));
+    }
+
+    /// Has a plug-in host execute an operation of an instance of its environment.
+    pub fn call_host(&mut self, host: EnvironmentId, instance: InstanceId, text: String, answered: Answered) {
+        self.links.hosts.call(host, instance.0, text, answered);
     }
 
     fn apply(&mut self, now: Instant, transition: Option<Transition>) {
@@ -175,9 +246,10 @@ impl NetworkWorker {
         result
     }
 
-    /// Applies a change of packet plug-ins; see [`NetworkCore::change_plugins`].
-    pub fn change_plugins(&mut self, change: &mut PluginChange) {
+    /// Applies a change of packet plug-ins; see [`NetworkCore::change_plugins`]. `hosted` are the instances of plug-in hosts after it.
+    pub fn change_plugins(&mut self, change: &mut PluginChange, hosted: &[HostInstances]) {
         self.core.change_plugins(change);
+        self.links.hosts.configure(hosted);
     }
 
     /// Executes an operation of a packet plug-in.

@@ -2,9 +2,14 @@
 //! return, backpressure, shutdown.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+#[path = "worker/hosts.rs"]
+mod hosts;
+#[path = "worker/lying_host.rs"]
+mod lying_host;
+
 use csp_lan::LanPort;
 use csp_lan::memory::Hub;
-use csp_network_node::core::{CoreConfig, PortConfig};
+use csp_network_node::core::{CoreConfig, PluginCapacity, PortConfig};
 use csp_network_node::{DialSpec, LinkNotice, NetworkWorker, ProxySpec, TokenSource};
 use csp_transport::{ClusterKey, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind, PeerIdentity};
 use csp_types::{Duration, Instant, MacAddr, Role};
@@ -84,7 +89,8 @@ impl World {
         let key = ClusterKey::from_bytes([1; 32]);
         let tokens = TokenSource { key, node: identity.node, nonce: 9 };
         let config = CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2));
-        let config = CoreConfig { proxies_max, ..config };
+        let plugins = PluginCapacity { rules: 64, instances: 256, environments: 16, flows: 64 };
+        let config = CoreConfig { proxies_max, plugins, ..config };
         let mut worker = NetworkWorker::new(config, 0, vec![lan], vec![endpoint], tokens);
         let now = Instant::from_nanos(1);
         worker.set_services(now, &[(VIP, 80).into()], &[]).unwrap();

@@ -2,10 +2,11 @@
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::mpsc::Sender;
 
 use csp_services::{
-    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowsConfig, MessageBroker, MessagesConfig,
-    MoveNotice, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
+    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowsConfig, HandlerJob, MessageBroker,
+    MessagesConfig, MoveNotice, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -64,6 +65,8 @@ pub struct ProxyWorker {
     scratch: Box<[u8]>,
     /// Number of malformed messages; their links were failed.
     malformed: u64,
+    /// What makes handlers that clients bring, if there is something.
+    makers: Option<Sender<(u8, HandlerJob)>>,
 }
 
 impl ProxyWorker {
@@ -79,12 +82,30 @@ impl ProxyWorker {
         let links = Links::new(tunnel_endpoints, channel_endpoints);
         let number = config.worker;
         let core = ProxyCore::with_local_services(config, MessageBroker::new(messages));
-        ProxyWorker { number, core, links, scratch, malformed: 0 }
+        ProxyWorker { number, core, links, scratch, malformed: 0, makers: None }
     }
 
     /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with keys.
     pub fn seed(&mut self, seed: [u8; 32]) {
         self.core.local_mut().seed(seed);
+    }
+
+    /// Sets where handlers are made that clients bring: it gets each with the worker's number, and has [`MessageBroker::handler_made`]
+    /// called with the answer.
+    pub fn set_makers(&mut self, makers: Sender<(u8, HandlerJob)>) {
+        self.makers = Some(makers);
+    }
+
+    /// Passes on the handlers that clients have brought.
+    fn ask_makers(&mut self, now: Instant) {
+        while let Some(job) = self.core.local_mut().poll_handler_job() {
+            let ticket = job.ticket;
+            let sent = self.makers.as_ref().is_some_and(|makers| makers.send((self.number, job)).is_ok());
+            if !sent {
+                let none = Err("this proxy makes no handlers".to_owned());
+                self.core.local_mut().handler_made(now, ticket, none);
+            }
+        }
     }
 
     /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
@@ -103,6 +124,7 @@ impl ProxyWorker {
             busy = true;
         }
         self.core.drive(now, &mut self.links);
+        self.ask_makers(now);
         self.links.flush(now);
         busy || self.core.is_unfinished()
     }

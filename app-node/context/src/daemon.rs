@@ -1,26 +1,40 @@
-//! Sockets, threads and signals of `csp-context`: a thread for each connection of a proxy worker, which reads, calls handlers and writes.
+//! Sockets, threads and signals of `csp-context`: a thread for each connection of a proxy worker, which reads, calls handlers and writes;
+//! one that makes supplied handlers for all, and one that bounds their time.
 //!
 //! Reading and writing block. That holds nobody up: the proxy reads what a context emits whatever it has to send itself, and holds records
 //! of stages without room within their bounds ([`crate::session`]).
 #![allow(clippy::disallowed_types, reason = "it owns sockets and a clock")]
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use csp_daemon::{DaemonError, clock};
+use csp_wire::context::Place;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::library;
-use crate::session::{Limits, Session, SessionEvent};
+use crate::order::{Made, Order};
+use crate::session::{Limits, REPORT_INTERVAL, Session, SessionEvent};
+use crate::workshop::Workshop;
 
 /// Bytes read at once: the window that a proxy has.
 const READ_LEN: usize = 64 * 1024;
 /// Pause after an error of accept, such as too few descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often a connection looks whether a handler was made that it has ordered.
+const MADE_INTERVAL: Duration = Duration::from_millis(1);
+/// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel. A call takes two at most.
+const EPOCH: Duration = Duration::from_millis(5);
+
+/// What has become of a stage's order.
+type Answer = (Place, u64, Made);
+/// An order, and where the answer goes.
+type Job = (Order, Sender<Answer>);
 
 /// What the command line says.
 #[derive(Clone, Debug)]
@@ -44,13 +58,15 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
     };
     let live = Arc::new(AtomicUsize::new(0));
+    let (jobs, orders) = channel();
+    thread::Builder::new().name("modules".to_owned()).spawn(move || make_handlers(&orders))?;
     for address in &options.listen {
         let listener = TcpListener::bind(address)
             .map_err(|error| DaemonError::Unavailable(format!("--listen {address}: {error}")))?;
-        let (live, options) = (live.clone(), options.clone());
+        let (live, options, jobs) = (live.clone(), options.clone(), jobs.clone());
         thread::Builder::new()
             .name(format!("accept {}", address.port()))
-            .spawn(move || accept(&listener, &options, &live))?;
+            .spawn(move || accept(&listener, &options, &live, &jobs))?;
         tracing::info!(%address, handlers = ?csp_handlers::builtin::NAMES, "waiting for proxy workers");
     }
     runtime.block_on(async {
@@ -77,7 +93,7 @@ impl Drop for Counted {
     }
 }
 
-fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>) {
+fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>, jobs: &Sender<Job>) {
     for number in 0u64.. {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -91,12 +107,13 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>) {
             tracing::warn!(most = options.connections_max, "a connection is refused: there are too many");
             continue;
         };
-        let limits = options.limits;
+        let (limits, jobs) = (options.limits, jobs.clone());
         let begun = thread::Builder::new().name(format!("context {number}")).spawn(move || {
             let _counted = counted;
             tracing::info!(connection = number, "a proxy worker has connected");
             let mut session = Session::new(limits, library::make);
-            let end = converse(&stream, &mut session, number);
+            session.set_clock(clock::now);
+            let end = converse(&stream, &mut session, number, &jobs);
             let (profile, waiting) = (session.profile(), session.waiting());
             let (messages, emitted, faults) = (profile.messages, profile.emitted, profile.faults);
             match end {
@@ -112,22 +129,78 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>) {
     }
 }
 
+/// Makes what sessions order.
+fn make_handlers(orders: &Receiver<Job>) {
+    let mut workshop = Workshop::new(csp_sandbox::Limits::default());
+    let mut is_bounded = false;
+    for (order, reply) in orders {
+        // Before the first module runs.
+        let bounded = match is_bounded {
+            true => Ok(()),
+            false => {
+                workshop.engine().and_then(|engine| end_epochs(engine).map_err(|error| error.to_string()))
+            }
+        };
+        is_bounded = bounded.is_ok();
+        let made = match bounded {
+            Ok(()) => workshop.make(&order),
+            Err(error) => Made::Refused(error),
+        };
+        let _ = reply.send((order.place, order.serial, made)); // its connection may be over
+    }
+}
+
+fn end_epochs(engine: csp_sandbox::Engine) -> std::io::Result<()> {
+    let tick = move || loop {
+        thread::sleep(EPOCH);
+        engine.tick();
+    };
+    thread::Builder::new().name("epochs".to_owned()).spawn(tick).map(drop)
+}
+
 /// Serves a connection until the proxy ends it. The error says why it was lost.
-fn converse(mut stream: &TcpStream, session: &mut Session, number: u64) -> Result<(), String> {
+fn converse(
+    mut stream: &TcpStream,
+    session: &mut Session,
+    number: u64,
+    jobs: &Sender<Job>,
+) -> Result<(), String> {
     let mut bytes = vec![0; READ_LEN];
     let mut out = Vec::with_capacity(READ_LEN);
+    let (reply, answers) = channel::<Answer>();
+    let (mut ordered, mut timeout) = (0usize, None);
     loop {
+        // A timeout is set when it changes, not for each read.
+        let wanted = match ordered {
+            0 => session.is_unreported().then_some(REPORT_INTERVAL),
+            _ => Some(MADE_INTERVAL),
+        };
+        if timeout != wanted {
+            stream.set_read_timeout(wanted).map_err(|error| error.to_string())?;
+            timeout = wanted;
+        }
         let len = match stream.read(&mut bytes) {
             Ok(0) => return Ok(()),
             Ok(len) => len,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => 0,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(error.to_string()),
         };
-        let processed = session.receive(clock::now(), &bytes[..len], &mut out);
+        let now = clock::now();
+        let processed = session.receive(now, &bytes[..len], &mut out);
+        for (place, serial, made) in answers.try_iter() {
+            ordered -= 1;
+            session.made(now, (place, serial), made, &mut out);
+        }
         for event in session.take_events() {
             log(number, &event);
         }
         processed.map_err(|error| error.to_string())?;
+        for order in session.take_orders() {
+            ordered += 1;
+            jobs.send((order, reply.clone()))
+                .map_err(|_| "the thread that makes handlers has ended".to_owned())?;
+        }
         stream.write_all(&out).map_err(|error| error.to_string())?;
         out.clear();
     }

@@ -4,8 +4,9 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use csp_context::daemon::{self, Options};
+use csp_context::packets::{self, PacketArguments};
 use csp_context::session::Limits;
 use csp_control::exit_code;
 use csp_daemon::program::{Shell, print_completions};
@@ -22,6 +23,7 @@ EXAMPLES:
   csp-run --mode strict csp-context
   csp-run --mode strict csp-context --listen 0.0.0.0:7100 --listen 0.0.0.0:7101
   csp-context --handlers
+  csp-context packets --node an-1 --cluster-key-file /etc/csp/cluster.key --shm /run/csp/h0.sock --ucx 10.77.0.3:7200
 
   In the policy:
     contexts:
@@ -30,6 +32,10 @@ EXAMPLES:
       - name: ticks
         ...
         path: [{handler: drop-every, parameters: \"10\", context: g0}]
+    plugin_hosts:
+      - {name: h0, node: an-1, shm: /run/csp/h0.sock, ucx: \"10.77.0.3:7200\"}
+    plugins:
+      - {name: count, module: counter, level: 3, context: h0}
 
 EXIT CODES:
   0   stopped by SIGTERM or SIGINT
@@ -57,6 +63,15 @@ struct Arguments {
     /// Print a completion script for a shell, for packages.
     #[arg(long, value_name = "SHELL", hide = true)]
     completions: Option<Shell>,
+    #[command(subcommand)]
+    mode: Option<Mode>,
+}
+
+/// What it is instead of a context.
+#[derive(Subcommand)]
+enum Mode {
+    /// Run packet plug-ins of level 3 for network nodes, without csp-run
+    Packets(PacketArguments),
 }
 
 fn main() -> ExitCode {
@@ -78,9 +93,16 @@ fn main() -> ExitCode {
         eprintln!("csp-context: --log: {error}");
         return exit_code::CONFIG.into();
     }
+    if let Some(Mode::Packets(packets)) = &arguments.mode {
+        return ended(packets::run(packets));
+    }
     let limits = Limits { calls: arguments.calls, ..Limits::default() };
     let options = Options { listen: arguments.listen, connections_max: arguments.connections_max, limits };
-    match daemon::run(&options) {
+    ended(daemon::run(&options))
+}
+
+fn ended(result: Result<(), csp_daemon::DaemonError>) -> ExitCode {
+    match result {
         Ok(()) => exit_code::OK.into(),
         Err(error) => {
             eprintln!("csp-context: {error}");

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   bytes ─▶ records ─▶ stage ─▶ handler ─ emits ─▶ records ─▶ bytes
-//!                         └ no room: the message waits here until ROOM comes
+//!                         └ no room, or no handler yet: the message waits here
+//!
+//!   STAGE with a module ─▶ order ─▶ [workshop] ─▶ made: the handler;  or missing ─▶ WANT ─▶ PART, … ─▶ order with its bytes
 //! ```
 //! What the proxy sends is bounded by the credit that HELLO grants and by [`Limits`]; more than that, and anything that is no record that
 //! a proxy sends, ends the session. A stage whose handler the program does not have, or which refuses its parameters, answers nothing: its
@@ -11,14 +13,19 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use csp_handlers::{Profile, STAGES_MAX};
-use csp_types::Instant;
+use csp_handlers::{Needs, Profile, STAGES_MAX};
+use csp_types::{Duration, Instant};
 use csp_wire::WireError;
-use csp_wire::context::{FRAMES_MAX, Place, RECORD_HEADER_LEN, Record};
+use csp_wire::context::{FRAMES_MAX, Hash, Message, Place, RECORD_HEADER_LEN, Record, Supply};
 use thiserror::Error;
 
 use crate::library::Make;
-use crate::stage::{self, Outcome, Stage};
+use crate::order::{Made, Objects, Order, Pending};
+use crate::reports;
+use crate::stage::{self, Clock, Outcome, Stage};
+
+/// Time between two reports of a stage, but for those of stops.
+pub const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Bounds of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +40,8 @@ pub struct Limits {
     pub record_len: usize,
     /// Bytes of a handler's state.
     pub state_bytes: u64,
+    /// Bytes of modules and formats that are on their way.
+    pub object_bytes: usize,
 }
 
 impl Default for Limits {
@@ -43,9 +52,13 @@ impl Default for Limits {
             waiting_bytes: 256 << 20,
             record_len: csp_wire::context::RECORD_LEN_MAX,
             state_bytes: 16 << 20,
+            object_bytes: 64 << 20,
         }
     }
 }
+
+/// Measured calls of a stage from which on those of before count half as much after each report.
+const AGED_FROM: u32 = 400;
 
 /// Why a session ends.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -74,6 +87,9 @@ pub enum SessionError {
     /// More bytes wait for room than permitted.
     #[error("more than {0} bytes of messages wait for room at the proxy")]
     Waiting(usize),
+    /// A module or formats; contains what is wrong with what was sent.
+    #[error("what the proxy sent of a module or of formats {0}")]
+    Object(&'static str),
 }
 
 /// What has happened, for the log.
@@ -117,6 +133,12 @@ pub struct Session {
     /// Calls of stages that are over.
     past: Profile,
     events: Vec<SessionEvent>,
+    clock: Clock,
+    objects: Objects,
+    orders: Vec<Order>,
+    serial: u64,
+    /// When the last reports were sent.
+    reported: Instant,
 }
 
 impl Session {
@@ -131,7 +153,17 @@ impl Session {
             waiting_bytes: 0,
             past: Profile::default(),
             events: Vec::new(),
+            clock: None,
+            objects: Objects::default(),
+            orders: Vec::new(),
+            serial: 0,
+            reported: Instant::ZERO,
         }
+    }
+
+    /// Sets the clock by which some calls of handlers are measured.
+    pub fn set_clock(&mut self, clock: fn() -> Instant) {
+        self.clock = Some(clock);
     }
 
     /// Processes received bytes, and appends what is to be sent to `out`.
@@ -146,7 +178,7 @@ impl Session {
                 bytes = &bytes[used..];
                 self.check_len(bytes)?;
                 self.input.extend_from_slice(bytes);
-                return Ok(());
+                break;
             }
             // Up to the end of the record that has begun.
             let wanted = Record::len_at(&self.input).unwrap_or(4).max(4).saturating_sub(self.input.len());
@@ -159,7 +191,27 @@ impl Session {
             self.input = input;
             self.input.drain(..used);
         }
+        self.on_timeout(now, out);
         Ok(())
+    }
+
+    /// Appends the reports that are due.
+    pub fn on_timeout(&mut self, now: Instant, out: &mut Vec<u8>) {
+        if now.saturating_since(self.reported) < REPORT_INTERVAL {
+            return;
+        }
+        self.reported = now;
+        for (place, stage) in &mut self.stages {
+            if let Some(report) = stage.report() {
+                reports::emit(*place, &report, "", out);
+                stage.profile.timing.age(AGED_FROM);
+            }
+        }
+    }
+
+    /// Returns whether stages have counted what the proxy does not know yet: after [`REPORT_INTERVAL`] it is to.
+    pub fn is_unreported(&self) -> bool {
+        self.stages.values().any(Stage::is_unreported)
     }
 
     fn check_len(&self, record: &[u8]) -> Result<(), SessionError> {
@@ -187,43 +239,29 @@ impl Session {
         }
         match record {
             Record::Hello { .. } => {
-                self.greeted = true;
+                (self.greeted, self.reported) = (true, now);
                 let hello = Record::Hello { credit: self.limits.calls.into() };
                 let mut head = [0; RECORD_HEADER_LEN];
                 let len = hello.emit_head(None, &mut head)?;
                 out.extend_from_slice(&head[..len]);
             }
-            Record::Stage { place, room, handler, parameters } => {
-                self.stage(place, room, (handler, parameters))?;
+            Record::Stage { place, room, handler, parameters, supply } => {
+                self.stage((place, room), (handler, parameters), supply, out)?;
             }
             Record::Call { place, sequence, age_ns, message } => {
-                let mut frames = [0; FRAMES_MAX];
-                let mut count = 0;
-                for (known, len) in frames.iter_mut().zip(message.frame_lens()) {
-                    (*known, count) = (len, count + 1);
-                }
-                let arrived = Instant::from_nanos(now.as_nanos().saturating_sub(age_ns));
-                let (frames, bytes) = (&frames[..count], message.bytes);
-                let info = stage::message(message.format, sequence, arrived, frames, bytes.len());
-                let Limits { calls, waiting_bytes, .. } = self.limits;
-                let stage = self.stages.get_mut(&place).ok_or(SessionError::UnknownStage(place))?;
-                if stage.waiting.len() >= calls as usize {
-                    return Err(SessionError::Credit(calls));
-                }
-                if stage.call(now, place, (info, frames, bytes), out) == Outcome::Waits {
-                    self.waiting_bytes += bytes.len();
-                    if self.waiting_bytes > waiting_bytes {
-                        return Err(SessionError::Waiting(waiting_bytes));
-                    }
-                    stage.keep(info, frames, bytes);
+                self.call(now, place, (sequence, age_ns), message, out)?;
+            }
+            Record::Part { object, total, offset, bytes } => {
+                let most = self.limits.object_bytes;
+                if let Some((bytes, orders)) = self.objects.part(object, (total, offset), bytes, most)? {
+                    orders.into_iter().for_each(|order| self.arrived(order, object, &bytes));
                 }
             }
             Record::Room { place, bytes } => {
                 let stage = self.stages.get_mut(&place).ok_or(SessionError::UnknownStage(place))?;
                 stage.give_room(bytes);
-                let before = stage.waiting_bytes;
-                stage.resume(now, place, out);
-                self.waiting_bytes -= before - stage.waiting_bytes;
+                self.waiting_bytes -= resume(stage, (now, self.clock), place, out);
+                report_stops(stage, place, out);
             }
             Record::Gone { place } => {
                 let gone = self.stages.remove(&place).ok_or(SessionError::UnknownStage(place))?;
@@ -234,46 +272,163 @@ impl Session {
             | Record::Frames { .. }
             | Record::Range { .. }
             | Record::New { .. }
-            | Record::Done { .. } => return Err(SessionError::Direction),
+            | Record::Done { .. }
+            | Record::Want { .. }
+            | Record::Report { .. } => return Err(SessionError::Direction),
         }
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        now: Instant,
+        place: Place,
+        (sequence, age_ns): (u64, u64),
+        message: Message<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        let mut frames = [0; FRAMES_MAX];
+        let mut count = 0;
+        for (known, len) in frames.iter_mut().zip(message.frame_lens()) {
+            (*known, count) = (len, count + 1);
+        }
+        let arrived = Instant::from_nanos(now.as_nanos().saturating_sub(age_ns));
+        let (frames, bytes) = (&frames[..count], message.bytes);
+        let info = stage::message(message.format, sequence, arrived, frames, bytes.len());
+        let Limits { calls, waiting_bytes, .. } = self.limits;
+        let stage = self.stages.get_mut(&place).ok_or(SessionError::UnknownStage(place))?;
+        if stage.waiting.len() >= calls as usize {
+            return Err(SessionError::Credit(calls));
+        }
+        if stage.call((now, self.clock), place, (info, frames, bytes), out) == Outcome::Waits {
+            self.waiting_bytes += bytes.len();
+            if self.waiting_bytes > waiting_bytes {
+                return Err(SessionError::Waiting(waiting_bytes));
+            }
+            stage.keep(info, frames, bytes);
+        }
+        report_stops(stage, place, out);
         Ok(())
     }
 
     /// Makes a stage, or changes the parameters of one.
     fn stage(
         &mut self,
-        place: Place,
-        room: u64,
+        (place, room): (Place, u64),
         (name, parameters): (&str, &str),
+        supply: Supply<'_>,
+        out: &mut Vec<u8>,
     ) -> Result<(), SessionError> {
         let stages = self.stages.len();
         let Limits { stages: stages_max, state_bytes, .. } = self.limits;
         let (stage, first) = match self.stages.entry(place) {
-            Entry::Occupied(known) if known.get().name == name => (known.into_mut(), false),
+            Entry::Occupied(known) if known.get().name == name => {
+                if known.get().pending.as_ref().is_some_and(|pending| !pending.is_of(&supply)) {
+                    return Err(SessionError::UnknownStage(place));
+                }
+                (known.into_mut(), false)
+            }
             Entry::Occupied(_) => return Err(SessionError::UnknownStage(place)),
             Entry::Vacant(_) if stages >= stages_max => return Err(SessionError::Stages(stages_max)),
-            Entry::Vacant(free) => {
-                let needs_little = |needs: csp_handlers::Needs| {
-                    u64::from(needs.state) + u64::from(needs.more_max) <= state_bytes
-                        && needs.period.is_none()
-                };
-                let handler = (self.make)(name).filter(|handler| needs_little(handler.needs()));
-                (free.insert(Stage::new(name, handler, room)), true)
-            }
+            Entry::Vacant(free) => match supply.module {
+                Some(module) => {
+                    self.serial += 1;
+                    let pending = Pending::new(place, self.serial, parameters, module, &supply);
+                    self.orders.push(pending.order.clone());
+                    free.insert(Stage::pending(name, parameters, pending, room));
+                    return Ok(());
+                }
+                None => {
+                    let handler = (self.make)(name).filter(|handler| fits(&handler.needs(), state_bytes));
+                    (free.insert(Stage::new(name, handler, room)), true)
+                }
+            },
         };
         if !first && stage.parameters == parameters {
             return Ok(());
         }
         let handler = name.to_owned();
         let event = match (stage.runs(), stage.configure(parameters, first)) {
+            _ if stage.pending.is_some() => return Ok(()),
             (false, _) => SessionEvent::NoHandler { handler },
             (true, Ok(())) => SessionEvent::Runs { handler, parameters: parameters.to_owned() },
             (true, Err(error)) => SessionEvent::Refused { handler, error: error.to_string() },
         };
+        if !stage.runs() {
+            let why = match &event {
+                SessionEvent::Refused { error, .. } => error.clone(),
+                _ => "there is no such handler".to_owned(),
+            };
+            refuse(stage, place, why, out);
+        }
+        self.note(event);
+        Ok(())
+    }
+
+    fn note(&mut self, event: SessionEvent) {
         if self.events.len() < EVENTS_MAX {
             self.events.push(event);
         }
-        Ok(())
+    }
+
+    /// Adds an object to an order, which is given again once it has all.
+    fn arrived(&mut self, (place, serial): (Place, u64), object: &Hash, bytes: &std::sync::Arc<[u8]>) {
+        let pending = self.stages.get_mut(&place).and_then(|stage| stage.pending.as_mut());
+        let Some(pending) = pending.filter(|pending| pending.order.serial == serial) else { return };
+        pending.order.objects.push((*object, bytes.clone()));
+        pending.missing = pending.missing.saturating_sub(1);
+        if pending.missing == 0 {
+            self.orders.push(pending.order.clone());
+        }
+    }
+
+    /// Removes and returns what is to be made: [`made`](Self::made) is called with what has become of each.
+    pub fn take_orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Processes what has become of an order, and appends what is to be sent to `out`.
+    pub fn made(&mut self, now: Instant, (place, serial): (Place, u64), made: Made, out: &mut Vec<u8>) {
+        let state_bytes = self.limits.state_bytes;
+        let stage = self.stages.get_mut(&place);
+        let is_its =
+            |stage: &&mut Stage| stage.pending.as_ref().is_some_and(|known| known.order.serial == serial);
+        let Some(stage) = stage.filter(is_its) else { return };
+        let handler = stage.name.clone();
+        let why = match made {
+            Made::Missing(objects) => match &mut stage.pending {
+                // What has come was of no use.
+                Some(pending) if pending.order.objects.is_empty() => {
+                    pending.missing = objects.len();
+                    for object in objects {
+                        if self.objects.want(object, (place, serial)) {
+                            reports::want(place, &object, out);
+                        }
+                    }
+                    return;
+                }
+                _ => "the module is not here".to_owned(),
+            },
+            Made::Refused(why) => why,
+            Made::Ready(made, _) if !fits(&made.needs(), state_bytes) => {
+                "it needs a timer, or more state than a context elsewhere has".to_owned()
+            }
+            Made::Ready(made, report) => {
+                let wanted = stage.parameters.clone();
+                let set = stage.pending.as_ref().is_some_and(|pending| pending.order.parameters == wanted);
+                stage.begin(made, report);
+                let event = match if set { Ok(()) } else { stage.configure(&wanted, false) } {
+                    Ok(()) => SessionEvent::Runs { handler, parameters: wanted },
+                    Err(error) => SessionEvent::Refused { handler, error: error.to_string() },
+                };
+                self.waiting_bytes -= resume(stage, (now, self.clock), place, out);
+                report_stops(stage, place, out);
+                return self.note(event);
+            }
+        };
+        stage.pending = None;
+        refuse(stage, place, why.clone(), out);
+        self.note(SessionEvent::Refused { handler, error: why });
     }
 
     /// Removes and returns what has happened since the last call.
@@ -301,5 +456,32 @@ impl Session {
     /// Returns how many emits could not be sent, because the message has no such bytes or a record would be too long.
     pub fn invalid(&self) -> u64 {
         self.stages.values().map(|stage| stage.invalid).sum()
+    }
+}
+
+/// Whether a handler needs no more than a session has.
+fn fits(needs: &Needs, state_bytes: u64) -> bool {
+    u64::from(needs.state) + u64::from(needs.more_max) <= state_bytes && needs.period.is_none()
+}
+
+/// Calls the handler with messages that wait. Returns how many bytes fewer do.
+fn resume(stage: &mut Stage, now: (Instant, Clock), place: Place, out: &mut Vec<u8>) -> usize {
+    let before = stage.waiting_bytes;
+    stage.resume(now, place, out);
+    before - stage.waiting_bytes
+}
+
+/// Notifies the proxy that a stage does not run.
+fn refuse(stage: &mut Stage, place: Place, why: String, out: &mut Vec<u8>) {
+    let report = stage.refused.insert(why).clone();
+    reports::emit(place, &stage.reported(), &report, out);
+}
+
+/// Notifies the proxy at once if a stage's module was stopped.
+fn report_stops(stage: &mut Stage, place: Place, out: &mut Vec<u8>) {
+    if stage.stops() != stage.reported.1
+        && let Some(report) = stage.report()
+    {
+        reports::emit(place, &report, "", out);
     }
 }

@@ -1,12 +1,23 @@
-//! A stage of a path: its handler, the handler's state, and the messages that wait for room.
+//! A stage of a path: its handler, the handler's state, and the messages that wait for room or for the handler.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use csp_handlers::{Call, FormatId, Handler, Message, ParameterError, Profile, State, Stop};
+use csp_handlers::{
+    Call, FormatId, Handler, Message, ParameterError, Profile, Reported, ReportedTimes, Standing, State, Stop,
+};
+use csp_sandbox::Report;
 use csp_types::Instant;
 use csp_wire::context::{Place, Record};
 
 use crate::emitter::Emitter;
+use crate::order::Pending;
+
+/// Of how many calls one is measured.
+const MEASURE_EVERY: u64 = 16;
+
+/// The clock by which calls are measured. `None`: they are not.
+pub(crate) type Clock = Option<fn() -> Instant>;
 
 /// A message of a call, as it is kept until its handler is done.
 #[derive(Debug)]
@@ -29,8 +40,14 @@ pub(crate) enum Outcome {
 pub(crate) struct Stage {
     pub name: String,
     pub parameters: String,
-    /// `None`: there is none of this name, or it refuses its parameters. Its messages wait.
+    /// `None`: it is being made, there is none of this name, or it refuses its parameters. Its messages wait.
     handler: Option<Box<dyn Handler>>,
+    /// The handler is being made.
+    pub pending: Option<Pending>,
+    /// What a supplied handler has counted.
+    report: Option<Arc<Report>>,
+    /// Why there is no handler.
+    pub refused: Option<String>,
     state: State,
     /// Bytes of records that may be emitted.
     room: i64,
@@ -39,6 +56,8 @@ pub(crate) struct Stage {
     pub waiting: VecDeque<Waiting>,
     pub waiting_bytes: usize,
     pub profile: Profile,
+    /// Calls, and stops of its module, of which the proxy was notified.
+    pub reported: (u64, u64),
     pub invalid: u64,
 }
 
@@ -50,18 +69,38 @@ impl Stage {
             name: name.to_owned(),
             parameters: String::new(),
             handler,
+            pending: None,
+            report: None,
+            refused: None,
             state,
             room: i64::try_from(room).unwrap_or(i64::MAX),
             skip: 0,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             profile: Profile::default(),
+            reported: (0, 0),
             invalid: 0,
         }
     }
 
+    /// A stage whose handler is being made with these parameters.
+    pub fn pending(name: &str, parameters: &str, pending: Pending, room: u64) -> Self {
+        let (parameters, pending) = (parameters.to_owned(), Some(pending));
+        Stage { parameters, pending, ..Stage::new(name, None, room) }
+    }
+
+    /// Gives the stage its handler, whose parameters are set.
+    pub fn begin(&mut self, handler: Box<dyn Handler>, report: Arc<Report>) {
+        self.state = State::new(&handler.needs());
+        (self.handler, self.report, self.pending) = (Some(handler), Some(report), None);
+    }
+
     /// Sets the handler's parameters. A handler that refuses its first ones processes nothing.
     pub fn configure(&mut self, parameters: &str, first: bool) -> Result<(), ParameterError> {
+        if self.pending.is_some() {
+            parameters.clone_into(&mut self.parameters);
+            return Ok(());
+        }
         let Some(handler) = &mut self.handler else { return Ok(()) };
         // A handler without parameters keeps its defaults.
         if !(first && parameters.is_empty())
@@ -74,6 +113,41 @@ impl Stage {
         }
         parameters.clone_into(&mut self.parameters);
         Ok(())
+    }
+
+    /// Returns what the proxy is to know, if it has changed since it was told.
+    pub fn report(&mut self) -> Option<Reported> {
+        let stops = self.stops();
+        let counted = (self.profile.messages, stops);
+        if std::mem::replace(&mut self.reported, counted) == counted {
+            return None;
+        }
+        Some(self.reported())
+    }
+
+    /// Returns what the stage has counted.
+    pub fn reported(&self) -> Reported {
+        let timing = &self.profile.timing;
+        let times = ReportedTimes {
+            measured: timing.measured,
+            mean: timing.mean(),
+            p50: timing.quantile(500),
+            p99: timing.quantile(990),
+            max: timing.max,
+        };
+        let counted = self.report.as_ref().map(|report| report.reported()).unwrap_or_default();
+        let standing = if self.refused.is_some() { Standing::Refused } else { counted.standing };
+        Reported { standing, times, ..counted }
+    }
+
+    /// Returns whether calls were made, or its module was stopped, of which the proxy was not notified.
+    pub fn is_unreported(&self) -> bool {
+        self.reported != (self.profile.messages, self.stops())
+    }
+
+    /// Returns how often its module was stopped.
+    pub fn stops(&self) -> u64 {
+        self.handler.as_ref().map_or(0, |handler| handler.usage().stops)
     }
 
     /// Returns whether there is a handler.
@@ -89,7 +163,7 @@ impl Stage {
     /// Calls the handler with a message that was not kept, if none waits before it.
     pub fn call(
         &mut self,
-        now: Instant,
+        (now, clock): (Instant, Clock),
         place: Place,
         (message, frames, bytes): (Message, &[u32], &[u8]),
         out: &mut Vec<u8>,
@@ -97,7 +171,7 @@ impl Stage {
         if !self.waiting.is_empty() {
             return Outcome::Waits;
         }
-        self.run(now, place, (message, frames, bytes), out)
+        self.run((now, clock), place, (message, frames, bytes), out)
     }
 
     /// Keeps a message.
@@ -107,7 +181,7 @@ impl Stage {
     }
 
     /// Calls the handler with messages that wait, as long as there is room.
-    pub fn resume(&mut self, now: Instant, place: Place, out: &mut Vec<u8>) {
+    pub fn resume(&mut self, now: (Instant, Clock), place: Place, out: &mut Vec<u8>) {
         while let Some(first) = self.waiting.pop_front() {
             let call = (first.message, &first.frames[..], &first.bytes[..]);
             if self.run(now, place, call, out) == Outcome::Waits {
@@ -120,7 +194,7 @@ impl Stage {
 
     fn run(
         &mut self,
-        now: Instant,
+        (now, clock): (Instant, Clock),
         place: Place,
         (message, frames, bytes): (Message, &[u32], &[u8]),
         out: &mut Vec<u8>,
@@ -129,7 +203,12 @@ impl Stage {
         let Some(handler) = handler else { return Outcome::Waits };
         let mut port =
             Emitter { place, bytes, frames, out, room, skip: *skip, calls: 0, full: false, invalid: 0 };
+        let clock = clock.filter(|_| profile.messages % MEASURE_EVERY == 0);
+        let begin = clock.map(|clock| clock());
         let done = handler.on_message(&mut Call::new(message, now, state, &mut port));
+        if let (Some(begin), Some(clock)) = (begin, clock) {
+            profile.timing.record(clock().saturating_since(begin));
+        }
         let Emitter { calls, full, invalid, .. } = port;
         self.invalid += invalid;
         profile.emitted += u64::from(calls.saturating_sub(*skip));
@@ -145,7 +224,8 @@ impl Stage {
         // A handler that asks for room that it has would ask forever.
         let fault = matches!(done, Err(Stop::Fault(_) | Stop::Full));
         let mut head = [0; csp_wire::context::RECORD_HEADER_LEN];
-        if let Ok(len) = (Record::Done { place, fault }).emit_head(None, &mut head) {
+        let ended = fault && handler.is_ended();
+        if let Ok(len) = (Record::Done { place, fault, ended }).emit_head(None, &mut head) {
             out.extend_from_slice(&head[..len]);
         }
         Outcome::Done

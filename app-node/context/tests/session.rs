@@ -1,11 +1,14 @@
 //! The session of a proxy worker's connection: what handlers emit, whatever the cuts of the stream; room; and proxies that are none.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "session/supplied.rs"]
+mod supplied;
+
 use csp_context::library;
 use csp_context::session::{Limits, Session, SessionError, SessionEvent};
 use csp_support::Random;
 use csp_types::Instant;
-use csp_wire::context::{Place, Record, message_of};
+use csp_wire::context::{Place, Record, Supply, message_of};
 
 const NOW: Instant = Instant::from_nanos(1_000_000);
 const A: Place = Place { path: 1, generation: 2, stage: 0 };
@@ -22,7 +25,7 @@ fn hello() -> Vec<u8> {
 }
 
 fn stage(place: Place, room: u64, handler: &str, parameters: &str) -> Vec<u8> {
-    emit(Record::Stage { place, room, handler, parameters })
+    emit(Record::Stage { place, room, handler, parameters, supply: Supply::default() })
 }
 
 fn call(place: Place, sequence: u64, frames: &[&[u8]]) -> Vec<u8> {
@@ -43,6 +46,11 @@ fn names(mut bytes: &[u8]) -> Vec<(&'static str, u8)> {
             Record::Same { .. } => "same",
             Record::Done { fault: false, .. } => "done",
             Record::Done { fault: true, .. } => "fault",
+            // What a stage has counted, or that it does not run.
+            Record::Report { .. } => {
+                bytes = &bytes[len..];
+                continue;
+            }
             other => panic!("{other:?}"),
         };
         all.push((name, record.place().map_or(0, |place| place.stage)));
@@ -168,7 +176,7 @@ fn a_proxy_that_is_none_is_refused() {
         Record::Same { place: A, output: 0 },
         Record::Frames { place: A, output: 0, format: 0, first: 0, count: 1 },
         Record::Range { place: A, output: 0, format: 0, start: 0, len: 1 },
-        Record::Done { place: A, fault: false },
+        Record::Done { place: A, fault: false, ended: false },
     ] {
         assert_eq!(error(&[hello, &emit(wrong)]), SessionError::Direction);
     }

@@ -71,6 +71,12 @@ pub struct PathStage {
     pub handler: Text,
     /// Context.
     pub context: Text,
+    /// Of a stage that the proxy places by itself: why it runs there, and since when. Of one that a context elsewhere does not run: why.
+    #[serde(default)]
+    pub why: Text,
+    /// How often the proxy has moved it.
+    #[serde(default)]
+    pub moves_total: u64,
     /// Messages that wait for it.
     pub waiting: u64,
     /// It waits for a later stage, for receivers or for memory.

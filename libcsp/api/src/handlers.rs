@@ -45,10 +45,19 @@ pub struct Module {
 pub struct SuppliedStage {
     /// Channel.
     pub channel: Text,
-    /// Handler, as the policy names it.
+    /// Handler, as the policy or the client that has brought it names it.
     pub handler: Text,
     /// SHA-256 of its module.
     pub module: Text,
+    /// The client that has brought it: a public key, or an address. Empty: the policy names it.
+    #[serde(default)]
+    pub by: Text,
+    /// The channel that the client has asked, whose messages it gets.
+    #[serde(default)]
+    pub of: Text,
+    /// Seconds that it lives without subscribers; 0: the policy names it.
+    #[serde(default)]
+    pub lease_s: u64,
     /// `running`; `waiting` to be restarted; `passed-by`: stopped, messages go on as they are; `ended`: stopped, messages end here.
     pub state: Text,
     /// Calls that the module ended itself.

@@ -8,7 +8,7 @@ use crate::Text;
 use crate::mgmt::Unreachable;
 
 /// Most rows of an operation's answer.
-pub const ROWS_MAX: usize = 50_000;
+pub const ROWS_MAX: usize = 4096;
 
 /// `/v1/plugins`: what a network node has in front of its flow table and behind it. Totals are those of all workers; they count from
 /// when the rule or instance was made.
@@ -122,6 +122,18 @@ pub struct Totals {
     pub dropped_hops: u64,
     /// Frames for an interface that the node does not have, or that cannot be transmitted as they came.
     pub untransmitted: u64,
+    /// Packets that plug-in hosts got (level 3).
+    #[serde(default)]
+    pub hosted: u64,
+    /// Of these, packets that were lost: their host died, or passed them over.
+    #[serde(default)]
+    pub host_lost: u64,
+    /// Packets dropped because a plug-in host or the link to it had no room, or because too many waited for a change of plug-ins.
+    #[serde(default)]
+    pub host_full: u64,
+    /// Records of plug-in hosts that were refused: about packets that they did not have, or wrong in themselves.
+    #[serde(default)]
+    pub host_refused: u64,
     /// Calls of plug-ins by plug-ins.
     pub calls: u64,
     /// Of these, those that failed.

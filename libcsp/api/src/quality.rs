@@ -27,6 +27,12 @@ pub struct Link {
     pub part_bits_per_s: u64,
     /// A generation of flows waits until messages of former flows have left.
     pub waits: bool,
+    /// Contexts that flows share; 0: paths come before flows.
+    #[serde(default)]
+    pub contexts: u64,
+    /// Part of the worker's time that all contexts have together, in percent.
+    #[serde(default)]
+    pub contexts_percent: u64,
     /// Triggers.
     pub triggers: Vec<Trigger>,
 }
@@ -51,6 +57,24 @@ pub struct InformationFlow {
     pub priority: u64,
     /// What it is promised, in bits a second.
     pub promised_bits_per_s: u64,
+    /// Contexts that it is promised.
+    #[serde(default)]
+    pub contexts: u64,
+    /// Messages that contexts have taken.
+    #[serde(default)]
+    pub processed_total: u64,
+    /// Messages that its handlers let not pass.
+    #[serde(default)]
+    pub absorbed_total: u64,
+    /// Messages that handlers have made beside those that they took.
+    #[serde(default)]
+    pub made_total: u64,
+    /// Time of contexts that its messages have had, in ns.
+    #[serde(default)]
+    pub context_ns_total: u64,
+    /// What handlers take for a message, as measured, in ns; 0: nothing was.
+    #[serde(default)]
+    pub cost_ns: u64,
     /// Messages that wait.
     pub queued_messages: u64,
     /// Their bytes in all copies.

@@ -45,18 +45,19 @@ pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
-    AccessRule, Backlog, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime, Clients, Congestion,
-    Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext, GivenUp, Headers,
-    KnownFormat, LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder, OUTPUTS_MAX, OnStop,
-    PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, PathStage, Pattern, Permission, PlannedQuery,
-    Policy, PoolMember, ProgramRule, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
-    ReceiverQueue, RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, RuleFallback,
-    SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service, Subject, SuppliedHandler, TcpOptions, TimeUnit,
-    TranslationRequest, UnknownFormat, format_set, path_formats, path_order, plugin_manager,
+    AccessRule, Backlog, BroughtHandlers, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime,
+    Clients, Congestion, Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext,
+    GivenUp, Headers, KnownFormat, LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder,
+    OUTPUTS_MAX, OnStop, PACKET_RULES_MAX, PLUGIN_HOSTS_MAX, PLUGINS_MAX, PacketPlugin, PacketRule,
+    PathStage, Pattern, Permission, PlannedQuery, PluginHost, Policy, PoolMember, ProgramRule, Query,
+    QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX, ReceiverQueue, RequestError, RequestedQuery,
+    RequestedTranslation, Requests, RowFormat, RuleFallback, SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service,
+    StagePlacement, Subject, SuppliedHandler, TcpOptions, TimeUnit, TranslationRequest, UnknownFormat,
+    format_set, path_formats, path_order, plugin_manager,
 };
 pub use policy::{
-    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, FlowMatch, FlowMonitor, FlowQueue, FlowReserve,
-    FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction, TriggerWhen,
+    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowFull, FlowMatch, FlowMonitor, FlowQueue,
+    FlowReserve, FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction, TriggerWhen,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

@@ -16,6 +16,7 @@ mod framing;
 mod handlers;
 mod link;
 mod paths;
+mod plugin_hosts;
 mod plugins;
 mod queries;
 
@@ -33,7 +34,7 @@ pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKe
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue, UnknownFormat};
 pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
-pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, FlowMatch, FlowQueue, FlowReserve};
+pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowFull, FlowMatch, FlowQueue, FlowReserve};
 pub use formats::{
     CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, KnownFormat, TimeUnit, format_set,
 };
@@ -46,14 +47,16 @@ pub use link::{
     Adapt, FlowMonitor, FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction,
     TriggerWhen,
 };
-pub use paths::{GivenUp, PathStage, path_formats, path_order};
+pub use paths::{GivenUp, PathStage, StagePlacement, path_formats, path_order};
+pub use plugin_hosts::{PLUGIN_HOSTS_MAX, PluginHost};
 pub use plugins::{
     DRIVER_PLUGINS_MAX, OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback,
     plugin_manager,
 };
 pub use queries::{
-    Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX,
-    RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, TranslationRequest,
+    BroughtHandlers, Catalogue, PlannedQuery, QUERIES_MAX, Query, QueryLimits, QueryRequest, QuerySource,
+    REQUESTED_MAX, RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat,
+    TranslationRequest,
 };
 
 /// The only `apiVersion` this build understands.
@@ -117,6 +120,9 @@ pub struct Policy {
     /// Who may listen and connect, enforced by the proxies; the first rule that fits a process counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub access: Vec<AccessRule>,
+    /// Programs that run packet plug-ins of level 3.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugin_hosts: Vec<PluginHost>,
     /// Packet plug-ins of network nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<PacketPlugin>,
@@ -305,6 +311,7 @@ impl Policy {
             egress: Vec::new(),
             programs: Vec::new(),
             access: Vec::new(),
+            plugin_hosts: Vec::new(),
             plugins: Vec::new(),
             rules: Vec::new(),
         }

@@ -4,6 +4,7 @@ use csp_types::Duration;
 use thiserror::Error;
 
 use crate::call::{Call, Full, Tick};
+use crate::reported::Reported;
 use crate::state::State;
 
 /// Most outputs of a handler.
@@ -19,6 +20,8 @@ impl FormatId {
     /// The first id of formats that publishers have brought to a channel. Ids from 1 on are the policy's; from twice this on they are
     /// those that operators derive.
     pub const BROUGHT_FIRST: FormatId = FormatId(1 << 15);
+    /// Stands for all formats, the unknown one included, where messages of one can be named. No message has it.
+    pub const ANY: FormatId = FormatId(u32::MAX);
 
     /// Returns whether a publisher has brought the format: the handlers of the channel's path were not made for it.
     pub const fn is_brought(self) -> bool {
@@ -138,6 +141,18 @@ pub trait Handler: std::fmt::Debug + Send {
     /// Returns whether the handler has given up a message and will give up all later ones: its path is to end, and nothing passes by it.
     fn is_ended(&self) -> bool {
         false
+    }
+
+    /// Returns whether the handler has state that it declares to keep when another one takes its place. Such a handler is not moved to
+    /// another program by itself.
+    fn keeps_state(&self) -> bool {
+        let needs = self.needs();
+        needs.layout.is_some() && (needs.state > 0 || needs.more_max > 0)
+    }
+
+    /// Records what the stage of this handler has counted in another program, where its calls are made.
+    fn on_report(&mut self, report: &Reported) {
+        let _ = report;
     }
 
     /// Processes a message.

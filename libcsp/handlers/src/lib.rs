@@ -14,6 +14,7 @@
 //! | what a handler emits | [`Emit`], [`Piece`] |
 //! | memory that outlives a call | [`State`] |
 //! | what a handler costs | [`Profile`], [`Usage`], [`Quantiles`] |
+//! | what is known of one that runs in another program | [`Reported`] |
 //! | handlers without formats | [`builtin`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -30,10 +31,12 @@ mod call;
 mod handler;
 mod profile;
 mod quantiles;
+mod reported;
 mod state;
 
 pub use call::{Call, Emit, Full, Message, Piece, Place, Port, Slices, Tick};
 pub use handler::{FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, Stop, Usage};
 pub use profile::{Profile, Timing};
 pub use quantiles::Quantiles;
+pub use reported::{Reported, ReportedTimes, Standing};
 pub use state::{NoMemory, State};

@@ -34,6 +34,11 @@ impl Timing {
         self.max = self.max.max(time);
     }
 
+    /// Has the calls of before count half as much in quantiles, if so many count: what is measured from now on shows sooner.
+    pub fn age(&mut self, at_least: u32) {
+        self.recent.age_from(at_least);
+    }
+
     /// Returns the exponentially weighted mean, in which the newest call has a weight of 1/16.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.mean_16ths / 16)

@@ -31,6 +31,13 @@ impl Quantiles {
         }
     }
 
+    /// Halves all classes, if they have so many times.
+    pub fn age_from(&mut self, at_least: u32) {
+        if self.total >= at_least {
+            self.age();
+        }
+    }
+
     fn age(&mut self) {
         self.classes.iter_mut().for_each(|class| *class /= 2);
         self.total = self.classes.iter().copied().map(u32::from).sum();
@@ -113,6 +120,17 @@ mod tests {
         assert_eq!(both.quantile(500), times.quantile(500));
         (0..4 * AGED).for_each(|_| times.record(5_000));
         assert!(times.quantile(10) >= Duration::from_micros(5), "{times:?}");
+        let mut short = times;
+        (0..8).for_each(|_| {
+            short.age_from(400);
+            (0..200).for_each(|_| short.record(10));
+        });
+        assert!(short.quantile(990) >= Duration::from_micros(5));
+        (0..20).for_each(|_| {
+            short.age_from(400);
+            (0..200).for_each(|_| short.record(10));
+        });
+        assert!(short.quantile(990) < Duration::from_nanos(16), "{short:?}");
         (0..100).for_each(|_| both.add(&times));
         assert!(both.quantile(500) >= Duration::from_micros(5) && both.total < 2 * AGED, "{both:?}");
     }

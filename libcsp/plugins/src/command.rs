@@ -64,8 +64,8 @@ pub struct Port {
 
 /// A change of a worker's graph. Commands are applied in the sequence in which the manager gives them.
 pub enum Command {
-    /// Adds an instance. Without a plug-in it runs elsewhere: packets for it are handed over. One of level 1 has a plug-in for
-    /// the packets that the driver passes on unprocessed.
+    /// Adds an instance. Without a plug-in it runs elsewhere: packets for it are handed over, and counted there. One of level 1 has a
+    /// plug-in for the packets that the driver passes on unprocessed.
     Create {
         /// Its number.
         id: InstanceId,

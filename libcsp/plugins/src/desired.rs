@@ -1,7 +1,7 @@
 //! Instances, connections and rules as a whole, as a policy declares them, and the changes that lead there.
 //!
 //! What stays as it is keeps its state: an instance its tables, a rule its counters. An instance whose settings change is
-//! configured; where its module refuses that, or where instances name each other, it is made anew. The rules that workers see
+//! configured; where its module refuses that, or where it names one that changes, it is made anew. The rules that workers see
 //! change all at once.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::packet::{Binding, Fallback};
 pub const DRIVER: &str = "driver";
 /// Name of the execution environment of level 2.
 pub const WORKERS: &str = "workers";
-/// Name of an execution environment of level 3.
+/// Name of the execution environment of level 3 at a plug-in host itself; network nodes have one with a name of its own for each host.
 pub const HOST: &str = "host";
 
 /// An instance, as it should be.
@@ -32,6 +32,8 @@ pub struct DesiredInstance {
     pub outputs: Vec<Option<String>>,
     /// Where it runs.
     pub level: Level,
+    /// Of level 3: its host. Empty: [`HOST`].
+    pub host: String,
 }
 
 impl DesiredInstance {
@@ -40,7 +42,8 @@ impl DesiredInstance {
         match self.level {
             Level::Driver => DRIVER,
             Level::Worker => WORKERS,
-            Level::Host => HOST,
+            Level::Host if self.host.is_empty() => HOST,
+            Level::Host => &self.host,
         }
     }
 }
@@ -67,6 +70,14 @@ pub struct Desired {
     pub instances: Vec<DesiredInstance>,
     /// Rules; those of equal priority are tried in this sequence.
     pub rules: Vec<DesiredRule>,
+}
+
+impl Desired {
+    /// The environments of level 3 that instances have, each once.
+    fn hosts(&self) -> BTreeSet<&str> {
+        let hosted = self.instances.iter().filter(|instance| instance.level == Level::Host);
+        hosted.map(DesiredInstance::environment).collect()
+    }
 }
 
 /// What of a [`Desired`] state is wrong.
@@ -96,6 +107,8 @@ impl Manager {
     /// Returns everything that is wrong with a state, by building it in this manager, which must be empty. With no workers nothing
     /// is allocated for packets.
     pub fn verify(&mut self, desired: &Desired) -> Vec<DesiredError> {
+        // A host for which there is no room has no environment: that is reported of its instances.
+        let _ = self.set_hosts(&desired.hosts());
         let all: Vec<usize> = (0..desired.instances.len()).collect();
         let mut errors = self.create_all(desired, all);
         for (at, instance) in desired.instances.iter().enumerate() {
@@ -123,6 +136,7 @@ impl Manager {
         self.keep_rules(&kept)?;
         self.keep_connections(desired, &kept);
         self.keep_instances(&kept);
+        self.set_hosts(&desired.hosts()).map_err(|error| DesiredError { place: Place::Rules, error })?;
         let created = (0..desired.instances.len()).filter(|at| !kept.contains(&desired.instances[*at].name));
         let created = created.collect();
         if let Some(error) = self.create_all(desired, created).into_iter().next() {
@@ -138,14 +152,22 @@ impl Manager {
 
     /// The instances that stay, by name. Those whose settings differ are configured here.
     fn kept(&mut self, desired: &Desired) -> BTreeSet<String> {
+        // What moves between levels 1 and 2 stays what it is.
+        let _ = self.relocate(name, &instance.module, environment);
+        let is_same = |manager: &Manager, instance: &DesiredInstance| {
+            let settings = pairs(&instance.settings);
+            manager.is_same(&instance.name, &instance.module, instance.environment(), &settings)
+        };
+        let same = desired.instances.iter().filter(|instance| is_same(self, instance));
+        let same: BTreeSet<&str> = same.map(|instance| instance.name.as_str()).collect();
         let mut kept = BTreeSet::new();
         for instance in &desired.instances {
             let settings = pairs(&instance.settings);
             let (name, environment) = (instance.name.as_str(), instance.environment());
             // What moves between levels 1 and 2 stays what it is.
             let _ = self.relocate(name, &instance.module, environment);
-            if self.is_same(name, &instance.module, environment, &settings)
-                || (self.is_free_standing(name, &instance.module, environment, &settings)
+            if same.contains(name)
+                || (self.can_be_configured(name, &instance.module, environment, &settings, &same)
                     && self.configure(name, &settings).is_ok())
             {
                 kept.insert(instance.name.clone());

@@ -85,6 +85,10 @@ struct Instance {
     plugin: Option<Box<dyn Plugin>>,
     outputs: Vec<Option<InstanceId>>,
     count: InstanceCount,
+    /// What hosts that had the instance before have counted; their successors count from 0.
+    before: InstanceCount,
+    /// By bit: the environments from which an output leads here.
+    entered_from: u64,
 }
 
 /// Collects what a plug-in causes while it runs.
@@ -137,7 +141,9 @@ impl Graph {
             Command::Create { id, environment, level, plugin } => {
                 if let Some(slot) = self.instances.get_mut(id.0 as usize) {
                     let (outputs, count) = (vec![None; OUTPUTS_MAX], InstanceCount::default());
-                    *slot = Some(Instance { environment, level, plugin, outputs, count });
+                    let (before, entered_from) = (count, 0);
+                    *slot =
+                        Some(Instance { environment, level, plugin, outputs, count, before, entered_from });
                 }
             }
             Command::Place(id, environment, level) => {
@@ -151,13 +157,18 @@ impl Graph {
                     let _ = plugin.configure(&settings);
                 }
             }
-            Command::Remove(id) => return self.instances.get_mut(id.0 as usize)?.take()?.plugin,
+            Command::Remove(id) => {
+                let removed = self.instances.get_mut(id.0 as usize)?.take()?.plugin;
+                self.find_entrances();
+                return removed;
+            }
             Command::Connect(port, to) => {
                 if let Some(instance) = self.instance_mut(port.instance)
                     && let Some(output) = instance.outputs.get_mut(usize::from(port.output))
                 {
                     *output = to;
                 }
+                self.find_entrances();
             }
             Command::Run(environment, running) => {
                 if let Some(state) = self.running.get_mut(usize::from(environment.0)) {
@@ -202,14 +213,15 @@ impl Graph {
                 self.counters.drop_hops += 1;
                 return Verdict::Drop;
             }
-            packet.metadata.hops += 1;
-            instance.count.packets += 1;
-            instance.count.bytes += packet.bytes().len() as u64;
             let Some(plugin) = &mut instance.plugin else {
+                // The packet is counted where the instance runs.
                 self.counters.handed_over += 1;
                 let (environment, level) = (instance.environment, instance.level);
                 return Verdict::HandOver { instance: at, environment, level };
             };
+            packet.metadata.hops += 1;
+            instance.count.packets += 1;
+            instance.count.bytes += packet.bytes().len() as u64;
             let mut collected = Collected { output, calls: &mut self.calls, refused: 0 };
             let action = plugin.process(now, packet, &mut collected);
             self.counters.calls_failed += collected.refused;
@@ -249,6 +261,11 @@ impl Graph {
         plugin.ok_or(CallError::NoInstance)?.call(now, operation, arguments)
     }
 
+    /// Returns whether an environment runs.
+    pub fn is_running(&self, environment: EnvironmentId) -> bool {
+        self.running.get(usize::from(environment.0)) == Some(&true)
+    }
+
     /// Returns the counters.
     pub fn counters(&self) -> &GraphCounters {
         &self.counters
@@ -257,6 +274,62 @@ impl Graph {
     /// Returns the counters of an instance.
     pub fn count(&self, instance: InstanceId) -> Option<InstanceCount> {
         Some(self.instances.get(instance.0 as usize)?.as_ref()?.count)
+    }
+
+    /// Records what became of a packet on another level.
+    pub fn conclude(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Pass => self.counters.passed += 1,
+            Verdict::Drop => self.counters.dropped += 1,
+            Verdict::Transmit(_) => self.counters.transmitted += 1,
+            Verdict::HandOver { .. } => {}
+        }
+    }
+
+    /// Returns what happens to a packet whose instance does not exist where it should run.
+    pub fn absent(&mut self, fallback: Fallback) -> Verdict {
+        self.fall_back(fallback)
+    }
+
+    /// Returns whether a packet may come to this instance from an environment: an output of an instance there leads here, and it
+    /// does not run there itself.
+    pub fn is_entrance(&self, from: EnvironmentId, instance: InstanceId) -> bool {
+        let found = self.instances.get(instance.0 as usize).and_then(Option::as_ref);
+        found.is_some_and(|found| found.entered_from & bit(from) != 0 && found.environment != from)
+    }
+
+    /// Records what an environment has counted for one of its instances.
+    pub fn report(&mut self, from: EnvironmentId, instance: InstanceId, count: InstanceCount) {
+        if let Some(known) = self.instance_mut(instance).filter(|known| known.environment == from) {
+            let InstanceCount { packets, bytes, dropped } = known.before;
+            known.count = InstanceCount {
+                packets: packets.saturating_add(count.packets),
+                bytes: bytes.saturating_add(count.bytes),
+                dropped: dropped.saturating_add(count.dropped),
+            };
+        }
+    }
+
+    /// Records that an environment has ended: its successor counts from 0.
+    pub fn keep_counts(&mut self, of: EnvironmentId) {
+        for instance in self.instances.iter_mut().flatten().filter(|instance| instance.environment == of) {
+            instance.before = instance.count;
+        }
+    }
+
+    fn find_entrances(&mut self) {
+        for instance in self.instances.iter_mut().flatten() {
+            instance.entered_from = 0;
+        }
+        for at in 0..self.instances.len() {
+            for output in 0..OUTPUTS_MAX {
+                let Some(from) = self.instances.get(at).and_then(Option::as_ref) else { break };
+                let (environment, to) = (from.environment, from.outputs.get(output).copied().flatten());
+                if let Some(to) = to.and_then(|to| self.instance_mut(to)) {
+                    to.entered_from |= bit(environment);
+                }
+            }
+        }
     }
 
     fn instance_mut(&mut self, id: InstanceId) -> Option<&mut Instance> {
@@ -285,4 +358,9 @@ impl Graph {
             self.counters.calls_failed += u64::from(done.is_err());
         }
     }
+}
+
+/// The environment's bit; no manager has as many environments.
+const fn bit(environment: EnvironmentId) -> u64 {
+    if environment.0 < 64 { 1 << environment.0 } else { 0 }
 }

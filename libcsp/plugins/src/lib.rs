@@ -25,6 +25,7 @@ mod manager;
 mod packet;
 pub mod pcap;
 mod plugin;
+pub mod remote;
 mod settings;
 pub mod text;
 mod topology;
@@ -36,7 +37,7 @@ pub use hashing::HashKey;
 pub use manager::{Manager, ManagerConfig, ManagerError, What};
 pub use packet::{Binding, Fallback, Metadata, Packet};
 pub use plugin::{
-    Action, Answer, Call, CallError, Effects, Make, Module, Operation, Plugin, PluginError, Row,
+    Action, Answer, Call, CallError, Effects, Make, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,
 };
 pub use settings::{
     Kind, PARAMETERS_MAX, Parameter, SettingError, Settings, Value, parse_duration, parse_number,

@@ -29,14 +29,23 @@ pub struct ManagerConfig {
     pub instances_max: usize,
     /// Execution environments at once.
     pub environments_max: usize,
+    /// The level whose instances run here; those of other levels are known by their connections alone.
+    pub here: Level,
     /// Key of the plug-ins' tables.
     pub hash_key: HashKey,
 }
 
 impl ManagerConfig {
-    /// Returns the defaults: 131,072 rules, 256 instances, 16 environments.
+    /// Returns the defaults: 131,072 rules, 256 instances, 16 environments; what runs here is on level 2.
     pub const fn new(workers: usize, hash_key: HashKey) -> Self {
-        ManagerConfig { workers, rules_max: 131_072, instances_max: 256, environments_max: 16, hash_key }
+        ManagerConfig {
+            workers,
+            rules_max: 131_072,
+            instances_max: 256,
+            environments_max: 16,
+            here: Level::Worker,
+            hash_key,
+        }
     }
 }
 
@@ -111,6 +120,14 @@ pub enum ManagerError {
         outputs: u8,
         /// The output given.
         output: u8,
+    },
+    /// A setting names an instance that runs elsewhere: calls stay within one environment.
+    #[error("{name} cannot name {other} in a setting: one of them runs on another host; move both")]
+    Elsewhere {
+        /// The instance.
+        name: String,
+        /// The one that its settings name.
+        other: String,
     },
     /// A packet could come back to where it was.
     #[error("the connection would close a cycle: {}", .0.join(" -> "))]
@@ -253,10 +270,11 @@ impl Manager {
             return Err(ManagerError::Level { module, level, environment });
         }
         let settings = self.parse_settings(&module, settings)?;
+        self.check_near(name, environment, &settings)?;
         let free = self.instances.iter().position(Option::is_none);
         let at = free.ok_or(ManagerError::TooMany(What::Instance, self.config.instances_max))?;
-        // What the driver does not look into is processed here.
-        let here = level != Level::Host;
+        // What the driver does not look into is processed by the workers.
+        let here = (level == Level::Host) == (self.config.here == Level::Host);
         let mut plugins = Vec::with_capacity(self.commands.len());
         for _ in &self.commands {
             plugins.push(if here { Some((module.make)(&settings, self.config.hash_key)?) } else { None });
@@ -275,6 +293,7 @@ impl Manager {
         let id = self.instance(name)?;
         let module = *self.module(self.declared(id).module)?;
         let settings = self.parse_settings(&module, settings)?;
+        self.check_near(name, self.declared(id).environment, &settings)?;
         // A plug-in may refuse what its parameters allow: one of the former settings says so here, before any worker.
         (module.make)(&self.declared(id).settings, self.config.hash_key)?.configure(&settings)?;
         if let Some(declared) = &mut self.instances[id.0 as usize] {

@@ -1,5 +1,6 @@
 //! The interface of a plug-in: packets, settings, and the operations that others may call.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use csp_classify::multifield::InstanceId;
@@ -87,6 +88,9 @@ pub struct Row {
     pub numbers: Vec<(&'static str, u64)>,
 }
 
+/// Rows that an answer of a worker has at most, and one more if there are more: longer ones would keep packets waiting.
+pub const ROWS_MAX: usize = 4096;
+
 /// An operation's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
@@ -104,8 +108,10 @@ impl Answer {
     pub fn merge(self, other: Answer) -> Answer {
         match (self, other) {
             (Answer::Rows(mut rows), Answer::Rows(others)) => {
+                let places: HashMap<String, usize> =
+                    rows.iter().enumerate().map(|(place, row)| (row.key.clone(), place)).collect();
                 for other in others {
-                    match rows.iter_mut().find(|row| row.key == other.key) {
+                    match places.get(&other.key).and_then(|&place| rows.get_mut(place)) {
                         Some(row) => row.numbers.iter_mut().zip(&other.numbers).for_each(|(a, b)| a.1 += b.1),
                         None => rows.push(other),
                     }

@@ -66,10 +66,11 @@ fn a_graph_crosses_levels_and_packets_come_back() {
     manager.connect("far", 0, "after").unwrap();
     let error = manager.connect("after", 0, "before").unwrap_err();
     assert_eq!(error.to_string(), "the connection would close a cycle: after -> before -> far -> after");
-    let error = manager.create("x", "dscp", "host-a", &[("dscp", "1")]).unwrap_err();
+    manager.install(Module { name: "local", levels: &[Level::Worker], ..builtin::NO_OP }).unwrap();
+    let error = manager.create("x", "local", "host-a", &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "module dscp has no implementation for level 3; environment host-a is on it"
+        "module local has no implementation for level 3; environment host-a is on it"
     );
     let mut graph = graph_of(&mut manager, 0);
     let before = manager.instance("before").unwrap();
@@ -81,12 +82,12 @@ fn a_graph_crosses_levels_and_packets_come_back() {
     let mut frame = syn();
     let (verdict, metadata) = enter(&mut graph, 0, before, &mut frame);
     let Verdict::HandOver { instance, level: Level::Host, .. } = verdict else { panic!("{verdict:?}") };
-    assert_eq!((instance, metadata.hops, metadata.rule), (far, 2, Some(RULE)));
+    assert_eq!((instance, metadata.hops, metadata.rule), (far, 1, Some(RULE)), "counted where it runs");
     // It comes back with its metadata and goes on behind the instance.
     let mut packet = Packet::new(&mut frame, metadata);
     let after = Binding { instance: manager.instance("after").unwrap(), fallback: Fallback::Pass };
     assert_eq!(graph.run(Instant::ZERO, after, &mut packet, &mut Copies::default()), Verdict::Pass);
-    assert_eq!((packet.metadata.hops, packet.fields().unwrap().dscp), (3, 9));
+    assert_eq!((packet.metadata.hops, packet.fields().unwrap().dscp), (2, 9));
     manager.stop("host-a").unwrap();
     catch_up(&mut manager, 0, &mut graph);
     assert_eq!(enter(&mut graph, 0, before, &mut frame).0, Verdict::Drop);

@@ -77,6 +77,11 @@ impl Instance {
         })
     }
 
+    /// Changes the fuel of a call with a message or for the timer.
+    pub fn set_fuel(&mut self, fuel: u64) {
+        self.limits.fuel = fuel;
+    }
+
     /// Returns the version of the ABI that it follows.
     pub fn version(&mut self, bridge: &mut dyn Bridge) -> Result<i32, Stopped> {
         let function = self.version.clone();

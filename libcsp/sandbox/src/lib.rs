@@ -18,14 +18,17 @@
 //! | what happens then | [`OnStop`], [`Supervisor`] |
 //! | a module in another's place | [`swap()`] |
 //! | built-in operators as generated code | [`specialise`] |
+//! | a module that runs in another program, and the formats that are sent along | [`Described`], [`encode_formats`] |
 //! | where fields lie, for modules that serve several formats | [`Fields`], [`FieldAt`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
 pub mod abi;
 mod bridge;
+mod described;
 mod engine;
 mod fields;
+mod format_texts;
 mod guest;
 mod instance;
 mod module;
@@ -37,8 +40,10 @@ mod supplied;
 pub mod swap;
 
 pub use abi::{Declaration, StateKind};
+pub use described::Described;
 pub use engine::{AdmissionError, Engine, Limits, Usage};
 pub use fields::{FieldAt, Fields, NoFields, SbeFields};
+pub use format_texts::{FormatsError, encode as encode_formats};
 pub use module::{Module, ModuleError, Sha256};
 pub use report::{Report, ReportStatus};
 pub use stopped::{Reason, Stopped};

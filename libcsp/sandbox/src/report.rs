@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use csp_handlers::Usage;
+use csp_handlers::{Reported, Standing, Usage};
 
 use crate::stopped::{Reason, Stopped};
 use crate::supervisor::Gate;
@@ -43,7 +43,7 @@ pub struct ReportStatus {
     pub swaps: u64,
     /// How often it was stopped, by reason; reasons that never were are left out.
     pub stops: Vec<(Reason, u64)>,
-    /// `running`, `waiting`, `passed-by` or `ended`.
+    /// `running`, `waiting`, `passed-by` or `ended`; `refused` by another program, which does not run it.
     pub state: &'static str,
 }
 
@@ -118,6 +118,48 @@ impl Report {
         Usage { fuel: self.fuel.load(Ordering::Relaxed), memory: 0, stops }
     }
 
+    /// Records what another program has counted, in which the module runs.
+    pub(crate) fn set(&self, reported: &Reported) {
+        let Reported { calls, fuel, fuel_max, given_up, waited, passed, restarts, .. } = *reported;
+        let counters = [
+            (&self.calls, calls),
+            (&self.fuel, fuel),
+            (&self.fuel_max, fuel_max),
+            (&self.given_up, given_up),
+            (&self.waited, waited),
+            (&self.passed, passed),
+            (&self.restarts, restarts),
+        ];
+        let stops = self.stops.iter().zip(reported.stops);
+        counters.into_iter().chain(stops).for_each(|(to, count)| to.store(count, Ordering::Relaxed));
+        self.state.store(reported.standing as u8, Ordering::Relaxed);
+    }
+
+    /// Returns what is reported of the module to the program that it runs for, without times.
+    #[must_use]
+    pub fn reported(&self) -> Reported {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut stops = [0; Reason::ALL.len()];
+        stops.iter_mut().zip(&self.stops).for_each(|(to, count)| *to = load(count));
+        Reported {
+            standing: match self.state.load(Ordering::Relaxed) {
+                0 => Standing::Running,
+                1 => Standing::Waiting,
+                2 => Standing::PassedBy,
+                _ => Standing::Ended,
+            },
+            calls: load(&self.calls),
+            fuel: load(&self.fuel),
+            fuel_max: load(&self.fuel_max),
+            given_up: load(&self.given_up),
+            waited: load(&self.waited),
+            passed: load(&self.passed),
+            restarts: load(&self.restarts),
+            stops,
+            ..Reported::default()
+        }
+    }
+
     /// Returns the counters.
     #[must_use]
     pub fn status(&self) -> ReportStatus {
@@ -137,7 +179,8 @@ impl Report {
                 0 => "running",
                 1 => "waiting",
                 2 => "passed-by",
-                _ => "ended",
+                3 => "ended",
+                _ => "refused",
             },
         }
     }

@@ -34,7 +34,7 @@ pub enum StartError {
 }
 
 /// Formats that a module processes and yields, asked for once.
-type Formats = Vec<(FormatId, bool, [FormatId; OUTPUTS_MAX as usize])>;
+pub(crate) type Formats = Vec<(FormatId, bool, [FormatId; OUTPUTS_MAX as usize])>;
 
 /// A module as a handler. Its memory is reserved for as long as it lives.
 pub struct Supplied {
@@ -46,6 +46,8 @@ pub struct Supplied {
     pub(crate) formats: Formats,
     supervisor: Supervisor,
     pub(crate) report: Arc<Report>,
+    /// Fuel of a call; `None`: the engine's.
+    fuel: Option<u64>,
     _room: Reservation,
 }
 
@@ -78,8 +80,18 @@ impl Supplied {
             formats,
             supervisor: Supervisor::new(on_stop),
             report: Arc::default(),
+            fuel: None,
             _room: room,
         })
+    }
+
+    /// The same with so much fuel for a call with a message, for the timer, and for each half of handing state over, instead of the
+    /// engine's [`Limits::fuel`](crate::Limits::fuel).
+    #[must_use]
+    pub fn with_fuel(mut self, fuel: u64) -> Self {
+        self.fuel = Some(fuel);
+        self.instance.iter_mut().for_each(|instance| instance.set_fuel(fuel));
+        self
     }
 
     /// Returns the counters, which outlive the handler.
@@ -127,7 +139,8 @@ impl Supplied {
             }
         });
         match started {
-            Ok(instance) => {
+            Ok(mut instance) => {
+                self.fuel.into_iter().for_each(|fuel| instance.set_fuel(fuel));
                 self.instance = Some(instance);
                 self.supervisor.on_restart(now);
                 self.report.restarted();
@@ -192,13 +205,11 @@ impl Handler for Supplied {
     }
 
     fn accepts(&self, format: FormatId) -> bool {
-        let known = self.formats.iter().find(|(known, ..)| *known == format);
-        known.map_or(!self.module.optional.accepts, |(_, accepts, _)| *accepts)
+        accepts(&self.module, &self.formats, format)
     }
 
     fn yields(&self, output: u8, input: FormatId) -> FormatId {
-        let known = self.formats.iter().find(|(known, ..)| *known == input);
-        known.and_then(|(_, _, yields)| yields.get(usize::from(output)).copied()).unwrap_or(input)
+        yields(&self.formats, output, input)
     }
 
     fn configure(&mut self, parameters: &str, state: &mut State) -> Result<(), ParameterError> {
@@ -229,6 +240,10 @@ impl Handler for Supplied {
 
     fn is_ended(&self) -> bool {
         self.report.is_ended()
+    }
+
+    fn keeps_state(&self) -> bool {
+        keeps_state(&self.module)
     }
 
     fn hand_over(&mut self, state: &mut State) -> Option<(u32, &[u8])> {
@@ -315,6 +330,26 @@ pub(crate) fn needs_of(module: &Module) -> Needs {
         period: (declared.period_ms > 0).then(|| Duration::from_millis(u64::from(declared.period_ms))),
         layout: (declared.state != StateKind::Dropped).then_some(declared.layout),
     }
+}
+
+/// Returns whether a module has state that it declares to keep.
+pub(crate) fn keeps_state(module: &Module) -> bool {
+    let declared = module.declaration();
+    match declared.state {
+        StateKind::Dropped => false,
+        StateKind::Kept => declared.state_len > 0,
+        StateKind::HandedOver => true,
+    }
+}
+
+pub(crate) fn accepts(module: &Module, formats: &Formats, format: FormatId) -> bool {
+    let known = formats.iter().find(|(known, ..)| *known == format);
+    known.map_or(!module.optional.accepts, |(_, accepts, _)| *accepts)
+}
+
+pub(crate) fn yields(formats: &Formats, output: u8, input: FormatId) -> FormatId {
+    let known = formats.iter().find(|(known, ..)| *known == input);
+    known.and_then(|(_, _, yields)| yields.get(usize::from(output)).copied()).unwrap_or(input)
 }
 
 type Set = Result<Arc<str>, ParameterError>;

@@ -11,6 +11,9 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
+/// How often a full mailbox is looked at by who waits for room.
+const ROOM_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Why a question got no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MailboxError {
@@ -55,6 +58,16 @@ impl<Q> MailboxSender<Q> {
         // Fails only when the counter is about to overflow, and then the worker is being woken anyway.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         Ok(())
+    }
+
+    /// Waits until the mailbox has room, at most `timeout`. What this thread sends next is accepted if no other thread sends.
+    pub async fn room(&self, timeout: Duration) -> Result<(), MailboxError> {
+        let room = async {
+            while self.sender.is_full() {
+                tokio::time::sleep(ROOM_INTERVAL).await;
+            }
+        };
+        tokio::time::timeout(timeout, room).await.map_err(|_| MailboxError::Full)
     }
 
     /// Asks: `question` puts the place for the answer into a message. Waits for the answer at most `timeout`.

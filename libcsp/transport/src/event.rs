@@ -33,6 +33,8 @@ pub enum MessageKind {
     Channel,
     /// An application's own bytes, with its immediate data.
     Message,
+    /// Packets for a plug-in host, and its verdicts.
+    Packets,
 }
 
 /// A change of a link's state. Each link that [`connect`](crate::Endpoint::connect) returned, and each accepted link

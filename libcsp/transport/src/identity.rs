@@ -103,6 +103,7 @@ pub(crate) const fn kind_of(purpose: Purpose) -> MessageKind {
         Purpose::Tunnel => MessageKind::Tunnel,
         Purpose::Channel => MessageKind::Channel,
         Purpose::Message => MessageKind::Message,
+        Purpose::Packets => MessageKind::Packets,
     }
 }
 
@@ -112,13 +113,14 @@ pub(crate) const fn wire_kind(kind: MessageKind) -> Kind {
         MessageKind::Tunnel => Kind::Tunnel,
         MessageKind::Channel => Kind::Channel,
         MessageKind::Message => Kind::Message,
+        MessageKind::Packets => Kind::Packets,
     }
 }
 
 /// The role of the side that connects links of `purpose`.
 pub(crate) const fn connector_role(purpose: Purpose) -> Role {
     match purpose {
-        Purpose::Tunnel => Role::NetworkNode,
+        Purpose::Tunnel | Purpose::Packets => Role::NetworkNode,
         Purpose::Channel | Purpose::Message => Role::Process,
     }
 }
@@ -127,6 +129,7 @@ pub(crate) const fn connector_role(purpose: Purpose) -> Role {
 pub(crate) const fn acceptor_role(purpose: Purpose) -> Role {
     match purpose {
         Purpose::Tunnel | Purpose::Channel => Role::ProxyNode,
+        Purpose::Packets => Role::AppNode,
         Purpose::Message => Role::Process,
     }
 }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod batch;
 mod channel;
 mod config;
 mod counters;
@@ -20,6 +21,7 @@ pub mod token;
 mod tunnel;
 
 pub use backoff::{Backoff, BackoffConfig};
+pub use batch::PacketBatch;
 pub use channel::{Channel, ChannelConfig, ChannelError};
 pub use config::{EndpointConfig, Heartbeat, LocalPeers, RECEIVE_DEPTH_MIN};
 pub use counters::Counters;

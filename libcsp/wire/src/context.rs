@@ -4,9 +4,18 @@
 //!  0 length with header (4) | 4 kind (1) | 5 stage (1) | 6 path (2) | 8 generation (2) | 10 output (1) | 11 frames (1) | 12 format (4)
 //! 16 kind's own: two integers of 8 bytes | 32 length of each frame (4) | bytes
 //! ```
-//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL, ROOM and GONE; the context
+//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL, ROOM, PART and GONE; the context
 //! HELLO, and of each stage SAME, FRAMES, RANGE and NEW for what it emits of the oldest call, then DONE. A stage emits while it has
 //! room, which STAGE gives first and ROOM gives back: each record takes its length of it, the last one possibly more than there is.
+//!
+//! STAGE names by SHA-256 what a handler needs beside its name: its module, and the formats of its messages. The context asks by WANT for
+//! what it does not have; PARTs bring it, in order. REPORT says what a stage has counted, and takes no room.
+
+mod supply;
+
+pub use supply::{
+    Hash, OBJECT_LEN_MAX, OnStop, PART_LEN_MAX, Report, ReportNumbers, STOP_REASONS, Standing, Supply,
+};
 
 use crate::WireError;
 
@@ -17,7 +26,7 @@ pub const RECORD_LEN_MAX: usize = (64 << 20) + 4096;
 /// Most frames of a message.
 pub const FRAMES_MAX: usize = 16;
 /// The version of this format.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// A stage of a path at the proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -66,6 +75,8 @@ pub enum Record<'a> {
         handler: &'a str,
         /// Its parameters.
         parameters: &'a str,
+        /// What the handler needs beside its name.
+        supply: Supply<'a>,
     },
     /// A message for a handler.
     Call {
@@ -126,6 +137,8 @@ pub enum Record<'a> {
         place: Place,
         /// The handler has given the message up.
         fault: bool,
+        /// It has ended the path: it gives up all later messages too.
+        ended: bool,
     },
     /// The stage is over.
     Gone {
@@ -138,6 +151,35 @@ pub enum Record<'a> {
         place: Place,
         /// Length of these records in bytes.
         bytes: u64,
+    },
+    /// The context does not have what STAGE has named.
+    Want {
+        /// The stage.
+        place: Place,
+        /// What it needs.
+        object: &'a Hash,
+    },
+    /// Bytes of what was asked for.
+    Part {
+        /// What they belong to.
+        object: &'a Hash,
+        /// Length of the whole in bytes.
+        total: u32,
+        /// Bytes before these.
+        offset: u32,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// What a stage has counted since it began, at the context.
+    Report {
+        /// The stage.
+        place: Place,
+        /// How it stands.
+        standing: Standing,
+        /// Counters and times: [`Report::read`].
+        numbers: &'a ReportNumbers,
+        /// Why it does not run; empty if it does.
+        why: &'a str,
     },
 }
 
@@ -153,10 +195,10 @@ struct Header {
 }
 
 impl<'a> Record<'a> {
-    /// Returns the stage that the record is about; `None` for HELLO.
+    /// Returns the stage that the record is about; `None` for HELLO and PART.
     pub fn place(&self) -> Option<Place> {
         match *self {
-            Record::Hello { .. } => None,
+            Record::Hello { .. } | Record::Part { .. } => None,
             Record::Stage { place, .. }
             | Record::Call { place, .. }
             | Record::Same { place, .. }
@@ -165,7 +207,9 @@ impl<'a> Record<'a> {
             | Record::New { place, .. }
             | Record::Done { place, .. }
             | Record::Gone { place }
-            | Record::Room { place, .. } => Some(place),
+            | Record::Room { place, .. }
+            | Record::Want { place, .. }
+            | Record::Report { place, .. } => Some(place),
         }
     }
 
@@ -197,14 +241,16 @@ impl<'a> Record<'a> {
     /// # Errors
     /// When it is too long, a message has no frame or too many, or `into` is too small.
     pub fn emit_head(&self, message: Option<(&[u32], usize)>, into: &mut [u8]) -> Result<usize, WireError> {
-        let (mut header, text) = self.header();
+        let (mut header, parts) = self.header();
+
         let (frames, len) = message.unwrap_or((&[], 0));
         let carries = matches!(self, Record::Call { .. } | Record::New { .. });
         if frames.len() > FRAMES_MAX || frames.is_empty() == carries {
             return Err(WireError::TooLarge { what: "context record frames" });
         }
         header.frames = frames.len() as u8;
-        let needed = RECORD_HEADER_LEN + 4 * frames.len() + text.iter().map(|text| text.len()).sum::<usize>();
+        let needed =
+            RECORD_HEADER_LEN + 4 * frames.len() + parts.iter().map(|part| part.len()).sum::<usize>();
         let total = needed.saturating_add(len);
         if total > RECORD_LEN_MAX {
             return Err(WireError::TooLarge { what: "context record length" });
@@ -226,19 +272,20 @@ impl<'a> Record<'a> {
         put(&format.to_le_bytes());
         own.iter().for_each(|own| put(&own.to_le_bytes()));
         frames.iter().for_each(|len| put(&len.to_le_bytes()));
-        text.iter().for_each(|text| put(text.as_bytes()));
+        parts.into_iter().for_each(put);
         Ok(needed)
     }
 
-    fn header(&self) -> (Header, [&'a str; 2]) {
+    /// Returns the fixed fields, and what follows them.
+    fn header(&self) -> (Header, [&'a [u8]; 4]) {
         let head = |kind, place| Header { kind, place, ..Header::default() };
+        let mut parts: [&'a [u8]; 4] = [&[]; 4];
         let header = match *self {
             Record::Hello { credit } => Header { own: [VERSION, credit], ..head(1, Place::default()) },
-            Record::Stage { place, room, handler, parameters } => {
-                return (
-                    Header { own: [handler.len() as u64, room], ..head(2, place) },
-                    [handler, parameters],
-                );
+            Record::Stage { place, room, handler, parameters, supply } => {
+                let [module, formats] = supply.parts();
+                parts = [module, formats, handler.as_bytes(), parameters.as_bytes()];
+                Header { output: supply.flags(), own: [handler.len() as u64, room], ..head(2, place) }
             }
             Record::Call { place, sequence, age_ns, message } => {
                 Header { format: message.format, own: [sequence, age_ns], ..head(3, place) }
@@ -253,11 +300,25 @@ impl<'a> Record<'a> {
             Record::New { place, output, message } => {
                 Header { output, format: message.format, ..head(7, place) }
             }
-            Record::Done { place, fault } => Header { own: [fault.into(), 0], ..head(8, place) },
+            Record::Done { place, fault, ended } => {
+                Header { own: [fault.into(), ended.into()], ..head(8, place) }
+            }
             Record::Gone { place } => head(9, place),
             Record::Room { place, bytes } => Header { own: [bytes, 0], ..head(10, place) },
+            Record::Want { place, object } => {
+                parts[0] = object;
+                head(11, place)
+            }
+            Record::Part { object, total, offset, bytes } => {
+                (parts[0], parts[1]) = (object, bytes);
+                Header { own: [total.into(), offset.into()], ..head(12, Place::default()) }
+            }
+            Record::Report { place, standing, numbers, why } => {
+                (parts[0], parts[1]) = (why.as_bytes(), numbers);
+                Header { own: [standing as u64, why.len() as u64], ..head(13, place) }
+            }
         };
-        (header, ["", ""])
+        (header, parts)
     }
 }
 
@@ -309,9 +370,12 @@ impl Header {
                 Record::Range { place, output, format, start: narrow(own[0], 16)?, len: narrow(own[1], 24)? }
             }
             7 => Record::New { place, output, message },
-            8 => Record::Done { place, fault: own[0] == 1 },
+            8 => Record::Done { place, fault: own[0] == 1, ended: own[1] == 1 },
             9 => Record::Gone { place },
             10 => Record::Room { place, bytes: own[0] },
+            11 => Record::Want { place, object: supply::want(body)? },
+            12 => self.part(body)?,
+            13 => self.report(body)?,
             _ => return Err(WireError::Kind { what: "context record kind", offset: 4, found: kind.into() }),
         };
         // What a kind does not use is 0, so that each record has one form.
@@ -344,10 +408,33 @@ impl Header {
 
     fn stage<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, WireError> {
         let wrong = WireError::Value { what: "context record handler", offset: 32 };
-        let text = core::str::from_utf8(body).map_err(|_| wrong)?;
+        let (supply, text) = Supply::split(self.output, body)?;
+        let text = core::str::from_utf8(text).map_err(|_| wrong)?;
         let at = usize::try_from(self.own[0]).map_err(|_| wrong)?;
         let (handler, parameters) = text.split_at_checked(at).ok_or(wrong)?;
-        Ok(Record::Stage { place: self.place, room: self.own[1], handler, parameters })
+        Ok(Record::Stage { place: self.place, room: self.own[1], handler, parameters, supply })
+    }
+
+    fn part<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, WireError> {
+        let wrong = WireError::Length { what: "context record part", offset: 32, found: body.len() };
+        let (object, bytes) = body.split_first_chunk().ok_or(wrong)?;
+        let (total, offset) = (narrow::<u32>(self.own[0], 16)?, narrow::<u32>(self.own[1], 24)?);
+        // No part is empty, or reaches past the end.
+        let end = u64::from(offset) + bytes.len() as u64;
+        match !bytes.is_empty() && bytes.len() <= PART_LEN_MAX && end <= u64::from(total) {
+            true => Ok(Record::Part { object, total, offset, bytes }),
+            false => Err(wrong),
+        }
+    }
+
+    fn report<'a>(&self, body: &'a [u8]) -> Result<Record<'a>, WireError> {
+        let wrong = WireError::Value { what: "context record report", offset: 32 };
+        let len = usize::try_from(self.own[1]).map_err(|_| wrong)?;
+        let (why, numbers) = body.split_at_checked(len).ok_or(wrong)?;
+        let why = core::str::from_utf8(why).map_err(|_| wrong)?;
+        let numbers = numbers.try_into().map_err(|_| wrong)?;
+        let standing = Standing::of(self.own[0]).ok_or(wrong)?;
+        Ok(Record::Report { place: self.place, standing, numbers, why })
     }
 }
 
@@ -356,93 +443,4 @@ fn narrow<T: TryFrom<u64>>(value: u64, offset: usize) -> Result<T, WireError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PLACE: Place = Place { path: 0x1234, generation: 7, stage: 3 };
-
-    fn records() -> Vec<(Record<'static>, Vec<u8>)> {
-        let lens = b"\x02\0\0\0\0\0\0\0\x03\0\0\0";
-        let message = Message { format: 9, lens, bytes: b"topic" };
-        let all = [
-            Record::Hello { credit: 64 },
-            Record::Stage { place: PLACE, room: 1 << 40, handler: "drop-every", parameters: "10" },
-            Record::Stage { place: PLACE, room: 1, handler: "forward", parameters: "" },
-            Record::Call { place: PLACE, sequence: 1 << 40, age_ns: 5, message },
-            Record::Same { place: PLACE, output: 1 },
-            Record::Frames { place: PLACE, output: 1, format: 2, first: 1, count: 2 },
-            Record::Range { place: PLACE, output: 0, format: 2, start: 1, len: u32::MAX },
-            Record::New { place: PLACE, output: 7, message },
-            Record::Done { place: PLACE, fault: true },
-            Record::Gone { place: PLACE },
-            Record::Room { place: PLACE, bytes: 1 << 20 },
-        ];
-        let emit = |record: Record<'static>| {
-            let mut bytes = [0; 100];
-            let carries = matches!(record, Record::Call { .. } | Record::New { .. });
-            let frames = [2, 0, 3];
-            let message = carries.then_some((&frames[..], 5));
-            let len = record.emit_head(message, &mut bytes).unwrap();
-            assert_eq!(
-                record.emit_head(message, &mut [0; 100][..len - 1]).map_err(|error| error.what()),
-                Err("context record")
-            );
-            (record, [&bytes[..len], if carries { b"topic" } else { b"" }].concat())
-        };
-        all.into_iter().map(emit).collect()
-    }
-
-    #[test]
-    fn records_come_back_as_they_were_emitted() {
-        for (record, bytes) in records() {
-            let more = [&bytes[..], b"next"].concat();
-            assert_eq!(Record::parse(&more), Ok(Some((record, bytes.len()))));
-            for len in 0..bytes.len() {
-                assert_eq!(Record::parse(&bytes[..len]), Ok(None), "{record:?} {len}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_changed_byte_gives_another_record_or_an_error() {
-        for (record, bytes) in records() {
-            for at in 4..bytes.len() {
-                for change in [1, 0x80] {
-                    let mut changed = bytes.clone();
-                    changed[at] ^= change;
-                    let parsed = Record::parse(&changed);
-                    assert_ne!(parsed, Ok(Some((record, bytes.len()))), "byte {at} means nothing");
-                    assert_ne!(parsed, Ok(None));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_a_record_is_refused() {
-        let (_, call) = records().remove(3);
-        let with = |at: usize, bytes: &[u8]| {
-            let mut changed = call.clone();
-            changed[at..at + bytes.len()].copy_from_slice(bytes);
-            changed
-        };
-        for (bytes, what) in [
-            (with(0, &31u32.to_le_bytes()), "context record length"),
-            (with(0, &u32::MAX.to_le_bytes()), "context record length"),
-            (with(4, &[11]), "context record kind"),
-            (with(11, &[0]), "context record frames"),
-            (with(11, &[17]), "context record frames"),
-            (with(11, &[16]), "context record frame lengths"),
-            (with(32, &[3]), "context record message"),
-            (with(4, &[4]), "context record body"),
-        ] {
-            assert_eq!(Record::parse(&bytes).unwrap_err().what(), what);
-        }
-        let message = message_of(1);
-        let new = Record::New { place: PLACE, output: 0, message };
-        assert!(new.emit_head(None, &mut [0; 200]).is_err());
-        assert!(new.emit_head(Some((&[0; 17], 0)), &mut [0; 200]).is_err());
-        assert!(new.emit_head(Some((&[u32::MAX], u32::MAX as usize)), &mut [0; 200]).is_err());
-        assert!(Record::Gone { place: PLACE }.emit_head(Some((&[1], 1)), &mut [0; 200]).is_err());
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod link;
 pub mod offload;
+pub mod packets;
 pub mod tcp;
 pub mod tunnel;
 

@@ -50,6 +50,8 @@ pub enum Kind {
     Channel = 9,
     /// An application's own bytes.
     Message = 10,
+    /// Packets for a plug-in host, and its verdicts ([`crate::packets`]).
+    Packets = 11,
 }
 
 impl Kind {
@@ -66,6 +68,7 @@ impl Kind {
             8 => Kind::Tunnel,
             9 => Kind::Channel,
             10 => Kind::Message,
+            11 => Kind::Packets,
             _ => return None,
         })
     }
@@ -141,6 +144,8 @@ pub enum Purpose {
     Channel = 2,
     /// Between application processes of one host.
     Message = 3,
+    /// Between network node and plug-in host (`csp-context packets`).
+    Packets = 4,
 }
 
 /// Why a HELLO was refused.

@@ -67,7 +67,12 @@ impl HelloParts {
 
 fn any_hello() -> impl Strategy<Value = HelloParts> {
     let role = (1u8..=5).prop_map(|role| Role::from_u8(role).unwrap());
-    let purpose = prop_oneof![Just(Purpose::Tunnel), Just(Purpose::Channel), Just(Purpose::Message)];
+    let purpose = prop_oneof![
+        Just(Purpose::Tunnel),
+        Just(Purpose::Channel),
+        Just(Purpose::Message),
+        Just(Purpose::Packets)
+    ];
     let pool = (1u8..=16).prop_flat_map(|size| (0..size, Just(size)));
     let node_id = "[a-z0-9][a-z0-9._-]{0,62}".prop_map(|id| id.parse::<NodeId>().unwrap());
     let resume = prop::option::of(any::<([u8; 16], u64)>());

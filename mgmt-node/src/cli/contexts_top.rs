@@ -57,6 +57,9 @@ struct StageLine {
     channel: String,
     handler: String,
     context: String,
+    /// Why the stage runs there, if the proxy has placed it; why it does not run.
+    why: String,
+    moves_total: u64,
     path: String,
     waiting: u64,
     calls_per_s: u64,
@@ -119,6 +122,8 @@ fn compare(before: &ContextsView, now: &ContextsView, between: Duration) -> Top 
                 channel: stage.channel.to_string(),
                 handler: stage.handler.to_string(),
                 context: stage.context.to_string(),
+                why: stage.why.to_string(),
+                moves_total: stage.moves_total,
                 path: stage.state.to_string(),
                 waiting: stage.waiting,
                 calls_per_s: rate(calls),
@@ -162,8 +167,21 @@ fn render(top: &Top, paint: Paint) -> String {
 
 fn stages(top: &Top) -> Table {
     let mut table = Table::new(&[
-        "CHANNEL", "HANDLER", "CONTEXT", "NODE", "WORKER", "PATH", "WAITING", "CALLS/S", "P50", "P99", "MAX",
-        "FUEL", "MEMORY", "STOPS",
+        "CHANNEL",
+        "HANDLER",
+        "CONTEXT",
+        "NODE",
+        "WORKER",
+        "PATH",
+        "WAITING",
+        "CALLS/S",
+        "P50",
+        "P99",
+        "MAX",
+        "FUEL",
+        "MEMORY",
+        "STOPS",
+        "WHY THERE",
     ]);
     let time = |stage: &StageLine, ns: u64| match stage.max_ns {
         0 => Cell::from("-").right(),
@@ -187,6 +205,7 @@ fn stages(top: &Top) -> Table {
             if stage.fuel > 0 { stage.fuel.into() } else { Cell::from("-").right() },
             Cell::from(bytes(stage.memory_bytes)).right(),
             Cell::from(stage.stops_total).coloured(stops),
+            stage.why.clone().into(),
         ]);
     }
     table
@@ -201,7 +220,7 @@ mod tests {
             r#"{{"nodes": [{{"node": "pn-1", "contexts": [{{"worker": 0, "name": "c0", "stages": 1, "waiting": 3, "waiting_max": 9,
             "messages_total": {messages}, "bytes_total": {bytes}, "points_total": 1, "busy_ns_total": {busy}, "state_bytes": 16}}],
             "stages": [{{"worker": 0, "channel": "ticks", "format": null, "state": "active", "stage": 0, "handler": "mine",
-            "context": "c0", "waiting": 3, "held": false, "entered_total": 0, "dropped_total": 0, "messages_total": {messages},
+            "context": "c0", "why": "p99 415 ns <= 50 us, for 34 s", "moves_total": 1, "waiting": 3, "held": false, "entered_total": 0, "dropped_total": 0, "messages_total": {messages},
             "emitted_total": 0, "mean_ns": 90, "max_ns": 900, "p50_ns": 95, "p99_ns": 415, "fuel_total": {fuel},
             "stops_total": 2, "memory_bytes": 65536}}], "handlers": []}}], "unreachable": []}}"#,
             bytes = messages * 100,
@@ -220,8 +239,21 @@ mod tests {
         let line = shown.lines().last().unwrap();
         let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         let expected = [
-            "ticks", "mine", "c0", "pn-1", "0", "active", "3", "2000", "95 ns", "415 ns", "900 ns", "20",
-            "64.0 KiB", "2",
+            "ticks",
+            "mine",
+            "c0",
+            "pn-1",
+            "0",
+            "active",
+            "3",
+            "2000",
+            "95 ns",
+            "415 ns",
+            "900 ns",
+            "20",
+            "64.0 KiB",
+            "2",
+            "p99 415 ns <= 50 us, for 34 s",
         ];
         assert_eq!(cells, expected, "{shown}");
     }

@@ -269,7 +269,10 @@ pub(super) fn path(
     let yields = csp_control::path_formats(&run, formats);
     let stage = |(stage, yields): (&csp_control::PathStage, Vec<KnownFormat>)| StageView {
         handler: stage.handler.clone(),
-        context: stage.context.clone(),
+        context: match &stage.place {
+            Some(place) => place.auto.join(" or "),
+            None => stage.context.clone(),
+        },
         parameters: stage.parameters.clone(),
         yields: yields.iter().map(FormatView::from).collect(),
     };

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use csp_api::contexts::{ContextsView, PathStage};
 use csp_api::handlers::{HandlersView, MODULE_LEN_MAX, PutView, RemovedView, SuppliedStage};
 
 use super::Context;
@@ -27,7 +28,8 @@ pub enum HandlerCommand {
     },
     /// List the modules that proxies have, and the stages that run them
     ///
-    /// FUEL is the mean of a call, about an instruction each. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
+    /// FUEL is the mean of a call, about an instruction each. BY is `policy`, or the client that has brought the handler (its public key, or its
+    /// address) and the channel that it has asked; LEASE is how long such a handler lives without subscribers. STOPS are by reason. A stage that was stopped is `waiting` to be restarted,
     /// `passed-by`, or `ended`, as the policy's `on_stop` says. The last table has built-in operators for which a proxy makes specialised versions:
     /// which one runs, why, and how many messages the specialised one has processed.
     #[command(
@@ -101,6 +103,7 @@ async fn remove(context: &Context, module: &str) -> Result<(), CliError> {
 
 async fn list(context: &Context) -> Result<(), CliError> {
     let view: HandlersView = context.client.get("/api/v1/handlers", &[]).await?;
+    let contexts: ContextsView = context.client.get("/api/v1/contexts", &[]).await?;
     context.show(&view, |view| {
         let missing = missing(context, &view.unreachable);
         let operators = match view.nodes.iter().all(|node| node.handlers.operators.is_empty()) {
@@ -113,7 +116,8 @@ async fn list(context: &Context) -> Result<(), CliError> {
                 + &operators
                 + &missing;
         }
-        let supplied = modules(view).render(context.paint) + "\n" + &stages(view).render(context.paint);
+        let supplied =
+            modules(view).render(context.paint) + "\n" + &stages(view, &contexts).render(context.paint);
         supplied + &operators + &missing
     })
 }
@@ -128,10 +132,41 @@ fn modules(view: &HandlersView) -> Table {
     table
 }
 
-fn stages(view: &HandlersView) -> Table {
+/// Returns the contexts that run a handler of a channel at a node, and why.
+fn place(contexts: &ContextsView, node: &str, stage: &SuppliedStage) -> (String, String) {
+    let of_node = contexts.nodes.iter().filter(|known| known.node == node);
+    let stages = of_node.flat_map(|known| &known.contexts.stages);
+    let is_its = |known: &&PathStage| {
+        (&known.channel, &known.handler) == (&stage.channel, &stage.handler) && &*known.state != "retired"
+    };
+    let (mut names, mut reasons): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for known in stages.filter(is_its) {
+        for (list, text) in [(&mut names, &known.context), (&mut reasons, &known.why)] {
+            if !text.is_empty() && !list.contains(&&**text) {
+                list.push(text);
+            }
+        }
+    }
+    (names.join(", "), reasons.join("; "))
+}
+
+fn stages(view: &HandlersView, contexts: &ContextsView) -> Table {
     let mut table = Table::new(&[
-        "CHANNEL", "HANDLER", "NODE", "MODULE", "STATE", "CALLS", "FUEL", "MOST", "GIVEN UP", "PASSED",
+        "CHANNEL",
+        "HANDLER",
+        "NODE",
+        "CONTEXT",
+        "MODULE",
+        "STATE",
+        "CALLS",
+        "FUEL",
+        "MOST",
+        "GIVEN UP",
+        "PASSED",
         "STOPS",
+        "BY",
+        "LEASE",
+        "WHY THERE",
     ]);
     for node in &view.nodes {
         for stage in &node.handlers.stages {
@@ -140,10 +175,12 @@ fn stages(view: &HandlersView) -> Table {
                 "waiting" => Colour::Yellow,
                 _ => Colour::Red,
             };
+            let (context, why) = place(contexts, &node.node, stage);
             table.row([
                 stage.channel.to_string().into(),
                 stage.handler.to_string().into(),
                 node.node.clone().into(),
+                context.into(),
                 stage.module.chars().take(12).collect::<String>().into(),
                 Cell::from(stage.state.to_string()).coloured(colour),
                 stage.calls_total.into(),
@@ -152,6 +189,9 @@ fn stages(view: &HandlersView) -> Table {
                 (stage.given_up_total + stage.waited_total).into(),
                 stage.passed_total.into(),
                 stops(stage).into(),
+                by(stage).into(),
+                lease(stage).into(),
+                why.into(),
             ]);
         }
     }
@@ -174,6 +214,18 @@ fn operators(view: &HandlersView) -> Table {
         }
     }
     table
+}
+
+/// Who has brought a handler, to which channel.
+fn by(stage: &SuppliedStage) -> String {
+    match &*stage.by {
+        "" => "policy".to_owned(),
+        by => format!("{by} to {}", stage.of),
+    }
+}
+
+fn lease(stage: &SuppliedStage) -> String {
+    if stage.lease_s == 0 { "-".to_owned() } else { format!("{} s", stage.lease_s) }
 }
 
 fn stops(stage: &SuppliedStage) -> String {

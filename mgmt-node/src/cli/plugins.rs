@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use csp_api::plugins::{CallBody, CallView, NodeAnswer, PluginsView, Row};
-use csp_control::PacketPlugin;
+use csp_control::{PacketPlugin, Policy};
 use csp_plugins::{Parameter, builtin};
 
 use super::Context;
@@ -41,14 +41,22 @@ pub enum PluginCommand {
         /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host
         #[arg(long, default_value_t = 2)]
         level: u8,
+        /// Of level 3: which of the policy's plug-in hosts runs it
+        #[arg(long, value_name = "HOST")]
+        context: Option<String>,
     },
     /// Move a plug-in to another level, with its state
-    #[command(after_help = "Examples:\n  cspctl plugin move blocked 1")]
+    #[command(
+        after_help = "Examples:\n  cspctl plugin move blocked 1\n  cspctl plugin move count 3 --context h0"
+    )]
     Move {
         /// The plug-in
         name: String,
         /// 1: in the driver; 2: in the network nodes' workers; 3: on an attached host
         level: u8,
+        /// Of level 3: which of the policy's plug-in hosts runs it; not needed where the policy has one
+        #[arg(long, value_name = "HOST")]
+        context: Option<String>,
     },
     /// Give a plug-in other settings
     ///
@@ -162,10 +170,12 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
     match command {
         PluginCommand::List => list(context).await,
         PluginCommand::Modules => modules(context),
-        PluginCommand::Create { name, module, settings, level } => {
+        PluginCommand::Create { name, module, settings, level, context: host } => {
             let settings = pairs(&settings)?;
             edit(context, |policy| {
-                policy.plugins.push(PacketPlugin { name, module, settings, outputs: vec![], level });
+                let context = host_of(policy, level, host)?;
+                let plugin = PacketPlugin { name, module, settings, outputs: vec![], level, context };
+                policy.plugins.push(plugin);
                 Ok(())
             })
             .await
@@ -178,9 +188,11 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
             })
             .await
         }
-        PluginCommand::Move { name, level } => {
+        PluginCommand::Move { name, level, context: host } => {
             edit(context, |policy| {
-                find(&mut policy.plugins, &name)?.level = level;
+                let host = host_of(policy, level, host)?;
+                let plugin = find(&mut policy.plugins, &name)?;
+                (plugin.level, plugin.context) = (level, host);
                 Ok(())
             })
             .await
@@ -208,6 +220,21 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
         PluginCommand::Call { name, operation, arguments, node } => {
             let view = call(context, &name, &operation, pairs(&arguments)?, node.as_deref()).await?;
             show(context, &view)
+        }
+    }
+}
+
+/// The plug-in host for a plug-in of this level: the one that was named, or the only one of the policy.
+fn host_of(policy: &Policy, level: u8, named: Option<String>) -> Result<Option<String>, CliError> {
+    if named.is_some() || level != 3 {
+        return Ok(named);
+    }
+    match policy.plugin_hosts.as_slice() {
+        [one] => Ok(Some(one.name.clone())),
+        [] => Err(CliError::Failed("the policy has no plugin_hosts; nothing was changed".to_owned())),
+        several => {
+            let names: Vec<&str> = several.iter().map(|host| host.name.as_str()).collect();
+            Err(CliError::Usage(format!("--context is needed: the policy has {}", names.join(", "))))
         }
     }
 }

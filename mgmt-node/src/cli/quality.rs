@@ -24,6 +24,9 @@ struct Row {
     in_mbps: f64,
     out_mbps: f64,
     out_messages_per_s: f64,
+    contexts: u64,
+    contexts_used: f64,
+    cost_us: f64,
     queued_messages: u64,
     queued_bytes: u64,
     delay_ms: f64,
@@ -46,6 +49,8 @@ struct NodeLink {
     node: String,
     scheme: String,
     mbps: f64,
+    contexts: u64,
+    contexts_percent: u64,
     triggers_fired: Vec<String>,
 }
 
@@ -77,6 +82,8 @@ fn sum(view: &QualityView) -> BTreeMap<Key<'_>, InformationFlow> {
                     sum.dropped_total += flow.dropped_total;
                     sum.held_total += flow.held_total;
                     sum.delay_ns_total += flow.delay_ns_total;
+                    sum.context_ns_total += flow.context_ns_total;
+                    sum.cost_ns = sum.cost_ns.max(flow.cost_ns);
                 })
                 .or_insert_with(|| flow.clone());
         }
@@ -101,6 +108,9 @@ fn compare(before: &QualityView, after: &QualityView, between: Duration) -> Top 
             in_mbps: mbps(|flow| flow.offered_bytes_total),
             out_mbps: mbps(|flow| flow.released_bytes_total),
             out_messages_per_s: released / seconds,
+            contexts: flow.contexts,
+            contexts_used: more(|flow| flow.context_ns_total) / 1e9 / seconds,
+            cost_us: flow.cost_ns as f64 / 1e3,
             queued_messages: flow.queued_messages,
             queued_bytes: flow.queued_bytes,
             delay_ms: if released > 0.0 { more(|flow| flow.delay_ns_total) / released / 1e6 } else { 0.0 },
@@ -118,6 +128,8 @@ fn compare(before: &QualityView, after: &QualityView, between: Duration) -> Top 
             node: node.to_owned(),
             scheme: first.scheme.to_string(),
             mbps: first.capacity_bits_per_s as f64 / 1e6,
+            contexts: first.contexts,
+            contexts_percent: first.contexts_percent,
             triggers_fired: fired.map(|trigger| trigger.name.to_string()).collect(),
         })
     };
@@ -136,27 +148,28 @@ fn render(top: &Top, context: &Context, missing: &str) -> String {
             [] => String::new(),
             fired => format!(", fired: {}", fired.join(", ")),
         };
-        out += &format!("{}: {} over {} Mb/s{fired}\n", link.node, link.scheme, link.mbps);
+        let contexts = match link.contexts {
+            0 => String::new(),
+            count => format!(" and {count} contexts in {} % of each worker", link.contexts_percent),
+        };
+        out += &format!("{}: {} over {} Mb/s{contexts}{fired}\n", link.node, link.scheme, link.mbps);
     }
-    let mut table = Table::new(&[
-        "FLOW",
-        "NODE",
-        "PRIORITY",
-        "PROMISED",
-        "IN Mb/s",
-        "OUT Mb/s",
-        "OUT/s",
-        "QUEUE",
-        "BYTES",
-        "DELAY",
-        "DROPPED/s",
-        "DROPPED",
-        "HELD",
-    ]);
+    let has_contexts = top.links.iter().any(|link| link.contexts > 0);
+    let mut head = vec!["FLOW", "NODE", "PRIORITY", "PROMISED", "IN Mb/s", "OUT Mb/s", "OUT/s"];
+    if has_contexts {
+        head.extend(["CONTEXTS", "USED", "COST"]);
+    }
+    head.extend(["QUEUE", "BYTES", "DELAY", "DROPPED/s", "DROPPED", "HELD"]);
+    let mut table = Table::new(&head);
     for row in &top.flows {
         let dropped = if row.dropped_per_s > 0.0 { Colour::Yellow } else { Colour::Plain };
         let number = |value: f64| Cell::from(format!("{value:.1}")).right();
-        table.row([
+        let contexts: [Cell; 3] = [
+            row.contexts.into(),
+            Cell::from(format!("{:.2}", row.contexts_used)).right(),
+            Cell::from(format!("{:.1} us", row.cost_us)).right(),
+        ];
+        let cells: [Cell; 7] = [
             row.flow.clone().into(),
             row.node.clone().into(),
             row.priority.into(),
@@ -164,13 +177,16 @@ fn render(top: &Top, context: &Context, missing: &str) -> String {
             number(row.in_mbps),
             number(row.out_mbps),
             number(row.out_messages_per_s),
+        ];
+        let rest: [Cell; 6] = [
             row.queued_messages.into(),
             Cell::from(bytes(row.queued_bytes)).right(),
             Cell::from(format!("{:.3} ms", row.delay_ms)).right(),
             number(row.dropped_per_s).coloured(dropped),
             row.dropped_total.into(),
             row.held_total.into(),
-        ]);
+        ];
+        table.row_of(cells.into_iter().chain(contexts.into_iter().filter(|_| has_contexts)).chain(rest));
     }
     out + &table.render(context.paint) + missing
 }
@@ -206,5 +222,6 @@ mod tests {
         assert!((row.out_mbps - 1_500.0 * 8_000.0 / 2e6).abs() < 1e-9, "{row:?}");
         assert!((row.delay_ms - 2.0).abs() < 1e-9 && (row.dropped_per_s - 75.0).abs() < 1e-9, "{row:?}");
         assert_eq!(top.links[0].triggers_fired, ["full"]);
+        assert_eq!((row.contexts, row.contexts_used), (0, 0.0), "of a proxy that does not report them");
     }
 }

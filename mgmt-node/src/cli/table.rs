@@ -57,14 +57,20 @@ impl Table {
 
     /// Adds a row. A cell without text is shown as `-`.
     pub fn row<const N: usize>(&mut self, cells: [Cell; N]) {
-        debug_assert_eq!(N, self.head.len());
+        self.row_of(cells);
+    }
+
+    /// The same for a table whose columns depend on what is shown.
+    pub fn row_of(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let shown = |mut cell: Cell| {
             if cell.text.is_empty() {
                 cell.text.push('-');
             }
             cell
         };
-        self.rows.push(cells.into_iter().map(shown).collect());
+        let row: Vec<Cell> = cells.into_iter().map(shown).collect();
+        debug_assert_eq!(row.len(), self.head.len());
+        self.rows.push(row);
     }
 
     /// Whether there are no rows.

@@ -83,7 +83,7 @@ pub fn service() -> SocketAddr {
 
 /// Rules as ClassBench makes them, for what is received at port 0. Destination 10.76.0.0/16 belongs to none of them in the case
 /// [`Case::Unmatched`].
-fn rules(case: Case) -> Vec<Rule> {
+pub fn rules(case: Case) -> Vec<Rule> {
     let direction = if case == Case::OtherDirection { Direction::Egress } else { Direction::Ingress };
     common::rules(Kind::Acl, RULES, SEED, 0)
         .into_iter()
@@ -198,8 +198,8 @@ pub fn preface() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("?").to_owned();
     format!(
-        "# Packet plug-ins, measured\n\nWritten by `make bench-plugins` at Unix time {unix_s}, load {load} at the beginning. Level 2 alone: the other \
-         levels have no plug-ins.\n\nProcessor time of the worker's thread, the best of several rounds; what other programs take counts only for \
+        "# Packet plug-ins, measured\n\nWritten by `make bench-plugins` at Unix time {unix_s}, load {load} at the beginning. Level 2, and level 3 where it \
+         says so.\n\nProcessor time of the worker's thread, the best of several rounds; what other programs take counts only for \
          their share of the caches. {RULES} rules as ClassBench makes them (ACL), {HEADERS} frames. Where no rule matches, or there are none, the \
          frames are segments of 4,096 connections to a service; otherwise headers that hit all rules, which pass and are then no service's.\n"
     )

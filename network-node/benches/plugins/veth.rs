@@ -51,7 +51,7 @@ fn run(config: CoreConfig, case: Case, len: usize) -> Run {
         })
     };
     let mut worker = load::worker(config, port);
-    worker.change_plugins(&mut load::change(case));
+    worker.change_plugins(&mut load::change(case), &[]);
     let (begin, end) = (std::time::Instant::now(), Duration::from_secs(SECONDS));
     let (before, time) = (worker.lan_counters().receive.frames, processor_time());
     while begin.elapsed() < end {

@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
+use csp_plugins::EnvironmentId;
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, MacAddr, Prefix};
 use csp_wire::offload::TxOffload;
+use csp_wire::packets::Head;
 use csp_wire::tunnel::Record;
 
 use super::plugins::PluginCapacity;
@@ -32,6 +34,18 @@ pub trait NetworkOutput {
         record: &Record<'_>,
         parts: &[&[u8]],
     ) -> Result<(), TunnelFull>;
+
+    /// Sends a packet to a plug-in host, in sequence. On an error it was not sent.
+    fn host(
+        &mut self,
+        now: Instant,
+        host: EnvironmentId,
+        head: &Head,
+        frame: &[u8],
+    ) -> Result<(), TunnelFull> {
+        let _ = (now, host, head, frame);
+        Err(TunnelFull)
+    }
 
     /// Transmits a frame on a LAN port. A port that has no room drops the frame and counts it.
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>);

@@ -26,6 +26,8 @@
 mod api;
 mod emit;
 mod flow_table;
+mod hosted;
+mod hosts;
 mod inbound;
 mod label_table;
 mod neighbour;
@@ -43,5 +45,6 @@ mod trace_query;
 mod whereabouts;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
+pub use hosts::HostCounters;
 pub use node::NetworkCore;
 pub use plugins::{DriverRules, PluginCapacity, PluginChange, PluginCounts};

@@ -209,6 +209,7 @@ impl NetworkCore {
             self.remove_flow(index);
         }
         self.announce_due(now, out);
+        self.go_on_with_held(now, out);
         while let Some(request) = self.neighbours.due(now, &mut self.counters.drop_unresolved) {
             self.ask(&request, out);
         }
@@ -217,7 +218,8 @@ impl NetworkCore {
     /// Returns when to call [`on_timeout`](Self::on_timeout) next.
     pub fn next_timeout(&self) -> Option<Instant> {
         let announcement = self.announcements.iter().map(|a| a.due).min();
-        [self.flows.next_deadline(), self.neighbours.next_deadline(), announcement]
+        let held = self.plugins.hosts.next_timeout();
+        [self.flows.next_deadline(), self.neighbours.next_deadline(), announcement, held]
             .into_iter()
             .flatten()
             .min()

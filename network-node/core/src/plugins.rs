@@ -7,6 +7,7 @@
 //!               ▼                                                   │ pass: with rule and hops, not classified again
 //!             copy ─▶ graph ────────────────────────────────────────┘
 //!                       ├─▶ drop
+//!                       ├─▶ plug-in host, and back (`hosted`)
 //!                       └─▶ transmitted on a port (copies, too)
 //! ```
 //! Without rules of a direction this is one branch for each frame. Changes come as a [`PluginChange`] between two frames; what is to be
@@ -19,15 +20,17 @@ use csp_classify::multifield::{
     parse_ethernet,
 };
 use csp_plugins::{
-    Answer, Binding, CallError, Command, Graph, GraphCounters, InstanceCount, Metadata, Output, Packet,
-    Plugin, Settings, Verdict,
+    Answer, Binding, CallError, Command, EnvironmentId, Fallback, Graph, GraphCounters, InstanceCount, Level,
+    Metadata, Output, Packet, Plugin, Settings, Verdict,
 };
 use csp_types::Instant;
 use csp_wire::ethernet;
 use csp_wire::offload::{Checksum, Frame, TxOffload};
+use csp_wire::packets::Head;
 use csp_wire::tunnel::Record;
 
 use super::api::{NetworkOutput, PortId, ProxyId, TunnelFull};
+use super::hosts::{HostCounters, Hosts, Offload};
 use super::node::NetworkCore;
 
 /// Longest frame that plug-ins get: Ethernet and the longest IP packet.
@@ -104,8 +107,12 @@ pub struct PluginCounts {
     pub rules: Vec<(RuleHandle, HitCount)>,
     /// Numbers by instance.
     pub instances: Vec<(InstanceId, InstanceCount)>,
+    /// By environment: whether it runs.
+    pub environments: Vec<(EnvironmentId, bool)>,
     /// Those of the graph.
     pub graph: GraphCounters,
+    /// Those of packets for plug-in hosts.
+    pub hosts: HostCounters,
     /// Look-ups, and those that the flow cache answered.
     pub lookups: (u64, u64),
     /// Frames for a port that does not exist, or that cannot be transmitted as they came.
@@ -115,9 +122,10 @@ pub struct PluginCounts {
 /// A worker's classifier and graph.
 pub(super) struct PacketPlugins {
     classifier: Worker,
-    graph: Graph,
+    pub(super) graph: Graph,
+    pub(super) hosts: Hosts,
     /// The received frame that plug-ins change; empty while it is in use.
-    received: Box<[u8]>,
+    pub(super) received: Box<[u8]>,
     /// The same of a frame that is transmitted, which may be the answer to a received one.
     frame: Box<[u8]>,
     ingress: bool,
@@ -134,6 +142,7 @@ impl PacketPlugins {
         PacketPlugins {
             classifier: Worker::new(none, rules, flows),
             graph: Graph::new(instances, environments),
+            hosts: Hosts::new(environments),
             received: frame(),
             frame: frame(),
             ingress: false,
@@ -174,7 +183,7 @@ impl PacketPlugins {
     }
 
     /// Leads a frame through the graph.
-    fn enter(
+    pub(super) fn enter(
         &mut self,
         now: Instant,
         hit: Hit,
@@ -183,33 +192,86 @@ impl PacketPlugins {
         ports: &mut Ports<'_, impl NetworkOutput>,
     ) -> Verdict {
         let mut packet = Packet::new(frame, metadata);
-        let verdict = self.graph.enter(now, hit.rule, Binding::decode(hit.instance), &mut packet, ports);
-        self.untransmitted += core::mem::take(&mut ports.refused);
+        let binding = Binding::decode(hit.instance);
+        let verdict = self.graph.enter(now, hit.rule, binding, &mut packet, ports);
+        let metadata = packet.metadata;
+        self.follow(now, verdict, (metadata, binding.fallback), frame, ports);
+        verdict
+    }
+
+    /// Leads a frame through the graph from an instance on.
+    pub(super) fn go_on(
+        &mut self,
+        now: Instant,
+        binding: Binding,
+        frame: &mut [u8],
+        metadata: Metadata,
+        ports: &mut Ports<'_, impl NetworkOutput>,
+    ) -> Verdict {
+        let mut packet = Packet::new(frame, metadata);
+        let verdict = self.graph.run(now, binding, &mut packet, ports);
+        let metadata = packet.metadata;
+        self.follow(now, verdict, (metadata, binding.fallback), frame, ports);
+        verdict
+    }
+
+    /// Transmits a frame that has left the graph, or gives it to its host.
+    fn follow(
+        &mut self,
+        now: Instant,
+        verdict: Verdict,
+        (metadata, fallback): (Metadata, Fallback),
+        frame: &[u8],
+        ports: &mut Ports<'_, impl NetworkOutput>,
+    ) {
         match verdict {
-            Verdict::Transmit(interface) => {
-                ports.copy(interface, frame);
-                self.untransmitted += core::mem::take(&mut ports.refused);
+            Verdict::Transmit(interface) => ports.copy(interface, frame),
+            Verdict::HandOver { instance, environment, level: Level::Host } => {
+                let known = (metadata, fallback, ports.offload);
+                self.hosts.hand_over(now, (environment, instance), known, frame, ports.out);
             }
-            // No other level has plug-ins yet: the manager creates none there.
+            // Instances of other levels run in the workers.
             Verdict::HandOver { .. } => self.untransmitted += 1,
             Verdict::Pass | Verdict::Drop => {}
         }
-        verdict
+        self.untransmitted += core::mem::take(&mut ports.refused);
+    }
+
+    /// Transmits a frame on a port by a host's word.
+    pub(super) fn transmit(
+        &mut self,
+        interface: u16,
+        frame: &[u8],
+        ports: &mut Ports<'_, impl NetworkOutput>,
+    ) {
+        ports.copy(interface, frame);
+        self.untransmitted += core::mem::take(&mut ports.refused);
     }
 }
 
 /// The LAN ports, for what plug-ins transmit.
-struct Ports<'a, O> {
-    out: &'a mut O,
-    count: usize,
-    /// The offloads that the frame needs when it is transmitted; an error: it cannot be.
-    offload: Result<Option<TxOffload>, ()>,
-    refused: u64,
+pub(super) struct Ports<'a, O> {
+    pub(super) out: &'a mut O,
+    pub(super) count: usize,
+    /// What the port knows of the frame.
+    pub(super) offload: Offload,
+    /// Frames that were not transmitted.
+    pub(super) refused: u64,
+}
+
+impl<'a, O: NetworkOutput> Ports<'a, O> {
+    pub(super) const fn new(out: &'a mut O, count: usize, offload: Offload) -> Self {
+        Ports { out, count, offload, refused: 0 }
+    }
 }
 
 impl<O: NetworkOutput> Output for Ports<'_, O> {
     fn copy(&mut self, interface: u16, frame: &[u8]) {
-        match self.offload {
+        let offload = match self.offload {
+            Offload::Transmitted(offload) => Ok(offload),
+            Offload::Received(checksum, gso) => offload_of(&Frame { bytes: frame, checksum, gso }, interface),
+        };
+        match offload {
             Ok(offload) if usize::from(interface) < self.count => {
                 self.out.lan(PortId(interface), &[frame], offload);
             }
@@ -220,9 +282,10 @@ impl<O: NetworkOutput> Output for Ports<'_, O> {
 
 /// What a received frame needs when it is transmitted as it is. A frame that was coalesced by a device which has verified its
 /// checksums cannot be cut again: its checksum field does not hold the sum of the pseudo header.
-fn offload_of(frame: &Frame<'_>, parsed: &Parsed) -> Result<Option<TxOffload>, ()> {
+fn offload_of(frame: &Frame<'_>, interface: u16) -> Result<Option<TxOffload>, ()> {
     match (frame.checksum, frame.gso) {
         (Checksum::Partial { start, offset }, gso) => {
+            let parsed = parse_ethernet(frame.bytes, interface, Direction::Ingress).map_err(drop)?;
             let data_offset =
                 frame.bytes.get(parsed.transport + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
             let header_len = if gso.is_some() { parsed.transport + data_offset } else { start.into() };
@@ -252,6 +315,16 @@ pub(super) struct Egress<'a, O> {
 }
 
 impl<O: NetworkOutput> NetworkOutput for Egress<'_, O> {
+    fn host(
+        &mut self,
+        now: Instant,
+        host: EnvironmentId,
+        head: &Head,
+        frame: &[u8],
+    ) -> Result<(), TunnelFull> {
+        self.out.host(now, host, head, frame)
+    }
+
     fn tunnel(
         &mut self,
         now: Instant,
@@ -282,7 +355,11 @@ impl<O: NetworkOutput> Egress<'_, O> {
             let count = frame.len().div_ceil(usize::from(gso.segment_size).max(1));
             metadata.coalesced = count.clamp(1, usize::from(u16::MAX)) as u16;
         }
-        let mut ports = Ports { out: self.out, count: self.ports, offload: Ok(offload), refused: 0 };
+        let offload_of = Offload::Transmitted(offload);
+        if self.plugins.hosts.holds() {
+            return self.plugins.hosts.hold(self.now, hit, (metadata, offload_of), frame);
+        }
+        let mut ports = Ports::new(self.out, self.ports, offload_of);
         let verdict = self.plugins.enter(self.now, hit, frame, metadata, &mut ports);
         if verdict == Verdict::Pass {
             self.out.lan(port, &[frame], offload);
@@ -338,15 +415,16 @@ impl NetworkCore {
         let Some(hit) = self.plugins.classify_received(port, &parsed, frame.bytes.len()) else {
             return self.receive(now, port, frame, ethernet, out);
         };
+        let offload = Offload::Received(frame.checksum, frame.gso);
+        let metadata =
+            Metadata { coalesced: coalesced(frame, &parsed), ..Metadata::new(port.0, Direction::Ingress) };
+        if self.plugins.hosts.holds() {
+            return self.plugins.hosts.hold(now, hit, (metadata, offload), frame.bytes);
+        }
         let mut buffer = core::mem::take(&mut self.plugins.received);
         if let Some(bytes) = buffer.get_mut(..frame.bytes.len()) {
             bytes.copy_from_slice(frame.bytes);
-            let metadata = Metadata {
-                coalesced: coalesced(frame, &parsed),
-                ..Metadata::new(port.0, Direction::Ingress)
-            };
-            let (count, offload) = (self.port_count(), offload_of(frame, &parsed));
-            let mut ports = Ports { out, count, offload, refused: 0 };
+            let mut ports = Ports::new(out, self.port_count(), offload);
             if self.plugins.enter(now, hit, bytes, metadata, &mut ports) == Verdict::Pass
                 && let Ok(ethernet) = ethernet::Frame::parse(bytes)
             {
@@ -375,6 +453,7 @@ impl NetworkCore {
 
     /// Applies a change, between two frames.
     pub fn change_plugins(&mut self, change: &mut PluginChange) {
+        self.plugins.hosts.changed();
         for command in change.commands.drain(..) {
             if let Some(plugin) = self.plugins.graph.apply(command) {
                 change.retired.push(plugin);
@@ -408,7 +487,11 @@ impl NetworkCore {
         for (instance, count) in &mut counts.instances {
             *count = plugins.graph.count(*instance).unwrap_or_default();
         }
+        for (environment, running) in &mut counts.environments {
+            *running = plugins.graph.is_running(*environment);
+        }
         counts.graph = *plugins.graph.counters();
+        counts.hosts = plugins.hosts.counters;
         (counts.lookups, counts.untransmitted) = (plugins.classifier.lookups(), plugins.untransmitted);
     }
 }

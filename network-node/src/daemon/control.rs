@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, Channel, ControlOptions, Membership, NodeRecord};
+use csp_control::{ActivePolicy, Channel, ControlOptions, Membership, NodeRecord, PluginHost};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
+use csp_plugins::EnvironmentId;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::{OwnedAddresses, Role};
 
@@ -17,7 +18,7 @@ use super::metrics::WorkerMetrics;
 use super::plugin_metrics::{PluginMetrics, Shared};
 use super::plugin_routes;
 use super::plugins::{self, PluginControl, Plugins};
-use super::proxies::proxy_specs;
+use super::proxies::{Neighbours, host_specs, note_neighbours, proxy_specs};
 use super::workers::DataWorkers;
 
 /// How long a worker may take to put a policy into force.
@@ -46,11 +47,20 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let options = shell_options(config, record, workers, (numbers, plugins.clone()));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));
+    let mut neighbours = Neighbours::new();
     let ended = loop {
         match shell.next().await {
-            Event::Membership(now) => send_proxies(config, &host, workers, &now),
+            Event::Membership(now) => {
+                send_proxies(config, &host, workers, &now);
+                note_neighbours(&mut neighbours, &now, &host);
+                send_hosts(config, workers, &neighbours, &plugins.lock().await.hosts());
+            }
             Event::Policy(active) => {
-                let packets = plugins.lock().await.apply(active.policy.packet_plugins()).await;
+                let ActivePolicy { policy, .. } = &active;
+                let mut plugins = plugins.lock().await;
+                let packets = plugins.apply(policy.packet_plugins(), &policy.plugin_hosts).await;
+                send_hosts(config, workers, &neighbours, &plugins.hosts());
+                drop(plugins);
                 let applied = match packets {
                     Ok(()) => apply(&owned, workers, &active).await,
                     Err(error) => Err(error),
@@ -100,6 +110,28 @@ fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: 
     for mailbox in workers.mailboxes() {
         if let Err(error) = mailbox.send(Question::Proxies(proxies.clone())) {
             tracing::error!(%error, "a data worker did not receive the list of proxies");
+        }
+    }
+}
+
+/// Sends the workers the plug-in hosts that run instances.
+fn send_hosts(
+    config: &Config,
+    workers: &DataWorkers,
+    neighbours: &Neighbours,
+    hosts: &[(EnvironmentId, PluginHost)],
+) {
+    let specs = host_specs(neighbours, config.san.provider, workers.endpoints, hosts);
+    for (at, named) in hosts.iter().filter(|(at, _)| specs.iter().all(|spec| spec.environment != *at)) {
+        tracing::warn!(
+            name = named.name,
+            environment = at.0,
+            "no address of this plug-in host can be reached by san.provider"
+        );
+    }
+    for mailbox in workers.mailboxes() {
+        if let Err(error) = mailbox.send(Question::Hosts(specs.clone())) {
+            tracing::error!(%error, "a data worker did not receive the list of plug-in hosts");
         }
     }
 }

@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 
 use csp_classify::multifield::InstanceId;
 use csp_daemon::{DataWorker, clock};
-use csp_plugins::{Answer, CallError, Settings};
+use csp_plugins::{Answer, CallError, EnvironmentId, Settings};
 use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, PlacementKey, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
 
 use crate::core::{FlowInfo, PluginChange, PluginCounts};
-use crate::links::{LinkNotice, ProxySpec, TunnelInfo};
+use crate::links::{HostInstances, HostSpec, LinkNotice, ProxySpec, TunnelInfo};
 use crate::worker::NetworkWorker;
 
 use super::metrics::Published;
@@ -42,8 +42,12 @@ pub enum Question {
     Tunnels(Reply<Vec<TunnelInfo>>),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
-    /// A change of packet plug-ins. It comes back with what is to be freed.
-    Plugins(Box<PluginChange>, Reply<Box<PluginChange>>),
+    /// A change of packet plug-ins, and the instances of plug-in hosts after it. It comes back with what is to be freed.
+    Plugins(Box<PluginChange>, Vec<HostInstances>, Reply<Box<PluginChange>>),
+    /// The plug-in hosts.
+    Hosts(Vec<HostSpec>),
+    /// An operation of an instance at a plug-in host, as text; answered when the host has.
+    HostCall(EnvironmentId, InstanceId, String, Reply<Result<Vec<u8>, String>>),
     /// An operation of a packet plug-in.
     PluginCall(InstanceId, &'static str, Box<Settings>, Reply<Result<Answer, CallError>>),
     /// Numbers of packet plug-ins, to be filled in.
@@ -75,9 +79,13 @@ impl DataWorker for NetworkWorker {
             Question::Tunnels(reply) => reply.send(self.tunnels().collect()),
             Question::Trace(Some(label), reply) => reply.send(self.core().flow_trace(label)),
             Question::Trace(None, reply) => reply.send(self.core().trace().iter().copied().collect()),
-            Question::Plugins(mut change, reply) => {
-                self.change_plugins(&mut change);
+            Question::Plugins(mut change, hosted, reply) => {
+                self.change_plugins(&mut change, &hosted);
                 reply.send(change);
+            }
+            Question::Hosts(hosts) => self.set_hosts(now, &hosts),
+            Question::HostCall(host, instance, text, reply) => {
+                self.call_host(host, instance, text, Box::new(move |answer| reply.send(answer)));
             }
             Question::PluginCall(instance, operation, arguments, reply) => {
                 reply.send(self.call_plugin(now, instance, operation, &arguments));
@@ -136,6 +144,18 @@ fn log_notices(worker: &mut NetworkWorker) {
             }
             LinkNotice::Failed { node, worker, reason } => {
                 tracing::warn!(proxy = %node, worker, reason, "no tunnel yet; trying again");
+            }
+            LinkNotice::HostUp { node, address } => {
+                tracing::info!(host = %node, address, "plug-in host connected");
+            }
+            LinkNotice::HostLost { node, reason } => {
+                tracing::warn!(host = %node, reason, "plug-in host lost; its rules fall back");
+            }
+            LinkNotice::HostRefused { node, reason } => {
+                tracing::error!(host = %node, reason, "the plug-in host does not run its plug-ins; their rules fall back");
+            }
+            LinkNotice::HostFailed { node, reason } => {
+                tracing::warn!(host = %node, reason, "no link to the plug-in host yet; trying again");
             }
         }
     }

@@ -20,6 +20,8 @@ pub struct Numbers {
     pub instances: Vec<(String, &'static str, InstanceCount)>,
     /// Of all packets.
     pub totals: Totals,
+    /// Records of plug-in hosts that were refused, by reason.
+    pub refused: [(&'static str, u64); 7],
 }
 
 /// Numbers that the refreshing task writes and a scrape reads.
@@ -53,7 +55,7 @@ impl MetricSource for PluginMetrics {
             let help = "Packets that a plug-in dropped";
             out.counter("csp_plugin_dropped_total", help, &labels, count.dropped);
         }
-        let Totals { classified, cached, passed, transmitted, calls_failed, fallback_passed, .. } =
+        let Totals { classified, cached, passed, transmitted, calls_failed, fallback_passed, hosted, .. } =
             numbers.totals;
         for (name, help, value) in [
             ("csp_plugins_classified_total", "Packets that were compared with rules", classified),
@@ -65,16 +67,24 @@ impl MetricSource for PluginMetrics {
                 "Packets that passed without their plug-in",
                 fallback_passed,
             ),
+            ("csp_plugins_hosted_total", "Packets that plug-in hosts got (level 3)", hosted),
             ("csp_plugins_calls_failed_total", "Calls between plug-ins that failed", calls_failed),
         ] {
             out.counter(name, help, &[], value);
         }
+        for (reason, count) in numbers.refused.iter().filter(|(reason, _)| !reason.is_empty()) {
+            let help = "Records of plug-in hosts that were refused";
+            out.counter("csp_plugin_host_refused_total", help, &[("reason", reason)], *count);
+        }
         let Totals { dropped, fallback_dropped, dropped_hops, untransmitted, .. } = numbers.totals;
+        let Totals { host_lost, host_full, .. } = numbers.totals;
         out.drops(&[
             ("plugin", dropped),
             ("plugin_fallback", fallback_dropped),
             ("plugin_hops", dropped_hops),
             ("plugin_untransmitted", untransmitted),
+            ("plugin_host_lost", host_lost),
+            ("plugin_host_full", host_full),
         ]);
     }
 }

@@ -6,21 +6,26 @@ use std::time::Duration;
 
 use csp_api::plugins as api;
 use csp_classify::multifield::{HitCount, InstanceId, Rule};
-use csp_control::plugin_manager;
+use csp_control::{PluginHost, plugin_manager};
 use csp_daemon::clock;
 use csp_daemon::query::Workers;
+use csp_plugins::remote::write_hosted;
 use csp_plugins::text::MatchText;
-use csp_plugins::{Answer, Binding, Desired, Fallback, HashKey, InstanceCount, Level, Manager, pcap};
+use csp_plugins::{
+    Answer, Binding, Desired, EnvironmentId, Fallback, HashKey, InstanceCount, Level, Manager, ROWS_MAX, pcap,
+};
 use csp_telemetry::MailboxError;
 
 use crate::core::{DriverRules, PluginChange, PluginCounts};
+use crate::links::HostInstances;
 
 use super::data_thread::Question;
 use super::driver::DriverControl;
+use super::host_calls;
 use super::plugin_metrics::{Numbers, Shared};
 
 /// How long a worker may take to apply a change or to execute an operation.
-const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
+pub const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the numbers for metrics are read.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -44,6 +49,9 @@ pub enum CallFailure {
     /// It cannot be: there is no such instance, operation or argument, or the instance refuses it.
     #[error("{0}")]
     Refused(String),
+    /// The plug-in host does not run, or does not answer as it should.
+    #[error("the plug-in host: {0}")]
+    Absent(String),
     /// A worker did not answer.
     #[error("a data worker: {0}")]
     Unanswered(#[from] MailboxError),
@@ -70,6 +78,8 @@ pub struct PluginControl {
     driver: DriverControl,
     /// What workers know of level 1.
     driver_rules: DriverRules,
+    /// The plug-in hosts of the policy.
+    hosts: Vec<PluginHost>,
 }
 
 /// A handle that the control loop, the admin routes and the refreshing task share.
@@ -89,11 +99,13 @@ impl PluginControl {
             numbers,
             driver,
             driver_rules: DriverRules::default(),
+            hosts: Vec::new(),
         }))
     }
 
     /// Puts instances and rules into force, at each worker between two turns.
-    pub async fn apply(&mut self, mut desired: Desired) -> Result<(), String> {
+    pub async fn apply(&mut self, mut desired: Desired, hosts: &[PluginHost]) -> Result<(), String> {
+        self.hosts = hosts.to_vec();
         for instance in desired.instances.iter_mut().filter(|instance| instance.module == "capture") {
             if instance.settings.iter().all(|(name, _)| name != "clock_offset_ns") {
                 instance.settings.push(("clock_offset_ns".to_owned(), self.clock_offset_ns.to_string()));
@@ -140,7 +152,7 @@ impl PluginControl {
 
     /// The rows of a block list in the workers, each once.
     async fn rows_of(&mut self, name: &str) -> Vec<csp_plugins::Row> {
-        match self.call_workers(name, "list", &BTreeMap::new()).await {
+        match self.call_workers(name, "dump", &BTreeMap::new()).await {
             Ok((_, Answer::Rows(rows), _)) => rows,
             _ => Vec::new(),
         }
@@ -159,6 +171,9 @@ impl PluginControl {
         let changed = table.generation != self.generation || driver != self.driver_rules;
         let directions = directions(self.manager.rules().rules().iter().map(|(rule, _)| *rule));
         for (worker, mailbox) in self.workers.mailboxes.iter().enumerate() {
+            let failed = |error| format!("a data worker did not apply the packet plug-ins: {error}");
+            // A command that is taken from the manager must reach the worker.
+            mailbox.room(WORKER_TIMEOUT).await.map_err(failed)?;
             let commands: Vec<_> = std::iter::from_fn(|| self.manager.poll_command(worker)).collect();
             if commands.is_empty() && !changed {
                 continue;
@@ -168,11 +183,42 @@ impl PluginControl {
             let driver = driver.clone();
             let change = Box::new(PluginChange { commands, table, directions, driver, retired });
             // What comes back is freed here.
-            let done = mailbox.ask(WORKER_TIMEOUT, |reply| Question::Plugins(change, reply)).await;
-            done.map_err(|error| format!("a data worker did not apply the packet plug-ins: {error}"))?;
+            let hosted = self.hosted();
+            let done = mailbox.ask(WORKER_TIMEOUT, |reply| Question::Plugins(change, hosted, reply)).await;
+            match done {
+                // It has the change and applies it later.
+                Ok(_) | Err(MailboxError::Timeout) => {}
+                Err(error) => return Err(failed(error)),
+            }
         }
         (self.generation, self.driver_rules) = (table.generation, driver);
         Ok(())
+    }
+
+    /// The instances of each environment of level 3.
+    fn hosted(&self) -> Vec<HostInstances> {
+        let of = |(environment, name): (EnvironmentId, &str)| {
+            // The environment exists: its name was just read.
+            let text = write_hosted(&self.manager, name).unwrap_or_default().into();
+            HostInstances { environment, text }
+        };
+        self.host_environments().map(of).collect()
+    }
+
+    fn host_environments(&self) -> impl Iterator<Item = (EnvironmentId, &str)> {
+        let all = self.manager.environments().iter().enumerate();
+        all.filter(|(_, known)| known.level == Level::Host)
+            .map(|(at, known)| (EnvironmentId(at as u16), known.name.as_str()))
+    }
+
+    /// Returns the plug-in hosts that run instances, each with its environment.
+    pub fn hosts(&self) -> Vec<(EnvironmentId, PluginHost)> {
+        let used = |name: &str| self.manager.instances().any(|(.., environment)| environment == name);
+        let host = |(at, name): (EnvironmentId, &str)| {
+            let host = self.hosts.iter().find(|host| host.name == name)?;
+            used(name).then(|| (at, host.clone()))
+        };
+        self.host_environments().filter_map(host).collect()
     }
 
     /// Executes an operation of an instance at all workers and in the driver.
@@ -182,6 +228,12 @@ impl PluginControl {
         operation: &str,
         arguments: &BTreeMap<String, String>,
     ) -> Result<CallResult, CallFailure> {
+        let words: Vec<(&str, &str)> = arguments.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let prepared = self.manager.prepare_call(name, operation, &words);
+        let (id, checked, _) = prepared.map_err(|error| CallFailure::Refused(error.to_string()))?;
+        if let Some(host) = self.host_of(id) {
+            return host_calls::call(&self.workers, (host, id), checked, &words).await;
+        }
         let (merged, files) = match self.call_workers(name, operation, arguments).await {
             Ok((call, merged, files)) => match self.driver.call(&self.manager, &call)? {
                 Some(own) => (csp_xdp::merge(merged, own), files),
@@ -201,8 +253,8 @@ impl PluginControl {
         }
         let mut answer = api::CallAnswer::default();
         if let Answer::Rows(rows) = merged {
-            answer.truncated = rows.len() > api::ROWS_MAX;
-            answer.rows = rows.into_iter().take(api::ROWS_MAX).map(row).collect();
+            answer.truncated = rows.len() > ROWS_MAX;
+            answer.rows = rows.into_iter().take(ROWS_MAX).map(row).collect();
         }
         Ok(CallResult::Rows(answer))
     }
@@ -233,12 +285,21 @@ impl PluginControl {
         Ok((call, merged, files))
     }
 
+    /// The environment of an instance at a plug-in host.
+    fn host_of(&self, id: InstanceId) -> Option<EnvironmentId> {
+        let (.., environment) = self.manager.instances().find(|(known, ..)| *known == id)?;
+        self.host_environments().find(|(_, name)| *name == environment).map(|(at, _)| at)
+    }
+
     /// What the workers are asked for: the numbers of all rules and instances.
     fn asked(&self) -> PluginCounts {
         let rules = self.manager.rules().rules();
         PluginCounts {
             rules: rules.iter().map(|(_, handle)| (*handle, HitCount::default())).collect(),
             instances: self.manager.instances().map(|(id, ..)| (id, InstanceCount::default())).collect(),
+            environments: (0..self.manager.environments().len())
+                .map(|at| (EnvironmentId(at as u16), true))
+                .collect(),
             ..PluginCounts::default()
         }
     }
@@ -267,13 +328,14 @@ impl PluginControl {
             let level = if self.driver.decides(*at) { Level::Driver } else { Level::Worker };
             api::Rule { level: level as u8, ..self.rule(rule, *hits, &covered) }
         });
-        let environment = |environment: &csp_plugins::Environment| api::Environment {
-            name: (&environment.name).into(),
-            level: environment.level as u8,
-            running: environment.running,
+        let environments = self.manager.environments().iter().zip(&counts.environments);
+        let environment = |(known, (_, running)): (&csp_plugins::Environment, &(_, bool))| api::Environment {
+            name: (&known.name).into(),
+            level: known.level as u8,
+            running: *running,
         };
         Ok(api::Plugins {
-            environments: self.manager.environments().iter().map(environment).collect(),
+            environments: environments.map(environment).collect(),
             instances: self.instances(&counts.instances),
             rules: rules.collect(),
             totals: totals(&counts),
@@ -335,8 +397,12 @@ impl PluginControl {
         });
         let instances = self.manager.instances().zip(&counts.instances);
         let instances = instances.map(|((_, name, module, _), (_, count))| (name.to_owned(), module, *count));
-        let numbers =
-            Numbers { rules: rules.collect(), instances: instances.collect(), totals: totals(&counts) };
+        let numbers = Numbers {
+            rules: rules.collect(),
+            instances: instances.collect(),
+            totals: totals(&counts),
+            refused: counts.hosts.violations(),
+        };
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
     }
 }
@@ -373,6 +439,10 @@ fn add(sum: &mut PluginCounts, other: &PluginCounts) {
         sum.bytes += other.bytes;
         sum.dropped += other.dropped;
     }
+    for ((_, sum), (_, other)) in sum.environments.iter_mut().zip(&other.environments) {
+        *sum &= other;
+    }
+    sum.hosts.add(&other.hosts);
     let (graph, more) = (&mut sum.graph, &other.graph);
     for (sum, more) in [
         (&mut graph.entered, more.entered),
@@ -406,6 +476,10 @@ fn totals(counts: &PluginCounts) -> api::Totals {
         fallback_dropped: graph.fallback_dropped,
         dropped_hops: graph.drop_hops,
         untransmitted: counts.untransmitted,
+        hosted: counts.hosts.sent,
+        host_lost: counts.hosts.lost,
+        host_full: counts.hosts.full + counts.hosts.dropped,
+        host_refused: counts.hosts.refused(),
         calls: graph.calls,
         calls_failed: graph.calls_failed,
     }

@@ -1,10 +1,13 @@
-//! Derives from the membership the proxy workers that a worker connects to.
+//! Derives from the membership the proxy workers that a worker connects to, and how it reaches the policy's plug-in hosts.
 
-use csp_control::{Member, MemberState, Membership, SanAddress, SanProvider};
-use csp_types::Role;
+use std::collections::HashMap;
+
+use csp_control::{Member, MemberState, Membership, PluginHost, SanAddress, SanProvider};
+use csp_plugins::EnvironmentId;
+use csp_types::{NodeId, Role};
 use csp_vi::ViAddress;
 
-use crate::links::{DialSpec, ProxySpec};
+use crate::links::{DialSpec, HostSpec, ProxySpec};
 
 /// The providers that a worker has an endpoint of, as the endpoint's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,6 +40,32 @@ pub fn proxy_specs(
         }
     };
     membership.of_role(Role::ProxyNode).map(spec).collect()
+}
+
+/// Application nodes that are or were members, each with whether it is on this host. One whose registration has ended keeps its place: a
+/// plug-in host beside it may live on.
+pub type Neighbours = HashMap<NodeId, bool>;
+
+/// Adds the application nodes of a membership; `host` is this kernel's boot id.
+pub fn note_neighbours(neighbours: &mut Neighbours, membership: &Membership, host: &str) {
+    let members = membership.of_role(Role::AppNode).map(|member| &member.record);
+    neighbours.extend(members.map(|record| (record.id, record.host == host)));
+}
+
+/// Returns the plug-in hosts that `provider` reaches, each with its address: shm if its application node is on this host, as for
+/// [`proxy_specs`].
+pub fn host_specs(
+    neighbours: &Neighbours,
+    provider: SanProvider,
+    endpoints: Endpoints,
+    hosts: &[(EnvironmentId, PluginHost)],
+) -> Vec<HostSpec> {
+    let spec = |(environment, named): &(EnvironmentId, PluginHost)| {
+        let near = neighbours.get(&named.node) == Some(&true);
+        let dial = dial_spec(&named.san_address(), near, provider, endpoints)?;
+        Some(HostSpec { environment: *environment, node: named.node, dial })
+    };
+    hosts.iter().filter_map(spec).collect()
 }
 
 fn dial_spec(san: &SanAddress, near: bool, provider: SanProvider, endpoints: Endpoints) -> Option<DialSpec> {

@@ -98,6 +98,34 @@ pub enum LinkNotice {
         /// The reason.
         reason: String,
     },
+    /// The link to a plug-in host is up.
+    HostUp {
+        /// Its node.
+        node: NodeId,
+        /// The address that was dialled.
+        address: String,
+    },
+    /// The link to a plug-in host is down.
+    HostLost {
+        /// Its node.
+        node: NodeId,
+        /// The reason.
+        reason: String,
+    },
+    /// A plug-in host does not run its instances.
+    HostRefused {
+        /// Its node.
+        node: NodeId,
+        /// The reason.
+        reason: String,
+    },
+    /// The link to a plug-in host could not be set up; it will be tried again.
+    HostFailed {
+        /// Its node.
+        node: NodeId,
+        /// The reason.
+        reason: String,
+    },
 }
 
 /// A tunnel, as the admin endpoint shows it.

@@ -73,4 +73,6 @@ pub(crate) struct Turn<'a, O, S> {
     pub(crate) idle: &'a mut IdleClients,
     pub(crate) tunnels: &'a mut Tunnels,
     pub(crate) local: &'a mut S,
+    /// Byte streams share the output link.
+    pub(crate) metered: &'a mut bool,
 }

@@ -69,7 +69,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             }
         }
         match local {
-            None => self.dispatcher.dispatch(&mut self.cx, label),
+            None => {
+                self.meter(label);
+                self.dispatcher.dispatch(&mut self.cx, label);
+            }
             Some(number) if self.local.connected(self.cx.now, label, number, tuple) => {
                 self.cx.flows.set_stage(self.cx.now, label, Stage::Local);
             }
@@ -90,6 +93,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         cx.send(lane, header, &payload);
         cx.record(label, TraceKind::OpenSent, 0);
         self.pump.enqueue(cx.flows, label);
+        self.meter(label);
     }
 
     /// Processes the regular end of a connection: both directions are finished and acknowledged.

@@ -112,6 +112,7 @@ pub struct ProxyCore<S = NoLocalServices> {
     idle: IdleClients,
     recorder: Recorder,
     local: S,
+    metered: bool,
 }
 
 impl ProxyCore {
@@ -142,12 +143,24 @@ impl<S: LocalServices> ProxyCore<S> {
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
             local,
+            metered: false,
         }
     }
 
     fn turn<'a, O: ProxyOutput>(&'a mut self, now: Instant, out: &'a mut O) -> Turn<'a, O, S> {
-        let ProxyCore { tcp, flows, hairpin, tunnels, dispatcher, pump, egress, idle, recorder, local } =
-            self;
+        let ProxyCore {
+            tcp,
+            flows,
+            hairpin,
+            tunnels,
+            dispatcher,
+            pump,
+            egress,
+            idle,
+            recorder,
+            local,
+            metered,
+        } = self;
         Turn {
             cx: Context { now, flows, tcp, hairpin, recorder, out },
             dispatcher,
@@ -156,6 +169,7 @@ impl<S: LocalServices> ProxyCore<S> {
             idle,
             tunnels,
             local,
+            metered,
         }
     }
 
@@ -281,6 +295,7 @@ impl<S: LocalServices> ProxyCore<S> {
         self.egress.set_rules(egress);
         let mut turn = self.turn(now, out);
         turn.dispatcher.set_services(&mut turn.cx, services);
+        turn.meter_streams();
         turn.drive();
     }
 }

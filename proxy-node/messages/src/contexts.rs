@@ -14,6 +14,7 @@
 //! |---|---|
 //! | paths: checked, activated, replaced between two messages | [`control_manager`] |
 //! | handlers: stored, made, profiled | [`handler_manager`], [`profiles`] |
+//! | where stages run by themselves | [`placement`] |
 //! | load of contexts, at resource-management points | [`resource_monitor`] |
 //! | a context elsewhere | [`remote`] |
 //! | one message through one handler | [`run`], [`port`], [`outlet`] |
@@ -22,6 +23,7 @@ mod control_manager;
 mod handler_manager;
 mod outlet;
 mod path;
+mod placement;
 mod port;
 mod profiles;
 mod remote;
@@ -30,9 +32,12 @@ mod run;
 mod status;
 
 pub use control_manager::PathError;
-pub use handler_manager::{DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker};
+pub use handler_manager::{
+    DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker, StageObject, StageSupply, StopPolicy,
+};
 pub use path::{PathCounters, PathId, PathSpec, STAGES_MAX, StageSpec, Targets};
-pub use remote::{GIVEN_BYTES_MAX, RemoteCall, RemoteError, Ticket};
+pub use placement::{Placement, PlacementBounds, Rule, Sample, Side, Why};
+pub use remote::{GIVEN_BYTES_MAX, RemoteCall, RemoteDone, RemoteError, RemoteStage, Ticket};
 pub use resource_monitor::ContextReport;
 pub use status::{ContextStatus, PathState, PathStatus, StageStatus};
 
@@ -46,6 +51,9 @@ use crate::list::{Links, List};
 use crate::schedule::{RoundRobin, Schedule, Turn, TurnBudget};
 use path::Path;
 use resource_monitor::ResourceMonitor;
+
+/// Measured calls from which on those of before count less at each look.
+const AGED_FROM: u32 = 400;
 
 /// Bounds of a worker's contexts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -185,6 +193,14 @@ impl Contexts {
 
     fn path_mut(&mut self, index: u16) -> Option<&mut Path> {
         self.paths.get_mut(usize::from(index))?.path.as_mut()
+    }
+
+    /// Has calls of before count less in the quantiles of a stage, if enough were measured.
+    pub fn age_times(&mut self, id: PathId, stage: usize) {
+        let path = self.find(id).and_then(|index| self.path_mut(index));
+        if let Some(stage) = path.and_then(|path| path.stages.get_mut(stage)) {
+            stage.profiles.age(AGED_FROM);
+        }
     }
 
     fn find(&self, id: PathId) -> Option<u16> {

@@ -1,21 +1,33 @@
 //! Messages that wait for the output link, by information flow: the joint with the resource manager.
 //!
 //! ```text
-//!   publish ─▶ [flow's queue: resource manager] ─ release ─▶ receivers' queues ─▶ connections
-//!   end of a path ─▲
+//!   publish ─▶ [flow's queue ─ take ─▶ context: the channel's path ─▶ ready] ─ release ─▶ receivers' queues ─▶ connections
+//!                                       end of a path without contexts ─▲
 //! ```
+//! With contexts, messages of a channel with a path wait in their flow's queue until the scheme gives the flow a context, and again, processed,
+//! until it gives it the link. Without contexts paths come first, and what leaves them is offered to its flow.
+//!
 //! A data item is a message with all its copies for receivers that the link carries; it has the bytes of all of them. The manager knows its
 //! length and its place in the pool. A flow whose next message finds no room at receivers that hold back waits with it, and no other flow does.
 //! A message that only processes of the cluster get costs the link nothing.
+
+mod serve;
+mod slots;
+mod streams;
+
+pub(crate) use serve::Work;
+pub(crate) use streams::is_stream;
 
 use std::sync::Arc;
 
 use csp_quality::{
     Board, DIVIDE_EVERY, Demand, Fired, FlowCounters, FlowId, FlowTable, Item as Queued, Observation,
-    Offered, Overflow, Plan, QualityConfig, ResourceManager, Scheme, Trigger, TriggerError,
+    Offered, Overflow, Plan, QualityConfig, Resource, ResourceManager, Scheme, Taken, Trigger, TriggerError,
 };
 use csp_types::{Duration, Instant};
+use slots::Slots;
 
+use self::streams::Streams;
 use crate::pool::MessageHandle;
 use crate::queue::Item;
 
@@ -30,6 +42,8 @@ pub struct FlowsConfig {
     pub triggers: Vec<Trigger>,
     /// What the workers of the node want of the link, and the number of this one.
     pub board: (Arc<Board>, usize),
+    /// Part of a worker's time that the plan's contexts have together, in percent: 1 to 100.
+    pub worker_percent: u8,
 }
 
 /// State of a flow at a worker.
@@ -51,6 +65,12 @@ pub struct FlowStatus {
     pub seen: Observation,
     /// Its messages wait for receivers that hold back.
     pub blocked: bool,
+    /// Contexts that it is promised.
+    pub contexts: u16,
+    /// Time of contexts that its messages have had.
+    pub context_time: Duration,
+    /// What a message takes the worker, as measured; zero: nothing was.
+    pub cost: Duration,
 }
 
 /// State of the link at a worker.
@@ -64,6 +84,8 @@ pub struct LinkStatus {
     pub triggers: Vec<(String, u64)>,
     /// A generation waits until items of a former flow have left.
     pub waits: bool,
+    /// Contexts that flows share, and the part of the worker's time that they have together, in percent.
+    pub contexts: (u16, u8),
 }
 
 #[derive(Debug)]
@@ -91,11 +113,25 @@ pub(crate) struct Flows {
     part: u64,
     /// This worker has reported that it wants something.
     wants: bool,
+    slots: Slots,
+    percent: u8,
+    /// The slot that is asked first for its next item.
+    first_slot: usize,
+    /// The item that is being processed, until its handlers have emitted something.
+    current: Option<Taken>,
+    /// Flows of which a message waits in a path, with the path: contexts take no more of them until it has gone on.
+    paused: Vec<(FlowId, u16)>,
+    /// There are no contexts any more, but messages that waited for one.
+    leftovers: bool,
+    clock: Option<fn() -> Instant>,
+    streams: Streams,
 }
 
 impl Flows {
     pub fn new(config: FlowsConfig, peers_max: usize, now: Instant) -> Result<Self, TriggerError> {
-        let FlowsConfig { plan, quality, triggers, board } = config;
+        let FlowsConfig { plan, mut quality, triggers, board, worker_percent } = config;
+        quality.contexts = quality.link; // one scheme for both
+        let contexts = usize::from(plan.capacity().contexts);
         let flows = plan.table().capacity();
         let part = plan.capacity().link.bits_per_second / board.0.workers() as u64;
         let mut manager = ResourceManager::new(quality, plan, now);
@@ -117,6 +153,14 @@ impl Flows {
             released: 0,
             part,
             wants: false,
+            slots: Slots::new(contexts, worker_percent, flows),
+            percent: worker_percent,
+            first_slot: 0,
+            current: None,
+            paused: Vec::with_capacity(flows),
+            leftovers: false,
+            clock: None,
+            streams: Streams::default(),
         })
     }
 
@@ -129,10 +173,16 @@ impl Flows {
             return Ok(());
         }
         self.next = None;
-        let FlowsConfig { quality, triggers, board, plan } = config;
+        let FlowsConfig { mut quality, triggers, board, plan, worker_percent } = config;
+        quality.contexts = quality.link;
+        if !is_same {
+            // Ids may be those of other flows now; who waits asks again.
+            self.wanted.fill(None);
+        }
+        self.set_contexts(plan.capacity().contexts, worker_percent);
         // What triggers have changed stays, unless the policy says something else.
         if quality.link != self.quality.link {
-            self.manager.switch(now, csp_quality::Resource::Link, quality.link);
+            self.switch(quality.link, now);
         }
         if quality.monitor != self.quality.monitor {
             self.manager.set_monitor(quality.monitor);
@@ -143,7 +193,7 @@ impl Flows {
             let done = self.manager.set_triggers(triggers.clone());
             if done.is_ok() && quality.link == self.quality.link {
                 // The scheme that former triggers had switched to is nobody's any more.
-                self.manager.switch(now, csp_quality::Resource::Link, quality.link);
+                self.switch(quality.link, now);
             }
             self.triggers = triggers;
             done
@@ -153,6 +203,11 @@ impl Flows {
         self.manager.set_capacity(self.part, now);
         (self.divide_at, self.due) = (now, Some(now));
         done
+    }
+
+    fn switch(&mut self, scheme: Scheme, now: Instant) {
+        self.manager.switch(now, Resource::Contexts, scheme);
+        self.manager.switch(now, Resource::Link, scheme);
     }
 
     pub fn table(&self) -> &FlowTable {
@@ -170,6 +225,11 @@ impl Flows {
 
     pub fn overflow(&self, flow: FlowId) -> Overflow {
         self.manager.overflow(flow)
+    }
+
+    /// Returns whether publishers of a flow that has no room are held back.
+    pub fn holds(&self, flow: FlowId) -> bool {
+        self.overflow(flow) == Overflow::Hold
     }
 
     /// Records with what a publisher is held back.
@@ -191,12 +251,18 @@ impl Flows {
         self.manager.queued(flow).0 == 0 && !self.stuck.iter().any(|(known, _)| *known == flow)
     }
 
-    /// Offers a message; `handle` and the channel's generation are how it is found when it is released. What gives way to it is in
+    /// Offers a message, which a context is to process first unless it is `processed`; `handle` and the channel's generation are how it is found when it is released. What gives way to it is in
     /// `evicted` then.
     #[inline]
-    pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued) -> Offered {
-        let evicted = &mut self.evicted;
-        let offered = self.manager.offer(now, flow, item, |item| evicted.push(item));
+    pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued, processed: bool) -> Offered {
+        let (before, evicted) = (self.evicted.len(), &mut self.evicted);
+        let offered = self.manager.offer_item(now, flow, item, processed, |item| evicted.push(item));
+        for at in (before..self.evicted.len()).rev() {
+            if is_stream(&self.evicted[at]) {
+                let item = self.evicted.swap_remove(at);
+                self.put_back(flow, item);
+            }
+        }
         if self.due.is_none_or(|due| due > now) {
             self.due = Some(now);
         }
@@ -224,6 +290,7 @@ impl Flows {
         if self.manager.next_control().is_some_and(|at| at <= now) {
             self.manager.control(now);
         }
+        self.enter_waiting(now);
     }
 
     /// Returns the next message that waits for receivers, after `at` others.
@@ -269,8 +336,9 @@ impl Flows {
         let control = self.manager.next_control();
         // The worker goes on reporting until it has reported that it wants nothing.
         let divide = (self.wants || release.is_some()).then_some(self.divide_at);
-        self.due = release.into_iter().chain(control).chain(divide).min();
-        if self.next.is_some() && self.due.is_none() {
+        let contexts = self.next_context(now);
+        self.due = release.into_iter().chain(control).chain(divide).chain(contexts).min();
+        if (self.next.is_some() || self.streams_wait()) && self.due.is_none() {
             self.due = Some(now + DIVIDE_EVERY);
         }
     }
@@ -281,9 +349,11 @@ impl Flows {
         let total = plan.capacity().link.bits_per_second;
         let (mut held, mut bytes) = (0.0, self.released - self.sent);
         for (flow, _) in plan.table().flows() {
-            let queued = self.manager.queued(flow).1;
-            bytes += queued;
-            if queued > 0 {
+            // What contexts have not processed, or receivers hold back, could not be sent.
+            let blocked = self.stuck.iter().any(|(known, _)| *known == flow);
+            let ready = if blocked { 0 } else { self.manager.ready_bytes(flow) };
+            bytes += ready;
+            if ready > 0 {
                 held += plan.held(flow).0;
             }
         }
@@ -294,6 +364,7 @@ impl Flows {
         let demand = Demand { held: held as u64, wanted };
         self.part = self.board.0.part(self.board.1, demand, total);
         self.manager.set_capacity(self.part, now);
+        self.report_costs();
         (self.sent, self.wants) = (self.released, wanted > 0);
         self.divide_at = now + DIVIDE_EVERY;
     }
@@ -314,6 +385,7 @@ impl Flows {
                 .map(|(at, trigger)| (trigger.name.clone(), self.manager.changes(at)))
                 .collect(),
             waits: self.next.is_some(),
+            contexts: (plan.capacity().contexts, self.percent),
         };
         let flows = plan.table().flows().map(|(id, spec)| FlowStatus {
             name: spec.name.clone(),
@@ -324,6 +396,9 @@ impl Flows {
             delay_sum: self.delays.get(usize::from(id.0)).copied().unwrap_or_default(),
             seen: self.manager.observe(now, id),
             blocked: self.stuck.iter().any(|(flow, _)| *flow == id),
+            contexts: spec.reservation.contexts,
+            context_time: self.slots.occupied(id),
+            cost: self.slots.measured(id).unwrap_or_default(),
         });
         (link, flows.collect())
     }

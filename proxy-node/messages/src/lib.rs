@@ -45,8 +45,9 @@ pub use config::{
 };
 pub use contexts::{
     ContextReport, ContextStatus, ContextsConfig, DeployError, GIVEN_BYTES_MAX, HandlerManager,
-    HandlerStatus, MakeHandler, PathCounters, PathError, PathId, PathSpec, PathState, PathStatus, RemoteCall,
-    RemoteError, STAGES_MAX, StageMaker, StageSpec, StageStatus, Targets, Ticket,
+    HandlerStatus, MakeHandler, PathCounters, PathError, PathId, PathSpec, PathState, PathStatus, Placement,
+    PlacementBounds, RemoteCall, RemoteDone, RemoteError, RemoteStage, Rule, STAGES_MAX, Sample, Side,
+    StageMaker, StageObject, StageSpec, StageStatus, StageSupply, StopPolicy, Targets, Ticket, Why,
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use csp_quality::FlowId;

@@ -11,6 +11,7 @@ mod paths;
 mod publish;
 mod receive;
 mod remote;
+mod serve;
 mod trace;
 
 use csp_types::Instant;
@@ -189,6 +190,9 @@ impl MessagePlane {
             self.subscriptions.remove_subscriber(slot, peer.index, gone);
         }
         ch.receivers -= u32::from(known.role.is_some_and(Role::receives));
+        if let Some(flows) = &mut self.flows {
+            flows.want(peer.index, None);
+        }
         if self.traces.is_armed() {
             self.traces.check(slot, |waiting, _| (waiting == peer).then_some(CopyState::Left));
             self.traces.flushed(peer);

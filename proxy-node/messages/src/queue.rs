@@ -167,6 +167,14 @@ impl Queue {
         dropped.map_or(Pushed::Queued, Pushed::DroppedOldest)
     }
 
+    /// Queues a message whatever the marks say. May allocate beyond them.
+    pub fn append(&mut self, item: Item, limits: &QueueLimits) {
+        self.bytes += u64::from(item.len);
+        self.waiting.push_back(item);
+        self.was_full |= self.is_full(limits);
+        self.counters.queued += 1;
+    }
+
     /// Puts back a message in front of all. The caller has reserved room.
     pub fn push_front(&mut self, item: Item, limits: &QueueLimits) {
         self.bytes += u64::from(item.len);

@@ -4,11 +4,17 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use std::sync::Arc;
+
 use csp_messages::{
-    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, HashKey, MessagePlane, PeerId, PlaneConfig,
-    Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
+    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, FlowsConfig, FormatId, HashKey, MessagePlane,
+    PathSpec, PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
 };
-use csp_types::Instant;
+use csp_quality::{
+    Board, Capacity, Cost, Descriptor, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig,
+    Scheme,
+};
+use csp_types::{Duration, Instant};
 
 struct Counting;
 
@@ -39,20 +45,26 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Publishes until queues or memory are full, delivers half and then all.
-fn turn(plane: &mut MessagePlane, publishers: &[PeerId], bytes: &[u8]) -> u64 {
+fn turn(plane: &mut MessagePlane, now: Instant, publishers: &[PeerId], bytes: &[u8]) -> u64 {
     let mut delivered = 0;
-    for publisher in publishers {
+    for (number, publisher) in (0..).zip(publishers) {
+        let flow = plane.flow_table().map(|table| table.classify(&Descriptor::default().channel(number)));
+        let kind = (FormatId::UNKNOWN, flow.unwrap_or_default());
         for n in 0..100u8 {
             let head = [b't', n % 40];
             let parts = [&head[..1], &head[1..], bytes];
-            match plane.publish(Instant::ZERO, *publisher, &[2, bytes.len() as u32], parts.into_iter()) {
+            match plane.publish_in(now, *publisher, kind, &[2, bytes.len() as u32], parts.into_iter()) {
                 Ok(_) => {}
                 Err(PublishError::Held) => break,
                 Err(error) => panic!("{error}"),
             }
         }
     }
+    plane.release_flows(now);
     while let Some(mut turn) = plane.next_flow() {
+        if plane.is_context(&turn) {
+            plane.run_context(now, &mut turn, None);
+        }
         while let Some(peer) = plane.next_peer(&turn) {
             let delivery = plane.next_delivery(Instant::ZERO, peer).unwrap();
             assert_eq!(plane.slices(delivery.handle).map(<[u8]>::len).sum::<usize>(), delivery.len as usize);
@@ -66,8 +78,43 @@ fn turn(plane: &mut MessagePlane, publishers: &[PeerId], bytes: &[u8]) -> u64 {
     delivered
 }
 
+/// Every channel has a path, and contexts of its flow run it.
+fn set_flows(plane: &mut MessagePlane) {
+    let spec = |number: u32| {
+        let predicate = Predicate { channel: Some(number), ..Predicate::default() };
+        FlowSpec { post: Some("path".to_owned()), ..FlowSpec::new(&format!("flow-{number}"), predicate) }
+    };
+    for number in 0..4 {
+        let channel = plane.channel_named(&format!("channel-{number}")).unwrap();
+        plane.set_number(channel, number);
+        let path = PathSpec::chain(channel, &[("forward", 0, ""), ("forward", 1, "")]);
+        plane.activate_path(Instant::ZERO, path).unwrap();
+    }
+    let table = FlowTable::new(8).replace((0..4).map(spec).collect()).unwrap();
+    let link = LinkConfig { bits_per_second: 1_000_000_000_000, quantum: 1 << 20 };
+    let capacity = Capacity { contexts: 8, link, point_every: 16 };
+    let cost = |_: &str| Some(Cost { item: Duration::from_nanos(8), ..Cost::default() });
+    let config = FlowsConfig {
+        plan: Arc::new(Plan::new(Arc::new(table), capacity, cost).unwrap()),
+        quality: QualityConfig { link: Scheme::PriorityAwareReserved, ..QualityConfig::default() },
+        triggers: Vec::new(),
+        board: (Arc::new(Board::new(1)), 0),
+        worker_percent: 100,
+    };
+    plane.set_flows(Instant::ZERO, Some(config)).unwrap();
+}
+
 #[test]
 fn the_data_path_allocates_nothing() {
+    check(false);
+}
+
+#[test]
+fn the_data_path_with_flows_and_contexts_allocates_nothing() {
+    check(true);
+}
+
+fn check(with_flows: bool) {
     let pool = PoolConfig { block_len: 256, blocks: 1_000 };
     let config = PlaneConfig { pool, peers_max: 64, ..PlaneConfig::new(HashKey([1, 2])) };
     let mut plane = MessagePlane::new(config).unwrap();
@@ -94,11 +141,16 @@ fn the_data_path_allocates_nothing() {
             subscribers.extend((!is_push).then_some(peer));
         }
     }
-    // What is traced allocates nothing either.
-    let (first, until) = (plane.channel_named("channel-0").unwrap(), Instant::from_nanos(1));
-    let request = TraceRequest { messages: 32, topic: b"t", until, clock: || Instant::ZERO };
-    let trace = plane.arm_trace(Instant::ZERO, first, request).unwrap();
+    if with_flows {
+        set_flows(&mut plane);
+    }
     let bytes = vec![7; 1_000];
+    // The first division of the link allocates.
+    turn(&mut plane, Instant::from_nanos(1), &publishers, &bytes);
+    // What is traced allocates nothing either, but for the names of a path's handlers.
+    let (first, until) = (plane.channel_named("channel-0").unwrap(), Instant::from_nanos(1_000_000_000));
+    let request = TraceRequest { messages: 32, topic: b"t", until, clock: || Instant::ZERO };
+    let trace = (!with_flows).then(|| plane.arm_trace(Instant::ZERO, first, request).unwrap());
     let before = allocations();
     let mut delivered = 0;
     for round in 0..50u8 {
@@ -107,10 +159,14 @@ fn the_data_path_allocates_nothing() {
             plane.subscribe(Instant::ZERO, *peer, &bytes[..usize::from(round)]).unwrap();
             plane.subscribe(Instant::ZERO, *peer, b"t").unwrap();
         }
-        delivered += turn(&mut plane, &publishers, &bytes);
+        // Workers divide the link every 10 ms, which allocates; all turns are before that.
+        let now = Instant::from_nanos(1_000 + u64::from(round) * 100_000);
+        delivered += turn(&mut plane, now, &publishers, &bytes);
         subscribers.iter().for_each(|peer| assert!(plane.cancel(*peer, b"t").is_some()));
     }
-    assert!(delivered > 10_000, "{delivered}");
+    assert!(delivered > if with_flows { 2_000 } else { 10_000 }, "{delivered}");
     assert_eq!(allocations() - before, 0);
-    assert_eq!(plane.traced(trace).unwrap().count(), 32);
+    if let Some(trace) = trace {
+        assert_eq!(plane.traced(trace).unwrap().count(), 32);
+    }
 }

@@ -138,6 +138,8 @@ pub struct Plan {
     capacity: Capacity,
     held: Vec<Held>,
     claims: Vec<Claim>,
+    /// By flow: what its handler costs a context.
+    costs: Vec<Option<Cost>>,
     left: Left,
 }
 
@@ -154,6 +156,7 @@ impl Plan {
         let mut plan = Plan {
             held: vec![Held::default(); table.capacity()],
             claims: Vec::new(),
+            costs: vec![None; table.capacity()],
             left: Left {
                 contexts: f64::from(capacity.contexts),
                 bits_per_second: capacity.link.bits_per_second,
@@ -167,6 +170,7 @@ impl Plan {
                 plan.claims.push(Claim { flow: id.0, priority: spec.priority, contexts });
             }
             let cost = spec.post.as_deref().and_then(&profile);
+            plan.costs[id.index()] = cost;
             plan.hold(id, spec, cost, &slack)?;
         }
         plan.divide();
@@ -256,7 +260,7 @@ impl Plan {
 
     fn default_is_silent(&self) -> bool {
         let plain = FlowSpec::new(crate::table::DEFAULT_NAME, crate::Predicate::default());
-        self.table.flow(FlowId::DEFAULT) == Some(&plain)
+        self.table.flow(FlowId::DEFAULT).is_some_and(|flow| FlowSpec { post: None, ..flow.clone() } == plain)
     }
 
     /// Returns the table.
@@ -272,6 +276,11 @@ impl Plan {
     /// Returns what is left for further promises.
     pub fn left(&self) -> Left {
         self.left
+    }
+
+    /// Returns what an item of a flow costs a context, by the profile of its handler; `None` without handler or profile.
+    pub fn cost(&self, flow: FlowId) -> Option<Cost> {
+        self.costs.get(flow.index()).copied().flatten()
     }
 
     /// Returns what is held for a flow's promise, in bits a second of the link and in contexts.

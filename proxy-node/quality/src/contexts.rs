@@ -114,6 +114,29 @@ impl ContextScheduler {
         !self.all.is_empty()
     }
 
+    /// Returns whether a context has something to do under its duty.
+    pub fn has_work_for(&self, context: u16) -> bool {
+        let Some(at) = self.contexts.get(usize::from(context)) else { return false };
+        match at.duty {
+            Duty::Idle => false,
+            Duty::Homes => !at.home.is_empty(),
+            Duty::Flow(flow) if self.scheme.is_static() => self.all_links.is_linked(flow),
+            Duty::Flow(_) | Duty::Shared => self.has_work(),
+        }
+    }
+
+    /// Returns a flow that has work, whoever is to do it.
+    pub fn any(&self) -> Option<u16> {
+        self.all.front()
+    }
+
+    /// Changes the number of contexts. Until [`set_scheme`](Self::set_scheme) none has a duty of its own. Allocates.
+    pub fn resize(&mut self, contexts: usize) {
+        let homeless = vec![None; self.homes.len()];
+        self.settle(&homeless);
+        self.contexts = vec![Context { duty: Duty::Shared, lent: false, home: List::EMPTY }; contexts];
+    }
+
     pub fn set_active(&mut self, flow: u16, active: bool, now: Instant) {
         if active == self.is_active(flow) {
             return;

@@ -168,6 +168,13 @@ impl Items {
         }
     }
 
+    /// Gives the data of an item in service another handle: the handler has made something else of them.
+    pub fn rename(&mut self, at: u32, handle: u64) {
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            node.item.handle = handle;
+        }
+    }
+
     /// Removes the first item that is ready.
     pub fn pop_ready(&mut self, queue: &mut Queue) -> Option<Item> {
         let at = self.pop(&mut queue.ready)?;

@@ -1,6 +1,7 @@
 //! The resource manager: queues of all flows between contexts and the output link.
 
 mod control;
+mod serve;
 mod watch;
 
 pub use control::ApplyError;
@@ -115,6 +116,8 @@ struct FlowState {
     leftover: bool,
     /// Its transmitter takes nothing.
     blocked: bool,
+    /// Contexts leave it alone: what one has begun is not done.
+    paused: bool,
     bytes_max: u32,
     /// Places of the table of items that no other flow can take.
     places: u32,
@@ -149,11 +152,19 @@ impl ResourceManager {
     }
 
     /// Offers an item of a flow. With [`Overflow::DropOldest`], `evicted` receives the items that make room.
-    pub fn offer(
+    pub fn offer(&mut self, now: Instant, flow: FlowId, item: Item, evicted: impl FnMut(Item)) -> Offered {
+        let processed = !self.flows[self.charge_of(flow).index()].has_handler;
+        self.offer_item(now, flow, item, processed, evicted)
+    }
+
+    /// The same for an owner that knows of each item whether a context is to process it. One that is `processed` goes to the link, behind what
+    /// contexts still have of its flow.
+    pub fn offer_item(
         &mut self,
         now: Instant,
         flow: FlowId,
         item: Item,
+        processed: bool,
         mut evicted: impl FnMut(Item),
     ) -> Offered {
         let flow = self.charge_of(flow);
@@ -197,45 +208,16 @@ impl ResourceManager {
         }
         state.count(&item);
         state.counters.oversized += u64::from(item.bytes > state.bytes_max);
-        let entry = state.entry();
+        let entry = state.entry(processed);
         self.places.add(state.places, state.queue.items());
         self.items.push(&mut state.queue, entry, item);
         self.watch.arrived(flow, &item, now);
         self.refresh(flow, now);
+        if !processed {
+            self.assign_if_unclaimed(flow, now);
+        }
         self.look_if_due(now);
         Offered::Queued
-    }
-
-    /// Returns the next item for a context; `None` if there is none for it.
-    pub fn take(&mut self, now: Instant, context: u16) -> Option<Taken> {
-        let Some(choice) = self.contexts.next(context, now) else {
-            // A context that has nothing to do is between two items.
-            self.contexts.point(context);
-            return None;
-        };
-        let state = &mut self.flows[usize::from(choice.flow)];
-        let (place, item) = self.items.take(&mut state.queue)?;
-        self.contexts.charge(context, choice, item.bytes, now);
-        let flow = FlowId(choice.flow);
-        self.refresh(flow, now);
-        if self.is_point(usize::from(context)) {
-            self.contexts.point(context);
-            self.look(now);
-        } else {
-            self.look_if_due(now);
-        }
-        Some(Taken { flow, item, place })
-    }
-
-    /// Ends the processing of an item, of which `bytes` are left, or nothing if the handler let nothing pass.
-    pub fn finish(&mut self, now: Instant, taken: Taken, bytes: Option<u32>) {
-        let state = &mut self.flows[taken.flow.index()];
-        state.counters.absorbed += u64::from(bytes.is_none());
-        let before = state.queue.items();
-        self.items.finish(&mut state.queue, taken.place, bytes);
-        self.places.remove(state.places, before, state.queue.items());
-        self.refresh(taken.flow, now);
-        self.end_if_empty(taken.flow, now);
     }
 
     /// Returns the next item that enters the transmitter; `None` if enough is unsent or nothing is ready.
@@ -302,7 +284,8 @@ impl ResourceManager {
         let state = &self.flows[flow.index()];
         let open = !state.blocked;
         let ready_max = self.config.ready_bytes_max;
-        let work = open && state.queue.has_waiting() && state.queue.ready_bytes() < ready_max;
+        let work =
+            open && !state.paused && state.queue.has_waiting() && state.queue.ready_bytes() < ready_max;
         let ready = open && state.queue.has_ready();
         self.contexts.set_active(flow.0, work, now);
         self.link.set_active(flow.0, ready, now);
@@ -382,6 +365,7 @@ impl FlowState {
         present: false,
         leftover: false,
         blocked: false,
+        paused: false,
         bytes_max: 0,
         places: 0,
         filters: [None; PRE_HANDLERS_MAX],
@@ -393,6 +377,8 @@ impl FlowState {
             released_bytes: 0,
             filtered: 0,
             absorbed: 0,
+            taken: 0,
+            made: 0,
             dropped_newest: 0,
             dropped_oldest: 0,
             held: 0,
@@ -415,8 +401,8 @@ impl FlowState {
 
     /// Which list an item enters. What follows items that contexts still have, stays behind them.
     #[inline]
-    fn entry(&self) -> Entry {
-        match self.has_handler || self.queue.is_unfinished() {
+    fn entry(&self, processed: bool) -> Entry {
+        match !processed || self.queue.is_unfinished() {
             true => Entry::Waiting,
             false => Entry::Ready,
         }

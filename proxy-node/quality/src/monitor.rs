@@ -64,6 +64,10 @@ pub struct FlowCounters {
     pub filtered: u64,
     /// Items that the handler after the queue let not pass.
     pub absorbed: u64,
+    /// Items that contexts have taken.
+    pub taken: u64,
+    /// Items that handlers have made beside those that they took.
+    pub made: u64,
     /// Items dropped on arrival because the queue was full.
     pub dropped_newest: u64,
     /// Items dropped because the queue was full when others arrived.
@@ -79,7 +83,7 @@ pub struct FlowCounters {
 impl FlowCounters {
     /// Returns the items that arrived and have not left in any way.
     pub fn outstanding(&self) -> u64 {
-        self.offered
+        self.offered + self.made
             - self.released
             - self.filtered
             - self.absorbed

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use csp_types::Duration;
 
+use crate::flow::FlowId;
+
 /// How often workers divide a link anew.
 pub const DIVIDE_EVERY: Duration = Duration::from_millis(10);
 
@@ -43,12 +45,36 @@ pub fn divide(total: u64, demands: &[Demand]) -> Vec<u64> {
 #[derive(Debug)]
 pub struct Board {
     demands: Vec<(AtomicU64, AtomicU64)>,
+    /// By flow: nanoseconds that its handlers take for an item, as a worker has measured last; 0: none has.
+    costs: Vec<AtomicU64>,
 }
 
 impl Board {
     /// A board of so many workers, none of which wants anything.
     pub fn new(workers: usize) -> Self {
-        Board { demands: (0..workers.max(1)).map(|_| Default::default()).collect() }
+        Board::of_flows(workers, 0)
+    }
+
+    /// The same with places for what items of so many flows cost.
+    pub fn of_flows(workers: usize, flows: usize) -> Self {
+        let none = |_| AtomicU64::new(0);
+        Board {
+            demands: (0..workers.max(1)).map(|_| Default::default()).collect(),
+            costs: (0..flows).map(none).collect(),
+        }
+    }
+
+    /// Records what items of a flow cost a worker. A flow that the board does not know is ignored.
+    pub fn record_cost(&self, flow: FlowId, cost: Duration) {
+        if let Some(known) = self.costs.get(flow.index()) {
+            known.store(u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns what items of a flow cost, as a worker has measured last.
+    pub fn cost(&self, flow: FlowId) -> Option<Duration> {
+        let nanos = self.costs.get(flow.index())?.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
     /// Returns the number of workers.

@@ -10,12 +10,13 @@ mod messages;
 mod streams;
 
 pub use messages::{
-    BroughtFormat, ChannelFeed, ChannelFormats, ChannelKeys, ChannelPath, ChannelSnapshot, ChannelSpec,
-    ContextSpec, ContextsSnapshot, ElsewhereSnapshot, FlowStatus, FlowsConfig, FormatAsked, FormatText,
-    GATHER_TIME, Header, LinkStatus, MessageBroker, MessagesConfig, MoveNotice, Moved, PATIENCE, PathStage,
-    PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, Presence, QueryAsked, QueryPlan,
-    QueryPlanner, QueryRefused, RECEIVERS_TIME, RETRY, Refusals, RequestCounters, RequestNotice,
-    RequestPlace, RequestSpec, RequestedSnapshot, Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError,
-    TracedSnapshot, View, Wanted,
+    AutoPlace, BroughtFormat, ChannelFeed, ChannelFormats, ChannelKeys, ChannelPath, ChannelSnapshot,
+    ChannelSpec, ContextNotice, ContextSpec, ContextsSnapshot, ElsewhereSnapshot, FlowStatus, FlowsConfig,
+    FormatAsked, FormatText, GATHER_TIME, HandlerBounds, HandlerJob, HandlerRules, Header, LinkStatus,
+    MadeHandler, MessageBroker, MessagesConfig, MoveNotice, Moved, OnStopped, PATIENCE, PathStage, PeerName,
+    PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, Presence, QueryAsked, QueryPlan, QueryPlanner,
+    QueryRefused, RECEIVERS_TIME, RETRY, Refusals, RequestCounters, RequestNotice, RequestPlace, RequestSpec,
+    RequestedSnapshot, Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError, StagePlace, TracedSnapshot,
+    View, Wanted,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

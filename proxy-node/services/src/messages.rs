@@ -28,6 +28,7 @@ mod requests;
 mod sealed;
 mod seen;
 mod spec;
+mod stage_places;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -50,9 +51,10 @@ use self::paths::Paths;
 use self::peer::Peer;
 use self::placement::Placement;
 use self::requested::Requested;
+use self::stage_places::StagePlaces;
 use crate::streams::{StreamSpec, Streams};
 
-pub use self::contexts::{ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
+pub use self::contexts::{ContextNotice, ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
 pub use self::flows::{FlowStatus, FlowsConfig, LinkStatus};
 pub use self::formats::{ChannelFeed, ChannelFormats, FormatText};
 pub use self::framing::{Header, PrefixedPort};
@@ -62,11 +64,13 @@ pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
 pub use self::requested::{
-    BroughtFormat, FormatAsked, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters,
-    RequestNotice, RequestPlace, RequestSpec, RequestedSnapshot, Wanted,
+    BroughtFormat, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped, QueryAsked,
+    QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace, RequestSpec,
+    RequestedSnapshot, Wanted,
 };
 pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 pub use self::spec::ChannelSpec;
+pub use self::stage_places::{AutoPlace, StagePlace};
 
 /// Bounds of a worker's broker.
 pub type MessagesConfig = PlaneConfig;
@@ -163,6 +167,8 @@ pub struct MessageBroker {
     paths: Paths,
     /// Contexts that are other programs.
     elsewhere: Elsewhere,
+    /// Stages that place themselves.
+    stage_places: StagePlaces,
     /// Peers that have left while messages are traced.
     departed: Vec<(PeerId, PeerName)>,
     placement: Placement,
@@ -194,6 +200,7 @@ impl MessageBroker {
             batch: Batch::default(),
             paths: Paths::default(),
             elsewhere: Elsewhere::default(),
+            stage_places: StagePlaces::default(),
             departed: Vec::new(),
             placement: Placement::default(),
             requested: Requested::default(),
@@ -250,32 +257,38 @@ impl MessageBroker {
         if spec.keys.is_some() && self.entropy.is_none() {
             return Err(SpecError::NoEntropy(spec.channel.name));
         }
-        let plane = match &mut self.plane {
+        let plane = self.plane_or_new()?;
+        let name = || spec.channel.name.clone();
+        let id =
+            plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
+        plane.set_number(id, spec.number);
+        if spec.derived && spec.channel.sequence {
+            let _ = plane.number_rows(id); // it was added just now
+        }
+        let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
+        if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
+            self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
+        }
+        let unknown = UnknownCounters::default();
+        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, unknown, spec });
+        Ok(())
+    }
+
+    /// Returns the plane. The first channel, or flows, allocate it.
+    fn plane_or_new(&mut self) -> Result<&mut MessagePlane, SpecError> {
+        let plane = match self.plane.take() {
             Some(plane) => plane,
             None => {
                 self.batch = Batch::new(2 * outbound::MESSAGES_PER_VISIT);
                 self.labels = vec![FlowLabel::NONE; self.config.peers_max as usize];
                 let mut config = self.config;
                 config.contexts.contexts_max = CONTEXTS_MAX + G_CONTEXTS_MAX;
-                let plane = self.plane.insert(MessagePlane::new(config).map_err(SpecError::Plane)?);
-                contexts::prepare(plane);
+                let mut plane = MessagePlane::new(config).map_err(SpecError::Plane)?;
+                contexts::prepare(&mut plane);
                 plane
             }
         };
-        let name = || spec.channel.name.clone();
-        let id =
-            plane.add_channel(spec.channel.clone()).map_err(|error| SpecError::Channel(name(), error))?;
-        plane.set_number(id, spec.number);
-        let zmtp = spec.zmtp(self.config.subscriptions.topic_len_max as usize);
-        if spec.keys.is_some() && self.sealing.len() < sealed_len(zmtp.message_len_max) {
-            self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
-        }
-        if spec.derived && spec.channel.sequence {
-            let _ = plane.number_rows(id); // it was added just now
-        }
-        let unknown = UnknownCounters::default();
-        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, unknown, spec });
-        Ok(())
+        Ok(self.plane.insert(plane))
     }
 
     fn remove(&mut self, number: u32) {

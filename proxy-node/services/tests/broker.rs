@@ -406,6 +406,7 @@ fn path(stages: &[(&str, u16, &str)]) -> Vec<ChannelPath> {
         context: *context,
         parameters: (*parameters).into(),
         maker: None,
+        auto: None,
     };
     vec![ChannelPath::new(7, stages.iter().map(stage).collect())]
 }

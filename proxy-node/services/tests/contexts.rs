@@ -3,17 +3,22 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
+#[path = "contexts/placed.rs"]
+mod placed;
+#[path = "contexts/supplied.rs"]
+mod supplied;
 
 use std::time::Duration;
 
 use common::{CHANNEL, End, World, message, open_channel, subscribe};
 use csp_context::session::{Limits, Session};
+use csp_context::workshop::Workshop;
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, Piece, State, Stop, builtin};
 use csp_messages::{ChannelKind, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{ChannelPath, ChannelSpec, ContextSpec, PATIENCE, PathStage, Presence, RETRY};
 use csp_support::Random;
-use csp_wire::context::{Place, Record};
+use csp_wire::context::{Place, Record, Supply};
 
 /// The first label of connections to contexts.
 const LINKS: u32 = 900;
@@ -55,10 +60,14 @@ struct Program {
 struct Cluster {
     w: World,
     programs: Vec<Program>,
+    /// Where supplied handlers of all programs are made.
+    workshop: Workshop,
     next_label: u32,
     /// Programs that would take a connection.
     up: bool,
     opened: u32,
+    /// Bytes that programs have got.
+    carried: usize,
 }
 
 fn push_pull() -> ChannelSpec {
@@ -74,18 +83,24 @@ fn path(stages: &[(&str, u16, &str)]) -> Vec<ChannelPath> {
         context: *context,
         parameters: (*parameters).into(),
         maker: None,
+        auto: None,
     };
     vec![ChannelPath::new(CHANNEL, stages.iter().map(stage).collect())]
 }
 
 impl Cluster {
     fn new(spec: ChannelSpec, stages: &[(&str, u16, &str)]) -> Self {
+        Self::with_path(spec, &path(stages))
+    }
+
+    fn with_path(spec: ChannelSpec, path: &[ChannelPath]) -> Self {
         let mut w = World::new(spec);
         w.broker.handlers_mut().unwrap().deploy("append", Box::new(|| Box::new(Append))).unwrap();
         let specs = [0, 1].map(|number| ContextSpec { number, service: format!("context g{number}") });
         w.broker.set_contexts(w.now, &specs);
-        w.broker.set_paths(w.now, &path(stages)).unwrap();
-        Cluster { w, programs: Vec::new(), next_label: LINKS, up: true, opened: 0 }
+        w.broker.set_paths(w.now, path).unwrap();
+        let workshop = Workshop::new(csp_sandbox::Limits::default());
+        Cluster { w, programs: Vec::new(), workshop, next_label: LINKS, up: true, opened: 0, carried: 0 }
     }
 
     /// Runs timers that are due, and opens the connections that are asked for.
@@ -119,8 +134,13 @@ impl Cluster {
             let len = most().min(end.sent.len());
             let bytes: Vec<u8> = end.sent.drain(..len).collect();
             end.room += len;
+            self.carried += len;
             let mut out = Vec::new();
             program.session.receive(self.w.now, &bytes, &mut out).unwrap();
+            for order in program.session.take_orders() {
+                let made = self.workshop.make(&order);
+                program.session.made(self.w.now, (order.place, order.serial), made, &mut out);
+            }
             moved |= len > 0 || !out.is_empty();
             for part in out.chunks(most().max(1)) {
                 self.w.ends.get_mut(&program.label).unwrap().arrived.extend_from_slice(part);
@@ -360,9 +380,19 @@ fn a_context_that_violates_the_protocol_is_disconnected_and_takes_nothing_along(
         vec![0xff; 64],
         [&hello[..], &hello].concat(),
         [&hello[..], &head(Record::Gone { place })].concat(),
-        [&hello[..], &head(Record::Stage { place, room: 1, handler: "forward", parameters: "" })].concat(),
+        [
+            &hello[..],
+            &head(Record::Stage {
+                place,
+                room: 1,
+                handler: "forward",
+                parameters: "",
+                supply: Supply::default(),
+            }),
+        ]
+        .concat(),
         // Two messages were given.
-        [&hello[..], &head(Record::Done { place, fault: false }).repeat(3)].concat(),
+        [&hello[..], &head(Record::Done { place, fault: false, ended: false }).repeat(3)].concat(),
         // The stage is the proxy's own, and was not described.
         [&hello[..], &head(Record::Same { place: Place { stage: 1, ..place }, output: 0 })].concat(),
         // A message that is longer than any of a channel.
@@ -394,7 +424,10 @@ fn a_context_that_violates_the_protocol_is_disconnected_and_takes_nothing_along(
     let mut c = Cluster::new(push_pull(), &[("forward", G0, "")]);
     c.turn();
     let label = c.programs[0].label;
-    c.w.arrive(label, &[&hello[..], &head(Record::Done { place: other, fault: false })].concat());
+    c.w.arrive(
+        label,
+        &[&hello[..], &head(Record::Done { place: other, fault: false, ended: false })].concat(),
+    );
     assert_eq!(c.w.steps[&label], Step::Moved);
 }
 

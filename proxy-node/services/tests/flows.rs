@@ -108,6 +108,7 @@ impl World {
             quality: QualityConfig { link: Scheme::PriorityAware, ..QualityConfig::default() },
             triggers: Vec::new(),
             board: (Arc::new(Board::new(1)), 0),
+            worker_percent: 100,
         };
         let now = Instant::from_nanos(1);
         broker.set_flows(now, Some(flows)).unwrap();

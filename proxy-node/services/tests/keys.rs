@@ -220,7 +220,10 @@ fn a_channel_with_keys_needs_random_bytes() {
     let mut broker = csp_services::MessageBroker::new(config());
     let error = broker.set_channels(vec![keyed_channel()]).unwrap_err();
     assert!(error.to_string().contains("ticks"), "{error}");
-    assert_eq!(Rights::default(), Rights { publish: false, subscribe: false, control: false, query: false });
+    assert_eq!(
+        Rights::default(),
+        Rights { publish: false, subscribe: false, control: false, query: false, supply: false }
+    );
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! Queries on request at the broker: who may ask, and the program of docs/queries.md. What plans queries is played here; the proxy's own is
+//! Queries and handlers on request at the broker: who may ask, and the program of docs/queries.md. What plans queries is played here; the proxy's own is
 //! tested with its policy.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
+mod supplied;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl QueryPlanner for Print {
     fn plan(&self, asked: QueryAsked<'_>) -> Result<QueryPlan, QueryRefused> {
         let (handler, parameters) = ("to-json".to_owned(), String::new());
         let maker = StageMaker::new("print", || csp_operators::make("to-json", &formats()));
-        let stage = PathStage { handler, context: 0, parameters, maker: Some(maker) };
+        let stage = PathStage { handler, context: 0, parameters, maker: Some(maker), auto: None };
         let (format, becomes) = (FormatId(1), FormatId(1));
         let feed = ChannelFeed { from: CHANNEL, format, to: asked.number, becomes };
         let path = ChannelPath::new(asked.number, vec![stage]);
@@ -70,6 +71,7 @@ fn requests(of: &ChannelSpec, address: SocketAddr) -> RequestSpec {
         places: vec![RequestPlace { spec, address }],
         each: 2,
         formats_max: 0,
+        handlers: None,
         lease: Duration::from_secs(600),
         planner: Arc::new(Print),
     }

@@ -5,20 +5,6 @@ mod common;
 
 use common::*;
 
-/// The bodies of the frames of a message in clear text.
-fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut all = Vec::new();
-    while let [flags, rest @ ..] = bytes {
-        let (len, from) = match flags & 2 {
-            0 => (usize::from(rest[0]), 1),
-            _ => (u64::from_be_bytes(rest[..8].try_into().unwrap()) as usize, 8),
-        };
-        all.push(rest[from..from + len].to_vec());
-        bytes = &rest[from + len..];
-    }
-    all
-}
-
 fn text(answer: &[u8]) -> String {
     String::from_utf8(answer.to_vec()).unwrap()
 }

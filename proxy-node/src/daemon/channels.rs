@@ -131,15 +131,18 @@ pub(super) fn collect_moved(out: &mut MetricWriter, moved: &[(String, Moved)], w
     }
 }
 
-/// Logs queries on request that begin and end.
+/// Logs queries and handlers on request that begin and end.
 pub(super) fn log_requests(worker: &mut ProxyWorker) {
     while let Some(notice) = worker.poll_request_notice() {
         match notice {
             RequestNotice::Granted { channel, by, sql } => {
                 tracing::info!(channel, by, sql, "query on request begins");
             }
+            RequestNotice::Supplied { channel, by, name, module } => {
+                tracing::info!(channel, by, name, module, "a client's handler begins");
+            }
             RequestNotice::Released { channel, by, why, read } => {
-                tracing::info!(channel, by, why, read, "query on request has ended");
+                tracing::info!(channel, by, why, read, "query or handler on request has ended");
             }
         }
     }

@@ -3,17 +3,19 @@
 use csp_api::contexts::{Context, Contexts, FormatProfile, Handler, PathStage};
 use csp_handlers::{CONTEXTS_MAX, FormatId, Profile};
 use csp_messages::{ContextStatus, HandlerStatus, PathState, PathStatus};
-use csp_services::{ContextsSnapshot, ElsewhereSnapshot, MessageBroker, Presence};
+use csp_services::{ContextNotice, ContextsSnapshot, ElsewhereSnapshot, MessageBroker, Presence, StagePlace};
 use csp_telemetry::MetricWriter;
 use csp_types::Duration;
 
+use crate::ProxyWorker;
+
 /// Returns what a worker runs. The worker's number is set by the reader.
 pub(super) fn of_worker(broker: &MessageBroker) -> Contexts {
-    let ContextsSnapshot { contexts, paths, handlers, elsewhere } = broker.contexts();
+    let ContextsSnapshot { contexts, paths, handlers, elsewhere, places } = broker.contexts();
     let elsewhere_of = |number| elsewhere.iter().find(|known| known.context == number);
     Contexts {
         contexts: contexts.iter().map(|known| context(known, elsewhere_of(known.number))).collect(),
-        stages: paths.iter().flat_map(|(channel, path)| stages(broker, channel, path)).collect(),
+        stages: paths.iter().flat_map(|(channel, path)| stages(broker, channel, path, &places)).collect(),
         handlers: handlers.iter().map(handler).collect(),
     }
 }
@@ -75,7 +77,7 @@ fn quantiles(profile: &Profile) -> (u64, u64) {
     (nanos(profile.timing.quantile(500)), nanos(profile.timing.quantile(990)))
 }
 
-fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus) -> Vec<PathStage> {
+fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus, places: &[StagePlace]) -> Vec<PathStage> {
     let counters = &path.counters;
     let dropped = counters.dropped_newest
         + counters.dropped_oldest
@@ -100,7 +102,13 @@ fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus) -> Vec<PathS
         FormatProfile { format: name(*format).into(), messages_total, bytes_total, p50_ns, p99_ns }
     };
     let stage = |(at, stage): (usize, &csp_messages::StageStatus)| {
-        let (p50_ns, p99_ns) = quantiles(&stage.profile);
+        let timing = &stage.profile.timing;
+        let own = (quantiles(&stage.profile), nanos(timing.mean()), nanos(timing.max));
+        let ((p50_ns, p99_ns), mean_ns, max_ns) = match &stage.times {
+            Some(times) => ((nanos(times.p50), nanos(times.p99)), nanos(times.mean), nanos(times.max)),
+            None => own,
+        };
+        let place = places.iter().find(|place| (place.path, place.stage) == (path.id, at));
         PathStage {
             worker: 0,
             channel: channel.into(),
@@ -109,14 +117,16 @@ fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus) -> Vec<PathS
             stage: at as u64,
             handler: (&stage.handler).into(),
             context: name_of(stage.context).into(),
+            why: why(stage.refused.as_deref(), place).into(),
+            moves_total: place.map_or(0, |place| place.moves),
             waiting: stage.waiting as u64,
             held: stage.held,
             entered_total: if at == 0 { counters.entered } else { 0 },
             dropped_total: if at == 0 { dropped } else { 0 },
             messages_total: stage.profile.messages,
             emitted_total: stage.profile.emitted,
-            mean_ns: nanos(stage.profile.timing.mean()),
-            max_ns: nanos(stage.profile.timing.max),
+            mean_ns,
+            max_ns,
             p50_ns,
             p99_ns,
             bytes_total: stage.profile.bytes,
@@ -127,6 +137,42 @@ fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus) -> Vec<PathS
         }
     };
     path.stages.iter().enumerate().map(stage).collect()
+}
+
+/// Says why a stage runs where it does; nothing of one that the policy has placed and that runs.
+fn why(refused: Option<&str>, place: Option<&StagePlace>) -> String {
+    match (refused, place) {
+        (Some(refused), _) => format!("does not run: {refused}"),
+        (None, Some(place)) => format!("{}, for {} s", place.why, place.age.as_secs()),
+        (None, None) => String::new(),
+    }
+}
+
+/// Logs where stages have been moved, and which do not run.
+pub(super) fn log_notices(worker: &mut ProxyWorker) {
+    while let Some(notice) = worker.broker_mut().poll_context_notice() {
+        match notice {
+            ContextNotice::Refused { channel, handler, context, why } => {
+                let context = name_of(context);
+                tracing::error!(
+                    channel,
+                    handler,
+                    context,
+                    why,
+                    "a context does not run a handler: its messages wait"
+                );
+            }
+            ContextNotice::Moved { channel, handler, from, to, why, error } => {
+                let (from, to) = (name_of(from), name_of(to));
+                match error {
+                    None => tracing::info!(channel, handler, from, to, %why, "a handler was moved"),
+                    Some(error) => {
+                        tracing::warn!(channel, handler, from, to, %why, %error, "a handler cannot be moved");
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn handler(status: &HandlerStatus) -> Handler {
@@ -221,6 +267,14 @@ fn collect_formats(out: &mut MetricWriter, contexts: &Contexts, worker: &str) {
     let stages = contexts.stages.iter().filter(|stage| ["active", "ended"].contains(&&*stage.state));
     for stage in stages {
         let number = stage.stage.to_string();
+        let labels = [
+            ("channel", stage.channel.as_str()),
+            ("stage", number.as_str()),
+            ("handler", stage.handler.as_str()),
+            ("worker", worker),
+        ];
+        let help = "How often the proxy has moved a stage to another context by itself";
+        out.counter("csp_stage_moves_total", help, &labels, stage.moves_total);
         for profile in &stage.formats {
             let labels = [
                 ("channel", stage.channel.as_str()),

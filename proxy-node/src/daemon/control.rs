@@ -36,17 +36,22 @@ type Worker = DataThread<Question, Published>;
 pub fn run(config: Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
     let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.url(&config.node));
-    let (mut workers, record) = start_workers(&config, record)?;
+    let modules = Modules::new(config.node.state_dir.join("handlers"));
+    let (mut workers, record) = start_workers(&config, record, &modules)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(&config, record, &workers));
+    let result = runtime.block_on(serve(&config, record, &workers, modules));
     DataThread::stop_all(&mut workers, || Question::Stop);
     result
 }
 
-fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
+fn start_workers(
+    config: &Config,
+    mut record: NodeRecord,
+    modules: &Arc<Modules>,
+) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
     let key = csp_control::ClusterKey::load(&config.node.cluster_key_file)?;
     std::fs::create_dir_all(&config.node.run_dir)?;
-    let mut workers = Vec::new();
+    let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
     record.workers = config.workers.into();
     record.capabilities = vec!["tcp".to_owned(), "channel".to_owned()];
     for number in 0..config.workers {
@@ -55,9 +60,11 @@ fn start_workers(config: &Config, mut record: NodeRecord) -> Result<(Vec<Worker>
         let mut worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
         worker.seed(rand::random());
         worker.set_clock(csp_daemon::clock::now);
+        worker.set_makers(makers.clone());
         record.san.push(san.address);
         workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX, config.spin_us)?);
     }
+    modules.serve_clients(jobs, workers.iter().map(|worker| worker.mailbox().clone()).collect())?;
     Ok((workers, record))
 }
 
@@ -97,12 +104,16 @@ fn messages_config() -> MessagesConfig {
     MessagesConfig::new(HashKey([rand::random(), rand::random()]))
 }
 
-async fn serve(config: &Config, record: NodeRecord, workers: &[Worker]) -> Result<(), DaemonError> {
-    let modules = Modules::new(config.node.state_dir.join("handlers"));
-    let options = shell_options(config, record, workers, &modules);
+async fn serve(
+    config: &Config,
+    record: NodeRecord,
+    workers: &[Worker],
+    modules: Arc<Modules>,
+) -> Result<(), DaemonError> {
+    let costs = policy::flows::Costs::new(usize::from(config.workers));
+    let options = shell_options(config, record, workers, (&modules, &costs));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
-    let workers_count = usize::from(config.workers);
-    let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, workers_count);
+    let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
     let mut prepared = Prepared::default();
     let ended = loop {
         match shell.next().await {
@@ -131,7 +142,7 @@ fn shell_options<'a>(
     config: &'a Config,
     record: NodeRecord,
     workers: &[Worker],
-    modules: &Arc<Modules>,
+    (modules, costs): (&Arc<Modules>, &policy::flows::Costs),
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.iter().map(|worker| worker.published().clone()).collect()));
@@ -146,18 +157,21 @@ fn shell_options<'a>(
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes })
             .merge(handlers::routes(modules.clone())),
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
-        control: ControlOptions { check: policy_check(config, modules.clone()), ..ControlOptions::default() },
+        control: ControlOptions {
+            check: policy_check(config, modules.clone(), costs.clone()),
+            ..ControlOptions::default()
+        },
     }
 }
 
 /// Returns the check of a policy before it is acknowledged as staged: the secret keys of its channels and the modules of its handlers
 /// are here.
-fn policy_check(config: &Config, modules: Arc<Modules>) -> PolicyCheck {
+fn policy_check(config: &Config, modules: Arc<Modules>, costs: policy::flows::Costs) -> PolicyCheck {
     let (folder, node) = (config.messages.curve_keys.clone(), config.node.id);
     Arc::new(move |policy: &Policy| {
         check_memory(policy)?;
         modules.check(policy)?;
-        policy::flows::check(policy, &node)?;
+        policy::flows::check(policy, &node, &costs)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }

@@ -6,6 +6,7 @@ use csp_api::contexts::Contexts;
 use csp_api::proxy::Channel;
 use csp_api::quality::Quality;
 use csp_daemon::{DataWorker, clock};
+use csp_services::MadeHandler;
 use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
@@ -37,6 +38,8 @@ pub enum Question {
     Quality(Reply<Quality>),
     /// Single peers of channels, and single messages.
     Messages(Messages),
+    /// A handler that a client has brought was made, or why not, by the ticket of its request.
+    Made(u64, Result<MadeHandler, String>),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
@@ -63,6 +66,7 @@ impl DataWorker for ProxyWorker {
             Question::Channels(reply) => reply.send(channels::of_worker(self.core().local(), now)),
             Question::Contexts(reply) => reply.send(contexts::of_worker(self.core().local())),
             Question::Quality(reply) => reply.send(quality::of_worker(self.broker_mut(), now)),
+            Question::Made(ticket, made) => self.broker_mut().handler_made(now, ticket, made),
             Question::Messages(question) => messages::answer(self, now, question),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));
@@ -81,6 +85,7 @@ impl DataWorker for ProxyWorker {
     fn publish(&mut self) -> Published {
         channels::log_moves(self);
         channels::log_requests(self);
+        contexts::log_notices(self);
         quality::log_fired(self);
         let mut published = Published::of(self);
         published.quality = quality::of_worker(self.broker_mut(), clock::now());

@@ -5,6 +5,7 @@
 //! ```
 //! A module is removed when the active policy does not name it and no stage runs it. The engine is made when the first module comes: a proxy without any has neither its threads nor its address space.
 
+mod clients;
 mod running;
 
 use std::collections::{HashMap, HashSet};
@@ -15,12 +16,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
-use csp_control::{OnStop, Policy, SuppliedHandler};
+use csp_control::{OnStop, PathStage, Policy, SuppliedHandler};
 use csp_handlers::Handler;
-use csp_messages::StageMaker;
-use csp_sandbox::{Backoff, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
+use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, StopPolicy};
+use csp_sandbox::{Backoff, Described, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
 use csp_services::ChannelFormats;
+use csp_wire::context::OBJECT_LEN_MAX;
 
+use clients::Clients;
 use running::{Placed, Running};
 
 /// Ending of the files.
@@ -52,6 +55,8 @@ pub struct Modules {
     engine: Mutex<Option<(Engine, Sender<Supplied>)>>,
     compiled: Mutex<HashMap<String, Arc<Module>>>,
     running: Mutex<Vec<Running>>,
+    /// What clients have brought.
+    clients: Clients,
     /// Modules that the active policy names.
     named: Mutex<HashSet<String>>,
     /// A module has come.
@@ -72,6 +77,7 @@ impl Modules {
             engine: Mutex::default(),
             compiled: Mutex::default(),
             running: Mutex::default(),
+            clients: Clients::default(),
             named: Mutex::default(),
             came: AtomicBool::default(),
             writing: Mutex::default(),
@@ -79,24 +85,14 @@ impl Modules {
     }
 
     fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
-        let mut engine = lock(&self.engine);
-        if let Some(engine) = &*engine {
-            return Ok(engine.clone());
-        }
-        let made = Engine::new(Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() });
-        let made = made.map_err(|error| error.to_string())?;
-        let ticking = made.clone();
-        let (over, handlers_over) = channel();
-        let tick = move || loop {
-            std::thread::sleep(EPOCH);
-            ticking.tick();
-            handlers_over.try_iter().for_each(drop);
-        };
-        std::thread::Builder::new()
-            .name("handler-epochs".to_owned())
-            .spawn(tick)
-            .map_err(|error| format!("there is no thread that bounds the time of handlers: {error}"))?;
-        Ok(engine.insert((made, over)).clone())
+        start_engine(&self.engine, Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() })
+    }
+
+    /// Shows a stage for as long as it lives.
+    fn show(&self, stage: Running) {
+        let mut running = lock(&self.running);
+        running.retain(Running::is_alive);
+        running.push(stage);
     }
 
     fn path(&self, hash: &str) -> PathBuf {
@@ -201,7 +197,12 @@ impl Modules {
                         let fields = fields(formats.as_ref());
                         let tried =
                             Supplied::new(&module, fields, on_stop(handler.on_stop), &stage.parameters);
-                        if let Err(error) = tried {
+                        let elsewhere = match stage.may_be_elsewhere() {
+                            true => check_elsewhere(&module, formats.as_ref()),
+                            false => Ok(()),
+                        };
+                        let tried = tried.map(drop).map_err(|error| error.to_string());
+                        if let Err(error) = tried.and(elsewhere) {
                             let channel = &channel.name;
                             wrong.push(format!("handler {} on channel {channel}: {error}", handler.name));
                         }
@@ -212,14 +213,15 @@ impl Modules {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 
-    /// Returns what makes a supplied handler for a stage of a channel.
+    /// Returns what makes a supplied handler for a stage of a channel, in contexts elsewhere too if the stage may run there.
     pub fn maker(
         self: &Arc<Self>,
         handler: &SuppliedHandler,
         channel: &str,
-        parameters: &str,
+        stage: &PathStage,
         formats: Option<&ChannelFormats>,
     ) -> StageMaker {
+        let parameters = stage.parameters.as_str();
         let key = format!("{} {:?} {:?}", handler.module, handler.on_stop, formats.map(ChannelFormats::key));
         // Compiled on this thread, not on the worker's, if the policy was not checked before: as after a start without etcd.
         let module = self.get(&handler.module);
@@ -228,6 +230,51 @@ impl Modules {
         }
         // The thread of the engine releases what is over.
         let over = self.engine().map(|(_, over)| over);
+        let elsewhere = module.as_ref().ok().filter(|_| stage.may_be_elsewhere()).and_then(|module| {
+            let made = Supplied::new(module, fields(formats), on_stop(handler.on_stop), parameters).ok()?;
+            Some((self.supply(handler, formats)?, Described::of(&made)))
+        });
+        let names = [channel, &handler.name, &handler.module].map(str::to_owned);
+        let modules = self.clone();
+        let maker = self.maker_here((module, over), handler, (channel, parameters), (key, formats));
+        match elsewhere {
+            None => maker,
+            Some((supply, described)) => maker.elsewhere(supply, move || {
+                let made = described.another();
+                modules.show(Running::elsewhere(&made, &names));
+                Some(Box::new(made) as Box<dyn Handler>)
+            }),
+        }
+    }
+
+    fn show(&self, shown: Running) {
+        let mut running = lock(&self.running);
+        running.retain(Running::is_alive);
+        running.push(shown);
+    }
+
+    /// Returns what a context elsewhere needs to make a handler.
+    fn supply(&self, handler: &SuppliedHandler, formats: Option<&ChannelFormats>) -> Option<StageSupply> {
+        let object = |bytes: Vec<u8>| StageObject { hash: Sha256::of(&bytes).0, bytes: bytes.into() };
+        Some(StageSupply {
+            module: object(self.bytes(&handler.module)?),
+            formats: formats.map(|formats| object(format_bytes(formats))),
+            on_stop: match handler.on_stop {
+                OnStop::Restart => StopPolicy::Restart,
+                OnStop::Pass => StopPolicy::Pass,
+                OnStop::End => StopPolicy::End,
+            },
+        })
+    }
+
+    /// Returns what makes the handler in contexts of the worker.
+    fn maker_here(
+        self: &Arc<Self>,
+        (module, over): (Result<Arc<Module>, String>, Result<Sender<Supplied>, String>),
+        handler: &SuppliedHandler,
+        (channel, parameters): (&str, &str),
+        (key, formats): (String, Option<&ChannelFormats>),
+    ) -> StageMaker {
         let (modules, handler, fields) = (self.clone(), handler.clone(), fields(formats));
         let (channel, parameters) = (channel.to_owned(), parameters.to_owned());
         StageMaker::new(&key, move || {
@@ -235,9 +282,7 @@ impl Modules {
             let made = Supplied::new(module, fields.clone(), on_stop(handler.on_stop), &parameters).ok()?;
             let over = over.as_ref().ok()?.clone();
             let (made, shown) = Placed::new(made, over, [&channel, &handler.name, &handler.module]);
-            let mut running = lock(&modules.running);
-            running.retain(Running::is_alive);
-            running.push(shown);
+            modules.show(shown);
             Some(Box::new(made) as Box<dyn Handler>)
         })
     }
@@ -299,6 +344,30 @@ impl Modules {
     }
 }
 
+/// Returns an engine, and where its handlers go that are over; makes it and its thread if it is not there.
+fn start_engine(
+    engine: &Mutex<Option<(Engine, Sender<Supplied>)>>,
+    limits: Limits,
+) -> Result<(Engine, Sender<Supplied>), String> {
+    let mut engine = lock(engine);
+    if let Some(engine) = &*engine {
+        return Ok(engine.clone());
+    }
+    let made = Engine::new(limits).map_err(|error| error.to_string())?;
+    let ticking = made.clone();
+    let (over, handlers_over) = channel();
+    let tick = move || loop {
+        std::thread::sleep(EPOCH);
+        ticking.tick();
+        handlers_over.try_iter().for_each(drop);
+    };
+    std::thread::Builder::new()
+        .name("handler-epochs".to_owned())
+        .spawn(tick)
+        .map_err(|error| format!("there is no thread that bounds the time of handlers: {error}"))?;
+    Ok(engine.insert((made, over)).clone())
+}
+
 /// Whether a name is one of a module, and so of a file in the folder.
 fn is_hash(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -319,6 +388,29 @@ fn fields(formats: Option<&ChannelFormats>) -> Arc<dyn Fields> {
         fields.add(id, &format.schema, &format.name);
     }
     Arc::new(fields)
+}
+
+/// Returns the formats of a channel as a context elsewhere gets them, with those that operators derive.
+fn format_bytes(formats: &ChannelFormats) -> Vec<u8> {
+    let derived = formats.set().derived();
+    let derived =
+        derived.iter().filter_map(|(id, format)| Some((*id, &*format.name, format.xml.as_deref()?)));
+    let own = (1..).map(FormatId).zip(formats.texts());
+    let own = own.map(|(id, text)| (id, text.message.as_str(), text.schema.as_str()));
+    csp_sandbox::encode_formats(own.chain(derived))
+}
+
+/// Checks that a context elsewhere can run a module with these formats.
+fn check_elsewhere(module: &Module, formats: Option<&ChannelFormats>) -> Result<(), String> {
+    if module.declaration().period_ms > 0 {
+        return Err("it has a timer, which only contexts of the proxy worker run: c0 to c7".to_owned());
+    }
+    match formats.map_or(0, |formats| format_bytes(formats).len()) {
+        len if len > OBJECT_LEN_MAX => Err(format!(
+            "the channel's formats have {len} bytes, and a context elsewhere gets at most {OBJECT_LEN_MAX}"
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn on_stop(on_stop: OnStop) -> csp_sandbox::OnStop {
@@ -385,7 +477,9 @@ mod tests {
         let module = Sha256::of(&bytes).to_string();
         modules.put(&module, &bytes).unwrap();
         let handler = SuppliedHandler { name: "mine".to_owned(), module, on_stop: OnStop::End };
-        let maker = modules.maker(&handler, "ticks", "", None);
+        let stage =
+            PathStage { handler: "mine".to_owned(), context: "c0".to_owned(), ..PathStage::default() };
+        let maker = modules.maker(&handler, "ticks", &stage, None);
         assert_eq!(modules.describe().stages, []);
         let made = maker.make().unwrap().0;
         let shown = modules.describe();

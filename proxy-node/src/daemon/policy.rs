@@ -41,10 +41,10 @@ impl Numbers {
         Numbers { seed, ..Numbers::default() }
     }
 
-    /// The same for a proxy with so many workers, which share its link.
+    /// The same for a proxy whose workers share its link and measure what handlers of flows take.
     #[must_use]
-    pub fn of_proxy(self, node: NodeId, workers: usize) -> Self {
-        Numbers { flows: flows::Known::new(node, workers), ..self }
+    pub fn of_proxy(self, node: NodeId, costs: flows::Costs) -> Self {
+        Numbers { flows: flows::Known::new(node, costs), ..self }
     }
 
     fn of(&mut self, name: &str) -> u32 {
@@ -177,6 +177,7 @@ fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
         subscribe: may.contains(&Permission::Subscribe),
         control: may.contains(&Permission::Control),
         query: may.contains(&Permission::Query),
+        supply: may.contains(&Permission::Supply),
     };
     let clients = curve.clients.iter().map(|client| (client.key.0, rights(&client.may))).collect();
     let server = ring.get(&curve.server_key)?.clone();

@@ -1,6 +1,7 @@
 //! Handlers of paths that change are made on the control thread, before the workers are asked to change them: to start a module, or to
 //! compile a query's plan, takes a worker no time.
 
+use csp_handlers::CONTEXTS_MAX;
 use csp_messages::StageMaker;
 use csp_services::ChannelPath;
 
@@ -18,7 +19,9 @@ impl Prepared {
         for path in &policy.paths {
             let is_kept = self.active.iter().any(|active| path.keeps_handlers_of(active));
             if !is_kept {
-                makers(path).for_each(|maker| maker.prepare(workers));
+                // Handlers of contexts elsewhere are made there.
+                let here = path.stages.iter().filter(|stage| stage.context < CONTEXTS_MAX);
+                here.filter_map(|stage| stage.maker.as_ref()).for_each(|maker| maker.prepare(workers));
             }
         }
     }
@@ -55,6 +58,7 @@ mod tests {
             context: 0,
             parameters: parameters.to_owned(),
             maker: Some(StageMaker::new("key", make)),
+            auto: None,
         };
         WorkerPolicy { paths: vec![ChannelPath::new(1, vec![stage])], ..WorkerPolicy::default() }
     }

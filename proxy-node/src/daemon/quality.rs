@@ -37,17 +37,25 @@ fn link(status: &LinkStatus) -> Link {
         capacity_bits_per_s: status.capacity.0,
         part_bits_per_s: status.capacity.1,
         waits: status.waits,
+        contexts: status.contexts.0.into(),
+        contexts_percent: status.contexts.1.into(),
         triggers: status.triggers.iter().map(trigger).collect(),
     }
 }
 
 fn flow(status: &FlowStatus) -> InformationFlow {
-    let FlowStatus { name, priority, promised, queued, counters, delay_sum, seen, blocked } = status;
+    let FlowStatus { name, priority, promised, queued, counters, delay_sum, seen, blocked, .. } = status;
     InformationFlow {
         worker: 0,
         name: name.into(),
         priority: (*priority).into(),
         promised_bits_per_s: *promised,
+        contexts: status.contexts.into(),
+        processed_total: counters.taken,
+        absorbed_total: counters.absorbed,
+        made_total: counters.made,
+        context_ns_total: nanos(status.context_time),
+        cost_ns: nanos(status.cost),
         queued_messages: queued.0.into(),
         queued_bytes: queued.1,
         blocked: *blocked,
@@ -90,6 +98,14 @@ pub(super) fn collect(out: &mut MetricWriter, quality: &Quality, worker: &str) {
             ("csp_flow_dropped_total", "Messages dropped because the queue was full", flow.dropped_total),
             ("csp_flow_held_total", "Times that a publisher was held back", flow.held_total),
             ("csp_flow_oversized_total", "Messages longer than message_bytes", flow.oversized_total),
+            ("csp_flow_processed_total", "Messages that contexts have taken", flow.processed_total),
+            ("csp_flow_absorbed_total", "Messages that handlers let not pass", flow.absorbed_total),
+            ("csp_flow_made_total", "Messages that handlers made beside those they took", flow.made_total),
+            (
+                "csp_flow_context_nanoseconds_total",
+                "Time of contexts that messages of an information flow have had",
+                flow.context_ns_total,
+            ),
             (
                 "csp_flow_delay_nanoseconds_total",
                 "Time from arrival to release of all messages that were released",
@@ -100,6 +116,7 @@ pub(super) fn collect(out: &mut MetricWriter, quality: &Quality, worker: &str) {
         let gauges = [
             ("csp_flow_queued_messages", "Messages of an information flow that wait", flow.queued_messages),
             ("csp_flow_queued_bytes", "Their bytes in all copies", flow.queued_bytes),
+            ("csp_flow_cost_nanoseconds", "What handlers take for a message, as measured", flow.cost_ns),
         ];
         gauges.into_iter().for_each(|(name, help, value)| out.gauge(name, help, &labels, value as f64));
     }

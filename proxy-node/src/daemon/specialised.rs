@@ -34,6 +34,11 @@ fn nanos() -> u64 {
     BEGIN.elapsed().as_nanos() as u64
 }
 
+/// Makes the workshop on the calling thread, so that no worker does when a program asks for a query.
+pub fn start() {
+    let _ = workshop();
+}
+
 /// Has operators with these formats ask for specialised versions from now on.
 pub fn specialise(set: &FormatSet, channel: &str) {
     if let Some(workshop) = workshop() {

@@ -1,6 +1,7 @@
 //! Selection and construction of the next segment of a connection (RFC 9293 §3.8): retransmissions, new data, probes,
 //! acknowledgements.
 
+pub(crate) mod metering;
 mod pacing;
 mod room;
 mod window;
@@ -128,7 +129,9 @@ impl Tcb {
             return Some(plan);
         }
         let room = self.send_window().saturating_sub(self.pipe());
-        if let Some(plan) = self.path_probe(cx, options, room) {
+        let allowed = room.min(self.allowance(cx));
+        if let Some(plan) = self.path_probe(cx, options, allowed) {
+            self.use_allowance(cx, plan.payload.1);
             return Some(plan);
         }
         if let Some(plan) = self.new_data(cx, options, size, false) {
@@ -145,6 +148,7 @@ impl Tcb {
         if self.pipe() < self.send_window() && self.data_end() == self.snd_nxt {
             self.recovery.on_idle();
         }
+        self.note_wanted(cx);
         self.keep_timer_running(cx);
         None
     }
@@ -193,7 +197,8 @@ impl Tcb {
         let pipe = self.pipe();
         let room = if probe { size } else { self.send_window().saturating_sub(pipe) };
         let records = self.recovery.room(cx.records);
-        let mut len = unsent.min(window).min(room).min(records).min(SEGMENT_LEN_MAX as u32);
+        let mut len =
+            unsent.min(window).min(room).min(records).min(self.allowance(cx)).min(SEGMENT_LEN_MAX as u32);
         if len > 0 && !probe {
             len = len.min(self.paced_room(cx, size));
         }
@@ -217,6 +222,7 @@ impl Tcb {
             self.progress_at = cx.now;
         }
         self.note_paced(cx, len);
+        self.use_allowance(cx, len);
         self.snd_nxt = end;
         self.congestion.on_transmit(pipe + end.since(start));
         self.last_sent = cx.now;
@@ -399,8 +405,8 @@ impl Tcb {
     }
 
     /// If data waits and nothing can be sent, makes sure that a timer runs.
-    fn keep_timer_running(&mut self, cx: &Context<'_>) {
-        if self.timers.retransmission_runs() || self.timers.pacing {
+    fn keep_timer_running(&mut self, cx: &mut Context<'_>) {
+        if self.timers.retransmission_runs() || self.timers.pacing || self.is_kept_waiting(cx) {
             return;
         }
         if self.outstanding() > 0 {

@@ -3,6 +3,7 @@
 mod bytes;
 mod demux;
 mod listener;
+mod metering;
 mod path;
 mod settle;
 
@@ -19,6 +20,7 @@ use crate::isn::Keys;
 use crate::list::IndexList;
 use crate::listen::{Listener, Listeners};
 use crate::output::Plan;
+use crate::output::metering::Meter;
 use crate::path_cache::PathCache;
 use crate::ranges::RangePool;
 use crate::recovery::pool::RecordPool;
@@ -58,6 +60,10 @@ pub struct Stack {
     eventful: IndexList,
     /// Connections whose writer waits until payload blocks are free.
     block_waiters: IndexList,
+    /// By slot; none before the first connection is metered.
+    meters: Vec<Meter>,
+    /// Metered connections that could send more than they are allowed to.
+    wanting: IndexList,
 }
 
 impl Stack {
@@ -83,6 +89,8 @@ impl Stack {
             dirty: TransmitQueue::new(n),
             eventful: IndexList::new(n),
             block_waiters: IndexList::new(n),
+            meters: Vec::new(),
+            wanting: IndexList::new(0),
             counters: Counters::default(),
             config,
         }

@@ -28,6 +28,7 @@ use crate::api::{Event, FailReason, State};
 use crate::blocks::BlockPool;
 use crate::config::StackConfig;
 use crate::counters::Counters;
+use crate::output::metering::Meter;
 use crate::path_cache::PathCache;
 use crate::ranges::RangePool;
 use crate::recovery::pool::RecordPool;
@@ -46,6 +47,8 @@ pub(crate) struct Context<'a> {
     pub records: &'a mut RecordPool,
     pub paths: &'a mut PathCache,
     pub counters: &'a mut Counters,
+    /// Of connections that share an output link; empty if none has ever been metered.
+    pub meters: &'a mut [Meter],
 }
 
 /// Events that are due and not yet reported.

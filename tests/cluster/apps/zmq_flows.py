@@ -2,10 +2,12 @@
 
 zmq_flows.py publish ENDPOINT SIZE STEPS    STEPS: Mb/s:seconds,... ; prints how many messages
 zmq_flows.py count ENDPOINT SIZE COUNT RATE publishes so many messages at so many Mb/s
-zmq_flows.py receive ENDPOINT SECONDS       prints, as JSON, what arrived in each tenth of a second of the machine's clock
+zmq_flows.py ring ENDPOINT SIZE MBPS:SECONDS one connection for the kinds a, b and c in turn, each at so many Mb/s
+zmq_flows.py receive ENDPOINT SECONDS [KIND] prints, as JSON, what arrived in each tenth of a second of the machine's clock
 zmq_flows.py all ENDPOINT COUNT             until so many have arrived, in order and without a gap
 
-A message is its number and the time at which it was to be sent, both in 8 bytes, and padding.
+A message is its number and the time at which it was to be sent, both in 8 bytes, and padding. Those of a ring have their kind as topic, and
+a header of Simple Binary Encoding before the rest, whose template is that of their kind.
 """
 
 import json
@@ -51,6 +53,28 @@ def paced(socket, size, steps):
     return number
 
 
+def ring(socket, size, mbps, seconds):
+    """What has no room is not sent, whatever its kind: all kinds share what is between here and the broker."""
+    kinds = [(kind, struct.pack("<4H", 16, template, 77, 0)) for template, kind in ((1, b"a"), (2, b"b"), (3, b"c"))]
+    padding = b"x" * (size - HEAD.size - 9)
+    gap, numbers, sent, due = int(size * 8e3 / mbps / 3), [0, 0, 0], 0, time.monotonic_ns()
+    end = due + int(seconds * 1e9)
+    while due < end:
+        now = time.monotonic_ns()
+        while due <= now and due < end:
+            at = sent % 3
+            kind, header = kinds[at]
+            try:
+                socket.send_multipart([kind, header + HEAD.pack(numbers[at], due) + padding], zmq.DONTWAIT)
+                numbers[at] += 1
+            except zmq.Again:
+                pass
+            sent += 1
+            due += gap
+        time.sleep(max(0.0005, (due - time.monotonic_ns()) / 1e9))
+    return sum(numbers)
+
+
 def count(socket, size, wanted, mbps):
     padding = b"x" * (size - HEAD.size)
     for number in range(wanted):
@@ -58,10 +82,10 @@ def count(socket, size, wanted, mbps):
         time.sleep(size * 8 / (mbps * 1e6))
 
 
-def receiver(endpoint):
+def receiver(endpoint, kind=b""):
     socket = zmq.Context.instance().socket(zmq.SUB)
     socket.rcvhwm = 0
-    socket.subscribe(b"")
+    socket.subscribe(kind)
     socket.connect(endpoint)
     return socket
 
@@ -72,7 +96,7 @@ def stolen():
         return int(stat.readline().split()[8])
 
 
-def receive(socket, seconds):
+def receive(socket, seconds, offset=0):
     windows, until, last = {}, time.monotonic_ns() + int(seconds * 1e9), -1
     disordered, at, ticks = 0, None, stolen()
     steal = {}
@@ -86,15 +110,15 @@ def receive(socket, seconds):
             continue
         while True:
             try:
-                message = socket.recv(zmq.DONTWAIT)
+                frames = socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 break
             now = time.monotonic_ns()
-            number, sent = HEAD.unpack_from(message)
+            number, sent = HEAD.unpack_from(frames[-1], offset)
             disordered += number <= last
             last = number
             of = windows.setdefault(now // WINDOW_NS, [0, 0, 0])
-            of[0] += len(message)
+            of[0] += sum(map(len, frames))
             of[1] += 1
             of[2] += now - sent
             if now // WINDOW_NS != at:
@@ -123,8 +147,13 @@ def main():
         socket = publisher(endpoint)
         count(socket, int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
         socket.close(linger=SILENCE_MS)
+    elif what == "ring":
+        socket = publisher(endpoint)
+        print(ring(socket, int(sys.argv[3]), *map(float, sys.argv[4].split(":"))), flush=True)
+        socket.close(linger=2_000)
     elif what == "receive":
-        receive(receiver(endpoint), float(sys.argv[3]))
+        kind = sys.argv[4].encode() if len(sys.argv) > 4 else b""
+        receive(receiver(endpoint, kind), float(sys.argv[3]), 8 if kind else 0)
     else:
         receive_all(receiver(endpoint), int(sys.argv[3]))
 

@@ -6,6 +6,10 @@
 //! Rates are the paper's in proportion to the link. Bytes are counted by the receivers, in each tenth of a second; tenths in which the
 //! hypervisor took time from the machine are left out, and the report has their number.
 
+mod contexts;
+mod htb;
+mod ring;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -26,9 +30,14 @@ const SETTLE_S: u32 = 2;
 /// Tenths of a second at the end that are not measured.
 const END: u64 = 3;
 
+/// The figures that can be measured, and the kernel's HTB beside them.
+pub const FIGURES: [&str; 7] = ["2", "3", "4", "5", "11", "12", "htb"];
+
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Which of [`FIGURES`].
+    pub figures: Vec<String>,
     /// The folder of the programs.
     pub binaries: PathBuf,
     /// Capacity of the link, in Mb/s.
@@ -110,10 +119,12 @@ pub struct Adaptation {
 /// What was measured.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Figs. 3 and 4.
+    /// Figs. 2 to 5 and 12.
     pub rows: Vec<Row>,
     /// Fig. 11.
-    pub adaptation: Adaptation,
+    pub adaptation: Option<Adaptation>,
+    /// The kernel's HTB.
+    pub htb: Vec<Row>,
 }
 
 /// Measures what is planned.
@@ -125,19 +136,30 @@ pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Report> {
     let mut cluster = Cluster::lay_out(Options { binaries: plan.binaries.clone(), san: San::Shm, tag })?;
     cluster.start_daemons()?;
     fs::write(cluster.scratch().join("zmq_flows.py"), include_str!("../apps/zmq_flows.py"))?;
+    let wanted = |figure: &str| plan.figures.iter().any(|known| known == figure);
     let mut rows = Vec::new();
-    for scenario in scenarios() {
-        progress(&format!("Fig. {}, {}", scenario.figure, scenario.scheme));
-        rows.push(measure(&cluster, plan, &scenario)?);
+    if wanted("2") {
+        rows.extend(ring::run(&cluster, plan, &progress)?);
     }
-    progress("Fig. 11");
-    let adaptation = adaptation(&cluster, plan)?;
+    for scenario in scenarios().iter().filter(|scenario| wanted(scenario.figure)) {
+        progress(&format!("Fig. {}, {}", scenario.figure, scenario.scheme));
+        rows.push(measure(&cluster, plan, scenario)?);
+    }
+    for figure in ["5", "12"].into_iter().filter(|figure| wanted(figure)) {
+        rows.extend(contexts::run(&cluster, plan, figure, &progress)?);
+    }
+    let mut adapted = None;
+    if wanted("11") {
+        progress("Fig. 11");
+        adapted = Some(adaptation(&cluster, plan)?);
+    }
     let casualties = cluster.casualties();
     if !casualties.is_empty() {
         bail!("{casualties}");
     }
     cluster.stop()?;
-    Ok(Report { rows, adaptation })
+    let htb = if wanted("htb") { htb::run(plan, &progress)? } else { Vec::new() };
+    Ok(Report { rows, adaptation: adapted, htb })
 }
 
 fn policy(plan: &Plan, scheme: &str, promised: [f64; 3], more: &str) -> String {
@@ -175,23 +197,34 @@ fn start(cluster: &Cluster, name: &str, arguments: &[String]) -> Result<(Process
     Ok((Process::spawn(name, command, &log)?, log))
 }
 
-/// Runs publishers with the given steps beside receivers; returns what these saw.
-fn exchange(cluster: &Cluster, plan: &Plan, steps: [String; 3], seconds: u32) -> Result<Vec<Seen>> {
-    let endpoint = |port: u16| format!("tcp://{VIP}:{port}");
+fn endpoint(port: u16) -> String {
+    format!("tcp://{VIP}:{port}")
+}
+
+/// Runs publishers with the given steps beside receivers, a channel for each; returns what receivers saw.
+fn exchange(cluster: &Cluster, size: u32, steps: [String; 3], seconds: u32) -> Result<Vec<Seen>> {
+    let time = (seconds + 2).to_string();
+    let receive = |port| vec!["receive".to_owned(), endpoint(port), time.clone()];
+    let publish = |(port, steps)| vec!["publish".to_owned(), endpoint(port), size.to_string(), steps];
+    let receivers = [0, 1, 2].map(|at| receive(PORT + at));
+    run_programs(cluster, &receivers, &(PORT..).zip(steps).map(publish).collect::<Vec<_>>(), seconds)
+}
+
+/// Runs senders beside three receivers; returns what these saw.
+fn run_programs(
+    cluster: &Cluster,
+    receive: &[Vec<String>; 3],
+    send: &[Vec<String>],
+    seconds: u32,
+) -> Result<Vec<Seen>> {
     let deadline = Duration::from_secs(u64::from(seconds) + 60);
     let mut receivers = Vec::new();
-    for (name, port) in NAMES.iter().zip(PORT..) {
-        let time = (seconds + 2).to_string();
-        receivers.push(start(
-            cluster,
-            &format!("receive-{name}"),
-            &["receive".to_owned(), endpoint(port), time],
-        )?);
+    for (name, arguments) in NAMES.iter().zip(receive) {
+        receivers.push(start(cluster, &format!("receive-{name}"), arguments)?);
     }
     let mut senders = Vec::new();
-    for ((name, port), steps) in NAMES.iter().zip(PORT..).zip(steps) {
-        let arguments = ["publish".to_owned(), endpoint(port), plan.size.to_string(), steps];
-        senders.push(start(cluster, &format!("publish-{name}"), &arguments)?);
+    for (name, arguments) in NAMES.iter().zip(send) {
+        senders.push(start(cluster, &format!("publish-{name}"), arguments)?);
     }
     let mut seen = Vec::new();
     for (process, log) in &mut receivers {
@@ -250,8 +283,13 @@ fn measure(cluster: &Cluster, plan: &Plan, scenario: &Scenario) -> Result<Row> {
     apply(cluster, &policy(plan, scenario.scheme, scenario.promised, ""))?;
     let seconds = plan.seconds + SETTLE_S;
     let steps = scenario.sent.map(|rate| format!("{}:{seconds}", rate * part));
-    let seen = exchange(cluster, plan, steps, seconds)?;
-    let (kept, out) = windows(&seen);
+    let seen = exchange(cluster, plan.size, steps, seconds)?;
+    Ok(row(scenario, part, &seen))
+}
+
+/// What receivers saw, in the rates of `part` of the paper's.
+fn row(scenario: &Scenario, part: f64, seen: &[Seen]) -> Row {
+    let (kept, out) = windows(seen);
     let of =
         |flow: usize, at: &u64, what: usize| seen[flow].windows.get(at).map_or(0.0, |window| window[what]);
     let sum = |flow: usize, what: usize| kept.iter().map(|at| of(flow, at, what)).sum::<f64>();
@@ -267,7 +305,7 @@ fn measure(cluster: &Cluster, plan: &Plan, scenario: &Scenario) -> Result<Row> {
             }
         }
     }
-    Ok(Row {
+    Row {
         figure: scenario.figure,
         scheme: scenario.scheme,
         sent: scenario.sent.map(|rate| rate * part),
@@ -277,7 +315,7 @@ fn measure(cluster: &Cluster, plan: &Plan, scenario: &Scenario) -> Result<Row> {
         least,
         windows: (kept.len(), out),
         disordered: seen.iter().map(|seen| seen.disordered).sum(),
-    })
+    }
 }
 
 /// Fig. 11: B surges and ebbs; the trigger that ships with the policy follows it.
@@ -296,7 +334,7 @@ fn adaptation(cluster: &Cluster, plan: &Plan) -> Result<Adaptation> {
         steps([170.0, 170.0, 400.0, 100.0]),
         steps([170.0, 170.0, 170.0, 220.0]),
     ];
-    let seen = exchange(cluster, plan, steps, 8)?;
+    let seen = exchange(cluster, plan.size, steps, 8)?;
     let first = seen.iter().filter_map(|seen| seen.windows.keys().next()).min().copied().unwrap_or(0);
     let from = first + u64::from(SETTLE_S) * 10;
     let course = |flow: usize| -> Vec<f64> {

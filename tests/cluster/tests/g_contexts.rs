@@ -18,6 +18,7 @@ const GATE: u64 = 2_000;
 fn cluster(name: &str, san: San) -> Option<Cluster> {
     let mut cluster = testing::lay_out_over(name, san)?;
     cluster.start_daemons().unwrap();
+    fs::write(cluster.scratch().join("zmq_pipe.py"), include_str!("../apps/zmq_pipe.py")).unwrap();
     let text = format!(
         "apiVersion: csp/v1\nchannels:\n  - name: jobs\n    vip: {VIP}\n    port: {PORT}\n    pattern: push\n    path:\n\
          \x20     - {{handler: forward, context: c0}}\n\
@@ -26,12 +27,15 @@ fn cluster(name: &str, san: San) -> Option<Cluster> {
          contexts:\n  - {{name: g0, pool: [{{node: an-1, port: 7100}}]}}\n\
          egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
     );
+    apply(&mut cluster, &text);
+    Some(cluster)
+}
+
+fn apply(cluster: &mut Cluster, text: &str) {
     let file = cluster.scratch().join("contexts.yaml");
     fs::write(&file, text).unwrap();
     cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).unwrap();
     Tier::ALL.iter().for_each(|tier| cluster.wait_ready(*tier).unwrap());
-    fs::write(cluster.scratch().join("zmq_pipe.py"), include_str!("../apps/zmq_pipe.py")).unwrap();
-    Some(cluster)
 }
 
 /// Starts the context on the application node.
@@ -106,4 +110,59 @@ fn a_path_passes_a_context_on_the_application_node_over_shared_memory() {
 #[ignore = "depends on load: make test-faults"]
 fn a_path_passes_a_context_on_the_application_node_over_ucx() {
     check("ctxucx", San::Ucx);
+}
+
+/// Emits each message as it is.
+const MODULE: &str = r#"(module
+    (import "csp" "emit_same" (func $emit (param i32) (result i32)))
+    (memory (export "memory") 1 1)
+    (func (export "csp_abi") (result i32) i32.const 1)
+    (func (export "on_message") (param i32 i32 i32) (result i32) (call $emit (i32.const 0))))"#;
+
+/// The module begins in `csp-context`, which gets it from the proxy, and enters the worker when its calls were short for long enough: the
+/// bounds here are such that they are on any machine.
+#[test]
+fn a_supplied_handler_begins_in_another_program_and_enters_the_worker() {
+    let Some(mut cluster) = cluster("ctxmod", San::Shm) else { return };
+    start_context(&mut cluster, "context");
+    let file = cluster.scratch().join("module.wasm");
+    fs::write(&file, wat::parse_str(MODULE).unwrap()).unwrap();
+    let printed = cluster.cspctl(&["handler", "put", &file.to_string_lossy()]).unwrap();
+    let module = printed.lines().next().unwrap();
+    let text = format!(
+        "apiVersion: csp/v1\nhandlers:\n  - {{name: mine, module: {module}}}\nchannels:\n  - name: jobs\n    vip: {VIP}\n    \
+         port: {PORT}\n    pattern: push\n    path: [{{handler: mine, place: {{auto: [c1, g0], calls: 20, hold_s: 1, p99_us: 1000000}}}}]\n\
+         contexts:\n  - {{name: g0, pool: [{{node: an-1, port: 7100}}]}}\n"
+    );
+    apply(&mut cluster, &text);
+    let stage = |cluster: &Cluster, context: &str| -> Option<Value> {
+        let view: Value = serde_json::from_str(&cluster.cspctl(&["contexts", "-o", "json"]).ok()?).ok()?;
+        view["nodes"][0]["stages"].as_array()?.iter().find(|stage| stage["context"] == context).cloned()
+    };
+    let begins = stage(&cluster, "g0").unwrap();
+    assert_eq!((&begins["handler"], &begins["moves_total"]), (&"mine".into(), &0.into()));
+    let script = cluster.scratch().join("zmq_pipe.py").to_string_lossy().into_owned();
+    let (endpoint, count) = (format!("tcp://{VIP}:{PORT}"), COUNT.to_string());
+    let gate = cluster.scratch().join("gate");
+    let spawn = |cluster: &Cluster, name: &str, more: &[&str]| {
+        let mut command = cluster.client.command("/usr/bin/python3");
+        command.args([&script, name, &endpoint, &count]).args(more);
+        Process::spawn(name, command, &cluster.scratch().join(format!("log/{name}.log"))).unwrap()
+    };
+    let mut receiver = spawn(&cluster, "pull", &[&GATE.to_string(), &gate.to_string_lossy()]);
+    let mut sender = spawn(&cluster, "push", &[]);
+    let moved = wait_until("the module is moved", DEADLINE, || stage(&cluster, "c1"));
+    let moved =
+        moved.unwrap_or_else(|error| panic!("{error}\n{:?}\n{}", stage(&cluster, "g0"), cluster.all_logs()));
+    assert_eq!(moved["moves_total"], 1, "{moved}");
+    fs::write(&gate, "").unwrap();
+    for process in [&mut receiver, &mut sender] {
+        let status = wait_until("all messages", DEADLINE, || process.exited())
+            .unwrap_or_else(|error| panic!("{error}\n{}", cluster.all_logs()));
+        assert!(status.success(), "{}", process.log_tail(5));
+    }
+    let table = cluster.cspctl(&["handler", "list"]).unwrap();
+    assert!(table.contains("c1") && table.contains("WHY THERE"), "{table}");
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
 }

@@ -214,3 +214,81 @@ fn a_proxy_that_joins_later_gets_its_modules_and_what_nothing_names_is_removed()
     assert_eq!(cluster.casualties(), "");
     ["pn-2", "pn-1", MGMT_NODE].into_iter().for_each(|id| cluster.stop_daemon(id).unwrap());
 }
+
+/// A module that emits each message with a mark at its end.
+fn marking() -> String {
+    // A declaration: 64 bytes at most, a buffer of 64 bytes at 256, no state.
+    let declaration = r#"\28\00\00\00\01\00\00\00\40\00\00\00\00\00\00\00\00\01\00\00\40\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00"#;
+    format!(
+        r#"(module
+            (import "csp" "emit" (func $emit (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 1 1)
+            (data (i32.const 0) "{declaration}")
+            (func (export "csp_abi") (result i32) i32.const 1)
+            (func (export "csp_declaration") (result i32) i32.const 0)
+            (func (export "on_message") (param $format i32) (param $len i32) (param i32) (result i32)
+                (i32.store8 (i32.add (i32.const 256) (local.get $len)) (i32.const 33))
+                (call $emit (i32.const 0) (local.get $format) (i32.const 256)
+                    (i32.add (local.get $len) (i32.const 1)))))"#
+    )
+}
+
+#[test]
+fn programs_bring_handlers_by_request_and_a_hostile_one_harms_nobody_else() {
+    let Some(mut cluster) = cluster("supply") else { return };
+    let text = format!(
+        "apiVersion: csp/v1\nchannels:\n  - name: numbers\n    vip: {VIP}\n    port: {PORT}\n    requests: {{port: 5620, queries: 2, \
+         lease_s: 2, handlers: {{anyone: true, each: 2, on_stop: end, fuel: 20000}}}}\n\
+         egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
+    );
+    apply(&cluster, &text).unwrap();
+    Tier::ALL.iter().for_each(|tier| cluster.wait_ready(*tier).unwrap());
+    let script = cluster.scratch().join("zmq_handler.py");
+    fs::write(&script, include_str!("../apps/zmq_handler.py")).unwrap();
+    let (endpoint, gate) = (format!("tcp://{VIP}:{PORT}"), cluster.scratch().join("gate"));
+    let start = |cluster: &Cluster, name: &str, arguments: &[&str]| {
+        let mut command = cluster.client.command("/usr/bin/python3");
+        command.arg(&script).arg(arguments[0]).arg(&endpoint).args(&arguments[1..]);
+        Process::spawn(name, command, &cluster.scratch().join(format!("log/{name}.log"))).unwrap()
+    };
+    let first = write(&cluster, "first.wasm", &module("")).to_string_lossy().into_owned();
+    let endless =
+        write(&cluster, "endless.wasm", &module("(loop $on (br $on))")).to_string_lossy().into_owned();
+    let mut publisher = start(&cluster, "publish", &["publish"]);
+    let mut reader = start(&cluster, "bring", &["bring", &first, "200", &gate.to_string_lossy()]);
+    let mut hostile = start(&cluster, "keep", &["keep", &endless]);
+    let stages = |cluster: &Cluster| -> Option<Vec<Value>> {
+        let view: Value =
+            serde_json::from_str(&cluster.cspctl(&["handler", "list", "-o", "json"]).ok()?).ok()?;
+        view["nodes"][0]["stages"].as_array().cloned()
+    };
+    let of = |cluster: &Cluster, handler: &str| {
+        stages(cluster)?.into_iter().find(|stage| stage["handler"] == handler)
+    };
+    let stopped = wait_until("the hostile module was stopped", DEADLINE, || {
+        of(&cluster, "hostile").filter(|stage| stage["state"] == "ended")
+    });
+    let stopped =
+        stopped.unwrap_or_else(|error| panic!("{error}: {:?}\n{}", stages(&cluster), cluster.all_logs()));
+    assert_eq!(stopped["stops"], serde_json::json!([{"reason": "fuel", "total": 1}]));
+    assert_eq!((&stopped["of"], &stopped["lease_s"]), (&"numbers".into(), &2.into()), "{stopped}");
+    assert!(stopped["by"].as_str().unwrap().starts_with("10."), "{stopped}");
+    wait_until("the other one runs", DEADLINE, || {
+        of(&cluster, "mine").filter(|stage| stage["calls_total"].as_u64() > Some(250))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}\n{}", reader.log_tail(5), cluster.all_logs()));
+    // The file is there as a whole at once.
+    let draft = write(&cluster, "second.wasm", &marking());
+    fs::rename(draft, &gate).unwrap();
+    end(&cluster, &mut reader);
+    let printed = fs::read_to_string(reader.log()).unwrap();
+    assert!(printed.contains(r#""swapped": true"#) && printed.contains(" 200\n"), "{printed}");
+    let table = cluster.cspctl(&["handler", "list"]).unwrap();
+    assert!(table.contains("to numbers") && table.contains("2 s"), "{table}");
+    hostile.kill();
+    wait_until("both leases are over", DEADLINE, || stages(&cluster).filter(Vec::is_empty))
+        .unwrap_or_else(|error| panic!("{error}: {:?}", stages(&cluster)));
+    publisher.kill();
+    assert_eq!(cluster.casualties(), "");
+    cluster.stop().unwrap();
+}

@@ -87,7 +87,7 @@ impl<'a> Liar<'a> {
             PeerIdentity { process: claims.process, ..PeerIdentity::daemon(lie.role, claims.node, 1, 0) };
         let config = match lie.purpose {
             Purpose::Channel => EndpointConfig::channel(identity, None),
-            Purpose::Tunnel => EndpointConfig::tunnel(identity, None),
+            Purpose::Tunnel | Purpose::Packets => EndpointConfig::tunnel(identity, None),
             Purpose::Message => EndpointConfig::message(identity, None),
         };
         let mut endpoint = Endpoint::new(Box::new(ShmProvider::new().unwrap()), config);

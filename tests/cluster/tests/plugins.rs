@@ -1,6 +1,9 @@
 //! Packet plug-ins: rules and plug-ins change while requests run; a blocked client is refused and others are served; what is captured and
-//! marked arrives so. IPv4 and IPv6.
+//! marked arrives so; plug-ins move to a host across the SAN and back. IPv4 and IPv6.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+#[path = "plugins/host.rs"]
+mod host;
 
 use std::fs;
 use std::net::IpAddr;
@@ -61,7 +64,8 @@ fn cluster(name: &str, prepare: impl FnOnce(&Cluster)) -> Option<Cluster> {
         "services:\n  - {{name: web6, vip: \"{VIP6}\", port: 80, pool: [{{node: an-1, port: {PORT6}}}]}}\n"
     );
     let file = cluster.scratch().join("both.yaml");
-    fs::write(&file, configs::policy().replacen("services:\n", &second, 1)).unwrap();
+    let policy = configs::policy().replacen("services:\n", &second, 1) + &host::policy(&cluster);
+    fs::write(&file, policy).unwrap();
     cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).unwrap();
     for (url, from) in URLS.iter().zip(OTHERS) {
         wait_until("an answer", SERVING_DEADLINE, || fetch(&cluster, url, from).then_some(()))
@@ -231,6 +235,7 @@ fn rules_and_plug_ins_change_while_requests_run() {
             for (url, from) in URLS.iter().zip(BLOCKED) {
                 assert!(fetch(cluster, url, from), "{from} is blocked no longer");
             }
+            host::moves(cluster);
             control(cluster, "rule del from-clients to-clients");
             control(cluster, "plugin connect tap 0 -");
             control(cluster, "plugin remove blocked");

@@ -4,10 +4,11 @@
 //!  sender ── lan0 ── network node ── SAN ── proxy node: channels, paths, queries ── SAN ── destination under csp-run
 //!                                             └── SAN ── network node ── lan0 ── pullers and subscribers (libzmq)
 //! ```
-//! [`run`] measures C-CORE's continual queries at a part of the rate that the channels have without them, and Morphing's Figure 5: the same job
-//! in a channel's path, and at the destination.
+//! [`run`] measures C-CORE's continual queries at a part of the rate that the channels have without them, its Figure 3: a handler in
+//! both kinds of contexts, and Morphing's Figure 5: the same job in a channel's path, and at the destination.
 
 mod bench;
+mod contexts;
 mod ends;
 mod figures;
 mod queries;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
+pub use contexts::{Placed, figure as contexts_figure};
 pub use ends::{receive, send};
 pub use figures::figures;
 pub use queries::{Part, Queries};
@@ -37,6 +39,8 @@ pub struct Plan {
     pub queries: bool,
     /// Whether jobs in transit are measured.
     pub transit: bool,
+    /// Whether contexts of the proxy worker and of another program are measured.
+    pub contexts: bool,
 }
 
 /// What was measured.
@@ -46,6 +50,8 @@ pub struct Report {
     pub queries: Option<Queries>,
     /// Jobs in transit and at the destination, under each load.
     pub transit: Vec<Transit>,
+    /// A handler in both kinds of contexts, by the length of messages.
+    pub contexts: Vec<Placed>,
 }
 
 /// Measures what is planned. SIGINT and SIGTERM end the measurement before the next load, and leave nothing behind.
@@ -56,8 +62,9 @@ pub fn run(plan: &Plan, progress: &dyn Fn(&str)) -> Result<Report> {
     let mut bench = bench::Bench::set_up(plan)?;
     let transit = if plan.transit { bench.transit(progress)? } else { Vec::new() };
     let queries = if plan.queries { Some(bench.queries(progress)?) } else { None };
+    let contexts = if plan.contexts { bench.contexts(progress)? } else { Vec::new() };
     bench.stop()?;
-    Ok(Report { queries, transit })
+    Ok(Report { queries, transit, contexts })
 }
 
 /// Returns the median; NaN of nothing.

@@ -61,6 +61,7 @@ impl Policy {
         for (index, rule) in self.access.iter().enumerate() {
             rule.check(&format!("access[{index}]"), problems);
         }
+        super::plugin_hosts::check(self, problems);
         super::plugins::check(self, problems);
     }
 

@@ -54,6 +54,8 @@ pub enum Permission {
     Control,
     /// As `control`, and ask for queries.
     Query,
+    /// As `control`, and bring handlers.
+    Supply,
 }
 
 impl Permission {
@@ -64,6 +66,7 @@ impl Permission {
             Permission::Subscribe => "subscribe",
             Permission::Control => "control",
             Permission::Query => "query",
+            Permission::Supply => "supply",
         }
     }
 }
@@ -99,7 +102,7 @@ impl Curve {
                 problems.add_unless(&[&format!("{at}.server_key")], field, message);
             }
             if client.may.is_empty() {
-                let message = "is empty; name at least one of publish, subscribe, control, query";
+                let message = "is empty; name at least one of publish, subscribe, control, query, supply";
                 problems.add(format!("{at_client}.may"), message);
             }
             check_once(&client.may, &format!("{at_client}.may"), problems);
@@ -232,8 +235,8 @@ channels:
             ("]yf7", "]yf", format!("8:19: channels[0].curve.server_key: \"rq:rM>}}U?@Lns47E1%kR.o@n%FcmmsL/@{{H8]yf\" {no_key}")),
             ("hIE", "hID", "11:17: channels[0].curve.clients[1].key: is the key of clients[0] already; each key is listed once".to_owned()),
             ("Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hIE", "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", "11:17: channels[0].curve.clients[1].key: is the channel's own server_key; allowed are keys of clients".to_owned()),
-            ("may: [subscribe]", "may: [read]", "11:67: channels[0].curve.clients[1].may[0]: `read` is not known; allowed are publish, subscribe, control, query".to_owned()),
-            ("may: [subscribe]", "may: []", "11:66: channels[0].curve.clients[1].may: is empty; name at least one of publish, subscribe, control, query".to_owned()),
+            ("may: [subscribe]", "may: [read]", "11:67: channels[0].curve.clients[1].may[0]: `read` is not known; allowed are publish, subscribe, control, query, supply".to_owned()),
+            ("may: [subscribe]", "may: []", "11:66: channels[0].curve.clients[1].may: is empty; name at least one of publish, subscribe, control, query, supply".to_owned()),
             ("any: [subscribe]", "any: [subscribe, subscribe]", "12:24: channels[0].curve.any[1]: subscribe stands here already".to_owned()),
             ("any: [subscribe]", "require: false", "12:16: channels[0].curve.require: peers without a key may do what `any` says, which is nothing; add for example any: [subscribe], or remove this line".to_owned()),
             ("heartbeat_s: 10", "heartbeat_s: 4000", "6:18: channels[0].heartbeat_s: 4000 is not a number of seconds (0: off); allowed is 0 to 3600".to_owned()),

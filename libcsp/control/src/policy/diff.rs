@@ -64,6 +64,10 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|rule| format!("- access{}", rule.summary())));
     let come = new.access.iter().filter(|rule| !old.access.contains(rule));
     lines.extend(come.map(|rule| format!("+ access{}", rule.summary())));
+    let gone = old.plugin_hosts.iter().filter(|host| !new.plugin_hosts.contains(host));
+    lines.extend(gone.map(|host| format!("- plugin host {}", host.summary())));
+    let come = new.plugin_hosts.iter().filter(|host| !old.plugin_hosts.contains(host));
+    lines.extend(come.map(|host| format!("+ plugin host {}", host.summary())));
     let gone = old.plugins.iter().filter(|plugin| !new.plugins.contains(plugin));
     lines.extend(gone.map(|plugin| format!("- plugin {}", plugin.summary())));
     let come = new.plugins.iter().filter(|plugin| !old.plugins.contains(plugin));

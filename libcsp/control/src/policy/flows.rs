@@ -6,8 +6,9 @@ use csp_types::Prefix;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::check::{check_count, check_name};
+use super::contexts::number_of;
 use super::framing::is_default;
-use super::{Pattern, Policy, PortRange};
+use super::{Channel, Pattern, Policy, PortRange};
 use crate::config::{Problems, number};
 
 /// Most flows of a policy, the default flow not counted.
@@ -18,6 +19,8 @@ pub const FILTERS_MAX: usize = 4;
 pub const DEFAULT_FLOW: &str = "default";
 /// Most Mb/s of a promise or link.
 pub const MBPS_MAX: u64 = 1_000_000;
+/// Most contexts that flows of a worker share.
+const CONTEXTS_MAX: u64 = 64;
 /// Most messages in a flow's queue.
 const QUEUE_MESSAGES_MAX: u64 = 65_536;
 /// Most memory of a flow's queue in KiB: what channels may have together.
@@ -41,6 +44,9 @@ pub struct Flow {
     /// Longest message in bytes, all its copies together, for which promises are calculated: short ones let more be promised.
     #[serde(default = "message_bytes", deserialize_with = "read_message_bytes")]
     pub message_bytes: u32,
+    /// What handlers of its channels take for a message, in microseconds of a worker. 0: what is measured.
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "read_cost")]
+    pub cost_us: u32,
     /// How much of it may wait.
     #[serde(default, skip_serializing_if = "is_default")]
     pub queue: FlowQueue,
@@ -83,6 +89,33 @@ pub struct FlowReserve {
     /// Messages a second.
     #[serde(deserialize_with = "read_per_second")]
     pub messages_per_s: u32,
+    /// Contexts of `link.contexts` that serve it whenever it has messages, and others while it has none.
+    #[serde(deserialize_with = "read_contexts")]
+    pub contexts: u16,
+}
+
+/// Contexts that process messages of flows: slots of each worker's time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlowContexts {
+    /// How many.
+    #[serde(deserialize_with = "read_count")]
+    pub count: u16,
+    /// Part of a worker's time that all of them have together, in percent.
+    #[serde(deserialize_with = "read_percent")]
+    pub worker_percent: u8,
+}
+
+impl Default for FlowContexts {
+    fn default() -> Self {
+        FlowContexts { count: 8, worker_percent: 50 }
+    }
+}
+
+impl FlowContexts {
+    pub(super) fn summary(self) -> String {
+        format!(", {} contexts in {} % of a worker", self.count, self.worker_percent)
+    }
 }
 
 /// What may wait of a flow, at each proxy worker.
@@ -120,17 +153,12 @@ pub enum FlowFull {
 
 impl Flow {
     pub(super) fn summary(&self) -> String {
-        let Flow { name, predicate, priority, reserve, message_bytes, queue, before } = self;
-        let promise = match reserve {
-            FlowReserve { mbps: 0, messages_per_s: 0 } => String::new(),
-            FlowReserve { mbps, messages_per_s: 0 } => format!(", promised {mbps} Mb/s"),
-            FlowReserve { mbps, messages_per_s } => {
-                format!(", promised {mbps} Mb/s and {messages_per_s} messages/s")
-            }
-        };
+        let Flow { name, predicate, priority, reserve, message_bytes, cost_us, queue, before } = self;
+        let promise = reserve.summary();
+        let cost = if *cost_us > 0 { format!(" of {cost_us} us") } else { String::new() };
         let before = if before.is_empty() { String::new() } else { format!(", before {}", before.join(" ")) };
         format!(
-            "{name}{} priority {priority}{promise}, messages of {message_bytes} bytes, queue of {} and {} KiB {:?}{before}",
+            "{name}{} priority {priority}{promise}, messages of {message_bytes} bytes{cost}, queue of {} and {} KiB {:?}{before}",
             predicate.summary(),
             queue.messages,
             queue.kib,
@@ -150,6 +178,11 @@ impl Flow {
                 let message = format!("{filter:?} is no filter; allowed are {FILTERS}");
                 problems.add(format!("{at}.before[{index}]"), message);
             }
+        }
+        if (self.reserve.contexts > 0 || self.cost_us > 0) && !policy.is_processed(self) {
+            let field = if self.reserve.contexts > 0 { "reserve.contexts" } else { "cost_us" };
+            let message = "contexts process messages of channels with a `path` in the proxy, if there are `link.contexts`".to_owned();
+            problems.add(format!("{at}.{field}"), message);
         }
         let FlowMatch { source, destination, channel, format, .. } = &self.predicate;
         if let (Some(source), Some(destination)) = (source, destination)
@@ -190,6 +223,54 @@ impl Flow {
             let message = format!("{format:?} is not among the `formats` of {name:?}");
             problems.add(format!("{at}.match.format"), message);
         }
+    }
+}
+
+impl FlowReserve {
+    fn summary(&self) -> String {
+        let promised = [
+            (self.mbps, "Mb/s"),
+            (self.messages_per_s.into(), "messages/s"),
+            (self.contexts.into(), "contexts"),
+        ];
+        let promised: Vec<String> = promised
+            .into_iter()
+            .filter(|(value, _)| *value > 0)
+            .map(|(value, unit)| format!("{value} {unit}"))
+            .collect();
+        if promised.is_empty() { String::new() } else { format!(", promised {}", promised.join(" and ")) }
+    }
+}
+
+impl Policy {
+    /// Returns whether contexts of flows process messages of a flow: it may have messages of a channel whose path runs in the proxies.
+    pub fn is_processed(&self, flow: &Flow) -> bool {
+        let mut served = self.served_by_contexts();
+        match &flow.predicate.channel {
+            Some(name) => served.any(|channel| channel.name == *name),
+            None => served.next().is_some(),
+        }
+    }
+
+    /// Returns whether messages that contexts of flows are to process may be of none of the policy's flows.
+    pub fn leaves_to_default(&self) -> bool {
+        let takes_all = |flow: &Flow, name: &str| {
+            let all = FlowMatch { channel: flow.predicate.channel.clone(), ..FlowMatch::default() };
+            flow.predicate == all && all.channel.is_none_or(|known| known == name)
+        };
+        let mut served = self.served_by_contexts();
+        served.any(|channel| {
+            !self.flows.iter().any(|flow| flow.name != DEFAULT_FLOW && takes_all(flow, &channel.name))
+        })
+    }
+
+    /// Returns the channels whose handlers run in contexts of flows, if there are any.
+    fn served_by_contexts(&self) -> impl Iterator<Item = &Channel> {
+        let has_contexts = self.link.as_ref().is_some_and(|link| link.contexts.is_some());
+        let is_local = |channel: &&Channel| {
+            !channel.path.is_empty() && channel.path.iter().all(|stage| number_of(&stage.context).is_none())
+        };
+        self.channels.iter().filter(move |_| has_contexts).filter(is_local)
     }
 }
 
@@ -256,6 +337,22 @@ fn read_mbps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error
 
 fn read_per_second<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(number(deserializer, 0, 100_000_000, "a number of messages a second (0: none)")? as u32)
+}
+
+fn read_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(number(deserializer, 0, 1_000_000, "a number of microseconds (0: what is measured)")? as u32)
+}
+
+fn read_contexts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    Ok(number(deserializer, 0, CONTEXTS_MAX, "a number of contexts (0: none)")? as u16)
+}
+
+fn read_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    Ok(number(deserializer, 1, CONTEXTS_MAX, "a number of contexts")? as u16)
+}
+
+fn read_percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    Ok(number(deserializer, 1, 100, "a number of percent")? as u8)
 }
 
 fn read_messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

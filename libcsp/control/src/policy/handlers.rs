@@ -129,7 +129,7 @@ channels:
             (
                 "context: c1",
                 "context: g0",
-                "11:34: channels[0].path[1].context: `mask` is a supplied handler, which runs in a proxy worker; allowed are c0 to c7",
+                "11:34: channels[0].path[1].context: `g0` is not among the policy's contexts",
             ),
         ] {
             let error = Policy::parse_yaml(&HANDLERS.replacen(from, to, 1), "p.yaml").unwrap_err();

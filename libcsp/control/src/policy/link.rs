@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Policy;
 use super::check::{check_count, check_name};
-use super::flows::{DEFAULT_FLOW, MBPS_MAX, is_filter};
+use super::flows::{DEFAULT_FLOW, FlowContexts, MBPS_MAX, is_filter};
 use super::framing::is_default;
 use crate::config::{Problems, number, serde_node_id};
 
@@ -34,6 +34,9 @@ pub struct Link {
     /// How flows share it.
     #[serde(default)]
     pub scheme: LinkScheme,
+    /// Contexts in which messages of flows pass the paths of their channels, by the same scheme. Without, paths come before flows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contexts: Option<FlowContexts>,
     /// How flows are watched.
     #[serde(default, skip_serializing_if = "is_default")]
     pub monitor: FlowMonitor,
@@ -212,7 +215,8 @@ impl Link {
     }
 
     pub(super) fn summary(&self) -> String {
-        let Link { mbps, proxies, quantum_kib, scheme, monitor, triggers, adapt } = self;
+        let Link { mbps, proxies, quantum_kib, scheme, contexts, monitor, triggers, adapt } = self;
+        let contexts = contexts.map_or_else(String::new, FlowContexts::summary);
         let shares: Vec<String> =
             proxies.iter().map(|share| format!(", {} {} Mb/s", share.node, share.mbps)).collect();
         let triggers: Vec<String> = triggers.iter().map(FlowTrigger::summary).collect();
@@ -220,7 +224,7 @@ impl Link {
             format!(", adapts to {} at {} and {} Mb/s", adapt.flow, adapt.surge_mbps, adapt.ebb_mbps)
         });
         format!(
-            "{mbps} Mb/s{}, {} {quantum_kib} KiB, watches {:?} every {} us in {} ms{}{adapt}",
+            "{mbps} Mb/s{}, {} {quantum_kib} KiB{contexts}, watches {:?} every {} us in {} ms{}{adapt}",
             shares.concat(),
             scheme.name(),
             monitor.mode,

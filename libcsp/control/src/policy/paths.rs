@@ -13,7 +13,7 @@ use super::{Channel, KnownFormat, Policy, SuppliedHandler};
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathStage {
     /// Name of a built-in handler, or of one of the policy's `handlers`.
@@ -21,9 +21,104 @@ pub struct PathStage {
     /// The context that runs it: `c0` to `c7` of the proxy worker, or one of the policy's `contexts`.
     #[serde(default = "first_context")]
     pub context: String,
+    /// The proxy finds the context by what it measures, instead of `context`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<StagePlacement>,
     /// What the handler is to do, in its own words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub parameters: String,
+}
+
+/// How the proxy places a stage by itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagePlacement {
+    /// Contexts that it may use, in the order of preference: at least one of the worker and one of another program.
+    pub auto: Vec<String>,
+    /// Time in microseconds within which 99 of 100 calls of a supplied handler end that may run in the worker.
+    #[serde(default = "p99_us")]
+    pub p99_us: u32,
+    /// Measured calls on which a decision rests: one of 16 calls is measured.
+    #[serde(default = "placement_calls")]
+    pub calls: u32,
+    /// Seconds for which a measurement has to stand before the stage is moved.
+    #[serde(default = "hold_s")]
+    pub hold_s: u32,
+    /// What it costs the worker to have a message processed by another program, in nanoseconds: for handlers that are not supplied.
+    #[serde(default = "crossing_ns")]
+    pub crossing_ns: u32,
+    /// The same of each KiB of the message.
+    #[serde(default = "crossing_kib_ns")]
+    pub crossing_kib_ns: u32,
+}
+
+fn p99_us() -> u32 {
+    50
+}
+
+fn placement_calls() -> u32 {
+    200
+}
+
+fn hold_s() -> u32 {
+    10
+}
+
+fn crossing_ns() -> u32 {
+    1_000
+}
+
+fn crossing_kib_ns() -> u32 {
+    250
+}
+
+impl StagePlacement {
+    /// Returns the numbers of the contexts, those of the policy's `contexts` after the worker's own.
+    pub fn numbers(&self) -> Vec<u16> {
+        self.auto.iter().filter_map(|name| number(name)).collect()
+    }
+
+    fn check(&self, context: &str, at: &str, problems: &mut Problems) {
+        if context != first_context() {
+            problems.add(format!("{at}.context"), "a stage has a `context`, or a `place`, not both");
+        }
+        for (index, name) in self.auto.iter().enumerate() {
+            let at = format!("{at}.place.auto[{index}]");
+            if number(name).is_none() {
+                problems.add(
+                    at,
+                    format!(
+                        "`{name}` is no context; there are c0 to c{}, and those of `contexts`",
+                        CONTEXTS_MAX - 1
+                    ),
+                );
+            } else if self.auto[..index].contains(name) {
+                problems.add(at, format!("`{name}` is in this list already"));
+            }
+        }
+        let has = |of: fn(&str) -> Option<u16>| self.auto.iter().any(|name| of(name).is_some());
+        if !(has(context_of) && has(number_of)) {
+            let message = "a stage is placed between a context of the worker, such as c0, and one of `contexts`, such as g0; name one of each";
+            problems.add(format!("{at}.place.auto"), message);
+        }
+        let bounds = [
+            ("p99_us", self.p99_us, 1, 1_000_000),
+            ("calls", self.calls, 1, 100_000),
+            ("hold_s", self.hold_s, 1, 3_600),
+            ("crossing_ns", self.crossing_ns, 1, 1_000_000),
+            ("crossing_kib_ns", self.crossing_kib_ns, 0, 1_000_000),
+        ];
+        for (name, value, least, most) in bounds {
+            if !(least..=most).contains(&value) {
+                problems.add(format!("{at}.place.{name}"), format!("{value} is not from {least} to {most}"));
+            }
+        }
+    }
+}
+
+/// Returns the number of a context, those of other programs after the worker's own.
+fn number(name: &str) -> Option<u16> {
+    number_of(name).map(|number| CONTEXTS_MAX + number).or_else(|| context_of(name))
 }
 
 /// What becomes of a message that a handler of a path gives up: it faults on it, or waits to be started again.
@@ -40,10 +135,12 @@ pub enum GivenUp {
 impl PathStage {
     /// Returns the number of the context, those of the policy's `contexts` after the worker's own; `None` if there is none of this name.
     pub fn context_number(&self) -> Option<u16> {
-        if let Some(number) = number_of(&self.context) {
-            return Some(CONTEXTS_MAX + number);
-        }
-        context_of(&self.context)
+        number(&self.context)
+    }
+
+    /// Returns whether a context that is another program may run it.
+    pub fn may_be_elsewhere(&self) -> bool {
+        number_of(&self.context).is_some() || self.place.is_some()
     }
 }
 
@@ -98,15 +195,10 @@ pub(super) fn check(
             );
             problems.add(format!("{at}.context"), message);
         }
+        if let Some(place) = &stage.place {
+            place.check(&stage.context, &at, problems);
+        }
         if handlers::find(supplied, &stage.handler).is_some() {
-            if number_of(&stage.context).is_some() {
-                let message = format!(
-                    "`{}` is a supplied handler, which runs in a proxy worker; allowed are c0 to c{}",
-                    stage.handler,
-                    CONTEXTS_MAX - 1
-                );
-                problems.add(format!("{at}.context"), message);
-            }
             continue;
         }
         let Some(mut handler) = make(&stage.handler, &set) else {
@@ -118,13 +210,14 @@ pub(super) fn check(
             problems.add(format!("{at}.handler"), message);
             continue;
         }
-        if builtin::make(&stage.handler).is_none() && number_of(&stage.context).is_some() {
+        if builtin::make(&stage.handler).is_none() && stage.may_be_elsewhere() {
+            let at = if stage.place.is_some() { format!("{at}.place") } else { format!("{at}.context") };
             let message = format!(
                 "`{}` works on formats, which a context elsewhere does not know; allowed are c0 to c{}",
                 stage.handler,
                 CONTEXTS_MAX - 1
             );
-            problems.add(format!("{at}.context"), message);
+            problems.add(at, message);
         }
         let mut state = State::new(&handler.needs());
         if !stage.parameters.is_empty()
@@ -203,20 +296,31 @@ fn unknown(name: &str, formats: &Arc<FormatSet>, supplied: &[SuppliedHandler]) -
 pub(super) fn check_contexts(policy: &Policy, problems: &mut Problems) {
     for (channel, known) in policy.channels.iter().enumerate() {
         for (index, stage) in known.path.iter().enumerate() {
-            let is_known = policy.contexts.iter().any(|context| context.name == stage.context);
-            if number_of(&stage.context).is_some() && !is_known {
-                let at = format!("channels[{channel}].path[{index}].context");
-                problems.add(at, format!("`{}` is not among the policy's contexts", stage.context));
-            }
+            let at = format!("channels[{channel}].path[{index}]");
+            let mut check = |name: &String, at: String| {
+                let is_known = policy.contexts.iter().any(|context| context.name == *name);
+                if number_of(name).is_some() && !is_known {
+                    problems.add(at, format!("`{name}` is not among the policy's contexts"));
+                }
+            };
+            check(&stage.context, format!("{at}.context"));
+            let auto = stage.place.iter().flat_map(|place| &place.auto).enumerate();
+            auto.for_each(|(index, name)| check(name, format!("{at}.place.auto[{index}]")));
         }
     }
 }
 
 /// Says what a channel's path is; nothing for none.
 pub(super) fn summary(path: &[PathStage], given_up: GivenUp) -> String {
-    let stage = |stage: &PathStage| match stage.parameters.as_str() {
-        "" => format!("{} on {}", stage.handler, stage.context),
-        parameters => format!("{} {parameters} on {}", stage.handler, stage.context),
+    let stage = |stage: &PathStage| {
+        let context = match &stage.place {
+            Some(place) => format!("one of {}", place.auto.join(" ")),
+            None => stage.context.clone(),
+        };
+        match stage.parameters.as_str() {
+            "" => format!("{} on {context}", stage.handler),
+            parameters => format!("{} {parameters} on {context}", stage.handler),
+        }
     };
     match path {
         [] => String::new(),
@@ -257,6 +361,48 @@ channels:
         assert_eq!(passing.channels[0].given_up, super::GivenUp::Pass);
         let diff = policy.diff(&passing).join(" ");
         assert!(diff.ends_with("drop-every 10 on c3, given up messages pass"), "{diff}");
+    }
+
+    #[test]
+    fn a_stage_may_be_placed_by_the_proxy() {
+        let placed =
+            PATHS.replace("{handler: forward}", "{handler: forward, place: {auto: [c1, g0], hold_s: 5}}");
+        let text = format!("{placed}contexts:\n  - {{name: g0, pool: [{{node: an-1, port: 7100}}]}}\n");
+        let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
+        let stage = &policy.channels[0].path[0];
+        let place = stage.place.as_ref().unwrap();
+        assert_eq!((place.numbers(), place.p99_us, place.hold_s), (vec![1, 8], 50, 5));
+        assert!(stage.may_be_elsewhere());
+        assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
+        let diff = Policy::parse_yaml(PATHS, "p.yaml").unwrap().diff(&policy).join(" ");
+        assert!(diff.contains("path forward on one of c1 g0, drop-every 10 on c3"), "{diff}");
+        for (from, to, expected) in [
+            (
+                "auto: [c1, g0]",
+                "auto: [c1, c2]",
+                "channels[0].path[0].place.auto: a stage is placed between a context of the worker",
+            ),
+            (
+                "auto: [c1, g0]",
+                "auto: [c1, g1]",
+                "channels[0].path[0].place.auto[1]: `g1` is not among the policy's contexts",
+            ),
+            (
+                "auto: [c1, g0]",
+                "auto: [c1, g0, c1]",
+                "channels[0].path[0].place.auto[2]: `c1` is in this list already",
+            ),
+            ("auto: [c1, g0]", "auto: [c1, g0, x]", "channels[0].path[0].place.auto[2]: `x` is no context"),
+            ("hold_s: 5", "hold_s: 0", "channels[0].path[0].place.hold_s: 0 is not from 1 to 3600"),
+            (
+                "place: {",
+                "context: g0, place: {",
+                "channels[0].path[0].context: a stage has a `context`, or a `place`, not both",
+            ),
+        ] {
+            let error = Policy::parse_yaml(&text.replacen(from, to, 1), "p.yaml").unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}\n{expected}");
+        }
     }
 
     #[test]

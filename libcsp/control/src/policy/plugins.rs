@@ -44,6 +44,9 @@ pub struct PacketPlugin {
     /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host.
     #[serde(default = "default_level", skip_serializing_if = "is_default_level")]
     pub level: u8,
+    /// Of level 3: which of the policy's plug-in hosts runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
 }
 
 /// A rule that leads packets to a plug-in.
@@ -94,7 +97,9 @@ impl PacketPlugin {
         let settings = self.settings.iter().map(|(name, value)| format!(" {name}={value}"));
         let outputs = self.outputs.iter().map(|to| format!(" -> {to}"));
         let level = (!is_default_level(&self.level)).then(|| format!(" level {}", self.level));
-        format!("{} {}{}", self.name, self.module, settings.chain(outputs).chain(level).collect::<String>())
+        let context = self.context.iter().map(|host| format!(" at {host}"));
+        let rest: String = settings.chain(outputs).chain(level).chain(context).collect();
+        format!("{} {}{rest}", self.name, self.module)
     }
 
     fn desired(&self) -> DesiredInstance {
@@ -104,6 +109,7 @@ impl PacketPlugin {
             settings: self.settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             outputs: self.outputs.iter().map(|to| (to != OUT).then(|| to.clone())).collect(),
             level: Level::from_number(self.level).unwrap_or_default(),
+            host: self.context.clone().unwrap_or_default(),
         }
     }
 }
@@ -221,6 +227,10 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
         }
     }
     check_driver(policy, &rules, &places, problems);
+    if policy.plugins.iter().any(|plugin| plugin.level == Level::Host as u8 && plugin.context.is_none()) {
+        // Without its host there is no environment for it; that was reported.
+        return;
+    }
     let desired = Desired { rules, ..policy.packet_plugins() };
     for error in plugin_manager(0, HashKey::default()).verify(&desired) {
         let field = match error.place {

@@ -472,10 +472,12 @@ fn waiting<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> 
 }
 
 mod brought;
+mod brought_handlers;
 mod places;
 mod requests;
 
 pub use brought::{RequestedTranslation, TranslationRequest};
+pub use brought_handlers::BroughtHandlers;
 pub use requests::{QueryRequest, REQUESTED_MAX, RequestError, RequestedQuery, Requests};
 
 #[cfg(test)]

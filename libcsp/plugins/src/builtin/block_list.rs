@@ -11,16 +11,19 @@ use super::prefix_set::PrefixMap;
 use super::{optional, required};
 use crate::command::Level;
 use crate::packet::Packet;
-use crate::plugin::{Action, Answer, CallError, Effects, Module, Operation, Plugin, PluginError, Row};
+use crate::plugin::{
+    Action, Answer, CallError, Effects, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,
+};
 use crate::settings::{Kind, Settings, Value};
 
 /// Drops packets whose `field` is in a network of the list; others go to output 0.
 ///
-/// Operations: `add` a network for a `time` (0: until it is removed) with `from`, a note; `remove` it; `list` all;
-/// `find` the longest one that contains an address; `read` the counters.
+/// Operations: `add` a network for a `time` (0: until it is removed) with `from`, a note; `remove` it; `list` the first
+/// [`ROWS_MAX`] and one more if there are more; `dump` all, which keeps
+/// packets waiting meanwhile; `find` the longest one that contains an address; `read` the counters.
 pub const BLOCK_LIST: Module = Module {
     name: "block-list",
-    levels: &[Level::Driver, Level::Worker],
+    levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: 1,
     parameters: &[
         optional("field", Kind::Choice(&["source", "destination"]), "source"),
@@ -38,6 +41,7 @@ pub const BLOCK_LIST: Module = Module {
         Operation { name: "remove", arguments: &[required("prefix", Kind::Prefix)] },
         Operation { name: "find", arguments: &[required("address", Kind::Prefix)] },
         Operation { name: "list", arguments: &[] },
+        Operation { name: "dump", arguments: &[] },
         Operation { name: "read", arguments: &[] },
     ],
     make: |settings, key| {
@@ -126,15 +130,13 @@ impl BlockList {
     /// Notes the expiries of what is in the list anew, without those that were passed over.
     fn compact(&mut self) {
         self.expiries.clear();
-        let sorted = self.blocks.sorted();
-        let timed = sorted.into_iter().filter(|(_, block)| block.until != Instant::FAR_FUTURE);
+        let timed = self.blocks.iter().filter(|(_, block)| block.until != Instant::FAR_FUTURE);
         self.expiries
             .extend(timed.map(|(prefix, block)| Reverse((block.until, prefix.address(), prefix.length()))));
     }
 
-    fn rows(&self, now: Instant, blocks: Vec<(Prefix, &Block)>) -> Answer {
-        let live = blocks.into_iter().filter(|(_, block)| block.until > now);
-        let row = |(prefix, block): (Prefix, &Block)| {
+    fn rows<'a>(now: Instant, blocks: impl IntoIterator<Item = (Prefix, &'a Block)>) -> Answer {
+        let row = |(prefix, block): (Prefix, &'a Block)| {
             let left = if block.until == Instant::FAR_FUTURE {
                 0
             } else {
@@ -146,7 +148,7 @@ impl BlockList {
                 numbers: vec![("seconds_left", left), ("packets", block.hits)],
             }
         };
-        Answer::Rows(live.map(row).collect())
+        Answer::Rows(blocks.into_iter().map(row).collect())
     }
 
     fn counters(&self) -> Answer {
@@ -197,9 +199,10 @@ impl Plugin for BlockList {
             "find" => {
                 let address = arguments.prefix("address").map(|prefix| prefix.address());
                 let found = address.and_then(|address| self.blocks.find(address, |block| block.until > now));
-                Ok(self.rows(now, found.into_iter().collect()))
+                Ok(Self::rows(now, found))
             }
-            "list" => Ok(self.rows(now, self.blocks.sorted())),
+            "list" => Ok(Self::rows(now, self.blocks.first(ROWS_MAX + 1, |block| block.until > now))),
+            "dump" => Ok(Self::rows(now, self.blocks.iter().filter(|(_, block)| block.until > now))),
             "read" => Ok(self.counters()),
             other => Err(CallError::NoOperation(other.into())),
         }

@@ -18,7 +18,7 @@ use crate::text::parse_match;
 /// Operations: `take` the file so far and start another one; `read` the counters.
 pub const CAPTURE: Module = Module {
     name: "capture",
-    levels: &[Level::Worker],
+    levels: &[Level::Worker, Level::Host],
     outputs: 1,
     parameters: &[
         optional("filter", Kind::Conditions, ""),
@@ -123,7 +123,8 @@ impl Plugin for Capture {
     fn call(&mut self, _now: Instant, operation: &str, _arguments: &Settings) -> Result<Answer, CallError> {
         match operation {
             "take" => {
-                let file = self.file.clone();
+                // The pages of the new buffer are not touched before packets need them.
+                let file = core::mem::replace(&mut self.file, Vec::with_capacity(self.capacity));
                 self.begin();
                 Ok(Answer::Bytes(file))
             }

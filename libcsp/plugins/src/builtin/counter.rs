@@ -6,14 +6,16 @@ use super::optional;
 use super::prefix_set::{PrefixMap, network_of};
 use crate::command::Level;
 use crate::packet::Packet;
-use crate::plugin::{Action, Answer, CallError, Effects, Module, Operation, Plugin, PluginError, Row};
+use crate::plugin::{
+    Action, Answer, CallError, Effects, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,
+};
 use crate::settings::{Kind, Settings};
 
 /// Counts by the network of `field` with a prefix of `length_v4` or `length_v6` bits. Networks beyond `prefixes_max`, and
 /// what is not IP, are counted together as `other`.
 pub const COUNTER: Module = Module {
     name: "counter",
-    levels: &[Level::Driver, Level::Worker],
+    levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: 1,
     parameters: &[
         optional("field", Kind::Choice(&["source", "destination"]), "source"),
@@ -95,7 +97,7 @@ impl Plugin for Counter {
     fn call(&mut self, _now: Instant, operation: &str, _arguments: &Settings) -> Result<Answer, CallError> {
         match operation {
             "read" => {
-                let counts = self.counts.sorted().into_iter();
+                let counts = self.counts.first(ROWS_MAX + 1, |_| true).into_iter();
                 let mut rows: Vec<Row> =
                     counts.map(|(prefix, count)| row(prefix.to_string(), *count)).collect();
                 if self.other.0 > 0 {

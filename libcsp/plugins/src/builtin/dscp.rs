@@ -13,7 +13,7 @@ use crate::settings::{Kind, Settings};
 /// Sets `dscp`. What is not IP passes as it is.
 pub const DSCP: Module = Module {
     name: "dscp",
-    levels: &[Level::Driver, Level::Worker],
+    levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: 1,
     parameters: &[required("dscp", Kind::Number(0, 63))],
     operations: &[],

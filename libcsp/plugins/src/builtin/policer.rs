@@ -14,7 +14,7 @@ use crate::settings::{Kind, Settings, Value};
 /// (`exceed=next`). With `block`, the source address of what exceeds is added to that block list for `block_time`.
 pub const POLICER: Module = Module {
     name: "policer",
-    levels: &[Level::Driver, Level::Worker],
+    levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: 2,
     parameters: &[
         required("rate", Kind::Number(1, 1_000_000_000_000)),

@@ -102,11 +102,20 @@ impl<V> PrefixMap<V> {
         })
     }
 
-    /// All networks in order.
-    pub fn sorted(&self) -> Vec<(Prefix, &V)> {
-        let mut all: Vec<(Prefix, &V)> =
-            self.entries.iter().map(|(prefix, value)| (*prefix, value)).collect();
-        all.sort_by_key(|(prefix, _)| (prefix.address(), prefix.length()));
-        all
+    /// All networks, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Prefix, &V)> {
+        self.entries.iter().map(|(prefix, value)| (*prefix, value))
+    }
+
+    /// The first `limit` networks that `accept` accepts, in order. What is left out is not sorted.
+    pub fn first(&self, limit: usize, accept: impl Fn(&V) -> bool) -> Vec<(Prefix, &V)> {
+        let order = |(prefix, _): &(Prefix, &V)| (prefix.address(), prefix.length());
+        let mut found: Vec<(Prefix, &V)> = self.iter().filter(|(_, value)| accept(value)).collect();
+        if found.len() > limit {
+            found.select_nth_unstable_by_key(limit, order);
+            found.truncate(limit);
+        }
+        found.sort_unstable_by_key(order);
+        found
     }
 }

@@ -11,7 +11,14 @@ use crate::settings::{Kind, Parameter, Settings};
 const INTERFACE: &[Parameter] = &[required("interface", Kind::Number(0, 65535))];
 
 const fn module(name: &'static str, outputs: u8, parameters: &'static [Parameter], make: Make) -> Module {
-    Module { name, levels: &[Level::Driver, Level::Worker], outputs, parameters, operations: &[], make }
+    Module {
+        name,
+        levels: &[Level::Driver, Level::Worker, Level::Host],
+        outputs,
+        parameters,
+        operations: &[],
+        make,
+    }
 }
 
 /// Leads each packet to output 0.
@@ -26,7 +33,7 @@ pub const REDIRECT: Module = module("redirect", 0, INTERFACE, |settings, _| {
 ///
 /// Not in the driver: a program there cannot copy a packet.
 pub const MIRROR: Module = Module {
-    levels: &[Level::Worker],
+    levels: &[Level::Worker, Level::Host],
     ..module("mirror", 1, INTERFACE, |settings, _| {
         Ok(Box::new(Simple::Mirror(settings.number("interface") as u16)))
     })

@@ -1,9 +1,11 @@
 //! What the manager knows of its instances.
 
+use std::collections::BTreeSet;
+
 use csp_classify::multifield::InstanceId;
 
 use super::{Manager, ManagerError};
-use crate::command::Port;
+use crate::command::{EnvironmentId, Level, Port};
 use crate::settings::{Settings, Value};
 
 impl Manager {
@@ -42,6 +44,46 @@ impl Manager {
         named.collect()
     }
 
+    /// Checks that what an instance's settings name does not run on another host.
+    pub(crate) fn check_near(
+        &self,
+        name: &str,
+        environment: EnvironmentId,
+        settings: &Settings,
+    ) -> Result<(), ManagerError> {
+        let level_of = |at: EnvironmentId| self.environments.get(usize::from(at.0)).map(|found| found.level);
+        for (_, value) in settings.iter() {
+            let Value::Instance(other) = value else { continue };
+            let there = self.declared(*other).environment;
+            let remote = [environment, there].iter().any(|at| level_of(*at) == Some(Level::Host));
+            if remote && environment != there {
+                let (name, other) = (name.into(), self.declared(*other).name.clone());
+                return Err(ManagerError::Elsewhere { name, other });
+            }
+        }
+        Ok(())
+    }
+
+    /// Has an environment of level 3 for each of these hosts. One without instances, of a host that is not among them, is used again.
+    pub(crate) fn set_hosts(&mut self, hosts: &BTreeSet<&str>) -> Result<(), ManagerError> {
+        for name in hosts {
+            if self.environments.iter().any(|known| known.name == *name) {
+                continue;
+            }
+            let unused = self.environments.iter().enumerate().position(|(at, known)| {
+                let used = |declared: &super::Declared| usize::from(declared.environment.0) == at;
+                known.level == Level::Host
+                    && !hosts.contains(known.name.as_str())
+                    && !self.instances.iter().flatten().any(used)
+            });
+            match unused {
+                Some(at) => self.environments[at].name = (*name).to_owned(),
+                None => drop(self.add_environment(name, Level::Host)?),
+            }
+        }
+        Ok(())
+    }
+
     /// Returns whether the instance is as it is described.
     pub(crate) fn is_same(
         &self,
@@ -54,17 +96,21 @@ impl Manager {
             .is_some_and(|(id, settings)| self.declared(id).settings == settings)
     }
 
-    /// Returns whether the instance is of this module and names no instance, before and after.
-    pub(crate) fn is_free_standing(
+    /// Returns whether the instance is of this module and names only instances that stay as they are, before and after.
+    pub(crate) fn can_be_configured(
         &self,
         name: &str,
         module: &str,
         environment: &str,
         settings: &[(&str, &str)],
+        same: &BTreeSet<&str>,
     ) -> bool {
         self.parsed_as(name, module, environment, settings).is_some_and(|(id, settings)| {
-            let before = self.declared(id).settings.iter();
-            !before.chain(settings.iter()).any(|(_, value)| matches!(value, Value::Instance(_)))
+            let mut all = self.declared(id).settings.iter().chain(settings.iter());
+            all.all(|(_, value)| match value {
+                Value::Instance(named) => self.name_of(*named).is_some_and(|name| same.contains(name)),
+                _ => true,
+            })
         })
     }
 

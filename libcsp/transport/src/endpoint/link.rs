@@ -79,7 +79,7 @@ impl Descriptors {
 
     const fn allows(&self, kind: Kind) -> bool {
         match kind {
-            Kind::Tunnel | Kind::Channel | Kind::Message => self.data() > 0,
+            Kind::Tunnel | Kind::Channel | Kind::Message | Kind::Packets => self.data() > 0,
             Kind::Ping | Kind::Pong | Kind::Credit => {
                 self.available >= 2 || (self.available == 1 && self.owed > 0)
             }

@@ -151,7 +151,7 @@ impl Endpoint {
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
         let unexpected = DeathCause::Protocol(ProtocolError::Unexpected);
         match header.kind {
-            Kind::Tunnel | Kind::Channel | Kind::Message => {
+            Kind::Tunnel | Kind::Channel | Kind::Message | Kind::Packets => {
                 let kind = kind_of(link.purpose);
                 if header.kind != wire_kind(kind) {
                     return Err(unexpected);

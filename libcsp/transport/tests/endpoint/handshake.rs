@@ -110,10 +110,12 @@ fn a_clock_that_is_an_hour_off_refuses_no_link() {
 fn a_role_opens_only_links_of_its_purpose() {
     let nn = PeerIdentity::daemon(Role::NetworkNode, node("nn-1"), 11, 0);
     assert_eq!(refusal_of(nn, Purpose::Channel, &node_token(1)).0, RefusalCode::WrongRole);
+    // A proxy is no plug-in host.
+    assert_eq!(refusal_of(nn, Purpose::Packets, &node_token(1)).0, RefusalCode::WrongRole);
     let token = process_token("nginx.1", 1);
     assert_eq!(refusal_of(nginx(), Purpose::Tunnel, &token).0, RefusalCode::WrongRole);
     // Daemons of other roles, and a process without a name, are not admitted.
-    for purpose in [Purpose::Tunnel, Purpose::Channel] {
+    for purpose in [Purpose::Tunnel, Purpose::Channel, Purpose::Packets] {
         for role in [Role::AppNode, Role::MgmtNode, Role::ProxyNode] {
             let token = token::issue(&key(), &claims(role, "x", ProcessId::NONE, 1));
             let identity = PeerIdentity::daemon(role, node("x"), 1, 0);

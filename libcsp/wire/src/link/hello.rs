@@ -269,6 +269,7 @@ fn parse_role_and_purpose(fixed: &[u8; HELLO_FIXED_LEN]) -> Result<(Role, Purpos
         1 => Purpose::Tunnel,
         2 => Purpose::Channel,
         3 => Purpose::Message,
+        4 => Purpose::Packets,
         _ => return Err(undefined("hello purpose", 3)),
     };
     Ok((role, purpose))

@@ -53,6 +53,21 @@ pub trait LocalServices: Between {
         false
     }
 
+    /// Returns whether byte streams to clients share the output link with what local services send. Then what they send is
+    /// [wanted](Self::wants_link) first.
+    fn shares_link(&self) -> bool {
+        false
+    }
+
+    /// A byte stream could send so many bytes to its client. It sends none before [`next_allowed`](Self::next_allowed) has returned it,
+    /// and wants nothing else before.
+    fn wants_link(&mut self, _: Instant, _: FlowLabel, _: FourTuple, _bytes: u32) {}
+
+    /// Removes and returns a byte stream that the link takes something of, and how many bytes.
+    fn next_allowed(&mut self, _: Instant) -> Option<(FlowLabel, u32)> {
+        None
+    }
+
     /// Returns when to call [`on_timeout`](Self::on_timeout).
     fn next_timeout(&self) -> Option<Instant>;
 

@@ -66,6 +66,9 @@ pub enum PathError {
     /// The handler has a timer, and its context is not the worker's own.
     #[error("handler `{0}` has a timer, which only contexts of the proxy worker run")]
     Timer(String),
+    /// Only the worker's own contexts can make the handler.
+    #[error("handler `{0}` runs in contexts of the proxy worker only")]
+    Elsewhere(String),
     /// The context has too little memory for the state of its handlers.
     #[error("context c{context} has {left} bytes of state left, and {needed} are needed")]
     State {
@@ -162,7 +165,12 @@ impl Contexts {
         }
         let unknown = || PathError::UnknownHandler(spec.handler.clone());
         let number = self.handlers.find(&spec.handler).ok_or_else(unknown)?;
+        let is_remote = self.is_remote(spec.context);
         let made = match &spec.maker {
+            Some(maker) if is_remote && maker.supply().is_none() => {
+                return Err(PathError::Elsewhere(spec.handler.clone()));
+            }
+            Some(maker) if is_remote => maker.describe(),
             Some(maker) => maker.make(),
             None => self.handlers.make(number),
         };
@@ -170,7 +178,7 @@ impl Contexts {
         if spec.outputs.len() != usize::from(needs.outputs) {
             return Err(PathError::Outputs { stage: at, has: spec.outputs.len(), needs: needs.outputs });
         }
-        if needs.period.is_some() && self.is_remote(spec.context) {
+        if needs.period.is_some() && is_remote {
             return Err(PathError::Timer(spec.handler.clone()));
         }
         self.check_stage_state(spec.context, u64::from(needs.state) + u64::from(needs.more_max))?;
@@ -194,6 +202,8 @@ impl Contexts {
             skip_tick: 0,
             reserve: 0,
             profiles: Default::default(),
+            times: None,
+            refused: None,
             handler,
         })
     }

@@ -11,6 +11,47 @@ pub const HANDLERS_MAX: usize = 256;
 /// Makes a handler for one stage.
 pub type MakeHandler = Box<dyn Fn() -> Box<dyn Handler> + Send>;
 
+/// Bytes that a context elsewhere may ask for.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StageObject {
+    /// Their SHA-256.
+    pub hash: [u8; 32],
+    /// The bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+impl std::fmt::Debug for StageObject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StageObject").field("len", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
+
+/// What a context elsewhere does when a supplied handler was stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StopPolicy {
+    /// It is restarted, with back-off; after too many stops its path ends.
+    #[default]
+    Restart,
+    /// Messages pass by it.
+    Pass,
+    /// Its path ends.
+    End,
+}
+
+/// What a context elsewhere needs to make a stage's handler, beside its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StageSupply {
+    /// The module.
+    pub module: StageObject,
+    /// The formats of the stage's messages, if it is to know any.
+    pub formats: Option<StageObject>,
+    /// What happens when the module was stopped.
+    pub on_stop: StopPolicy,
+}
+
+/// Makes what stands for a handler whose calls are made elsewhere.
+type Describe = Arc<dyn Fn() -> Option<Box<dyn Handler>> + Send + Sync>;
+
 /// Makes the handlers of a stage that need more than their name: the formats of a channel, the plan of a query. Two that have the same
 /// key make the same handlers.
 #[derive(Clone)]
@@ -19,12 +60,42 @@ pub struct StageMaker {
     make: Arc<dyn Fn() -> Option<Box<dyn Handler>> + Send + Sync>,
     /// Made before they are needed. The lock is held for no longer than a push or a pop.
     ready: Arc<Mutex<Vec<Box<dyn Handler>>>>,
+    /// For contexts elsewhere; `None`: only contexts of the worker run the handler.
+    elsewhere: Option<(StageSupply, Describe)>,
 }
 
 impl StageMaker {
     /// A maker; `make` returns `None` if there is no such handler.
     pub fn new(key: &str, make: impl Fn() -> Option<Box<dyn Handler>> + Send + Sync + 'static) -> Self {
-        StageMaker { key: key.into(), make: Arc::new(make), ready: Arc::default() }
+        StageMaker { key: key.into(), make: Arc::new(make), ready: Arc::default(), elsewhere: None }
+    }
+
+    /// The same for contexts elsewhere too. `describe` makes what stands for the handler in a path there: what the path is checked by, and
+    /// what reports of the other program are given to.
+    #[must_use]
+    pub fn elsewhere(
+        self,
+        supply: StageSupply,
+        describe: impl Fn() -> Option<Box<dyn Handler>> + Send + Sync + 'static,
+    ) -> Self {
+        StageMaker { elsewhere: Some((supply, Arc::new(describe))), ..self }
+    }
+
+    /// Returns what a context elsewhere needs to make the handler; `None`: it runs in contexts of the worker only.
+    pub fn supply(&self) -> Option<&StageSupply> {
+        self.elsewhere.as_ref().map(|(supply, _)| supply)
+    }
+
+    /// Makes what stands for a handler that runs elsewhere.
+    pub(super) fn describe(&self) -> Option<(Box<dyn Handler>, Needs)> {
+        let handler = (self.elsewhere.as_ref()?.1)()?;
+        let needs = handler.needs();
+        Some((handler, needs))
+    }
+
+    /// Makes this handler, once: what cannot be made where it is needed is made elsewhere before.
+    pub fn once(key: &str, handler: Box<dyn Handler>) -> Self {
+        StageMaker { ready: Arc::new(Mutex::new(vec![handler])), ..StageMaker::new(key, || None) }
     }
 
     /// Makes so many handlers now, on the calling thread; what [`make`](Self::make) returns next. Fewer, if one cannot be made.

@@ -49,6 +49,8 @@ pub(crate) struct Outlet<'a> {
     pub flows: Option<&'a mut Flows>,
     /// Policy's number of the channel, and the generation of its slot.
     pub number: (u32, u16),
+    /// The flow of the message that a context of flows processes.
+    pub flow: Option<FlowId>,
 }
 
 impl Outlet<'_> {
@@ -72,24 +74,31 @@ impl Outlet<'_> {
         }
     }
 
-    /// Puts a message into the queue of its flow, which is that of its channel and format. Takes over one reference.
+    /// Puts a message into the queue of its flow, which is that of its channel and format unless a context of flows has processed it. Takes
+    /// over one reference.
     #[inline(never)]
-    fn wait(&mut self, item: Item) {
-        let format = u64::from(self.pool.format(item.handle).0);
-        let descriptor = Descriptor::default().channel(self.number.0).format(format);
+    pub fn wait(&mut self, item: Item) {
         let (found, copies) = self.copies(item);
         let Some(flows) = self.flows.as_deref_mut() else { return };
-        let flow: FlowId = flows.table().classify(&descriptor);
+        let flow = self.flow.unwrap_or_else(|| {
+            let format = u64::from(self.pool.format(item.handle).0);
+            flows.table().classify(&Descriptor::default().channel(self.number.0).format(format))
+        });
         let bytes = item.len.saturating_mul(copies);
         if (found == 0 && self.ch.cache.is_none()) || (copies == 0 && flows.is_empty(flow)) {
             return self.give(item);
         }
         let place = crate::pool::MessagePool::place(item.handle);
         let arrived = self.pool.info(item.handle).map_or(self.now, |info| info.arrived);
-        match flows.offer(self.now, flow, flows::queued(place, self.number.1, bytes, arrived)) {
-            Offered::Queued => self.ch.in_flows += 1,
+        let queued = flows::queued(place, self.number.1, bytes, arrived);
+        let done = match flows.serves() {
+            true => flows.put_ready(self.now, flow, queued, self.flow.is_some()),
+            false => flows.offer(self.now, flow, queued, true) == Offered::Queued,
+        };
+        match done {
+            true => self.ch.in_flows += 1,
             // What contexts have processed holds nobody back.
-            Offered::Held | Offered::Dropped => {
+            false => {
                 self.ch.counters.dropped_flow += 1;
                 self.pool.release(item.handle);
             }
@@ -129,7 +138,7 @@ impl Outlet<'_> {
     #[inline(never)]
     fn note_feed(&mut self, item: Item) {
         let format = self.pool.format(item.handle);
-        if !self.ch.feeds.iter().any(|feed| feed.format == format) {
+        if !self.ch.feeds.iter().any(|feed| feed.takes(format)) {
             return;
         }
         match self.fed.0.len() < FED_MAX {

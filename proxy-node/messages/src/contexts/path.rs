@@ -1,6 +1,6 @@
 //! A path: what messages of one channel and format pass on their way to subscribers.
 
-use csp_handlers::{FormatId, Handler, State};
+use csp_handlers::{FormatId, Handler, ReportedTimes, State};
 use csp_types::{Duration, Instant};
 
 use super::handler_manager::StageMaker;
@@ -173,6 +173,10 @@ pub(super) struct Stage {
     /// Blocks that stages after this one need to go on.
     pub reserve: u32,
     pub profiles: Profiles,
+    /// Times of calls that a remote context has measured.
+    pub times: Option<ReportedTimes>,
+    /// Why a remote context does not run the stage.
+    pub refused: Option<String>,
 }
 
 #[derive(Debug)]

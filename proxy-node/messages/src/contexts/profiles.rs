@@ -44,6 +44,11 @@ impl Profiles {
         }
     }
 
+    /// Has calls of before count less in quantiles, for formats of which so many count.
+    pub fn age(&mut self, at_least: u32) {
+        self.known.iter_mut().for_each(|(_, profile)| profile.timing.age(at_least));
+    }
+
     /// Returns what all calls together have cost.
     pub fn total(&self) -> Profile {
         let mut total = Profile::default();

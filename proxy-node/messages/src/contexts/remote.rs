@@ -11,10 +11,11 @@
 //! what it had emitted is skipped. An emit without room waits at the link, and holds back later ones of its stage only: what gives it room
 //! may come from another stage over the same link.
 
-use csp_handlers::{Emit, Port};
+use csp_handlers::{Emit, Port, Reported, Standing};
 use thiserror::Error;
 
 use super::control_manager::Flows;
+use super::handler_manager::StageSupply;
 use super::outlet::Outlet;
 use super::path::{Path, PathId, Targets};
 use super::port::{StagePort, Wait};
@@ -41,6 +42,28 @@ pub struct RemoteCall {
     pub ticket: Ticket,
     /// Names the message, to read it.
     pub handle: MessageHandle,
+}
+
+/// What a remote context is to know of a stage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteStage<'a> {
+    /// Name of its handler.
+    pub handler: &'a str,
+    /// The handler's parameters.
+    pub parameters: &'a str,
+    /// What makes the handler, if its name is not enough.
+    pub supply: Option<&'a StageSupply>,
+}
+
+/// What has become of a message that a remote context was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RemoteDone {
+    /// It was processed.
+    Processed,
+    /// The handler has given it up.
+    GivenUp,
+    /// The handler has given it up, and ends the path: it would give up all later ones.
+    Ended,
 }
 
 /// Why what a remote context sent is not processed.
@@ -98,11 +121,31 @@ impl Contexts {
         }
     }
 
-    /// Returns the handler of a remote call and its parameters.
-    pub fn remote_stage(&self, ticket: Ticket) -> Option<(&str, &str)> {
+    /// Returns the handler of a remote call.
+    pub fn remote_stage(&self, ticket: Ticket) -> Option<RemoteStage<'_>> {
         let path = self.path(self.find(ticket.path)?)?;
         let stage = path.spec.stages.get(usize::from(ticket.stage))?;
-        Some((&stage.handler, &stage.parameters))
+        let supply = stage.maker.as_ref().and_then(|maker| maker.supply());
+        Some(RemoteStage { handler: &stage.handler, parameters: &stage.parameters, supply })
+    }
+
+    /// Records what a remote context reports of a stage; `why`: it does not run it. Returns whether that is new.
+    pub fn remote_report(&mut self, ticket: Ticket, report: &Reported, why: &str) -> bool {
+        let path = self.find(ticket.path).and_then(|index| self.path_mut(index));
+        let Some(stage) = path.and_then(|path| path.stages.get_mut(usize::from(ticket.stage))) else {
+            return false;
+        };
+        stage.handler.on_report(report);
+        stage.times = (report.times.measured > 0).then_some(report.times);
+        let was_refused = stage.refused.is_some();
+        stage.refused = (report.standing == Standing::Refused).then(|| why.to_owned());
+        stage.refused.is_some() && !was_refused
+    }
+
+    /// Returns whether messages that handlers of a remote call's path give up go on as they are.
+    pub fn passes_faults(&self, ticket: Ticket) -> bool {
+        let path = self.find(ticket.path).and_then(|index| self.path(index));
+        path.is_some_and(|path| path.spec.passes_faults && !path.ended)
     }
 
     /// Returns the channel of a remote call.
@@ -175,12 +218,12 @@ impl Contexts {
         Ok(())
     }
 
-    /// Releases the oldest message that a stage's remote handler was given. `fault`: it has given the message up. Returns its handle, and
-    /// the queue that has become shorter.
+    /// Releases the oldest message that a stage's remote handler was given. `passed`: it has gone on although it was given up. Returns its
+    /// handle, and the queue that has become shorter.
     pub fn remote_done(
         &mut self,
         ticket: Ticket,
-        fault: bool,
+        (done, passed): (RemoteDone, bool),
         pool: &MessagePool,
         (flows, first): Flows<'_>,
     ) -> Result<(MessageHandle, u16), RemoteError> {
@@ -191,10 +234,13 @@ impl Contexts {
         (stage.skip, stage.remote_calls) = (0, 0);
         (stage.given, stage.given_bytes) = (stage.given - 1, stage.given_bytes - u64::from(item.len));
         let profile = stage.profiles.of(Some(pool.format(item.handle)));
+        let fault = done != RemoteDone::Processed;
         profile.faults += u64::from(fault);
         profile.messages += 1;
         profile.bytes += u64::from(item.len);
-        path.counters.dropped_faults += u64::from(fault);
+        path.counters.dropped_faults += u64::from(fault && !passed);
+        // The Control Manager keeps later messages out of the path.
+        path.ended |= done == RemoteDone::Ended;
         let (context, left) = (stage.context, path.queues[at].len());
         let mut wake = Targets::stage(at);
         if path.waits_for_stage != 0 {
@@ -222,10 +268,11 @@ impl Contexts {
         }
     }
 
-    /// Discards what waits at a remote context in a path that is replaced or removed. Returns how many messages.
+    /// Discards what waits in a path that is replaced or removed at a remote context: for stages that it does not run, and, if it is lost, for
+    /// all. Returns how many messages.
     pub fn give_up(
         &mut self,
-        (index, context): (u16, u16),
+        (index, context, is_lost): (u16, u16, bool),
         ch: &mut Channel,
         pool: &mut MessagePool,
         flows: Flows<'_>,
@@ -233,9 +280,11 @@ impl Contexts {
         let Some(path) = self.path_mut(index).filter(|path| path.retired || path.transient) else { return 0 };
         let (limits, mut lost, mut wake) = (path.spec.queue, 0, Targets::NONE);
         for (queue, stage) in path.queues.iter_mut().zip(&mut path.stages) {
-            if stage.context != context || stage.given > 0 {
+            let is_idle = is_lost && stage.given == 0;
+            if stage.context != context || !(is_idle || stage.refused.is_some()) {
                 continue;
             }
+            (stage.given, stage.given_bytes, stage.remote_calls) = (0, 0, 0);
             stage.skip = 0;
             while let Some(item) = queue.pop(&limits) {
                 pool.release(item.handle);

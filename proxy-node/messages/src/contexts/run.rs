@@ -11,7 +11,7 @@ use super::control_manager::Flows;
 use super::outlet::Outlet;
 use super::path::{Path, Stage, Targets};
 use super::port::{StagePort, Wait};
-use super::{ChannelPaths, Contexts, stage_of};
+use super::{ChannelPaths, Contexts, queue_number, stage_of};
 use crate::channel::Channel;
 use crate::list::List;
 use crate::pool::{MessageHandle, MessagePool};
@@ -156,6 +156,51 @@ impl Contexts {
             self.wake(index, 0, flows);
         }
         dropped
+    }
+
+    /// Puts a message into a path that the caller serves itself, behind what waits there.
+    pub fn enter_served(&mut self, index: u16, item: Item) {
+        if let Some(path) = self.path_mut(index) {
+            path.queues[0].append(item, &path.spec.queue);
+            path.counters.entered += 1;
+        }
+    }
+
+    /// Puts a message into a path that the worker's contexts serve, though it may be full.
+    pub fn enter_late(&mut self, index: u16, item: Item, flows: Flows<'_>) {
+        self.enter_served(index, item);
+        self.wake(index, 0, flows);
+    }
+
+    /// Returns whether contexts of this worker run all stages of a path.
+    pub fn is_local(&self, index: u16) -> bool {
+        self.path(index).is_some_and(|path| !path.stages.iter().any(|stage| self.is_remote(stage.context)))
+    }
+
+    /// Returns the queue of the last stage of a path that has messages, so that what is emitted finds room.
+    pub fn last_waiting(&self, index: u16) -> Option<u16> {
+        let stage = self.path(index)?.queues.iter().rposition(|queue| !queue.is_empty())?;
+        Some(queue_number(index, stage))
+    }
+
+    /// Returns whether messages are in a path.
+    pub fn is_occupied(&self, index: u16) -> bool {
+        self.path(index).is_some_and(|path| !path.is_empty())
+    }
+
+    /// A path is empty: its stages need no turns.
+    pub fn rest(&mut self, index: u16) {
+        let Some(path) = self.paths.get(usize::from(index)).and_then(|slot| slot.path.as_ref()) else {
+            return;
+        };
+        for (at, stage) in path.stages.iter().enumerate() {
+            // One whose timer is due keeps its turn.
+            if !stage.timer.is_some_and(|timer| timer.due)
+                && let Some(slot) = self.contexts.get_mut(usize::from(stage.context))
+            {
+                slot.queues.set_active(queue_number(index, at), false);
+            }
+        }
     }
 
     /// Returns the room at the entry of a path.

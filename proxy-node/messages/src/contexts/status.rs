@@ -1,6 +1,6 @@
 //! What is reported of contexts, paths and handlers.
 
-use csp_handlers::{FormatId, Profile, Usage};
+use csp_handlers::{FormatId, Profile, ReportedTimes, Usage};
 
 use super::path::{Path, PathCounters, PathId, Stage};
 use super::resource_monitor::ContextReport;
@@ -76,6 +76,12 @@ pub struct StageStatus {
     pub formats: Vec<(Option<FormatId>, Profile)>,
     /// What its handler has used.
     pub usage: Usage,
+    /// Times of calls that a context elsewhere has measured.
+    pub times: Option<ReportedTimes>,
+    /// Why a context elsewhere does not run it.
+    pub refused: Option<String>,
+    /// Its handler has state that it declares to keep.
+    pub keeps_state: bool,
 }
 
 impl Contexts {
@@ -91,6 +97,9 @@ impl Contexts {
             profile: stage.profiles.total(),
             formats: stage.profiles.by_format(),
             usage: stage.handler.usage(),
+            times: stage.times,
+            refused: stage.refused.clone(),
+            keeps_state: stage.handler.keeps_state(),
         };
         let state = match (path.retired || path.transient, path.after) {
             (true, _) => PathState::Retired,

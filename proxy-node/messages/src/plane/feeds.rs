@@ -22,12 +22,32 @@ use crate::queue::Policy;
 /// Gives messages of one format to another channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feed {
-    /// The format, as receivers of the channel get it.
+    /// The format, as receivers of the channel get it; [`FormatId::ANY`]: all messages, those of unknown format included.
     pub format: FormatId,
     /// The channel that gets them. It has a path.
     pub to: ChannelId,
-    /// What the format is called there.
+    /// What the format is called there; [`FormatId::ANY`]: as here.
     pub becomes: FormatId,
+}
+
+impl Feed {
+    /// Returns whether it takes messages of all formats.
+    #[inline]
+    pub(crate) fn takes_all(&self) -> bool {
+        self.format == FormatId::ANY
+    }
+
+    /// Returns whether it takes messages of a format.
+    #[inline]
+    pub(crate) fn takes(&self, format: FormatId) -> bool {
+        self.format == format || self.takes_all()
+    }
+
+    /// Returns what a format that it takes is called in the other channel.
+    #[inline]
+    fn renamed(&self, format: FormatId) -> FormatId {
+        if self.becomes == FormatId::ANY { format } else { self.becomes }
+    }
 }
 
 impl MessagePlane {
@@ -73,7 +93,7 @@ impl MessagePlane {
             return false;
         };
         let is_full = |entry: Entry| entry.is_full || entry.was_full;
-        let mut feeds = ch.feeds.iter().filter(|feed| format.is_none_or(|format| feed.format == format));
+        let mut feeds = ch.feeds.iter().filter(|feed| format.is_none_or(|format| feed.takes(format)));
         ch.policy() == Policy::Block && feeds.any(|feed| self.room_of(*feed).is_some_and(is_full))
     }
 
@@ -96,11 +116,11 @@ impl MessagePlane {
         let mut at = 0;
         while let Some(feed) = self.feed_at(slot, at) {
             at += 1;
-            if feed.format != format {
+            if !feed.takes(format) {
                 continue;
             }
             let Some(path) = self.entry_of(feed, message.len) else { continue };
-            let done = self.enter(feed.to.index, Some(path), feed.becomes, message.clone());
+            let done = self.enter(feed.to.index, Some(path), feed.renamed(format), message.clone());
             self.fed(feed, (slot, sequence), done);
         }
         self.feeds_fill(slot)
@@ -121,15 +141,15 @@ impl MessagePlane {
             let mut at = 0;
             while let Some(feed) = self.feed_at(slot, at) {
                 at += 1;
-                if feed.format == format {
-                    self.feed_copy(slot, feed, handle);
+                if feed.takes(format) {
+                    self.feed_copy(slot, feed, (handle, format));
                 }
             }
             self.pool.release(handle);
         }
     }
 
-    fn feed_copy(&mut self, slot: u16, feed: Feed, handle: MessageHandle) {
+    fn feed_copy(&mut self, slot: u16, feed: Feed, (handle, format): (MessageHandle, FormatId)) {
         let Some(info) = self.pool.info(handle) else { return };
         let Some(path) = self.entry_of(feed, info.len) else { return };
         let (mut lens, mut count) = ([0; FRAMES_MAX], 0);
@@ -138,11 +158,16 @@ impl MessagePlane {
         }
         let frames = &lens[..count];
         let (channel, arrived) = (feed.to.index, info.arrived);
-        let done =
-            self.enter_with(channel, Some(path), feed.becomes, (frames, info.len), |pool, sequence| {
+        let done = self.enter_with(
+            channel,
+            Some(path),
+            feed.renamed(format),
+            (frames, info.len),
+            |pool, sequence| {
                 let origin = Origin { channel, arrived, sequence, of: Some(handle) };
                 pool.compose(origin, frames, &[Piece::Of { start: 0, len: info.len }])
-            });
+            },
+        );
         self.fed(feed, (slot, info.sequence), done);
     }
 

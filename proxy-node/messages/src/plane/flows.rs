@@ -1,6 +1,7 @@
 //! Messages on their way through the queues of information flows.
 
-use csp_quality::{Fired, FlowId, FlowTable, Offered, Overflow, TriggerError};
+use csp_handlers::FormatId;
+use csp_quality::{Descriptor, Fired, FlowId, FlowTable, Offered, Overflow, TriggerError};
 use csp_types::Instant;
 
 use super::publish::{Arrival, gather, refused};
@@ -34,7 +35,14 @@ impl MessagePlane {
 
     fn end_flows(&mut self, now: Instant) {
         while let Some(item) = self.flows.as_mut().and_then(|flows| flows.drain(now)) {
-            self.give(now, item);
+            // Byte streams need nobody's leave any more.
+            if !flows::is_stream(&item) {
+                self.give(now, item);
+            }
+        }
+        // What no context has processed goes on as if there had been no flows.
+        while let Some(item) = self.flows.as_mut().and_then(|flows| flows.drain_waiting(now)) {
+            self.enter_late(now, item);
         }
         self.flows = None;
     }
@@ -68,6 +76,21 @@ impl MessagePlane {
         self.channel(channel).map_or(0, |ch| ch.in_flows)
     }
 
+    /// A byte stream, known by `tag`, could send so many bytes over the link. It is given to [`next_allowed`](Self::next_allowed) when the link
+    /// takes them, or a part; without flows never, since nobody needs leave then.
+    pub fn want_bytes(&mut self, now: Instant, descriptor: &Descriptor, tag: u32, bytes: u32) {
+        if let Some(flows) = &mut self.flows {
+            let flow = flows.table().classify(descriptor);
+            flows.want_bytes(now, flow, tag, bytes);
+        }
+    }
+
+    /// Removes and returns the tag of a byte stream that may send, and how many bytes.
+    pub fn next_allowed(&mut self, now: Instant) -> Option<(u32, u32)> {
+        self.release_flows(now);
+        self.flows.as_mut()?.next_allowed()
+    }
+
     /// Returns when to call [`release_flows`](Self::release_flows).
     pub fn next_release(&self) -> Option<Instant> {
         self.flows.as_ref()?.due()
@@ -98,8 +121,13 @@ impl MessagePlane {
                 false => at += 1,
             }
         }
+        self.serve(now);
         while let Some((flow, item)) = self.flows.as_mut().and_then(|flows| flows.release(now)) {
-            if self.receivers_take(item.handle) {
+            if flows::is_stream(&item) {
+                if let Some(flows) = &mut self.flows {
+                    flows.allow_bytes(&item);
+                }
+            } else if self.receivers_take(item.handle) {
                 self.give(now, item);
             } else if let Some(flows) = &mut self.flows {
                 flows.stick(flow, item, now);
@@ -118,14 +146,14 @@ impl MessagePlane {
     }
 
     /// Returns the slot of the channel of a message, if it is still that channel's.
-    fn slot_of(&self, handle: u64) -> Option<u16> {
+    pub(super) fn slot_of(&self, handle: u64) -> Option<u16> {
         let (index, generation) = flows::unpack(handle);
         let slot = self.pool.info(self.pool.at(index))?.channel;
         self.channels.get(usize::from(slot)).filter(|known| known.generation == generation).map(|_| slot)
     }
 
     /// Gives a message that was released to its receivers.
-    fn give(&mut self, now: Instant, queued: csp_quality::Item) {
+    pub(super) fn give(&mut self, now: Instant, queued: csp_quality::Item) {
         let handle = self.pool.at(flows::unpack(queued.handle).0);
         let Some((slot, info)) = self.slot_of(queued.handle).zip(self.pool.info(handle)) else {
             self.pool.release(handle);
@@ -139,9 +167,9 @@ impl MessagePlane {
             return;
         };
         ch.in_flows = ch.in_flows.saturating_sub(1);
-        let (flows, number) = (None, (0, 0));
+        let (flows, number, flow) = (None, (0, 0), None);
         let mut outlet =
-            Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number };
+            Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow };
         outlet.give(flows::item(handle, info.len));
         let has_work = !outlet.ch.pending.is_empty();
         schedule.set_active(slot, has_work);
@@ -159,10 +187,10 @@ impl MessagePlane {
         let MessagePlane { channels, flows: Some(flows), .. } = self else {
             return Err(PublishError::UnknownPeer);
         };
-        let ChannelSlot { channel: Some(ch), generation } = &mut channels[usize::from(slot)] else {
+        let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
             return Err(PublishError::UnknownPeer);
         };
-        let (now, len, generation) = (message.now, message.len, *generation);
+        let len = message.len;
         if found == 0 && ch.cache.is_none() {
             ch.counters.unmatched += 1;
             return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: 0, yields: false });
@@ -171,19 +199,37 @@ impl MessagePlane {
             return self.fan_out(slot, message);
         }
         let bytes = len.saturating_mul(copies);
+        self.queue(slot, (peer, flow), (found, bytes, None), message)
+    }
+
+    /// Puts a message into the queue of its flow, unless that is full. `format`: that of a message that a context is to process first.
+    pub(super) fn queue<'a>(
+        &mut self,
+        slot: u16,
+        (peer, flow): (u32, FlowId),
+        (found, bytes, format): (u32, u32, Option<FormatId>),
+        message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
+    ) -> Result<Published, PublishError> {
+        let MessagePlane { channels, flows: Some(flows), .. } = self else {
+            return Err(PublishError::UnknownPeer);
+        };
+        let ChannelSlot { channel: Some(ch), generation } = &mut channels[usize::from(slot)] else {
+            return Err(PublishError::UnknownPeer);
+        };
+        let (now, len, generation) = (message.now, message.len, *generation);
         let is_push = ch.backlog_limits().is_some();
         let holds = is_push || flows.overflow(flow) == Overflow::Hold;
         if !flows.has_room(flow, bytes) && (holds || flows.overflow(flow) == Overflow::DropNewest) {
             // Nothing is stored for it; the manager counts it.
             let refused = flows::queued(u32::MAX, generation, bytes, now);
-            if is_push || flows.offer(now, flow, refused) == Offered::Held {
+            if is_push || flows.offer(now, flow, refused, true) == Offered::Held {
                 flows.want(peer, Some((flow, bytes)));
                 return Err(PublishError::Held);
             }
             ch.counters.dropped_flow += 1;
             return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: found, yields: false });
         }
-        self.store_in(slot, (peer, flow), (found, bytes, holds), message)
+        self.store_in(slot, (peer, flow), (found, bytes, holds), format, message)
     }
 
     fn store_in<'a>(
@@ -191,6 +237,7 @@ impl MessagePlane {
         slot: u16,
         (peer, flow): (u32, FlowId),
         (found, bytes, holds): (u32, u32, bool),
+        format: Option<FormatId>,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
     ) -> Result<Published, PublishError> {
         let MessagePlane { channels, pool, flows: Some(flows), .. } = self else {
@@ -211,8 +258,11 @@ impl MessagePlane {
             Err(error) => return Err(refused(ch, error, len)),
         };
         let sequence = ch.number(len);
-        let offered =
-            flows.offer(now, flow, flows::queued(MessagePool::place(handle), generation, bytes, now));
+        if let Some(format) = format {
+            pool.set_format(handle, format);
+        }
+        let queued = flows::queued(MessagePool::place(handle), generation, bytes, now);
+        let offered = flows.offer(now, flow, queued, format.is_none());
         let done = match offered {
             Offered::Queued => {
                 ch.in_flows += 1;

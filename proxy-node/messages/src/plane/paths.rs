@@ -1,6 +1,7 @@
 //! Paths of channels: activated, entered, and served in the turns of contexts.
 
 use csp_handlers::FormatId;
+use csp_quality::FlowId;
 use csp_types::Instant;
 
 use super::flows::number_of;
@@ -47,6 +48,11 @@ impl MessagePlane {
         self.contexts.configure(id, stage, parameters)
     }
 
+    /// Has calls of before count less in the quantiles of a stage, which is placed by what its calls cost at present.
+    pub fn age_times(&mut self, id: PathId, stage: usize) {
+        self.contexts.age_times(id, stage);
+    }
+
     /// Returns the handlers, to store more.
     pub fn handlers_mut(&mut self) -> &mut HandlerManager {
         &mut self.contexts.handlers
@@ -79,7 +85,7 @@ impl MessagePlane {
                 // The closure's lifetime ends with each call.
                 let clock = clock.as_mut().map(|clock| &mut **clock as &mut dyn FnMut() -> Instant);
                 let watched = if self.traces.is_armed() { self.watch(queue.flow) } else { None };
-                let step = self.step(now, slot, queue.flow, clock);
+                let step = self.step(now, slot, (queue.flow, None), clock);
                 if let (Some(watched), Step::Done(_)) = (watched, step) {
                     self.trace_passed(slot, queue.flow, watched);
                 }
@@ -115,11 +121,12 @@ impl MessagePlane {
         done
     }
 
-    fn step(
+    /// Calls the handler of a queue once. `flow`: that of the message, if a context of flows processes it.
+    pub(super) fn step(
         &mut self,
         now: Instant,
         slot: u16,
-        queue: u16,
+        (queue, flow): (u16, Option<FlowId>),
         clock: Option<&mut dyn FnMut() -> Instant>,
     ) -> Step {
         let MessagePlane {
@@ -141,7 +148,8 @@ impl MessagePlane {
             return Step::Idle;
         };
         let flows = flows.as_deref_mut();
-        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number };
+        let outlet =
+            Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow };
         contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
     }
 

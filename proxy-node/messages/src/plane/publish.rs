@@ -5,7 +5,7 @@ use csp_quality::FlowId;
 use csp_types::Instant;
 
 use super::trace::trace_shed;
-use super::{ChannelSlot, MessagePlane, PublishError, Published};
+use super::{ChannelSlot, Feed, MessagePlane, PublishError, Published};
 use crate::channel::Channel;
 use crate::peers::{PeerId, Role};
 use crate::pool::{FRAMES_MAX, MessageHandle, MessagePool, PoolError};
@@ -98,7 +98,9 @@ impl MessagePlane {
         }
         let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
         // What takes a path reaches other channels at its end.
-        let feeds = format != FormatId::UNKNOWN && path.is_none() && !ch.feeds.is_empty();
+        let feeds = path.is_none()
+            && !ch.feeds.is_empty()
+            && (format != FormatId::UNKNOWN || ch.feeds.iter().any(Feed::takes_all));
         let (mut has_room, is_push) = (ch.has_room(), ch.backlog_limits().is_some());
         if feeds {
             has_room &= !self.feeds_hold(slot, Some(format));
@@ -107,6 +109,9 @@ impl MessagePlane {
         let arrival = Arrival { now, frames, parts, len: len as u32 };
         let fed = feeds.then(|| arrival.clone());
         let mut done = match has_room {
+            _ if path.is_some_and(|path| self.is_served(path)) => {
+                self.offer_unprocessed(slot, (peer.index, flow), format, arrival)
+            }
             _ if path.is_some() => self.enter(slot, path, format, arrival),
             true if self.flows.is_some() => self.offer(slot, (peer.index, flow), arrival),
             true if is_push => self.push(slot, arrival),

@@ -1,11 +1,11 @@
 //! Contexts elsewhere: what is given to them, and what they send back.
 
-use csp_handlers::{Emit, FormatId};
+use csp_handlers::{Emit, FormatId, Reported};
 use csp_types::Instant;
 
 use super::MessagePlane;
 use super::flows::number_of;
-use crate::contexts::{Outlet, RemoteCall, RemoteError, Ticket};
+use crate::contexts::{Outlet, RemoteCall, RemoteDone, RemoteError, RemoteStage, Ticket};
 use crate::pool::{MessageHandle, MessageInfo};
 use crate::schedule::Schedule as _;
 
@@ -26,9 +26,14 @@ impl MessagePlane {
         self.contexts.is_active(context)
     }
 
-    /// Returns the name of a remote call's handler, and its parameters.
-    pub fn remote_stage(&self, ticket: Ticket) -> Option<(&str, &str)> {
+    /// Returns the handler of a remote call; `None` once its path is over.
+    pub fn remote_stage(&self, ticket: Ticket) -> Option<RemoteStage<'_>> {
         self.contexts.remote_stage(ticket)
+    }
+
+    /// Records what a remote context reports of a stage; `why`: it does not run it. Returns whether that is new.
+    pub fn remote_report(&mut self, ticket: Ticket, report: &Reported, why: &str) -> bool {
+        self.contexts.remote_report(ticket, report, why)
     }
 
     /// Returns what a remote context is to know of a message, with its format; `None` if it is gone.
@@ -65,8 +70,9 @@ impl MessagePlane {
         let number = number_of(numbers, channels, slot);
         let ch = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut());
         let ch = ch.ok_or(RemoteError::Stale)?;
-        let flows = flows.as_deref_mut();
-        let outlet = Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number };
+        let (flows, flow) = (flows.as_deref_mut(), None);
+        let outlet =
+            Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow };
         let done = contexts.remote_emit(ticket, (output, emit), outlet, (schedule, self.config.channels_max));
         self.feed_stored();
         let has_work =
@@ -75,14 +81,19 @@ impl MessagePlane {
         done
     }
 
-    /// Records that a remote handler is done with the oldest message that its stage was given. `fault`: it has given the message up.
+    /// Records that a remote handler is done with the oldest message that its stage was given. One that it has given up goes on as it is, if
+    /// the path says so.
     ///
     /// # Errors
-    /// When its path is over, or it was given none.
-    pub fn remote_done(&mut self, ticket: Ticket, fault: bool) -> Result<(), RemoteError> {
+    /// When its path is over, or it was given none. [`RemoteError::Full`]: as for [`remote_emit`](Self::remote_emit).
+    pub fn remote_done(&mut self, now: Instant, ticket: Ticket, done: RemoteDone) -> Result<(), RemoteError> {
+        let passed = done == RemoteDone::GivenUp && self.contexts.passes_faults(ticket);
+        if passed {
+            self.remote_emit(now, ticket, 0, Emit::Same)?;
+        }
         let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
         let flows = (&mut self.schedule, self.config.channels_max);
-        let (handle, queue) = self.contexts.remote_done(ticket, fault, &self.pool, flows)?;
+        let (handle, queue) = self.contexts.remote_done(ticket, (done, passed), &self.pool, flows)?;
         self.pool.release(handle);
         if let Some(path) = self.contexts.ending(queue)
             && let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
@@ -97,9 +108,9 @@ impl MessagePlane {
         self.contexts.remote_lost(context, (&mut self.schedule, self.config.channels_max));
     }
 
-    /// Discards what waits for a context that is lost, in paths that are replaced or removed: nothing else would end them. Returns how many
-    /// messages.
-    pub fn give_up(&mut self, context: u16) -> u64 {
+    /// Discards what waits for a context in paths that are replaced or removed, for stages that it does not run and, if it is lost, for all:
+    /// nothing else would end them. Returns how many messages.
+    pub fn give_up(&mut self, context: u16, is_lost: bool) -> u64 {
         let mut all = 0;
         for (path, slot) in self.contexts.retired_at(context) {
             let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut())
@@ -107,7 +118,7 @@ impl MessagePlane {
                 continue;
             };
             let flows = (&mut self.schedule, self.config.channels_max);
-            let lost = self.contexts.give_up((path, context), ch, &mut self.pool, flows);
+            let lost = self.contexts.give_up((path, context, is_lost), ch, &mut self.pool, flows);
             ch.counters.lost += lost;
             all += lost;
         }

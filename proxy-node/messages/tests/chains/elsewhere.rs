@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use csp_handlers::Emit;
-use csp_messages::{FormatId, MessagePlane, RemoteCall, RemoteError};
+use csp_messages::{FormatId, MessagePlane, RemoteCall, RemoteDone, RemoteError};
 use csp_types::Instant;
 
 /// The number of the context.
@@ -31,8 +31,9 @@ impl Elsewhere {
         while done < most
             && let Some((call, passed)) = self.given.get_mut(at)
         {
-            let stage =
-                plane.remote_stage(call.ticket).map(|(name, n)| (name == "head", n.parse().unwrap_or(1)));
+            let stage = plane
+                .remote_stage(call.ticket)
+                .map(|stage| (stage.handler == "head", stage.parameters.parse().unwrap_or(1)));
             let Some((head, times)) = stage else {
                 self.given.remove(at);
                 continue;
@@ -52,7 +53,7 @@ impl Elsewhere {
                 at += 1;
                 continue;
             }
-            plane.remote_done(call.ticket, false).unwrap();
+            plane.remote_done(Instant::ZERO, call.ticket, RemoteDone::Processed).unwrap();
             self.given.remove(at);
             (at, done) = (0, done + 1);
             waiting.clear();

@@ -21,8 +21,8 @@ pub enum ApplyError {
     /// An id has another flow in the new plan, and items of the former flow remain. Try again later.
     #[error("flow {} of the plan in force still has items, and the new plan uses its id for another flow", .0.0)]
     Draining(FlowId),
-    /// The plan is for another number of flows or contexts: a manager's memory is allocated when it is made.
-    #[error("the plan is for another number of flows or contexts than the resource manager")]
+    /// The plan is for another number of flows: a manager's memory for them is allocated when it is made.
+    #[error("the plan is for another number of flows than the resource manager")]
     Size,
 }
 
@@ -50,10 +50,11 @@ impl ResourceManager {
         manager
     }
 
-    /// Puts another plan into force, as a whole. Items keep their flow; a flow that is gone empties as before, without promises.
+    /// Puts another plan into force, as a whole. Items keep their flow; a flow that is gone empties as before, without promises. Allocates if the
+    /// number of contexts changes; one without contexts leaves items that wait for one to [`take_any`](Self::take_any).
     pub fn apply(&mut self, now: Instant, plan: Arc<Plan>) -> Result<(), ApplyError> {
         let (new, old) = (plan.table(), self.plan.table());
-        if new.capacity() != self.flows.len() || plan.capacity().contexts != self.plan.capacity().contexts {
+        if new.capacity() != self.flows.len() {
             return Err(ApplyError::Size);
         }
         for (id, spec) in new.flows() {
@@ -61,6 +62,11 @@ impl ResourceManager {
             if other && self.flows[id.index()].queue.items() > 0 {
                 return Err(ApplyError::Draining(id));
             }
+        }
+        if plan.capacity().contexts != self.plan.capacity().contexts {
+            let contexts = usize::from(plan.capacity().contexts);
+            self.contexts.resize(contexts);
+            self.to_point = vec![plan.capacity().point_every.max(1); contexts + 1];
         }
         self.plan = plan;
         self.put_into_force(now);
@@ -130,6 +136,16 @@ impl ResourceManager {
         }
         self.has_leftovers = !leftovers.is_empty();
         self.contexts.set_scheme(scheme, &self.plan.duties(scheme, &leftovers), now);
+    }
+
+    /// Under EAS and SA a flow that the plan gives no context needs one while it has something for it.
+    #[inline]
+    pub(super) fn assign_if_unclaimed(&mut self, flow: FlowId, now: Instant) {
+        let state = &self.flows[flow.index()];
+        let scheme = self.contexts.scheme();
+        if !state.has_handler && !state.leftover && scheme.is_static() {
+            self.assign(scheme, now);
+        }
     }
 
     /// What the plan gives no context to any more needs none once it is empty.

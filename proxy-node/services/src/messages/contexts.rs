@@ -10,9 +10,12 @@
 //! removed does not wait for it forever: after [`PATIENCE`] its messages are discarded, and counted as lost.
 
 mod link;
+mod supply;
+
+use std::collections::VecDeque;
 
 use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
-use csp_messages::{MessagePlane, PathStatus};
+use csp_messages::{MessagePlane, PathError, PathState, PathStatus, Why};
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::Step;
 use csp_types::{Duration, FlowLabel, Instant};
@@ -48,6 +51,40 @@ pub enum Presence {
     Connected,
 }
 
+/// Something to log about a stage and the context that runs it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ContextNotice {
+    /// A context elsewhere does not run a stage: its messages wait.
+    Refused {
+        /// Name of the channel.
+        channel: String,
+        /// Name of the handler.
+        handler: String,
+        /// Number of the context at the plane.
+        context: u16,
+        /// Why.
+        why: String,
+    },
+    /// A stage that places itself runs in another context from now on, or could not be moved.
+    Moved {
+        /// Name of the channel.
+        channel: String,
+        /// Name of the handler.
+        handler: String,
+        /// Number of the former context at the plane.
+        from: u16,
+        /// Number of the new one.
+        to: u16,
+        /// What was measured.
+        why: Why,
+        /// Why it stays after all.
+        error: Option<PathError>,
+    },
+}
+
+/// Notices that are kept until they are fetched.
+const NOTICES_MAX: usize = 64;
+
 /// What is known of a context elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ElsewhereSnapshot {
@@ -72,7 +109,7 @@ struct Slot {
     wanted: bool,
     /// No connection is opened before this time.
     retry_at: Instant,
-    /// Since when it is not there.
+    /// Since when it is not there, or does not run what a path that is replaced waits for.
     absent_since: Option<Instant>,
     /// When the connection was opened.
     opened: Instant,
@@ -91,6 +128,7 @@ pub(super) struct Elsewhere {
     due: Option<Instant>,
     /// Changes with the paths.
     epoch: u64,
+    notices: VecDeque<ContextNotice>,
 }
 
 /// Returns the number at the plane of a context elsewhere.
@@ -122,6 +160,18 @@ impl Elsewhere {
     pub(super) fn paths_changed(&mut self, now: Instant) {
         self.epoch += 1;
         self.due = Some(now);
+    }
+
+    /// Returns whether a program is the context of a number at the plane.
+    pub(super) fn is_up(&self, context: u16) -> bool {
+        let slot = context.checked_sub(CONTEXTS_MAX).and_then(|number| self.slots.get(usize::from(number)));
+        slot.and_then(|slot| slot.link.as_ref()).is_some_and(|link| link.is_up() && !link.ended)
+    }
+
+    pub(super) fn note(&mut self, notice: ContextNotice) {
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back(notice);
+        }
     }
 
     /// Has the contexts looked at: where a channel lives has changed.
@@ -158,6 +208,9 @@ impl MessageBroker {
             return;
         }
         self.elsewhere.due = None;
+        let may_be_placed: Vec<bool> = (0..self.elsewhere.slots.len() as u16)
+            .map(|number| self.may_be_placed(at_plane(number)))
+            .collect();
         let Some(plane) = &mut self.plane else { return };
         let paths = plane.paths();
         let here = |path: &PathStatus| {
@@ -169,24 +222,31 @@ impl MessageBroker {
             let context = at_plane(number);
             let needs = |path: &&PathStatus| path.stages.iter().any(|stage| stage.context == context);
             let waits = |path: &PathStatus| path.stages.iter().any(|s| s.context == context && s.waiting > 0);
-            slot.wanted = paths.iter().filter(needs).any(|path| here(path) || waits(path));
+            slot.wanted = may_be_placed[usize::from(number)]
+                || paths.iter().filter(needs).any(|path| here(path) || waits(path));
             let is_up = slot.link.as_ref().is_some_and(|link| link.is_up() && !link.ended);
             if let Some(link) = slot.link.as_mut().filter(|_| !slot.wanted) {
                 link.ended = true;
             }
-            if is_up || !slot.wanted {
+            // It is there, and does not run what a path that is replaced waits for.
+            let refuses = |path: &PathStatus| {
+                let mut stages = path.stages.iter();
+                path.state == PathState::Retired
+                    && stages.any(|s| s.context == context && s.waiting > 0 && s.refused.is_some())
+            };
+            if !slot.wanted || (is_up && !paths.iter().any(refuses)) {
                 slot.absent_since = None;
                 continue;
             }
             let since = *slot.absent_since.get_or_insert(now);
-            if let Some(link) = slot.link.as_mut().filter(|_| now >= slot.opened + PATIENCE) {
+            if let Some(link) = slot.link.as_mut().filter(|_| !is_up && now >= slot.opened + PATIENCE) {
                 link.ended = true; // what listens there is no context, or does not run
             }
             if slot.link.is_none() && slot.service.is_some() && slot.retry_at <= now {
                 slot.opening = true;
             }
             if now >= since + PATIENCE {
-                plane.give_up(context);
+                plane.give_up(context, !is_up);
             }
             let next = if slot.retry_at > now { slot.retry_at } else { now + LOOK_INTERVAL };
             due = Some(due.map_or(next, |due: Instant| due.min(next)));
@@ -246,8 +306,22 @@ impl MessageBroker {
             (slot.losses, slot.violations) = (slot.losses + 1, slot.violations + 1);
             return Some(Step::Reset);
         };
-        if link.is_up() != was_up {
+        let (refused, has_changed) = (std::mem::take(&mut link.refused), link.is_up() != was_up);
+        if has_changed {
             elsewhere.due = Some(now);
+        }
+        let context = at_plane(at as u16);
+        for (ticket, why) in refused {
+            let Some(stage) = plane.remote_stage(ticket) else { continue };
+            let channel = plane.path_status(ticket.path).map(|path| path.channel);
+            let bound = self.channels.values().find(|bound| Some(bound.id) == channel);
+            let channel = bound.map(|bound| bound.spec.channel.name.clone()).unwrap_or_default();
+            elsewhere.note(ContextNotice::Refused {
+                channel,
+                handler: stage.handler.to_owned(),
+                context,
+                why,
+            });
         }
         Some(match client.is_finished() && client.readable() == 0 {
             true => Step::Close,
@@ -293,6 +367,11 @@ impl MessageBroker {
             }
         }
         None
+    }
+
+    /// Removes and returns the oldest notice about contexts.
+    pub fn poll_context_notice(&mut self) -> Option<ContextNotice> {
+        self.elsewhere.notices.pop_front()
     }
 
     /// Returns the contexts elsewhere that the policy names.

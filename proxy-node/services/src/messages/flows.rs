@@ -2,7 +2,7 @@
 
 use csp_messages::{FlowId, FormatId, MessagePlane};
 use csp_quality::{Descriptor, Fired, Run};
-use csp_types::Instant;
+use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::peer::Peer;
 use super::{MessageBroker, SpecError};
@@ -51,16 +51,36 @@ impl Classifier {
 }
 
 impl MessageBroker {
-    /// Puts information flows into force, or ends them. Without channels there are none.
+    /// Puts information flows into force, or ends them.
     ///
     /// # Errors
-    /// A trigger that cannot be; the flows are in force.
+    /// A trigger that cannot be, and the flows are in force; or the memory for messages.
     pub fn set_flows(&mut self, now: Instant, flows: Option<FlowsConfig>) -> Result<(), SpecError> {
         self.paths.now = now;
-        match &mut self.plane {
-            Some(plane) => plane.set_flows(now, flows).map_err(SpecError::Flows),
-            None => Ok(()),
+        if self.plane.is_none() && flows.is_none() {
+            return Ok(());
         }
+        // Byte streams share the link also without channels.
+        let clock = self.paths.clock;
+        let plane = self.plane_or_new()?;
+        let done = plane.set_flows(now, flows).map_err(SpecError::Flows);
+        plane.set_flow_clock(clock);
+        done
+    }
+
+    /// A byte stream could send so many bytes to its client, over the link that messages share.
+    pub(super) fn stream_wants(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
+        let end = |address: std::net::SocketAddr| (address.ip(), address.port());
+        let descriptor = Descriptor::default().network(end(tuple.remote), end(tuple.local));
+        if let Some(plane) = &mut self.plane {
+            plane.want_bytes(now, &descriptor, label.to_wire(), bytes);
+        }
+    }
+
+    /// Removes and returns a byte stream that the link takes something of.
+    pub(super) fn stream_allowed(&mut self, now: Instant) -> Option<(FlowLabel, u32)> {
+        let (tag, bytes) = self.plane.as_mut()?.next_allowed(now)?;
+        FlowLabel::from_wire(tag).map(|label| (label, bytes))
     }
 
     /// Returns the state of the link and of the flows; `None` if there are none.

@@ -41,7 +41,8 @@ impl ChannelFormats {
         ChannelFormats { texts: texts.into(), ..self }
     }
 
-    pub(super) fn texts(&self) -> &[FormatText] {
+    /// Returns the texts of the policy's formats, whose ids are 1, 2 and so on.
+    pub fn texts(&self) -> &[FormatText] {
         &self.texts
     }
 

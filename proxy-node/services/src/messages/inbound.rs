@@ -12,6 +12,7 @@ use super::framing::Speech;
 use super::given::Given;
 use super::keys::{ChannelKeys, Refusals};
 use super::peer::Peer;
+use super::requested::Requested;
 use super::requests::{self, Requests};
 
 /// Most messages of a connection that are processed before others are served.
@@ -41,6 +42,8 @@ pub(super) struct Door<'a> {
     pub(super) formats: Option<&'a FormatSet>,
     /// Those that publishers have brought.
     pub(super) brought: Option<&'a FormatSet>,
+    /// What programs may ask for.
+    pub(super) requested: &'a Requested,
     /// Nobody publishes.
     pub(super) derived: bool,
     /// Messages of none of the formats are dropped.
@@ -286,7 +289,8 @@ fn process(
             }
             Item::Message(message) => {
                 if let Some(requests) = &mut peer.requests {
-                    requests.keep(&message, |at| body(view, &message, at));
+                    let module_len_max = door.requested.module_len_max(peer.number);
+                    requests.keep(&message, module_len_max, |at| body(view, &message, at));
                     return true;
                 }
                 let Some(id) = peer.id else { continue };

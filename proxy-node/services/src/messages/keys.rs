@@ -18,6 +18,8 @@ pub struct Rights {
     pub control: bool,
     /// The same, and ask for queries.
     pub query: bool,
+    /// As `control`, and bring handlers.
+    pub supply: bool,
 }
 
 /// The keys of a channel.
@@ -68,7 +70,9 @@ impl ChannelKeys {
         let rights = self.rights(peer);
         let (may, refusal) = match peer.socket_type {
             SocketType::Pub | SocketType::Xpub | SocketType::Push => (rights.publish, Refusal::MayNotPublish),
-            SocketType::Req | SocketType::Dealer => (rights.control || rights.query, Refusal::MayNotControl),
+            SocketType::Req | SocketType::Dealer => {
+                (rights.control || rights.query || rights.supply, Refusal::MayNotControl)
+            }
             _ => (rights.subscribe, Refusal::MayNotSubscribe),
         };
         match may {

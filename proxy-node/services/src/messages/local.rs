@@ -123,6 +123,7 @@ impl LocalServices for MessageBroker {
             keys: bound.spec.keys.as_deref(),
             formats: bound.spec.formats.as_ref().map(|formats| &**formats.set()),
             brought: requested.brought.set(peer.number),
+            requested,
             derived: bound.spec.derived,
             drops_unknown: bound.spec.drops_unknown,
             unknown: &mut bound.unknown,
@@ -131,7 +132,8 @@ impl LocalServices for MessageBroker {
             classifier: Classifier::of(plane, peer, client.is_local()),
         };
         // The next request is read when the answer to the one before was sent.
-        let answering = peer.requests.is_some() && !peer.own.is_empty();
+        let is_pending = peer.requests.as_ref().is_some_and(Requests::is_pending);
+        let answering = is_pending || (peer.requests.is_some() && !peer.own.is_empty());
         let received = match held || answering {
             true => inbound::Received::default(),
             false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
@@ -164,7 +166,7 @@ impl LocalServices for MessageBroker {
             _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
         };
         peer.after_visit(before, client);
-        if received.more || (answering && peer.own.is_empty() && client.readable() > 0) {
+        if received.more || (answering && !is_pending && peer.own.is_empty() && client.readable() > 0) {
             peer.make_ready(ready);
         }
         let at = peer.connection.next_timeout();
@@ -197,6 +199,7 @@ impl LocalServices for MessageBroker {
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
         self.kept -= peer.kept.capacity();
+        self.requested.supply.gone(label);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
             plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already
@@ -222,10 +225,23 @@ impl LocalServices for MessageBroker {
         self.context_opened(now, service, label)
     }
 
+    fn shares_link(&self) -> bool {
+        self.plane.as_ref().is_some_and(|plane| plane.flow_table().is_some())
+    }
+
+    fn wants_link(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
+        self.stream_wants(now, label, tuple, bytes);
+    }
+
+    fn next_allowed(&mut self, now: Instant) -> Option<(FlowLabel, u32)> {
+        self.stream_allowed(now)
+    }
+
     fn next_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let places = self.placement.next_timeout();
         let contexts = self.elsewhere.next_timeout().into_iter().chain(self.requested.next_timeout());
+        let contexts = contexts.chain(self.stage_places.next_timeout());
         let link = self.plane.as_ref().and_then(|plane| plane.next_release());
         deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).chain(link).min()
     }
@@ -238,13 +254,16 @@ impl LocalServices for MessageBroker {
         }
         self.settle_places(now);
         self.settle_requests(now);
+        self.settle_stage_places(now);
         self.settle_contexts(now);
         while let Some((_, label)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.pop_first();
             let Some(peer) = self.connections.get_mut(&label) else { continue };
             peer.deadline = None;
-            // What a peer that is held back has sent is not examined.
-            if let (Speech::Zmtp(connection), false) = (&mut peer.connection, peer.held.is_empty()) {
+            // What a peer that is held back, or waits for an answer, has sent is not examined.
+            let is_pending = peer.requests.as_ref().is_some_and(Requests::is_pending);
+            let is_read = peer.held.is_empty() && !is_pending;
+            if let (Speech::Zmtp(connection), false) = (&mut peer.connection, is_read) {
                 connection.heard();
             }
             peer.connection.on_timeout(now, &mut self.zmtp);

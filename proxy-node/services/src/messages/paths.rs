@@ -10,6 +10,7 @@ use csp_messages::{
 use csp_types::Instant;
 
 use super::contexts::ElsewhereSnapshot;
+use super::stage_places::{AutoPlace, StagePlace};
 use super::{MessageBroker, SpecError};
 
 /// Turns of contexts before connections are served again.
@@ -26,6 +27,8 @@ pub struct PathStage {
     pub parameters: String,
     /// What makes the handler, if its name is not enough.
     pub maker: Option<StageMaker>,
+    /// The stage finds its context by itself, and begins in `context`.
+    pub auto: Option<AutoPlace>,
 }
 
 /// The path of all messages of a channel: handlers, one after the other.
@@ -52,7 +55,7 @@ impl ChannelPath {
     /// Whether nothing but parameters have to change that handlers take as they run. What is made for a channel's formats is made anew.
     fn is_reconfigured(&self, other: &ChannelPath) -> bool {
         let same = |(a, b): (&PathStage, &PathStage)| {
-            let place = (&a.handler, a.context) == (&b.handler, b.context);
+            let place = (&a.handler, a.context, &a.auto) == (&b.handler, b.context, &b.auto);
             place && a.maker == b.maker && (a == b || a.maker.is_none())
         };
         let options = |path: &ChannelPath| (path.known_only, path.passes_faults, path.queue);
@@ -66,7 +69,7 @@ impl ChannelPath {
         self.number == other.number && other.is_reconfigured(self)
     }
 
-    fn spec(&self, channel: csp_messages::ChannelId) -> PathSpec {
+    pub(super) fn spec(&self, channel: csp_messages::ChannelId) -> PathSpec {
         let stages = self.stages.iter();
         let chain: Vec<(&str, u16, &str)> =
             stages.map(|stage| (&stage.handler[..], stage.context, &stage.parameters[..])).collect();
@@ -90,14 +93,17 @@ pub struct ContextsSnapshot {
     pub handlers: Vec<HandlerStatus>,
     /// Contexts that are other programs.
     pub elsewhere: Vec<ElsewhereSnapshot>,
+    /// Stages that place themselves.
+    pub places: Vec<StagePlace>,
 }
 
 /// The paths in force, and the time by which handlers run.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    active: HashMap<u32, (PathId, ChannelPath)>,
+    /// By the channel's number; the path as the policy has it.
+    pub(super) active: HashMap<u32, (PathId, ChannelPath)>,
     pub(super) now: Instant,
-    clock: Option<fn() -> Instant>,
+    pub(super) clock: Option<fn() -> Instant>,
 }
 
 impl MessageBroker {
@@ -133,6 +139,7 @@ impl MessageBroker {
             result = result.and(set);
         }
         self.paths.active.retain(|number, _| self.channels.contains_key(number));
+        self.stage_places.retain(|number| self.paths.active.contains_key(&number));
         self.elsewhere.paths_changed(now);
         result
     }
@@ -159,8 +166,9 @@ impl MessageBroker {
         let number = wanted.number;
         let active = self.take_path(number);
         let (Some(plane), Some(bound)) = (&mut self.plane, self.channels.get(&number)) else { return Ok(()) };
+        let keeps = active.as_ref().is_some_and(|(_, known)| known.is_reconfigured(wanted));
         let done = match &active {
-            Some((id, known)) if known.is_reconfigured(wanted) => {
+            Some((id, known)) if keeps => {
                 let stages = known.stages.iter().zip(&wanted.stages).enumerate();
                 let changed = stages.filter(|(_, (a, b))| a != b);
                 let configured =
@@ -170,7 +178,12 @@ impl MessageBroker {
             _ => plane.activate_path(self.paths.now, wanted.spec(bound.id)),
         };
         match done {
-            Ok(id) => _ = self.paths.active.insert(number, (id, wanted.clone())),
+            Ok(id) => {
+                if !keeps {
+                    self.stage_places.begin(self.paths.now, wanted);
+                }
+                self.paths.active.insert(number, (id, wanted.clone()));
+            }
             Err(error) => {
                 // The former path stays.
                 self.paths.active.extend(active.map(|active| (number, active)));
@@ -228,6 +241,7 @@ impl MessageBroker {
                 .filter(|handler| handler.stages > 0 || handler.profile.messages > 0)
                 .collect(),
             elsewhere,
+            places: self.stage_place_snapshots(),
         }
     }
 }

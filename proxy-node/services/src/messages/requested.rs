@@ -10,11 +10,16 @@
 
 mod answer;
 mod brought;
+mod handlers;
 mod label;
+mod report;
+mod supply;
 mod wanted;
 
 pub(super) use answer::Asker;
 pub use brought::{BroughtFormat, FormatAsked};
+pub use handlers::{HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped};
+pub use report::{RequestCounters, RequestNotice, RequestedSnapshot};
 pub use wanted::Wanted;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -26,11 +31,12 @@ use csp_types::{CurvePublicKey, Duration, Instant};
 use csp_zmtp::Connection;
 
 use self::brought::Brought;
+use self::handlers::Supply;
+use super::MessageBroker;
 use super::formats::ChannelFeed;
 use super::paths::{ChannelPath, PathStage};
 use super::peer::Peer;
 use super::spec::ChannelSpec;
-use super::{Bound, MessageBroker};
 
 /// Requesters of one query that are remembered; further ones share it and cannot release it.
 const HOLDERS_MAX: usize = 64;
@@ -111,77 +117,12 @@ pub struct RequestSpec {
     pub each: usize,
     /// Most formats that publishers may bring to the channel.
     pub formats_max: usize,
-    /// How long a query runs without subscribers.
+    /// Handlers that programs may bring; `None`: nobody may.
+    pub handlers: Option<HandlerRules>,
+    /// How long a query or handler runs without subscribers.
     pub lease: Duration,
     /// What plans them.
     pub planner: Arc<dyn QueryPlanner>,
-}
-
-/// Requests and what has become of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RequestCounters {
-    /// Requests that have begun a query.
-    pub granted: u64,
-    /// Requests for a query that ran already.
-    pub shared: u64,
-    /// Formats that publishers have brought.
-    pub formats: u64,
-    /// Requests that were refused.
-    pub refused: u64,
-    /// Queries that ended without subscribers.
-    pub expired: u64,
-    /// Queries that ended because their requester released them.
-    pub released: u64,
-    /// Queries that ended because a policy had no place for them, or they did not fit it.
-    pub withdrawn: u64,
-}
-
-/// What is to be seen of a query that was asked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RequestedSnapshot {
-    /// The channel that was asked.
-    pub of: String,
-    /// Who asked first: a public key, or an address.
-    pub by: String,
-    /// How many have asked for it.
-    pub requesters: u64,
-    /// The text.
-    pub sql: String,
-    /// Rows are JSON.
-    pub json: bool,
-    /// Where subscribers connect.
-    pub address: SocketAddr,
-    /// The topic of its rows.
-    pub topic: String,
-    /// How long it runs without subscribers.
-    pub lease: Duration,
-    /// When it ends; `None` while it has subscribers.
-    pub ends: Option<Instant>,
-}
-
-/// An event for the log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum RequestNotice {
-    /// A query begins.
-    Granted {
-        /// Its channel.
-        channel: String,
-        /// Who asked.
-        by: String,
-        /// The text.
-        sql: String,
-    },
-    /// A query has ended.
-    Released {
-        /// Its channel.
-        channel: String,
-        /// Who asked.
-        by: String,
-        /// Why.
-        why: String,
-        /// Messages that it has read.
-        read: u64,
-    },
 }
 
 /// Who asks. A query belongs to those that have asked for it.
@@ -207,14 +148,30 @@ impl std::fmt::Display for Requester {
     }
 }
 
-/// A query that runs.
+/// What runs at a place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Runs {
+    Wanted(Wanted),
+    Handler(Box<handlers::Brought>),
+}
+
+impl std::fmt::Display for Runs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Runs::Wanted(wanted) => wanted.fmt(f),
+            Runs::Handler(brought) => brought.fmt(f),
+        }
+    }
+}
+
+/// A query or handler that runs.
 #[derive(Debug)]
 struct Live {
     /// Number of the channel that was asked.
     of: u32,
     place: RequestPlace,
     topic: String,
-    wanted: Wanted,
+    runs: Runs,
     json: bool,
     by: Requester,
     holders: Vec<Requester>,
@@ -248,6 +205,7 @@ pub(super) struct Requested {
     /// How often a query has begun.
     begun: u64,
     pub(super) brought: Brought,
+    pub(super) supply: Supply,
     counters: RequestCounters,
     notices: std::collections::VecDeque<RequestNotice>,
 }
@@ -263,7 +221,8 @@ impl Requested {
     /// Returns when [`MessageBroker::settle_requests`] has something to do.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let queries = self.live.iter().map(|live| live.seen + live.lease).min();
-        queries.into_iter().chain(self.brought.next_timeout(|number| self.lease(number))).min()
+        let formats = self.brought.next_timeout(|number| self.lease(number));
+        queries.into_iter().chain(formats).chain(self.supply.next_timeout()).min()
     }
 
     /// Returns the channels of the queries that run.
@@ -276,21 +235,24 @@ impl Requested {
         self.live.iter().map(|live| &live.plan.path)
     }
 
+    /// Returns the length of the longest module that may be brought to a channel.
+    pub(super) fn module_len_max(&self, number: u32) -> usize {
+        let rules =
+            self.specs.iter().find(|spec| spec.number == number).and_then(|spec| spec.handlers.as_ref());
+        rules.map_or(0, |rules| rules.bounds.module_len_max)
+    }
+
     /// Returns how long something of a channel is kept without use.
     fn lease(&self, number: u32) -> Duration {
         self.specs.iter().find(|spec| spec.number == number).map_or(Duration::ZERO, |spec| spec.lease)
     }
 
-    fn notify(&mut self, notice: RequestNotice) {
-        if self.notices.len() == NOTICES_MAX {
-            self.notices.pop_front();
-        }
-        self.notices.push_back(notice);
-    }
-
     /// The place whose last query ended longest ago, of those that have none.
     fn free_place(&self, spec: &RequestSpec) -> Option<RequestPlace> {
-        let is_free = |place: &&RequestPlace| self.live.iter().all(|live| live.number() != place.spec.number);
+        let is_free = |place: &&RequestPlace| {
+            let number = place.spec.number;
+            self.live.iter().all(|live| live.number() != number) && !self.supply.keeps(number)
+        };
         let ended = |place: &&RequestPlace| {
             self.ended.iter().position(|number| *number == place.spec.number).map_or(0, |at| at + 1)
         };
@@ -316,18 +278,17 @@ impl MessageBroker {
                 withdrawn.push((at, "the policy has no place for it".to_owned()));
                 continue;
             };
-            let asked = QueryAsked {
-                topic: &live.topic,
-                number: place.spec.number,
-                wanted: &live.wanted,
-                json: live.json,
-                brought: brought.formats(live.of),
-            };
-            match spec.planner.plan(asked) {
-                Ok(plan) => {
-                    live.plan = labelled(plan, &live.topic);
-                    (live.place, live.lease) = (place.clone(), spec.lease);
+            let plan = match &live.runs {
+                Runs::Handler(_) => live.outlives(spec, place).map(|()| live.plan.clone()),
+                Runs::Wanted(wanted) => {
+                    let (topic, number) = (&live.topic[..], place.spec.number);
+                    let (json, brought) = (live.json, brought.formats(live.of));
+                    let planned = spec.planner.plan(QueryAsked { topic, number, wanted, json, brought });
+                    planned.map(|plan| labelled(plan, topic))
                 }
+            };
+            match plan {
+                Ok(plan) => (live.plan, live.place, live.lease) = (plan, place.clone(), spec.lease),
                 Err(refused) => withdrawn.push((at, refused.message)),
             }
         }
@@ -341,6 +302,7 @@ impl MessageBroker {
     pub(super) fn settle_requests(&mut self, now: Instant) {
         self.settle_queries(now);
         self.settle_formats(now);
+        self.settle_supply(now);
     }
 
     fn settle_queries(&mut self, now: Instant) {
@@ -417,11 +379,7 @@ impl MessageBroker {
             self.remove(number);
             return Err(error.to_string());
         }
-        let notice = RequestNotice::Granted {
-            channel: live.name().to_owned(),
-            by: live.by.to_string(),
-            sql: live.wanted.to_string(),
-        };
+        let notice = live.begins();
         self.requested.live.push(live);
         self.apply_feeds();
         self.requested.notify(notice);
@@ -447,36 +405,6 @@ impl MessageBroker {
         (self.config.hash_key.0, self.requested.begun, now.as_nanos()).hash(&mut hasher);
         format!("{}/{:016x}", place.spec.channel.name, hasher.finish())
     }
-
-    /// Returns the queries that programs have asked for, by the names of their channels.
-    pub fn requested(&self) -> Vec<(String, RequestedSnapshot)> {
-        let of = |live: &Live| {
-            let bound: Option<&Bound> = self.channels.get(&live.of);
-            let snapshot = RequestedSnapshot {
-                of: bound.map_or_else(String::new, |bound| bound.spec.channel.name.clone()),
-                by: live.by.to_string(),
-                requesters: live.holders.len() as u64,
-                sql: live.wanted.to_string(),
-                json: live.json,
-                address: live.place.address,
-                topic: live.topic.clone(),
-                lease: live.lease,
-                ends: (self.subscriptions(live.number()) == 0).then(|| live.seen + live.lease),
-            };
-            (live.name().to_owned(), snapshot)
-        };
-        self.requested.live.iter().map(of).collect()
-    }
-
-    /// Returns what has become of requests for queries.
-    pub fn request_counters(&self) -> &RequestCounters {
-        &self.requested.counters
-    }
-
-    /// Returns the next event of queries on request for the log, if any.
-    pub fn poll_request_notice(&mut self) -> Option<RequestNotice> {
-        self.requested.notices.pop_front()
-    }
 }
 
 fn refused(why: impl Into<String>) -> QueryRefused {
@@ -491,6 +419,7 @@ fn labelled(mut plan: QueryPlan, topic: &str) -> QueryPlan {
         context,
         parameters: String::new(),
         maker: Some(label::maker(topic)),
+        auto: None,
     };
     plan.path.stages.push(stage);
     plan

@@ -5,17 +5,18 @@
 //!          | (empty) | {"channel": "ticks", …} |            ◀─
 //!  DEALER  | any frames, the last of them empty | request | ─▶  the same frames come back before the answer
 //! ```
-//! Requests and answers are JSON (RFC 8259). A peer's next request is read when it has been sent the answer to the one before.
+//! Requests and answers are JSON (RFC 8259); the bytes of a module are a frame behind the request. A peer's next request is read when it has been sent the answer to the one before.
 //!
 //! | request | answered by |
 //! |---|---|
 //! | `{"get": "channel"}`, `{"get": "formats"}` | this module |
 //! | `{"get": "queries"}`, `{"query": …}`, `{"translate": …}`, `{"format": …}`, `{"release": …}` | `requested` |
+//! | `{"get": "handlers"}`, `{"handler": …}` | `requested`; to the latter, when the handler was made |
 
 use csp_messages::{ChannelKind, ChannelStatus};
 use csp_types::{FlowLabel, Instant};
 use csp_zmtp::{Connection, FrameHeader, Message, SocketType, sealed_len};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::formats::{ChannelFormats, FormatText};
 use super::framing::Speech;
@@ -27,7 +28,7 @@ use super::{Bound, MessageBroker};
 /// What a request that is not understood is answered.
 const FORM: &str = "a request is an object such as {\"get\": \"channel\"}, {\"query\": \"SELECT …\"} or {\"release\": \"…\"}";
 
-/// Longest request in bytes, all frames together.
+/// Longest request in bytes, all frames but that of a module together.
 pub const REQUEST_LEN_MAX: usize = 16 * 1024;
 
 /// A request that was not answered yet.
@@ -36,13 +37,18 @@ pub(super) struct Request {
     /// Frames that come back before the answer.
     envelope: Vec<Vec<u8>>,
     text: Vec<u8>,
-    too_long: bool,
+    /// The frame behind it: the bytes of a module.
+    module: Option<Vec<u8>>,
+    /// What is wrong with it, if it was not kept.
+    fault: Option<String>,
 }
 
 /// The requests of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     waiting: Option<Request>,
+    /// One whose handler is being made, by the ticket of that.
+    pending: Option<(u64, Request)>,
 }
 
 /// Returns whether a peer of this type makes requests.
@@ -51,17 +57,46 @@ pub(super) fn makes_requests(socket: SocketType) -> bool {
 }
 
 impl Requests {
-    /// Keeps a request: the bodies of `message`, which `body` copies.
-    pub(super) fn keep(&mut self, message: &Message<'_>, mut body: impl FnMut(usize) -> Vec<u8>) {
-        let len: usize = message.frames().iter().map(|frame| frame.len).sum();
-        if len > REQUEST_LEN_MAX {
-            self.waiting = Some(Request { too_long: true, ..Request::default() });
+    /// Keeps a request: the bodies of `message`, which `body` copies. A module has at most so many bytes.
+    pub(super) fn keep(
+        &mut self,
+        message: &Message<'_>,
+        module_len_max: usize,
+        mut body: impl FnMut(usize) -> Vec<u8>,
+    ) {
+        let frames = message.frames();
+        let envelope = message.envelope_len().unwrap_or(0);
+        let module_len = frames.get(envelope + 1).map_or(0, |frame| frame.len);
+        let len = frames.iter().map(|frame| frame.len).sum::<usize>() - module_len;
+        let fault = if len > REQUEST_LEN_MAX {
+            Some(format!(
+                "a request has at most {REQUEST_LEN_MAX} bytes, beside the module that may follow it"
+            ))
+        } else if module_len > 0 && module_len_max == 0 {
+            Some(
+                "nobody brings handlers to the channel: its `requests` in the policy have no `handlers`"
+                    .to_owned(),
+            )
+        } else if module_len > module_len_max {
+            Some(format!(
+                "the frame behind the request, a module, has {module_len} bytes, and may have {module_len_max} on this channel"
+            ))
+        } else if frames.len() > envelope + 2 {
+            Some("behind a request there may be one frame more: the bytes of a module".to_owned())
+        } else {
+            None
+        };
+        // What is too long is not copied.
+        let envelope = if len > REQUEST_LEN_MAX { 0 } else { envelope };
+        let envelope: Vec<Vec<u8>> = (0..envelope).map(&mut body).collect();
+        if fault.is_some() {
+            self.waiting = Some(Request { envelope, fault, ..Request::default() });
             return;
         }
-        let mut frames: Vec<Vec<u8>> = (0..message.frames().len()).map(&mut body).collect();
-        let text = frames.pop().unwrap_or_default();
-        frames.truncate(message.envelope_len().unwrap_or(0));
-        self.waiting = Some(Request { envelope: frames, text, too_long: false });
+        let at = envelope.len();
+        let text = body(at);
+        let module = (at + 1 < frames.len()).then(|| body(at + 1));
+        self.waiting = Some(Request { envelope, text, module, fault });
     }
 }
 
@@ -69,6 +104,11 @@ impl Requests {
     /// Returns whether a request waits for its answer.
     pub(super) fn has_one(&self) -> bool {
         self.waiting.is_some()
+    }
+
+    /// Returns whether the answer to one comes later.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 }
 
@@ -88,30 +128,60 @@ impl MessageBroker {
     /// Answers the request of a peer that waits, if there is one.
     pub(super) fn answer_request(&mut self, now: Instant, label: FlowLabel) {
         let Some(peer) = self.connections.get_mut(&label) else { return };
-        let Some(request) = peer.requests.as_mut().and_then(|requests| requests.waiting.take()) else {
+        let Some(mut request) = peer.requests.as_mut().and_then(|requests| requests.waiting.take()) else {
             return;
         };
         let known = peer.connection.zmtp().and_then(Connection::peer);
         let keys = self.channels.get(&peer.number).and_then(|bound| bound.spec.keys.as_ref());
         let rights = keys.map(|keys| known.map_or_else(Rights::default, |known| keys.rights(known)));
         let asker = Asker::new(peer, rights);
-        let number = peer.number;
-        let answer = match request.too_long {
-            true => refusal(&format!("a request has at most {REQUEST_LEN_MAX} bytes")),
-            false => self.answer_to(now, number, asker, &request.text),
+        let module = request.module.take();
+        let answer = match &request.fault {
+            Some(why) => Err(refusal(why)),
+            None => self.answer_or_wait(now, (label, asker), &request.text, module),
         };
         let Some(peer) = self.connections.get_mut(&label) else { return };
-        if !peer.reply(&request, &answer) {
-            peer.ended = true;
+        match answer {
+            Ok(ticket) => {
+                if let Some(requests) = &mut peer.requests {
+                    requests.pending = Some((ticket, request));
+                }
+            }
+            Err(answer) => peer.ended |= !peer.reply(&request, &answer),
         }
     }
 
-    fn answer_to(&mut self, now: Instant, number: u32, asker: Asker, text: &[u8]) -> Value {
-        let request: Value = match serde_json::from_slice(text) {
-            Ok(request) => request,
-            Err(error) => return refusal(&format!("not JSON: {error}")),
-        };
-        let Value::Object(request) = &request else { return refusal(FORM) };
+    /// Answers a request whose answer came later, if its peer is still there.
+    pub(super) fn answer_later(&mut self, label: FlowLabel, ticket: u64, answer: &Value) {
+        let Some(peer) = self.connections.get_mut(&label) else { return };
+        let waiting = peer.requests.as_mut().map(|requests| &mut requests.pending);
+        let request = waiting.and_then(|waiting| waiting.take_if(|(known, _)| *known == ticket));
+        let Some((_, request)) = request else { return };
+        peer.ended |= !peer.reply(&request, answer);
+        peer.make_ready(&mut self.ready);
+    }
+
+    /// Returns the answer as an error; `Ok`: the ticket by which it comes later.
+    fn answer_or_wait(
+        &mut self,
+        now: Instant,
+        (label, asker): (FlowLabel, Asker),
+        text: &[u8],
+        module: Option<Vec<u8>>,
+    ) -> Result<u64, Value> {
+        let request: Value =
+            serde_json::from_slice(text).map_err(|error| refusal(&format!("not JSON: {error}")))?;
+        let Value::Object(request) = &request else { return Err(refusal(FORM)) };
+        if request.contains_key("handler") {
+            return self.ask_for_handler(now, (label, asker), request, module);
+        }
+        if module.is_some() {
+            return Err(refusal("only a request for a handler is followed by a further frame"));
+        }
+        Err(self.answer_to(now, asker, request))
+    }
+
+    fn answer_to(&mut self, now: Instant, asker: Asker, request: &Map<String, Value>) -> Value {
         if request.contains_key("format") {
             return self.answer_format(now, asker, request);
         }
@@ -122,11 +192,12 @@ impl MessageBroker {
             return self.answer_release(now, asker, name);
         }
         match request.get("get").and_then(Value::as_str) {
-            Some("channel") => self.describe_channel(number),
+            Some("channel") => self.describe_channel(asker.number),
             Some("queries") => self.answer_queries(now, asker),
-            Some("formats") => self.describe_formats(number),
+            Some("handlers") => self.answer_handlers(now, asker),
+            Some("formats") => self.describe_formats(asker.number),
             Some(other) => refusal(&format!(
-                "`{other}` is not known; `get` may be \"channel\", \"formats\" or \"queries\""
+                "`{other}` is not known; `get` may be \"channel\", \"formats\", \"handlers\" or \"queries\""
             )),
             None => refusal(FORM),
         }

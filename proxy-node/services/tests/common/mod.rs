@@ -29,8 +29,10 @@ pub const WRITER: [u8; 32] = [0xc3; 32];
 /// A key that nobody lists.
 pub const STRANGER: [u8; 32] = [0xc4; 32];
 
-pub const PUBLISH: Rights = Rights { publish: true, subscribe: false, control: false, query: false };
-pub const SUBSCRIBE: Rights = Rights { publish: false, subscribe: true, control: false, query: false };
+pub const PUBLISH: Rights =
+    Rights { publish: true, subscribe: false, control: false, query: false, supply: false };
+pub const SUBSCRIBE: Rights =
+    Rights { publish: false, subscribe: true, control: false, query: false, supply: false };
 
 pub fn public(secret: [u8; 32]) -> [u8; 32] {
     CurveKeys::new(secret).public()
@@ -51,7 +53,7 @@ pub fn open_channel() -> ChannelSpec {
 
 /// The same with the keys above.
 pub fn keyed_channel() -> ChannelSpec {
-    let both = Rights { publish: true, subscribe: true, control: true, query: true };
+    let both = Rights { publish: true, subscribe: true, control: true, query: true, supply: false };
     let clients = [(BOTH, both), (READER, SUBSCRIBE), (WRITER, PUBLISH)];
     let keys = ChannelKeys {
         server: Arc::new(CurveKeys::new(SERVER)),
@@ -158,17 +160,37 @@ impl World {
 
     /// Connects peer `n`, which says nothing yet.
     pub fn connect(&mut self, n: u32) {
-        let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], 9).into() };
-        assert!(self.broker.connected(self.now, Self::label(n), CHANNEL, tuple));
-        self.ends.insert(n, End { room: 1 << 24, ..End::default() });
-        self.serve(n);
+        assert!(self.connect_from(n, CHANNEL, 2));
+    }
+
+    /// Connects peer `n` of the host 10.0.0.`host` to a channel. Returns whether it is admitted.
+    pub fn connect_from(&mut self, n: u32, channel: u32, host: u8) -> bool {
+        let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, host], 9).into() };
+        let is_admitted = self.broker.connected(self.now, Self::label(n), channel, tuple);
+        if is_admitted {
+            self.ends.insert(n, End { room: 1 << 24, ..End::default() });
+            self.serve(n);
+        }
+        is_admitted
+    }
+
+    /// Connects a NULL peer of a host to a channel; returns after its handshake.
+    pub fn connect_null_from(&mut self, n: u32, socket: &str, channel: u32, host: u8) {
+        assert!(self.connect_from(n, channel, host));
+        self.arrive(n, &client::null_handshake(socket, 1));
+        self.taken(n);
+    }
+
+    /// Ends a connection.
+    pub fn hang_up(&mut self, n: u32) {
+        self.broker.gone(self.now, Self::label(n));
+        self.ends.remove(&n);
+        self.settle();
     }
 
     /// Connects a NULL peer; returns after its handshake.
     pub fn connect_null(&mut self, n: u32, socket: &str) {
-        self.connect(n);
-        self.arrive(n, &client::null_handshake(socket, 1));
-        self.taken(n);
+        self.connect_null_from(n, socket, CHANNEL, 2);
     }
 
     /// Begins a CURVE handshake with the owner of `secret`; returns what the broker answers to INITIATE, and the client.
@@ -272,4 +294,18 @@ pub fn subscribe(topic: &[u8]) -> Vec<u8> {
 /// The form of ZMTP 3.0.
 pub fn subscribe_old(topic: &[u8]) -> Vec<u8> {
     frame(0, &[&[1], topic].concat())
+}
+
+/// The bodies of the frames of a message in clear text.
+pub fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    while let [flags, rest @ ..] = bytes {
+        let (len, from) = match flags & 2 {
+            0 => (usize::from(rest[0]), 1),
+            _ => (u64::from_be_bytes(rest[..8].try_into().unwrap()) as usize, 8),
+        };
+        all.push(rest[from..from + len].to_vec());
+        bytes = &rest[from + len..];
+    }
+    all
 }

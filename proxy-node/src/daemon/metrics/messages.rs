@@ -53,18 +53,24 @@ pub(super) fn collect(out: &mut MetricWriter, counters: &BrokerCounters, worker:
 /// Queries that programs ask for.
 fn requests(out: &mut MetricWriter, counters: &BrokerCounters, worker: (&str, &str)) {
     let r = &counters.requests;
-    for (result, value) in
-        [("granted", r.granted), ("shared", r.shared), ("format", r.formats), ("refused", r.refused)]
-    {
-        let help = "Requests for queries, by what became of them";
+    let results = [
+        ("granted", r.granted),
+        ("shared", r.shared),
+        ("format", r.formats),
+        ("handler", r.handlers),
+        ("swapped", r.swapped),
+        ("refused", r.refused),
+    ];
+    for (result, value) in results {
+        let help = "Requests for queries, formats and handlers, by what became of them";
         out.counter("csp_query_requests_total", help, &[("result", result), worker], value);
     }
     let ends = [("no_subscriber", r.expired), ("released", r.released), ("policy", r.withdrawn)];
     for (reason, value) in ends {
-        let help = "Queries on request that have ended, by reason";
+        let help = "Queries and handlers on request that have ended, by reason";
         out.counter("csp_query_ends_total", help, &[("reason", reason), worker], value);
     }
-    let help = "Queries on request that run";
+    let help = "Queries and handlers on request that run";
     out.gauge("csp_requested_queries", help, &[worker], counters.requested as f64);
 }
 

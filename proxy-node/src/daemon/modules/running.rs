@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use csp_api::handlers::{Stops, SuppliedStage};
 use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, State, Stop, Tick, Usage};
-use csp_sandbox::{Report, Supplied};
+use csp_sandbox::{Described, Report, Supplied};
 
 /// A stage that runs a module, and its counters.
 #[derive(Debug)]
@@ -13,16 +13,32 @@ pub(super) struct Running {
     pub channel: String,
     pub handler: String,
     pub module: String,
+    /// Who has brought it, to which channel, and how many seconds it lives without subscribers; `None`: the policy names it.
+    brought: Option<(String, String, u64)>,
     report: Arc<Report>,
-    /// Nobody holds it once the stage is over.
-    alive: Weak<()>,
+    /// Nobody holds it once the stage is over. `None`: the report has another holder as long as there is a stage.
+    alive: Option<Weak<()>>,
     /// Stops that were logged.
     logged: u64,
 }
 
 impl Running {
+    /// A stage that a context elsewhere runs.
+    pub fn elsewhere(handler: &Described, [channel, name, module]: &[String; 3]) -> Self {
+        let (channel, handler_name, module) = (channel.clone(), name.clone(), module.clone());
+        Running { channel, handler: handler_name, module, report: handler.report(), alive: None, logged: 0 }
+    }
+
     pub fn is_alive(&self) -> bool {
-        self.alive.strong_count() > 0
+        match &self.alive {
+            Some(alive) => alive.strong_count() > 0,
+            None => Arc::strong_count(&self.report) > 1,
+        }
+    }
+
+    /// The same of a handler that a client has brought.
+    pub fn brought(self, by: &str, of: &str, lease_s: u64) -> Self {
+        Running { brought: Some((by.to_owned(), of.to_owned(), lease_s)), ..self }
     }
 
     /// Logs when the module was stopped since the last call.
@@ -35,9 +51,11 @@ impl Running {
         let reasons: Vec<String> =
             status.stops.iter().map(|(reason, total)| format!("{total} {}", reason.name())).collect();
         let (channel, handler, reasons) = (&self.channel, &self.handler, reasons.join(", "));
+        let by = self.brought.as_ref().map(|(by, ..)| by);
         tracing::warn!(
             channel,
             handler,
+            by,
             module = self.module,
             state = status.state,
             reasons,
@@ -50,7 +68,11 @@ impl Running {
         let status = self.is_alive().then(|| self.report.status())?;
         let stops =
             status.stops.iter().map(|(reason, total)| Stops { reason: reason.name().into(), total: *total });
+        let (by, of, lease_s) = self.brought.clone().unwrap_or_default();
         Some(SuppliedStage {
+            by: by.into(),
+            of: of.into(),
+            lease_s,
             channel: (&self.channel).into(),
             handler: (&self.handler).into(),
             module: (&self.module).into(),
@@ -89,8 +111,9 @@ impl Placed {
             channel: channel.to_owned(),
             handler: name.to_owned(),
             module: module.to_owned(),
+            brought: None,
             report: handler.report(),
-            alive: Arc::downgrade(&alive),
+            alive: Some(Arc::downgrade(&alive)),
             logged: 0,
         };
         (Placed { handler: Some(handler), over, _alive: alive }, running)
@@ -141,6 +164,10 @@ impl Handler for Placed {
 
     fn is_ended(&self) -> bool {
         self.handler.as_ref().is_some_and(Handler::is_ended)
+    }
+
+    fn keeps_state(&self) -> bool {
+        self.handler.as_ref().is_some_and(Handler::keeps_state)
     }
 
     #[inline]

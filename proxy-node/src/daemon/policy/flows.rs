@@ -1,15 +1,16 @@
 //! Information flows of a policy: their numbers, what of them can be promised here, and what workers get.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use csp_control::{
-    Adapt, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy, TriggerAction,
-    TriggerWhen,
+    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
+    TriggerAction, TriggerWhen,
 };
 use csp_quality::{
-    Action, Board, Capacity, Condition, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig, MonitorConfig,
-    MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds, Reservation,
-    Resource, Scheme, Threshold, Trigger, dynamic_adaptation,
+    Action, Board, Capacity, Condition, Cost, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
+    MonitorConfig, MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds,
+    Refusal, Reservation, Resource, Scheme, Threshold, Trigger, dynamic_adaptation,
 };
 use csp_services::FlowsConfig;
 use csp_types::{Duration, NodeId};
@@ -26,29 +27,54 @@ const ITEMS_MAX: u32 = 65_536;
 pub struct Known {
     node: Option<NodeId>,
     table: FlowTable,
-    board: Arc<Board>,
+    costs: Costs,
     last: Option<(Vec<FlowSpec>, Link, FlowsConfig)>,
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Known { node: None, table: FlowTable::new(FLOWS_MAX), board: Arc::new(Board::new(1)), last: None }
+        Known { node: None, table: FlowTable::new(FLOWS_MAX), costs: Costs::new(1), last: None }
     }
 }
 
 impl Known {
-    /// No flows yet, of a proxy with so many workers.
-    pub fn new(node: NodeId, workers: usize) -> Self {
-        Known { node: Some(node), board: Arc::new(Board::new(workers)), ..Known::default() }
+    /// No flows yet, of a proxy whose workers measure costs.
+    pub fn new(node: NodeId, costs: Costs) -> Self {
+        Known { node: Some(node), costs, ..Known::default() }
+    }
+}
+
+/// What flows' handlers take, as workers have measured it: the profiles by which promises are admitted.
+#[derive(Clone, Debug)]
+pub struct Costs {
+    board: Arc<Board>,
+    /// The numbers by which workers know flows.
+    names: Arc<Mutex<HashMap<String, FlowId>>>,
+}
+
+impl Costs {
+    /// None yet, of so many workers.
+    pub fn new(workers: usize) -> Self {
+        Costs { board: Arc::new(Board::of_flows(workers, FLOWS_MAX + 1)), names: Arc::default() }
+    }
+
+    fn of(&self, flow: &str) -> Option<Duration> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.get(flow).and_then(|id| self.board.cost(*id))
+    }
+
+    fn rename(&self, table: &FlowTable) {
+        let names = table.flows().map(|(id, spec)| (spec.name.clone(), id)).collect();
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
 }
 
 /// Returns whether this proxy can keep what a policy promises to flows.
-pub fn check(policy: &Policy, node: &NodeId) -> Result<(), String> {
+pub fn check(policy: &Policy, node: &NodeId, costs: &Costs) -> Result<(), String> {
     let Some(link) = &policy.link else { return Ok(()) };
     let specs = specs(policy, &mut Numbers::default());
     let table = FlowTable::new(FLOWS_MAX).replace(specs).map_err(|error| error.to_string())?;
-    plan(Arc::new(table), link, Some(node)).map(drop)
+    plan(Arc::new(table), policy, link, (Some(node), costs)).map(drop)
 }
 
 /// Returns what workers need of a policy's flows; `None` if it has no link. A policy whose promises cannot be kept was not acknowledged; if it is
@@ -68,7 +94,7 @@ pub fn translate(policy: &Policy, numbers: &mut Numbers) -> Option<FlowsConfig> 
     }
     let made = known.table.replace(specs.clone()).map_err(|error| error.to_string());
     let made = made.and_then(|table| {
-        let plan = plan(Arc::new(table.clone()), link, known.node.as_ref())?;
+        let plan = plan(Arc::new(table.clone()), policy, link, (known.node.as_ref(), &known.costs))?;
         Ok((table, plan))
     });
     match made {
@@ -77,8 +103,10 @@ pub fn translate(policy: &Policy, numbers: &mut Numbers) -> Option<FlowsConfig> 
                 quality: quality(link),
                 triggers: triggers(link, &table),
                 plan: Arc::new(plan),
-                board: (Arc::clone(&known.board), 0),
+                board: (Arc::clone(&known.costs.board), 0),
+                worker_percent: link.contexts.unwrap_or_default().worker_percent,
             };
+            known.costs.rename(&table);
             known.table = table;
             known.last = Some((specs, link.clone(), config.clone()));
             Some(config)
@@ -90,19 +118,51 @@ pub fn translate(policy: &Policy, numbers: &mut Numbers) -> Option<FlowsConfig> 
     }
 }
 
-fn plan(table: Arc<FlowTable>, link: &Link, node: Option<&NodeId>) -> Result<Plan, String> {
+/// Checks promises. Handlers of a flow go by its name.
+fn plan(
+    table: Arc<FlowTable>,
+    policy: &Policy,
+    link: &Link,
+    (node, costs): (Option<&NodeId>, &Costs),
+) -> Result<Plan, String> {
     let mbps = node.map_or(link.mbps, |node| link.mbps_of(node));
+    let contexts = link.contexts.map_or(0, |contexts| contexts.count);
+    let percent = link.contexts.unwrap_or_default().worker_percent;
     let link = LinkConfig { bits_per_second: mbps * 1_000_000, quantum: link.quantum_kib << 10 };
-    let capacity = Capacity { contexts: 0, link, point_every: POINT_EVERY };
-    Plan::new(table, capacity, |_| None).map_err(|error| error.to_string())
+    let capacity = Capacity { contexts, link, point_every: POINT_EVERY };
+    let profile = |name: &str| {
+        let flow = policy.flows.iter().find(|flow| flow.name == name).filter(|flow| flow.cost_us > 0);
+        let stated = flow.map(|flow| Duration::from_micros(flow.cost_us.into()));
+        // A context has its part of the worker: what takes the worker this long takes a context so much longer.
+        let item =
+            stated.or_else(|| costs.of(name))? * (u32::from(contexts) * 100) / u32::from(percent.max(1));
+        Some(Cost { item, ..Cost::default() })
+    };
+    Plan::new(table, capacity, profile).map_err(|refusal| match refusal {
+        Refusal::Profile { flow, .. } => format!(
+            "flow {flow:?} is promised something, and what its handlers take was not measured yet: write cost_us, or promise it when it has run"
+        ),
+        refusal => refusal.to_string(),
+    })
 }
 
 fn specs(policy: &Policy, numbers: &mut Numbers) -> Vec<FlowSpec> {
-    policy.flows.iter().map(|flow| spec(policy, flow, numbers)).collect()
+    let mut specs: Vec<FlowSpec> = policy.flows.iter().map(|flow| spec(policy, flow, numbers)).collect();
+    if policy.leaves_to_default() {
+        // Contexts process what no flow takes, too.
+        match specs.iter_mut().find(|spec| spec.name == DEFAULT_FLOW) {
+            Some(default) => default.post = Some(DEFAULT_FLOW.to_owned()),
+            None => specs.push(FlowSpec {
+                post: Some(DEFAULT_FLOW.to_owned()),
+                ..FlowSpec::new(DEFAULT_FLOW, Predicate::default())
+            }),
+        }
+    }
+    specs
 }
 
 fn spec(policy: &Policy, flow: &Flow, numbers: &mut Numbers) -> FlowSpec {
-    let Flow { name, predicate, priority, reserve, message_bytes, queue, before } = flow;
+    let Flow { name, predicate, priority, reserve, message_bytes, queue, before, .. } = flow;
     let ports = |range: &csp_control::policy::PortRange| range.0.first..=range.0.last;
     let channel = predicate.channel.as_deref();
     // Ids of formats are their places in the channel's list, from 1.
@@ -123,7 +183,7 @@ fn spec(policy: &Policy, flow: &Flow, numbers: &mut Numbers) -> FlowSpec {
         },
         priority: *priority,
         reservation: Reservation {
-            contexts: 0,
+            contexts: reserve.contexts,
             items_per_second: reserve.messages_per_s,
             bits_per_second: reserve.mbps * 1_000_000,
         },
@@ -135,7 +195,7 @@ fn spec(policy: &Policy, flow: &Flow, numbers: &mut Numbers) -> FlowSpec {
             FlowFull::Hold => Overflow::Hold,
         },
         pre: before.clone(),
-        post: None,
+        post: (name != DEFAULT_FLOW && policy.is_processed(flow)).then(|| name.clone()),
     }
 }
 
@@ -177,7 +237,7 @@ fn triggers(link: &Link, table: &FlowTable) -> Vec<Trigger> {
         let hold = Duration::from_millis((*back_ms).into());
         dynamic_adaptation(flow, surge_mbps * 1_000_000, ebb_mbps * 1_000_000, hold)
     });
-    let actions = |actions: &[TriggerAction]| actions.iter().filter_map(|a| action(a, id(&a.flow))).collect();
+    let actions = |actions: &[TriggerAction]| actions.iter().flat_map(|a| action(a, id(&a.flow))).collect();
     let triggers = link.triggers.iter().filter_map(|trigger| {
         Some(Trigger {
             name: trigger.name.clone(),
@@ -210,14 +270,17 @@ fn condition(when: &TriggerWhen, flow: FlowId) -> Option<Condition> {
     queue.or(mbps.as_ref().map(rate)).or(delay).or(full)
 }
 
-fn action(action: &TriggerAction, flow: FlowId) -> Option<Action> {
+/// One scheme is that of contexts and link.
+fn action(action: &TriggerAction, flow: FlowId) -> Vec<Action> {
     let TriggerAction { install, remove, priority, scheme: to, event, .. } = action;
     let install = install.as_ref().map(|filter| Action::Install(flow, filter.clone()));
     let remove = remove.as_ref().map(|filter| Action::Remove(flow, filter.clone()));
     let priority = priority.map(|priority| Action::SetPriority(flow, priority));
-    let switch = to.map(|to| Action::Switch(Resource::Link, scheme(to)));
+    if let Some(to) = to {
+        return [Resource::Contexts, Resource::Link].map(|which| Action::Switch(which, scheme(*to))).to_vec();
+    }
     let event = event.as_ref().map(|event| Action::Raise(event.clone()));
-    install.or(remove).or(priority).or(switch).or(event)
+    install.or(remove).or(priority).or(event).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -231,8 +294,9 @@ mod tests {
              200\n  proxies: [{{node: proxy-2, mbps: 40}}]\n"
         );
         let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
-        check(&policy, &NodeId::parse(b"proxy-1").unwrap())?;
-        check(&policy, &NodeId::parse(b"proxy-2").unwrap())
+        let costs = Costs::new(1);
+        check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &costs)?;
+        check(&policy, &NodeId::parse(b"proxy-2").unwrap(), &costs)
     }
 
     #[test]
@@ -242,20 +306,62 @@ mod tests {
         assert!(error.contains("flow \"gates\" asks for 50000000 b/s") && error.contains("left"), "{error}");
     }
 
+    /// A policy with contexts, of whose flow so much is said.
+    fn with_contexts(flow: &str) -> Policy {
+        let text = format!(
+            "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: 10.76.0.100, port: 5556, path: [{{handler: forward}}]}}\n  - {{name: bulk, vip: \
+             10.76.0.100, port: 5557}}\nflows:\n  - {{name: gates, match: {{channel: gates}}, message_bytes: 1500, {flow}}}\n  - {{name: bulk, match: \
+             {{channel: bulk}}, message_bytes: 1500}}\nlink: {{mbps: 200, contexts: {{count: 8, worker_percent: 50}}}}\n"
+        );
+        Policy::parse_yaml(&text, "p.yaml").unwrap()
+    }
+
+    #[test]
+    fn contexts_are_promised_by_what_handlers_take() {
+        let (node, costs) = (NodeId::parse(b"proxy-1").unwrap(), Costs::new(1));
+        let mut numbers = Numbers { flows: Known::new(node, costs.clone()), ..Numbers::default() };
+        check(&with_contexts("reserve: {contexts: 8}"), &node, &costs).unwrap_err();
+        check(&with_contexts("reserve: {contexts: 8}, cost_us: 10"), &node, &costs).unwrap();
+        let error = check(&with_contexts("reserve: {contexts: 9}, cost_us: 10"), &node, &costs).unwrap_err();
+        assert!(error.contains("flow \"gates\" asks for 9.00 contexts; 8.00 of 8 are left"), "{error}");
+        // 1,000 messages of 1 ms are more than half of a worker.
+        let error = check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 1000"), &node, &costs)
+            .unwrap_err();
+        assert!(error.contains("contexts; 8.00 of 8 are left"), "{error}");
+        check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 100"), &node, &costs).unwrap();
+        // Without a stated cost it is the measured one.
+        let promise = with_contexts("reserve: {messages_per_s: 1000}");
+        let error = check(&promise, &node, &costs).unwrap_err();
+        assert!(error.contains("was not measured yet: write cost_us"), "{error}");
+        let config = translate(&with_contexts("priority: 3"), &mut numbers).unwrap();
+        let gates = config.plan.table().id("gates").unwrap();
+        config.board.0.record_cost(gates, Duration::from_micros(100));
+        check(&promise, &node, &costs).unwrap();
+        config.board.0.record_cost(gates, Duration::from_millis(1));
+        assert!(check(&promise, &node, &costs).unwrap_err().contains("are left"));
+        let spec =
+            |name: &str| config.plan.table().id(name).and_then(|id| config.plan.table().flow(id)).unwrap();
+        assert_eq!((spec("gates").post.as_deref(), spec("bulk").post.as_deref()), (Some("gates"), None));
+        assert_eq!((config.plan.capacity().contexts, config.worker_percent), (8, 50));
+    }
+
     #[test]
     fn the_examples_of_the_operators_page_are_right() {
         let page = include_str!("../../../../docs/quality.md");
         let blocks: Vec<&str> =
             page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        let [example, triggers] = blocks[..] else { panic!("{} examples", blocks.len()) };
+        let [example, contexts, triggers] = blocks[..] else { panic!("{} examples", blocks.len()) };
         let check = |text: &str| {
             let policy = Policy::parse_yaml(text, "docs/quality.md").unwrap();
-            check(&policy, &NodeId::parse(b"proxy-1").unwrap()).unwrap();
+            check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap();
             translate(&policy, &mut Numbers::default()).unwrap()
         };
         let flows = check(example);
         let gates = flows.plan.table().id("gates").unwrap();
         assert!(flows.plan.held(gates).0 > 50e6 && flows.plan.left().bits_per_second < 150_000_000);
+        let shared = check(contexts);
+        let gates = shared.plan.table().id("gates").unwrap();
+        assert!(shared.plan.held(gates).1 > 2.0 && shared.plan.left().contexts > 5.0);
         let (before, _) = example.split_once("link:").unwrap();
         assert_eq!(check(&(before.to_owned() + triggers)).triggers.len(), 1);
     }

@@ -7,8 +7,9 @@ use csp_control::{
     RowFormat, SuppliedHandler, format_set, path_order,
 };
 use csp_handlers::{FormatId, Handler, State};
-use csp_messages::{QueueLimits, StageMaker};
-use csp_services::{ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathStage};
+use csp_messages::{PlacementBounds, QueueLimits, Rule, StageMaker};
+use csp_services::{AutoPlace, ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathStage};
+use csp_types::Duration;
 
 use super::Numbers;
 use crate::daemon::modules::Modules;
@@ -61,16 +62,21 @@ pub(super) fn channel_path(
     let maker = |stage: &csp_control::PathStage| {
         let handler = supplied.iter().find(|handler| handler.name == stage.handler);
         match handler {
-            Some(handler) => Some(modules.maker(handler, &channel.name, &stage.parameters, formats)),
+            Some(handler) => Some(modules.maker(handler, &channel.name, stage, formats)),
             None => formats.and_then(|formats| operator(&stage.handler, formats, &channel.name)),
         }
     };
-    let stage = |stage: &csp_control::PathStage| PathStage {
-        handler: stage.handler.clone(),
-        // The policy names no other.
-        context: stage.context_number().unwrap_or(0),
-        parameters: stage.parameters.clone(),
-        maker: maker(stage),
+    let stage = |stage: &csp_control::PathStage| {
+        let auto = auto_place(stage, supplied);
+        let first = auto.as_ref().and_then(AutoPlace::first);
+        PathStage {
+            handler: stage.handler.clone(),
+            // The policy names no other.
+            context: first.or_else(|| stage.context_number()).unwrap_or(0),
+            parameters: stage.parameters.clone(),
+            maker: maker(stage),
+            auto,
+        }
     };
     // Reductions go first where that changes nothing of what comes out; `cspctl path explain` says the same.
     let order = formats.map(|formats| path_order(channel, formats.set()));
@@ -92,6 +98,23 @@ pub(super) fn channel_path(
     let known_only = stages.iter().any(is_operator);
     let passes_faults = channel.given_up == csp_control::GivenUp::Pass;
     ChannelPath { known_only, passes_faults, ..ChannelPath::new(number, stages) }
+}
+
+/// Returns how a stage finds its context by itself, if it does.
+fn auto_place(stage: &csp_control::PathStage, supplied: &[SuppliedHandler]) -> Option<AutoPlace> {
+    let place = stage.place.as_ref()?;
+    let is_supplied = supplied.iter().any(|handler| handler.name == stage.handler);
+    Some(AutoPlace {
+        rule: if is_supplied { Rule::Supplied } else { Rule::Cost },
+        bounds: PlacementBounds {
+            p99: Duration::from_micros(place.p99_us.into()),
+            calls: place.calls.into(),
+            hold: Duration::from_secs(place.hold_s.into()),
+            crossing: Duration::from_nanos(place.crossing_ns.into()),
+            crossing_kib: Duration::from_nanos(place.crossing_kib_ns.into()),
+        },
+        contexts: place.numbers(),
+    })
 }
 
 /// Returns what makes an operator for formats; `None` if it needs none.
@@ -153,6 +176,7 @@ fn path_with(
         context,
         parameters: String::new(),
         maker: Some(maker),
+        auto: None,
     };
     let mut stages = vec![stage(name, maker)];
     if query.output == RowFormat::Json {

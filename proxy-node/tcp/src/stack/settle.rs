@@ -34,6 +34,7 @@ impl Stack {
             records: &mut self.records,
             paths: &mut self.paths,
             counters: &mut self.counters,
+            meters: &mut self.meters,
         }
     }
 
@@ -50,6 +51,7 @@ impl Stack {
             records: &mut self.records,
             paths: &mut self.paths,
             counters: &mut self.counters,
+            meters: &mut self.meters,
         };
         Some((tcb, cx))
     }
@@ -107,6 +109,9 @@ impl Stack {
             self.eventful.push_back(slot);
         }
         self.wheel.schedule(slot, if tcb.rearm { tcb.deadline() } else { tcb.delayed_ack });
+        if !self.meters.is_empty() {
+            self.note_wanting(slot);
+        }
     }
 
     /// The protocol has ended: removes the connection from the tuple map and the timer wheel, and enters TIME-WAIT if
@@ -128,6 +133,7 @@ impl Stack {
         self.tuples.remove(entry.hash, slot);
         self.wheel.cancel(slot);
         self.block_waiters.remove(slot);
+        self.forget_meter(slot);
         if follows {
             self.enter_time_wait(entry);
         }
@@ -171,6 +177,7 @@ impl Stack {
         for list in [&mut self.half_open, &mut self.eventful, &mut self.block_waiters] {
             list.remove(slot);
         }
+        self.forget_meter(slot);
         self.dirty.remove(slot);
         self.wheel.cancel(slot);
     }

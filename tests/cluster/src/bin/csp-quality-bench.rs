@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use csp_cluster::quality_bench::{self, Plan, Report, Row};
+use csp_cluster::quality_bench::{self, Adaptation, FIGURES, Plan, Report, Row};
 use csp_cluster::testing;
 
 /// Measures three flows that share a link through network node and proxy node under the paper's schemes. Needs root and python3-zmq.
@@ -15,7 +15,8 @@ use csp_cluster::testing;
     version,
     after_help = "\
 EXAMPLES:
-  csp-quality-bench                          a tenth of the paper's rates, two minutes
+  csp-quality-bench                          a tenth of the paper's rates, four minutes
+  csp-quality-bench --only 5,12              contexts that flows share
   csp-quality-bench --link-mbps 200 --seconds 10
   csp-quality-bench --write docs/quality     the table as real.md, which the evaluation contains
 
@@ -33,6 +34,9 @@ struct Arguments {
     /// Bytes of a message.
     #[arg(long, default_value_t = 1_500, value_parser = clap::value_parser!(u32).range(16..=60_000))]
     size: u32,
+    /// Figures to measure, and the kernel's HTB; all without it.
+    #[arg(long, value_delimiter = ',', value_parser = FIGURES)]
+    only: Vec<String>,
     /// Folder to which the table is written as real.md.
     #[arg(long)]
     write: Option<PathBuf>,
@@ -42,7 +46,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     if let Some(obstacle) = testing::obstacle() {
         anyhow::bail!("{obstacle}");
     }
+    let all = || FIGURES.map(str::to_owned).to_vec();
     let plan = Plan {
+        figures: if arguments.only.is_empty() { all() } else { arguments.only.clone() },
         binaries: std::env::current_exe()?.parent().map(std::path::Path::to_owned).unwrap_or_default(),
         link_mbps: arguments.link_mbps,
         seconds: arguments.seconds,
@@ -75,21 +81,46 @@ fn line(row: &Row) -> String {
     )
 }
 
+const HEAD: &str = "\
+| Fig. | scheme | sent A / B / C Mb/s | on paper | received | sum | delay A / B / C ms | least of a promise in 100 ms | windows | disordered |
+|---|---|---|---|---|---|---|---|---|---|
+";
+
 fn text(plan: &Plan, report: &Report) -> String {
     let mut out = format!(
         "Made by `make bench-quality`: real daemons in network namespaces of one machine with two processors, ZeroMQ publishers and receivers in Python, a \
          channel for each flow, messages of {} bytes. The link is {} Mb/s and all rates are the paper's by the same factor, since publishers, receivers, the \
          kernel and the daemons share the two processors. Bytes and delays are the receivers' (a delay begins when the message was to be sent); {} s each. \
-         Tenths of a second in which the hypervisor took time from the machine are left out. Queues are of 256 messages, and what finds them full is dropped, so that this is Fig. 3; Fig. 2 needs a receive ring that all flows share, and there is none here. The flow \
-         `default`, which sends nothing, has its part under EAS. PAR promises A / B / C 50 / 200 / 50 Mb/s in Fig. 3, A and C 50 in Fig. 4, SA 100 / 200 / 100, by the same factor.\n\n",
+         Tenths of a second in which the hypervisor took time from the machine are left out. Queues are of 256 messages, and what finds them full is dropped.\n\n\
+         - Fig. 2: all flows share what is before their queues, one publisher's connection, which a message that finds its queue full holds (`full: hold`); \
+         A's queue is twice as long. Each flow then has what the poorest has, whatever the scheme.\n\
+         - Fig. 3: each flow has a connection and drops what finds its queue full. The flow `default`, which sends nothing, has its part under EAS. PAR \
+         promises A / B / C 50 / 200 / 50 Mb/s in Fig. 3, A and C 50 in Fig. 4, SA 100 / 200 / 100, by the same factor.\n\
+         - Fig. 5: a supplied handler behind the queues. A message occupies a context for the flow's `cost_us`, so that eight contexts, a quarter of the \
+         worker, just fill the link. One context is A's, two are B's, one is C's, four are nobody's; PAR promises \
+         A and C what they send at the link.\n\
+         - Fig. 12: messages of 600 bytes, of which handlers leave 100 (A, costly), 300 (B) and 540 (C), at a quarter of the other figures' rates; what is \
+         received is after handlers.\n\n",
         plan.size, plan.link_mbps, plan.seconds
     );
-    out += "| Fig. | scheme | sent A / B / C Mb/s | on paper | received | sum | delay A / B / C ms | least of a promise in 100 ms | windows | disordered |\n";
-    out += "|---|---|---|---|---|---|---|---|---|---|\n";
+    out += HEAD;
     report.rows.iter().for_each(|row| out += &(line(row) + "\n"));
-    let adaptation = &report.adaptation;
-    let _ = write!(
-        out,
+    if let Some(adaptation) = &report.adaptation {
+        out += &course(adaptation);
+    }
+    if !report.htb.is_empty() {
+        out += "\nThe kernel's HTB at a veth of the same capacity, three senders of datagrams in Python, queues of 256 datagrams (`pfifo`), classes of the shares \
+                50 / 200 / 50 by the same factor that may have what others leave. HTB counts Ethernet frames, what is received are payloads. \"B first\" is what \
+                PAR does in Fig. 3; \"fair\" divides what is left by the shares, on paper weighted fair sharing 1 : 4 : 1:\n\n";
+        out += HEAD;
+        report.htb.iter().for_each(|row| out += &(line(row) + "\n"));
+    }
+    out
+}
+
+/// Fig. 11.
+fn course(adaptation: &Adaptation) -> String {
+    let mut out = format!(
         "\nFig. 11, dynamic adaptation: {} changes of the trigger (one surge, one ebb: 2). At least {:.1} % of the link are in use in each half second; B has {:.1} % of \
          what it sends in its surge, from a tenth of a second after its beginning. Mb/s in half seconds:\n\n| | {} |\n|---|{}\n",
         adaptation.changes,

@@ -29,6 +29,9 @@ enum What {
         /// Messages a second; 0: as many as the receiver takes
         #[arg(long, default_value_t = 0.0)]
         rate: f64,
+        /// Sends messages of so many zeros instead, at least 12
+        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(12..))]
+        len: Option<u32>,
     },
     /// Receives flights until their end, and prints what it has got and needed
     Receive {
@@ -41,7 +44,9 @@ enum What {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().what {
-        What::Send { address, seconds, rate } => through_tcp::send(&address, seconds, rate),
+        What::Send { address, seconds, rate, len } => {
+            through_tcp::send(&address, seconds, rate, len.map(|len| len as usize))
+        }
         What::Receive { address, job } => through_tcp::receive(&address, job),
     };
     match result {

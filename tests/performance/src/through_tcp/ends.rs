@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use super::work::{Chain, Job, LENGTHS, end, is_end};
+use super::work::{Chain, Job, LENGTHS, end, is_end, mark_end};
 use crate::evaluation::Flights;
 
 /// Bytes that are written, or read, at once.
@@ -22,16 +22,43 @@ fn append(buffer: &mut Vec<u8>, message: &[u8]) {
     buffer.extend_from_slice(message);
 }
 
-/// Sends flights for some seconds, `rate` a second or as fast as the receiver takes them (0), and the end. Returns how many, and in which
-/// time.
+/// What is sent.
+enum Messages {
+    Flights(Flights),
+    /// Zeros.
+    Plain(Vec<u8>),
+}
+
+impl Messages {
+    fn next(&mut self) -> &[u8] {
+        match self {
+            Messages::Flights(flights) => flights.next(),
+            Messages::Plain(message) => message,
+        }
+    }
+
+    fn end(&mut self) -> Vec<u8> {
+        match self {
+            Messages::Flights(flights) => end(flights),
+            Messages::Plain(message) => mark_end(message.clone()),
+        }
+    }
+}
+
+/// Sends flights, or messages of `len` bytes, for some seconds, `rate` a second or as fast as the receiver takes them (0), and the end.
+/// Returns how many, and in which time.
 ///
 /// # Errors
 /// If the connection fails.
-pub fn send(address: &str, seconds: f64, rate: f64) -> Result<Value> {
+pub fn send(address: &str, seconds: f64, rate: f64, len: Option<usize>) -> Result<Value> {
     let mut stream = TcpStream::connect(address).with_context(|| address.to_owned())?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let (mut flights, mut buffer) = (Flights::new(1, LENGTHS), Vec::with_capacity(BUFFER + 2 * LENGTHS.most));
+    let mut messages = match len {
+        None => Messages::Flights(Flights::new(1, LENGTHS)),
+        Some(len) => Messages::Plain(vec![0; len]),
+    };
+    let mut buffer = Vec::with_capacity(BUFFER + HEADER + len.unwrap_or(LENGTHS.most));
     let (begin, mut sent) = (Clock::now(), 0u64);
     while begin.elapsed().as_secs_f64() < seconds {
         let due = match rate {
@@ -39,7 +66,7 @@ pub fn send(address: &str, seconds: f64, rate: f64) -> Result<Value> {
             rate => (begin.elapsed().as_secs_f64() * rate) as u64 + 1,
         };
         while sent < due && buffer.len() < BUFFER {
-            append(&mut buffer, flights.next());
+            append(&mut buffer, messages.next());
             sent += 1;
         }
         stream.write_all(&buffer)?;
@@ -48,7 +75,7 @@ pub fn send(address: &str, seconds: f64, rate: f64) -> Result<Value> {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    append(&mut buffer, &end(&mut flights));
+    append(&mut buffer, &messages.end());
     stream.write_all(&buffer)?;
     let took = begin.elapsed().as_secs_f64();
     stream.shutdown(std::net::Shutdown::Write)?;

@@ -70,13 +70,18 @@ pub fn is_end(message: &[u8]) -> bool {
     message.get(NUMBER..NUMBER + 4) == Some(&END.to_le_bytes()[..])
 }
 
+/// Makes a message of at least 12 bytes one that ends a stream.
+pub fn mark_end(mut message: Vec<u8>) -> Vec<u8> {
+    message[NUMBER..NUMBER + 4].copy_from_slice(&END.to_le_bytes());
+    message
+}
+
 /// Returns a flight that ends a stream.
 pub fn end(flights: &mut Flights) -> Vec<u8> {
     loop {
-        let mut message = flights.next().to_vec();
+        let message = flights.next().to_vec();
         if message.windows(4).any(|bytes| bytes == b"ATLX") {
-            message[NUMBER..NUMBER + 4].copy_from_slice(&END.to_le_bytes());
-            return message;
+            return mark_end(message);
         }
     }
 }

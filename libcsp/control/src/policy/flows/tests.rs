@@ -11,6 +11,7 @@ channels:
     vip: 10.76.0.100
     port: 5557
     pattern: push
+    path: [{handler: forward}]
 flows:
   - name: gates
     match: {channel: gates, source: 10.0.0.0/8, source_port: 1024-65535, destination: 10.76.0.0/16, port: 5556}
@@ -19,6 +20,8 @@ flows:
     message_bytes: 1500
   - name: jobs
     match: {channel: jobs}
+    reserve: {contexts: 2}
+    cost_us: 40
     queue: {messages: 100, kib: 64, full: hold}
   - name: default
     before: [sample-10, drop-when-full]
@@ -28,6 +31,7 @@ link:
     - {node: proxy-2, mbps: 100}
   quantum_kib: 32
   scheme: RR
+  contexts: {worker_percent: 60}
   monitor: {mode: flows, every_us: 45, window_ms: 100}
   triggers:
     - name: jobs-full
@@ -103,6 +107,16 @@ fn what_is_wrong_is_named() {
             "name: gates\n    match",
             "flows[1].name: \"gates\" is the name of flows[0] already",
         ),
+        (
+            "  contexts: {worker_percent: 60}\n",
+            "",
+            "flows[1].reserve.contexts: contexts process messages of channels with a `path` in the proxy, if there are `link.contexts`",
+        ),
+        (
+            "reserve: {contexts: 2}\n    cost_us: 40\n",
+            "reserve: {contexts: 65}\n",
+            "flows[1].reserve.contexts: 65 is not a number of contexts (0: none)",
+        ),
         ("at: 90", "at: 50", "link.triggers[0].when.queue.at: 50 is not above `back`, 50: it would flap"),
         (
             "{flow: jobs, queue: {at: 90, back: 50}}",
@@ -116,8 +130,8 @@ fn what_is_wrong_is_named() {
         ),
         ("mode: flows", "mode: queues", "link.monitor.mode: adaptation needs rates of flows; write flows"),
         (
-            "scheme: RR\n  monitor",
-            "scheme: PA\n  monitor",
+            "scheme: RR\n  contexts",
+            "scheme: PA\n  contexts",
             "link.scheme: PA is not what adaptation begins with; write RR",
         ),
         ("ebb_mbps: 40", "ebb_mbps: 60", "link.adapt.ebb_mbps: 60 is not below surge_mbps, 60"),

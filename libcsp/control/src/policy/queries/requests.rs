@@ -12,6 +12,7 @@ use csp_queries::{Catalog, Plan, ROW};
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
+use super::brought_handlers::BroughtHandlers;
 use super::{
     Catalogue, Channel, ChannelMemory, KnownFormat, PlannedQuery, Policy, Query, QueryLimits, QuerySource,
     ReceiverQueue, RowFormat, first_context, is_default, is_first_context,
@@ -39,6 +40,9 @@ pub struct Requests {
     /// Formats that publishers may bring to the channel, at a time.
     #[serde(default, deserialize_with = "read_formats", skip_serializing_if = "is_default")]
     pub formats: u16,
+    /// Programs may bring handlers; absent: nobody may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handlers: Option<BroughtHandlers>,
     /// What else queries may read, beside the channel: names of channels and queries, which then live where it does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub with: Vec<String>,
@@ -97,8 +101,14 @@ impl Requests {
         let ports = (1..=self.queries).map_while(|n| Some((n, self.port.checked_add(n - 1)?)));
         ports.map(|(n, port)| {
             let name = format!("{}.{n}", channel.name);
-            self.query(channel, name, port, String::new(), RowFormat::Sbe).channel()
+            let place = self.query(channel, name, port, String::new(), RowFormat::Sbe).channel();
+            Channel { message_kib: self.place_message_kib(channel, place.message_kib), ..place }
         })
+    }
+
+    /// Returns the number of the context that runs queries and handlers.
+    pub fn context_number(&self) -> u16 {
+        super::context_of(&self.context).unwrap_or(0) // the policy names no other
     }
 
     pub(super) fn query(
@@ -127,12 +137,14 @@ impl Requests {
 
     /// Describes it in words, for a difference.
     pub(in crate::policy) fn summary(&self) -> String {
-        let Requests { port, queries, each, formats, with, lease_s, context, limits, queue, memory } = self;
+        let Requests { port, queries, each, formats, handlers, with, .. } = self;
+        let Requests { lease_s, context, limits, queue, memory, .. } = self;
         let formats =
             if *formats == 0 { String::new() } else { format!(" {formats} formats of publishers,") };
+        let handlers = handlers.as_ref().map(BroughtHandlers::summary).unwrap_or_default();
         let with = if with.is_empty() { String::new() } else { format!(" with {}", with.join(", ")) };
         format!(
-            ", {queries} queries on request from port {port} on, {each} each,{formats}{with} {lease_s} s without subscribers, on {context}, \
+            ", {queries} queries on request from port {port} on, {each} each,{formats}{handlers}{with} {lease_s} s without subscribers, on {context}, \
              {limits:?}, {queue:?}, memory {} to {} MiB",
             memory.guaranteed_mib, memory.max_mib
         )
@@ -268,7 +280,8 @@ pub(super) fn check(policy: &Policy, catalogue: &Catalogue, problems: &mut Probl
 }
 
 fn check_one(channel: &Channel, requests: &Requests, at: &str, problems: &mut Problems) {
-    if (channel.formats.is_empty() && requests.formats == 0) || !channel.pool.is_empty() {
+    let reads_nothing = channel.formats.is_empty() && requests.formats == 0 && requests.handlers.is_none();
+    if reads_nothing || !channel.pool.is_empty() {
         let message = "queries read channels with formats, and without a pool; publishers may bring as many as `formats` here says";
         problems.add(at, message);
     }
@@ -279,6 +292,9 @@ fn check_one(channel: &Channel, requests: &Requests, at: &str, problems: &mut Pr
     let sql = String::new();
     let query = requests.query(channel, channel.name.clone(), requests.port, sql, RowFormat::Sbe);
     query.check(at, problems);
+    if let Some(handlers) = &requests.handlers {
+        handlers.check(channel, at, problems);
+    }
     let ChannelMemory { guaranteed_mib, max_mib } = requests.memory;
     if guaranteed_mib > max_mib {
         let message = format!("{guaranteed_mib} MiB are more than max_mib, {max_mib}");

@@ -4,22 +4,28 @@
 //!   plane ─ next_call ─▶ STAGE, CALL from the pool's slices ─▶ ring of the connection
 //!   plane ◀─ emit, done ── records, in their order; those of a stage without room are held, and others pass them
 //! ```
+//! Modules and formats that the context asks for go out in parts, one between two calls.
+//!
 //! What is held of a stage is bounded: the context emits no more than the room that it was given, and gets it back when the plane
 //! has taken the records.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use csp_handlers::{Emit, FormatId, Piece};
-use csp_messages::{MessageHandle, MessagePlane, PathId, RemoteError, Ticket};
+use csp_messages::{MessageHandle, MessagePlane, PathId, RemoteDone, RemoteError, Ticket};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::{FlowLabel, Instant};
 use csp_wire::WireError;
-use csp_wire::context::{FRAMES_MAX, Place, RECORD_HEADER_LEN, RECORD_LEN_MAX, Record, message_of};
+use csp_wire::context::{FRAMES_MAX, Hash, Place, RECORD_HEADER_LEN, RECORD_LEN_MAX, Record, message_of};
+
+use super::supply::{self, Transfer, WANTS_MAX};
 
 /// Unanswered calls of a stage that a context may have, if it permits as many.
 pub(super) const CREDIT: u32 = 64;
 /// Bytes of records that a stage may emit before the plane has taken them.
 pub(super) const ROOM: u64 = 256 << 10;
+/// Longest record of a context that carries no message.
+const REPORT_LEN_MAX: usize = 1024;
 /// Calls before other connections are served.
 const CALLS_PER_VISIT: usize = 128;
 /// Bytes of zeros, for the rest of a message that was removed while it was being written.
@@ -44,6 +50,8 @@ struct Known {
     taken: u64,
     /// Records that have no room.
     held: Vec<u8>,
+    /// How often the context has asked for what the stage needs.
+    wants: u8,
 }
 
 /// The bytes of a call's message.
@@ -82,6 +90,10 @@ pub(super) struct Link {
     blocked: bool,
     /// Calls sent.
     pub calls: u64,
+    /// Modules and formats that are being sent.
+    transfers: VecDeque<Transfer>,
+    /// Stages that the context does not run, with why; fetched by the broker.
+    pub refused: Vec<(Ticket, String)>,
 }
 
 fn ticket(place: Place) -> Ticket {
@@ -97,7 +109,7 @@ impl Link {
             label,
             context,
             credit: 0,
-            record_len_max: record_len_max.min(RECORD_LEN_MAX),
+            record_len_max: record_len_max.clamp(REPORT_LEN_MAX, RECORD_LEN_MAX),
             input: Vec::new(),
             output: Vec::new(),
             body: None,
@@ -108,6 +120,8 @@ impl Link {
             ended: false,
             blocked: false,
             calls: 0,
+            transfers: VecDeque::new(),
+            refused: Vec::new(),
         };
         link.put(Record::Hello { credit: CREDIT.into() });
         link
@@ -120,14 +134,18 @@ impl Link {
 
     /// Returns whether it could be served.
     pub fn has_work(&self, plane: &MessagePlane) -> bool {
-        !self.queued && (self.ended || (!self.blocked && self.is_up() && plane.has_calls(self.context)))
+        let has_more = || !self.transfers.is_empty() || plane.has_calls(self.context);
+        !self.queued && (self.ended || (!self.blocked && self.is_up() && has_more()))
     }
 
     /// Adds a record without message to what is sent, after a body that is being sent.
     fn put(&mut self, record: Record<'_>) {
         let to = if self.body.is_some() { &mut self.later } else { &mut self.output };
         let text = match record {
-            Record::Stage { handler, parameters, .. } => handler.len() + parameters.len(),
+            Record::Stage { handler, parameters, .. } => {
+                handler.len() + parameters.len() + 2 * size_of::<Hash>()
+            }
+            Record::Part { bytes, .. } => bytes.len() + size_of::<Hash>(),
             _ => 0,
         };
         let start = to.len();
@@ -202,6 +220,22 @@ impl Link {
             // It crossed GONE.
             return if plane.remote_stage(ticket(place)).is_none() { Ok(()) } else { Err(Violation) };
         };
+        match record {
+            Record::Want { object, .. } => {
+                known.wants += 1;
+                let wanted =
+                    Transfer::find(plane, ticket(place), object).filter(|_| known.wants <= WANTS_MAX);
+                self.transfers.push_back(wanted.ok_or(Violation)?);
+                return Ok(());
+            }
+            Record::Report { standing, numbers, why, .. } => {
+                if plane.remote_report(ticket(place), &supply::reported(standing, numbers), why) {
+                    self.refused.push((ticket(place), why.to_owned()));
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
         if known.held.is_empty() && self.apply(now, plane, record, bytes.len())? {
             return Ok(());
         }
@@ -240,15 +274,26 @@ impl Link {
                 let emit = Emit::New { format, frames: &frames[..count], pieces: &pieces };
                 plane.remote_emit(now, to, output, emit)
             }
-            Record::Done { fault, .. } => match plane.remote_done(to, fault) {
-                Ok(()) | Err(RemoteError::Stale) => return Ok(true),
-                Err(_) => return Err(Violation),
-            },
+            Record::Done { fault, ended, .. } => {
+                let done = match (fault, ended) {
+                    (false, _) => RemoteDone::Processed,
+                    (true, false) => RemoteDone::GivenUp,
+                    (true, true) => RemoteDone::Ended,
+                };
+                return match plane.remote_done(now, to, done) {
+                    Ok(()) | Err(RemoteError::Stale) => Ok(true),
+                    Err(RemoteError::Full) => Ok(false),
+                    Err(_) => Err(Violation),
+                };
+            }
             Record::Hello { .. }
             | Record::Stage { .. }
             | Record::Call { .. }
             | Record::Gone { .. }
-            | Record::Room { .. } => return Err(Violation),
+            | Record::Room { .. }
+            | Record::Part { .. }
+            | Record::Want { .. }
+            | Record::Report { .. } => return Err(Violation),
         };
         match done {
             Ok(()) => self.taken(place, len as u64),
@@ -310,8 +355,12 @@ impl Link {
             if self.blocked || !self.is_up() {
                 return moved;
             }
-            let Some(call) = plane.next_call(self.context) else { return moved };
-            self.begin(now, plane, (call.ticket, call.handle), epoch);
+            let has_part = self.put_part();
+            match plane.next_call(self.context) {
+                Some(call) => self.begin(now, plane, (call.ticket, call.handle), epoch),
+                None if has_part => {}
+                None => return moved,
+            }
         }
         moved | self.flush(client, plane)
     }
@@ -340,6 +389,18 @@ impl Link {
         }
     }
 
+    /// Adds the next part of what the context has asked for. Returns whether there was one.
+    fn put_part(&mut self) -> bool {
+        let Some(mut transfer) = self.transfers.pop_front() else { return false };
+        if let Some(part) = transfer.next_part() {
+            self.put(part);
+        }
+        if !transfer.is_done() {
+            self.transfers.push_front(transfer);
+        }
+        true
+    }
+
     /// Begins to send a call, and what the context does not know of its stage.
     fn begin(
         &mut self,
@@ -351,12 +412,12 @@ impl Link {
         let place = Place { path: to.path.index, generation: to.path.generation, stage: to.stage };
         let known = self.stages.get(&place).map(|known| known.epoch);
         if known != Some(epoch)
-            && let Some((handler, parameters)) = plane.remote_stage(to)
+            && let Some(stage) = plane.remote_stage(to)
         {
             if known.is_none() {
                 self.forget(plane);
             }
-            self.put(Record::Stage { place, room: ROOM, handler, parameters });
+            self.put(supply::record(place, ROOM, &stage));
             self.stages.entry(place).or_default().epoch = epoch;
         }
         let Some((info, format)) = plane.remote_message(handle) else { return };

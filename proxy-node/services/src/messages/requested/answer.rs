@@ -3,7 +3,7 @@
 use csp_types::{Instant, Owner};
 use serde_json::{Map, Value, json};
 
-use super::{Live, QueryAsked, QueryRefused, RequestPlace, Requester, Wanted, labelled, refused};
+use super::{Live, QueryAsked, QueryRefused, RequestPlace, Requester, Runs, Wanted, labelled, refused};
 use crate::messages::MessageBroker;
 use crate::messages::keys::Rights;
 use crate::messages::peer::Peer;
@@ -12,7 +12,7 @@ use crate::messages::requests::refusal;
 /// A requester, and the channel that it asks.
 #[derive(Clone, Copy)]
 pub(in crate::messages) struct Asker {
-    pub(super) number: u32,
+    pub(in crate::messages) number: u32,
     pub(super) requester: Requester,
     may_query: bool,
     pub(super) may_publish: bool,
@@ -65,7 +65,8 @@ impl MessageBroker {
 
     /// Finds the query if it runs already and the requester may have it, and adds the requester to its owners.
     fn shared(&mut self, now: Instant, asker: Asker, wanted: &Wanted, json: bool) -> Option<usize> {
-        let same = |live: &Live| live.of == asker.number && live.wanted == *wanted && live.json == json;
+        let is_it = |runs: &Runs| matches!(runs, Runs::Wanted(known) if known == wanted);
+        let same = |live: &Live| live.of == asker.number && is_it(&live.runs) && live.json == json;
         let at = self.requested.live.iter().position(same)?;
         let has_room = self.check_asker(asker).is_ok();
         let live = &mut self.requested.live[at];
@@ -90,7 +91,8 @@ impl MessageBroker {
             return Err(refused("the key has not the right `query`"));
         }
         self.check_is_here(asker.number)?;
-        let held = self.requested.live.iter().filter(|live| live.holders.contains(&asker.requester)).count();
+        let is_its = |live: &&Live| live.holders.contains(&asker.requester) && live.handler().is_none();
+        let held = self.requested.live.iter().filter(is_its).count();
         if held >= spec.each {
             let most = spec.each;
             let message =
@@ -131,7 +133,7 @@ impl MessageBroker {
             of: asker.number,
             place,
             topic,
-            wanted,
+            runs: Runs::Wanted(wanted),
             json,
             by: asker.requester,
             holders: vec![asker.requester],
@@ -158,15 +160,24 @@ impl MessageBroker {
 
     /// Answers a request to release a query.
     pub(in crate::messages) fn answer_release(&mut self, now: Instant, asker: Asker, name: &Value) -> Value {
-        let mine = |live: &Live| {
-            live.of == asker.number
-                && (Some(live.name()) == name.as_str() || Some(&live.topic[..]) == name.as_str())
+        let text = name.as_str();
+        let is_called = |live: &Live| {
+            let given = live.handler().filter(|_| live.by == asker.requester).map(|known| &known.name[..]);
+            [Some(live.name()), Some(&live.topic[..]), given]
+                .into_iter()
+                .flatten()
+                .any(|own| Some(own) == text)
         };
+        let mine = |live: &Live| live.of == asker.number && is_called(live);
         let Some(at) = self.requested.live.iter().position(mine) else {
             let format = name.as_str().and_then(|name| self.release_format(now, asker, name));
-            return format
-                .unwrap_or_else(|| refusal(&format!("there is no query or format {name} of this channel")));
+            return format.unwrap_or_else(|| {
+                refusal(&format!("there is no query, format or handler {name} of this channel"))
+            });
         };
+        if let Some(answer) = self.release_handler(asker, at) {
+            return answer;
+        }
         let live = &mut self.requested.live[at];
         let before = live.holders.len();
         live.holders.retain(|holder| *holder != asker.requester);
@@ -182,13 +193,13 @@ impl MessageBroker {
 
     /// Answers which queries run that were asked of a channel.
     pub(in crate::messages) fn answer_queries(&self, now: Instant, asker: Asker) -> Value {
-        let of = |live: &&Live| live.of == asker.number;
+        let of = |live: &&Live| live.of == asker.number && live.handler().is_none();
         let describe = |live: &Live| {
             let subscriptions = self.subscriptions(live.number());
             let ends = (live.seen + live.lease).saturating_since(now);
             json!({
                 "query": live.name(),
-                "sql": live.wanted.to_string(),
+                "sql": live.runs.to_string(),
                 "address": format!("tcp://{}", live.place.address),
                 "topic": live.topic,
                 "output": output(live.json),

@@ -1,7 +1,7 @@
-//! The last handler of a requested query: gives each row its topic.
+//! The last handler of a requested query, or of a handler that a program has brought: gives each message its topic.
 
 use csp_handlers::{Call, Emit, Handler, Needs, ParameterError, Piece, State, Stop};
-use csp_messages::StageMaker;
+use csp_messages::{FRAMES_MAX, StageMaker};
 use csp_operators::{ROW_LEN_MAX, body_frame};
 
 /// Its name.
@@ -38,5 +38,48 @@ impl Handler for Label {
         // A row is never empty: it has the header of its schema, or the braces of an object.
         let pieces = if len > 0 { &pieces[..] } else { &pieces[..1] };
         Ok(call.emit(0, Emit::New { format: message.format, frames: &frames, pieces })?)
+    }
+}
+
+/// The name of the handler that keeps what it gets.
+pub(super) const BEFORE: &str = "topic-before";
+
+/// Makes what puts the topic before a message as a frame of its own; what it emits has at most `longest` bytes.
+pub(super) fn before(topic: &str, longest: u32) -> StageMaker {
+    let topic = topic.to_owned();
+    StageMaker::new(&format!("{topic} {longest}"), move || {
+        Some(Box::new(Before { topic: topic.clone(), longest }))
+    })
+}
+
+/// Emits each message behind a frame with the topic. Its own topic stays, as the second frame.
+#[derive(Debug)]
+struct Before {
+    topic: String,
+    longest: u32,
+}
+
+impl Handler for Before {
+    fn needs(&self) -> Needs {
+        Needs { new_len_max: self.longest, ..Needs::default() }
+    }
+
+    fn configure(&mut self, _: &str, _: &mut State) -> Result<(), ParameterError> {
+        Ok(())
+    }
+
+    fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
+        let message = *call.message();
+        let mut frames = [self.topic.len() as u32; FRAMES_MAX];
+        let count = 1 + usize::from(message.frames);
+        let Some(lens) = frames.get_mut(1..count) else {
+            return Err(Stop::Fault("the message has no room for a frame with the topic"));
+        };
+        for (frame, len) in lens.iter_mut().enumerate() {
+            *len = call.frame_len(frame as u8).unwrap_or(0);
+        }
+        let pieces = [Piece::Bytes(self.topic.as_bytes()), Piece::Of { start: 0, len: message.len }];
+        let pieces = if message.len > 0 { &pieces[..] } else { &pieces[..1] };
+        Ok(call.emit(0, Emit::New { format: message.format, frames: &frames[..count], pieces })?)
     }
 }

@@ -4,18 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use csp_control::{
-    Catalogue, Format, KnownFormat, Policy, QueryRequest, QuerySource, RequestError, RowFormat,
-    TranslationRequest,
+    BroughtHandlers, Catalogue, Format, KnownFormat, OnStop, Policy, QueryRequest, QuerySource, RequestError,
+    Requests, RowFormat, TranslationRequest,
 };
 use csp_formats::{Name, Schema};
+use csp_messages::QueueLimits;
 use csp_services::{
-    BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, QueryAsked, QueryPlan, QueryPlanner, QueryRefused,
-    RequestPlace, RequestSpec, Wanted,
+    BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, HandlerBounds, HandlerRules, OnStopped, QueryAsked,
+    QueryPlan, QueryPlanner, QueryRefused, RequestPlace, RequestSpec, Wanted,
 };
 use csp_types::Duration;
 
 use super::{feeds_of, path_of, path_of_translation};
 use crate::daemon::policy::{Numbers, translate_channel};
+use crate::daemon::specialised;
 
 /// Plans queries that are asked of one channel, by the policy that was translated.
 struct Planner {
@@ -108,6 +110,26 @@ fn known(brought: &[BroughtFormat]) -> Vec<(u32, KnownFormat)> {
     brought.iter().map(of).collect()
 }
 
+/// Returns who may bring handlers to a channel, and within what they are made.
+fn handler_rules(rules: BroughtHandlers, requests: &Requests, asked: &ChannelSpec) -> HandlerRules {
+    let BroughtHandlers { each, module_kib, memory_kib, fuel, on_stop, anyone } = rules;
+    let bytes = u64::from(requests.memory.max_mib) << 19; // the rest of the memory is for its subscribers
+    let bounds = HandlerBounds {
+        module_len_max: (module_kib as usize) << 10,
+        memory_max: u64::from(memory_kib) << 10,
+        fuel_max: fuel,
+        on_stop: match on_stop {
+            OnStop::Restart => OnStopped::Restart,
+            OnStop::Pass => OnStopped::Pass,
+            OnStop::End => OnStopped::End,
+        },
+        context: requests.context_number(),
+        queue: QueueLimits { messages: requests.limits.waiting, bytes, ..QueueLimits::default() },
+        formats: asked.formats.clone(),
+    };
+    HandlerRules { each: each.into(), anyone, bounds }
+}
+
 /// Returns what programs may ask of channels. `served` are the channels that this proxy serves.
 pub(in crate::daemon::policy) fn specs(
     policy: &Arc<Policy>,
@@ -128,6 +150,9 @@ pub(in crate::daemon::policy) fn specs(
             keys: asked.keys.clone(),
             ..ChannelSpec::open(numbers.of(&place.name), translate_channel(&place))
         };
+        if asked.formats.is_some() || channel.requests.as_ref().is_some_and(|requests| requests.formats > 0) {
+            specialised::start();
+        }
         let place = RequestPlace { spec, address: (place.vip, place.port).into() };
         match specs.last_mut().filter(|last| last.number == number) {
             Some(last) => last.places.push(place),
@@ -136,6 +161,7 @@ pub(in crate::daemon::policy) fn specs(
                 places: vec![place],
                 each: requests.each.into(),
                 formats_max: requests.formats.into(),
+                handlers: requests.handlers.map(|rules| handler_rules(rules, requests, asked)),
                 lease: Duration::from_secs(requests.lease_s.into()),
                 planner: Arc::new(Planner {
                     policy: policy.clone(),

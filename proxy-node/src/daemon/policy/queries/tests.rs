@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod brought;
+mod handlers;
 mod requests;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Queries on request in a policy.
 
 use super::*;
+use crate::policy::BroughtHandlers;
 
 fn policy(requests: &str) -> String {
     let line = "    formats: [flight]\n";
@@ -34,9 +35,43 @@ fn wrong_requests_are_refused() {
         ("port: 5620, context: c9", "`c9` is no context"),
         ("port: 5620, queue: {full: block}", "a query holds back nobody"),
         ("port: 5620, formats: 9", "9 is not a number of formats"),
+        ("port: 5620, handlers: {}", "nobody may bring any: give the channel keys"),
+        ("port: 5620, handlers: {anyone: true, each: 65}", "65 is not a number of handlers"),
+        ("port: 5620, handlers: {anyone: true, fuel: 10}", "10 is not fuel of a call"),
+        ("port: 5620, handlers: {anyone: true, memory_kib: 8192}", "8192 is not memory of a module"),
+        (
+            "port: 5620, handlers: {anyone: true, module_kib: 1009}",
+            "1009 KiB need a `message_kib` of 1025, which is 1024",
+        ),
+        ("port: 5620, handlers: {anyone: true, on_stop: ask}", "`ask` is not known"),
         ("port: 5620, memory: {guaranteed_mib: 9, max_mib: 8}", "9 MiB are more than max_mib, 8"),
     ] {
         let found = Policy::parse_yaml(&policy(requests), "p.yaml").unwrap_err().to_string();
         assert!(found.contains(expected), "{requests}: {found}");
     }
+}
+
+#[test]
+fn who_may_bring_handlers_stands_in_the_policy() {
+    let open = Policy::parse_yaml(&policy("port: 5620, handlers: {anyone: true}"), "p.yaml").unwrap();
+    let requests = open.channels[0].requests.as_ref().unwrap();
+    let expected = BroughtHandlers { anyone: true, ..BroughtHandlers::default() };
+    assert_eq!(requests.handlers, Some(expected));
+    assert_eq!(Policy::from_json(&open.to_json(), "p.json").unwrap(), open);
+    // A message of the channel and the topic go to the places, and the difference shows what has changed.
+    assert_eq!(open.requested_channels().next().unwrap().1.message_kib, 1_025);
+    let less = policy("port: 5620, handlers: {anyone: true, fuel: 5000}");
+    let less = Policy::parse_yaml(&less, "p.yaml").unwrap();
+    assert!(less.channels[0].requests.as_ref().unwrap().summary().contains("5000 fuel"));
+    // With keys, these decide.
+    let keyed = |anyone: &str| {
+        let text = format!(
+            "apiVersion: csp/v1\nchannels:\n  - name: raw\n    vip: 10.76.0.100\n    port: 5601\n    curve: {{server_key: \
+             \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{{hID\", any: [supply]}}\n    requests: {{port: 5620, handlers: {{{anyone}}}}}\n"
+        );
+        Policy::parse_yaml(&text, "p.yaml").map_err(|error| error.to_string())
+    };
+    assert!(keyed("").is_ok(), "{:?}", keyed(""));
+    let error = keyed("anyone: true").unwrap_err();
+    assert!(error.contains("the channel has keys: give the right `supply`"), "{error}");
 }

@@ -150,7 +150,10 @@ fn what_is_wrong_is_said_with_its_place_and_the_nearest_name() {
         (json!({"query": 7}), "`query` is the text of a query"),
         (json!({"query": "SELECT delay FROM flights", "output": "xml"}), "`output` may be"),
         (json!({"query": "SELECT delay FROM flights", "as": "json"}), "`as` is not known"),
-        (json!({"release": "flights.1"}), "there is no query or format \"flights.1\" of this channel"),
+        (
+            json!({"release": "flights.1"}),
+            "there is no query, format or handler \"flights.1\" of this channel",
+        ),
     ] {
         let answer = w.ask(2, &request);
         assert!(answer["error"].as_str().unwrap().contains(expected), "{answer}");

@@ -1,211 +1,17 @@
-//! Information flows in the plane, on virtual time: shares and promises at the link, order, switches by a new generation, and that nothing is
-//! lost but by a counted action of a flow.
+//! Information flows in the plane, on virtual time: shares and promises at the link and at contexts, order, switches by a new generation, and that
+//! nothing is lost but by a counted action of a flow.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
+
+mod contexts;
+mod world;
 
 use std::sync::Arc;
 
-use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, FlowId, FlowStatus, FlowsConfig, FormatId, HashKey,
-    MessagePlane, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role,
-};
-use csp_quality::{
-    Board, Capacity, Descriptor, FlowSpec, FlowTable, LinkConfig, MonitorConfig, MonitorMode, Overflow, Plan,
-    Predicate, QualityConfig, Scheme, Trigger, dynamic_adaptation,
-};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FlowStatus, FlowsConfig, Policy, QueueLimits, Role};
+use csp_quality::{Board, FlowSpec, Overflow, Scheme, dynamic_adaptation};
 use csp_support::Random;
-use csp_types::{Duration, Instant};
-
-const LEN: usize = 1_500;
-/// The link of all tests: 50 Mb/s, a tenth of the paper's.
-const LINK: u64 = 50_000_000;
-const TICK: Duration = Duration::from_micros(100);
-const FLOWS_MAX: usize = 16;
-
-fn spec(name: &str, number: u32, priority: u8, mbps: u64) -> FlowSpec {
-    let mut spec = FlowSpec::new(name, Predicate { channel: Some(number), ..Predicate::default() });
-    spec.priority = priority;
-    spec.reservation.bits_per_second = mbps * 1_000_000;
-    spec.item.bytes_max = LEN as u32;
-    spec
-}
-
-/// The default flow, whose messages are no longer than the others'.
-fn rest() -> FlowSpec {
-    FlowSpec { name: "default".to_owned(), predicate: Predicate::default(), ..spec("default", 0, 0, 0) }
-}
-
-/// A channel with a publisher and a subscriber.
-struct Pair {
-    number: u32,
-    channel: ChannelId,
-    publisher: PeerId,
-    subscriber: PeerId,
-    /// Messages sent so far; the number of a message is its content.
-    sent: u64,
-    /// The flow of each.
-    flows: Vec<FlowId>,
-    /// Numbers that were received, at which time.
-    received: Vec<(u64, Instant)>,
-    /// Bits a second that it sends, and bits that it owes.
-    rate: u64,
-    due: f64,
-    held: bool,
-}
-
-struct World {
-    now: Instant,
-    plane: MessagePlane,
-    pairs: Vec<Pair>,
-    table: FlowTable,
-    board: Arc<Board>,
-    last: Option<FlowsConfig>,
-}
-
-impl World {
-    fn new(rates: &[u64], policy: Policy) -> World {
-        let config = PlaneConfig::new(HashKey([1, 2]));
-        let mut plane = MessagePlane::new(PlaneConfig { channels_max: 8, peers_max: 32, ..config }).unwrap();
-        let pairs = (0..).zip(rates).map(|(number, rate)| {
-            let channel = plane.add_channel(ChannelConfig {
-                name: format!("channel-{number}"),
-                kind: ChannelKind::PublishSubscribe { policy, cache: None },
-                budget: Budget { guaranteed: 1 << 20, max: 16 << 20 },
-                message_len_max: 4_096,
-                queue: QueueLimits::default(),
-                sequence: false,
-            });
-            let channel = channel.unwrap();
-            plane.set_number(channel, number);
-            let publisher = plane.attach(channel, Role::Publisher).unwrap();
-            let subscriber = plane.attach(channel, Role::Subscriber).unwrap();
-            plane.subscribe(Instant::ZERO, subscriber, b"").unwrap();
-            let (sent, flows, received, due, held) = (0, Vec::new(), Vec::new(), 0.0, false);
-            Pair { number, channel, publisher, subscriber, sent, flows, received, rate: *rate, due, held }
-        });
-        let pairs = pairs.collect();
-        let (table, board) = (FlowTable::new(FLOWS_MAX), Arc::new(Board::new(1)));
-        World { now: Instant::ZERO, plane, pairs, table, board, last: None }
-    }
-
-    fn set_flows(
-        &mut self,
-        mut specs: Vec<FlowSpec>,
-        scheme: Scheme,
-        triggers: impl Fn(&FlowTable) -> Vec<Trigger>,
-    ) {
-        specs.push(rest());
-        self.table = self.table.replace(specs).unwrap();
-        let link = LinkConfig { bits_per_second: LINK, quantum: 4 * 1024 };
-        let capacity = Capacity { contexts: 0, link, point_every: 16 };
-        let plan = Plan::new(Arc::new(self.table.clone()), capacity, |_| None).unwrap();
-        let monitor = MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() };
-        let config = FlowsConfig {
-            plan: Arc::new(plan),
-            quality: QualityConfig { items_max: 4_096, link: scheme, monitor, ..QualityConfig::default() },
-            triggers: triggers(&self.table),
-            board: (Arc::clone(&self.board), 0),
-        };
-        self.last = Some(config.clone());
-        self.plane.set_flows(self.now, Some(config)).unwrap();
-    }
-
-    fn publish(&mut self, at: usize) {
-        let pair = &mut self.pairs[at];
-        let flow = self
-            .plane
-            .flow_table()
-            .map_or(FlowId::DEFAULT, |table| table.classify(&Descriptor::default().channel(pair.number)));
-        let mut bytes = [0; LEN];
-        bytes[..8].copy_from_slice(&pair.sent.to_be_bytes());
-        let done = self.plane.publish_in(
-            self.now,
-            pair.publisher,
-            (FormatId::UNKNOWN, flow),
-            &[LEN as u32],
-            [&bytes[..]].into_iter(),
-        );
-        match done {
-            Ok(_) => {
-                pair.sent += 1;
-                pair.flows.push(flow);
-            }
-            Err(PublishError::Held) => pair.held = true,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// One turn of the worker; what publishers owe is sent first.
-    fn turn(&mut self) {
-        self.now += TICK;
-        for at in 0..self.pairs.len() {
-            let pair = &mut self.pairs[at];
-            pair.due += pair.rate as f64 * TICK.as_secs_f64();
-            while self.pairs[at].due >= LEN as f64 * 8.0 && !self.pairs[at].held {
-                self.pairs[at].due -= LEN as f64 * 8.0;
-                self.publish(at);
-            }
-        }
-        self.plane.release_flows(self.now);
-        self.deliver();
-        while let Some(publisher) = self.plane.next_resumed() {
-            let at = self.pairs.iter().position(|pair| pair.publisher == publisher).unwrap();
-            self.pairs[at].held = false;
-            self.publish(at);
-        }
-    }
-
-    fn deliver(&mut self) {
-        while let Some(turn) = self.plane.next_flow() {
-            while let Some(peer) = self.plane.next_peer(&turn) {
-                let Some(delivery) = self.plane.next_delivery(self.now, peer) else { continue };
-                let bytes = self.plane.slices(delivery.handle).collect::<Vec<_>>().concat();
-                let number = u64::from_be_bytes(bytes[..8].try_into().unwrap());
-                self.plane.delivered(peer, delivery.handle).unwrap();
-                let pair = self.pairs.iter_mut().find(|pair| pair.subscriber == peer).unwrap();
-                pair.received.push((number, self.now));
-            }
-            self.plane.end_turn(turn);
-        }
-    }
-
-    fn run(&mut self, time: Duration) {
-        let until = self.now + time;
-        while self.now < until {
-            self.turn();
-        }
-    }
-
-    fn status(&mut self, name: &str) -> FlowStatus {
-        let (_, flows) = self.plane.flow_status(self.now).unwrap();
-        flows.into_iter().find(|flow| flow.name == name).unwrap()
-    }
-
-    /// Mb/s that a channel's subscriber received between two times.
-    fn mbps(&self, at: usize, from: Instant, to: Instant) -> f64 {
-        let within = |(_, when): &&(u64, Instant)| (from..to).contains(when);
-        let messages = self.pairs[at].received.iter().filter(within).count();
-        messages as f64 * LEN as f64 * 8.0 / 1e6 / to.saturating_since(from).as_secs_f64()
-    }
-
-    fn assert_in_order(&self) {
-        for pair in &self.pairs {
-            let mut last = [None; FLOWS_MAX + 1];
-            for (number, _) in &pair.received {
-                let flow = pair.flows[*number as usize];
-                let before = last[usize::from(flow.0)].replace(*number);
-                assert!(before < Some(*number), "channel {}: {number} after {before:?}", pair.number);
-            }
-        }
-    }
-}
-
-fn seconds(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds)
-}
-
-fn at(time: f64) -> Instant {
-    Instant::ZERO + seconds(time)
-}
+use csp_types::Duration;
+use world::{LINK, World, at, seconds, seeds, spec};
 
 #[test]
 fn without_flows_all_leaves_at_once() {
@@ -337,14 +143,6 @@ fn dynamic_adaptation_protects_a_surge_and_gives_back() {
     assert_eq!(names, [true, false]);
 }
 
-/// `CSP_SEED=n` replays one world.
-fn seeds() -> Vec<u64> {
-    match std::env::var("CSP_SEED") {
-        Ok(seed) => vec![seed.parse().expect("CSP_SEED is a number")],
-        Err(_) => (0..20).collect(),
-    }
-}
-
 /// New generations with other schemes, priorities, promises and flows while traffic runs; at the end there are none.
 #[test]
 fn generations_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
@@ -452,4 +250,46 @@ fn workers_share_a_link_by_what_they_want() {
     run(&mut worlds, 1.0);
     let again: Vec<f64> = worlds.iter().map(|world| world.mbps(0, at(5.1), at(6.0))).collect();
     assert!(again.iter().all(|mbps| (mbps - 25.0).abs() < 1.0), "{again:?}");
+}
+
+#[test]
+fn a_backlog_that_receivers_hold_back_wants_nothing_of_the_link() {
+    let board = Arc::new(Board::new(2));
+    let mut worlds: Vec<World> =
+        [40_000_000, 40_000_000].iter().map(|rate| World::new(&[*rate], Policy::Block)).collect();
+    for (number, world) in worlds.iter_mut().enumerate() {
+        world.set_flows(vec![spec("a", 0, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
+        let config = world.last.clone().unwrap();
+        let other = FlowsConfig { board: (Arc::clone(&board), number), ..config };
+        world.plane.set_flows(world.now, Some(other)).unwrap();
+    }
+    // The receiver of one worker takes nothing: its flow is full and waits for it.
+    let subscriber = worlds[0].pairs[0].subscriber;
+    worlds[0].plane.set_parked(subscriber, true).unwrap();
+    while worlds[0].now < at(1.0) {
+        worlds.iter_mut().for_each(World::turn);
+    }
+    assert!(worlds[0].status("a").blocked && worlds[0].status("a").queued.0 > 100);
+    let other = worlds[1].mbps(0, at(0.5), at(1.0));
+    assert!(other >= 39.5, "{other}: what waits for receivers is no reason to leave the link idle");
+}
+
+#[test]
+fn a_publisher_that_a_former_flow_held_back_goes_on_with_the_next() {
+    let mut world = World::new(&[30_000_000, 90_000_000], Policy::DropNewest);
+    let holds = |name: &str, number, priority| FlowSpec {
+        overflow: Overflow::Hold,
+        ..spec(name, number, priority, 0)
+    };
+    // The first flow never has its turn, so that it is full and stays so.
+    world.set_flows(vec![holds("first", 0, 0), spec("top", 1, 9, 0)], Scheme::PriorityAware, |_| Vec::new());
+    world.run(seconds(0.3));
+    assert!(world.pairs[0].held && world.status("first").queued.0 == 256);
+    let before = world.pairs[0].sent;
+    // It keeps its name and its messages, but the publisher's next ones are another flow's.
+    let flows = vec![holds("first", 7, 0), spec("top", 1, 9, 0), holds("second", 0, 20)];
+    world.set_flows(flows, Scheme::PriorityAware, |_| Vec::new());
+    world.run(seconds(0.1));
+    assert_eq!(world.status("first").queued.0, 256);
+    assert!(world.pairs[0].sent > before + 200, "{} after {before}", world.pairs[0].sent);
 }

@@ -1,0 +1,138 @@
+//! What a session asks of the [`Workshop`](crate::workshop::Workshop), and what comes back. Bytes that are missing come from the proxy.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use csp_handlers::Handler;
+use csp_sandbox::{Report, Sha256};
+use csp_wire::context::{Hash, OBJECT_LEN_MAX, OnStop, Place, Supply};
+
+use crate::session::SessionError;
+
+/// A supplied handler that a stage needs.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The stage.
+    pub place: Place,
+    /// Tells the orders of a session apart.
+    pub serial: u64,
+    /// Parameters.
+    pub parameters: String,
+    /// The module.
+    pub module: Hash,
+    /// The formats of the stage's messages.
+    pub formats: Option<Hash>,
+    /// What happens when the module was stopped.
+    pub on_stop: OnStop,
+    /// Bytes that the proxy has sent for this order.
+    pub objects: Vec<(Hash, Arc<[u8]>)>,
+}
+
+impl Order {
+    /// Returns the bytes that have been sent.
+    pub fn object(&self, hash: &Hash) -> Option<&Arc<[u8]>> {
+        self.objects.iter().find(|(known, _)| known == hash).map(|(_, bytes)| bytes)
+    }
+}
+
+/// What has become of an order.
+#[derive(Debug)]
+pub enum Made {
+    /// The handler, which has its parameters, and what it counts.
+    Ready(Box<dyn Handler>, Arc<Report>),
+    /// These are not here.
+    Missing(Vec<Hash>),
+    /// There is no such handler; contains why.
+    Refused(String),
+}
+
+/// An order of a stage that is not done.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub order: Order,
+    /// Objects that are to arrive before it is given again.
+    pub missing: usize,
+}
+
+impl Pending {
+    pub fn new(place: Place, serial: u64, parameters: &str, module: &Hash, supply: &Supply<'_>) -> Self {
+        let order = Order {
+            place,
+            serial,
+            parameters: parameters.to_owned(),
+            module: *module,
+            formats: supply.formats.copied(),
+            on_stop: supply.on_stop,
+            objects: Vec::new(),
+        };
+        Pending { order, missing: 0 }
+    }
+
+    /// Whether a stage that is described again is to have the same handler.
+    pub fn is_of(&self, supply: &Supply<'_>) -> bool {
+        let same = (Some(&self.order.module), self.order.formats.as_ref()) == (supply.module, supply.formats);
+        same && self.order.on_stop == supply.on_stop
+    }
+}
+
+#[derive(Debug, Default)]
+struct Incoming {
+    bytes: Vec<u8>,
+    /// `None` until the first part has come.
+    total: Option<u32>,
+    orders: Vec<(Place, u64)>,
+}
+
+/// What the proxy was asked for, as far as it has come.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    incoming: HashMap<Hash, Incoming>,
+    /// Lengths of all of them.
+    bytes: usize,
+}
+
+/// Bytes that have come, and the orders that wait for them.
+pub(crate) type Arrived = (Arc<[u8]>, Vec<(Place, u64)>);
+
+impl Objects {
+    /// Notes that an order waits for an object. Returns whether the proxy is to be asked for it.
+    pub fn want(&mut self, hash: Hash, order: (Place, u64)) -> bool {
+        let incoming = self.incoming.entry(hash).or_default();
+        incoming.orders.push(order);
+        incoming.orders.len() == 1
+    }
+
+    /// Adds bytes. Returns the object once it is whole and its hash is right.
+    pub fn part(
+        &mut self,
+        hash: &Hash,
+        (total, offset): (u32, u32),
+        bytes: &[u8],
+        most: usize,
+    ) -> Result<Option<Arrived>, SessionError> {
+        let wrong = SessionError::Object;
+        let incoming = self.incoming.get_mut(hash).ok_or(wrong("was not asked for"))?;
+        let len = usize::try_from(total).unwrap_or(usize::MAX);
+        if incoming.total.is_none() {
+            if len > OBJECT_LEN_MAX || self.bytes + len > most {
+                return Err(wrong("is longer than permitted"));
+            }
+            self.bytes += len;
+            incoming.bytes.reserve_exact(len);
+            incoming.total = Some(total);
+        }
+        if incoming.total != Some(total) || incoming.bytes.len() != offset as usize {
+            return Err(wrong("does not come in order"));
+        }
+        incoming.bytes.extend_from_slice(bytes);
+        if incoming.bytes.len() < len {
+            return Ok(None);
+        }
+        let Some(whole) = self.incoming.remove(hash) else { return Ok(None) };
+        self.bytes -= len;
+        match Sha256::of(&whole.bytes).0 == *hash {
+            true => Ok(Some((whole.bytes.into(), whole.orders))),
+            false => Err(wrong("has another SHA-256")),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `csp-context packets`: the attached host of packet plug-ins (level 3), a data thread of its own beside nothing else.
+//!
+//! It holds the cluster's key, with which it checks that network nodes are of the cluster. So it is a process of its own, which runs no
+//! handlers: these may be others' code.
+#![allow(clippy::disallowed_types, reason = "it owns clocks and threads")]
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use csp_control::ClusterKey;
+use csp_daemon::{DaemonError, DataThread, DataWorker, StopSignals, clock};
+use csp_plugin_host::{HostCounters, HostNotice, HostWorker, SessionConfig};
+use csp_plugins::HashKey;
+use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
+use csp_types::spin::SpinSetting;
+use csp_types::{Instant, NodeId, Role};
+use csp_vi::{Armed, ProviderKind, ViAddress, ViError, Wake};
+
+/// Most links: workers of network nodes.
+const LINKS_MAX: u32 = 256;
+/// Messages that the thread may have waiting; there is one, to end it.
+const QUESTIONS_MAX: usize = 4;
+/// Turns after closing, so that CLOSE is sent before the process ends.
+const LAST_TURNS: usize = 3;
+
+/// What the command line says.
+#[derive(Args, Clone, Debug)]
+pub struct PacketArguments {
+    /// The application node on whose host it runs, as the policy's plugin_hosts name it.
+    #[arg(long, value_name = "NODE")]
+    node: NodeId,
+    /// The cluster's key, with which network nodes prove that they are of the cluster.
+    #[arg(long, value_name = "FILE")]
+    cluster_key_file: PathBuf,
+    /// Unix socket for network nodes of the same host.
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["ucx", "verbs"])]
+    shm: Option<PathBuf>,
+    /// Where network nodes connect by UCX.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    ucx: Option<SocketAddr>,
+    /// Where network nodes connect by RDMA.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    verbs: Option<SocketAddr>,
+    /// How long the thread polls without work before it sleeps: `auto`, or microseconds, 0 to 1000.
+    #[arg(long, value_name = "US", default_value = "auto")]
+    spin_us: SpinSetting,
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The key cannot be read, or an address cannot be had.
+pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
+    let key = ClusterKey::load(&arguments.cluster_key_file)?;
+    let key = csp_transport::ClusterKey::from_bytes(*key.as_bytes());
+    let identity = PeerIdentity::daemon(Role::AppNode, arguments.node, rand::random(), 0);
+    let config = EndpointConfig { links_max: LINKS_MAX, ..EndpointConfig::tunnel(identity, Some(key)) };
+    let mut endpoints = Vec::new();
+    // The first of UCX loads a library, which threads would disturb.
+    for (kind, address) in [
+        (ProviderKind::Shm, arguments.shm.clone().map(ViAddress::Path)),
+        (ProviderKind::Verbs, arguments.verbs.map(ViAddress::Ip)),
+        (ProviderKind::Ucx, arguments.ucx.map(ViAddress::Ip)),
+    ] {
+        let Some(address) = address else { continue };
+        let fail =
+            |error: ViError| DaemonError::Unavailable(format!("--{kind} {address} cannot be had: {error}"));
+        let mut endpoint = Endpoint::new(kind.open().map_err(fail)?, config.clone());
+        endpoint.listen(&address).map_err(fail)?;
+        tracing::info!(%address, provider = kind.as_str(), "waiting for network nodes");
+        endpoints.push(endpoint);
+    }
+    let host = PacketHost(HostWorker::new(endpoints, session_config()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = runtime.block_on(async { StopSignals::new() })?;
+    let mut threads = [DataThread::start("packets".to_owned(), host, QUESTIONS_MAX, arguments.spin_us)?];
+    let signal = runtime.block_on(signals.recv());
+    let counters = threads[0].published().read();
+    DataThread::stop_all(&mut threads, || Stop);
+    let (packets, links) = (counters.sessions.packets, counters.links);
+    tracing::info!(signal, packets, links, "stopped");
+    Ok(())
+}
+
+fn session_config() -> SessionConfig {
+    let unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    let clock_offset_ns = unix_ns.saturating_sub(clock::now().as_nanos());
+    SessionConfig { hash_key: HashKey(rand::random(), rand::random()), clock_offset_ns }
+}
+
+/// The only question: to end.
+struct Stop;
+
+/// A host in its data thread.
+struct PacketHost(HostWorker);
+
+impl DataWorker for PacketHost {
+    type Question = Stop;
+    type Published = HostCounters;
+
+    fn turn(&mut self, now: Instant, unix_s: u64) -> bool {
+        self.0.turn(now, unix_s)
+    }
+
+    fn answer(&mut self, now: Instant, _: Stop) -> ControlFlow<()> {
+        self.0.close(now);
+        for _ in 0..LAST_TURNS {
+            self.0.turn(clock::now(), clock::unix_now_s());
+        }
+        ControlFlow::Break(())
+    }
+
+    fn publish(&mut self) -> HostCounters {
+        while let Some(notice) = self.0.poll_notice() {
+            log(&notice);
+        }
+        self.0.counters()
+    }
+
+    fn arm(&mut self) -> Result<Armed, ViError> {
+        self.0.arm()
+    }
+
+    fn wake(&self, into: &mut Vec<Wake>) {
+        self.0.wake(into);
+    }
+
+    fn wake_generation(&self) -> u64 {
+        self.0.wake_generation()
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.0.next_timeout()
+    }
+}
+
+fn log(notice: &HostNotice) {
+    match notice {
+        HostNotice::Up { node, worker } => tracing::info!(%node, worker, "a network node has connected"),
+        HostNotice::Down { node, worker, reason, counters } => {
+            let (packets, absent, unsent) = (counters.packets, counters.absent, counters.unsent);
+            tracing::warn!(%node, worker, reason, packets, absent, unsent, "a network node is gone");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The instances of one network node's worker: what it configures, its packets, its calls.
+
+use std::collections::VecDeque;
+
+use csp_classify::multifield::{Direction, InstanceId, RuleHandle};
+use csp_plugins::remote::{HostedInstance, REMOTE_LEN_MAX, read_call, read_hosted, write_answer};
+use csp_plugins::{
+    Binding, Desired, DesiredInstance, Fallback, Graph, HOST, HashKey, Level, Manager, ManagerConfig,
+    Metadata, OUTPUTS_MAX, Output, Packet, Verdict, WORKERS, builtin,
+};
+use csp_types::{Duration, Instant};
+use csp_wire::packets::{Count, Head, Kind};
+
+/// Most instances of a network node; their numbers are below this.
+const INSTANCES_MAX: usize = 256;
+/// Most calls whose answers wait for room.
+const ANSWERS_MAX: usize = 64;
+/// How often the counters of instances are sent, if they have changed.
+const COUNTS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// What a session's plug-ins get from their surroundings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SessionConfig {
+    /// Key of their tables, random.
+    pub hash_key: HashKey,
+    /// What is added to the time of calls to count from 1970, for captures.
+    pub clock_offset_ns: u64,
+}
+
+/// Where a session puts its records.
+pub trait Sink {
+    /// Adds a record. Returns false if there is no room: it is then not sent.
+    fn put(&mut self, head: &Head, payload: &[u8]) -> bool;
+    /// Whether there is room for another record of the longest payload that [`payload_len_max`](Self::payload_len_max) allows.
+    fn has_room(&self) -> bool;
+    /// Longest payload of a record, in bytes.
+    fn payload_len_max(&self) -> usize;
+}
+
+/// How a network node has violated the protocol. Its link is failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SessionError {
+    /// A record that hosts send.
+    #[error("a record of kind {0:?} is not for hosts")]
+    Direction(Kind),
+    /// A text that is too long, or no text.
+    #[error("a text is longer than {REMOTE_LEN_MAX} bytes, or is not UTF-8")]
+    Text,
+    /// More calls than may wait.
+    #[error("more than {ANSWERS_MAX} calls wait for their answers")]
+    Calls,
+}
+
+/// Numbers of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionCounters {
+    /// Packets received.
+    pub packets: u64,
+    /// Packets for instances that the session does not have.
+    pub absent: u64,
+    /// Answers and copies that were not sent, for lack of room.
+    pub unsent: u64,
+}
+
+/// The instances of one network node's worker.
+pub struct Session {
+    config: SessionConfig,
+    manager: Manager,
+    graph: Graph,
+    /// By own number: the network node's number.
+    theirs: Vec<u32>,
+    /// By the network node's number: the own one.
+    own: Vec<Option<InstanceId>>,
+    /// The pieces of a configuration, and of a call, so far.
+    configuration: Vec<u8>,
+    call: Vec<u8>,
+    /// Answers that are not sent yet, the oldest first: its record's head, the bytes, how many of them were sent.
+    answers: VecDeque<(Head, Vec<u8>, usize)>,
+    counted_at: Instant,
+    counted: Vec<u8>,
+    counters: SessionCounters,
+}
+
+/// Passes the copies that a packet causes on to the sink.
+struct Copies<'a, S> {
+    sink: &'a mut S,
+    head: &'a Head,
+    unsent: u64,
+}
+
+impl<S: Sink> Output for Copies<'_, S> {
+    fn copy(&mut self, interface: u16, frame: &[u8]) {
+        let head = Head { kind: Kind::Copy, interface, ..*self.head };
+        self.unsent += u64::from(!self.sink.put(&head, frame));
+    }
+}
+
+impl Session {
+    /// A session without instances.
+    pub fn new(config: SessionConfig) -> Self {
+        let mut manager = Manager::new(ManagerConfig {
+            rules_max: 1,
+            instances_max: 2 * INSTANCES_MAX,
+            environments_max: 2,
+            here: Level::Host,
+            ..ManagerConfig::new(1, config.hash_key)
+        });
+        for module in builtin::MODULES {
+            manager.install(module).expect("the modules' names are different");
+        }
+        let mut graph = Graph::new(2 * INSTANCES_MAX, 2);
+        for (name, level) in [(HOST, Level::Host), (WORKERS, Level::Worker)] {
+            manager.add_environment(name, level).expect("the names are different, and there is room");
+            manager.start(name).expect("it was added");
+        }
+        while let Some(command) = manager.poll_command(0) {
+            drop(graph.apply(command));
+        }
+        Session {
+            config,
+            manager,
+            graph,
+            theirs: vec![u32::MAX; 2 * INSTANCES_MAX],
+            own: vec![None; INSTANCES_MAX],
+            configuration: Vec::new(),
+            call: Vec::new(),
+            answers: VecDeque::new(),
+            counted_at: Instant::ZERO,
+            counted: Vec::new(),
+            counters: SessionCounters::default(),
+        }
+    }
+
+    /// Processes a record of the network node; plug-ins change the payload in place.
+    ///
+    /// # Errors
+    /// A violation of the protocol.
+    pub fn process(
+        &mut self,
+        now: Instant,
+        head: &Head,
+        payload: &mut [u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), SessionError> {
+        match head.kind {
+            Kind::Packet => self.packet(now, head, payload, sink),
+            Kind::Configure => {
+                collect(&mut self.configuration, payload)?;
+                if !head.more {
+                    let text = std::mem::take(&mut self.configuration);
+                    let text = String::from_utf8(text).map_err(|_| SessionError::Text)?;
+                    let refused = self.configure(&text).err().unwrap_or_default();
+                    let head = Head::new(Kind::Configured, head.sequence);
+                    self.answer(head, refused.into_bytes())?;
+                }
+            }
+            Kind::Call => {
+                collect(&mut self.call, payload)?;
+                if !head.more {
+                    let text = std::mem::take(&mut self.call);
+                    let text = String::from_utf8(text).map_err(|_| SessionError::Text)?;
+                    let answer = write_answer(self.execute(now, head.instance, &text));
+                    self.answer(Head::new(Kind::Answer, head.sequence), answer)?;
+                }
+            }
+            other => return Err(SessionError::Direction(other)),
+        }
+        Ok(())
+    }
+
+    fn packet(&mut self, now: Instant, head: &Head, frame: &mut [u8], sink: &mut impl Sink) {
+        self.counters.packets += 1;
+        let Some(instance) = self.own.get(head.instance as usize).copied().flatten() else {
+            self.counters.absent += 1;
+            let absent = Head { kind: Kind::Absent, ..*head };
+            self.counters.unsent += u64::from(!sink.put(&absent, frame));
+            return;
+        };
+        let metadata = Metadata {
+            rule: Some(RuleHandle { slot: head.rule.0, generation: head.rule.1 }),
+            hops: head.hops,
+            coalesced: head.coalesced,
+            ..Metadata::new(head.interface, if head.egress { Direction::Egress } else { Direction::Ingress })
+        };
+        let mut packet = Packet::new(frame, metadata);
+        let mut copies = Copies { sink, head, unsent: 0 };
+        // All that the graph leads to exists.
+        let binding = Binding { instance, fallback: Fallback::Drop };
+        let verdict = self.graph.run(now, binding, &mut packet, &mut copies);
+        let (hops, unsent) = (packet.metadata.hops, copies.unsent);
+        let answer = Head { hops, ..*head };
+        let answer = match verdict {
+            Verdict::Pass => Head { kind: Kind::Pass, ..answer },
+            Verdict::Drop => Head { kind: Kind::Drop, ..answer },
+            Verdict::Transmit(interface) => Head { kind: Kind::Transmit, interface, ..answer },
+            Verdict::HandOver { instance, .. } => {
+                let instance = self.theirs.get(instance.0 as usize).copied().unwrap_or(u32::MAX);
+                Head { kind: Kind::Enter, instance, ..answer }
+            }
+        };
+        let payload: &[u8] = if verdict == Verdict::Drop { &[] } else { frame };
+        self.counters.unsent += unsent + u64::from(!sink.put(&answer, payload));
+    }
+
+    /// Changes the instances to those of a text. What stays as it is keeps its state.
+    fn configure(&mut self, text: &str) -> Result<(), String> {
+        let hosted = read_hosted(text).map_err(|error| error.to_string())?;
+        if hosted.iter().any(|instance| instance.id as usize >= INSTANCES_MAX) {
+            return Err(format!("numbers of instances are below {INSTANCES_MAX}"));
+        }
+        let elsewhere = elsewhere(&hosted);
+        let mut instances: Vec<DesiredInstance> =
+            hosted.iter().map(|instance| self.desired(instance, &hosted)).collect();
+        instances.extend(elsewhere.iter().map(|id| DesiredInstance {
+            name: name_elsewhere(*id),
+            module: builtin::NO_OP.name.to_owned(),
+            level: Level::Worker,
+            ..DesiredInstance::default()
+        }));
+        let result = self.manager.reconcile(&Desired { instances, rules: Vec::new() });
+        // Also after an error: the graph has what the manager has.
+        while let Some(command) = self.manager.poll_command(0) {
+            drop(self.graph.apply(command));
+        }
+        self.own.fill(None);
+        self.theirs.fill(u32::MAX);
+        let names = hosted.iter().map(|instance| (instance.id, instance.name.clone()));
+        let names = names.chain(elsewhere.iter().map(|id| (*id, name_elsewhere(*id))));
+        for (id, name) in names {
+            let Ok(own) = self.manager.instance(&name) else { continue };
+            if let Some(theirs) = self.theirs.get_mut(own.0 as usize) {
+                *theirs = id;
+            }
+            if hosted.iter().any(|instance| instance.id == id) {
+                self.own[id as usize] = Some(own);
+            }
+        }
+        result.map_err(|error| error.to_string())
+    }
+
+    fn desired(&self, instance: &HostedInstance, hosted: &[HostedInstance]) -> DesiredInstance {
+        let HostedInstance { name, module, settings, outputs, .. } = instance;
+        let mut settings = settings.clone();
+        if module == builtin::CAPTURE.name {
+            // The network node's clock is not this host's.
+            settings.retain(|(name, _)| name != "clock_offset_ns");
+            settings.push(("clock_offset_ns".to_owned(), self.config.clock_offset_ns.to_string()));
+        }
+        let mut leads = vec![None; OUTPUTS_MAX];
+        for (output, to) in outputs {
+            let here = hosted.iter().find(|other| other.id == *to).map(|other| other.name.clone());
+            if let Some(lead) = leads.get_mut(usize::from(*output)) {
+                *lead = Some(here.unwrap_or_else(|| name_elsewhere(*to)));
+            }
+        }
+        DesiredInstance {
+            name: name.clone(),
+            module: module.clone(),
+            settings,
+            outputs: leads,
+            level: Level::Host,
+            host: String::new(),
+        }
+    }
+
+    fn execute(&mut self, now: Instant, instance: u32, text: &str) -> Result<csp_plugins::Answer, String> {
+        let (operation, arguments) = read_call(text).map_err(|error| error.to_string())?;
+        let own = self.own.get(instance as usize).copied().flatten();
+        let name =
+            own.and_then(|own| self.manager.name_of(own)).ok_or("the host does not have the instance")?;
+        let prepared = self.manager.prepare_call(name, operation, &arguments);
+        let (id, operation, settings) = prepared.map_err(|error| error.to_string())?;
+        self.graph.call(now, id, operation, &settings).map_err(|error| error.to_string())
+    }
+
+    fn answer(&mut self, head: Head, bytes: Vec<u8>) -> Result<(), SessionError> {
+        if self.answers.len() >= ANSWERS_MAX {
+            return Err(SessionError::Calls);
+        }
+        self.answers.push_back((head, bytes, 0));
+        Ok(())
+    }
+
+    /// Sends answers, as far as there is room, and counters from time to time. Returns whether it sent any.
+    pub fn pump(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
+        let mut any = false;
+        while let Some((head, bytes, sent)) = self.answers.front_mut() {
+            if !sink.has_room() {
+                return any;
+            }
+            let rest = bytes.get(*sent..).unwrap_or_default();
+            let piece = &rest[..rest.len().min(sink.payload_len_max())];
+            let more = piece.len() < rest.len();
+            if !sink.put(&Head { more, ..*head }, piece) {
+                return any;
+            }
+            any = true;
+            *sent += piece.len();
+            if !more {
+                self.answers.pop_front();
+            }
+        }
+        any | self.count(now, sink)
+    }
+
+    fn count(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
+        if now.saturating_since(self.counted_at) < COUNTS_INTERVAL || !sink.has_room() {
+            return false;
+        }
+        self.counted_at = now;
+        let mut bytes = Vec::with_capacity(self.counted.len());
+        for (id, own) in self.own.iter().enumerate() {
+            let Some(count) = own.and_then(|own| self.graph.count(own)) else { continue };
+            let csp_plugins::InstanceCount { packets, bytes: total, dropped } = count;
+            bytes.extend(Count { instance: id as u32, packets, bytes: total, dropped }.emit());
+        }
+        let changed = bytes != self.counted && sink.put(&Head::new(Kind::Counts, 0), &bytes);
+        if changed {
+            self.counted = bytes;
+        }
+        changed
+    }
+
+    /// Returns when [`pump`](Self::pump) is due, if nothing arrives.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let running = self.own.iter().any(Option::is_some);
+        running.then(|| self.counted_at + COUNTS_INTERVAL)
+    }
+
+    /// Returns the number of instances.
+    pub fn instances(&self) -> usize {
+        self.own.iter().flatten().count()
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> SessionCounters {
+        self.counters
+    }
+}
+
+fn collect(text: &mut Vec<u8>, piece: &[u8]) -> Result<(), SessionError> {
+    if text.len() + piece.len() > REMOTE_LEN_MAX {
+        return Err(SessionError::Text);
+    }
+    text.extend_from_slice(piece);
+    Ok(())
+}
+
+/// The instances to which outputs lead, and which the host does not run.
+fn elsewhere(hosted: &[HostedInstance]) -> Vec<u32> {
+    let led_to = hosted.iter().flat_map(|instance| instance.outputs.iter().map(|(_, to)| *to));
+    let mut ids: Vec<u32> = led_to.filter(|id| hosted.iter().all(|instance| instance.id != *id)).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+fn name_elsewhere(id: u32) -> String {
+    format!("elsewhere.{id}")
+}

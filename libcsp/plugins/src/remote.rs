@@ -1,0 +1,256 @@
+//! What crosses the SAN about instances of level 3, as text: the instances that a host runs, calls of their operations, and the answers.
+//!
+//! ```text
+//!   instance NUMBER NAME MODULE        call          OPERATION         answer      done
+//!   set NAME VALUE                                   NAME VALUE                    rows, then KEY tab NOTE (tab NAME=NUMBER)*
+//!   output NUMBER INSTANCE-NUMBER                    ...                           bytes, then the bytes
+//!   ...                                                                            refused, then why
+//! ```
+//! Numbers of instances are the network node's. Lines end with a line feed.
+
+use core::fmt::Write as _;
+
+use crate::manager::{Manager, ManagerError};
+use crate::plugin::Answer;
+use crate::settings::Value;
+
+/// Longest text, or answer, in bytes.
+pub const REMOTE_LEN_MAX: usize = 16 << 20;
+/// Most rows of an answer that a host sends.
+pub const REMOTE_ROWS_MAX: usize = 50_001;
+
+/// An instance that a host runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HostedInstance {
+    /// Its number at the network node.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its module.
+    pub module: String,
+    /// All its settings.
+    pub settings: Vec<(String, String)>,
+    /// Outputs that lead to an instance, by its number; an instance that is not among those that the host runs runs elsewhere.
+    pub outputs: Vec<(u8, u32)>,
+}
+
+/// Why a text was refused: the peer does not speak this format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {0} of a text about plug-ins is wrong")]
+pub struct RemoteError(pub usize);
+
+/// A row of an answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RemoteRow {
+    /// What it is about.
+    pub key: String,
+    /// Further text.
+    pub note: String,
+    /// Numbers with their names.
+    pub numbers: Vec<(String, u64)>,
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RemoteAnswer {
+    /// It was done.
+    Done,
+    /// Rows.
+    Rows(Vec<RemoteRow>),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// It was refused, with the reason.
+    Refused(String),
+}
+
+/// Writes the instances that run in an environment.
+///
+/// # Errors
+/// There is no such environment.
+pub fn write_hosted(manager: &Manager, environment: &str) -> Result<String, ManagerError> {
+    let mut text = String::new();
+    let connected = manager.connected();
+    for (id, name, module, _) in manager.instances().filter(|(.., of)| *of == environment) {
+        let _ = writeln!(text, "instance {} {name} {module}", id.0);
+        let (_, settings) = manager.settings_of(name)?;
+        for (setting, value) in settings.iter() {
+            let value = match value {
+                Value::Duration(duration) => format!("{}ns", duration.as_nanos()),
+                Value::Instance(id) => manager.name_of(*id).unwrap_or_default().to_owned(),
+                other => one_line(&other.to_string()),
+            };
+            let _ = writeln!(text, "set {setting} {value}");
+        }
+        for (_, output, to) in connected.iter().filter(|(from, ..)| from == name) {
+            let _ = writeln!(text, "output {output} {}", manager.instance(to)?.0);
+        }
+    }
+    Ok(text)
+}
+
+/// Reads what [`write_hosted`] has written.
+///
+/// # Errors
+/// The first line that is wrong.
+pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
+    let mut instances: Vec<HostedInstance> = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let wrong = RemoteError(at + 1);
+        let (word, rest) = line.split_once(' ').ok_or(wrong)?;
+        let (first, second) = rest.split_once(' ').ok_or(wrong)?;
+        if word == "instance" {
+            let (name, module) = second.split_once(' ').ok_or(wrong)?;
+            let id = first.parse().map_err(|_| wrong)?;
+            let (name, module) = (name.to_owned(), module.to_owned());
+            instances.push(HostedInstance { id, name, module, ..HostedInstance::default() });
+            continue;
+        }
+        let instance = instances.last_mut().ok_or(wrong)?;
+        match word {
+            "set" => instance.settings.push((first.to_owned(), second.to_owned())),
+            "output" => {
+                let (output, to) = (first.parse(), second.parse());
+                instance.outputs.push((output.map_err(|_| wrong)?, to.map_err(|_| wrong)?));
+            }
+            _ => return Err(wrong),
+        }
+    }
+    Ok(instances)
+}
+
+/// An operation, and its arguments by name.
+pub type CallText<'a> = (&'a str, Vec<(&'a str, &'a str)>);
+
+/// Writes a call.
+pub fn write_call(operation: &str, arguments: &[(&str, &str)]) -> String {
+    let mut text = format!("{}\n", one_line(operation));
+    for (name, value) in arguments {
+        let _ = writeln!(text, "{} {}", one_line(name), one_line(value));
+    }
+    text
+}
+
+/// Reads what [`write_call`] has written: the operation, and its arguments.
+///
+/// # Errors
+/// The first line that is wrong.
+pub fn read_call(text: &str) -> Result<CallText<'_>, RemoteError> {
+    let mut lines = text.lines();
+    let operation = lines.next().ok_or(RemoteError(1))?;
+    let mut arguments = Vec::new();
+    for (at, line) in lines.enumerate() {
+        arguments.push(line.split_once(' ').ok_or(RemoteError(at + 2))?);
+    }
+    Ok((operation, arguments))
+}
+
+/// Writes an answer.
+pub fn write_answer(answer: Result<Answer, String>) -> Vec<u8> {
+    let rows = match answer {
+        Ok(Answer::Done) => return b"done\n".to_vec(),
+        Ok(Answer::Bytes(bytes)) => return [b"bytes\n", &bytes[..]].concat(),
+        Err(reason) => return format!("refused\n{}", one_line(&reason)).into_bytes(),
+        Ok(Answer::Rows(rows)) => rows,
+    };
+    let mut text = String::from("rows\n");
+    for row in rows.iter().take(REMOTE_ROWS_MAX) {
+        let _ = write!(text, "{}\t{}", one_line(&row.key), one_line(&row.note));
+        for (name, number) in &row.numbers {
+            let _ = write!(text, "\t{name}={number}");
+        }
+        text.push('\n');
+    }
+    text.into_bytes()
+}
+
+/// Reads what [`write_answer`] has written.
+///
+/// # Errors
+/// The first line that is wrong.
+pub fn read_answer(bytes: &[u8]) -> Result<RemoteAnswer, RemoteError> {
+    let at = bytes.iter().position(|byte| *byte == b'\n').ok_or(RemoteError(1))?;
+    let (word, rest) = (&bytes[..at], &bytes[at + 1..]);
+    if word == b"bytes" {
+        return Ok(RemoteAnswer::Bytes(rest.to_vec()));
+    }
+    let text = core::str::from_utf8(rest).map_err(|_| RemoteError(2))?;
+    match word {
+        b"done" => Ok(RemoteAnswer::Done),
+        b"refused" => Ok(RemoteAnswer::Refused(one_line(text))),
+        b"rows" => {
+            let rows: Result<_, _> = text
+                .lines()
+                .take(REMOTE_ROWS_MAX)
+                .enumerate()
+                .map(|(at, line)| read_row(line).ok_or(RemoteError(at + 2)))
+                .collect();
+            Ok(RemoteAnswer::Rows(rows?))
+        }
+        _ => Err(RemoteError(1)),
+    }
+}
+
+fn read_row(line: &str) -> Option<RemoteRow> {
+    let mut parts = line.split('\t');
+    let (key, note) = (parts.next()?.to_owned(), parts.next()?.to_owned());
+    let number = |part: &str| {
+        let (name, value) = part.split_once('=')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    let numbers: Option<Vec<_>> = parts.map(number).collect();
+    Some(RemoteRow { key, note, numbers: numbers? })
+}
+
+/// A text without control characters, which would end a line or a column.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::Row;
+
+    #[test]
+    fn calls_and_answers_are_read_as_they_were_written() {
+        let call = write_call("add", &[("prefix", "10.0.0.0/8"), ("from", "a b\nc")]);
+        assert_eq!(read_call(&call), Ok(("add", vec![("prefix", "10.0.0.0/8"), ("from", "a b c")])));
+        assert_eq!(read_call(""), Err(RemoteError(1)));
+        assert_eq!(read_call("add\nprefix\n"), Err(RemoteError(2)));
+        let row = Row { key: "k".into(), note: "web\tshop".into(), numbers: vec![("n", 7), ("m", u64::MAX)] };
+        let RemoteAnswer::Rows(rows) = read_answer(&write_answer(Ok(Answer::Rows(vec![row])))).unwrap()
+        else {
+            panic!()
+        };
+        let numbers = vec![("n".to_owned(), 7), ("m".to_owned(), u64::MAX)];
+        assert_eq!(rows, [RemoteRow { key: "k".into(), note: "web shop".into(), numbers }]);
+        let file = vec![0xff, b'\n', 0];
+        assert_eq!(
+            read_answer(&write_answer(Ok(Answer::Bytes(file.clone())))),
+            Ok(RemoteAnswer::Bytes(file))
+        );
+        assert_eq!(read_answer(&write_answer(Ok(Answer::Done))), Ok(RemoteAnswer::Done));
+        let refused = RemoteAnswer::Refused("no room".into());
+        assert_eq!(read_answer(&write_answer(Err("no room".into()))), Ok(refused));
+        for bad in [&b""[..], b"done", b"x\n", b"rows\nkey\n", b"rows\nk\t\tn=x\n", b"refused\n\xff"] {
+            assert!(read_answer(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_of_instances_is_refused_with_its_line() {
+        let good = "instance 3 a dscp\nset dscp 46\noutput 0 9\ninstance 9 b no-op\n";
+        let read = read_hosted(good).unwrap();
+        assert_eq!((read.len(), read[0].id, &read[0].outputs[..]), (2, 3, &[(0, 9)][..]));
+        assert_eq!(read[0].settings, [("dscp".to_owned(), "46".to_owned())]);
+        for (bad, line) in [
+            ("set a b\n", 1),
+            ("instance x a b\n", 1),
+            ("instance 1 a\n", 1),
+            ("instance 1 a b\noutput 300 1\n", 2),
+            ("instance 1 a b\nremove 1 2\n", 2),
+        ] {
+            assert_eq!(read_hosted(bad), Err(RemoteError(line)), "{bad}");
+        }
+    }
+}

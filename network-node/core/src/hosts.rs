@@ -1,0 +1,365 @@
+//! Packets that plug-in hosts have (level 3): what of each stays here, and what a host may answer.
+//!
+//! ```text
+//!   handed over ─▶ first | out | out | ... | next     numbered in sequence, answered in sequence
+//!                   │ answer s: those before s are lost, s leaves, what follows stays
+//!                   ▼
+//!       PASS: routed   DROP   TRANSMIT: on a port   ENTER: on in this graph   ABSENT: the rule's fallback
+//! ```
+//! A host answers each packet once, with its rule, a frame of its length, and no fewer hops. What does not fit is counted by its reason and
+//! goes nowhere. When a host dies, what it has is lost, and its environment does not run until it is back.
+//!
+//! **A change of plug-ins** while hosts have packets holds back the packets that match rules afterwards, until what was out before has
+//! come back: so no packet overtakes an earlier one of its flow when its plug-in moves. That is bounded in time and bytes.
+
+use std::collections::VecDeque;
+
+use csp_classify::multifield::{Direction, Hit, InstanceId, RuleHandle};
+use csp_plugins::{EnvironmentId, Fallback, HOPS_MAX, Metadata};
+use csp_types::{Duration, Instant};
+use csp_wire::offload::{Checksum, Gso, TxOffload};
+use csp_wire::packets::{Head, Kind};
+
+use super::api::NetworkOutput;
+
+/// Most packets that one host has at a time, of one worker.
+const OUT_MAX: usize = 16_384;
+/// Most bytes of frames that are held back after a change.
+const HELD_LEN_MAX: usize = 1 << 20;
+/// Longest time that a frame is held back. A host that answers takes a thousandth of it.
+const HOLD_MAX: Duration = Duration::from_millis(200);
+
+/// What became of packets for hosts. Each packet that a host got is counted once as answered, lost or wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostCounters {
+    /// Packets that hosts got.
+    pub sent: u64,
+    /// Of these, those that they answered.
+    pub answered: u64,
+    /// Of these, those that were out when their host died, or that it passed over.
+    pub lost: u64,
+    /// Packets dropped because the link to the host had no room, or the host as many packets as it may have.
+    pub full: u64,
+    /// Packets dropped because they are longer than a message, or because too many were held back.
+    pub dropped: u64,
+    /// Packets held back after a change of plug-ins.
+    pub held: u64,
+    /// Answers about packets that were answered, or lost, before.
+    pub repeated: u64,
+    /// Answers about packets that no host got.
+    pub unknown: u64,
+    /// Answers with another rule than the packet's.
+    pub wrong_rule: u64,
+    /// Answers with an impossible number of hops, or more copies than plug-ins can make.
+    pub wrong_hops: u64,
+    /// Answers with a frame of another length.
+    pub wrong_length: u64,
+    /// Packets sent on to an instance to which none of the host's leads.
+    pub wrong_instance: u64,
+    /// Records that hosts do not send.
+    pub wrong_kind: u64,
+}
+
+impl HostCounters {
+    /// Records that were refused.
+    pub fn refused(&self) -> u64 {
+        self.violations().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Records that were refused, by reason.
+    pub fn violations(&self) -> [(&'static str, u64); 7] {
+        [
+            ("repeated", self.repeated),
+            ("unknown", self.unknown),
+            ("rule", self.wrong_rule),
+            ("hops", self.wrong_hops),
+            ("length", self.wrong_length),
+            ("instance", self.wrong_instance),
+            ("kind", self.wrong_kind),
+        ]
+    }
+
+    /// Adds those of another worker.
+    pub fn add(&mut self, other: &HostCounters) {
+        for (sum, more) in [
+            (&mut self.sent, other.sent),
+            (&mut self.answered, other.answered),
+            (&mut self.lost, other.lost),
+            (&mut self.full, other.full),
+            (&mut self.dropped, other.dropped),
+            (&mut self.held, other.held),
+            (&mut self.repeated, other.repeated),
+            (&mut self.unknown, other.unknown),
+            (&mut self.wrong_rule, other.wrong_rule),
+            (&mut self.wrong_hops, other.wrong_hops),
+            (&mut self.wrong_length, other.wrong_length),
+            (&mut self.wrong_instance, other.wrong_instance),
+            (&mut self.wrong_kind, other.wrong_kind),
+        ] {
+            *sum += more;
+        }
+    }
+}
+
+/// What the port knows of a frame, and the frame's way needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Offload {
+    /// It was received.
+    Received(Checksum, Option<Gso>),
+    /// It is transmitted.
+    Transmitted(Option<TxOffload>),
+}
+
+/// What of a packet stays here while a host has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Out {
+    pub(super) rule: RuleHandle,
+    pub(super) fallback: Fallback,
+    pub(super) metadata: Metadata,
+    pub(super) offload: Offload,
+    len: u32,
+    copies: u8,
+    /// Changes of plug-ins before it was handed over.
+    changes: u32,
+}
+
+#[derive(Default)]
+struct Host {
+    /// Number of the oldest packet that is out.
+    first: u32,
+    out: VecDeque<Out>,
+}
+
+impl Host {
+    fn next(&self) -> u32 {
+        self.first.wrapping_add(self.out.len() as u32)
+    }
+
+    /// Removes the packets before `until` as lost.
+    fn lose(&mut self, count: usize) -> u64 {
+        let count = count.min(self.out.len());
+        self.out.drain(..count);
+        self.first = self.first.wrapping_add(count as u32);
+        count as u64
+    }
+}
+
+/// A frame that is held back.
+pub(super) struct HeldFrame {
+    pub(super) hit: Hit,
+    pub(super) metadata: Metadata,
+    pub(super) offload: Offload,
+    pub(super) len: usize,
+}
+
+/// Frames that are held back, in sequence.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) bytes: Vec<u8>,
+    pub(super) frames: VecDeque<HeldFrame>,
+    /// Hosts, each with the number of the first packet that need not have come back.
+    until: Vec<(usize, u32)>,
+    since: Option<Instant>,
+}
+
+/// The hosts of one worker, by environment.
+pub(super) struct Hosts {
+    hosts: Vec<Host>,
+    pub(super) held: Held,
+    pub(super) counters: HostCounters,
+    /// Changes of plug-ins so far.
+    changes: u32,
+}
+
+impl Hosts {
+    pub(super) fn new(environments: usize) -> Self {
+        let hosts = (0..environments).map(|_| Host::default()).collect();
+        let until = Vec::with_capacity(environments);
+        Hosts {
+            hosts,
+            held: Held { until, ..Held::default() },
+            counters: HostCounters::default(),
+            changes: 0,
+        }
+    }
+
+    /// Reserves the memory for packets of a host.
+    pub(super) fn prepare(&mut self, at: EnvironmentId) {
+        if let Some(host) = self.hosts.get_mut(usize::from(at.0)) {
+            host.out.reserve(OUT_MAX.saturating_sub(host.out.capacity()));
+            self.held.bytes.reserve(HELD_LEN_MAX.saturating_sub(self.held.bytes.capacity()));
+        }
+    }
+
+    /// Gives a packet to a host. What it has no room for is dropped: routed past its plug-in it could overtake earlier packets of
+    /// its flow.
+    pub(super) fn hand_over(
+        &mut self,
+        now: Instant,
+        (at, instance): (EnvironmentId, InstanceId),
+        (metadata, fallback, offload): (Metadata, Fallback, Offload),
+        frame: &[u8],
+        out: &mut impl NetworkOutput,
+    ) {
+        let (Some(host), Some(rule)) = (self.hosts.get_mut(usize::from(at.0)), metadata.rule) else { return };
+        let head = Head {
+            hops: metadata.hops,
+            egress: metadata.direction == Direction::Egress,
+            instance: instance.0,
+            rule: (rule.slot, rule.generation),
+            interface: metadata.interface,
+            coalesced: metadata.coalesced,
+            ..Head::new(Kind::Packet, host.next())
+        };
+        if host.out.len() >= OUT_MAX || out.host(now, at, &head, frame).is_err() {
+            self.counters.full += 1;
+            return;
+        }
+        self.counters.sent += 1;
+        let (len, copies, changes) = (frame.len() as u32, 0, self.changes);
+        host.out.push_back(Out { rule, fallback, metadata, offload, len, copies, changes });
+    }
+
+    /// The place of the packet that a record is about.
+    fn find(&mut self, at: EnvironmentId, sequence: u32) -> Option<usize> {
+        let host = self.hosts.get(usize::from(at.0))?;
+        let place = sequence.wrapping_sub(host.first);
+        if (place as usize) < host.out.len() {
+            return Some(place as usize);
+        }
+        let before = place > u32::MAX / 2;
+        *(if before { &mut self.counters.repeated } else { &mut self.counters.unknown }) += 1;
+        None
+    }
+
+    /// Checks an answer with a frame of `len` bytes, and removes its packet; those before it are lost.
+    pub(super) fn answered(&mut self, at: EnvironmentId, head: &Head, len: usize) -> Option<Out> {
+        let place = self.find(at, head.sequence)?;
+        let host = self.hosts.get_mut(usize::from(at.0))?;
+        self.counters.lost += host.lose(place);
+        let packet = host.out.pop_front()?;
+        host.first = host.first.wrapping_add(1);
+        let wrong = self.wrong(&packet, head, len);
+        if let Some(counter) = wrong {
+            *counter += 1;
+            return None;
+        }
+        self.counters.answered += 1;
+        Some(Out { metadata: Metadata { hops: head.hops, ..packet.metadata }, ..packet })
+    }
+
+    fn wrong(&mut self, packet: &Out, head: &Head, len: usize) -> Option<&mut u64> {
+        if head.rule != (packet.rule.slot, packet.rule.generation) {
+            return Some(&mut self.counters.wrong_rule);
+        }
+        if !(packet.metadata.hops..=HOPS_MAX).contains(&head.hops) {
+            return Some(&mut self.counters.wrong_hops);
+        }
+        if head.kind != Kind::Drop && len != packet.len as usize {
+            return Some(&mut self.counters.wrong_length);
+        }
+        None
+    }
+
+    /// Checks a copy of a packet that a host has, and returns what is known of the packet.
+    pub(super) fn copied(&mut self, at: EnvironmentId, head: &Head, len: usize) -> Option<Out> {
+        let place = self.find(at, head.sequence)?;
+        let packet = *self.hosts.get(usize::from(at.0))?.out.get(place)?;
+        if let Some(counter) = self.wrong(&packet, head, len) {
+            *counter += 1;
+            return None;
+        }
+        if packet.copies >= HOPS_MAX {
+            self.counters.wrong_hops += 1;
+            return None;
+        }
+        let out = &mut self.hosts.get_mut(usize::from(at.0))?.out;
+        out.get_mut(place)?.copies += 1;
+        Some(packet)
+    }
+
+    /// Records that a host is gone: what it has is lost.
+    pub(super) fn gone(&mut self, at: EnvironmentId) {
+        if let Some(host) = self.hosts.get_mut(usize::from(at.0)) {
+            self.counters.lost += host.lose(usize::MAX);
+        }
+    }
+
+    /// Records a change of plug-ins: what is out comes back before further packets are processed.
+    pub(super) fn changed(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
+        let Hosts { hosts, held, .. } = self;
+        held.until.clear();
+        let out = hosts.iter().enumerate().filter(|(_, host)| !host.out.is_empty());
+        held.until.extend(out.map(|(at, host)| (at, host.next())));
+    }
+
+    /// Whether a packet was handed over before the last change: what its host leads to may have been removed.
+    pub(super) const fn is_outdated(&self, packet: &Out) -> bool {
+        packet.changes != self.changes
+    }
+
+    /// Whether packets are held back.
+    #[inline]
+    pub(super) fn holds(&self) -> bool {
+        !self.held.until.is_empty() || !self.held.frames.is_empty()
+    }
+
+    /// Holds a frame back.
+    pub(super) fn hold(
+        &mut self,
+        now: Instant,
+        hit: Hit,
+        (metadata, offload): (Metadata, Offload),
+        frame: &[u8],
+    ) {
+        let Held { bytes, frames, since, .. } = &mut self.held;
+        if bytes.len() + frame.len() > HELD_LEN_MAX {
+            self.counters.dropped += 1;
+            return;
+        }
+        since.get_or_insert(now);
+        bytes.extend_from_slice(frame);
+        frames.push_back(HeldFrame { hit, metadata, offload, len: frame.len() });
+        self.counters.held += 1;
+    }
+
+    /// Returns whether what is held back may go on: what was out has come back, or has had its time and is lost.
+    pub(super) fn may_go_on(&mut self, now: Instant) -> bool {
+        let Hosts { hosts, held, counters, .. } = self;
+        let late = held.since.is_some_and(|since| now.saturating_since(since) >= HOLD_MAX);
+        held.until.retain(|(at, until)| {
+            let Some(host) = hosts.get_mut(*at) else { return false };
+            let left = until.wrapping_sub(host.first);
+            let is_out = left != 0 && left <= host.out.len() as u32;
+            if is_out && late {
+                counters.lost += host.lose(left as usize);
+            }
+            is_out && !late
+        });
+        held.until.is_empty()
+    }
+
+    /// Returns when what is held back goes on at the latest.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.held.since.map(|since| since + HOLD_MAX)
+    }
+
+    /// Takes what is held back, to be processed; what is given back is reused.
+    pub(super) fn take_held(&mut self) -> Held {
+        core::mem::take(&mut self.held)
+    }
+
+    /// Gives back what [`take_held`](Self::take_held) has returned.
+    pub(super) fn reuse(&mut self, mut held: Held) {
+        held.bytes.clear();
+        held.frames.clear();
+        held.since = None;
+        self.held = held;
+    }
+
+    /// Number of packets that hosts have.
+    pub(super) fn out(&self) -> usize {
+        self.hosts.iter().map(|host| host.out.len()).sum()
+    }
+}

@@ -1,0 +1,103 @@
+//! Byte streams that share the link with messages: each waits in its flow's queue with as much as it could send, a quantum at most.
+//!
+//! ```text
+//!   wants ─▶ [flow's queue: resource manager] ─ release ─▶ allowed, in bytes
+//!      ▲ no room: it waits in front of the queue
+//! ```
+//! Nothing of a stream is dropped here; its bytes are where they were. A stream waits with one item at a time.
+
+use std::collections::VecDeque;
+
+use csp_quality::{FlowId, Item, Offered};
+use csp_types::Instant;
+
+use super::Flows;
+
+/// Marks handles of byte streams.
+const STREAM: u64 = 1 << 63;
+
+/// Streams beside those in the queues.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// In front of the queues, by flow.
+    waiting: Vec<VecDeque<Item>>,
+    /// Flows that have any.
+    flows: Vec<FlowId>,
+    /// Those that the link takes something of, and how many bytes.
+    allowed: VecDeque<(u32, u32)>,
+}
+
+/// Returns whether an item is a byte stream's.
+#[inline]
+pub(crate) fn is_stream(item: &Item) -> bool {
+    item.handle & STREAM != 0
+}
+
+impl Flows {
+    /// A byte stream, known by `tag`, could send so many bytes.
+    pub fn want_bytes(&mut self, now: Instant, flow: FlowId, tag: u32, bytes: u32) {
+        let bytes = bytes.min(self.quantum()).max(1);
+        self.enter(now, flow, Item { handle: STREAM | u64::from(tag), bytes, messages: 1, arrived: now });
+    }
+
+    fn enter(&mut self, now: Instant, flow: FlowId, item: Item) {
+        // A stream does not overtake others of its flow.
+        let first = !self.streams.flows.contains(&flow);
+        let queued =
+            first && self.has_room(flow, item.bytes) && self.offer(now, flow, item, true) == Offered::Queued;
+        if !queued {
+            self.put_back(flow, item);
+        }
+    }
+
+    /// Lets streams into queues that have room again.
+    pub(super) fn enter_waiting(&mut self, now: Instant) {
+        for at in (0..self.streams.flows.len()).rev() {
+            let flow = self.streams.flows[at];
+            let place = usize::from(flow.0);
+            if self.table().flow(flow).is_none() {
+                // The policy has the flow no more.
+                let items = core::mem::take(&mut self.streams.waiting[place]);
+                self.streams.flows.swap_remove(at);
+                items.into_iter().for_each(|item| self.put_back(FlowId::DEFAULT, item));
+                continue;
+            }
+            while let Some(item) = self.streams.waiting[place].front().copied() {
+                if !self.has_room(flow, item.bytes) || self.offer(now, flow, item, true) != Offered::Queued {
+                    break;
+                }
+                self.streams.waiting[place].pop_front();
+            }
+            if self.streams.waiting[place].is_empty() {
+                self.streams.flows.swap_remove(at);
+            }
+        }
+    }
+
+    /// The queue has no place for a stream, or not any more.
+    pub(super) fn put_back(&mut self, flow: FlowId, item: Item) {
+        let place = usize::from(flow.0);
+        if self.streams.waiting.len() <= place {
+            self.streams.waiting.resize_with(place + 1, VecDeque::new);
+        }
+        self.streams.waiting[place].push_back(item);
+        if !self.streams.flows.contains(&flow) {
+            self.streams.flows.push(flow);
+        }
+    }
+
+    /// The link takes a stream's item.
+    pub fn allow_bytes(&mut self, item: &Item) {
+        self.streams.allowed.push_back((item.handle as u32, item.bytes));
+    }
+
+    /// Removes and returns the tag of a stream that may send, and how many bytes.
+    pub fn next_allowed(&mut self) -> Option<(u32, u32)> {
+        self.streams.allowed.pop_front()
+    }
+
+    /// Returns whether streams wait in front of queues.
+    pub(super) fn streams_wait(&self) -> bool {
+        !self.streams.flows.is_empty()
+    }
+}

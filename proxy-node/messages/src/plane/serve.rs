@@ -1,0 +1,180 @@
+//! Contexts of information flows: a message waits in its flow's queue, passes its channel's path in the time that a context has, and waits for the
+//! link.
+
+use csp_handlers::FormatId;
+use csp_quality::FlowId;
+use csp_types::Instant;
+
+use super::flows::number_of;
+use super::publish::{Arrival, refused};
+use super::{ChannelSlot, MessagePlane, PublishError, Published};
+use crate::contexts::{Outlet, Step};
+use crate::flows::{self, Work};
+use crate::pool::PoolError;
+use crate::queue::Item;
+use crate::schedule::Schedule as _;
+
+/// Most messages that contexts process before connections are served again.
+const ITEMS_MAX: u32 = 64;
+
+impl MessagePlane {
+    /// Sets the clock by which what handlers cost flows is measured.
+    pub fn set_flow_clock(&mut self, clock: Option<fn() -> Instant>) {
+        if let Some(flows) = &mut self.flows {
+            flows.set_clock(clock);
+        }
+    }
+
+    /// Returns whether contexts of flows process the messages of a path.
+    #[inline]
+    pub(super) fn is_served(&self, path: u16) -> bool {
+        self.flows.as_ref().is_some_and(|flows| flows.serves()) && self.contexts.is_local(path)
+    }
+
+    /// Puts a message that a path is to process into the queue of its flow.
+    #[inline(never)]
+    pub(super) fn offer_unprocessed<'a>(
+        &mut self,
+        slot: u16,
+        of: (u32, FlowId),
+        format: FormatId,
+        message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
+    ) -> Result<Published, PublishError> {
+        let MessagePlane { channels, flows: Some(flows), pool, subscriptions, .. } = self else {
+            return Err(PublishError::UnknownPeer);
+        };
+        let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
+            return Err(PublishError::UnknownPeer);
+        };
+        let (frames, len) = (message.frames, message.len);
+        let is_push = ch.backlog_limits().is_some();
+        if !is_push && frames.len() > 1 && frames[0] as usize > subscriptions.topic_len_max() {
+            return Err(PublishError::TopicTooLong(frames[0]));
+        }
+        // Handlers must be able to go on with what is stored, if publishers are held back.
+        let blocks = pool.blocks_for(len) + ch.paths.reserve;
+        if (is_push || flows.holds(of.1)) && !pool.admits(slot, blocks) {
+            let wanted = u64::from(blocks) * u64::from(self.config.pool.block_len);
+            return Err(refused(ch, PoolError::Budget, u32::try_from(wanted).unwrap_or(u32::MAX)));
+        }
+        self.queue(slot, of, (1, len, Some(format)), message)
+    }
+
+    /// Lets contexts process what waits for them.
+    pub(super) fn serve(&mut self, now: Instant) {
+        let MessagePlane { flows: Some(flows), contexts, .. } = self else { return };
+        if !flows.serves() {
+            return;
+        }
+        flows.resume(now, |path| contexts.is_occupied(path));
+        for _ in 0..ITEMS_MAX {
+            let Some(work) = self.flows.as_mut().and_then(|flows| flows.take(now)) else { return };
+            self.process(now, work);
+        }
+    }
+
+    /// Processes one message.
+    fn process(&mut self, now: Instant, work: Work) {
+        let handle = self.pool.at(flows::unpack(work.item.handle).0);
+        let clock = self.flows.as_ref().and_then(|flows| flows.clock());
+        let begin = clock.filter(|_| work.measures).map(|clock| clock());
+        let mut waits = None;
+        match self.slot_of(work.item.handle).zip(self.pool.info(handle)) {
+            None => _ = self.pool.release(handle),
+            Some((slot, info)) => {
+                let item = Item { handle, len: info.len, cached: false };
+                waits = self.pass(now, slot, item, work.flow, clock);
+            }
+        }
+        let time = begin.zip(clock).map(|(begin, clock)| clock().saturating_since(begin));
+        if let Some(flows) = &mut self.flows {
+            flows.finished(now, work, waits, time);
+        }
+    }
+
+    /// Passes a message of a flow through its channel's path. Returns the path if the message waits in it for something.
+    fn pass(
+        &mut self,
+        now: Instant,
+        slot: u16,
+        item: Item,
+        flow: FlowId,
+        clock: Option<fn() -> Instant>,
+    ) -> Option<u16> {
+        let format = self.pool.format(item.handle);
+        let ch = self.channels[usize::from(slot)].channel.as_mut()?;
+        ch.in_flows = ch.in_flows.saturating_sub(1);
+        let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
+        let Some(path) = path else {
+            self.pass_by(now, slot, item, flow);
+            return None;
+        };
+        if self.contexts.entry(path).is_ended {
+            self.contexts.refuse_ended(path);
+            ch.counters.dropped_path += 1;
+            self.pool.release(item.handle);
+            return None;
+        }
+        self.contexts.enter_served(path, item);
+        while let Some(queue) = self.contexts.last_waiting(path) {
+            if self.feeds_fill(slot) {
+                break;
+            }
+            let watched = if self.traces.is_armed() { self.watch(queue) } else { None };
+            let mut read = clock;
+            let clock = read.as_mut().map(|clock| clock as &mut dyn FnMut() -> Instant);
+            let step = self.step(now, slot, (queue, Some(flow)), clock);
+            if let (Some(watched), Step::Done(_)) = (watched, step) {
+                self.trace_passed(slot, queue, watched);
+            }
+            self.feed_stored();
+            // A stage that waits for a later one goes on once that is empty.
+            if step == Step::Idle && self.contexts.last_waiting(path) == Some(queue) {
+                break;
+            }
+        }
+        let ch = self.channels[usize::from(slot)].channel.as_ref();
+        self.schedule.set_active(slot, ch.is_some_and(|ch| !ch.pending.is_empty()));
+        match self.contexts.is_occupied(path) {
+            true => {
+                self.contexts.wake_all(path, (&mut self.schedule, self.config.channels_max));
+                Some(path)
+            }
+            false => {
+                self.contexts.rest(path);
+                None
+            }
+        }
+    }
+
+    /// A message has no path, or none any more.
+    fn pass_by(&mut self, now: Instant, slot: u16, item: Item, flow: FlowId) {
+        let MessagePlane { peers, pool, subscriptions, matched, channels, topic: space, fed, .. } = self;
+        let number = number_of(&self.numbers, channels, slot);
+        let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
+            return;
+        };
+        let (flows, flow) = (self.flows.as_deref_mut(), Some(flow));
+        Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow }
+            .wait(item);
+    }
+
+    /// Puts a message that waited for a context of flows into its path, or gives it to receivers if there is none.
+    pub(super) fn enter_late(&mut self, now: Instant, queued: csp_quality::Item) {
+        let handle = self.pool.at(flows::unpack(queued.handle).0);
+        let known = self.slot_of(queued.handle).zip(self.pool.info(handle));
+        let path = known.and_then(|(slot, _)| {
+            let ch = self.channels[usize::from(slot)].channel.as_mut()?;
+            let path = ch.paths.find(self.pool.format(handle))?;
+            ch.in_flows = ch.in_flows.saturating_sub(1);
+            Some(path)
+        });
+        match (path, known) {
+            (Some(path), Some((_, info))) => {
+                let item = Item { handle, len: info.len, cached: false };
+                self.contexts.enter_late(path, item, (&mut self.schedule, self.config.channels_max));
+            }
+            _ => self.give(now, queued),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What is to be seen of requests: counters, what runs, and events for the log.
+
+use std::net::SocketAddr;
+
+use csp_types::{Duration, Instant};
+
+use super::{Live, NOTICES_MAX, Requested};
+use crate::messages::{Bound, MessageBroker};
+
+/// Requests and what has become of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RequestCounters {
+    /// Requests that have begun a query.
+    pub granted: u64,
+    /// Requests for a query that ran already.
+    pub shared: u64,
+    /// Formats that publishers have brought.
+    pub formats: u64,
+    /// Requests that have begun a handler of the program's own.
+    pub handlers: u64,
+    /// Requests that have changed the code or the parameters of one.
+    pub swapped: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Queries and handlers that ended without subscribers.
+    pub expired: u64,
+    /// Queries and handlers that ended because their requester released them.
+    pub released: u64,
+    /// Queries and handlers that ended because a policy had no place for them, or they did not fit it.
+    pub withdrawn: u64,
+}
+
+/// What is to be seen of a query that was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequestedSnapshot {
+    /// The channel that was asked.
+    pub of: String,
+    /// Who asked first: a public key, or an address.
+    pub by: String,
+    /// How many have asked for it.
+    pub requesters: u64,
+    /// The text of a query; of a translation or handler, what it is.
+    pub sql: String,
+    /// Rows are JSON.
+    pub json: bool,
+    /// Where subscribers connect.
+    pub address: SocketAddr,
+    /// The topic of its rows.
+    pub topic: String,
+    /// How long it runs without subscribers.
+    pub lease: Duration,
+    /// When it ends; `None` while it has subscribers.
+    pub ends: Option<Instant>,
+}
+
+/// An event for the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RequestNotice {
+    /// A query begins.
+    Granted {
+        /// Its channel.
+        channel: String,
+        /// Who asked.
+        by: String,
+        /// The text.
+        sql: String,
+    },
+    /// A handler that a program has brought begins, or another one takes its place.
+    Supplied {
+        /// Its channel.
+        channel: String,
+        /// Who has brought it.
+        by: String,
+        /// The requester's name for it.
+        name: String,
+        /// The SHA-256 of its module.
+        module: String,
+    },
+    /// A query or handler has ended.
+    Released {
+        /// Its channel.
+        channel: String,
+        /// Who asked.
+        by: String,
+        /// Why.
+        why: String,
+        /// Messages that it has read.
+        read: u64,
+    },
+}
+
+impl Requested {
+    pub(super) fn notify(&mut self, notice: RequestNotice) {
+        if self.notices.len() == NOTICES_MAX {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(notice);
+    }
+}
+
+impl MessageBroker {
+    /// Returns the queries that programs have asked for, by the names of their channels.
+    pub fn requested(&self) -> Vec<(String, RequestedSnapshot)> {
+        let of = |live: &Live| {
+            let bound: Option<&Bound> = self.channels.get(&live.of);
+            let snapshot = RequestedSnapshot {
+                of: bound.map_or_else(String::new, |bound| bound.spec.channel.name.clone()),
+                by: live.by.to_string(),
+                requesters: live.holders.len() as u64,
+                sql: live.runs.to_string(),
+                json: live.json,
+                address: live.place.address,
+                topic: live.topic.clone(),
+                lease: live.lease,
+                ends: (self.subscriptions(live.number()) == 0).then(|| live.seen + live.lease),
+            };
+            (live.name().to_owned(), snapshot)
+        };
+        self.requested.live.iter().map(of).collect()
+    }
+
+    /// Returns what has become of requests for queries.
+    pub fn request_counters(&self) -> &RequestCounters {
+        &self.requested.counters
+    }
+
+    /// Returns the next event of queries on request for the log, if any.
+    pub fn poll_request_notice(&mut self) -> Option<RequestNotice> {
+        self.requested.notices.pop_front()
+    }
+}

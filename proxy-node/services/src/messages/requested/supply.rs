@@ -1,0 +1,307 @@
+//! The answers to `{"handler": …}` and `{"get": "handlers"}`, and what becomes of handlers that were made.
+
+use std::sync::Weak;
+
+use csp_messages::{FormatId, StageMaker};
+use csp_types::{FlowLabel, Instant};
+use serde_json::{Map, Value, json};
+
+use super::answer::Asker;
+use super::handlers::{Brought, HandlerAsked, HandlerJob, MadeHandler, Pending};
+use super::{
+    Live, QueryPlan, QueryRefused, RequestNotice, RequestPlace, RequestSpec, Requester, Runs, label, refused,
+};
+use crate::messages::MessageBroker;
+use crate::messages::formats::ChannelFeed;
+use crate::messages::paths::{ChannelPath, PathStage};
+use crate::messages::requests::refusal;
+
+/// What handlers that programs bring are called in paths: those of all, so that what one of a name keeps reaches the next one.
+const SUPPLIED: &str = "supplied";
+
+impl MessageBroker {
+    /// Takes a request for a handler. Returns its ticket: the answer follows when the handler was made.
+    pub(in crate::messages) fn ask_for_handler(
+        &mut self,
+        now: Instant,
+        (label, asker): (FlowLabel, Asker),
+        request: &Map<String, Value>,
+        module: Option<Vec<u8>>,
+    ) -> Result<u64, Value> {
+        let asked = HandlerAsked::read(request);
+        let ticket = asked.and_then(|asked| self.admit_handler(now, (label, asker), asked, module));
+        ticket.map_err(|refused| {
+            self.requested.counters.refused += 1;
+            refused.into()
+        })
+    }
+
+    fn admit_handler(
+        &mut self,
+        now: Instant,
+        (label, asker): (FlowLabel, Asker),
+        asked: HandlerAsked,
+        module: Option<Vec<u8>>,
+    ) -> Result<u64, QueryRefused> {
+        let (of, by) = (asker.number, asker.requester);
+        let none = || {
+            refused("nobody brings handlers to the channel: its `requests` in the policy have no `handlers`")
+        };
+        let spec = self.requested.specs.iter().find(|spec| spec.number == of).ok_or_else(none)?;
+        let rules = spec.handlers.as_ref().ok_or_else(none)?;
+        let bound = self.channels.get(&of).ok_or_else(|| refused("the channel was removed"))?;
+        rules.check(bound.spec.keys.as_deref(), by)?;
+        self.check_is_here(of)?;
+        let len = module.as_ref().map_or(0, Vec::len);
+        if module.is_none() && asked.hash.is_none() {
+            return Err(refused(
+                "the request has neither the module's bytes, as a second frame, nor its SHA-256",
+            ));
+        }
+        self.requested.supply.check(by, len)?;
+        let place = match self.brought_by(of, by, &asked.name) {
+            Some(at) => self.requested.live[at].place.clone(),
+            None => self.place_for_handler(spec, by)?,
+        };
+        let job = |ticket: u64, pending: Weak<()>| HandlerJob {
+            ticket,
+            channel: place.spec.channel.name.clone(),
+            of: bound.spec.channel.name.clone(),
+            by: by.to_string(),
+            name: asked.name.clone(),
+            hash: asked.hash.clone(),
+            module,
+            parameters: asked.parameters.clone(),
+            bounds: rules.bounds.clone(),
+            lease: spec.lease,
+            pending,
+        };
+        let kept = (asked.clone(), len);
+        let (kept_place, bounds) = (place.clone(), rules.bounds.clone());
+        let pending =
+            |ticket, alive| Pending::new((ticket, alive), (label, of, by), kept, (kept_place, bounds), now);
+        Ok(self.requested.supply.add(pending, job))
+    }
+
+    /// Returns the handler that a requester has brought to a channel under a name.
+    fn brought_by(&self, of: u32, by: Requester, name: &str) -> Option<usize> {
+        let is_it = |live: &Live| {
+            live.of == of && live.by == by && live.handler().is_some_and(|brought| brought.name == name)
+        };
+        self.requested.live.iter().position(is_it)
+    }
+
+    /// Checks whether a requester may have one handler more. Returns the place for it.
+    fn place_for_handler(&self, spec: &RequestSpec, by: Requester) -> Result<RequestPlace, QueryRefused> {
+        let most = spec.handlers.as_ref().map_or(0, |rules| rules.each);
+        let is_its = |live: &&Live| live.of == spec.number && live.by == by && live.handler().is_some();
+        let held = self.requested.live.iter().filter(is_its).count();
+        if held >= most {
+            let message = format!(
+                "the requester has {held} handlers, and may have {most} at a time; release one, or bring this one under its name"
+            );
+            return Err(refused(message));
+        }
+        let places = spec.places.len();
+        let none =
+            || refused(format!("all {places} places of the channel for queries and handlers are in use"));
+        self.requested.free_place(spec).ok_or_else(none)
+    }
+
+    /// Returns the next handler to be made by a thread that may take its time; [`handler_made`](Self::handler_made) takes the answer.
+    pub fn poll_handler_job(&mut self) -> Option<HandlerJob> {
+        self.requested.supply.next_job()
+    }
+
+    /// Puts a handler that was made into its place, or in the place of the one that its requester has brought before under the same
+    /// name, and answers the request; `Err`: why it cannot be made. What nobody waits for any more is dropped.
+    pub fn handler_made(&mut self, now: Instant, ticket: u64, made: Result<MadeHandler, String>) {
+        let Some(pending) = self.requested.supply.take(ticket) else { return };
+        let label = pending.label;
+        let placed = made.map_err(refused).and_then(|made| self.place_handler(now, pending, made));
+        let answer = placed.unwrap_or_else(|refused| {
+            self.requested.counters.refused += 1;
+            refused.into()
+        });
+        self.answer_later(label, ticket, &answer);
+    }
+
+    /// Refuses requests that have waited for too long.
+    pub(super) fn settle_supply(&mut self, now: Instant) {
+        while let Some(ticket) = self.requested.supply.overdue(now) {
+            self.handler_made(now, ticket, Err("the handler was not made in time; ask again".to_owned()));
+        }
+    }
+
+    fn place_handler(
+        &mut self,
+        now: Instant,
+        pending: Pending,
+        made: MadeHandler,
+    ) -> Result<Value, QueryRefused> {
+        let changed = || refused("the policy has changed meanwhile; ask again");
+        let Pending { of, by, asked, place, bounds, .. } = pending;
+        let spec = self.requested.specs.iter().find(|spec| spec.number == of).ok_or_else(changed)?;
+        let rules = spec.handlers.as_ref().filter(|rules| rules.bounds == bounds).ok_or_else(changed)?;
+        let place = spec.places.iter().find(|known| known.spec.number == place.spec.number);
+        let place = place.ok_or_else(changed)?.clone();
+        rules.check(place.spec.keys.as_deref(), by)?;
+        self.check_is_here(of)?;
+        let (lease, HandlerAsked { name, parameters, .. }) = (spec.lease, asked);
+        let at = self.brought_by(of, by, &name);
+        let brought = Brought { name, module: made.module, parameters, bounds };
+        let runs = Runs::Handler(Box::new(brought));
+        if let Some(at) = at {
+            self.swap_handler(now, at, runs, made.maker)?;
+            return Ok(self.supplied(at, true));
+        }
+        if self.requested.live.iter().any(|live| live.number() == place.spec.number) {
+            return Err(refused("its place was taken meanwhile; ask again"));
+        }
+        let topic = self.new_topic(&place, now);
+        let plan = plan(of, &place, &topic, (&runs, made.maker));
+        let (holders, seen, is_released) = (vec![by], now, false);
+        let live = Live { of, place, topic, runs, json: false, by, holders, plan, lease, seen, is_released };
+        self.begin_request(now, live).map_err(refused)?;
+        self.requested.counters.handlers += 1;
+        Ok(self.supplied(self.requested.live.len() - 1, false))
+    }
+
+    /// Changes the code or the parameters of a handler between two messages. Its channel, subscribers and state stay.
+    fn swap_handler(
+        &mut self,
+        now: Instant,
+        at: usize,
+        runs: Runs,
+        maker: StageMaker,
+    ) -> Result<(), QueryRefused> {
+        let live = &self.requested.live[at];
+        let plan = plan(live.of, &live.place, &live.topic, (&runs, maker));
+        self.paths.now = now;
+        self.set_path(&plan.path).map_err(|error| refused(error.to_string()))?;
+        let live = &mut self.requested.live[at];
+        (live.plan, live.runs, live.seen) = (plan, runs, now);
+        let notice = live.begins();
+        self.requested.counters.swapped += 1;
+        self.requested.notify(notice);
+        Ok(())
+    }
+
+    fn supplied(&self, at: usize, swapped: bool) -> Value {
+        let live = &self.requested.live[at];
+        let Some(brought) = live.handler() else { return Value::Null };
+        json!({
+            "handler": live.name(),
+            "name": brought.name,
+            "module": brought.module,
+            "parameters": brought.parameters,
+            "address": format!("tcp://{}", live.place.address),
+            "topic": live.topic,
+            "lease_s": live.lease.as_secs(),
+            "swapped": swapped,
+        })
+    }
+
+    /// Ends a handler at the request of the program that has brought it, subscribers or not; `None`: it is a query.
+    pub(super) fn release_handler(&mut self, asker: Asker, at: usize) -> Option<Value> {
+        let live = &self.requested.live[at];
+        let brought = live.handler()?;
+        if live.by != asker.requester {
+            return Some(refusal(&format!("{} was brought by others", live.name())));
+        }
+        let subscriptions = self.subscriptions(live.number());
+        let answer = json!({"released": live.name(), "name": brought.name, "subscriptions": subscriptions});
+        self.requested.counters.released += 1;
+        self.end_request(at, "released");
+        Some(answer)
+    }
+
+    /// Answers which handlers programs have brought to a channel. Parameters are for those who have set them.
+    pub(in crate::messages) fn answer_handlers(&self, now: Instant, asker: Asker) -> Value {
+        let describe = |live: &Live| {
+            let brought = live.handler().filter(|_| live.of == asker.number)?;
+            let subscriptions = self.subscriptions(live.number());
+            let ends = (live.seen + live.lease).saturating_since(now);
+            let yours = live.by == asker.requester;
+            Some(json!({
+                "handler": live.name(),
+                "name": brought.name,
+                "module": brought.module,
+                "parameters": yours.then_some(&brought.parameters),
+                "address": format!("tcp://{}", live.place.address),
+                "topic": live.topic,
+                "lease_s": live.lease.as_secs(),
+                "ends_in_s": (subscriptions == 0).then_some(ends.as_secs()),
+                "subscriptions": subscriptions,
+                "by": live.by.to_string(),
+                "yours": yours,
+            }))
+        };
+        let handlers: Vec<Value> = self.requested.live.iter().filter_map(describe).collect();
+        let places = self.requested.specs.iter().find(|spec| spec.number == asker.number);
+        json!({
+            "handlers": handlers,
+            "pending": self.requested.supply.waiting(asker.number),
+            "places": places.map_or(0, |spec| spec.places.len()),
+        })
+    }
+}
+
+impl Live {
+    /// Returns the handler, if it is one that a program has brought.
+    pub(super) fn handler(&self) -> Option<&Brought> {
+        match &self.runs {
+            Runs::Handler(brought) => Some(brought),
+            Runs::Wanted(_) => None,
+        }
+    }
+
+    /// Returns the event that it begins, or begins anew.
+    pub(super) fn begins(&self) -> RequestNotice {
+        let (channel, by) = (self.name().to_owned(), self.by.to_string());
+        match &self.runs {
+            Runs::Wanted(wanted) => RequestNotice::Granted { channel, by, sql: wanted.to_string() },
+            Runs::Handler(brought) => {
+                let (name, module) = (brought.name.clone(), brought.module.clone());
+                RequestNotice::Supplied { channel, by, name, module }
+            }
+        }
+    }
+
+    /// Checks that a handler goes on under a new policy, which made nothing of it anew.
+    pub(super) fn outlives(&self, spec: &RequestSpec, place: &RequestPlace) -> Result<(), QueryRefused> {
+        let Some(brought) = self.handler() else { return Ok(()) };
+        let rules = spec.handlers.as_ref().ok_or_else(|| refused("the policy lets nobody bring handlers"))?;
+        rules.check(place.spec.keys.as_deref(), self.by)?;
+        match rules.bounds == brought.bounds && self.place.spec.can_become(&place.spec) {
+            true => Ok(()),
+            false => Err(refused("the policy has changed what handlers run with; bring it again")),
+        }
+    }
+}
+
+/// The path of a handler's channel: the handler, and what puts the topic before what it emits.
+fn plan(of: u32, place: &RequestPlace, topic: &str, (runs, maker): (&Runs, StageMaker)) -> QueryPlan {
+    let number = place.spec.number;
+    let bounds = match runs {
+        Runs::Handler(brought) => Some(&brought.bounds),
+        Runs::Wanted(_) => None,
+    };
+    let context = bounds.map_or(0, |bounds| bounds.context);
+    let stage = |handler: &str, maker| PathStage {
+        handler: handler.to_owned(),
+        context,
+        parameters: String::new(),
+        maker: Some(maker),
+        auto: None,
+    };
+    let longest = place.spec.channel.message_len_max;
+    let stages = vec![stage(SUPPLIED, maker), stage(label::BEFORE, label::before(topic, longest))];
+    let queue = bounds.map(|bounds| bounds.queue);
+    let (format, becomes) = (FormatId::ANY, FormatId::ANY);
+    QueryPlan {
+        path: ChannelPath { queue, ..ChannelPath::new(number, stages) },
+        feeds: vec![ChannelFeed { from: of, format, to: number, becomes }],
+        schema: String::new(),
+    }
+}

@@ -1,0 +1,228 @@
+//! Stages that place themselves: looked at every second, and moved by replacing their path between two messages.
+
+use std::collections::HashMap;
+
+use csp_handlers::CONTEXTS_MAX;
+use csp_messages::{PathId, PathState, Placement, PlacementBounds, Rule, Sample, Side, StopPolicy, Why};
+use csp_messages::{PathStatus, StageStatus};
+use csp_types::{Duration, Instant};
+
+use super::MessageBroker;
+use super::contexts::ContextNotice;
+use super::paths::{ChannelPath, PathStage};
+
+/// How often stages are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How a stage finds its context by itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AutoPlace {
+    /// What decides.
+    pub rule: Rule,
+    /// Its bounds.
+    pub bounds: PlacementBounds,
+    /// Numbers at the plane of the contexts that it may use, in the order of preference.
+    pub contexts: Vec<u16>,
+}
+
+impl AutoPlace {
+    /// Returns the context in which the stage begins; `None`: there is none of that side.
+    pub fn first(&self) -> Option<u16> {
+        let side = Placement::begins(self.rule);
+        self.contexts.iter().copied().find(|context| side_of(*context) == side)
+    }
+}
+
+fn side_of(context: u16) -> Side {
+    if context < CONTEXTS_MAX { Side::Worker } else { Side::Elsewhere }
+}
+
+/// Where a stage that places itself runs, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StagePlace {
+    /// Its path.
+    pub path: PathId,
+    /// The stage.
+    pub stage: usize,
+    /// Why it is there.
+    pub why: Why,
+    /// How long it has been there.
+    pub age: Duration,
+    /// How often it was moved.
+    pub moves: u64,
+}
+
+#[derive(Debug)]
+struct Place {
+    placement: Placement,
+    context: u16,
+}
+
+/// The stages of all paths that place themselves, by the channel's number.
+#[derive(Debug, Default)]
+pub(super) struct StagePlaces {
+    channels: HashMap<u32, Vec<Option<Place>>>,
+    due: Option<Instant>,
+}
+
+impl StagePlaces {
+    /// Records that a channel has a new path, whose stages begin where it says.
+    pub fn begin(&mut self, now: Instant, path: &ChannelPath) {
+        let place = |stage: &PathStage| {
+            let auto = stage.auto.as_ref()?;
+            let placement = Placement::new(now, auto.rule, auto.bounds);
+            Some(Place { placement, context: stage.context })
+        };
+        let stages: Vec<Option<Place>> = path.stages.iter().map(place).collect();
+        match stages.iter().any(Option::is_some) {
+            true => _ = self.channels.insert(path.number, stages),
+            false => _ = self.channels.remove(&path.number),
+        }
+        let next = now + LOOK_INTERVAL;
+        self.due =
+            if self.channels.is_empty() { None } else { Some(self.due.map_or(next, |due| due.min(next))) };
+    }
+
+    /// Keeps those of some channels.
+    pub fn retain(&mut self, mut keeps: impl FnMut(u32) -> bool) {
+        self.channels.retain(|number, _| keeps(*number));
+    }
+
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+}
+
+impl MessageBroker {
+    /// Looks at the stages that place themselves, and moves those that are to run elsewhere.
+    pub(super) fn settle_stage_places(&mut self, now: Instant) {
+        if self.stage_places.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.stage_places.due = (!self.stage_places.channels.is_empty()).then(|| now + LOOK_INTERVAL);
+        let numbers: Vec<u32> = self.stage_places.channels.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.look_at_places(now, number));
+    }
+
+    fn look_at_places(&mut self, now: Instant, number: u32) {
+        let (Some(plane), Some((id, path))) = (&mut self.plane, self.paths.active.get(&number)) else {
+            return;
+        };
+        // One that waits for the former path, or was ended, is not moved.
+        let Some(status) = plane.path_status(*id).filter(|path| path.state == PathState::Active) else {
+            return;
+        };
+        let Some(places) = self.stage_places.channels.get_mut(&number) else { return };
+        let elsewhere = &self.elsewhere;
+        let stages = path.stages.iter().zip(&status.stages).zip(places.iter_mut()).enumerate();
+        let mut decided = None;
+        for (at, ((spec, stage), place)) in stages {
+            let (Some(auto), Some(place)) = (&spec.auto, place) else { continue };
+            let placement = &mut place.placement;
+            if let Some(why) = bound_to(at, spec, &status) {
+                placement.stays(why);
+                continue;
+            }
+            plane.age_times(*id, at);
+            let Some(side) = placement.look(now, &sample(stage)) else { continue };
+            let is_there = |context: &u16| side == Side::Worker || elsewhere.is_up(*context);
+            let found =
+                auto.contexts.iter().copied().filter(|context| side_of(*context) == side).find(is_there);
+            match found {
+                Some(context) => {
+                    decided = Some((at, context));
+                    break; // the next one when the path has been replaced
+                }
+                None => placement.waits(Why::NobodyElsewhere),
+            }
+        }
+        let Some((at, to)) = decided else { return };
+        let mut moved = path.clone();
+        for (stage, place) in moved.stages.iter_mut().zip(places.iter()) {
+            stage.context = place.as_ref().map_or(stage.context, |place| place.context);
+        }
+        let from = std::mem::replace(&mut moved.stages[at].context, to);
+        let handler = moved.stages[at].handler.clone();
+        let done = plane.activate_path(now, moved.spec(status.channel));
+        let Some(place) = places[at].as_mut() else { return };
+        let why = place.placement.why();
+        let error = match done {
+            Ok(new) => {
+                place.context = to;
+                place.placement.moved(now);
+                if let Some((id, _)) = self.paths.active.get_mut(&number) {
+                    *id = new;
+                }
+                None
+            }
+            Err(error) => {
+                place.placement.stays(why);
+                Some(error)
+            }
+        };
+        self.elsewhere.paths_changed(now);
+        let channel =
+            self.channels.get(&number).map(|bound| bound.spec.channel.name.clone()).unwrap_or_default();
+        self.elsewhere.note(ContextNotice::Moved { channel, handler, from, to, why, error });
+    }
+
+    /// Returns whether a stage of a channel that lives here may use a context by itself.
+    pub(super) fn may_be_placed(&self, context: u16) -> bool {
+        let lists =
+            |stage: &PathStage| stage.auto.as_ref().is_some_and(|auto| auto.contexts.contains(&context));
+        self.stage_places.channels.keys().any(|number| {
+            let path = self.paths.active.get(number).map(|(_, path)| path);
+            self.placement.elsewhere(*number).is_none()
+                && path.is_some_and(|path| path.stages.iter().any(lists))
+        })
+    }
+
+    /// Returns where the stages run that place themselves.
+    pub(super) fn stage_place_snapshots(&self) -> Vec<StagePlace> {
+        let mut all = Vec::new();
+        for (number, places) in &self.stage_places.channels {
+            let Some((path, _)) = self.paths.active.get(number) else { continue };
+            let known = places.iter().enumerate().filter_map(|(stage, place)| Some((stage, place.as_ref()?)));
+            all.extend(known.map(|(stage, Place { placement, .. })| StagePlace {
+                path: *path,
+                stage,
+                why: placement.why(),
+                age: self.paths.now.saturating_since(placement.since()),
+                moves: placement.moves(),
+            }));
+        }
+        all
+    }
+}
+
+/// Returns why a stage is not moved whatever its calls cost.
+fn bound_to(at: usize, spec: &PathStage, path: &PathStatus) -> Option<Why> {
+    let stage = &path.stages[at];
+    // State in another program ends with the path that is replaced.
+    let would_end =
+        |(n, stage): (usize, &StageStatus)| stage.keeps_state && (n == at || stage.context >= CONTEXTS_MAX);
+    if path.stages.iter().enumerate().any(would_end) {
+        return Some(Why::KeepsState);
+    }
+    // A module that is not to be restarted would be.
+    let supply = spec.maker.as_ref().and_then(|maker| maker.supply());
+    let is_final = supply.is_some_and(|supply| supply.on_stop != StopPolicy::Restart);
+    (is_final && stage.usage.stops > 0).then_some(Why::Stopped(stage.usage.stops))
+}
+
+/// Returns what was measured of a stage since it began where it runs.
+fn sample(stage: &StageStatus) -> Sample {
+    let profile = &stage.profile;
+    let len = profile.bytes.checked_div(profile.messages).unwrap_or(0);
+    let stops = stage.usage.stops;
+    match (stage.context < CONTEXTS_MAX, stage.times) {
+        (true, _) => {
+            let (mean, p99) = (profile.timing.mean(), profile.timing.quantile(990));
+            Sample { measured: profile.timing.measured, mean, p99, len, stops }
+        }
+        (false, Some(times)) => {
+            Sample { measured: times.measured, mean: times.mean, p99: times.p99, len, stops }
+        }
+        (false, None) => Sample { len, stops, ..Sample::default() },
+    }
+}

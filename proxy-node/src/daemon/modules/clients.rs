@@ -1,0 +1,170 @@
+//! Handlers that clients bring: an engine of their own, so that operators' handlers have theirs whatever clients do, the modules that
+//! run, and the thread that makes handlers of them.
+//!
+//! A module is known by its SHA-256 for as long as a handler of it lives; nothing is written to the disk. Bytes that are no module of a
+//! client's may be one that an operator has brought.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use csp_api::handlers::MODULE_LEN_MAX;
+use csp_messages::StageMaker;
+use csp_sandbox::{Engine, Limits, Module, Sha256, Supplied};
+use csp_services::{HandlerJob, MadeHandler, OnStopped};
+use csp_telemetry::{MailboxError, MailboxSender};
+
+use super::running::Placed;
+use super::{Modules, fields, lock, on_stop, start_engine};
+use crate::daemon::data_thread::Question;
+
+/// Most modules of clients at a time, and most bytes of them.
+const MODULES_MAX: usize = 128;
+const BYTES_MAX: usize = 16 << 20;
+/// Between two tries to give a worker its handler while its mailbox is full, and how many there are.
+const PAUSE: Duration = Duration::from_millis(5);
+const TRIES: usize = 1_000;
+
+/// Most instances of clients' modules at a time: twice as many as a policy has places, because another version starts while the former
+/// one runs.
+const INSTANCES_MAX: u32 = 128;
+
+/// What clients' modules run with.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    engine: Mutex<Option<(Engine, Sender<Supplied>)>>,
+    /// Modules by SHA-256, with their lengths. Their handlers keep them.
+    known: Mutex<HashMap<String, (usize, Weak<Module>)>>,
+}
+
+impl Clients {
+    fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
+        let limits =
+            Limits { module_len_max: MODULE_LEN_MAX, instances_max: INSTANCES_MAX, ..Limits::default() };
+        start_engine(&self.engine, limits)
+    }
+
+    /// Returns a module that a handler runs.
+    fn running(&self, hash: &str) -> Option<Arc<Module>> {
+        lock(&self.known).get(hash).and_then(|(_, module)| module.upgrade())
+    }
+
+    /// Checks and compiles a module.
+    fn compile(&self, hash: &str, bytes: &[u8]) -> Result<Arc<Module>, String> {
+        let engine = self.engine()?.0;
+        let check = |known: &mut HashMap<String, (usize, Weak<Module>)>| {
+            known.retain(|_, (_, module)| module.strong_count() > 0);
+            let stored: usize = known.values().map(|(len, _)| len).sum();
+            match known.len() < MODULES_MAX && stored + bytes.len() <= BYTES_MAX {
+                true => Ok(()),
+                false => Err(format!(
+                    "clients have {} modules with {stored} bytes here, and this one has {}: there may be {MODULES_MAX} with {BYTES_MAX} \
+                     bytes",
+                    known.len(),
+                    bytes.len()
+                )),
+            }
+        };
+        check(&mut lock(&self.known))?;
+        let module = Module::compile(&engine, bytes).map_err(|error| error.to_string())?;
+        lock(&self.known).insert(hash.to_owned(), (bytes.len(), Arc::downgrade(&module)));
+        Ok(module)
+    }
+}
+
+impl Modules {
+    /// Makes the handler that a client has brought: checks and compiles its module, starts it, and sets its parameters. Takes up to
+    /// seconds.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub fn make_for_client(&self, job: &HandlerJob) -> Result<MadeHandler, String> {
+        let module = self.client_module(job)?;
+        let (reserved, most) = (module.memory_reserved(), job.bounds.memory_max);
+        if reserved > most {
+            return Err(format!(
+                "the module may grow to {reserved} bytes of memory, and may have {most}: declare a maximum for its memory"
+            ));
+        }
+        let on_stop = on_stop(match job.bounds.on_stop {
+            OnStopped::Restart => csp_control::OnStop::Restart,
+            OnStopped::Pass => csp_control::OnStop::Pass,
+            OnStopped::End => csp_control::OnStop::End,
+        });
+        let made = Supplied::new(&module, fields(job.bounds.formats.as_ref()), on_stop, &job.parameters);
+        let made = made.map_err(|error| error.to_string())?.with_fuel(job.bounds.fuel_max);
+        let hash = module.sha256().to_string();
+        let (made, shown) = Placed::new(made, self.clients.engine()?.1, [&job.channel, &job.name, &hash]);
+        self.show(shown.brought(&job.by, &job.of, job.lease.as_secs()));
+        // No two have the same key: each takes the place of the one before.
+        let maker = StageMaker::once(&format!("{hash} {}", job.ticket), Box::new(made));
+        Ok(MadeHandler { maker, module: hash })
+    }
+
+    fn client_module(&self, job: &HandlerJob) -> Result<Arc<Module>, String> {
+        let hash = match (&job.module, &job.hash) {
+            (Some(bytes), named) => {
+                let found = Sha256::of(bytes).to_string();
+                if named.as_ref().is_some_and(|named| *named != found) {
+                    return Err(format!("the bytes have the SHA-256 {found}, not that of `module`"));
+                }
+                found
+            }
+            (None, Some(hash)) => hash.clone(),
+            (None, None) => return Err("the request has no module".to_owned()),
+        };
+        let check = |len: usize| match job.bounds.module_len_max {
+            most if len > most => Err(format!("the module has {len} bytes, and may have {most}")),
+            _ => Ok(()),
+        };
+        if let Some(module) = self.clients.running(&hash) {
+            return check(module.len()).map(|()| module);
+        }
+        let bytes = match &job.module {
+            Some(bytes) => Cow::Borrowed(&bytes[..]),
+            None => Cow::Owned(self.bytes(&hash).ok_or_else(|| {
+                format!("module {hash} is not here: bring its bytes, as a frame behind the request")
+            })?),
+        };
+        check(bytes.len())?;
+        self.clients.compile(&hash, &bytes)
+    }
+
+    /// Starts the thread that makes clients' handlers, one after the other, for all workers. It ends when these do.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub fn serve_clients(
+        self: &Arc<Self>,
+        jobs: Receiver<(u8, HandlerJob)>,
+        workers: Vec<MailboxSender<Question>>,
+    ) -> std::io::Result<()> {
+        let modules = self.clone();
+        let run = move || {
+            for (worker, job) in jobs {
+                if !job.is_wanted() {
+                    continue;
+                }
+                let made = catch_unwind(AssertUnwindSafe(|| modules.make_for_client(&job)));
+                let made = made.unwrap_or_else(|_| Err("the compiler ended".to_owned()));
+                if let Some(mailbox) = workers.get(usize::from(worker)).filter(|_| job.is_wanted()) {
+                    answer(mailbox, job.ticket, &made);
+                }
+            }
+        };
+        std::thread::Builder::new().name("handler-maker".to_owned()).spawn(run).map(drop)
+    }
+}
+
+/// Gives a worker what was made for it. A worker that has no room for so long answers its asker itself.
+fn answer(mailbox: &MailboxSender<Question>, ticket: u64, made: &Result<MadeHandler, String>) {
+    for _ in 0..TRIES {
+        match mailbox.send(Question::Made(ticket, made.clone())) {
+            Err(MailboxError::Full) => std::thread::sleep(PAUSE),
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Data that is let through piece by piece, because the connection shares an output link with others.
+//!
+//! ```text
+//!   Idle ──more to send than allowed──▶ Wants ──asked how much──▶ Waits ──allowed──▶ Idle
+//! ```
+//! The allowance covers data that is sent for the first time. Retransmissions, probes of a closed window, acknowledgements and
+//! FIN need none. Meters lie beside the connections: few engines have any.
+
+use crate::tcb::{Context, Tcb};
+
+/// The meter of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Meter {
+    /// Bytes that may be sent for the first time; [`u32::MAX`] if the connection is not metered.
+    pub allowance: u32,
+    pub state: Metering,
+}
+
+/// What a connection has to do with the one who meters it ([`crate::Stack::set_metered`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Metering {
+    /// It has what it can use, or is not metered.
+    Idle,
+    /// It could send more than it is allowed to, which nobody has asked it about yet.
+    Wants,
+    /// It waits for what was asked for.
+    Waits,
+}
+
+impl Meter {
+    /// That of a connection that is not metered.
+    pub const NONE: Meter = Meter { allowance: u32::MAX, state: Metering::Idle };
+}
+
+impl Context<'_> {
+    /// Returns the meter of a connection, if the engine has any.
+    #[inline]
+    fn meter(&mut self, tcb: &Tcb) -> Option<&mut Meter> {
+        if self.meters.is_empty() {
+            return None;
+        }
+        self.meters.get_mut(tcb.label.index().wrapping_sub(self.config.first_label_index as usize))
+    }
+}
+
+impl Tcb {
+    /// Begins or ends metering.
+    pub fn set_metered(&mut self, cx: &mut Context<'_>, metered: bool) {
+        let Some(meter) = cx.meter(self) else { return };
+        if metered != (meter.allowance != u32::MAX) {
+            *meter = Meter { allowance: if metered { 0 } else { u32::MAX }, ..Meter::NONE };
+            self.maybe_transmit = true;
+        }
+    }
+
+    /// Adds to the allowance what the connection has waited for.
+    pub fn allow(&mut self, cx: &mut Context<'_>, bytes: u32) {
+        let Some(meter) = cx.meter(self).filter(|meter| meter.allowance != u32::MAX) else { return };
+        let allowance = meter.allowance.saturating_add(bytes).min(u32::MAX - 1);
+        *meter = Meter { allowance, state: Metering::Idle };
+        self.maybe_transmit = true;
+    }
+
+    /// Returns how many bytes may be sent for the first time.
+    #[inline]
+    pub(super) fn allowance(&self, cx: &mut Context<'_>) -> u32 {
+        cx.meter(self).map_or(u32::MAX, |meter| meter.allowance)
+    }
+
+    /// Deducts data that is sent for the first time.
+    #[inline]
+    pub(super) fn use_allowance(&self, cx: &mut Context<'_>, len: u32) {
+        if let Some(meter) = cx.meter(self).filter(|meter| meter.allowance != u32::MAX) {
+            meter.allowance -= len.min(meter.allowance);
+        }
+    }
+
+    /// Returns how many bytes beyond its allowance the connection could send at once; 0 if the allowance suffices for a segment, or
+    /// nothing else could be sent either.
+    pub fn wanted(&self, allowance: u32) -> u32 {
+        if allowance == u32::MAX || !self.is_synchronised() {
+            return 0;
+        }
+        let (unsent, size) = (self.data_end().since(self.snd_nxt), u32::from(self.mss()));
+        let window = self.snd_una.plus(self.snd_wnd).since(self.snd_nxt);
+        let room = self.send_window().saturating_sub(self.pipe());
+        if allowance >= unsent.min(size) || room == 0 {
+            return 0;
+        }
+        // A segment at least: the remainder of a congestion window is not sent by itself.
+        unsent.min(window).min(room.max(size)).saturating_sub(allowance)
+    }
+
+    /// Notes whether the connection could send more than it is allowed to.
+    #[inline]
+    pub(super) fn note_wanted(&self, cx: &mut Context<'_>) {
+        if let Some(meter) = cx.meter(self)
+            && meter.state == Metering::Idle
+            && self.wanted(meter.allowance) > 0
+        {
+            meter.state = Metering::Wants;
+        }
+    }
+
+    /// Returns whether nothing but a missing allowance keeps data from being sent.
+    #[inline]
+    pub(super) fn is_kept_waiting(&self, cx: &mut Context<'_>) -> bool {
+        cx.meter(self).is_some_and(|meter| meter.state != Metering::Idle)
+    }
+}
