@@ -460,20 +460,6 @@ impl Manager {
         at.map(|at| InstanceId(at as u32)).ok_or_else(|| unknown(What::Instance, name, names()))
     }
 
-    /// Returns the environments, by number.
-    pub fn environments(&self) -> &[Environment] {
-        &self.environments
-    }
-
-    /// Returns of each instance its number, its name, its module and its environment's name.
-    pub fn instances(&self) -> impl Iterator<Item = (InstanceId, &str, &'static str, &str)> {
-        self.instances.iter().enumerate().filter_map(|(at, declared)| {
-            let declared = declared.as_ref()?;
-            let environment = &self.environments[usize::from(declared.environment.0)].name;
-            Some((InstanceId(at as u32), declared.name.as_str(), declared.module, environment.as_str()))
-        })
-    }
-
     /// An instance that is known to exist.
     fn declared(&self, id: InstanceId) -> &Declared {
         self.instances[id.0 as usize].as_ref().expect("instances of connections, rules and names exist")

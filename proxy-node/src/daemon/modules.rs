@@ -491,8 +491,7 @@ mod tests {
         modules.set_active(&Policy::parse_yaml(&named, "p.yaml").unwrap());
         assert_eq!(modules.remove(&handler.module), Err(RemoveError::Used), "the active policy names it");
         modules.set_active(&Policy::parse_yaml("apiVersion: csp/v1\n", "p.yaml").unwrap());
-        assert_eq!(modules.bytes(&handler.module), Some(bytes));
-        assert_eq!(modules.remove(&handler.module), Ok(()));
+        assert_eq!((modules.bytes(&handler.module), modules.remove(&handler.module)), (Some(bytes), Ok(())));
         assert_eq!(modules.remove(&handler.module), Err(RemoveError::Unknown));
         assert_eq!((modules.bytes(&handler.module), modules.stored()), (None, vec![]));
         assert_eq!(modules.remove("../policy"), Err(RemoveError::Unknown));

@@ -5,10 +5,24 @@ use std::collections::BTreeSet;
 use csp_classify::multifield::InstanceId;
 
 use super::{Manager, ManagerError};
-use crate::command::{EnvironmentId, Level, Port};
+use crate::command::{Environment, EnvironmentId, Level, Port};
 use crate::settings::{Settings, Value};
 
 impl Manager {
+    /// Returns the environments, by number.
+    pub fn environments(&self) -> &[Environment] {
+        &self.environments
+    }
+
+    /// Returns of each instance its number, its name, its module and its environment's name.
+    pub fn instances(&self) -> impl Iterator<Item = (InstanceId, &str, &'static str, &str)> {
+        self.instances.iter().enumerate().filter_map(|(at, declared)| {
+            let declared = declared.as_ref()?;
+            let environment = &self.environments[usize::from(declared.environment.0)].name;
+            Some((InstanceId(at as u32), declared.name.as_str(), declared.module, environment.as_str()))
+        })
+    }
+
     /// Returns the name of an instance.
     pub fn name_of(&self, id: InstanceId) -> Option<&str> {
         Some(self.instances.get(id.0 as usize)?.as_ref()?.name.as_str())
