@@ -152,8 +152,6 @@ impl Manager {
 
     /// The instances that stay, by name. Those whose settings differ are configured here.
     fn kept(&mut self, desired: &Desired) -> BTreeSet<String> {
-        // What moves between levels 1 and 2 stays what it is.
-        let _ = self.relocate(name, &instance.module, environment);
         let is_same = |manager: &Manager, instance: &DesiredInstance| {
             let settings = pairs(&instance.settings);
             manager.is_same(&instance.name, &instance.module, instance.environment(), &settings)
