@@ -35,6 +35,7 @@ impl Program {
             match TcpStream::connect(self.address) {
                 Ok(stream) => {
                     stream.set_read_timeout(Some(DEADLINE)).unwrap();
+                    stream.set_nodelay(true).unwrap();
                     return stream;
                 }
                 Err(error) => assert!(Instant::now() < end, "{error}"),
