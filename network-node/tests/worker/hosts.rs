@@ -71,7 +71,8 @@ impl Hosted {
         let commands: Vec<_> = core::iter::from_fn(|| self.manager.poll_command(0)).collect();
         let table = Some(self.manager.publish_rules());
         let directions = (!rules.is_empty(), !rules.is_empty());
-        let mut change = PluginChange { commands, table, directions, retired: vec![] };
+        let mut change =
+            PluginChange { commands, table, directions, retired: vec![], ..PluginChange::default() };
         let text = write_hosted(&self.manager, "h0").unwrap().into();
         self.w.worker.change_plugins(&mut change, &[HostInstances { environment: H0, text }]);
     }

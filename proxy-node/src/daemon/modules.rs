@@ -247,12 +247,6 @@ impl Modules {
         }
     }
 
-    fn show(&self, shown: Running) {
-        let mut running = lock(&self.running);
-        running.retain(Running::is_alive);
-        running.push(shown);
-    }
-
     /// Returns what a context elsewhere needs to make a handler.
     fn supply(&self, handler: &SuppliedHandler, formats: Option<&ChannelFormats>) -> Option<StageSupply> {
         let object = |bytes: Vec<u8>| StageObject { hash: Sha256::of(&bytes).0, bytes: bytes.into() };

@@ -26,7 +26,8 @@ impl Running {
     /// A stage that a context elsewhere runs.
     pub fn elsewhere(handler: &Described, [channel, name, module]: &[String; 3]) -> Self {
         let (channel, handler_name, module) = (channel.clone(), name.clone(), module.clone());
-        Running { channel, handler: handler_name, module, report: handler.report(), alive: None, logged: 0 }
+        let (report, brought) = (handler.report(), None);
+        Running { channel, handler: handler_name, module, brought, report, alive: None, logged: 0 }
     }
 
     pub fn is_alive(&self) -> bool {
