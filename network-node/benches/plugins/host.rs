@@ -274,7 +274,13 @@ fn change(case: Case) -> (PluginChange, HostInstances) {
     let text = write_hosted(&manager, "h0").unwrap().into();
     let commands: Vec<_> = std::iter::from_fn(|| manager.poll_command(0)).collect();
     let (table, directions) = (Some(manager.publish_rules()), (true, false));
-    let change = PluginChange { commands, table, directions, retired: Vec::with_capacity(8) };
+    let change = PluginChange {
+        commands,
+        table,
+        directions,
+        retired: Vec::with_capacity(8),
+        ..PluginChange::default()
+    };
     (change, HostInstances { environment: HOST, text })
 }
 
