@@ -166,6 +166,7 @@ fn packets_that_contradict_themselves_are_malformed() {
         (Vec::new(), Malformed::Truncated),
         (changed(0, 0x55), Malformed::Version),
         (changed(0, 0x44), Malformed::Length),
+        (changed(8, 63), Malformed::Checksum),
         (summed(changed(6, 0x80)), Malformed::Reserved),
         (summed(changed(3, 19)), Malformed::Length),
         (summed(changed(3, 41)), Malformed::Truncated),

@@ -29,17 +29,11 @@ pub struct Packet<'a> {
 impl<'a> Packet<'a> {
     /// Checks lengths and header checksum. Bytes after the total length (Ethernet padding) are cut off.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let packet = Self::parse_unsummed(bytes)?;
-        if checksum(&bytes[..packet.header_len()]) != 0 {
-            return Err(WireError::Checksum { what: "ipv4 header checksum", offset: 10 });
-        }
-        Ok(packet)
-    }
-
-    /// As [`parse`](Self::parse), for who leaves the header checksum to a later reader.
-    pub fn parse_unsummed(bytes: &'a [u8]) -> Result<Self, WireError> {
         let packet = Self::parse_header(bytes)?;
         let header_len = packet.header_len();
+        if checksum(&bytes[..header_len]) != 0 {
+            return Err(WireError::Checksum { what: "ipv4 header checksum", offset: 10 });
+        }
         let payload_len = packet.total_len() - header_len;
         let payload = packet.payload.get(..payload_len).ok_or(WireError::Truncated {
             what: "ipv4 payload",

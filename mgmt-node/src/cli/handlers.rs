@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use csp_api::contexts::{ContextsView, PathStage};
-use csp_api::handlers::{HandlersView, MODULE_LEN_MAX, PutView, RemovedView, SuppliedStage};
+use csp_api::handlers::{HandlersView, MODULE_LEN_MAX, NodeHandlers, PutView, RemovedView, SuppliedStage};
 
 use super::Context;
 use super::error::CliError;
@@ -110,7 +110,9 @@ async fn list(context: &Context) -> Result<(), CliError> {
             true => String::new(),
             false => "\n".to_owned() + &operators(view).render(context.paint),
         };
-        if view.nodes.iter().all(|node| node.handlers.modules.is_empty()) {
+        let has_none =
+            |node: &NodeHandlers| node.handlers.modules.is_empty() && node.handlers.stages.is_empty();
+        if view.nodes.iter().all(has_none) {
             return "No supplied handlers: no proxy has a module. `cspctl handler put FILE` brings one.\n"
                 .to_owned()
                 + &operators

@@ -337,7 +337,7 @@ fn operations_reach_the_host() {
         }
     }
     h.run(5);
-    let Ok(RemoteAnswer::Rows(rows)) = call(&mut h, "list", &[]) else { panic!() };
+    let Ok(RemoteAnswer::Rows(rows)) = call(&mut h, "dump", &[]) else { panic!() };
     assert_eq!(rows.len(), 20_001);
     h.kill();
     h.run(1000);

@@ -91,6 +91,9 @@ pub enum Malformed {
     /// A reserved bit of the IPv4 header is set.
     #[error("a reserved bit is set")]
     Reserved,
+    /// The IPv4 header checksum is wrong.
+    #[error("the IPv4 header checksum is wrong")]
+    Checksum,
     /// An IPv6 extension header stands where it must not, or there are too many.
     #[error("the chain of extension headers is wrong")]
     Extension,
@@ -113,6 +116,7 @@ pub enum NoFields {
 impl From<WireError> for Malformed {
     fn from(error: WireError) -> Self {
         match error {
+            WireError::Checksum { .. } => Malformed::Checksum,
             WireError::Truncated { .. } => Malformed::Truncated,
             WireError::Version { .. } => Malformed::Version,
             WireError::Reserved { .. } => Malformed::Reserved,
@@ -164,7 +168,7 @@ pub fn parse_ip(packet: &[u8], interface: u16, direction: Direction) -> Result<P
 }
 
 fn parse_v4(bytes: &[u8], interface: u16, direction: Direction) -> Result<Parsed, Malformed> {
-    let packet = ipv4::Packet::parse_unsummed(bytes)?;
+    let packet = ipv4::Packet::parse(bytes)?;
     let fragment = match (packet.fragment_offset(), packet.more_fragments()) {
         (0, false) => Fragment::Whole,
         (0, true) => Fragment::First,

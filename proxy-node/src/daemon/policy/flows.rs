@@ -320,7 +320,6 @@ mod tests {
     fn contexts_are_promised_by_what_handlers_take() {
         let (node, costs) = (NodeId::parse(b"proxy-1").unwrap(), Costs::new(1));
         let mut numbers = Numbers { flows: Known::new(node, costs.clone()), ..Numbers::default() };
-        check(&with_contexts("reserve: {contexts: 8}"), &node, &costs).unwrap_err();
         check(&with_contexts("reserve: {contexts: 8}, cost_us: 10"), &node, &costs).unwrap();
         let error = check(&with_contexts("reserve: {contexts: 9}, cost_us: 10"), &node, &costs).unwrap_err();
         assert!(error.contains("flow \"gates\" asks for 9.00 contexts; 8.00 of 8 are left"), "{error}");
@@ -350,7 +349,7 @@ mod tests {
         let page = include_str!("../../../../docs/quality.md");
         let blocks: Vec<&str> =
             page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        let [example, contexts, triggers] = blocks[..] else { panic!("{} examples", blocks.len()) };
+        let [example, contexts, services, triggers] = blocks[..] else { panic!("{} examples", blocks.len()) };
         let check = |text: &str| {
             let policy = Policy::parse_yaml(text, "docs/quality.md").unwrap();
             check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap();
@@ -362,6 +361,9 @@ mod tests {
         let shared = check(contexts);
         let gates = shared.plan.table().id("gates").unwrap();
         assert!(shared.plan.held(gates).1 > 2.0 && shared.plan.left().contexts > 5.0);
+        let web = check(&format!("apiVersion: csp/v1\n{services}link: {{mbps: 200, scheme: PAR}}\n"));
+        let id = web.plan.table().id("web").unwrap();
+        assert!(web.plan.held(id).0 > 50e6);
         let (before, _) = example.split_once("link:").unwrap();
         assert_eq!(check(&(before.to_owned() + triggers)).triggers.len(), 1);
     }
