@@ -324,7 +324,10 @@ impl Driver {
         let value: Box<TableValue> =
             table.to_vec().into_boxed_slice().try_into().map_err(|_| DriverError::Missing("tables"))?;
         let mut map: Array<MapData, TableValue> = Array::create(1, 0)?;
-        // By reference: a table on the stack would be too long.
+        #[expect(
+            clippy::needless_borrows_for_generic_args,
+            reason = "by value a table would lie on the stack"
+        )]
         map.set(0, &*value, 0)?;
         Ok(self.tables.set(0, &map, 0)?)
     }
