@@ -323,8 +323,8 @@ mod tests {
         check(&with_contexts("reserve: {contexts: 8}, cost_us: 10"), &node, &costs).unwrap();
         let error = check(&with_contexts("reserve: {contexts: 9}, cost_us: 10"), &node, &costs).unwrap_err();
         assert!(error.contains("flow \"gates\" asks for 9.00 contexts; 8.00 of 8 are left"), "{error}");
-        // 1,000 messages of 1 ms are more than half of a worker.
-        let error = check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 1000"), &node, &costs)
+        // 1,000 messages of 0.6 ms are more than half of a worker.
+        let error = check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 600"), &node, &costs)
             .unwrap_err();
         assert!(error.contains("contexts; 8.00 of 8 are left"), "{error}");
         check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 100"), &node, &costs).unwrap();
@@ -336,7 +336,7 @@ mod tests {
         let gates = config.plan.table().id("gates").unwrap();
         config.board.0.record_cost(gates, Duration::from_micros(100));
         check(&promise, &node, &costs).unwrap();
-        config.board.0.record_cost(gates, Duration::from_millis(1));
+        config.board.0.record_cost(gates, Duration::from_micros(600));
         assert!(check(&promise, &node, &costs).unwrap_err().contains("are left"));
         let spec =
             |name: &str| config.plan.table().id(name).and_then(|id| config.plan.table().flow(id)).unwrap();
