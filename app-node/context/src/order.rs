@@ -14,7 +14,7 @@ use crate::session::SessionError;
 pub struct Order {
     /// The stage.
     pub place: Place,
-    /// Tells the orders of a session apart.
+    /// Number of the order in its session.
     pub serial: u64,
     /// Parameters.
     pub parameters: String,

@@ -115,7 +115,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns what the proxy is to know, if it has changed since it was told.
+    /// Returns the report for the proxy if calls or stops were counted since the last report.
     pub fn report(&mut self) -> Option<Reported> {
         let stops = self.stops();
         let counted = (self.profile.messages, stops);

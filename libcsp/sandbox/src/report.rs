@@ -163,18 +163,18 @@ impl Report {
     /// Returns the counters.
     #[must_use]
     pub fn status(&self) -> ReportStatus {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let stops = Reason::ALL.into_iter().zip(&self.stops).map(|(reason, count)| (reason, load(count)));
+        let Reported { calls, fuel, fuel_max, given_up, waited, passed, restarts, stops, .. } =
+            self.reported();
         ReportStatus {
-            calls: load(&self.calls),
-            fuel: load(&self.fuel),
-            fuel_max: load(&self.fuel_max),
-            given_up: load(&self.given_up),
-            waited: load(&self.waited),
-            passed: load(&self.passed),
-            restarts: load(&self.restarts),
-            swaps: load(&self.swaps),
-            stops: stops.filter(|(_, count)| *count > 0).collect(),
+            calls,
+            fuel,
+            fuel_max,
+            given_up,
+            waited,
+            passed,
+            restarts,
+            swaps: self.swaps.load(Ordering::Relaxed),
+            stops: Reason::ALL.into_iter().zip(stops).filter(|(_, count)| *count > 0).collect(),
             state: match self.state.load(Ordering::Relaxed) {
                 0 => "running",
                 1 => "waiting",

@@ -218,7 +218,7 @@ fn operators(view: &HandlersView) -> Table {
     table
 }
 
-/// Who has brought a handler, to which channel.
+/// Returns the client that brought a handler, with the channel that it asked; `policy` if the policy names the handler.
 fn by(stage: &SuppliedStage) -> String {
     match &*stage.by {
         "" => "policy".to_owned(),

@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Plain(u8),
     /// Blocked networks, at most so many.
     Blocks(u32),
-    /// Counts of networks, at most so many; the second number tells by what they are counted.
+    /// Counts by network: the most networks, and the number of the field and lengths by which packets are counted.
     Networks(u32, u32),
 }
 

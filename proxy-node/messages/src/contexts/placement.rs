@@ -268,7 +268,7 @@ mod tests {
         Sample { measured: 1_000, mean, p99, len: 600, stops: 0 }
     }
 
-    /// Looks every second from `from` on, for so many seconds, and moves when told. Returns the moves, in seconds.
+    /// Gives the placement a sample each second, from second `from` on, for `seconds`, and executes each move that it decides. Returns the seconds of the moves.
     fn run(
         placement: &mut Placement,
         (from, seconds): (u64, u64),

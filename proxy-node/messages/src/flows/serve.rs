@@ -149,7 +149,7 @@ impl Flows {
         work.into_iter().chain(again).min()
     }
 
-    /// Tells the control thread, which admits promises, what handlers take.
+    /// Records on the board what handlers take. The control thread reads it there and admits promises by it.
     pub(super) fn report_costs(&self) {
         if self.slots.len() == 0 {
             return;

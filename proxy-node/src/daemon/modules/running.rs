@@ -13,7 +13,7 @@ pub(super) struct Running {
     pub channel: String,
     pub handler: String,
     pub module: String,
-    /// Who has brought it, to which channel, and how many seconds it lives without subscribers; `None`: the policy names it.
+    /// The client that brought the module, the channel that it asked, and the lease in seconds; `None`: the policy names the module.
     brought: Option<(String, String, u64)>,
     report: Arc<Report>,
     /// Nobody holds it once the stage is over. `None`: the report has another holder as long as there is a stage.

@@ -69,7 +69,7 @@ pub enum RequestNotice {
     Supplied {
         /// Its channel.
         channel: String,
-        /// Who has brought it.
+        /// The client that brought the handler.
         by: String,
         /// The requester's name for it.
         name: String,
