@@ -106,13 +106,22 @@ impl Answer {
     /// Combines the answers of two workers.
     #[must_use]
     pub fn merge(self, other: Answer) -> Answer {
+        self.merge_where(other, |_| true)
+    }
+
+    /// Combines two answers about the same tables: only numbers whose names `adds` accepts are added; others stay as they are here.
+    #[must_use]
+    pub fn merge_where(self, other: Answer, adds: impl Fn(&str) -> bool) -> Answer {
         match (self, other) {
             (Answer::Rows(mut rows), Answer::Rows(others)) => {
                 let places: HashMap<String, usize> =
                     rows.iter().enumerate().map(|(place, row)| (row.key.clone(), place)).collect();
                 for other in others {
                     match places.get(&other.key).and_then(|&place| rows.get_mut(place)) {
-                        Some(row) => row.numbers.iter_mut().zip(&other.numbers).for_each(|(a, b)| a.1 += b.1),
+                        Some(row) => {
+                            let pairs = row.numbers.iter_mut().zip(&other.numbers);
+                            pairs.filter(|(own, _)| adds(own.0)).for_each(|(own, more)| own.1 += more.1);
+                        }
                         None => rows.push(other),
                     }
                 }

@@ -9,18 +9,9 @@ use csp_types::Prefix;
 /// others are those of level 2.
 #[must_use]
 pub fn merge(workers: Answer, driver: Answer) -> Answer {
-    let (Answer::Rows(mut rows), Answer::Rows(more)) = (workers.clone(), driver) else { return workers };
-    for other in more {
-        match rows.iter_mut().find(|row| row.key == other.key) {
-            Some(row) => {
-                for (number, more) in row.numbers.iter_mut().zip(&other.numbers) {
-                    let counts = number.0.ends_with("packets") || number.0.ends_with("bytes");
-                    number.1 += if counts { more.1 } else { 0 };
-                }
-            }
-            None => rows.push(other),
-        }
-    }
+    let (Answer::Rows(_), Answer::Rows(_)) = (&workers, &driver) else { return workers };
+    let merged = workers.merge_where(driver, |name| name.ends_with("packets") || name.ends_with("bytes"));
+    let Answer::Rows(mut rows) = merged else { return merged };
     rows.sort_by_key(place);
     Answer::Rows(rows)
 }

@@ -415,7 +415,7 @@ impl Driver {
     pub fn blocked(&self, now: Instant) -> HashMap<String, Vec<Row>> {
         let slots = self.slots.0.iter().zip(&self.lists);
         let lists = slots.filter_map(|(wanted, list)| match (wanted, list) {
-            (Some(wanted), List::Blocks(list)) => Some((wanted.name.clone(), list.rows(now))),
+            (Some(wanted), List::Blocks(list)) => Some((wanted.name.clone(), list.rows(now, usize::MAX))),
             _ => None,
         });
         lists.collect()

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, Map, MapData, MapError, PerCpuHashMap};
-use csp_plugins::{Answer, CallError, Row, Settings, Value};
+use csp_plugins::{Answer, CallError, ROWS_MAX, Row, Settings, Value};
 use csp_types::{Instant, Prefix};
 
 use crate::driver::DriverError;
@@ -198,12 +198,12 @@ impl Blocks {
         self.map.get(&key_of(prefix), 0).map_or(0, |block| block.packets)
     }
 
-    /// Live entries, in order.
-    pub fn rows(&self, now: Instant) -> Vec<Row> {
+    /// The first `limit` live entries, in order.
+    pub fn rows(&self, now: Instant, limit: usize) -> Vec<Row> {
         let mut live: Vec<&Prefix> =
             self.entries.iter().filter(|(_, (until, _))| *until > now).map(|(prefix, _)| prefix).collect();
         live.sort_by_key(|prefix| (prefix.address(), prefix.length()));
-        live.into_iter().map(|prefix| self.row(now, prefix)).collect()
+        live.into_iter().take(limit).map(|prefix| self.row(now, prefix)).collect()
     }
 
     fn row(&self, now: Instant, prefix: &Prefix) -> Row {
@@ -246,7 +246,8 @@ impl Blocks {
                 let found = arguments.prefix("address").and_then(|prefix| self.find(now, prefix.address()));
                 Ok(Answer::Rows(found.into_iter().map(|prefix| self.row(now, &prefix)).collect()))
             }
-            "list" => Ok(Answer::Rows(self.rows(now))),
+            "list" => Ok(Answer::Rows(self.rows(now, ROWS_MAX + 1))),
+            "dump" => Ok(Answer::Rows(self.rows(now, usize::MAX))),
             "read" => {
                 let numbers = vec![
                     ("prefixes", self.entries.len() as u64),
