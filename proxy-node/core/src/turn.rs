@@ -67,6 +67,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return false;
         }
         let now = self.cx.now;
+        while let Some(label) = self.cx.tcp.next_unwanting() {
+            self.local.wants_link_no_more(label);
+        }
         while let Some((label, tuple, bytes)) = self.cx.tcp.next_wanting() {
             self.local.wants_link(now, label, tuple, bytes);
         }

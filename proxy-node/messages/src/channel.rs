@@ -82,6 +82,8 @@ pub(crate) struct Channel {
     pub receivers: u32,
     /// Messages in queues of information flows.
     pub in_flows: usize,
+    /// Of these, those that contexts of flows are to process.
+    pub unprocessed: usize,
     pub counters: ChannelCounters,
 }
 
@@ -112,6 +114,7 @@ impl Channel {
             feeds: Vec::new(),
             receivers: 0,
             in_flows: 0,
+            unprocessed: 0,
             counters: ChannelCounters::default(),
         }
     }

@@ -256,7 +256,12 @@ impl Flows {
     #[inline]
     pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued, processed: bool) -> Offered {
         let (before, evicted) = (self.evicted.len(), &mut self.evicted);
-        let offered = self.manager.offer_item(now, flow, item, processed, |item| evicted.push(item));
+        let evict = |item| evicted.push(item);
+        // A stream has no order with messages that contexts have.
+        let offered = match is_stream(&item) {
+            true => self.manager.offer_ready(now, flow, item, evict),
+            false => self.manager.offer_item(now, flow, item, processed, evict),
+        };
         for at in (before..self.evicted.len()).rev() {
             if is_stream(&self.evicted[at]) {
                 let item = self.evicted.swap_remove(at);
@@ -313,7 +318,8 @@ impl Flows {
     /// Returns the next message for receivers, if the link takes one.
     #[inline]
     pub fn release(&mut self, now: Instant) -> Option<(FlowId, Queued)> {
-        let released = self.manager.release(now)?;
+        let Flows { manager, streams, .. } = self;
+        let released = manager.release_live(now, |item| streams.lives(item))?;
         self.released += u64::from(released.item.bytes);
         if let Some(delays) = self.delays.get_mut(usize::from(released.flow.0)) {
             *delays += released.delay;
@@ -404,6 +410,9 @@ impl Flows {
     }
 }
 
+/// Marks messages that a context is to process first.
+const UNPROCESSED: u64 = 1 << 62;
+
 /// Packs what a released message is found by: its place in the pool, and the generation of its channel's slot.
 pub(crate) fn pack(index: u32, generation: u16) -> u64 {
     u64::from(index) | u64::from(generation) << 32
@@ -417,6 +426,16 @@ pub(crate) fn unpack(handle: u64) -> (u32, u16) {
 /// A message of the pool with the bytes of all its copies.
 pub(crate) fn queued(index: u32, generation: u16, bytes: u32, arrived: Instant) -> Queued {
     Queued { handle: pack(index, generation), bytes, messages: 1, arrived }
+}
+
+/// The same for a message that a context is to process first.
+pub(crate) fn unprocessed(queued: Queued) -> Queued {
+    Queued { handle: queued.handle | UNPROCESSED, ..queued }
+}
+
+/// Returns whether a context is to process a message first.
+pub(crate) fn is_unprocessed(item: &Queued) -> bool {
+    item.handle & UNPROCESSED != 0
 }
 
 /// What a queue of receivers refers to.

@@ -165,6 +165,30 @@ impl ResourceManager {
         flow: FlowId,
         item: Item,
         processed: bool,
+        evicted: impl FnMut(Item),
+    ) -> Offered {
+        let unfinished = self.is_unfinished(self.charge_of(flow));
+        let entry = if !processed || unfinished { Entry::Waiting } else { Entry::Ready };
+        self.offer_to(now, flow, (item, entry), processed, evicted)
+    }
+
+    /// The same for an item that no context ever processes, and that has no order with those of its flow which contexts still have.
+    pub fn offer_ready(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        item: Item,
+        evicted: impl FnMut(Item),
+    ) -> Offered {
+        self.offer_to(now, flow, (item, Entry::Ready), true, evicted)
+    }
+
+    fn offer_to(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        (item, entry): (Item, Entry),
+        processed: bool,
         mut evicted: impl FnMut(Item),
     ) -> Offered {
         let flow = self.charge_of(flow);
@@ -208,7 +232,6 @@ impl ResourceManager {
         }
         state.count(&item);
         state.counters.oversized += u64::from(item.bytes > state.bytes_max);
-        let entry = state.entry(processed);
         self.places.add(state.places, state.queue.items());
         self.items.push(&mut state.queue, entry, item);
         self.watch.arrived(flow, &item, now);
@@ -222,11 +245,24 @@ impl ResourceManager {
 
     /// Returns the next item that enters the transmitter; `None` if enough is unsent or nothing is ready.
     pub fn release(&mut self, now: Instant) -> Option<Released> {
-        let choice = self.link.next(now)?;
+        self.release_live(now, |_| true)
+    }
+
+    /// The same for an owner whose items may have ended while they waited: those that do not live cost the link nothing, and count as absorbed.
+    pub fn release_live(&mut self, now: Instant, live: impl Fn(&Item) -> bool) -> Option<Released> {
+        let (choice, item) = loop {
+            let choice = self.link.next(now)?;
+            let state = &mut self.flows[usize::from(choice.flow)];
+            let item = self.items.pop_ready(&mut state.queue)?;
+            self.places.remove(state.places, state.queue.items() + 1, state.queue.items());
+            if live(&item) {
+                break (choice, item);
+            }
+            state.counters.absorbed += 1;
+            self.refresh(FlowId(choice.flow), now);
+        };
         let flow = FlowId(choice.flow);
         let state = &mut self.flows[flow.index()];
-        let item = self.items.pop_ready(&mut state.queue)?;
-        self.places.remove(state.places, state.queue.items() + 1, state.queue.items());
         state.counters.released += 1;
         state.counters.released_bytes += u64::from(item.bytes);
         let emptied = state.queue.items() == 0;
@@ -397,15 +433,6 @@ impl FlowState {
     fn has_room(&self, bytes: u32) -> bool {
         let (items, queued) = (self.queue.items(), self.queue.bytes());
         items == 0 || (items < self.bounds.items && queued + u64::from(bytes) <= self.bounds.bytes)
-    }
-
-    /// Which list an item enters. What follows items that contexts still have, stays behind them.
-    #[inline]
-    fn entry(&self, processed: bool) -> Entry {
-        match !processed || self.queue.is_unfinished() {
-            true => Entry::Waiting,
-            false => Entry::Ready,
-        }
     }
 
     /// Returns whether an item passes the filters before the queue.

@@ -64,6 +64,8 @@ pub struct Stack {
     meters: Vec<Meter>,
     /// Metered connections that could send more than they are allowed to.
     wanting: IndexList,
+    /// Metered connections that have ended while they waited.
+    unwanting: Vec<FlowLabel>,
 }
 
 impl Stack {
@@ -91,6 +93,7 @@ impl Stack {
             block_waiters: IndexList::new(n),
             meters: Vec::new(),
             wanting: IndexList::new(0),
+            unwanting: Vec::new(),
             counters: Counters::default(),
             config,
         }

@@ -63,6 +63,9 @@ pub trait LocalServices: Between {
     /// and wants nothing else before.
     fn wants_link(&mut self, _: Instant, _: FlowLabel, _: FourTuple, _bytes: u32) {}
 
+    /// A byte stream that waits for what it wants has ended.
+    fn wants_link_no_more(&mut self, _: FlowLabel) {}
+
     /// Removes and returns a byte stream that the link takes something of, and how many bytes.
     fn next_allowed(&mut self, _: Instant) -> Option<(FlowLabel, u32)> {
         None

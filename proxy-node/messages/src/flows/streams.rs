@@ -9,16 +9,23 @@
 use std::collections::VecDeque;
 
 use csp_quality::{FlowId, Item, Offered};
-use csp_types::Instant;
+use csp_types::{FlowLabel, Instant};
 
 use super::Flows;
 
 /// Marks handles of byte streams.
 const STREAM: u64 = 1 << 63;
 
+/// From how many streams in front of a queue on those that have ended are looked for.
+const SWEEP_FROM: usize = 64;
+
 /// Streams beside those in the queues.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
+    /// By the index in their tag, a label: the tag of a stream that waits, or 0. What waits under another one has ended.
+    asking: Vec<u32>,
+    /// How many wait.
+    living: usize,
     /// In front of the queues, by flow.
     waiting: Vec<VecDeque<Item>>,
     /// Flows that have any.
@@ -33,11 +40,47 @@ pub(crate) fn is_stream(item: &Item) -> bool {
     item.handle & STREAM != 0
 }
 
+fn index_of(tag: u32) -> usize {
+    FlowLabel::from_wire(tag).map_or(0, FlowLabel::index)
+}
+
+impl Streams {
+    /// Whether an item is a message's, or that of a stream that still waits.
+    #[inline]
+    pub fn lives(&self, item: &Item) -> bool {
+        let tag = item.handle as u32;
+        !is_stream(item) || self.asking.get(index_of(tag)) == Some(&tag)
+    }
+
+    /// Records that a stream waits; what the former one of its index waited with has ended.
+    fn ask(&mut self, tag: u32) {
+        let at = index_of(tag);
+        if self.asking.len() <= at {
+            self.asking.resize((at + 1).next_power_of_two(), 0);
+        }
+        self.living += usize::from(std::mem::replace(&mut self.asking[at], tag) == 0);
+    }
+
+    /// Records that a stream waits no more.
+    fn forget(&mut self, tag: u32) {
+        if let Some(asking) = self.asking.get_mut(index_of(tag)).filter(|asking| **asking == tag) {
+            *asking = 0;
+            self.living -= 1;
+        }
+    }
+}
+
 impl Flows {
-    /// A byte stream, known by `tag`, could send so many bytes.
+    /// A byte stream, known by `tag` (its label), could send so many bytes.
     pub fn want_bytes(&mut self, now: Instant, flow: FlowId, tag: u32, bytes: u32) {
+        self.streams.ask(tag);
         let bytes = bytes.min(self.quantum()).max(1);
         self.enter(now, flow, Item { handle: STREAM | u64::from(tag), bytes, messages: 1, arrived: now });
+    }
+
+    /// A byte stream has ended. What it waits with costs the link nothing.
+    pub fn end_stream(&mut self, tag: u32) {
+        self.streams.forget(tag);
     }
 
     fn enter(&mut self, now: Instant, flow: FlowId, item: Item) {
@@ -63,6 +106,10 @@ impl Flows {
                 continue;
             }
             while let Some(item) = self.streams.waiting[place].front().copied() {
+                if !self.streams.lives(&item) {
+                    self.streams.waiting[place].pop_front();
+                    continue;
+                }
                 if !self.has_room(flow, item.bytes) || self.offer(now, flow, item, true) != Offered::Queued {
                     break;
                 }
@@ -80,7 +127,14 @@ impl Flows {
         if self.streams.waiting.len() <= place {
             self.streams.waiting.resize_with(place + 1, VecDeque::new);
         }
-        self.streams.waiting[place].push_back(item);
+        let waiting = &mut self.streams.waiting[place];
+        waiting.push_back(item);
+        // Streams that have ended are not kept for as long as the queue is full.
+        if waiting.len() >= SWEEP_FROM.max(2 * self.streams.living) {
+            let mut waiting = core::mem::take(waiting);
+            waiting.retain(|item| self.streams.lives(item));
+            self.streams.waiting[place] = waiting;
+        }
         if !self.streams.flows.contains(&flow) {
             self.streams.flows.push(flow);
         }
@@ -88,6 +142,7 @@ impl Flows {
 
     /// The link takes a stream's item.
     pub fn allow_bytes(&mut self, item: &Item) {
+        self.streams.forget(item.handle as u32);
         self.streams.allowed.push_back((item.handle as u32, item.bytes));
     }
 

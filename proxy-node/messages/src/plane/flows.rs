@@ -76,12 +76,19 @@ impl MessagePlane {
         self.channel(channel).map_or(0, |ch| ch.in_flows)
     }
 
-    /// A byte stream, known by `tag`, could send so many bytes over the link. It is given to [`next_allowed`](Self::next_allowed) when the link
+    /// A byte stream, known by `tag` (its label on the wire), could send so many bytes over the link. It is given to [`next_allowed`](Self::next_allowed) when the link
     /// takes them, or a part; without flows never, since nobody needs leave then.
     pub fn want_bytes(&mut self, now: Instant, descriptor: &Descriptor, tag: u32, bytes: u32) {
         if let Some(flows) = &mut self.flows {
             let flow = flows.table().classify(descriptor);
             flows.want_bytes(now, flow, tag, bytes);
+        }
+    }
+
+    /// A byte stream that may wait for the link has ended.
+    pub fn end_stream(&mut self, tag: u32) {
+        if let Some(flows) = &mut self.flows {
+            flows.end_stream(tag);
         }
     }
 
@@ -261,11 +268,15 @@ impl MessagePlane {
         if let Some(format) = format {
             pool.set_format(handle, format);
         }
-        let queued = flows::queued(MessagePool::place(handle), generation, bytes, now);
+        let mut queued = flows::queued(MessagePool::place(handle), generation, bytes, now);
+        if format.is_some() {
+            queued = flows::unprocessed(queued);
+        }
         let offered = flows.offer(now, flow, queued, format.is_none());
         let done = match offered {
             Offered::Queued => {
                 ch.in_flows += 1;
+                ch.unprocessed += usize::from(format.is_some());
                 Published { sequence, receivers: found, dropped: 0, yields: false }
             }
             Offered::Held | Offered::Dropped => {
@@ -285,6 +296,7 @@ impl MessagePlane {
             let ch = slot.and_then(|slot| self.channels[usize::from(slot)].channel.as_mut());
             if let Some(ch) = ch {
                 ch.in_flows = ch.in_flows.saturating_sub(1);
+                ch.unprocessed -= usize::from(flows::is_unprocessed(&evicted)).min(ch.unprocessed);
                 ch.counters.dropped_flow += 1;
             }
             let handle = self.pool.at(flows::unpack(evicted.handle).0);

@@ -101,6 +101,7 @@ impl MessagePlane {
         let feeds = path.is_none()
             && !ch.feeds.is_empty()
             && (format != FormatId::UNKNOWN || ch.feeds.iter().any(Feed::takes_all));
+        let unprocessed = ch.unprocessed;
         let (mut has_room, is_push) = (ch.has_room(), ch.backlog_limits().is_some());
         if feeds {
             has_room &= !self.feeds_hold(slot, Some(format));
@@ -109,7 +110,7 @@ impl MessagePlane {
         let arrival = Arrival { now, frames, parts, len: len as u32 };
         let fed = feeds.then(|| arrival.clone());
         let mut done = match has_room {
-            _ if path.is_some_and(|path| self.is_served(path)) => {
+            _ if path.is_some_and(|path| self.is_served(path, unprocessed)) => {
                 self.offer_unprocessed(slot, (peer.index, flow), format, arrival)
             }
             _ if path.is_some() => self.enter(slot, path, format, arrival),

@@ -25,10 +25,12 @@ impl MessagePlane {
         }
     }
 
-    /// Returns whether contexts of flows process the messages of a path.
+    /// Returns whether contexts of flows process the messages of a path. With a stage elsewhere they do as long as earlier messages of the
+    /// channel wait for them, so that none is overtaken.
     #[inline]
-    pub(super) fn is_served(&self, path: u16) -> bool {
-        self.flows.as_ref().is_some_and(|flows| flows.serves()) && self.contexts.is_local(path)
+    pub(super) fn is_served(&self, path: u16, unprocessed: usize) -> bool {
+        self.flows.as_ref().is_some_and(|flows| flows.serves())
+            && (unprocessed > 0 || self.contexts.is_local(path))
     }
 
     /// Puts a message that a path is to process into the queue of its flow.
@@ -104,6 +106,7 @@ impl MessagePlane {
         let format = self.pool.format(item.handle);
         let ch = self.channels[usize::from(slot)].channel.as_mut()?;
         ch.in_flows = ch.in_flows.saturating_sub(1);
+        ch.unprocessed = ch.unprocessed.saturating_sub(1);
         let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
         let Some(path) = path else {
             self.pass_by(now, slot, item, flow);
@@ -113,6 +116,11 @@ impl MessagePlane {
             self.contexts.refuse_ended(path);
             ch.counters.dropped_path += 1;
             self.pool.release(item.handle);
+            return None;
+        }
+        if !self.contexts.is_local(path) {
+            // A stage has moved elsewhere while the message waited.
+            self.contexts.enter_late(path, item, (&mut self.schedule, self.config.channels_max));
             return None;
         }
         self.contexts.enter_served(path, item);
@@ -167,6 +175,7 @@ impl MessagePlane {
             let ch = self.channels[usize::from(slot)].channel.as_mut()?;
             let path = ch.paths.find(self.pool.format(handle))?;
             ch.in_flows = ch.in_flows.saturating_sub(1);
+            ch.unprocessed = ch.unprocessed.saturating_sub(1);
             Some(path)
         });
         match (path, known) {

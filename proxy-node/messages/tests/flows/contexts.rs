@@ -6,6 +6,7 @@ use csp_quality::{FlowSpec, Overflow, Scheme};
 use csp_support::Random;
 use csp_types::{Duration, Instant};
 
+use crate::elsewhere::{self, Elsewhere};
 use crate::world::{LINK, World, at, seconds, seeds, spec};
 
 /// A flow of a channel with a path, of which contexts are promised.
@@ -235,4 +236,61 @@ fn what_handlers_take_is_measured_and_charged() {
     let expected = 12_000.0 / status.cost.as_secs_f64() / 1e6;
     let seen = world.mbps(0, at(0.5), at(1.0));
     assert!((seen / expected - 1.0).abs() < 0.15, "{seen} instead of {expected} Mb/s");
+}
+
+#[test]
+fn streams_of_a_flow_do_not_wait_for_its_contexts() {
+    let mut world = World::new(&[0], Policy::DropNewest);
+    (world.contexts, world.cost) = (1, Duration::from_millis(1));
+    set_path(&mut world, 0, &[("forward", 0, "")]);
+    // Messages and streams alike are in this flow.
+    let all = FlowSpec { predicate: csp_quality::Predicate::default(), ..with_path("all", 0, 0, 1) };
+    world.set_flows(vec![all], Scheme::PriorityAwareReserved, |_| Vec::new());
+    (0..20).for_each(|_| world.publish(0));
+    let end = csp_quality::Descriptor::default();
+    (1..=5).for_each(|tag| world.plane.want_bytes(world.now, &end, tag, 1_000));
+    let mut allowed = Vec::new();
+    world.run(Duration::from_millis(5));
+    while let Some((tag, _)) = world.plane.next_allowed(world.now) {
+        allowed.push(tag);
+    }
+    assert_eq!(allowed, [1, 2, 3, 4, 5], "while {} messages wait", 20 - world.pairs[0].received.len());
+    // It waits when flows end, and needs nobody's leave then.
+    world.plane.want_bytes(world.now, &end, 6, 1_000);
+    world.plane.set_flows(world.now, None).unwrap();
+    world.run(Duration::from_millis(50));
+    assert!(world.pairs[0].received.iter().map(|(number, _)| *number).eq(0..20));
+    assert_eq!(world.plane.occupancy().messages, 0);
+}
+
+#[test]
+fn a_stage_that_moves_elsewhere_while_messages_wait_keeps_their_order() {
+    let mut world = World::new(&[0], Policy::DropNewest);
+    (world.contexts, world.cost) = (1, Duration::from_millis(1));
+    assert!(world.plane.set_remote(elsewhere::CONTEXT, 3));
+    let mut far = Elsewhere::default();
+    set_path(&mut world, 0, &[("forward", 0, "")]);
+    world.set_flows(vec![with_path("a", 0, 0, 1)], Scheme::PriorityAwareReserved, |_| Vec::new());
+    for round in 0..6 {
+        (0..10).for_each(|_| world.publish(0));
+        world.run(Duration::from_millis(3));
+        let context = if round % 2 == 0 { elsewhere::CONTEXT } else { 0 };
+        set_path(&mut world, 0, &[("forward", context, "")]);
+        (0..10).for_each(|_| world.publish(0));
+        for _ in 0..20 {
+            far.fetch(&mut world.plane);
+            far.answer(&mut world.plane, 1);
+            world.turn();
+        }
+    }
+    let until = world.now + seconds(1.0);
+    while world.now < until {
+        far.fetch(&mut world.plane);
+        far.answer(&mut world.plane, 2);
+        world.turn();
+    }
+    let numbers: Vec<u64> = world.pairs[0].received.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, (0..120).collect::<Vec<_>>());
+    assert!(far.answered > 0);
+    assert_eq!(world.plane.occupancy().messages, 0);
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod contexts;
+#[path = "../chains/elsewhere.rs"]
+mod elsewhere;
 mod world;
 
 use std::sync::Arc;

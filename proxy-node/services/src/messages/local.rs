@@ -233,6 +233,12 @@ impl LocalServices for MessageBroker {
         self.stream_wants(now, label, tuple, bytes);
     }
 
+    fn wants_link_no_more(&mut self, label: FlowLabel) {
+        if let Some(plane) = &mut self.plane {
+            plane.end_stream(label.to_wire());
+        }
+    }
+
     fn next_allowed(&mut self, now: Instant) -> Option<(FlowLabel, u32)> {
         self.stream_allowed(now)
     }

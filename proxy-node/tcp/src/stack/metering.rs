@@ -14,6 +14,7 @@ impl Stack {
         if metered && self.meters.is_empty() {
             self.meters = vec![Meter::NONE; self.tcbs.len()];
             self.wanting = IndexList::new(self.tcbs.len());
+            self.unwanting = Vec::with_capacity(self.tcbs.len());
         }
         self.with(now, label, |tcb, cx| tcb.set_metered(cx, metered)).is_some()
     }
@@ -49,9 +50,17 @@ impl Stack {
         }
     }
 
+    /// Removes and returns a connection that has ended while it waited for what [`next_wanting`](Self::next_wanting) had reported.
+    pub fn next_unwanting(&mut self) -> Option<FlowLabel> {
+        self.unwanting.pop()
+    }
+
     /// The connection has ended.
-    pub(super) fn forget_meter(&mut self, slot: u32) {
+    pub(super) fn forget_meter(&mut self, slot: u32, label: FlowLabel) {
         if let Some(meter) = self.meters.get_mut(slot as usize) {
+            if meter.state == Metering::Waits {
+                self.unwanting.push(label);
+            }
             *meter = Meter::NONE;
             self.wanting.remove(slot);
         }

@@ -119,7 +119,7 @@ impl Stack {
     fn detach(&mut self, slot: u32, now: Instant) {
         let Some((tcb, cx)) = self.split(slot, now) else { return };
         tcb.detached = true;
-        let (tuple, follows) = (tcb.tuple, tcb.time_wait);
+        let (label, tuple, follows) = (tcb.label, tcb.tuple, tcb.time_wait);
         let mut entry = TimeWait {
             tuple,
             hash: 0,
@@ -133,7 +133,7 @@ impl Stack {
         self.tuples.remove(entry.hash, slot);
         self.wheel.cancel(slot);
         self.block_waiters.remove(slot);
-        self.forget_meter(slot);
+        self.forget_meter(slot, label);
         if follows {
             self.enter_time_wait(entry);
         }
@@ -177,7 +177,7 @@ impl Stack {
         for list in [&mut self.half_open, &mut self.eventful, &mut self.block_waiters] {
             list.remove(slot);
         }
-        self.forget_meter(slot);
+        self.forget_meter(slot, tcb.label);
         self.dirty.remove(slot);
         self.wheel.cancel(slot);
     }
