@@ -17,6 +17,8 @@ mod common;
 mod host;
 #[path = "plugins/load.rs"]
 mod load;
+#[path = "plugins/plot.rs"]
+mod plot;
 #[path = "plugins/veth.rs"]
 mod veth;
 
@@ -169,7 +171,8 @@ fn main() {
     }
     if let Some(words) = after("--host") {
         let seconds = words.first().and_then(|word| word.parse().ok()).unwrap_or(1.0);
-        text += &host::measure(seconds);
+        let folder = after("--write").and_then(|words| words.first());
+        text += &host::measure(seconds, folder.map(String::as_str));
     }
     match after("--write") {
         Some([folder, ..]) => {

@@ -149,8 +149,8 @@ impl NetworkWorker {
 
     fn take_packets(&mut self, now: Instant, at: usize, link: LinkId, len: usize) {
         let Some(host) = self.links.hosts.of_link(at, link) else { return };
-        let scratch = std::mem::take(&mut self.scratch);
-        let mut rest = scratch.get(..len).unwrap_or_default();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut rest = scratch.get_mut(..len).unwrap_or_default();
         while !rest.is_empty() {
             let parsed = Head::parse(rest).ok().filter(|(head, ..)| head.kind.is_of_host());
             let Some((head, payload_len, total)) = parsed else {
@@ -158,7 +158,8 @@ impl NetworkWorker {
                 self.links.endpoints[at].fail(now, link);
                 break;
             };
-            let payload = &rest[HEADER_LEN..HEADER_LEN + payload_len];
+            let (record, after) = rest.split_at_mut(total);
+            let payload = &mut record[HEADER_LEN..HEADER_LEN + payload_len];
             match head.kind {
                 Kind::Configured | Kind::Answer => {
                     let transition = self.links.hosts.on_record(host, &head, payload);
@@ -166,7 +167,7 @@ impl NetworkWorker {
                 }
                 _ => self.core.on_host_record(now, host, &head, payload, &mut self.links),
             }
-            rest = &rest[total..];
+            rest = after;
         }
         self.scratch = scratch;
     }

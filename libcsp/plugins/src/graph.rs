@@ -193,6 +193,19 @@ impl Graph {
         self.run(now, binding, packet, output)
     }
 
+    /// Hands over a packet that a rule leads to an instance which runs on another level: nothing here reads or changes its bytes.
+    /// `None` if [`enter`](Self::enter) is to decide: the instance runs here, does not run, or the packet has no hop left.
+    pub fn leave(&mut self, binding: Binding, hops: u8) -> Option<Verdict> {
+        let found = self.instances.get(binding.instance.0 as usize)?.as_ref()?;
+        let (environment, level) = (found.environment, found.level);
+        if found.plugin.is_some() || hops >= HOPS_MAX || !self.is_running(environment) {
+            return None;
+        }
+        self.counters.entered += 1;
+        self.counters.handed_over += 1;
+        Some(Verdict::HandOver { instance: binding.instance, environment, level })
+    }
+
     /// Leads a packet through the graph from an instance on: one that comes back from another level, say.
     pub fn run(
         &mut self,

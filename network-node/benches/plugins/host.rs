@@ -1,5 +1,5 @@
 //! Level 3: a worker at a memory port gives packets to a plug-in host in another thread, over shared memory, and they come back: rate, round
-//! trip and loss against offered load, beside the ping-pong of two endpoints over the same SAN.
+//! trip and loss against offered load, beside the ping-pong of two endpoints over the same SAN, and beside the same plug-in in the worker.
 //!
 //! ```text
 //!  client ─ memory port ─▶ worker: 5,192 rules ─ shm ─▶ host: no-op or counter
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as Clock};
 
+use csp_classify::multifield::Rule;
 use csp_control::plugin_manager;
 use csp_lan::LanPort;
 use csp_lan::memory::Hub;
@@ -30,6 +31,7 @@ use csp_types::{Instant, Role};
 use csp_vi::{ProviderKind, ViAddress};
 
 use crate::load::{self, CLIENT_MAC, Case, OUR_MAC};
+use crate::plot::{self, Line};
 
 const HOST: EnvironmentId = EnvironmentId(2);
 /// Frames that wait at the memory port.
@@ -37,7 +39,7 @@ const PORT_FRAMES: usize = 4096;
 /// Most frames that are under way while the rate is measured: less than would be lost.
 const WINDOW: u64 = 2048;
 /// Offered load, in thousands of packets a second.
-const OFFERED: [u64; 8] = [10, 50, 100, 200, 300, 500, 1_000, 2_000];
+const OFFERED: [u64; 9] = [10, 50, 100, 200, 300, 500, 1_000, 2_000, 4_000];
 const UNIX_S: u64 = 1_800_000_000;
 
 fn key() -> ClusterKey {
@@ -99,7 +101,7 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(case: Case, len: usize) -> Self {
+    fn new(case: Case, level: Level, rules: Vec<Rule>, len: usize) -> Self {
         let begin = Clock::now();
         let path = socket("host");
         let mut host = endpoint(Role::AppNode, "an-1");
@@ -118,7 +120,8 @@ impl Bed {
         let tokens = TokenSource { key: key(), node: "nn-1".parse().unwrap(), nonce: 9 };
         let endpoints = vec![endpoint(Role::NetworkNode, "nn-1")];
         let mut worker = NetworkWorker::new(config, 0, lans, endpoints, tokens);
-        let (mut change, hosted) = change(case);
+        let frames = load::frames_of(&rules, len);
+        let (mut change, hosted) = change(case, level, rules);
         worker.change_plugins(&mut change, &[hosted]);
         let dial = DialSpec { worker: 0, endpoint: 0, address: ViAddress::Path(path) };
         worker.set_hosts(now(begin), &[HostSpec { environment: HOST, node: "an-1".parse().unwrap(), dial }]);
@@ -127,7 +130,7 @@ impl Bed {
             worker,
             client,
             back_at,
-            frames: load::frames(case, len),
+            frames,
             sent: 0,
             back: 0,
             sent_at: vec![begin; 1 << 16],
@@ -135,7 +138,7 @@ impl Bed {
             _host: thread,
         };
         let deadline = Clock::now() + Duration::from_secs(10);
-        while !bed.runs() {
+        while level == Level::Host && !bed.runs() {
             bed.turn();
             assert!(Clock::now() < deadline, "the host does not run");
         }
@@ -236,6 +239,66 @@ impl Bed {
     }
 }
 
+/// Unmatched frames a second that are offered beside a saturated host.
+const BESIDE: f64 = 200e3;
+
+impl Bed {
+    /// Offers [`BESIDE`] unmatched frames a second, and `matched` others. Returns how many of each kind a second were processed: unmatched ones
+    /// by the core, others when they came back.
+    fn beside(&mut self, unmatched: &[Vec<u8>], matched: f64, time: Duration) -> (f64, f64) {
+        self.reset();
+        let processed = |bed: &Bed| bed.worker.core().counters().drop_not_ours;
+        let (begin, before, mut sent) = (Clock::now(), processed(self), 0u64);
+        while begin.elapsed() < time {
+            let elapsed = begin.elapsed().as_secs_f64();
+            for _ in 0..((elapsed * BESIDE) as u64).saturating_sub(sent) {
+                let frame = &unmatched[sent as usize % unmatched.len()];
+                // What the port has no room for is lost.
+                let _ = self.client.transmitter.transmit(&[frame], None);
+                sent += 1;
+            }
+            for _ in 0..((elapsed * matched) as u64).saturating_sub(self.sent).min(256) {
+                self.send();
+            }
+            self.client.transmitter.flush();
+            self.turn();
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        let back = self.back as f64 / seconds;
+        while self.turn() {}
+        ((processed(self) - before) as f64 / seconds, back)
+    }
+}
+
+/// Unmatched traffic with and without a host that gets more packets than it can process.
+fn unmatched_beside(time: Duration) -> String {
+    let mut text = format!(
+        "\n### Unmatched traffic beside a saturated host\n\n{:.0}k frames a second that no rule matches, alone and beside 1.25 times as many \
+         packets for the plug-in as its host can process.\n\n| plug-in | bytes | unmatched alone, k/s | host can, k/s | unmatched beside, k/s \
+         | plug-in beside, k/s | ratio |\n|---|---|---|---|---|---|---|\n",
+        BESIDE / 1e3
+    );
+    for len in [72, 1460] {
+        let unmatched = load::frames(Case::Unmatched, len);
+        let rules = load::rules(Case::Counter).into_iter().filter(|rule| load::unrelated(&rule.fields));
+        let mut bed = Bed::new(Case::Counter, Level::Host, rules.collect(), len);
+        let (alone, _) = bed.beside(&unmatched, 0.0, time);
+        let (_, can) = bed.beside(&unmatched, 4e6, time);
+        let (beside, back) = bed.beside(&unmatched, can * 1.25, time);
+        let line = format!(
+            "| counter | {len} | {:.1} | {:.0} | {:.1} | {:.0} | {:.3} |",
+            alone / 1e3,
+            can / 1e3,
+            beside / 1e3,
+            back / 1e3,
+            beside / alone
+        );
+        eprintln!("{line}");
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
 fn percentiles(nanos: &mut [u64]) -> (f64, f64) {
     nanos.sort_unstable();
     let at = |share: f64| {
@@ -245,15 +308,15 @@ fn percentiles(nanos: &mut [u64]) -> (f64, f64) {
     (at(0.5), at(0.99))
 }
 
-fn change(case: Case) -> (PluginChange, HostInstances) {
+fn change(case: Case, level: Level, rules: Vec<Rule>) -> (PluginChange, HostInstances) {
     let mut manager = plugin_manager(1, HashKey(1, 2));
     let module = if case == Case::Counter { "counter" } else { "no-op" };
     let far = DesiredInstance {
         name: "far".to_owned(),
         module: module.to_owned(),
         outputs: vec![Some("back".to_owned())],
-        level: Level::Host,
-        host: "h0".to_owned(),
+        level,
+        host: if level == Level::Host { "h0".to_owned() } else { String::new() },
         ..DesiredInstance::default()
     };
     let back = DesiredInstance {
@@ -265,12 +328,8 @@ fn change(case: Case) -> (PluginChange, HostInstances) {
     manager.reconcile(&Desired { instances: vec![far, back], rules: vec![] }).unwrap();
     let instance = manager.instance("far").unwrap();
     let binding = Binding { instance, fallback: Fallback::Drop }.encode();
-    let rules = load::rules(case).into_iter();
-    manager
-        .replace_rules(
-            rules.map(|rule| csp_classify::multifield::Rule { instance: binding, ..rule }).collect(),
-        )
-        .unwrap();
+    let rules = rules.into_iter();
+    manager.replace_rules(rules.map(|rule| Rule { instance: binding, ..rule }).collect()).unwrap();
     let text = write_hosted(&manager, "h0").unwrap().into();
     let commands: Vec<_> = std::iter::from_fn(|| manager.poll_command(0)).collect();
     let (table, directions) = (Some(manager.publish_rules()), (true, false));
@@ -344,8 +403,70 @@ fn ping_pong(len: usize, time: Duration) -> (f64, f64) {
     percentiles(&mut trips)
 }
 
-/// Measures all of it; `seconds` for each figure.
-pub fn measure(seconds: f64) -> String {
+/// What was measured against offered load.
+#[derive(Default)]
+struct Offered {
+    table: String,
+    rates: Vec<Line>,
+    trips: Vec<Line>,
+    losses: Vec<Line>,
+}
+
+impl Offered {
+    fn measure(&mut self, bed: &mut Bed, (level, case, len): (u8, Case, usize), time: Duration) {
+        let (mut rates, mut trips, mut losses) = (vec![], vec![], vec![]);
+        for offered in OFFERED {
+            let (rate, trip, loss) = bed.offered(offered, time);
+            let line = format!(
+                "| {level} | {} | {len} | {offered} | {:.0} | {:.1} | {:.1} | {:.2} % |",
+                case.plugin().0,
+                rate / 1e3,
+                trip.0,
+                trip.1,
+                loss * 100.0
+            );
+            eprintln!("{line}");
+            let _ = writeln!(self.table, "{line}");
+            rates.push((offered as f64, rate * len as f64 * 8.0 / 1e6));
+            trips.push((offered as f64, trip.0));
+            losses.push((offered as f64, loss.max(0.0) * 100.0));
+        }
+        if case == Case::NoOp {
+            let name = format!("level {level}, {len} bytes");
+            let all = [(&mut self.rates, rates), (&mut self.trips, trips), (&mut self.losses, losses)];
+            all.into_iter().for_each(|(lines, points)| lines.push(Line { name: name.clone(), points }));
+        }
+    }
+
+    /// Writes the plots, if there is a folder for them, and returns the section.
+    fn finish(&self, write: Option<&str>) -> String {
+        let plots = [
+            ("offered-rate", "Transfer rate, Mb/s", &self.rates),
+            ("offered-round-trip", "Round trip, median, µs", &self.trips),
+            ("offered-loss", "Loss, %", &self.losses),
+        ];
+        let mut text = String::from(
+            "\n### Against offered load\n\nLevel 3 beside level 2, where the same plug-in runs in the worker. What is offered is offered by the worker's \
+             own thread.\n\n",
+        );
+        for (file, title, lines) in plots {
+            if let Some(folder) = write {
+                std::fs::create_dir_all(folder).unwrap();
+                std::fs::write(format!("{folder}/{file}.svg"), plot::draw(title, lines)).unwrap();
+            }
+            let _ = writeln!(text, "![{title}, no-op]({file}.svg)\n");
+        }
+        let _ = writeln!(
+            text,
+            "| level | plug-in | bytes | offered, k packets/s | came back, k packets/s | round trip, median, µs | p99, µs | loss \
+             |\n|---|---|---|---|---|---|---|---|"
+        );
+        text + &self.table
+    }
+}
+
+/// Measures all of it, `seconds` for each figure; plots are written into the folder `write`.
+pub fn measure(seconds: f64, write: Option<&str>) -> String {
     let time = Duration::from_secs_f64(seconds);
     let mut text = String::from(
         "\n## Level 3: a host across the SAN, over shared memory\n\nTwo threads, the worker with its client and the host, which poll; each figure was \
@@ -357,11 +478,11 @@ pub fn measure(seconds: f64) -> String {
          same length with its record's header between two endpoints over the same provider.\n\n| plug-in | bytes | k packets/s | Gb/s | round \
          trip, median (p99) | the SAN's own | ratio |\n|---|---|---|---|---|---|---|"
     );
-    let mut plots = String::new();
+    let mut plots = Offered::default();
     for len in [72, 1460] {
         let own = ping_pong(len + csp_wire::packets::HEADER_LEN, time);
         for case in [Case::NoOp, Case::Counter] {
-            let mut bed = Bed::new(case, len);
+            let mut bed = Bed::new(case, Level::Host, load::rules(case), len);
             let (rate, trip) = (bed.rate(time), bed.round_trip(time));
             let line = format!(
                 "| {} | {len} | {:.0} | {:.2} | {:.1} µs ({:.1}) | {:.1} µs ({:.1}) | {:.2} |",
@@ -376,25 +497,10 @@ pub fn measure(seconds: f64) -> String {
             );
             eprintln!("{line}");
             let _ = writeln!(text, "{line}");
-            for offered in OFFERED {
-                let (rate, trip, loss) = bed.offered(offered, time);
-                let line = format!(
-                    "| {} | {len} | {offered} | {:.0} | {:.1} | {:.1} | {:.2} % |",
-                    case.name(),
-                    rate / 1e3,
-                    trip.0,
-                    trip.1,
-                    loss * 100.0
-                );
-                eprintln!("{line}");
-                let _ = writeln!(plots, "{line}");
-            }
+            plots.measure(&mut bed, (3, case, len), time);
         }
+        let mut bed = Bed::new(Case::NoOp, Level::Worker, load::rules(Case::NoOp), len);
+        plots.measure(&mut bed, (2, Case::NoOp, len), time);
     }
-    let _ = writeln!(
-        text,
-        "\n### Against offered load\n\n| plug-in | bytes | offered, k packets/s | came back, k packets/s | round trip, median, µs | p99, µs | \
-         loss |\n|---|---|---|---|---|---|---|"
-    );
-    text + &plots
+    text + &plots.finish(write) + &unmatched_beside(time)
 }

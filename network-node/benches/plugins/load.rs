@@ -62,7 +62,7 @@ impl Case {
         }
     }
 
-    const fn plugin(self) -> (&'static str, &'static [(&'static str, &'static str)]) {
+    pub const fn plugin(self) -> (&'static str, &'static [(&'static str, &'static str)]) {
         match self {
             Case::Counter => ("counter", &[]),
             Case::Dscp => ("dscp", &[("dscp", "10")]),
@@ -95,7 +95,8 @@ pub fn rules(case: Case) -> Vec<Rule> {
         .collect()
 }
 
-fn unrelated(fields: &Match) -> bool {
+/// Whether a rule matches no segment to the service.
+pub fn unrelated(fields: &Match) -> bool {
     let service = service().ip();
     fields.destination.is_some_and(|network| !network.contains(service))
 }
@@ -129,10 +130,13 @@ pub fn frames(case: Case, len: usize) -> Vec<Vec<u8>> {
         Case::None | Case::OtherDirection | Case::Unmatched => {
             (0..HEADERS).map(|at| segment(at, len)).collect()
         }
-        _ => {
-            common::uniform(&rules(case), HEADERS, SEED, 0).iter().map(|fields| frame(fields, len)).collect()
-        }
+        _ => frames_of(&rules(case), len),
     }
+}
+
+/// Frames with headers that hit all of these rules.
+pub fn frames_of(rules: &[Rule], len: usize) -> Vec<Vec<u8>> {
+    common::uniform(rules, HEADERS, SEED, 0).iter().map(|fields| frame(fields, len)).collect()
 }
 
 fn segment(at: usize, len: usize) -> Vec<u8> {

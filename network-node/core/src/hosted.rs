@@ -31,13 +31,14 @@ impl NetworkCore {
         self.go_on_with_held(now, out);
     }
 
-    /// Processes a record of a host about a packet, or its counters.
+    /// Processes a record of a host about a packet, or its counters. Plug-ins that the packet still goes through change the payload in
+    /// place.
     pub fn on_host_record(
         &mut self,
         now: Instant,
         host: EnvironmentId,
         head: &Head,
-        payload: &[u8],
+        payload: &mut [u8],
         out: &mut impl NetworkOutput,
     ) {
         match head.kind {
@@ -70,7 +71,7 @@ impl NetworkCore {
         now: Instant,
         host: EnvironmentId,
         head: &Head,
-        payload: &[u8],
+        payload: &mut [u8],
         packet: &Out,
         out: &mut impl NetworkOutput,
     ) {
@@ -108,20 +109,15 @@ impl NetworkCore {
         &mut self,
         now: Instant,
         binding: Binding,
-        frame: &[u8],
+        frame: &mut [u8],
         packet: &Out,
         out: &mut impl NetworkOutput,
     ) {
-        let mut buffer = core::mem::take(&mut self.plugins.received);
-        if let Some(bytes) = buffer.get_mut(..frame.len()) {
-            bytes.copy_from_slice(frame);
-            let mut ports = Ports::new(out, self.port_count(), packet.offload);
-            let verdict = self.plugins.go_on(now, binding, bytes, packet.metadata, &mut ports);
-            if verdict == Verdict::Pass {
-                self.route(now, bytes, packet.metadata, packet.offload, out);
-            }
+        let mut ports = Ports::new(out, self.port_count(), packet.offload);
+        let verdict = self.plugins.go_on(now, binding, frame, packet.metadata, &mut ports);
+        if verdict == Verdict::Pass {
+            self.route(now, frame, packet.metadata, packet.offload, out);
         }
-        self.plugins.received = buffer;
     }
 
     /// Routes a packet that has left the plug-ins.

@@ -199,6 +199,22 @@ impl PacketPlugins {
         verdict
     }
 
+    /// Gives a frame whose first plug-in runs at a host to that host, as it is; false if it runs here, or does not run.
+    fn leave(
+        &mut self,
+        now: Instant,
+        hit: Hit,
+        frame: &[u8],
+        metadata: Metadata,
+        ports: &mut Ports<'_, impl NetworkOutput>,
+    ) -> bool {
+        let binding = Binding::decode(hit.instance);
+        let Some(verdict) = self.graph.leave(binding, metadata.hops) else { return false };
+        let metadata = Metadata { rule: Some(hit.rule), ..metadata };
+        self.follow(now, verdict, (metadata, binding.fallback), frame, ports);
+        true
+    }
+
     /// Leads a frame through the graph from an instance on.
     pub(super) fn go_on(
         &mut self,
@@ -420,6 +436,10 @@ impl NetworkCore {
             Metadata { coalesced: coalesced(frame, &parsed), ..Metadata::new(port.0, Direction::Ingress) };
         if self.plugins.hosts.holds() {
             return self.plugins.hosts.hold(now, hit, (metadata, offload), frame.bytes);
+        }
+        let mut ports = Ports::new(out, self.port_count(), offload);
+        if self.plugins.leave(now, hit, frame.bytes, metadata, &mut ports) {
+            return;
         }
         let mut buffer = core::mem::take(&mut self.plugins.received);
         if let Some(bytes) = buffer.get_mut(..frame.bytes.len()) {
