@@ -72,8 +72,8 @@ pub struct Session {
     /// By the network node's number: the own one.
     own: Vec<Option<InstanceId>>,
     /// The pieces of a configuration, and of a call, so far.
-    configuration: Vec<u8>,
-    call: Vec<u8>,
+    configuration: Pieces,
+    call: Pieces,
     /// Answers that are not sent yet, the oldest first: its record's head, the bytes, how many of them were sent.
     answers: VecDeque<(Head, Vec<u8>, usize)>,
     counted_at: Instant,
@@ -122,8 +122,8 @@ impl Session {
             graph,
             theirs: vec![u32::MAX; 2 * INSTANCES_MAX],
             own: vec![None; INSTANCES_MAX],
-            configuration: Vec::new(),
-            call: Vec::new(),
+            configuration: Pieces::default(),
+            call: Pieces::default(),
             answers: VecDeque::new(),
             counted_at: Instant::ZERO,
             counted: Vec::new(),
@@ -145,20 +145,14 @@ impl Session {
         match head.kind {
             Kind::Packet => self.packet(now, head, payload, sink),
             Kind::Configure => {
-                collect(&mut self.configuration, payload)?;
-                if !head.more {
-                    let text = std::mem::take(&mut self.configuration);
-                    let text = String::from_utf8(text).map_err(|_| SessionError::Text)?;
+                if let Some(text) = self.configuration.add(head, payload)? {
                     let refused = self.configure(&text).err().unwrap_or_default();
                     let head = Head::new(Kind::Configured, head.sequence);
                     self.answer(head, refused.into_bytes())?;
                 }
             }
             Kind::Call => {
-                collect(&mut self.call, payload)?;
-                if !head.more {
-                    let text = std::mem::take(&mut self.call);
-                    let text = String::from_utf8(text).map_err(|_| SessionError::Text)?;
+                if let Some(text) = self.call.add(head, payload)? {
                     let answer = write_answer(self.execute(now, head.instance, &text));
                     self.answer(Head::new(Kind::Answer, head.sequence), answer)?;
                 }
@@ -338,12 +332,29 @@ impl Session {
     }
 }
 
-fn collect(text: &mut Vec<u8>, piece: &[u8]) -> Result<(), SessionError> {
-    if text.len() + piece.len() > REMOTE_LEN_MAX {
-        return Err(SessionError::Text);
+/// A text that comes in several records of one sequence number. Another number begins another text: what came before was given up.
+#[derive(Default)]
+struct Pieces {
+    sequence: u32,
+    text: Vec<u8>,
+}
+
+impl Pieces {
+    /// Adds a record's payload. Returns the text if it was the last one.
+    fn add(&mut self, head: &Head, piece: &[u8]) -> Result<Option<String>, SessionError> {
+        if std::mem::replace(&mut self.sequence, head.sequence) != head.sequence {
+            self.text.clear();
+        }
+        if self.text.len() + piece.len() > REMOTE_LEN_MAX {
+            return Err(SessionError::Text);
+        }
+        self.text.extend_from_slice(piece);
+        if head.more {
+            return Ok(None);
+        }
+        let text = std::mem::take(&mut self.text);
+        String::from_utf8(text).map(Some).map_err(|_| SessionError::Text)
     }
-    text.extend_from_slice(piece);
-    Ok(())
 }
 
 /// The instances to which outputs lead, and which the host does not run.
@@ -357,4 +368,47 @@ fn elsewhere(hosted: &[HostedInstance]) -> Vec<u32> {
 
 fn name_elsewhere(id: u32) -> String {
     format!("elsewhere.{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Answers(Vec<(Head, Vec<u8>)>);
+
+    impl Sink for Answers {
+        fn put(&mut self, head: &Head, payload: &[u8]) -> bool {
+            self.0.push((*head, payload.to_vec()));
+            true
+        }
+
+        fn has_room(&self) -> bool {
+            true
+        }
+
+        fn payload_len_max(&self) -> usize {
+            1 << 16
+        }
+    }
+
+    #[test]
+    fn instances_that_are_replaced_before_they_have_come_whole_are_forgotten() {
+        let (mut session, mut answers) = (Session::new(SessionConfig::default()), Answers::default());
+        let mut manager =
+            Manager::new(ManagerConfig { rules_max: 1, ..ManagerConfig::new(1, HashKey(1, 2)) });
+        manager.install(builtin::NO_OP).unwrap();
+        manager.add_environment("h0", Level::Host).unwrap();
+        manager.start("h0").unwrap();
+        manager.create("far", "no-op", "h0", &[]).unwrap();
+        let mut text = csp_plugins::remote::write_hosted(&manager, "h0").unwrap().into_bytes();
+        let (now, half) = (Instant::ZERO, text.len() / 2);
+        let first = Head { more: true, ..Head::new(Kind::Configure, 1) };
+        session.process(now, &first, &mut text[..half], &mut answers).unwrap();
+        session.process(now, &Head::new(Kind::Configure, 2), &mut text, &mut answers).unwrap();
+        session.pump(now, &mut answers);
+        let (head, refused) = &answers.0[0];
+        assert_eq!((head.kind, head.sequence), (Kind::Configured, 2));
+        assert_eq!((String::from_utf8_lossy(refused).as_ref(), session.instances()), ("", 1));
+    }
 }

@@ -204,7 +204,9 @@ impl HostWorker {
 
     /// Returns when to call [`turn`](Self::turn) next if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let sessions = self.links.iter().flatten().flatten().filter_map(|link| link.session.next_timeout());
+        // Without room a session can send nothing; the peer's credits wake this thread.
+        let able = self.links.iter().flatten().flatten().filter(|link| link.batch.has_room());
+        let sessions = able.filter_map(|link| link.session.next_timeout());
         sessions.chain(self.endpoints.iter().filter_map(Endpoint::next_timeout)).min()
     }
 

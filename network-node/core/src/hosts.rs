@@ -26,6 +26,8 @@ use super::api::NetworkOutput;
 const OUT_MAX: usize = 16_384;
 /// Most bytes of frames that are held back after a change.
 const HELD_LEN_MAX: usize = 1 << 20;
+/// Most frames that are held back: as many of the shortest as there is room for.
+const HELD_FRAMES_MAX: usize = HELD_LEN_MAX / 60;
 /// Longest time that a frame is held back. A host that answers takes a thousandth of it.
 const HOLD_MAX: Duration = Duration::from_millis(200);
 
@@ -187,7 +189,9 @@ impl Hosts {
     pub(super) fn prepare(&mut self, at: EnvironmentId) {
         if let Some(host) = self.hosts.get_mut(usize::from(at.0)) {
             host.out.reserve(OUT_MAX.saturating_sub(host.out.capacity()));
-            self.held.bytes.reserve(HELD_LEN_MAX.saturating_sub(self.held.bytes.capacity()));
+            let Held { bytes, frames, .. } = &mut self.held;
+            bytes.reserve(HELD_LEN_MAX.saturating_sub(bytes.capacity()));
+            frames.reserve(HELD_FRAMES_MAX.saturating_sub(frames.capacity()));
         }
     }
 
@@ -314,7 +318,7 @@ impl Hosts {
         frame: &[u8],
     ) {
         let Held { bytes, frames, since, .. } = &mut self.held;
-        if bytes.len() + frame.len() > HELD_LEN_MAX {
+        if bytes.len() + frame.len() > HELD_LEN_MAX || frames.len() >= HELD_FRAMES_MAX {
             self.counters.dropped += 1;
             return;
         }

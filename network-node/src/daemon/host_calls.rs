@@ -1,5 +1,7 @@
 //! Operations of packet plug-ins that run at plug-in hosts: each worker's session there answers through the worker.
 
+use std::collections::HashMap;
+
 use csp_api::plugins as api;
 use csp_classify::multifield::InstanceId;
 use csp_daemon::query::Workers;
@@ -43,8 +45,10 @@ fn merge(rows: &mut Vec<RemoteRow>, more: Vec<RemoteRow>) {
         *rows = more;
         return;
     }
+    let places: HashMap<String, usize> =
+        rows.iter().enumerate().map(|(at, row)| (row.key.clone(), at)).collect();
     for other in more {
-        match rows.iter_mut().find(|row| row.key == other.key) {
+        match places.get(&other.key).and_then(|at| rows.get_mut(*at)) {
             Some(row) => {
                 row.numbers.iter_mut().zip(&other.numbers).for_each(|(a, b)| a.1 = a.1.saturating_add(b.1));
             }

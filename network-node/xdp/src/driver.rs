@@ -268,15 +268,18 @@ impl Driver {
         now: Instant,
         lists: &HashMap<String, Vec<Row>>,
     ) -> Result<(), DriverError> {
-        let before = core::mem::replace(&mut self.slots, plan.slots.clone());
+        let before = self.slots.clone();
         for at in 0..INSTANCES_MAX {
-            if self.slots.0[at] != before.0[at]
-                && let Some(wanted) = self.slots.0[at].clone()
+            if plan.slots.0[at] != before.0[at]
+                && let Some(wanted) = plan.slots.0[at].clone()
             {
                 if let Some(gone) = &before.0[at] {
                     self.carry_instance(at, &gone.name)?;
                 }
+                // A plan that fails here leaves no instance that looks prepared.
+                self.slots.0[at] = None;
                 self.prepare(at, &wanted, now, lists)?;
+                self.slots.0[at] = Some(wanted);
             }
         }
         let mut rules = HashMap::new();
@@ -288,6 +291,7 @@ impl Driver {
             rules.insert(*rule, base);
         }
         self.swap(&plan.table)?;
+        self.slots = plan.slots.clone();
         for (rule, base) in core::mem::replace(&mut self.rules, rules) {
             if !self.rules.contains_key(&rule) {
                 let count = self.rule_count(rule.slot)?;
