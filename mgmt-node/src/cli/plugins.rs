@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use csp_api::plugins::{CallBody, CallView, NodeAnswer, PluginsView, Row};
 use csp_control::{PacketPlugin, Policy};
-use csp_plugins::{Parameter, builtin};
 
 use super::Context;
 use super::edit::{active, edit};
 use super::error::CliError;
 use super::observe::missing;
+use super::plugin_checks::{check_network, lost_by_move};
+use super::plugin_modules;
 use super::table::{Cell, Table, bytes};
 
 /// `cspctl plugin`.
@@ -24,7 +25,9 @@ pub enum PluginCommand {
     )]
     List,
     /// List the modules that plug-ins can be instances of, with settings and operations
-    #[command(after_help = "Examples:\n  cspctl plugin modules")]
+    #[command(
+        after_help = "Examples:\n  cspctl plugin modules\n  cspctl plugin modules -o json | jq '.[] | {module, operations}'"
+    )]
     Modules,
     /// Add a plug-in to the policy
     #[command(
@@ -45,7 +48,10 @@ pub enum PluginCommand {
         #[arg(long, value_name = "HOST")]
         context: Option<String>,
     },
-    /// Move a plug-in to another level, with its state
+    /// Move a plug-in to another level
+    ///
+    /// Between levels 1 and 2 its state moves with it. To level 3 and from there it does not: block lists are empty then, captures too, and
+    /// counters of the plug-in and of rules that lead to it begin at 0.
     #[command(
         after_help = "Examples:\n  cspctl plugin move blocked 1\n  cspctl plugin move count 3 --context h0"
     )]
@@ -169,7 +175,7 @@ pub struct CaptureArgs {
 pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(), CliError> {
     match command {
         PluginCommand::List => list(context).await,
-        PluginCommand::Modules => modules(context),
+        PluginCommand::Modules => plugin_modules::modules(context),
         PluginCommand::Create { name, module, settings, level, context: host } => {
             let settings = pairs(&settings)?;
             edit(context, |policy| {
@@ -192,6 +198,9 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
             edit(context, |policy| {
                 let host = host_of(policy, level, host)?;
                 let plugin = find(&mut policy.plugins, &name)?;
+                if let Some(warning) = lost_by_move(plugin, level) {
+                    eprintln!("warning: {warning}");
+                }
                 (plugin.level, plugin.context) = (level, host);
                 Ok(())
             })
@@ -333,33 +342,6 @@ async fn list(context: &Context) -> Result<(), CliError> {
     })
 }
 
-fn modules(context: &Context) -> Result<(), CliError> {
-    let parameters = |parameters: &[Parameter]| {
-        let one = |parameter: &Parameter| match parameter.default {
-            None => format!("{}=", parameter.name),
-            Some(default) => format!("[{}={default}]", parameter.name),
-        };
-        parameters.iter().map(one).collect::<Vec<_>>().join(" ")
-    };
-    let rows: Vec<[String; 4]> = builtin::MODULES
-        .iter()
-        .map(|module| {
-            let operations = module.operations.iter().map(|operation| operation.name);
-            [
-                module.name.to_owned(),
-                module.outputs.to_string(),
-                parameters(module.parameters),
-                operations.collect::<Vec<_>>().join(" "),
-            ]
-        })
-        .collect();
-    context.show(&rows, |rows| {
-        let mut table = Table::new(&["MODULE", "OUTPUTS", "SETTINGS", "OPERATIONS"]);
-        rows.iter().for_each(|row| table.row(row.clone().map(Cell::from)));
-        table.render(context.paint)
-    })
-}
-
 pub(super) async fn blocks(context: &Context, command: BlocksCommand) -> Result<(), CliError> {
     let (list, operation, arguments) = match command {
         BlocksCommand::List(list) => (list, "list", vec![]),
@@ -368,6 +350,9 @@ pub(super) async fn blocks(context: &Context, command: BlocksCommand) -> Result<
         }
         BlocksCommand::Remove { prefix, list } => (list, "remove", vec![("prefix", Some(prefix))]),
     };
+    if let Some((_, Some(prefix))) = arguments.first().filter(|_| operation == "add") {
+        check_network(prefix)?;
+    }
     let name = the_one(context, list.plugin, "block-list").await?;
     let arguments = arguments.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     show(context, &call(context, &name, operation, arguments.collect(), None).await?)
