@@ -52,7 +52,8 @@ impl World {
         let plan = Plan::new(Arc::new(self.table.clone()), capacity, |_| None).unwrap();
         let quality = QualityConfig { items_max: 64, link: scheme, ..QualityConfig::default() };
         let (plan, board) = (Arc::new(plan), (Arc::clone(&self.board), 0));
-        let config = FlowsConfig { plan, quality, triggers: Vec::new(), board, worker_percent: 100 };
+        let fields = Arc::default();
+        let config = FlowsConfig { plan, quality, triggers: Vec::new(), board, worker_percent: 100, fields };
         self.plane.set_flows(self.now, Some(config)).unwrap();
     }
 

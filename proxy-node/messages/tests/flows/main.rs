@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod contexts;
+mod fields;
 mod world;
 
 use std::sync::Arc;
