@@ -267,6 +267,13 @@ impl Flows {
     pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued, processed: bool) -> Offered {
         let (before, evicted) = (self.evicted.len(), &mut self.evicted);
         let offered = self.manager.offer_item(now, flow, item, processed, |item| evicted.push(item));
+        self.settle_offer(now, flow, before);
+        offered
+    }
+
+    /// Puts streams that gave way back where they waited. `before`: items that had given way before the offer.
+    #[inline]
+    fn settle_offer(&mut self, now: Instant, flow: FlowId, before: usize) {
         for at in (before..self.evicted.len()).rev() {
             if is_stream(&self.evicted[at]) {
                 let item = self.evicted.swap_remove(at);
@@ -276,7 +283,6 @@ impl Flows {
         if self.due.is_none_or(|due| due > now) {
             self.due = Some(now);
         }
-        offered
     }
 
     pub fn due(&self) -> Option<Instant> {

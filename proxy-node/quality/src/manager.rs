@@ -165,16 +165,12 @@ impl ResourceManager {
         flow: FlowId,
         item: Item,
         processed: bool,
-        mut evicted: impl FnMut(Item),
+        evicted: impl FnMut(Item),
     ) -> Offered {
         let flow = self.charge_of(flow);
         let state = &mut self.flows[flow.index()];
-        let has_place = |state: &FlowState, places: &Places, items: &Items| {
-            places.has(state.places, state.queue.items()) && !items.is_full()
-        };
         let full = !state.has_room(item.bytes) || !has_place(state, &self.places, &self.items);
-        let passes = state.passes(full);
-        if !passes {
+        if !state.passes(full) {
             state.count(&item);
             state.counters.filtered += 1;
             self.watch.arrived(flow, &item, now);
@@ -182,6 +178,21 @@ impl ResourceManager {
             self.look_if_due(now);
             return Offered::Dropped;
         }
+        self.offer_past_filters(now, flow, item, processed, evicted)
+    }
+
+    /// The same past the filters before the queue, for items that stay with their owner when they are not queued. [`is_shut`](Self::is_shut) is false.
+    #[inline]
+    pub fn offer_past_filters(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        item: Item,
+        processed: bool,
+        mut evicted: impl FnMut(Item),
+    ) -> Offered {
+        let flow = self.charge_of(flow);
+        let state = &mut self.flows[flow.index()];
         while !state.has_room(item.bytes) || !has_place(state, &self.places, &self.items) {
             state.counters.table_full += u64::from(state.has_room(item.bytes));
             match state.overflow {
@@ -218,6 +229,16 @@ impl ResourceManager {
         }
         self.look_if_due(now);
         Offered::Queued
+    }
+
+    /// Returns whether nothing of a flow passes the filters before its queue.
+    pub fn is_shut(&self, flow: FlowId) -> bool {
+        self.flows[self.charge_of(flow).index()].filters.contains(&Some(Filter::Drop))
+    }
+
+    /// Looks at triggers if that is due: for an owner whose items wait and are not offered.
+    pub fn notice(&mut self, now: Instant) {
+        self.look_if_due(now);
     }
 
     /// Returns the next item that enters the transmitter; `None` if enough is unsent or nothing is ready.
@@ -354,6 +375,12 @@ impl ResourceManager {
     pub fn schemes(&self) -> (Scheme, Scheme) {
         (self.contexts.scheme(), self.link.scheme())
     }
+}
+
+/// Returns whether the table of items has a place for a flow.
+#[inline]
+fn has_place(state: &FlowState, places: &Places, items: &Items) -> bool {
+    places.has(state.places, state.queue.items()) && !items.is_full()
 }
 
 impl FlowState {
