@@ -215,7 +215,7 @@ bench-streams: packages-streams build ## joins and windows of messages beside Es
 	@RELEASE=$(RELEASE) tests/performance/peers/streams/run.sh $(BENCH)
 
 .PHONY: bench-quality
-bench-quality: packages-messages build ## information flows through real daemons; the paper's figures of quality on virtual time; both written to docs/quality; what the resource manager costs an item (root, an idle machine, 7 minutes; BENCH=--only 5,12)
+bench-quality: packages-messages build ## information flows through real daemons, wrk beside them; the paper's figures of quality on virtual time; both written to docs/quality; what the resource manager costs an item (root, an idle machine, 9 minutes; BENCH=--only 5,12)
 	@$(RELEASE)/csp-quality-bench --write docs/quality $(BENCH)
 	$(CARGO) run --release --locked -p csp-quality --example figures -- --write docs/quality
 	$(CARGO) bench --locked -p csp-quality --bench costs

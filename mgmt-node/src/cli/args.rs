@@ -84,6 +84,11 @@ pub enum Command {
     /// Show, check, publish and compare policies
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Print a section of the active policy, or one of its entries, as the policy has it
+    #[command(
+        after_help = "Examples:\n  cspctl get flows\n  cspctl get flows gates\n  cspctl get link -o json"
+    )]
+    Get(GetArgs),
     /// List services with their pools and live state
     #[command(after_help = "Examples:\n  cspctl services\n  cspctl services -o json | jq '.services[].pool'")]
     Services,
@@ -349,6 +354,34 @@ pub struct TopArgs {
     /// Milliseconds between two looks (100 to 60000)
     #[arg(long, default_value_t = 1_000, value_name = "MS", value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub interval_ms: u64,
+}
+
+/// Sections of a policy.
+const SECTIONS: [&str; 14] = [
+    "services",
+    "formats",
+    "channels",
+    "queries",
+    "handlers",
+    "contexts",
+    "flows",
+    "link",
+    "egress",
+    "programs",
+    "access",
+    "plugin_hosts",
+    "plugins",
+    "rules",
+];
+
+/// Arguments of `cspctl get`.
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// The section
+    #[arg(value_parser = SECTIONS)]
+    pub section: String,
+    /// Only the entry of this name
+    pub name: Option<String>,
 }
 
 /// Arguments of `cspctl flows`.

@@ -5,6 +5,7 @@
 mod contexts;
 #[path = "../chains/elsewhere.rs"]
 mod elsewhere;
+mod fields;
 mod world;
 
 use std::sync::Arc;

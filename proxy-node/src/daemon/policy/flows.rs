@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use csp_control::{
-    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
+    Adapt, Catalogue, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
     TriggerAction, TriggerWhen,
 };
+use csp_messages::FormatId;
 use csp_quality::{
-    Action, Board, Capacity, Condition, Cost, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
+    Action, Board, Capacity, Condition, Cost, FieldValue, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
     MonitorConfig, MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds,
     Refusal, Reservation, Resource, Scheme, Threshold, Trigger, dynamic_adaptation,
 };
-use csp_services::FlowsConfig;
+use csp_services::{FieldReader, FlowFields, FlowsConfig};
 use csp_types::{Duration, NodeId};
 
 use super::Numbers;
@@ -29,11 +30,19 @@ pub struct Known {
     table: FlowTable,
     costs: Costs,
     last: Option<(Vec<FlowSpec>, Link, FlowsConfig)>,
+    /// Text of how fields of the last flows are read.
+    fields: String,
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Known { node: None, table: FlowTable::new(FLOWS_MAX), costs: Costs::new(1), last: None }
+        Known {
+            node: None,
+            table: FlowTable::new(FLOWS_MAX),
+            costs: Costs::new(1),
+            last: None,
+            fields: String::new(),
+        }
     }
 }
 
@@ -72,22 +81,26 @@ impl Costs {
 /// Returns whether this proxy can keep what a policy promises to flows.
 pub fn check(policy: &Policy, node: &NodeId, costs: &Costs) -> Result<(), String> {
     let Some(link) = &policy.link else { return Ok(()) };
-    let specs = specs(policy, &mut Numbers::default());
+    let specs = specs(policy, &policy.catalogue(), &mut Numbers::default());
     let table = FlowTable::new(FLOWS_MAX).replace(specs).map_err(|error| error.to_string())?;
     plan(Arc::new(table), policy, link, (Some(node), costs)).map(drop)
 }
 
 /// Returns what workers need of a policy's flows; `None` if it has no link. A policy whose promises cannot be kept was not acknowledged; if it is
 /// in force nevertheless, the former flows are.
-pub fn translate(policy: &Policy, numbers: &mut Numbers) -> Option<FlowsConfig> {
+pub fn translate(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Option<FlowsConfig> {
     let Some(link) = &policy.link else {
         numbers.flows.last = None;
         return None;
     };
-    let specs = specs(policy, numbers);
+    let specs = specs(policy, catalogue, numbers);
+    let fields = Arc::new(fields(policy, catalogue, numbers));
     let known = &mut numbers.flows;
+    // A format may have changed of which flows read the same fields.
+    let read = format!("{fields:?}");
     if let Some((before, of_link, config)) = &known.last
         && *before == specs
+        && known.fields == read
         && of_link == link
     {
         return Some(config.clone());
@@ -105,7 +118,9 @@ pub fn translate(policy: &Policy, numbers: &mut Numbers) -> Option<FlowsConfig> 
                 plan: Arc::new(plan),
                 board: (Arc::clone(&known.costs.board), 0),
                 worker_percent: link.contexts.unwrap_or_default().worker_percent,
+                fields,
             };
+            known.fields = read;
             known.costs.rename(&table);
             known.table = table;
             known.last = Some((specs, link.clone(), config.clone()));
@@ -146,8 +161,38 @@ fn plan(
     })
 }
 
-fn specs(policy: &Policy, numbers: &mut Numbers) -> Vec<FlowSpec> {
-    let mut specs: Vec<FlowSpec> = policy.flows.iter().map(|flow| spec(policy, flow, numbers)).collect();
+/// How fields of messages are read, by channel and format.
+fn fields(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> FlowFields {
+    let mut fields = FlowFields::default();
+    for channel in &policy.channels {
+        for (format, read) in policy.flow_readers(catalogue, &channel.name) {
+            let reader = FieldReader::new(read.all, read.fields);
+            fields.add(numbers.of(&channel.name), FormatId(format), reader);
+        }
+    }
+    fields
+}
+
+fn specs(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Vec<FlowSpec> {
+    let mut paths = HashMap::new();
+    let mut specs = Vec::new();
+    for flow in &policy.flows {
+        let mut spec = spec(policy, flow, numbers);
+        if let Some(condition) = policy.flow_condition(catalogue, flow) {
+            let channel = flow.predicate.channel.as_deref().unwrap_or_default();
+            let paths = paths.entry(channel).or_insert_with(|| policy.flow_fields(catalogue, channel));
+            if let Some(format) = condition.format {
+                spec.predicate.format = Some(format as u64 + 1);
+            }
+            for range in condition.fields {
+                let number = paths.iter().position(|path| *path == range.path).unwrap_or(usize::MAX);
+                let words =
+                    FieldValue::unsigned(*range.words.start())..=FieldValue::unsigned(*range.words.end());
+                spec.predicate.fields.push((u8::try_from(number).unwrap_or(u8::MAX), words));
+            }
+        }
+        specs.push(spec);
+    }
     if policy.leaves_to_default() {
         // Contexts process what no flow takes, too.
         match specs.iter_mut().find(|spec| spec.name == DEFAULT_FLOW) {
@@ -332,7 +377,8 @@ mod tests {
         let promise = with_contexts("reserve: {messages_per_s: 1000}");
         let error = check(&promise, &node, &costs).unwrap_err();
         assert!(error.contains("was not measured yet: write cost_us"), "{error}");
-        let config = translate(&with_contexts("priority: 3"), &mut numbers).unwrap();
+        let measured = with_contexts("priority: 3");
+        let config = translate(&measured, &measured.catalogue(), &mut numbers).unwrap();
         let gates = config.plan.table().id("gates").unwrap();
         config.board.0.record_cost(gates, Duration::from_micros(100));
         check(&promise, &node, &costs).unwrap();
@@ -349,15 +395,20 @@ mod tests {
         let page = include_str!("../../../../docs/quality.md");
         let blocks: Vec<&str> =
             page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        let [example, contexts, services, triggers] = blocks[..] else { panic!("{} examples", blocks.len()) };
+        let [example, fields, contexts, services, triggers] = blocks[..] else {
+            panic!("{} examples", blocks.len())
+        };
         let check = |text: &str| {
             let policy = Policy::parse_yaml(text, "docs/quality.md").unwrap();
             check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap();
-            translate(&policy, &mut Numbers::default()).unwrap()
+            translate(&policy, &policy.catalogue(), &mut Numbers::default()).unwrap()
         };
         let flows = check(example);
         let gates = flows.plan.table().id("gates").unwrap();
         assert!(flows.plan.held(gates).0 > 50e6 && flows.plan.left().bits_per_second < 150_000_000);
+        let late = check(&format!("{FLIGHTS}{fields}link: {{mbps: 200}}\n"));
+        let id = late.plan.table().id("late").unwrap();
+        assert_eq!(late.plan.table().flow(id).unwrap().predicate.fields.len(), 2);
         let shared = check(contexts);
         let gates = shared.plan.table().id("gates").unwrap();
         assert!(shared.plan.held(gates).1 > 2.0 && shared.plan.left().contexts > 5.0);
@@ -374,16 +425,64 @@ mod tests {
                     gates}}\nlink: {mbps: 200, scheme: RR, adapt: {flow: gates, surge_mbps: 20, ebb_mbps: 10}}\n";
         let mut policy = Policy::parse_yaml(text, "p.yaml").unwrap();
         let mut numbers = Numbers::default();
-        let first = translate(&policy, &mut numbers).unwrap();
-        let again = translate(&policy, &mut numbers).unwrap();
+        let first = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
+        let again = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
         assert!(Arc::ptr_eq(&first.plan, &again.plan));
         assert_eq!((first.triggers.len(), first.quality.link), (1, Scheme::RoundRobin));
         policy.flows[0].priority = 3;
-        let other = translate(&policy, &mut numbers).unwrap();
+        let other = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
         assert!(!Arc::ptr_eq(&first.plan, &other.plan));
         assert_eq!(other.plan.table().id("gates"), first.plan.table().id("gates"));
         policy.link = None;
         policy.flows.clear();
-        assert!(translate(&policy, &mut numbers).is_none());
+        assert!(translate(&policy, &policy.catalogue(), &mut numbers).is_none());
+    }
+
+    /// A channel of flights.
+    const FLIGHTS: &str = r#"apiVersion: csp/v1
+formats:
+  - name: flight
+    schema: |
+      <messageSchema id="40" version="1"><types><composite name="messageHeader"><type name="blockLength" primitiveType="uint16"/>
+      <type name="templateId" primitiveType="uint16"/><type name="schemaId" primitiveType="uint16"/><type name="version" primitiveType="uint16"/></composite>
+      <type name="airport" primitiveType="char" length="3"/></types><message name="Flight" id="1"><field name="gate" id="1" type="int16"/>
+      <field name="delay" id="2" type="int16"/><field name="origin" id="3" type="airport"/></message></messageSchema>
+channels:
+  - {name: flights, vip: 10.76.0.100, port: 5556, formats: [flight]}
+"#;
+
+    #[test]
+    fn fields_of_a_format_are_words_of_descriptors() {
+        let flows = "flows:\n  - {name: late, match: {channel: flights, where: delay >= 60}}\n  - {name: gate, match: {channel: flights, where: gate = 7 \
+                     AND delay < 0}}\nlink: {mbps: 200}\n";
+        let text = &format!("{FLIGHTS}{flows}");
+        let (policy, mut numbers) = (Policy::parse_yaml(text, "p.yaml").unwrap(), Numbers::default());
+        let config = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
+        let number = numbers.of("flights");
+        let flow_of = |gate: i16, delay: i16| {
+            let record =
+                [&[7, 0, 1, 0, 40, 0, 1, 0][..], &gate.to_le_bytes(), &delay.to_le_bytes(), b"EWR"].concat();
+            let mut descriptor = csp_quality::Descriptor::default().channel(number).format(1);
+            config.fields.read(
+                (number, FormatId(1)),
+                || std::iter::once(&record[..]),
+                record.len(),
+                &mut descriptor,
+            );
+            let table = config.plan.table();
+            table.flow(table.classify(&descriptor)).unwrap().name.clone()
+        };
+        assert_eq!(
+            [flow_of(1, 60), flow_of(7, 59), flow_of(7, -1), flow_of(8, -1)],
+            ["late", "default", "gate", "default"]
+        );
+        // A schema in which the field lies elsewhere is another generation, though flows ask for the same.
+        let moved =
+            text.replace("name=\"gate\" id=\"1\" type=\"int16\"", "name=\"gate\" id=\"1\" type=\"int64\"");
+        let moved = Policy::parse_yaml(&moved, "p.yaml").unwrap();
+        let again = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
+        assert!(Arc::ptr_eq(&config.plan, &again.plan));
+        let other = translate(&moved, &moved.catalogue(), &mut numbers).unwrap();
+        assert!(!Arc::ptr_eq(&config.plan, &other.plan));
     }
 }
