@@ -149,9 +149,10 @@ fn woken(world: &mut World) -> Vec<u64> {
     times
 }
 
-/// Median, 99th percentile, most.
-fn quantiles(times: &[u64]) -> [u64; 3] {
-    [times[times.len() / 2], times[times.len() * 99 / 100], times[times.len() - 1]]
+/// Median, 99th percentile, most; and messages a second.
+fn quantiles(times: &[u64]) -> [u64; 4] {
+    let rate = times.len() as f64 / ROUND.as_secs_f64();
+    [times[times.len() / 2], times[times.len() * 99 / 100], times[times.len() - 1], rate as u64]
 }
 
 fn median(mut numbers: Vec<u64>) -> u64 {
@@ -160,7 +161,7 @@ fn median(mut numbers: Vec<u64>) -> u64 {
 }
 
 /// Runs `measure` beside a thread that compiles. Returns its numbers, and how many modules were compiled.
-fn beside(case: Case, engine: &Engine, bytes: &[u8], measure: impl FnOnce() -> Vec<u64>) -> ([u64; 3], u32) {
+fn beside(case: Case, engine: &Engine, bytes: &[u8], measure: impl FnOnce() -> Vec<u64>) -> ([u64; 4], u32) {
     let (over, compiled) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
         if let Some((cpu, nice)) = case.compiles {
@@ -202,7 +203,7 @@ fn main() {
         }
     }
     println!(
-        "| neighbour | what compiles | p50 µs | p99 µs | most µs | compiled a second |\n|---|---|---|---|---|---|"
+        "| neighbour | what compiles | p50 µs | p99 µs | most µs | messages a second | compiled a second |\n|---|---|---|---|---|---|---|"
     );
     for (kind, neighbour) in ["always has messages", "a message every 200 µs"].into_iter().enumerate() {
         for (at, case) in CASES.iter().enumerate() {
@@ -211,11 +212,12 @@ fn main() {
             };
             let rate = f64::from(done[at][kind]) / (rounds as f64 * ROUND.as_secs_f64());
             println!(
-                "| {neighbour} | {} | {:.2} | {:.2} | {:.1} | {rate:.1} |",
+                "| {neighbour} | {} | {:.2} | {:.2} | {:.1} | {:.0} | {rate:.1} |",
                 case.name,
                 of(0),
                 of(1),
-                of(2)
+                of(2),
+                of(3) * 1e3
             );
         }
     }
