@@ -143,7 +143,7 @@ test: packages-test ## unit, conformance, simulation and cluster tests (root: re
 .PHONY: test-faults
 test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 4 minutes)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
-	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test placement --test plugins --test relay --test several -- --ignored --nocapture
+	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test handlers --test placement --test plugins --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
 	$(CARGO) test --release --locked -p csp-context --test program -- --ignored --nocapture
 

@@ -8,6 +8,7 @@
 
 mod admin;
 mod channels;
+mod compiling;
 pub mod config;
 mod contexts;
 mod control;

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "the shell owns clocks, sockets and threads")]
 
+pub mod background;
 pub mod clock;
 mod control_status;
 mod error;

@@ -41,7 +41,7 @@ pub mod swap;
 
 pub use abi::{Declaration, StateKind};
 pub use described::Described;
-pub use engine::{AdmissionError, Engine, Limits, Usage};
+pub use engine::{AdmissionError, Confinement, Engine, Limits, Usage};
 pub use fields::{FieldAt, Fields, NoFields, SbeFields};
 pub use format_texts::{FormatsError, encode as encode_formats};
 pub use module::{Module, ModuleError, Sha256};

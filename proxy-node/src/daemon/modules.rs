@@ -119,7 +119,7 @@ impl Modules {
                 stored.len()
             ));
         }
-        self.compile(hash, bytes)?;
+        super::compiling::in_background(|| self.compile(hash, bytes))??;
         let cannot = |error: std::io::Error| format!("{}: cannot be written: {error}", self.folder.display());
         std::fs::create_dir_all(&self.folder).map_err(cannot)?;
         // A file with the name of a module is whole, whenever the machine fails.

@@ -67,8 +67,9 @@ impl Default for PlacementBounds {
             p99: Duration::from_micros(50),
             calls: 200,
             hold: Duration::from_secs(10),
-            crossing: Duration::from_micros(1),
-            crossing_kib: Duration::from_nanos(250),
+            // What Figure 3 of C-CORE shows here (docs/messages/contexts.md).
+            crossing: Duration::from_nanos(700),
+            crossing_kib: Duration::from_nanos(400),
         }
     }
 }
@@ -322,13 +323,13 @@ mod tests {
         let mut placement = Placement::new(at(0), Rule::Cost, PlacementBounds::default());
         assert_eq!(placement.side(), Side::Worker);
         let sample = |nanos, len| Sample { mean: Duration::from_nanos(nanos), len, ..micros(0, 900) };
-        // A crossing of 600 B costs 1,000 ns; of 64 KiB 17,000.
-        assert_eq!(run(&mut placement, (0, 100), |_| sample(1_999, 600)), []);
-        assert_eq!(run(&mut placement, (100, 100), |_| sample(2_000, 600)), [110]);
-        assert_eq!(run(&mut placement, (200, 100), |_| sample(1_001, 600)), [], "between the two it stays");
+        // A crossing of 600 B costs 700 ns; of 64 KiB 26,300.
+        assert_eq!(run(&mut placement, (0, 100), |_| sample(1_399, 600)), []);
+        assert_eq!(run(&mut placement, (100, 100), |_| sample(1_400, 600)), [110]);
+        assert_eq!(run(&mut placement, (200, 100), |_| sample(701, 600)), [], "between the two it stays");
         assert_eq!(run(&mut placement, (300, 100), |_| sample(16_000, 64 << 10)), [310]);
-        assert_eq!(placement.why().to_string(), "mean 16 us, a crossing 17 us");
-        assert_eq!(run(&mut placement, (400, 100), |_| sample(33_999, 64 << 10)), []);
+        assert_eq!(placement.why().to_string(), "mean 16 us, a crossing 26 us");
+        assert_eq!(run(&mut placement, (400, 100), |_| sample(52_599, 64 << 10)), []);
     }
 
     #[test]
