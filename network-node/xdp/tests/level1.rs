@@ -71,7 +71,7 @@ fn as_the_unit_has_it() {
 fn at_port(driver: &mut Driver, port: u16, frame: &[u8]) {
     let mut ports = vec![None; 16];
     let mac = frame.first_chunk().map_or(MacAddr([0; 6]), |mac| MacAddr(*mac));
-    ports[usize::from(port)] = Some(PortConfig { ifindex: LOOPBACK, mac });
+    ports[usize::from(port)] = Some(PortConfig { ifindex: LOOPBACK, mac, has_sockets: false });
     driver.set_ports(&ports).unwrap();
 }
 
@@ -121,14 +121,15 @@ impl Subject for BothLevels {
     ) -> Option<Verdict> {
         self.driver.set_now(later(now)).unwrap();
         // Redirections go to any port of the host's that there is.
-        let mut ports = vec![Some(PortConfig { ifindex: LOOPBACK, mac: MacAddr([0; 6]) }); 16];
+        let mut ports =
+            vec![Some(PortConfig { ifindex: LOOPBACK, mac: MacAddr([0; 6]), has_sockets: false }); 16];
         let mac = frame.first_chunk().map_or(MacAddr([0; 6]), |mac| MacAddr(*mac));
         ports
             .iter_mut()
             .enumerate()
             .filter(|(at, _)| *at != usize::from(interface))
             .for_each(|(_, port)| *port = None);
-        ports[usize::from(interface)] = Some(PortConfig { ifindex: LOOPBACK, mac });
+        ports[usize::from(interface)] = Some(PortConfig { ifindex: LOOPBACK, mac, has_sockets: false });
         self.driver.set_ports(&ports).unwrap();
         let before = self.driver.counts().unwrap().instances;
         let (verdict, out, _) = self.driver.test_run(frame, 1).unwrap();

@@ -89,4 +89,28 @@ struct {
 	__uint(max_entries, PORTS_MAX);
 } ports SEC(".maps");
 
+/* AF_XDP sockets, by port and queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, PORTS_MAX *QUEUES_MAX);
+} sockets SEC(".maps");
+
+/* The addresses that the node answers for; values mean nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct address_key);
+	__type(value, __u32);
+	__uint(max_entries, ADDRESSES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} owned SEC(".maps");
+
+/* Adds one to a counter. The barrier keeps the compiler from making one addition at a chosen offset of several: see parse.h. */
+static __always_inline void tick(__u64 *counter)
+{
+	++*counter;
+	asm volatile("" ::: "memory");
+}
+
 #endif

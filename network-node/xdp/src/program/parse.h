@@ -16,6 +16,7 @@
 /* Beyond the flags octet: the packet has no flags. Beyond all ports: it has no ports. */
 #define NO_FLAGS 0x100
 #define NO_PORT 0x10000
+#define NOT_FOR_US 0xffffffff
 
 /* A plain packet, in the words of libcsp/classify/src/multifield/words.rs. */
 struct key {
@@ -121,8 +122,9 @@ static __always_inline enum kind parse_v6(__u8 *ip, void *end, __u32 frame_len, 
 	key->words[4] = rest_word(key, port, ip[6], ((ip[0] << 4 | ip[1] >> 4) & 0xff) >> 2);
 	return PLAIN_V6;
 }
-/* The port of an interface, if the frame is for it: PORTS_MAX if not. Each turn loads the address with a constant offset, and the barrier
- * keeps it there: without CAP_PERFMON the verifier allows no offset that a branch has chosen. */
+/* The number of an interface's port as the configuration has it, if the frame is for it; NOT_FOR_US if not. Each turn loads the address with
+ * a constant offset, and the barrier keeps it there: without CAP_PERFMON the verifier allows no offset that a branch has chosen. The number is
+ * loaded, too: were it the turn's, the verifier would follow all paths behind it once for each port. */
 static __always_inline __u32 port_of(const struct config *config, __u32 ifindex, const __u8 *destination)
 {
 	__u64 to = *(const __u16 *)destination | (__u64)*(const __u32 *)(destination + 2) << 16;
@@ -130,13 +132,13 @@ static __always_inline __u32 port_of(const struct config *config, __u32 ifindex,
 #pragma clang loop unroll(full)
 	for (__u32 at = 0; at < PORTS_MAX; at++) {
 		const struct port *port = &config->ports[at];
-		__u64 mac = *(const __u32 *)port->mac | (__u64)*(const __u16 *)(port->mac + 4) << 32;
+		__u64 mac = *(const __u32 *)port->mac | (__u64)*(const __u32 *)(port->mac + 4) << 32;
 
 		asm volatile("" : "+r"(mac));
 		if (port->ifindex == ifindex)
-			return to & 1 || mac == to ? at : PORTS_MAX;
+			return to & 1 || mac << 16 >> 16 == to ? mac >> 48 : NOT_FOR_US;
 	}
-	return PORTS_MAX;
+	return NOT_FOR_US;
 }
 
 #endif

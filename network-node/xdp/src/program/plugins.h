@@ -180,7 +180,7 @@ static __always_inline int run(struct table *table, __u32 start, struct packet *
 		case DROP:
 			goto drop;
 		case REDIRECT:
-			packet->totals->redirected++;
+			tick(&packet->totals->redirected);
 			return bpf_redirect_map(&ports, instance->value, XDP_DROP);
 		case COUNTER:
 			copy_address(address, packet->ip, packet->kind, instance->by_destination);
@@ -207,11 +207,11 @@ static __always_inline int run(struct table *table, __u32 start, struct packet *
 		at = next;
 		continue;
 drop:
-		state->dropped++;
-		packet->totals->dropped++;
+		tick(&state->dropped);
+		tick(&packet->totals->dropped);
 		return XDP_DROP;
 	}
-	packet->totals->passed++;
+	tick(&packet->totals->passed);
 	return XDP_PASS;
 }
 
