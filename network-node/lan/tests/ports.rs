@@ -19,11 +19,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use csp_lan::af_packet::OpenError;
+use csp_lan::af_packet::{self, AfPacketConfig, OpenError};
 use csp_lan::steering::{is_shared, worker_of};
 use csp_lan::{Checksum, Gso, GsoKind, LanPort, TxOffload};
 
-use frames::{OUR_MAC, VIP, frame, frames, headers, offload, ports, v4, v6};
+use frames::{OUR_MAC, VIP, frame, frames, headers, offload, ports, v4, v6, with_checksum};
 use pair::{Kind, Pair, run};
 
 /// Fields of a received TCP segment.
@@ -319,4 +319,33 @@ fn the_kernel_has_what_is_not_for_an_address_of_the_node() {
     let mut seen = 0;
     port.receiver.receive(&mut |_| seen += 1);
     assert_eq!((seen, port.receiver.counters().frames), (0, 0));
+}
+
+/// The program's plug-in `redirect` transmits at another port. A veth takes such frames if its peer polls: here because it has a program, too.
+#[test]
+fn level_1_redirects_frames_out_of_another_port() {
+    let Some(pair) = Pair::new("redirect") else { return };
+    run(&format!(
+        "ip -n {0} link add out0 type veth peer name out1 && ip -n {0} link set out0 up",
+        pair.near
+    ));
+    run(&format!("ip -n {} link set out1 up", pair.near));
+    let Some(_program) = pair.redirect(["lan0", "out0"], "out1") else { return };
+    let open = || af_packet::open(&AfPacketConfig::new("out1"));
+    let mut target = Pair::within(&pair.near, open).unwrap();
+    let mut peer = pair.open_far();
+    let sent = frame(0x0800, &with_checksum(v4(5, 17, 0, ([10, 9, 9, 2], VIP), &ports(5000, 53))));
+    let other = frame(0x0800, &with_checksum(v4(5, 6, 0, ([10, 9, 9, 2], VIP), &ports(5000, 53))));
+    for frame in [&other, &sent] {
+        peer.transmitter.transmit(&[frame], None).unwrap();
+    }
+    peer.transmitter.flush();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut seen = Vec::new();
+    while seen.is_empty() {
+        assert!(Instant::now() < deadline, "the frame is not redirected");
+        target.receiver.receive(&mut |frame| seen.push(frame.bytes.to_vec()));
+        thread::yield_now();
+    }
+    assert_eq!(seen, [sent]);
 }

@@ -147,6 +147,8 @@ pub struct Driver {
     /// Where everything is pinned; `None`: it ends with the process.
     folder: Option<PathBuf>,
     config_now: Config,
+    /// Frames are classified: there are rules, or may be those of an earlier process.
+    classifies: bool,
     slots: Slots,
     /// By place.
     lists: Vec<List>,
@@ -225,6 +227,7 @@ impl Driver {
             names,
             folder,
             config_now: Config::default(),
+            classifies: true,
             slots: Slots::default(),
             lists: (0..INSTANCES_MAX).map(|_| List::None).collect(),
             rules: HashMap::new(),
@@ -269,7 +272,7 @@ impl Driver {
             self.config_now.ports[at] = Port { ifindex, mac, number };
             self.ports.set(at as u32, ifindex, None, 0)?;
         }
-        Ok(self.config.set(0, self.config_now, 0)?)
+        self.classify(self.classifies)
     }
 
     /// Sets the time that the program sees, for tests.
@@ -307,6 +310,7 @@ impl Driver {
             rules.insert(*rule, base);
         }
         self.swap(&plan.table)?;
+        self.classify(!plan.is_empty())?;
         for (rule, base) in core::mem::replace(&mut self.rules, rules) {
             if !self.rules.contains_key(&rule) {
                 let count = self.rule_count(rule.slot)?;

@@ -15,12 +15,14 @@ pub(crate) type BlockData = [u8; 20];
 pub(crate) struct Port {
     pub ifindex: u32,
     pub mac: [u8; 6],
-    /// The port's number, with [`HAS_SOCKETS`].
+    /// The port's number, with [`HAS_SOCKETS`] and [`NO_RULES`].
     pub number: u16,
 }
 
 /// In a port's number: the node's frames go to AF_XDP sockets.
 pub(crate) const HAS_SOCKETS: u16 = 0x8000;
+/// In a port's number: no frame need be classified.
+pub(crate) const NO_RULES: u16 = 0x4000;
 
 /// An address of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

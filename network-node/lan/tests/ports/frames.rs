@@ -121,3 +121,12 @@ pub fn frames() -> Vec<Vec<u8>> {
     frames.push(frame(0x88b5, &[1; 40]));
     frames
 }
+
+/// Gives an IPv4 packet without options its length and header checksum.
+pub fn with_checksum(mut packet: Vec<u8>) -> Vec<u8> {
+    let len = packet.len() as u16;
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    let check = !sum(&[&packet[..20]]);
+    packet[10..12].copy_from_slice(&check.to_be_bytes());
+    packet
+}

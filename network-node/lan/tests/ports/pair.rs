@@ -1,14 +1,18 @@
 //! A veth pair between two namespaces, and ports of both kinds on it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 use std::thread;
 
+use csp_classify::multifield::Match;
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig, Fanout, OpenError};
 use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
-use csp_xdp::{Driver, PortConfig};
+use csp_plugins::{DRIVER, Fallback, HashKey, Level, Manager, ManagerConfig, builtin};
+use csp_types::MacAddr;
+use csp_xdp::{Driver, Plan, PortConfig};
 
 use super::frames::{OUR_MAC, US, VIP};
 
@@ -86,6 +90,11 @@ impl Pair {
         })
     }
 
+    /// Has the program redirect UDP from the first to the second of two interfaces at the near end; it runs at `other`, too, and does nothing there.
+    pub fn redirect(&self, ports: [&'static str; 2], other: &'static str) -> Option<Driver> {
+        Self::within(&self.near, move || redirecting(ports, other))
+    }
+
     /// Opens the ports of so many workers at the near end; `None`, with a remark, where BPF is not permitted.
     pub fn open(&self, kind: Kind, workers: u8) -> Option<Ports> {
         match kind {
@@ -108,15 +117,42 @@ impl Drop for Pair {
     }
 }
 
-fn open_af_xdp(workers: u8) -> Option<Ports> {
-    let mut program = match Driver::open(None) {
-        Ok(program) => program,
+/// Loads the program; `None`, with a remark, where BPF is not permitted.
+fn program() -> Option<Driver> {
+    match Driver::open(None) {
+        Ok(program) => Some(program),
         Err(error) if format!("{error:?}").contains("Operation not permitted") => {
             csp_support::skip(format_args!("bpf(2) is not permitted: {error}"));
-            return None;
+            None
         }
         Err(error) => panic!("{error}"),
-    };
+    }
+}
+
+/// The program at the first port, with a rule that redirects UDP to the second one, and without rules at an interface that is no port.
+fn redirecting(ports: [&str; 2], other: &str) -> Option<Driver> {
+    let mut program = program()?;
+    let config = ManagerConfig { rules_max: 16, ..ManagerConfig::new(1, HashKey(1, 2)) };
+    let mut manager = Manager::new(config);
+    builtin::MODULES.into_iter().for_each(|module| manager.install(module).unwrap());
+    manager.add_environment(DRIVER, Level::Driver).unwrap();
+    manager.start(DRIVER).unwrap();
+    manager.create("out", "redirect", DRIVER, &[("interface", "1")]).unwrap();
+    let udp = Match { protocol: Some(17), ..Match::ANY };
+    manager.add_rule("udp", 1, udp, "out", Fallback::Pass).unwrap();
+    let table = manager.publish_rules().table;
+    let plan = Plan::new(&manager, &table, program.slots()).unwrap();
+    program.apply(&plan, csp_types::Instant::ZERO, &HashMap::new()).unwrap();
+    let port = |interface: &str, mac| PortConfig::of(interface, mac, false).unwrap();
+    let known = [port(ports[0], OUR_MAC), port(ports[1], MacAddr([2, 0, 0, 0, 0, 0x0c]))];
+    program.set_ports(&known.map(Some)).unwrap();
+    program.attach(known[0].ifindex).unwrap();
+    program.attach(port(other, OUR_MAC).ifindex).unwrap();
+    Some(program)
+}
+
+fn open_af_xdp(workers: u8) -> Option<Ports> {
+    let mut program = program()?;
     let handoffs = Handoffs::new(workers).unwrap();
     let mut ports = Vec::new();
     for worker in 0..workers {

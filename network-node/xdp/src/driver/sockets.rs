@@ -1,13 +1,22 @@
-//! AF_XDP sockets, and the addresses whose frames they get.
+//! AF_XDP sockets, the addresses whose frames they get, and frames that need not be classified.
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use super::{Driver, DriverError};
-use crate::maps::AddressKey;
+use crate::maps::{AddressKey, NO_RULES};
 use crate::{PORTS_MAX, QUEUES_MAX};
 
 impl Driver {
+    /// Has frames classified or not: without rules that costs each of them something.
+    pub fn classify(&mut self, classifies: bool) -> Result<(), DriverError> {
+        self.classifies = classifies;
+        for port in &mut self.config_now.ports {
+            port.number = port.number & !NO_RULES | if classifies { 0 } else { NO_RULES };
+        }
+        Ok(self.config.set(0, self.config_now, 0)?)
+    }
+
     /// Gives the frames of a port's receive queue to a socket that is bound to it. The entry ends with the socket: the kernel's stack has the
     /// frames from then on. Queues and ports beyond [`QUEUES_MAX`] and [`PORTS_MAX`] stay the kernel's.
     pub fn set_socket(&mut self, port: usize, queue: u32, socket: RawFd) -> Result<(), DriverError> {

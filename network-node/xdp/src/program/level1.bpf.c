@@ -90,17 +90,20 @@ static __always_inline int level1(struct xdp_md *context)
 	__u32 number = port_of(packet.config, context->ingress_ifindex, data);
 	if (number == NOT_FOR_US)
 		return XDP_PASS;
-	/* Without rules there is no table. */
-	struct table *table = bpf_map_lookup_elem(&tables, &zero);
+	struct table *table = 0;
+
+	if (!(number & NO_RULES))
+		table = bpf_map_lookup_elem(&tables, &zero);
+	/* Before the first rules there is no table. */
 	if (table)
 		table = bpf_map_lookup_elem(table, &zero);
 	if (table) {
-		int action = process(context, table, &packet, number & (HAS_SOCKETS - 1));
+		int action = process(context, table, &packet, number & PORT_MASK);
 
 		if (action != XDP_PASS)
 			return action;
 	}
-	return number & HAS_SOCKETS ? deliver(context, number & (HAS_SOCKETS - 1)) : XDP_PASS;
+	return number & HAS_SOCKETS ? deliver(context, number & PORT_MASK) : XDP_PASS;
 }
 
 SEC("xdp")

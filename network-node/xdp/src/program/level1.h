@@ -8,6 +8,8 @@
 
 #define PORTS_MAX 16
 #define HAS_SOCKETS 0x8000
+#define NO_RULES 0x4000
+#define PORT_MASK (NO_RULES - 1)
 #define QUEUES_MAX 64
 #define ADDRESSES_MAX 32768
 #define RULES_MAX 16384
@@ -105,7 +107,7 @@ struct table {
 struct port {
 	__u32 ifindex;
 	__u8 mac[6];
-	/* The port's number; with HAS_SOCKETS if the node's frames go to AF_XDP sockets. */
+	/* The port's number; with HAS_SOCKETS if the node's frames go to AF_XDP sockets, with NO_RULES if no frame need be classified. */
 	__u16 number;
 };
 
