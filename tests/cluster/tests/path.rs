@@ -47,6 +47,8 @@ fn the_same_through_ports_of_af_xdp_and_what_a_rule_of_level_1_blocks() {
     let Some(mut cluster) = testing::lay_out("xpath") else { return };
     use_af_xdp(&cluster);
     let far = serve_and_download(&mut cluster, "xpath");
+    let link = cluster.host(Tier::NetworkNode).run("ip", &["link", "show", "lan0"]).unwrap();
+    assert!(link.contains("prog/xdp"), "{link}");
     let control = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         cluster.cspctl(&words).unwrap_or_else(|error| panic!("cspctl {line}: {error}"))
