@@ -225,6 +225,10 @@ test-plugins: packages-test build ## packet plug-ins: classifier, fixtures, poli
 	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-network-core -p csp-xdp
 	$(CARGO) test --release --locked --workspace --test plugins
 
+.PHONY: bench-ports
+bench-ports: packages-test build ## what a request costs the network node by raw sockets and by AF_XDP (root, an idle machine, 2 minutes)
+	$(CARGO) test --release --locked --workspace --test path -- --ignored --nocapture
+
 .PHONY: bench-plugins
 bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, a host across the SAN, written to docs/plugins (root, an idle machine, 8 minutes)
 	@tests/setup/packages.sh iproute2 util-linux

@@ -42,7 +42,8 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let (host, owned) = (record.host.clone(), record.owned());
     let all = Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() };
     let numbers = plugins::no_numbers();
-    let driver = DriverControl::new(config, &workers.macs);
+    let mut driver = DriverControl::new(config, &workers.macs);
+    driver.begin(&workers.sockets)?;
     let plugins = PluginControl::new(all, numbers.clone(), driver);
     let options = shell_options(config, record, workers, (numbers, plugins.clone()));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
@@ -60,12 +61,15 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
                 let mut plugins = plugins.lock().await;
                 let packets = plugins.apply(policy.packet_plugins(), &policy.plugin_hosts).await;
                 send_hosts(config, workers, &neighbours, &plugins.hosts());
-                drop(plugins);
                 let applied = match packets {
                     Ok(()) => apply(&owned, workers, &active).await,
                     Err(error) => Err(error),
                 };
-                shell.ack(active.generation, applied).await;
+                if let Ok(addresses) = &applied {
+                    plugins.driver.set_addresses(addresses.all());
+                }
+                drop(plugins);
+                shell.ack(active.generation, applied.map(drop)).await;
             }
             Event::Tick => set_readiness(&shell.readiness, workers),
             Event::End(ended) => break ended,
@@ -137,7 +141,12 @@ fn send_hosts(
 }
 
 /// Puts the part of the policy into force whose addresses this node owns.
-async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePolicy) -> Result<(), String> {
+/// Puts a policy's addresses into force at the workers, and returns them.
+async fn apply(
+    owned: &OwnedAddresses,
+    workers: &DataWorkers,
+    active: &ActivePolicy,
+) -> Result<Addresses, String> {
     let policy = &active.policy;
     let services = policy.services.iter().map(|service| (service.vip, service.port));
     // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
@@ -173,7 +182,7 @@ async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePol
             "this node owns no VIP or egress address of the policy; see owns in its configuration"
         );
     }
-    Ok(())
+    Ok(addresses)
 }
 
 fn set_readiness(readiness: &Readiness, workers: &DataWorkers) {

@@ -75,7 +75,7 @@ pub struct PluginControl {
     /// What is added to monotonic time to count from 1970.
     clock_offset_ns: u64,
     numbers: Shared,
-    driver: DriverControl,
+    pub(super) driver: DriverControl,
     /// What workers know of level 1.
     driver_rules: DriverRules,
     /// The plug-in hosts of the policy.
