@@ -10,7 +10,7 @@ use csp_wire::packets::{Count, Head, Kind};
 use super::api::{NetworkOutput, PortId};
 use super::hosts::{Offload, Out};
 use super::node::NetworkCore;
-use super::plugins::Ports;
+use super::ports::Ports;
 
 impl NetworkCore {
     /// Reserves the memory for the packets of a host, which has the instances of this environment.
@@ -116,8 +116,10 @@ impl NetworkCore {
         if let Some(bytes) = buffer.get_mut(..frame.len()) {
             bytes.copy_from_slice(frame);
             let mut ports = Ports::new(out, self.port_count(), packet.offload);
-            let verdict = self.plugins.go_on(now, binding, bytes, packet.metadata, &mut ports);
+            let whole = (&mut *buffer, frame.len());
+            let (verdict, len) = self.plugins.go_on(now, binding, whole, packet.metadata, &mut ports);
             if verdict == Verdict::Pass {
+                let bytes = buffer.get(..len).unwrap_or_default();
                 self.route(now, bytes, packet.metadata, packet.offload, out);
             }
         }
@@ -156,7 +158,10 @@ impl NetworkCore {
             let end = at + frame.len;
             if let Some(bytes) = held.bytes.get_mut(at..end) {
                 let mut ports = Ports::new(out, self.port_count(), frame.offload);
-                if self.plugins.enter(now, frame.hit, bytes, frame.metadata, &mut ports) == Verdict::Pass {
+                let whole = (&mut *bytes, frame.len);
+                let (verdict, len) = self.plugins.enter(now, frame.hit, whole, frame.metadata, &mut ports);
+                if verdict == Verdict::Pass {
+                    let bytes = bytes.get(..len).unwrap_or_default();
                     self.route(now, bytes, frame.metadata, frame.offload, out);
                 }
             }
