@@ -18,6 +18,8 @@ pub mod clock;
 mod control_status;
 mod error;
 pub mod identity;
+pub mod module_folder;
+pub mod module_routes;
 pub mod program;
 pub mod query;
 mod service_manager;

@@ -80,7 +80,7 @@ struct BothLevels {
     driver: Driver,
     worker: WorkerLevel,
     /// Name and module by number; for `redirect` the port.
-    instances: HashMap<InstanceId, (String, &'static str, u16)>,
+    instances: HashMap<InstanceId, (String, String, u16)>,
     /// Rules of level 1, a bit by slot.
     done: Vec<u64>,
     at_level1: u64,
@@ -107,7 +107,7 @@ impl Subject for BothLevels {
         let known = manager.instances().map(|(id, name, module, _)| {
             let settings = manager.settings_of(name).unwrap().1;
             let port = if module == "redirect" { settings.number("interface") as u16 } else { 0 };
-            (id, (name.to_owned(), module, port))
+            (id, (name.to_owned(), module.to_owned(), port))
         });
         self.instances = known.collect();
     }
@@ -141,7 +141,7 @@ impl Subject for BothLevels {
                 // The port of a redirection does not exist here: the kernel drops it.
                 let used = |name: &str| after.instances.get(name) != before.get(name);
                 let redirected =
-                    self.instances.values().find(|(name, module, _)| *module == "redirect" && used(name));
+                    self.instances.values().find(|(name, module, _)| module == "redirect" && used(name));
                 Some(redirected.map_or(Verdict::Drop, |(_, _, port)| Verdict::Transmit(*port)))
             }
             XDP_PASS => {
