@@ -252,7 +252,7 @@ fn programs_bring_hostile_handlers_to_a_proxy_whose_san_is_ucx() {
 fn check_brought(name: &str, san: San) {
     let Some(mut cluster) = cluster_over(name, san) else { return };
     let text = format!(
-        "apiVersion: csp/v1\nchannels:\n  - name: numbers\n    vip: {VIP}\n    port: {PORT}\n    requests: {{port: 5620, queries: 2, \
+        "apiVersion: csp/v1\nchannels:\n  - name: numbers\n    vip: {VIP}\n    port: {PORT}\n    requests: {{port: 5620, queries: 4, \
          lease_s: 2, handlers: {{anyone: true, each: 3, on_stop: end, fuel: 20000}}}}\n\
          egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
     );
@@ -273,8 +273,6 @@ fn check_brought(name: &str, san: San) {
     let mut reader = start(&cluster, "bring", &["bring", &first, "200", &gate.to_string_lossy()]);
     // Reads beyond its memory: a fault of the proxy's process.
     let wild = write(&cluster, "wild.wasm", &module("(drop (i32.load (i32.const -4)))"));
-    let mut hostile = [("endless", &endless), ("wild", &wild.to_string_lossy().into_owned())]
-        .map(|(name, file)| start(&cluster, name, &["keep", file, name]));
     let stages = |cluster: &Cluster| -> Option<Vec<Value>> {
         let view: Value =
             serde_json::from_str(&cluster.cspctl(&["handler", "list", "-o", "json"]).ok()?).ok()?;
@@ -283,6 +281,18 @@ fn check_brought(name: &str, san: San) {
     let of = |cluster: &Cluster, handler: &str| {
         stages(cluster)?.into_iter().find(|stage| stage["handler"] == handler)
     };
+    // A program of an address has one request at a time: each begins when the one before has its answer.
+    let begun = |name: &str| {
+        let begun = wait_until("a handler begins", DEADLINE, || of(&cluster, name));
+        begun.unwrap_or_else(|error| panic!("{name}: {error}: {}", cluster.all_logs()));
+    };
+    begun("mine");
+    let wild = wild.to_string_lossy().into_owned();
+    let mut hostile = [("endless", &endless), ("wild", &wild)].map(|(name, file)| {
+        let process = start(&cluster, name, &["keep", file, name]);
+        begun(name);
+        process
+    });
     for (name, reason) in [("endless", "fuel"), ("wild", "trap")] {
         let stopped = wait_until("the hostile module was stopped", DEADLINE, || {
             of(&cluster, name).filter(|stage| stage["state"] == "ended")
