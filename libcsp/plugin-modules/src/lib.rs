@@ -34,6 +34,8 @@ const EPOCH: Duration = Duration::from_millis(5);
 const COMPILED_MAX: usize = 256;
 
 type Compiled = Result<Arc<PacketModule>, String>;
+/// A module that was offered: its name and its bytes.
+type Offer = (String, Vec<u8>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -47,7 +49,7 @@ pub struct PluginModules {
     shared: Arc<Shared>,
     /// `None`: a plug-in host, which keeps what it is sent in memory.
     folder: Option<ModuleFolder>,
-    offers: Mutex<Option<Sender<(String, Vec<u8>)>>>,
+    offers: Mutex<Option<Sender<Offer>>>,
     offered: Mutex<HashSet<String>>,
     running: Mutex<Vec<Running>>,
     /// Modules that the active policy names.
@@ -255,12 +257,12 @@ impl PluginModules {
     }
 
     /// Returns where offers go; begins the thread that compiles them.
-    fn offers(&self) -> Result<Sender<(String, Vec<u8>)>, String> {
+    fn offers(&self) -> Result<Sender<Offer>, String> {
         let mut offers = lock(&self.offers);
         if let Some(offers) = &*offers {
             return Ok(offers.clone());
         }
-        let (sender, receiver): (_, Receiver<(String, Vec<u8>)>) = channel();
+        let (sender, receiver): (_, Receiver<Offer>) = channel();
         let shared = self.shared.clone();
         let compile = move || {
             for (hash, bytes) in receiver {
