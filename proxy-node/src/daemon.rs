@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_types, reason = "the daemon owns clocks and sockets")]
 
 mod admin;
+mod applied;
 mod channels;
 mod compiling;
 pub mod config;

@@ -18,6 +18,7 @@ EXAMPLES:
   csp-quality-bench                          a tenth of the paper's rates, four minutes
   csp-quality-bench --only 5,12              contexts that flows share
   csp-quality-bench --only web               wrk beside bulk messages
+  csp-quality-bench --only controller        how soon a change is in force at every worker
   csp-quality-bench --link-mbps 200 --seconds 10
   csp-quality-bench --write docs/quality     the table as real.md, which the evaluation contains
 
@@ -113,6 +114,9 @@ fn text(plan: &Plan, report: &Report) -> String {
     }
     if !report.web.is_empty() {
         out += &quality_bench::web_section(plan, &report.web);
+    }
+    if let Some(consistency) = &report.consistency {
+        out += &quality_bench::controller_section(consistency);
     }
     if !report.htb.is_empty() {
         out += "\nThe kernel's HTB at a veth of the same capacity, three senders of datagrams in Python, queues of 256 datagrams (`pfifo`), classes of the shares \
