@@ -20,7 +20,10 @@ use super::frames::{OUR_MAC, US, VIP};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     AfPacket,
+    /// As on a device with zero-copy: segments are cut by the port.
     AfXdp,
+    /// As in copy mode.
+    AfXdpKernelCuts,
 }
 
 /// The ports of an interface's workers. The program ends with them.
@@ -86,7 +89,7 @@ impl Pair {
     pub fn try_open(&self, kind: Kind, interface: &'static str) -> Result<LanPort, OpenError> {
         Self::within(&self.near, move || match kind {
             Kind::AfPacket => af_packet::open(&AfPacketConfig::new(interface)),
-            Kind::AfXdp => af_xdp::open(&AfXdpConfig::new(interface)).map(|open| open.port),
+            _ => af_xdp::open(&AfXdpConfig::new(interface)).map(|open| open.port),
         })
     }
 
@@ -106,7 +109,7 @@ impl Pair {
                 };
                 Some(Ports { workers: (0..workers).map(open).collect(), _program: None })
             }
-            Kind::AfXdp => Self::within(&self.near, move || open_af_xdp(workers)),
+            _ => Self::within(&self.near, move || open_af_xdp(workers, kind == Kind::AfXdpKernelCuts)),
         }
     }
 }
@@ -151,13 +154,13 @@ fn redirecting(ports: [&str; 2], other: &str) -> Option<Driver> {
     Some(program)
 }
 
-fn open_af_xdp(workers: u8) -> Option<Ports> {
+fn open_af_xdp(workers: u8, kernel_cuts: bool) -> Option<Ports> {
     let mut program = program()?;
     let handoffs = Handoffs::new(workers).unwrap();
     let mut ports = Vec::new();
     for worker in 0..workers {
         let sharing = (workers > 1).then(|| Sharing { worker, handoffs: handoffs.clone() });
-        let open = af_xdp::open(&AfXdpConfig { sharing, ..AfXdpConfig::new("lan0") }).unwrap();
+        let open = af_xdp::open(&AfXdpConfig { sharing, kernel_cuts, ..AfXdpConfig::new("lan0") }).unwrap();
         for (queue, socket) in &open.sockets {
             program.set_socket(0, *queue, std::os::fd::AsRawFd::as_raw_fd(socket)).unwrap();
         }
