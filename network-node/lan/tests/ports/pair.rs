@@ -19,11 +19,11 @@ use super::frames::{OUR_MAC, US, VIP};
 /// A kind of port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    AfPacket,
+    Raw,
     /// As on a device with zero-copy: segments are cut by the port.
-    AfXdp,
+    Xdp,
     /// As in copy mode.
-    AfXdpKernelCuts,
+    XdpKernelCuts,
 }
 
 /// The ports of an interface's workers. The program ends with them.
@@ -88,7 +88,7 @@ impl Pair {
     /// Tries to open a port of one worker, without a program, on an interface of the near end.
     pub fn try_open(&self, kind: Kind, interface: &'static str) -> Result<LanPort, OpenError> {
         Self::within(&self.near, move || match kind {
-            Kind::AfPacket => af_packet::open(&AfPacketConfig::new(interface)),
+            Kind::Raw => af_packet::open(&AfPacketConfig::new(interface)),
             _ => af_xdp::open(&AfXdpConfig::new(interface)).map(|open| open.port),
         })
     }
@@ -101,7 +101,7 @@ impl Pair {
     /// Opens the ports of so many workers at the near end; `None`, with a remark, where BPF is not permitted.
     pub fn open(&self, kind: Kind, workers: u8) -> Option<Ports> {
         match kind {
-            Kind::AfPacket => {
+            Kind::Raw => {
                 let open = |worker| {
                     let fanout = (workers > 1).then_some(Fanout { group: 7, worker });
                     let config = AfPacketConfig { fanout, ..AfPacketConfig::new("lan0") };
@@ -109,7 +109,7 @@ impl Pair {
                 };
                 Some(Ports { workers: (0..workers).map(open).collect(), _program: None })
             }
-            _ => Self::within(&self.near, move || open_af_xdp(workers, kind == Kind::AfXdpKernelCuts)),
+            _ => Self::within(&self.near, move || open_af_xdp(workers, kind == Kind::XdpKernelCuts)),
         }
     }
 }
