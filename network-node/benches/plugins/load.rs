@@ -1,6 +1,7 @@
 //! Rules, plug-ins and frames of the bench.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csp_classify::multifield::{Direction, Fields, Match, Rule, Table};
@@ -125,7 +126,7 @@ pub fn change(case: Case) -> PluginChange {
 }
 
 /// The same rules, which lead to an instance of level 1, with their table.
-pub fn at_level1(module: &'static str) -> (Manager, Table) {
+pub fn at_level1(module: &'static str) -> (Manager, Arc<Table>) {
     let mut manager =
         Manager::new(ManagerConfig { rules_max: 16_384, ..ManagerConfig::new(1, HashKey(1, 2)) });
     builtin::MODULES.into_iter().for_each(|module| manager.install(module).unwrap());

@@ -9,8 +9,8 @@
 //! The program is not the port's: whoever opens it puts [`Port::sockets`] into the program's map (csp-xdp). What the program does not give to the
 //! sockets is the kernel's, and what it gives them the kernel does not have.
 //!
-//! There are no offloads: this port completes checksums and cuts segments while it copies a frame into the shared memory; received frames are
-//! single and unchecked, but for those that a veth's peer has left to the device ([`Checksum::Partial`](csp_wire::offload::Checksum)). VLAN tags
+//! There are no offloads: this port completes checksums, and cuts segments while it copies a frame into the shared memory; where the kernel
+//! copies once more, frames that are to be cut go by a raw socket instead. Received frames are single and unchecked, but for those that a veth's peer has left to the device ([`Checksum::Partial`](csp_wire::offload::Checksum)). VLAN tags
 //! stay in the frames, whose program leaves them to the kernel.
 
 mod handoff;
@@ -43,6 +43,8 @@ pub struct AfXdpConfig {
     pub interface: String,
     /// Set if several workers have a port on this interface.
     pub sharing: Option<Sharing>,
+    /// In copy mode frames that are to be cut go by a raw socket, so that the kernel cuts them.
+    pub kernel_cuts: bool,
 }
 
 /// The place of a port among those of several workers on one interface.
@@ -57,7 +59,7 @@ pub struct Sharing {
 impl AfXdpConfig {
     /// Returns the defaults for an interface with one worker.
     pub fn new(interface: &str) -> Self {
-        AfXdpConfig { interface: interface.to_owned(), sharing: None }
+        AfXdpConfig { interface: interface.to_owned(), sharing: None, kernel_cuts: true }
     }
 }
 
@@ -106,20 +108,23 @@ pub fn open(config: &AfXdpConfig) -> Result<Port, OpenError> {
     };
     let (mut queues, mut sockets, mut mode) = (Vec::new(), Vec::new(), Mode::ZeroCopy);
     let mut transmitter: Option<Box<dyn LanTransmitter>> = None;
+    let raw = Arc::new(raw);
     for number in (worker..link.queues).step_by(workers) {
         let (queue, receiving, transmitting) = socket::open(&link, number as u32)?;
         sockets.push((number as u32, queue.duplicate().map_err(link.failed("dup"))?));
-        if !queue.is_zero_copy().map_err(link.failed("XDP_OPTIONS"))? {
+        let zero_copy = queue.is_zero_copy().map_err(link.failed("XDP_OPTIONS"))?;
+        if !zero_copy {
             mode = Mode::Copy;
         }
         let queue = Arc::new(queue);
         queues.push(receive::Queue::new(Arc::clone(&queue), receiving));
         // One queue transmits for the worker.
-        transmitter
-            .get_or_insert_with(|| Box::new(transmit::Transmitter::new(queue, transmitting, info.mtu)));
+        transmitter.get_or_insert_with(|| {
+            let cutter = (!zero_copy && config.kernel_cuts).then(|| af_packet::transmitter(Arc::clone(&raw)));
+            Box::new(transmit::Transmitter::new(queue, transmitting, info.mtu, cutter))
+        });
     }
     // A worker without a queue has frames from others only.
-    let raw = Arc::new(raw);
     let transmitter = transmitter.unwrap_or_else(|| af_packet::transmitter(Arc::clone(&raw)));
     let handoff = config.sharing.as_ref().map(|sharing| sharing.handoffs.end(sharing.worker));
     let receiver = receive::Receiver::new(queues, handoff, link.is_veth, raw);

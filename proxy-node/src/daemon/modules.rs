@@ -84,7 +84,8 @@ impl Modules {
         if lock(&self.compiled).contains_key(hash) && self.folder.has(hash) {
             return Ok(());
         }
-        self.folder.put(hash, bytes, || super::compiling::in_background(|| self.compile(hash, bytes).map(drop))?)?;
+        self.folder
+            .put(hash, bytes, || super::compiling::in_background(|| self.compile(hash, bytes).map(drop))?)?;
         self.came.store(true, Ordering::Relaxed);
         Ok(())
     }

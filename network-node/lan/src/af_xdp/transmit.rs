@@ -27,6 +27,8 @@ pub(super) struct Transmitter {
     free: Vec<u16>,
     /// Longest frame that the device takes.
     len_max: usize,
+    /// Takes frames that are to be cut, where the kernel copies anyway: it cuts them once and late, or a veth not at all.
+    raw: Option<Box<dyn LanTransmitter>>,
     counters: TransmitCounters,
 }
 
@@ -56,10 +58,15 @@ impl Gather<'_> {
 }
 
 impl Transmitter {
-    pub(super) fn new(socket: Arc<Socket>, rings: TransmitRings, mtu: u16) -> Self {
+    pub(super) fn new(
+        socket: Arc<Socket>,
+        rings: TransmitRings,
+        mtu: u16,
+        raw: Option<Box<dyn LanTransmitter>>,
+    ) -> Self {
         let free = (0..TRANSMIT_CHUNKS as u16).rev().collect();
         let len_max = ETHERNET_LEN + usize::from(mtu);
-        Transmitter { socket, rings, free, len_max, counters: TransmitCounters::default() }
+        Transmitter { socket, rings, free, len_max, raw, counters: TransmitCounters::default() }
     }
 
     /// Takes back the chunks whose frames have been transmitted.
@@ -147,9 +154,18 @@ impl LanTransmitter for Transmitter {
             self.counters.too_long += 1;
             return Err(TransmitError::TooLong);
         }
-        match gso {
-            Some((offload, gso)) => self.cut(parts, len, offload, gso)?,
-            None => self.queue(len, |frame| {
+        if gso.is_some() && self.raw.is_some() {
+            // What was queued before leaves before.
+            self.flush();
+        }
+        match (gso, &mut self.raw) {
+            (Some(_), Some(raw)) => {
+                let sent = raw.transmit(parts, offload);
+                raw.flush();
+                return sent;
+            }
+            (Some((offload, gso)), None) => self.cut(parts, len, offload, gso)?,
+            (None, _) => self.queue(len, |frame| {
                 Gather { parts, taken: 0 }.copy(frame);
                 match offload {
                     Some(TxOffload { checksum_start, checksum_offset, .. }) => {
@@ -185,7 +201,14 @@ impl LanTransmitter for Transmitter {
     }
 
     fn counters(&self) -> TransmitCounters {
-        self.counters
+        let (own, raw) = (self.counters, self.raw.as_ref().map(|raw| raw.counters()).unwrap_or_default());
+        TransmitCounters {
+            frames: own.frames + raw.frames,
+            bytes: own.bytes + raw.bytes,
+            full: own.full + raw.full,
+            too_long: own.too_long + raw.too_long,
+            errors: own.errors + raw.errors,
+        }
     }
 }
 

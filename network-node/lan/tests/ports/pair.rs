@@ -19,8 +19,11 @@ use super::frames::{OUR_MAC, US, VIP};
 /// A kind of port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    AfPacket,
-    AfXdp,
+    Raw,
+    /// As on a device with zero-copy: segments are cut by the port.
+    Xdp,
+    /// As in copy mode.
+    XdpKernelCuts,
 }
 
 /// The ports of an interface's workers. The program ends with them.
@@ -85,8 +88,8 @@ impl Pair {
     /// Tries to open a port of one worker, without a program, on an interface of the near end.
     pub fn try_open(&self, kind: Kind, interface: &'static str) -> Result<LanPort, OpenError> {
         Self::within(&self.near, move || match kind {
-            Kind::AfPacket => af_packet::open(&AfPacketConfig::new(interface)),
-            Kind::AfXdp => af_xdp::open(&AfXdpConfig::new(interface)).map(|open| open.port),
+            Kind::Raw => af_packet::open(&AfPacketConfig::new(interface)),
+            _ => af_xdp::open(&AfXdpConfig::new(interface)).map(|open| open.port),
         })
     }
 
@@ -98,7 +101,7 @@ impl Pair {
     /// Opens the ports of so many workers at the near end; `None`, with a remark, where BPF is not permitted.
     pub fn open(&self, kind: Kind, workers: u8) -> Option<Ports> {
         match kind {
-            Kind::AfPacket => {
+            Kind::Raw => {
                 let open = |worker| {
                     let fanout = (workers > 1).then_some(Fanout { group: 7, worker });
                     let config = AfPacketConfig { fanout, ..AfPacketConfig::new("lan0") };
@@ -106,7 +109,7 @@ impl Pair {
                 };
                 Some(Ports { workers: (0..workers).map(open).collect(), _program: None })
             }
-            Kind::AfXdp => Self::within(&self.near, move || open_af_xdp(workers)),
+            _ => Self::within(&self.near, move || open_af_xdp(workers, kind == Kind::XdpKernelCuts)),
         }
     }
 }
@@ -151,13 +154,13 @@ fn redirecting(ports: [&str; 2], other: &str) -> Option<Driver> {
     Some(program)
 }
 
-fn open_af_xdp(workers: u8) -> Option<Ports> {
+fn open_af_xdp(workers: u8, kernel_cuts: bool) -> Option<Ports> {
     let mut program = program()?;
     let handoffs = Handoffs::new(workers).unwrap();
     let mut ports = Vec::new();
     for worker in 0..workers {
         let sharing = (workers > 1).then(|| Sharing { worker, handoffs: handoffs.clone() });
-        let open = af_xdp::open(&AfXdpConfig { sharing, ..AfXdpConfig::new("lan0") }).unwrap();
+        let open = af_xdp::open(&AfXdpConfig { sharing, kernel_cuts, ..AfXdpConfig::new("lan0") }).unwrap();
         for (queue, socket) in &open.sockets {
             program.set_socket(0, *queue, std::os::fd::AsRawFd::as_raw_fd(socket)).unwrap();
         }

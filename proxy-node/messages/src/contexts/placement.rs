@@ -329,7 +329,11 @@ mod tests {
         // A crossing of 600 B costs 700 ns; of 64 KiB 26,300.
         assert_eq!(run(&mut placement, (0, 100), |_| sample(1_399, 600)), [0u64; 0]);
         assert_eq!(run(&mut placement, (100, 100), |_| sample(1_400, 600)), [110]);
-        assert_eq!(run(&mut placement, (200, 100), |_| sample(701, 600)), [0u64; 0], "between the two it stays");
+        assert_eq!(
+            run(&mut placement, (200, 100), |_| sample(701, 600)),
+            [0u64; 0],
+            "between the two it stays"
+        );
         assert_eq!(run(&mut placement, (300, 100), |_| sample(16_000, 64 << 10)), [310]);
         assert_eq!(placement.why().to_string(), "mean 16 us, a crossing 26 us");
         assert_eq!(run(&mut placement, (400, 100), |_| sample(52_599, 64 << 10)), [0u64; 0]);
