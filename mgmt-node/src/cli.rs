@@ -17,6 +17,7 @@ mod etcd;
 mod explain;
 mod get;
 mod handlers;
+mod help;
 mod identity;
 mod key;
 mod ladder;
@@ -26,6 +27,8 @@ mod observe;
 mod paint;
 mod pki;
 mod pki_args;
+mod plugin_checks;
+mod plugin_modules;
 mod plugins;
 mod policy;
 mod quality;
@@ -34,7 +37,7 @@ mod rules;
 mod table;
 mod top;
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 use serde::Serialize;
 
 pub use args::Cli;
@@ -54,7 +57,8 @@ const EXIT_USAGE: u8 = 64;
 
 /// Parses the process's arguments and runs; the exit code.
 pub fn main() -> u8 {
-    let cli = match Cli::try_parse() {
+    let parsed = help::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // --help and --version are no errors and go to standard output.
@@ -63,6 +67,7 @@ pub fn main() -> u8 {
             return code;
         }
     };
+    let reads = cli.command.reads();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
         Ok(runtime) => runtime.block_on(run(cli)),
@@ -71,7 +76,7 @@ pub fn main() -> u8 {
     match done {
         Ok(()) => 0,
         Err(error) => {
-            eprint!("{}", error.message());
+            eprint!("{}", error.message(reads));
             error.exit_code()
         }
     }
@@ -180,35 +185,6 @@ fn put(text: &str) -> Result<(), CliError> {
 
 fn completions(shell: clap_complete::Shell) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "cspctl", &mut script);
+    clap_complete::generate(shell, &mut help::command(), "cspctl", &mut script);
     put(&String::from_utf8_lossy(&script))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn every_command_explains_itself_with_an_example() {
-        fn check(command: &mut clap::Command, path: &str) {
-            let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
-            if names.is_empty() {
-                let help = command.render_long_help().to_string();
-                assert!(help.contains("Examples:"), "{path} has no example:\n{help}");
-            }
-            for name in names {
-                if let Some(sub) = command.find_subcommand_mut(&name) {
-                    check(sub, &format!("{path} {name}"));
-                }
-            }
-        }
-        let mut root = Cli::command().disable_help_subcommand(true);
-        check(&mut root, "cspctl");
-        assert!(root.render_help().to_string().contains("Exit codes:"));
-    }
 }

@@ -8,7 +8,7 @@ use csp_control::{
 use tokio::sync::{Mutex, watch};
 
 use crate::limits::{HISTORY_INTERVAL, HISTORY_MAX, POLICY_POLL_INTERVAL};
-use csp_api::mgmt::{FieldError, PolicyView};
+use csp_api::mgmt::{DryRunView, FieldError, PolicyView};
 
 /// One reading.
 #[derive(Clone, Debug, Default)]
@@ -145,6 +145,22 @@ pub fn view(record: &GenerationRecord) -> PolicyView {
         hash: record.hash.clone(),
         yaml: yaml(&record.policy),
         policy: serde_json::to_value(&record.policy).unwrap_or_default(),
+    }
+}
+
+/// What is said of a policy that was checked and is not published.
+pub fn dry_run(policy: &csp_control::Policy) -> DryRunView {
+    DryRunView {
+        valid: true,
+        services: policy.services.len(),
+        channels: policy.channels.len(),
+        queries: policy.queries.len(),
+        handlers: policy.handlers.len(),
+        flows: policy.flows.len(),
+        plugins: policy.plugins.len(),
+        rules: policy.rules.len(),
+        hash: policy.hash(),
+        yaml: yaml(policy),
     }
 }
 

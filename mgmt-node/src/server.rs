@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use csp_api::label;
-use csp_api::mgmt::{DryRunView, ErrorBody, LeaderView, PolicyView};
+use csp_api::mgmt::{ErrorBody, LeaderView, PolicyView};
 use csp_control::{ConfigError, ManagerError, Member, MemberState, Policy, PolicyManager, keys};
 use csp_identity::{Access, Caller};
 use csp_telemetry::require;
@@ -177,8 +177,7 @@ async fn apply(
     let policy = Policy::parse_yaml(text, &file)?;
     let dry = query.dry_run.as_deref().is_some_and(|value| !matches!(value, "false" | "0" | "no"));
     if dry {
-        let (services, hash, yaml) = (policy.services.len(), policy.hash(), policy_view::yaml(&policy));
-        return Ok(Json(DryRunView { valid: true, services, hash, yaml }).into_response());
+        return Ok(Json(policy_view::dry_run(&policy)).into_response());
     }
     let timeout_s = query.timeout_s.unwrap_or(ACK_TIMEOUT_S);
     if !(1..=ACK_TIMEOUT_S_MAX).contains(&timeout_s) {

@@ -16,7 +16,7 @@ use csp_api::mgmt::{
     SocketsView, TraceEventView, TraceView, Unreachable,
 };
 use csp_api::{RecentFlow, Text, TraceEntry, app, network, proxy};
-use csp_control::{ControlStatus, MemberState, Membership, PolicyManager};
+use csp_control::{AckState, ControlStatus, MemberState, Membership, NodeAck, PolicyManager};
 use csp_types::{FlowLabel, Role};
 use tokio::sync::{Mutex, watch};
 
@@ -101,12 +101,19 @@ impl Cluster {
                     draining: record.draining,
                     started_unix_ms: record.started_unix_ms,
                     policy_generation: ack.map_or(0, |a| a.generation),
-                    policy_state: ack.map(|a| ack_text(a.state).to_owned()).unwrap_or_default(),
+                    policy_state: ack.map(|ack| self.policy_state(ack)).unwrap_or_default(),
+                    policy_active: ack.map_or(0, |ack| ack.active),
                 },
             ));
         }
         members.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
         NodesView { nodes: members.into_iter().map(|(_, view)| view).collect(), leader, etcd: self.etcd() }
+    }
+
+    /// What has become of the generation that a node acknowledged last: it stays staged at a node when another one has refused it.
+    fn policy_state(&self, ack: &NodeAck) -> String {
+        let failed = self.publisher.failure(ack.generation).filter(|_| ack.state == AckState::Staged);
+        failed.map_or(ack_text(ack.state), |(phase, _)| phase.as_str()).to_owned()
     }
 
     /// Whether etcd answers.

@@ -45,6 +45,21 @@ fn no_server_is_69_and_says_where_it_was_looked_for() {
 fn a_file_that_is_not_there_is_66() {
     let ran = run(&["policy", "apply", "/nonexistent/policy.yaml"]).exited(66);
     assert!(ran.err.contains("/nonexistent/policy.yaml: No such file"), "{ran:?}");
+    let ran = run(&["handler", "put", "/nonexistent/module.wasm"]).exited(66);
+    assert!(ran.err.contains("/nonexistent/module.wasm: No such file"), "{ran:?}");
+}
+
+#[test]
+fn modules_of_plug_ins_are_objects_for_programs() {
+    let modules = run(&["plugin", "modules", "-o", "json"]).exited(0).json();
+    let modules = modules.as_array().expect("a list");
+    let policer = modules.iter().find(|module| module["module"] == "policer").expect("policer");
+    let setting = |name: &str| {
+        let settings = policer["settings"].as_array().expect("settings");
+        settings.iter().find(|setting| setting["name"] == name).expect(name)["default"].clone()
+    };
+    assert!(setting("rate").is_null() && setting("burst").is_string(), "{policer}");
+    assert_eq!(policer["operations"], serde_json::json!(["read"]));
 }
 
 #[test]

@@ -107,6 +107,7 @@ fn cluster() -> NodesView {
         started_unix_ms: 1,
         policy_generation: 1,
         policy_state: "staged".into(),
+        policy_active: 0,
         leader: false,
     };
     NodesView {

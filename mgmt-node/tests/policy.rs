@@ -19,7 +19,7 @@ async fn a_policy_is_staged_by_all_activated_shown_and_compared() {
     let first = first.to_str().expect("path");
 
     let dry = mgmt.cspctl(&["policy", "apply", "--dry-run", first]).await.exited(0);
-    assert!(dry.out.contains("nothing was changed"), "{dry:?}");
+    assert!(dry.out.ends_with("right, 1 service; nodes were not asked, nothing was changed\n"), "{dry:?}");
     assert_eq!(mgmt.get("/api/v1/policy/history").await, Some(json!([])));
 
     let applied = mgmt.cspctl(&["policy", "apply", first]).await.exited(0);
@@ -115,11 +115,17 @@ async fn a_policy_that_a_node_refuses_or_ignores_is_not_activated() {
         "{ran:?}"
     );
 
+    let nodes = mgmt.cspctl(&["nodes"]).await.exited(0);
+    assert!(nodes.out.contains("1 (2 refused)"), "{nodes:?}");
+
     let _deaf = FakeNode::start(&mgmt, "nn-1", Role::NetworkNode, Policies::Ignore, json!({})).await;
     let late = mgmt.scratch.file("late.yaml", &policy("web", 81));
     let ran =
         mgmt.cspctl(&["policy", "apply", "--timeout", "1", late.to_str().expect("path")]).await.exited(1);
     assert!(ran.err.contains("timed-out") && ran.err.contains("nn-1"), "{ran:?}");
+    // The node that would have taken it has it staged for good.
+    let nodes = mgmt.cspctl(&["nodes"]).await.exited(0);
+    assert!(nodes.out.contains("1 (3 timed-out)"), "{nodes:?}");
 
     assert_eq!(mgmt.get("/api/v1/policy").await.expect("policy")["generation"], 1);
     let history = mgmt.cspctl(&["policy", "history"]).await.exited(0);

@@ -12,8 +12,18 @@ struct File(PathBuf);
 
 impl File {
     fn new(name: &str, more: &str) -> File {
-        let block =
-            |text: &str| text.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
+        let block = |text: &str| {
+            text.split("```yaml")
+                .nth(1)
+                .unwrap()
+                .split_once('\n')
+                .unwrap()
+                .1
+                .split("```")
+                .next()
+                .unwrap()
+                .to_owned()
+        };
         let path = std::env::temp_dir().join(format!("csp-{name}-{}.yaml", std::process::id()));
         std::fs::write(&path, format!("{}{more}{}", block(FORMATS), block(QUERIES))).unwrap();
         File(path)

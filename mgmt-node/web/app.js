@@ -259,12 +259,20 @@ function drawPeers(view) {
     more ? h("p", { class: "small quiet" }, `${more} more: cspctl subscriptions ${chosen} --limit 1000`) : [], missing(unreachable));
 }
 
+// The generation that a node works by, and the one that it looked at last if that is another.
+function policyOf(n) {
+  if (!n.policy_generation) return "–";
+  if (!n.policy_state || n.policy_state === "active") return String(n.policy_generation);
+  const last = `${n.policy_generation} ${n.policy_state}`;
+  return n.policy_active ? `${n.policy_active} (${last})` : last;
+}
+
 function drawNodes(view) {
   const rows = view.cluster.nodes.map((n) => [
     h("span", {}, h("strong", {}, n.id), n.leader ? h("span", { class: "quiet" }, " leader") : null),
     n.role,
     h("div", {}, state(n), n.detail ? h("div", { class: "small quiet" }, n.detail) : null),
-    n.policy_generation ? `${n.policy_generation}${n.policy_state && n.policy_state !== "active" ? " " + n.policy_state : ""}` : "–",
+    policyOf(n),
     String(n.workers),
     n.san.length ? h("code", {}, n.san.join(" ")) : "–",
     h("a", { href: n.admin + "/metrics", rel: "noreferrer" }, n.admin.replace(/^https?:\/\//, "")),
@@ -280,7 +288,7 @@ function drawFlows(view) {
   const { flows, truncated, unreachable } = view.flows;
   const rows = flows.map((f) => [
     h("code", {}, f.label), h("code", {}, f.client), f.service || f.server, f.member || "–", f.state || "–",
-    bytes(f.bytes_in), bytes(f.bytes_out), span(f.age_ms)]);
+    ...(f.state.includes("/local") ? ["–", "–"] : [bytes(f.bytes_in), bytes(f.bytes_out)]), span(f.age_ms)]);
   put("flows", rows.length
     ? table("Flows with the most bytes", [["Label"], ["Client", "nowrap"], ["Service"], ["Member", "nowrap"], ["State"],
       ["In", "number"], ["Out", "number"], ["Age", "number"]], rows)

@@ -46,7 +46,7 @@ function drawQuality(view, now) {
   const content = [];
   for (const node of links) {
     const { scheme, capacity_bits_per_s, waits } = node.links[0];
-    content.push(h("h3", {}, node.node, h("span", { class: "quiet" }, ` ${scheme} over ${capacity_bits_per_s / 1e6} Mb/s`),
+    content.push(h("h3", {}, node.node, h("span", { class: "quiet" }, ` ${scheme} over ${capacity_bits_per_s / 1e6} Mb/s${["RR", "EAS", "PA"].includes(scheme) ? ", looks at no promise" : ""}`),
       waits ? mark("warn", "▲", "a new policy waits for messages of former flows") : null));
     const sums = together(node.flows, (f) => f.name, ["queued_messages", "offered_bytes_total", "released_total",
       "released_bytes_total", "dropped_total", "filtered_total", "held_total", "delay_ns_total"]);
@@ -61,7 +61,7 @@ function drawQuality(view, now) {
       const promise = f.promised_bits_per_s / 8;
       return [
         h("div", {}, h("strong", {}, f.name), h("div", { class: "small quiet" }, `priority ${f.priority}`)),
-        f.promised_bits_per_s ? (f.promised_bits_per_s / 1e6).toFixed(1) : "–", mbps(arriving), mbps(leaving),
+        f.promised_bits_per_s ? (f.promised_bits_per_s / 1e6).toFixed(1) + (f.promised_messages_per_s ? ` (${count(f.promised_messages_per_s)}/s)` : "") : "–", mbps(arriving), mbps(leaving),
         plot(key + " out", leaving || 0, promise, `Mb/s of ${f.name} that left, the promise across`),
         count(f.queued_messages), plot(key + " queue", f.queued_messages, 0, `messages of ${f.name} that waited`),
         micros(delay), plot(key + " delay", delay, 0, `mean delay of ${f.name}`),

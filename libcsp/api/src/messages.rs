@@ -143,6 +143,8 @@ pub struct TracedCopy {
 pub enum CopyState {
     /// It waits in the receiver's queue, or has been written in part.
     Waiting,
+    /// The message waits in the queue of its information flow.
+    InFlow,
     /// Its bytes are with the receiver's connection.
     Written,
     /// Dropped: the receiver's queue was full.
@@ -153,6 +155,8 @@ pub enum CopyState {
     DroppedStalled,
     /// Dropped: memory was short.
     DroppedMemory,
+    /// Dropped: the queue of the message's information flow was full.
+    DroppedFlow,
     /// Not delivered: the framing of the receiver's connection cannot carry it.
     Unwritable,
     /// The receiver has left.
@@ -166,11 +170,13 @@ impl CopyState {
     pub const fn words(self) -> &'static str {
         match self {
             CopyState::Waiting => "waits in its queue",
+            CopyState::InFlow => "waits in its flow's queue",
             CopyState::Written => "written",
             CopyState::DroppedNewest => "dropped: its queue was full",
             CopyState::DroppedOldest => "dropped for a later message: its queue was full",
             CopyState::DroppedStalled => "dropped: it takes nothing, and memory was short",
             CopyState::DroppedMemory => "dropped: memory was short",
+            CopyState::DroppedFlow => "dropped: its flow's queue was full (`cspctl flows top`)",
             CopyState::Unwritable => "not delivered: its framing cannot carry the message",
             CopyState::Left => "has left",
             CopyState::Consumed => "not delivered: a handler emitted nothing for it",

@@ -55,8 +55,11 @@ pub struct InformationFlow {
     pub name: Text,
     /// Its priority in the policy.
     pub priority: u64,
-    /// What it is promised, in bits a second.
+    /// What it is promised, in bits a second: the higher of its rate and of its messages with their longest length.
     pub promised_bits_per_s: u64,
+    /// Messages a second that it is promised.
+    #[serde(default)]
+    pub promised_messages_per_s: u64,
     /// Contexts that it is promised.
     #[serde(default)]
     pub contexts: u64,

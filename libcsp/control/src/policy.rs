@@ -19,6 +19,7 @@ mod paths;
 mod plugin_hosts;
 mod plugins;
 mod queries;
+mod warnings;
 
 use std::net::IpAddr;
 
@@ -414,5 +415,7 @@ fn backlog_connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32
     Ok(number(deserializer, 1, u64::from(BACKLOG_MAX), "a number of connections")? as u32)
 }
 
+#[cfg(test)]
+mod documents;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 /* Down-samples a payload: of every `n` samples of 16 bits, little-endian, their mean. The parameter is n, from 1 to 64.
  *
+ * The first frame of a message of several frames is its topic, which stays as it is; samples are in the others.
+ *
  * Messages of up to 8,192 bytes are in the buffer when on_message is called; longer ones are read in pieces, so that the module needs no
  * more memory for a message of a megabyte. The last samples, if fewer than n, make one more.
  */
@@ -7,12 +9,13 @@
 
 #define PIECE 8192
 #define OUT_MAX 65536
+#define TOPIC_MAX 1024
 
 static uint8_t in[PIECE];
 static uint8_t out[OUT_MAX];
 static uint32_t every = 2;
 
-CSP_HANDLER(.outputs = 1, .new_len_max = OUT_MAX, .buffer = in, .buffer_len = PIECE)
+CSP_HANDLER(.outputs = 1, .new_len_max = TOPIC_MAX + OUT_MAX, .buffer = in, .buffer_len = PIECE)
 
 CSP_EXPORT(configure) int32_t configure(uint32_t len)
 {
@@ -34,13 +37,16 @@ CSP_EXPORT(on_message) int32_t on_message(uint32_t format, uint32_t len, uint32_
 {
     int32_t sum = 0;
     uint32_t count = 0, made = 0;
-    (void)frames;
-    for (uint32_t at = 0; at + 1 < len;) {
-        uint32_t have = len <= PIECE ? len : csp_read(at, PIECE, in);
+    uint32_t topic = frames > 1 ? (uint32_t)csp_frame_len(0) : 0;
+    if (topic > TOPIC_MAX)
+        return 2;
+    for (uint32_t at = topic; at + 1 < len;) {
+        const uint8_t *from = len <= PIECE ? in + topic : in;
+        uint32_t have = len <= PIECE ? len - topic : csp_read(at, PIECE, in);
         if (have < 2)
             break;
         for (uint32_t i = 0; i + 1 < have; i += 2, at += 2) {
-            sum += (int16_t)(in[i] | in[i + 1] << 8);
+            sum += (int16_t)(from[i] | from[i + 1] << 8);
             if (++count < every && at + 3 < len)
                 continue;
             if (made == OUT_MAX)
@@ -52,5 +58,9 @@ CSP_EXPORT(on_message) int32_t on_message(uint32_t format, uint32_t len, uint32_
             count = 0;
         }
     }
-    return csp_emit(0, format, out, made);
+    if (frames == 1)
+        return csp_emit(0, format, out, made);
+    const uint32_t lens[] = {topic, made};
+    const struct csp_piece pieces[] = {{1, 0, topic}, {0, (uint32_t)out, made}};
+    return csp_emit_new(0, format, lens, 2, pieces, 2);
 }

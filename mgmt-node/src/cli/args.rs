@@ -82,7 +82,10 @@ pub enum Command {
     #[command(after_help = "Examples:\n  cspctl nodes\n  cspctl nodes --output json | jq '.nodes[].id'")]
     Nodes,
     /// Show, check, publish and compare policies
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  cspctl policy apply demo.yaml\n  cspctl policy diff demo.yaml\n  cspctl policy history"
+    )]
     Policy(PolicyCommand),
     /// Print a section of the active policy, or one of its entries, as the policy has it
     #[command(
@@ -95,7 +98,8 @@ pub enum Command {
     /// List channels of messages with their peers, what they carry and what they have dropped
     ///
     /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not delivered because a receiver's
-    /// queue was full or memory was short. OWNER is the proxy and worker at which the channel lives. HELD is how often senders were held back. WAITING are copies in queues.
+    /// queue was full (`cspctl subscriptions` shows whose) or memory was short, and messages for which the queue of their flow had no
+    /// room (`cspctl flows top`). OWNER is the proxy and worker at which the channel lives. HELD is how often senders were held back. WAITING are copies in queues.
     #[command(
         after_help = "Examples:\n  cspctl channels\n  cspctl channels -o json | jq '.channels[] | {name, dropped_total}'"
     )]
@@ -115,7 +119,10 @@ pub enum Command {
         command: Option<ContextsCommand>,
     },
     /// Bring, look at and remove supplied handlers
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  cspctl handler put anonymise.wasm\n  cspctl handler list"
+    )]
     Handler(HandlerCommand),
     /// List the formats of messages and the channels that have them
     #[command(after_help = "Examples:\n  cspctl formats\n  cspctl formats --policy demo.yaml -o json")]
@@ -127,10 +134,10 @@ pub enum Command {
     #[command(after_help = "Examples:\n  cspctl queries\n  cspctl queries -o json | jq '.[] | {name, sql}'")]
     Queries(PolicyChoice),
     /// Look at one query
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Examples:\n  cspctl query explain late")]
     Query(QueryCommand),
     /// Look at the path of a channel
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Examples:\n  cspctl path explain flights")]
     Path(PathCommand),
     /// List the peers of channels and what they subscribe to
     ///
@@ -143,11 +150,18 @@ pub enum Command {
     )]
     Subscriptions(SubscriptionsArgs),
     /// Look at messages of a channel
-    #[command(subcommand)]
-    Message(MessageCommand),
-    /// List flows that are open, most bytes first
     #[command(
-        after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json"
+        subcommand,
+        after_help = "Examples:\n  cspctl message trace ticks\n  cspctl message trace ticks --count 5 --topic ACME"
+    )]
+    Message(MessageCommand),
+    /// List flows that are open, most bytes first; `flows top`: information flows
+    ///
+    /// A flow is here a connection of TCP, between a client and a service or a channel, with the bytes that the proxy has passed on. Of
+    /// connections to channels, which end at the proxy, no bytes are known (-): `cspctl subscriptions` counts their messages. Information flows,
+    /// which share the output link by the policy's `flows`, are another thing: `cspctl flows top` shows them.
+    #[command(
+        after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json\n  cspctl flows top"
     )]
     Flows(FlowsArgs),
     /// List the sockets of accelerated processes: what carries each, and why
@@ -161,16 +175,25 @@ pub enum Command {
                             cspctl sockets -o json | jq '.sockets[] | select(.kind | startswith(\"kernel\"))'")]
     Sockets(SocketsArgs),
     /// Look at one flow
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Examples:\n  cspctl flow trace --last")]
     Flow(FlowCommand),
     /// Choose the packets that network nodes lead to plug-ins
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  cspctl rule add dns prio 10 proto udp dport 53 plugin limit\n  cspctl rule stats"
+    )]
     Rule(RuleCommand),
     /// Look at and change packet plug-ins of network nodes
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  cspctl plugin create blocked block-list\n  cspctl plugin list\n  cspctl plugin modules"
+    )]
     Plugin(PluginCommand),
     /// Drop packets of networks at the network nodes, for a time or for good
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  cspctl blocks add 192.0.2.0/24 --time 1h\n  cspctl blocks list"
+    )]
     Blocks(BlocksCommand),
     /// Write what a plug-in of the module capture has captured to a file
     #[command(
@@ -178,7 +201,7 @@ pub enum Command {
     )]
     Capture(CaptureArgs),
     /// Make cluster keys
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Examples:\n  cspctl key generate /etc/csp/cluster.key")]
     Key(KeyCommand),
     /// Make a key pair for a channel of messages, or for one of its clients
     ///
@@ -195,11 +218,14 @@ pub enum Command {
         file: Option<PathBuf>,
     },
     /// Set up etcd's users
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Examples:\n  cspctl etcd setup --help")]
     Etcd(EtcdCommand),
     /// Keep the cluster's certificate authority: a folder on the operator's machine
     ///
     /// Needs no server. The folder has the keys of the authority: keep it off the cluster's hosts, make backups.
+    #[command(
+        after_help = "Examples:\n  cspctl pki init --cluster east\n  cspctl pki issue proxy-node pn-1 --address 10.77.0.3"
+    )]
     Pki(PkiArgs),
     /// Open the operations page in a browser: print a link that logs it in
     ///
@@ -238,6 +264,20 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Returns whether it looks at a policy that it would never change.
+    pub(super) fn reads(&self) -> bool {
+        matches!(
+            self,
+            Command::Formats(_)
+                | Command::Queries(_)
+                | Command::Query(_)
+                | Command::Path(_)
+                | Command::Policy(PolicyCommand::Diff { .. })
+        )
+    }
+}
+
 /// Role of a browser's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LoginRole {
@@ -258,7 +298,7 @@ pub enum ContextsCommand {
     #[command(
         after_help = "Examples:\n  cspctl contexts top\n  cspctl contexts top --once -o json | jq '.stages[] | {handler, p99_ns, stops_total}'"
     )]
-    Top(super::contexts_top::TopArgs),
+    Top(super::top::TopArgs),
 }
 
 /// `cspctl policy ...`
@@ -337,23 +377,14 @@ pub struct DrainArgs {
 pub enum FlowsCommand {
     /// Watch information flows: rates, queues and delays between two looks
     ///
-    /// IN are the bytes that arrived, OUT those released to receivers outside the cluster, in all copies. QUEUE and BYTES wait now. DELAY is the
+    /// PROMISED are Mb/s of the link; of a promise of messages those of messages with `message_bytes`, with the messages beside it. IN are the
+    /// bytes that arrived, OUT those released to receivers outside the cluster. Both count the copy of each receiver: a message
+    /// for three receivers is three times in IN. QUEUE and BYTES wait now. DELAY is the
     /// mean time from arrival to release. DROPPED are messages that filters or full queues have cost, HELD times that publishers were held back.
     #[command(
         after_help = "Examples:\n  cspctl flows top\n  cspctl flows top --once -o json | jq '.flows[] | {flow, out_mbps}'"
     )]
-    Top(TopArgs),
-}
-
-/// Arguments of `cspctl flows top`.
-#[derive(Debug, Args)]
-pub struct TopArgs {
-    /// Look twice, show what was between, and end
-    #[arg(long)]
-    pub once: bool,
-    /// Milliseconds between two looks (100 to 60000)
-    #[arg(long, default_value_t = 1_000, value_name = "MS", value_parser = clap::value_parser!(u64).range(100..=60_000))]
-    pub interval_ms: u64,
+    Top(super::top::TopArgs),
 }
 
 /// Sections of a policy.

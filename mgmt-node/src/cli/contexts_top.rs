@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use clap::Args;
 use csp_api::contexts::{Context as OfWorker, ContextsView, FormatProfile, PathStage};
 use csp_api::mgmt::Unreachable;
 use serde::Serialize;
@@ -13,18 +12,7 @@ use super::error::CliError;
 use super::observe::missing;
 use super::paint::{Colour, Paint};
 use super::table::{Cell, Table, bytes};
-use super::top::watch;
-
-/// `cspctl contexts top`.
-#[derive(Args, Debug)]
-pub struct TopArgs {
-    /// Print once and end
-    #[arg(long)]
-    once: bool,
-    /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
-    interval: u64,
-}
+use super::top::{TopArgs, watch};
 
 /// What is shown, and printed with `--output json`: one document a look.
 #[derive(Debug, Serialize)]
@@ -74,8 +62,7 @@ struct StageLine {
 }
 
 pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<(), CliError> {
-    let how = (Duration::from_secs(args.interval), args.once);
-    watch(context, "/api/v1/contexts", how, compare, |top, _| {
+    watch(context, "/api/v1/contexts", args, compare, |top, _| {
         render(top, context.paint) + &missing(context, &top.unreachable)
     })
     .await

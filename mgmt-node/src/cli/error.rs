@@ -78,13 +78,14 @@ impl CliError {
         }
     }
 
-    /// The whole message for standard error, ending in a newline; empty when there is none.
-    pub fn message(&self) -> String {
+    /// The whole message for standard error, ending in a newline; empty when there is none. `reads`: the command only reads.
+    pub fn message(&self, reads: bool) -> String {
         match self {
             CliError::Differs => String::new(),
             CliError::BadPolicy(errors) => {
                 let noun = if errors.len() == 1 { "mistake" } else { "mistakes" };
-                format!("{self}\ncspctl: {} {noun} in the policy; nothing was changed\n", errors.len())
+                let note = if reads { "" } else { "; nothing was changed" };
+                format!("{self}\ncspctl: {} {noun} in the policy{note}\n", errors.len())
             }
             _ => format!("cspctl: {self}\n"),
         }

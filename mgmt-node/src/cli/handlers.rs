@@ -62,8 +62,7 @@ async fn put(context: &Context, file: &Path) -> Result<(), CliError> {
 
 /// Gives a module to all nodes of a kind.
 pub(super) async fn put_to(context: &Context, file: &Path, path: &str, nodes: &str) -> Result<(), CliError> {
-    let bytes = std::fs::read(file)
-        .map_err(|error| CliError::Usage(format!("{}: cannot be read: {error}", file.display())))?;
+    let bytes = std::fs::read(file).map_err(|source| CliError::NoInput { path: file.to_owned(), source })?;
     if bytes.len() > MODULE_LEN_MAX {
         return Err(CliError::Usage(format!(
             "{} has {} bytes; a module has at most {MODULE_LEN_MAX}",

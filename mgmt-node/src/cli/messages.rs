@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use csp_api::messages::{CopyState, PeerName, Stage, TRACE_COUNT_MAX, TRACE_TIMEOUT_S_MAX, TracedCopy};
 use csp_api::mgmt::{MessageTraceView, SubscriptionsView, TracedMessageView};
 use csp_api::topic;
+use csp_control::Policy;
 
 use super::Context;
 use super::error::CliError;
@@ -138,6 +139,16 @@ fn who(name: &PeerName) -> String {
     }
 }
 
+/// The channels that a query of a policy reads; none if it is no query.
+fn sources(policy: &Policy, name: &str) -> Vec<String> {
+    let catalogue = policy.catalogue();
+    let planned = catalogue.queries.iter().find(|query| policy.queries[query.index].name == name);
+    let mut names: Vec<String> =
+        planned.iter().flat_map(|query| &query.sources).map(|s| s.channel.clone()).collect();
+    names.dedup();
+    names
+}
+
 /// `cspctl message trace`.
 pub(super) async fn trace(context: &Context, args: MessageTraceArgs) -> Result<(), CliError> {
     let mut query = vec![
@@ -150,10 +161,20 @@ pub(super) async fn trace(context: &Context, args: MessageTraceArgs) -> Result<(
     if view.messages.is_empty() {
         eprint!("{}", missing(context, &view.unreachable));
         let of = args.topic.map(|topic| format!(" with a topic like {topic}")).unwrap_or_default();
-        return Err(CliError::Failed(format!(
-            "no message{of} came to channel {} within {} s; `cspctl subscriptions {}` lists its peers",
-            args.channel, args.timeout, args.channel
-        )));
+        let read = super::edit::active(context).await.map(|(_, policy)| sources(&policy, &args.channel));
+        let (channel, seconds) = (&args.channel, args.timeout);
+        return Err(CliError::Failed(match read.unwrap_or_default().as_slice() {
+            [] => format!(
+                "no message{of} came to channel {channel} within {seconds} s; `cspctl subscriptions {channel}` lists its peers"
+            ),
+            read => format!(
+                "{channel} is a query, whose rows are not traced; trace the messages that it reads: {}",
+                read.iter()
+                    .map(|name| format!("`cspctl message trace {name}`"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
+        }));
     }
     context.show(&view, |view| {
         let mut out = draw_messages(view, args.ascii, context.paint);
@@ -240,7 +261,7 @@ fn copy_words(copy: &TracedCopy, paint: Paint) -> String {
     let words = copy.state.words();
     match copy.state {
         CopyState::Written => format!("{words} {}", bytes(copy.bytes)),
-        CopyState::Waiting => paint.paint(Colour::Yellow, words),
+        CopyState::Waiting | CopyState::InFlow => paint.paint(Colour::Yellow, words),
         _ => paint.paint(Colour::Red, words),
     }
 }

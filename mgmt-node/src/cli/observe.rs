@@ -27,10 +27,11 @@ pub(super) async fn nodes(context: &Context) -> Result<(), CliError> {
             "NODE", "ROLE", "STATE", "POLICY", "WORKERS", "OWNS", "SAN", "ADMIN", "VERSION", "DETAIL",
         ]);
         for n in &view.nodes {
-            let policy = match (n.policy_generation, n.policy_state.as_str()) {
-                (0, _) => String::new(),
-                (g, "active") => g.to_string(),
-                (g, state) => format!("{g} {state}"),
+            let policy = match (n.policy_generation, n.policy_state.as_str(), n.policy_active) {
+                (0, ..) => String::new(),
+                (g, "active", _) => g.to_string(),
+                (g, state, 0) => format!("{g} {state}"),
+                (g, state, active) => format!("{active} ({g} {state})"),
             };
             table.row([
                 n.id.clone().into(),
@@ -120,6 +121,11 @@ pub(super) async fn flows(context: &Context, args: FlowsArgs) -> Result<(), CliE
             "LABEL", "CLIENT", "SERVER", "SERVICE", "MEMBER", "STATE", "IN", "OUT", "AGE", "NODE",
         ]);
         for f in &view.flows {
+            // Bytes are those passed on to a process: the proxy itself is the peer of a channel's connection.
+            let figure = |count: u64| match f.state.ends_with("/local") {
+                true => Cell::from("-").right(),
+                false => Cell::from(bytes(count)).right(),
+            };
             table.row([
                 f.label.to_string().into(),
                 f.client.to_string().into(),
@@ -127,8 +133,8 @@ pub(super) async fn flows(context: &Context, args: FlowsArgs) -> Result<(), CliE
                 f.service.to_string().into(),
                 f.member.to_string().into(),
                 f.state.to_string().into(),
-                Cell::from(bytes(f.bytes_in)).right(),
-                Cell::from(bytes(f.bytes_out)).right(),
+                figure(f.bytes_in),
+                figure(f.bytes_out),
                 span(f.age_ms).into(),
                 f.node.to_string().into(),
             ]);

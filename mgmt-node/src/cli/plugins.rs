@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use csp_api::plugins::{CallBody, CallView, ModulesView, NodeAnswer, PluginsView, Row, Supplied};
+use csp_api::plugins::{CallBody, CallView, NodeAnswer, PluginsView, Row, Supplied};
 use csp_control::{PacketPlugin, Policy};
-use csp_plugins::{Parameter, builtin, is_supplied};
+use csp_plugins::is_supplied;
 
 use super::Context;
 use super::edit::{active, edit};
@@ -15,10 +15,9 @@ use super::error::CliError;
 use super::handlers;
 use super::observe::missing;
 use super::paint::Colour;
+use super::plugin_checks::{check_network, lost_by_move};
+use super::plugin_modules::{self, MODULES};
 use super::table::{Cell, Table, bytes};
-
-/// Where management nodes have the supplied modules.
-const MODULES: &str = "/api/v1/plugin-modules";
 
 /// `cspctl plugin`.
 #[derive(Subcommand, Debug)]
@@ -29,7 +28,9 @@ pub enum PluginCommand {
     )]
     List,
     /// List the modules that plug-ins can be instances of, with settings and operations, and the supplied ones of the network nodes
-    #[command(after_help = "Examples:\n  cspctl plugin modules\n  cspctl plugin modules -o json")]
+    #[command(
+        after_help = "Examples:\n  cspctl plugin modules\n  cspctl plugin modules -o json | jq '.built_in[] | {module, operations}'"
+    )]
     Modules,
     /// Give a WebAssembly module of a packet plug-in to all network nodes
     ///
@@ -71,7 +72,10 @@ pub enum PluginCommand {
         #[arg(long, value_name = "HOST")]
         context: Option<String>,
     },
-    /// Move a plug-in to another level, with its state
+    /// Move a plug-in to another level
+    ///
+    /// Between levels 1 and 2 its state moves with it. To level 3 and from there it does not: block lists are empty then, captures too, and
+    /// counters of the plug-in and of rules that lead to it begin at 0.
     #[command(
         after_help = "Examples:\n  cspctl plugin move blocked 1\n  cspctl plugin move count 3 --context h0"
     )]
@@ -140,14 +144,6 @@ pub enum PluginCommand {
         node: Option<String>,
     },
 }
-
-/// What `cspctl plugin modules` shows.
-#[derive(serde::Serialize)]
-struct AllModules {
-    built_in: Vec<[String; 4]>,
-    supplied: ModulesView,
-}
-
 /// `cspctl blocks`.
 #[derive(Subcommand, Debug)]
 pub enum BlocksCommand {
@@ -208,7 +204,7 @@ pub struct CaptureArgs {
 pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(), CliError> {
     match command {
         PluginCommand::List => list(context).await,
-        PluginCommand::Modules => modules(context).await,
+        PluginCommand::Modules => plugin_modules::modules(context).await,
         PluginCommand::Install { file } => handlers::put_to(context, &file, MODULES, "network").await,
         PluginCommand::Uninstall { module } => {
             handlers::remove_from(context, &module, MODULES, "cspctl plugin modules").await
@@ -237,6 +233,9 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
             edit(context, |policy| {
                 let host = host_of(policy, level, host)?;
                 let plugin = find(&mut policy.plugins, &name)?;
+                if let Some(warning) = lost_by_move(plugin, level) {
+                    eprintln!("warning: {warning}");
+                }
                 (plugin.level, plugin.context) = (level, host);
                 Ok(())
             })
@@ -400,46 +399,6 @@ fn state(supplied: Option<&Supplied>) -> Cell {
     Cell::from(text).coloured(colour)
 }
 
-async fn modules(context: &Context) -> Result<(), CliError> {
-    let view: ModulesView = context.client.get(MODULES, &[]).await?;
-    let parameters = |parameters: &[Parameter]| {
-        let one = |parameter: &Parameter| match parameter.default {
-            None => format!("{}=", parameter.name),
-            Some(default) => format!("[{}={default}]", parameter.name),
-        };
-        parameters.iter().map(one).collect::<Vec<_>>().join(" ")
-    };
-    let rows: Vec<[String; 4]> = builtin::MODULES
-        .iter()
-        .map(|module| {
-            let operations = module.operations.iter().map(|operation| operation.name);
-            [
-                module.name.to_owned(),
-                module.outputs.to_string(),
-                parameters(module.parameters),
-                operations.collect::<Vec<_>>().join(" "),
-            ]
-        })
-        .collect();
-    let all = AllModules { built_in: rows, supplied: view };
-    context.show(&all, |AllModules { built_in, supplied }| {
-        let mut table = Table::new(&["MODULE", "OUTPUTS", "SETTINGS", "OPERATIONS"]);
-        built_in.iter().for_each(|row| table.row(row.clone().map(Cell::from)));
-        let mut text = table.render(context.paint);
-        let mut table = Table::new(&["NODE", "SUPPLIED MODULE", "LENGTH"]);
-        for node in &supplied.nodes {
-            for module in &node.stored.modules {
-                let length = Cell::from(bytes(module.len)).right();
-                table.row([node.node.clone().into(), module.module.to_string().into(), length]);
-            }
-        }
-        if supplied.nodes.iter().any(|node| !node.stored.modules.is_empty()) {
-            text += &format!("\n{}", table.render(context.paint));
-        }
-        text + &missing(context, &supplied.unreachable)
-    })
-}
-
 pub(super) async fn blocks(context: &Context, command: BlocksCommand) -> Result<(), CliError> {
     let (list, operation, arguments) = match command {
         BlocksCommand::List(list) => (list, "list", vec![]),
@@ -448,6 +407,9 @@ pub(super) async fn blocks(context: &Context, command: BlocksCommand) -> Result<
         }
         BlocksCommand::Remove { prefix, list } => (list, "remove", vec![("prefix", Some(prefix))]),
     };
+    if let Some((_, Some(prefix))) = arguments.first().filter(|_| operation == "add") {
+        check_network(prefix)?;
+    }
     let name = the_one(context, list.plugin, "block-list").await?;
     let arguments = arguments.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     show(context, &call(context, &name, operation, arguments.collect(), None).await?)

@@ -36,16 +36,38 @@ struct PolicyDiff {
 pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliError> {
     let (name, yaml) = read(&args.file)?;
     if args.dry_run {
-        let checked = check(context, &name, yaml).await?;
-        return context
-            .show(&checked, |c| format!("{name}: right, {} services; nothing was changed\n", c.services));
+        let checked = check(context, &name, yaml.clone()).await?;
+        context.show(&checked, |checked| {
+            format!("{name}: right, {}; nodes were not asked, nothing was changed\n", contents(checked))
+        })?;
+    } else {
+        let query = [("file", name.clone()), ("timeout_s", args.timeout.to_string())];
+        publish(context, &query, yaml.clone()).await?;
     }
-    let query = [("file", name.clone()), ("timeout_s", args.timeout.to_string())];
-    publish(context, &query, yaml.clone()).await?;
     if let Ok(policy) = Policy::parse_yaml(&String::from_utf8_lossy(&yaml), &name) {
         super::edit::warn(&policy);
     }
     Ok(())
+}
+
+/// How much of what is in a policy.
+fn contents(checked: &DryRunView) -> String {
+    let counts = [
+        (checked.services, "service", "services"),
+        (checked.channels, "channel", "channels"),
+        (checked.queries, "query", "queries"),
+        (checked.handlers, "handler", "handlers"),
+        (checked.flows, "flow", "flows"),
+        (checked.plugins, "plug-in", "plug-ins"),
+        (checked.rules, "rule", "rules"),
+    ];
+    let there = counts.into_iter().filter(|(count, ..)| *count > 0);
+    let words =
+        there.map(|(count, one, several)| format!("{count} {}", if count == 1 { one } else { several }));
+    match words.collect::<Vec<_>>() {
+        words if words.is_empty() => "no services, channels or rules".to_owned(),
+        words => words.join(", "),
+    }
 }
 
 /// Publishes a policy and follows what becomes of it.

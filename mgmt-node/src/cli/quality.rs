@@ -7,12 +7,11 @@ use csp_api::quality::{InformationFlow, Link, QualityView};
 use serde::Serialize;
 
 use super::Context;
-use super::args::TopArgs;
 use super::error::CliError;
 use super::observe::missing;
 use super::paint::Colour;
 use super::table::{Cell, Table, bytes};
-use super::top::watch;
+use super::top::{TopArgs, watch};
 
 /// What is shown of a flow, summed over workers.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -21,6 +20,7 @@ struct Row {
     node: String,
     priority: u64,
     promised_mbps: f64,
+    promised_messages_per_s: u64,
     in_mbps: f64,
     out_mbps: f64,
     out_messages_per_s: f64,
@@ -48,6 +48,8 @@ struct Top {
 struct NodeLink {
     node: String,
     scheme: String,
+    /// Whether the scheme keeps promises.
+    keeps_promises: bool,
     mbps: f64,
     contexts: u64,
     contexts_percent: u64,
@@ -56,8 +58,7 @@ struct NodeLink {
 
 /// `cspctl flows top`.
 pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<(), CliError> {
-    let how = (Duration::from_millis(args.interval_ms), args.once);
-    watch(context, "/api/v1/quality", how, compare, |top, view: &QualityView| {
+    watch(context, "/api/v1/quality", args, compare, |top, view: &QualityView| {
         render(top, context, &missing(context, &view.unreachable))
     })
     .await
@@ -105,6 +106,7 @@ fn compare(before: &QualityView, after: &QualityView, between: Duration) -> Top 
             node: (*node).to_owned(),
             priority: flow.priority,
             promised_mbps: flow.promised_bits_per_s as f64 / 1e6,
+            promised_messages_per_s: flow.promised_messages_per_s,
             in_mbps: mbps(|flow| flow.offered_bytes_total),
             out_mbps: mbps(|flow| flow.released_bytes_total),
             out_messages_per_s: released / seconds,
@@ -127,6 +129,7 @@ fn compare(before: &QualityView, after: &QualityView, between: Duration) -> Top 
         Some(NodeLink {
             node: node.to_owned(),
             scheme: first.scheme.to_string(),
+            keeps_promises: keeps_promises(&first.scheme),
             mbps: first.capacity_bits_per_s as f64 / 1e6,
             contexts: first.contexts,
             contexts_percent: first.contexts_percent,
@@ -135,6 +138,20 @@ fn compare(before: &QualityView, after: &QualityView, between: Duration) -> Top 
     };
     let links = after.nodes.iter().filter_map(|of| node((&of.node, &of.quality.links))).collect();
     Top { seconds, flows, links }
+}
+
+/// Returns whether a scheme looks at what flows are promised.
+fn keeps_promises(scheme: &str) -> bool {
+    !matches!(scheme, "RR" | "EAS" | "PA")
+}
+
+/// What a flow is promised of the link: Mb/s, and the messages that they come from.
+fn promised(row: &Row) -> String {
+    match (row.promised_mbps, row.promised_messages_per_s) {
+        (mbps, _) if mbps <= 0.0 => "-".to_owned(),
+        (mbps, 0) => format!("{mbps:.1}"),
+        (mbps, messages) => format!("{mbps:.1} ({messages}/s)"),
+    }
 }
 
 fn render(top: &Top, context: &Context, missing: &str) -> String {
@@ -152,7 +169,9 @@ fn render(top: &Top, context: &Context, missing: &str) -> String {
             0 => String::new(),
             count => format!(" and {count} contexts in {} % of each worker", link.contexts_percent),
         };
-        out += &format!("{}: {} over {} Mb/s{contexts}{fired}\n", link.node, link.scheme, link.mbps);
+        let promises = if link.keeps_promises { "" } else { ", which looks at no promise," };
+        let NodeLink { node, scheme, mbps, .. } = link;
+        out += &format!("{node}: {scheme}{promises} over {mbps} Mb/s{contexts}{fired}\n");
     }
     let has_contexts = top.links.iter().any(|link| link.contexts > 0);
     let mut head = vec!["FLOW", "NODE", "PRIORITY", "PROMISED", "IN Mb/s", "OUT Mb/s", "OUT/s"];
@@ -173,7 +192,7 @@ fn render(top: &Top, context: &Context, missing: &str) -> String {
             row.flow.clone().into(),
             row.node.clone().into(),
             row.priority.into(),
-            number(row.promised_mbps),
+            Cell::from(promised(row)).right(),
             number(row.in_mbps),
             number(row.out_mbps),
             number(row.out_messages_per_s),
@@ -223,5 +242,22 @@ mod tests {
         assert!((row.delay_ms - 2.0).abs() < 1e-9 && (row.dropped_per_s - 75.0).abs() < 1e-9, "{row:?}");
         assert_eq!(top.links[0].triggers_fired, ["full"]);
         assert_eq!((row.contexts, row.contexts_used), (0, 0.0), "of a proxy that does not report them");
+    }
+
+    #[test]
+    fn what_is_promised_is_shown_in_both_units() {
+        let mut flows = vec![flow(0, "gates", 1), flow(0, "bulk", 1), flow(0, "rest", 1)];
+        flows[1]["promised_bits_per_s"] = 6_000_000.into();
+        flows[1]["promised_messages_per_s"] = 500.into();
+        flows[2]["promised_bits_per_s"] = 0.into();
+        let view = view(flows);
+        let mut top = compare(&view, &view, Duration::from_secs(1));
+        assert_eq!([0, 1, 2].map(|at| promised(&top.flows[at])), ["6.0 (500/s)", "50.0", "-"]);
+        let link = |top: &Top| (top.links[0].scheme.clone(), top.links[0].keeps_promises);
+        assert_eq!(link(&top), ("PAR".to_owned(), true));
+        let mut other = view.clone();
+        other.nodes[0].quality.links[0].scheme = "RR".into();
+        top = compare(&view, &other, Duration::from_secs(1));
+        assert_eq!(link(&top), ("RR".to_owned(), false));
     }
 }

@@ -21,10 +21,11 @@ pub enum RuleCommand {
     /// of equal ones the older. Conditions: src NETWORK, dst NETWORK, ip 4|6, proto PROTOCOL, sport PORTS, dport PORTS, flags
     /// FLAGS[/FLAGS], dscp NUMBER, dev NUMBER (the node's LAN port, from 0 on), ingress, egress.
     #[command(after_help = "Examples:\n  cspctl rule add dns prio 10 proto udp dport 53 plugin limit\n  \
-                            cspctl rule add syns proto tcp flags syn/syn,ack ingress plugin blocked fallback drop")]
+                            cspctl rule add syns proto tcp flags syn/syn,ack ingress plugin blocked fallback drop\n  \
+                            cspctl rule add dns proto udp dport 53 plugin limit -o json")]
     Add {
         /// The rule
-        #[arg(required = true, trailing_var_arg = true, value_name = "WORD")]
+        #[arg(required = true, value_name = "WORD")]
         words: Vec<String>,
     },
     /// Remove rules from the policy

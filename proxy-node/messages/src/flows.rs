@@ -23,8 +23,9 @@ pub(crate) use streams::is_stream;
 use std::sync::Arc;
 
 use csp_quality::{
-    Board, DIVIDE_EVERY, Demand, Fired, FlowCounters, FlowId, FlowTable, Item as Queued, Observation,
-    Offered, Overflow, Plan, QualityConfig, Resource, ResourceManager, Scheme, Taken, Trigger, TriggerError,
+    Board, DIVIDE_EVERY, Demand, Fired, FlowCounters, FlowId, FlowSpec, FlowTable, Item as Queued,
+    Observation, Offered, Overflow, Plan, QualityConfig, Resource, ResourceManager, Scheme, Taken, Trigger,
+    TriggerError,
 };
 use csp_types::{Duration, Instant};
 use slots::Slots;
@@ -57,8 +58,10 @@ pub struct FlowStatus {
     pub name: String,
     /// Its priority in the policy.
     pub priority: u8,
-    /// Bits a second that it is promised.
+    /// Bits a second that it is promised: messages count with their longest length.
     pub promised: u64,
+    /// Messages a second that it is promised.
+    pub promised_messages: u32,
     /// Messages that wait, and their bytes in all copies.
     pub queued: (u32, u64),
     /// What has become of its messages.
@@ -407,7 +410,8 @@ impl Flows {
         let flows = plan.table().flows().map(|(id, spec)| FlowStatus {
             name: spec.name.clone(),
             priority: spec.priority,
-            promised: spec.reservation.bits_per_second,
+            promised: promised(spec),
+            promised_messages: spec.reservation.items_per_second,
             queued: self.manager.queued(id),
             counters: self.manager.counters(id),
             delay_sum: self.delays.get(usize::from(id.0)).copied().unwrap_or_default(),
@@ -419,6 +423,12 @@ impl Flows {
         });
         (link, flows.collect())
     }
+}
+
+/// What a flow is promised of the link, in bits a second: items count with their longest length.
+fn promised(spec: &FlowSpec) -> u64 {
+    let by_items = u64::from(spec.reservation.items_per_second) * u64::from(spec.item.bytes_max) * 8;
+    by_items.max(spec.reservation.bits_per_second)
 }
 
 /// Marks messages that a context is to process first.

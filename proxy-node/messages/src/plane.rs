@@ -194,7 +194,7 @@ impl MessagePlane {
             flows.want(peer.index, None);
         }
         if self.traces.is_armed() {
-            self.traces.check(slot, |waiting, _| (waiting == peer).then_some(CopyState::Left));
+            self.traces.check(slot, |waiting, _, _| (waiting == peer).then_some(CopyState::Left));
             self.traces.flushed(peer);
         }
         let left = self.peers.detach(ch, &mut self.pool, peer.index);

@@ -67,6 +67,8 @@ pub enum TraceError {
 pub enum CopyState {
     /// It waits in the receiver's queue, or has been written in part.
     Waiting,
+    /// The message waits in the queue of its information flow for the output link or a context.
+    InFlow,
     /// It has been written to the receiver's connection, in so many bytes.
     Written(u32),
     /// The receiver's queue was full: this message was dropped.
@@ -77,12 +79,21 @@ pub enum CopyState {
     DroppedStalled,
     /// Memory was short.
     DroppedMemory,
+    /// The queue of the message's information flow had no room for it, or gave it up for a later one.
+    DroppedFlow,
     /// The framing of the receiver's connection cannot carry it.
     Unwritable,
     /// The receiver has left.
     Left,
     /// A handler of the channel's path has emitted nothing for the message.
     Consumed,
+}
+
+impl CopyState {
+    /// Returns whether something is still to become of the copy.
+    fn waits(self) -> bool {
+        matches!(self, CopyState::Waiting | CopyState::InFlow)
+    }
 }
 
 /// A handler that a message has passed.
@@ -185,7 +196,7 @@ impl TracedMessage {
 
     /// Returns whether nothing more becomes of any copy that the trace follows.
     pub fn is_settled(&self) -> bool {
-        let waits = |copy: &TracedCopy| copy.state == CopyState::Waiting || copy.unflushed;
+        let waits = |copy: &TracedCopy| copy.state.waits() || copy.unflushed;
         let is_offered = self.pushed && self.copies.is_empty();
         !is_offered && !self.copies.iter().any(waits)
     }
@@ -358,7 +369,7 @@ impl Traces {
         let is_it = |m: &&mut TracedMessage| m.sequence == sequence && m.channel.index == slot;
         for message in self.messages.iter_mut().filter(is_it) {
             let unflushed = matches!(state, CopyState::Written(_));
-            let waits = |copy: &&mut TracedCopy| copy.peer == peer && copy.state == CopyState::Waiting;
+            let waits = |copy: &&mut TracedCopy| copy.peer == peer && copy.state.waits();
             let was_given = matches!(state, CopyState::Written(_) | CopyState::Unwritable);
             let first_of_pushed = message.pushed && message.copies.is_empty() && was_given;
             let settled = TracedCopy { peer, state, at: now, unflushed };
@@ -379,7 +390,7 @@ impl Traces {
         for message in &mut self.messages {
             let Some(fed) = message.is(slot, sequence) else { continue };
             if !fed && stage.emitted == 0 && message.stages.iter().all(|before| before.emitted <= 1) {
-                let waiting = message.copies.iter_mut().filter(|copy| copy.state == CopyState::Waiting);
+                let waiting = message.copies.iter_mut().filter(|copy| copy.state.waits());
                 waiting.for_each(|copy| (copy.state, copy.at) = (CopyState::Consumed, stage.done));
             }
             if message.stages.len() < TRACE_STAGES_MAX {
@@ -409,14 +420,25 @@ impl Traces {
         }
     }
 
-    /// Calls `state` with each waiting copy of a channel, by receiver and sequence number, and records what it returns.
+    /// Records what has become of the copies of a message that waited in its flow's queue.
     #[cold]
-    pub fn check(&mut self, slot: u16, state: impl Fn(PeerId, u64) -> Option<CopyState>) {
+    pub fn left_flow(&mut self, slot: u16, sequence: u64, state: impl Fn(PeerId) -> CopyState) {
+        let now = self.now();
+        let is_it = |m: &&mut TracedMessage| m.sequence == sequence && m.channel.index == slot;
+        let copies = self.messages.iter_mut().filter(is_it).flat_map(|message| &mut message.copies);
+        for copy in copies.filter(|copy| copy.state == CopyState::InFlow) {
+            (copy.state, copy.at) = (state(copy.peer), now);
+        }
+    }
+
+    /// Calls `state` with each waiting copy of a channel, by receiver, sequence number and state, and records what it returns.
+    #[cold]
+    pub fn check(&mut self, slot: u16, state: impl Fn(PeerId, u64, CopyState) -> Option<CopyState>) {
         let now = self.now();
         for message in self.messages.iter_mut().filter(|message| message.channel.index == slot) {
             let sequence = message.sequence;
-            for copy in message.copies.iter_mut().filter(|copy| copy.state == CopyState::Waiting) {
-                if let Some(state) = state(copy.peer, sequence) {
+            for copy in message.copies.iter_mut().filter(|copy| copy.state.waits()) {
+                if let Some(state) = state(copy.peer, sequence, copy.state) {
                     (copy.state, copy.at) = (state, now);
                 }
             }

@@ -365,11 +365,13 @@ fn state(state: csp_messages::CopyState) -> (CopyState, u64) {
     use csp_messages::CopyState as Plane;
     match state {
         Plane::Waiting => (CopyState::Waiting, 0),
+        Plane::InFlow => (CopyState::InFlow, 0),
         Plane::Written(bytes) => (CopyState::Written, bytes.into()),
         Plane::DroppedNewest => (CopyState::DroppedNewest, 0),
         Plane::DroppedOldest => (CopyState::DroppedOldest, 0),
         Plane::DroppedStalled => (CopyState::DroppedStalled, 0),
         Plane::DroppedMemory => (CopyState::DroppedMemory, 0),
+        Plane::DroppedFlow => (CopyState::DroppedFlow, 0),
         Plane::Unwritable => (CopyState::Unwritable, 0),
         Plane::Left => (CopyState::Left, 0),
         Plane::Consumed => (CopyState::Consumed, 0),

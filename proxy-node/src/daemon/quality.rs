@@ -50,6 +50,7 @@ fn flow(status: &FlowStatus) -> InformationFlow {
         name: name.into(),
         priority: (*priority).into(),
         promised_bits_per_s: *promised,
+        promised_messages_per_s: status.promised_messages.into(),
         contexts: status.contexts.into(),
         processed_total: counters.taken,
         absorbed_total: counters.absorbed,

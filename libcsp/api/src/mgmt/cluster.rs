@@ -67,9 +67,12 @@ pub struct NodeView {
     pub started_unix_ms: u64,
     /// Generation that it acknowledged last; 0 before the first.
     pub policy_generation: u64,
-    /// That acknowledgement: `staged`, `active`, `refused`, or empty.
+    /// What has become of it: `staged`, `active`, `refused`, `timed-out`, or empty.
     #[serde(default)]
     pub policy_state: String,
+    /// Generation that it works by; 0: none.
+    #[serde(default)]
+    pub policy_active: u64,
     /// Whether this is the leading management node.
     #[serde(default)]
     pub leader: bool,

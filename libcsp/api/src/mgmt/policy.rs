@@ -148,13 +148,31 @@ pub struct PolicyView {
     pub policy: serde_json::Value,
 }
 
-/// Answer to `POST /api/v1/policy?dry_run`: the policy is right and nothing was changed.
+/// Answer to `POST /api/v1/policy?dry_run`: the policy is right by itself. Nodes were not asked, and nothing was changed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DryRunView {
     /// Always true; a wrong policy gives status 400.
     pub valid: bool,
     /// Services in it.
     pub services: usize,
+    /// Channels in it.
+    #[serde(default)]
+    pub channels: usize,
+    /// Continual queries in it.
+    #[serde(default)]
+    pub queries: usize,
+    /// Supplied handlers in it.
+    #[serde(default)]
+    pub handlers: usize,
+    /// Information flows in it.
+    #[serde(default)]
+    pub flows: usize,
+    /// Packet plug-ins in it.
+    #[serde(default)]
+    pub plugins: usize,
+    /// Rules that lead packets to plug-ins.
+    #[serde(default)]
+    pub rules: usize,
     /// SHA-256 of its canonical form, hex.
     pub hash: String,
     /// The policy as YAML, in canonical order with defaults filled in.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::check::{check_count, check_name};
 use super::contexts::number_of;
 use super::framing::is_default;
-use super::{Catalogue, Channel, Pattern, Policy, PortRange};
+use super::{Catalogue, Channel, Link, Pattern, Policy, PortRange};
 use crate::config::{Problems, number};
 
 mod fields;
@@ -173,6 +173,13 @@ impl Flow {
         )
     }
 
+    /// What it is promised of the link, in bits a second: messages count with their longest length.
+    pub fn promised_bits_per_s(&self) -> u64 {
+        let FlowReserve { mbps, messages_per_s, .. } = self.reserve;
+        let by_messages = u64::from(messages_per_s) * u64::from(self.message_bytes) * 8;
+        by_messages.max(mbps.saturating_mul(1_000_000))
+    }
+
     fn check(&self, policy: &Policy, at: &str, problems: &mut Problems) {
         check_name(&self.name, "flow", at, problems);
         if self.name == DEFAULT_FLOW && self.predicate != FlowMatch::default() {
@@ -323,11 +330,32 @@ pub(super) fn check(policy: &Policy, catalogue: &Catalogue, problems: &mut Probl
     }
     fields::check(policy, catalogue, problems);
     match &policy.link {
-        Some(link) => link.check(policy, problems),
+        Some(link) => {
+            link.check(policy, problems);
+            check_promises(policy, link, problems);
+        }
         None if policy.flows.is_empty() => {}
         None => {
             let message = "flows share an output link; say what it carries, such as `link: {mbps: 1000}`";
             problems.add("flows", message.to_owned());
+        }
+    }
+}
+
+/// Checks that the link carries what flows are promised. A proxy holds more than a promise and refuses what it cannot keep; what no
+/// proxy could is refused without asking one.
+fn check_promises(policy: &Policy, link: &Link, problems: &mut Problems) {
+    let most_mbps = link.proxies.iter().map(|proxy| proxy.mbps).fold(link.mbps, u64::max);
+    let mut promised = 0u64;
+    for (index, flow) in policy.flows.iter().enumerate() {
+        promised = promised.saturating_add(flow.promised_bits_per_s());
+        if promised > most_mbps.saturating_mul(1_000_000) {
+            let message = format!(
+                "{} Mb/s are promised to this flow and those before it; the link carries {most_mbps}",
+                promised as f64 / 1e6
+            );
+            let field = format!("flows[{index}].reserve");
+            return problems.add_unless(&["link.mbps", "link.proxies"], field, message);
         }
     }
 }

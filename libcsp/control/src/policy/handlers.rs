@@ -138,5 +138,10 @@ channels:
         let error = Policy::parse_yaml(&HANDLERS.replace("name: mask", "name: musk"), "p.yaml").unwrap_err();
         assert!(error.to_string().contains("`mask` is not known; allowed are forward"), "{error}");
         assert!(error.to_string().ends_with(", musk"), "the policy's own are among them: {error}");
+        // A path without formats has no `anonymise`, whatever a supplied handler is called.
+        let error = HANDLERS.replace("name: mask", "name: forward").replace("handler: mask", "handler: musk");
+        let error = Policy::parse_yaml(&error, "p.yaml").unwrap_err().to_string();
+        assert_eq!(error.matches("allowed are forward, ").count(), 1, "{error}");
+        assert!(!error.contains(", forward"), "a name stands there once: {error}");
     }
 }

@@ -288,7 +288,9 @@ pub(super) fn is_built_in(name: &str) -> bool {
 fn unknown(name: &str, formats: &Arc<FormatSet>, supplied: &[SuppliedHandler]) -> String {
     let names = builtin::NAMES.iter().chain(csp_operators::NAMES);
     let names = names.copied().filter(|name| make(name, formats).is_some());
-    let names: Vec<&str> = names.chain(supplied.iter().map(|handler| handler.name.as_str())).collect();
+    // A supplied one of a built-in one's name is refused by itself.
+    let supplied = supplied.iter().map(|handler| handler.name.as_str()).filter(|name| !is_built_in(name));
+    let names: Vec<&str> = names.chain(supplied).collect();
     format!("`{name}` is not known; allowed are {}", names.join(", "))
 }
 

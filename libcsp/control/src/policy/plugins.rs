@@ -170,24 +170,23 @@ impl Policy {
             rules: self.rules.iter().filter_map(|rule| rule.desired().ok()).collect(),
         }
     }
+}
 
-    /// Returns what is allowed but is hardly meant: rules that no packet reaches, since another one covers them.
-    pub fn warnings(&self) -> Vec<String> {
-        if self.rules.is_empty() {
-            return Vec::new();
-        }
-        let mut manager = plugin_manager(0, HashKey::default());
-        drop(manager.verify(&self.packet_plugins()));
-        let covered = manager.covered_rules().into_iter();
-        covered
-            .map(|covered| {
-                format!(
-                    "rule {} is never matched: {} matches all that it matches, before it",
-                    covered.rule, covered.by
-                )
-            })
-            .collect()
+/// Rules that no packet reaches, since another one covers them.
+pub(super) fn covered_rules(policy: &Policy) -> Vec<String> {
+    if policy.rules.is_empty() {
+        return Vec::new();
     }
+    let mut manager = plugin_manager(0, HashKey::default());
+    drop(manager.verify(&policy.packet_plugins()));
+    let covered = manager.covered_rules().into_iter();
+    let text = |covered: csp_classify::multifield::Covered| {
+        format!(
+            "rule {} is never matched: {} matches all that it matches, before it",
+            covered.rule, covered.by
+        )
+    };
+    covered.map(text).collect()
 }
 
 /// Checks plug-ins and rules of a policy.
@@ -376,7 +375,7 @@ rules:
     fn the_example_of_the_manual_is_a_policy() {
         let manual = include_str!("../../../../docs/plugins.md");
         let example = manual.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
-        let policy = Policy::parse_yaml(&format!("apiVersion: csp/v1\n{example}"), "plugins.md").unwrap();
+        let policy = Policy::parse_yaml(example, "plugins.md").unwrap();
         assert_eq!((policy.plugins.len(), policy.rules.len()), (3, 2));
     }
 

@@ -43,8 +43,8 @@ pub fn has_target() -> bool {
     has()
 }
 
-/// Builds a module of Rust.
-pub fn rust(source: &Path) -> Vec<u8> {
+/// Builds a module of Rust, whose memory may grow to so many bytes.
+pub fn rust(source: &Path, memory_max: u32) -> Vec<u8> {
     let dir = out_dir(source.file_stem().unwrap().to_str().unwrap());
     let (guest, module) = (dir.join("libcsp_guest.rlib"), dir.join("module.wasm"));
     let rustc = |kind: &str, name: &str, from: &Path, to: &Path| {
@@ -56,12 +56,13 @@ pub fn rust(source: &Path) -> Vec<u8> {
     run(&mut rustc("rlib", "csp_guest", &crate_dir().join("guest/src/lib.rs"), &guest));
     let mut command = rustc("cdylib", "module", source, &module);
     command.arg("--extern").arg(format!("csp_guest={}", guest.display()));
-    run(command.args(["-C", "link-arg=-zstack-size=16384", "-C", "strip=debuginfo"]));
+    let link = ["-C", "link-arg=-zstack-size=16384", "-C", &format!("link-arg=--max-memory={memory_max}")];
+    run(command.args(link).args(["-C", "strip=symbols"]));
     std::fs::read(module).unwrap()
 }
 
-/// Builds a module of C. The linker is wasm-ld of the package lld, or the same one as it comes with Rust.
-pub fn c(source: &Path) -> Option<Vec<u8>> {
+/// Builds a module of C, whose memory may grow to so many bytes. The linker is wasm-ld of the package lld, or the same one as it comes with Rust.
+pub fn c(source: &Path, memory_max: u32) -> Option<Vec<u8>> {
     if !csp_support::installed("clang", "clang") {
         return None;
     }
@@ -90,6 +91,7 @@ pub fn c(source: &Path) -> Option<Vec<u8>> {
             link
         }
     };
-    run(link.args(["--no-entry", "-z", "stack-size=16384", "-o"]).arg(&module).arg(object));
+    let bound = format!("--max-memory={memory_max}");
+    run(link.args(["--no-entry", "-z", "stack-size=16384", &bound, "-o"]).arg(&module).arg(object));
     Some(std::fs::read(module).unwrap())
 }

@@ -11,6 +11,7 @@ use crate::flows::{self, FlowFields, FlowStatus, Flows, FlowsConfig, LinkStatus}
 use crate::peers::PeerId;
 use crate::pool::{MessagePool, PoolError};
 use crate::schedule::Schedule as _;
+use crate::trace::CopyState;
 
 impl MessagePlane {
     /// Puts flows into force, or ends them: what waits is then given to receivers at once, in the order of each flow. Allocates their
@@ -186,6 +187,9 @@ impl MessagePlane {
         outlet.give(flows::item(handle, info.len));
         let has_work = !outlet.ch.pending.is_empty();
         schedule.set_active(slot, has_work);
+        if self.traces.is_armed() {
+            self.trace_released(slot, info.sequence);
+        }
     }
 
     /// Puts a message that has arrived into the queue of its flow. Not inlined: the path without flows is to stay as it is.
@@ -306,6 +310,11 @@ impl MessagePlane {
                 ch.counters.dropped_flow += 1;
             }
             let handle = self.pool.at(flows::unpack(evicted.handle).0);
+            if self.traces.is_armed()
+                && let Some((slot, info)) = slot.zip(self.pool.info(handle))
+            {
+                self.traces.left_flow(slot, info.sequence, |_| CopyState::DroppedFlow);
+            }
             self.pool.release(handle);
         }
     }

@@ -4,7 +4,7 @@ use csp_handlers::FormatId;
 use csp_quality::FlowId;
 use csp_types::Instant;
 
-use super::trace::trace_shed;
+use super::trace::{Way, trace_shed};
 use super::{ChannelSlot, Feed, MessagePlane, PublishError, Published};
 use crate::channel::Channel;
 use crate::peers::{PeerId, Role};
@@ -107,21 +107,25 @@ impl MessagePlane {
             has_room &= !self.feeds_hold(slot, Some(format));
         }
         let traced = self.traces.is_armed() && self.trace_arrival(now, (slot, peer), frames, parts.clone());
+        let before = traced.then(|| self.trace_begins(slot));
+        let way = match path {
+            None => Way::Receivers,
+            Some(path) if self.is_served(path, unprocessed) => Way::Served,
+            Some(_) => Way::Path,
+        };
         let arrival = Arrival { now, frames, parts, len: len as u32 };
         let fed = feeds.then(|| arrival.clone());
         let mut done = match has_room {
-            _ if path.is_some_and(|path| self.is_served(path, unprocessed)) => {
-                self.offer_unprocessed(slot, (peer.index, flow), format, arrival)
-            }
-            _ if path.is_some() => self.enter(slot, path, format, arrival),
+            _ if way == Way::Served => self.offer_unprocessed(slot, (peer.index, flow), format, arrival),
+            _ if way == Way::Path => self.enter(slot, path, format, arrival),
             true if self.flows.is_some() => self.offer(slot, (peer.index, flow), arrival),
             true if is_push => self.push(slot, arrival),
             true => self.fan_out(slot, arrival),
             false => Err(PublishError::Held),
         };
         self.peers.count_published(peer.index, done.is_ok());
-        if traced {
-            self.trace_published(done.ok(), path.is_some());
+        if let Some(before) = before {
+            self.trace_published(slot, done.ok(), way, before);
         }
         if let (Some(fed), Ok(published)) = (fed, &mut done) {
             published.yields |= self.feed(slot, (format, published.sequence), &fed);

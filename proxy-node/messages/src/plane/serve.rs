@@ -13,6 +13,7 @@ use crate::flows::{self, Work};
 use crate::pool::PoolError;
 use crate::queue::Item;
 use crate::schedule::Schedule as _;
+use crate::trace::CopyState;
 
 /// Most messages that contexts process before connections are served again.
 const ITEMS_MAX: u32 = 64;
@@ -104,6 +105,11 @@ impl MessagePlane {
         clock: Option<fn() -> Instant>,
     ) -> Option<u16> {
         let format = self.pool.format(item.handle);
+        if self.traces.is_armed()
+            && let Some(info) = self.pool.info(item.handle)
+        {
+            self.traces.left_flow(slot, info.sequence, |_| CopyState::Waiting);
+        }
         let ch = self.channels[usize::from(slot)].channel.as_mut()?;
         ch.in_flows = ch.in_flows.saturating_sub(1);
         ch.unprocessed = ch.unprocessed.saturating_sub(1);

@@ -96,20 +96,65 @@ impl MessagePlane {
         true
     }
 
-    /// Records what has become of the message that a trace has begun with; `published` is `None` if it was not published.
+    /// Prepares for a message that a trace records. What [`trace_published`](Self::trace_published) is to be given.
     #[cold]
-    pub(super) fn trace_published(&mut self, published: Option<Published>, has_path: bool) {
+    pub(super) fn trace_begins(&mut self, slot: u16) -> Drops {
+        self.matched.clear();
+        self.drops(slot)
+    }
+
+    /// Records what has become of the message that a trace has begun with; `published` is `None` if it was not published. `way`: how it
+    /// went on.
+    #[cold]
+    pub(super) fn trace_published(
+        &mut self,
+        slot: u16,
+        published: Option<Published>,
+        way: Way,
+        before: Drops,
+    ) {
         let Some(published) = published else { return self.traces.withdraw() };
-        if has_path && published.dropped == 0 {
+        let after = self.drops(slot);
+        let stored = published.receivers > 0;
+        let of_all = match way {
             // Its receivers are found when the path emits it.
-            return self.traces.published(published.sequence, |_| CopyState::Waiting);
-        }
-        let (matched, stored) = (&self.matched, published.receivers > 0);
-        self.traces.published(published.sequence, |peer| match matched.contains(&peer.index) {
-            true if stored => CopyState::Waiting,
-            true => CopyState::DroppedMemory,
+            Way::Path if published.dropped == 0 => Some(CopyState::Waiting),
+            Way::Served if stored => Some(CopyState::InFlow),
+            // Receivers were found here only if it has not gone to a flow's queue.
+            Way::Receivers if stored && self.matched.is_empty() => Some(CopyState::InFlow),
+            _ if !stored && after.flow > before.flow => Some(CopyState::DroppedFlow),
+            _ if !stored && self.matched.is_empty() && after.memory > before.memory => {
+                Some(CopyState::DroppedMemory)
+            }
+            _ => None,
+        };
+        let matched = &self.matched;
+        self.traces.published(published.sequence, |peer| {
+            of_all.unwrap_or_else(|| match matched.contains(&peer.index) {
+                true if stored => CopyState::Waiting,
+                true => CopyState::DroppedMemory,
+                false => CopyState::DroppedNewest,
+            })
+        });
+    }
+
+    /// Records that a message has left its flow's queue for the queues of the receivers that were found last.
+    #[cold]
+    pub(super) fn trace_released(&mut self, slot: u16, sequence: u64) {
+        let matched = &self.matched;
+        self.traces.left_flow(slot, sequence, |peer| match matched.contains(&peer.index) {
+            true => CopyState::Waiting,
             false => CopyState::DroppedNewest,
         });
+    }
+
+    /// Returns what a channel has dropped before messages were given to receivers' queues.
+    fn drops(&self, slot: u16) -> Drops {
+        let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
+        ch.map_or(Drops::default(), |ch| Drops {
+            flow: ch.counters.dropped_flow,
+            memory: ch.counters.dropped_memory,
+        })
     }
 
     /// Returns what is known of the message that a stage processes next, for a trace.
@@ -171,6 +216,24 @@ impl MessagePlane {
     }
 }
 
+/// How a message that has arrived goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To its receivers, or through its flow's queue to them.
+    Receivers,
+    /// Through a path.
+    Path,
+    /// Through its flow's queue to a context of flows, which passes it through a path.
+    Served,
+}
+
+/// Messages of a channel that were dropped because a flow's queue was full, or memory was short.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Drops {
+    flow: u64,
+    memory: u64,
+}
+
 /// A message that a stage is about to process.
 pub(super) struct Watched {
     sequence: u64,
@@ -182,7 +245,10 @@ pub(super) struct Watched {
 /// Records that a queue's messages were dropped because their receiver takes nothing.
 #[cold]
 pub(super) fn trace_shed(traces: &mut Traces, slot: u16, peers: &Peers, pool: &MessagePool) {
-    traces.check(slot, |peer, sequence| {
+    traces.check(slot, |peer, sequence, state| {
+        if state == CopyState::InFlow {
+            return None;
+        }
         let queue = &peers.get(peer)?.queue;
         let number = |handle| pool.info(handle).map(|info| info.sequence);
         let has =

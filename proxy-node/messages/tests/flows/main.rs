@@ -6,6 +6,7 @@ mod contexts;
 #[path = "../chains/elsewhere.rs"]
 mod elsewhere;
 mod fields;
+mod traces;
 mod world;
 
 use std::sync::Arc;

@@ -179,7 +179,9 @@ impl World {
                 let Some(delivery) = self.plane.next_delivery(self.now, peer) else { continue };
                 let bytes = self.plane.slices(delivery.handle).collect::<Vec<_>>().concat();
                 let number = u64::from_be_bytes(bytes[..8].try_into().unwrap());
+                self.plane.trace_written(peer, &delivery, |_| Some(delivery.len as usize));
                 self.plane.delivered(peer, delivery.handle).unwrap();
+                self.plane.trace_flushed(peer);
                 let pair = self.pairs.iter_mut().find(|pair| pair.subscriber == peer).unwrap();
                 pair.received.push((number, self.now));
             }

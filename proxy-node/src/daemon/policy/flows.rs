@@ -157,6 +157,11 @@ fn plan(
         Refusal::Profile { flow, .. } => format!(
             "flow {flow:?} is promised something, and what its handlers take was not measured yet: write cost_us, or promise it when it has run"
         ),
+        Refusal::Link { flow, asked, held, left, total } => {
+            let (up, down) = (|bits: u64| in_mbps(bits.div_ceil(100_000)), |bits: u64| in_mbps(bits / 100_000));
+            let (asked, held, left, total) = (up(asked), up(held), down(left), down(total));
+            format!("flow {flow:?} asks for {asked} Mb/s, for which {held} have to be held; {left} of {total} Mb/s are left")
+        }
         refusal => refusal.to_string(),
     })
 }
@@ -171,6 +176,14 @@ fn fields(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Flow
         }
     }
     fields
+}
+
+/// Bits a second as the policy has them: tenths of Mb/s as Mb/s, without a digit that says nothing.
+fn in_mbps(tenths: u64) -> String {
+    match tenths % 10 {
+        0 => (tenths / 10).to_string(),
+        digit => format!("{}.{digit}", tenths / 10),
+    }
 }
 
 fn specs(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Vec<FlowSpec> {
@@ -348,7 +361,8 @@ mod tests {
     fn a_promise_that_a_proxy_cannot_keep_is_refused_with_what_is_left() {
         check_text(30).unwrap();
         let error = check_text(50).unwrap_err();
-        assert!(error.contains("flow \"gates\" asks for 50000000 b/s") && error.contains("left"), "{error}");
+        assert!(error.contains("flow \"gates\" asks for 50 Mb/s, for which 6"), "{error}");
+        assert!(error.contains("have to be held; 40 of 40 Mb/s are left"), "{error}");
     }
 
     /// A policy with contexts, of whose flow so much is said.
@@ -393,8 +407,11 @@ mod tests {
     #[test]
     fn the_examples_of_the_operators_page_are_right() {
         let page = include_str!("../../../../docs/quality.md");
-        let blocks: Vec<&str> =
-            page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        let blocks: Vec<&str> = page
+            .split("```yaml")
+            .skip(1)
+            .filter_map(|rest| rest.split_once('\n')?.1.split("```").next())
+            .collect();
         let [example, fields, contexts, services, triggers] = blocks[..] else {
             panic!("{} examples", blocks.len())
         };
@@ -409,6 +426,10 @@ mod tests {
         let late = check(&format!("{FLIGHTS}{fields}link: {{mbps: 200}}\n"));
         let id = late.plan.table().id("late").unwrap();
         assert_eq!(late.plan.table().flow(id).unwrap().predicate.fields.len(), 2);
+        let text = example.replace("mbps: 50", "mbps: 199");
+        let policy = Policy::parse_yaml(&text, "docs/quality.md").unwrap();
+        let error = super::check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap_err();
+        assert!(page.contains(&format!("`{error}`")), "{error}");
         let shared = check(contexts);
         let gates = shared.plan.table().id("gates").unwrap();
         assert!(shared.plan.held(gates).1 > 2.0 && shared.plan.left().contexts > 5.0);

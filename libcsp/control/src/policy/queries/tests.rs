@@ -305,7 +305,18 @@ fn a_wrong_query_is_refused_at_its_column() {
 
 #[test]
 fn the_examples_of_the_documentation_are_valid() {
-    let block = |text: &str| text.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap().to_owned();
+    let block = |text: &str| {
+        text.split("```yaml")
+            .nth(1)
+            .unwrap()
+            .split_once('\n')
+            .unwrap()
+            .1
+            .split("```")
+            .next()
+            .unwrap()
+            .to_owned()
+    };
     let formats = block(include_str!("../../../../../docs/formats.md"));
     let queries = block(include_str!("../../../../../docs/queries.md"));
     let policy = parse(&format!("{formats}{queries}"));
@@ -313,8 +324,11 @@ fn the_examples_of_the_documentation_are_valid() {
     let wrong = format!("{formats}{}", queries.replacen("SELECT origin", "SELECT orgin", 1));
     let error = Policy::parse_yaml(&wrong, "policy.yaml").unwrap_err().to_string();
     let shown = include_str!("../../../../../docs/queries.md");
-    assert!(shown.contains(&error), "{error}");
+    // As `cspctl` prints it.
+    let printed = |error: &str, field: &str| error.replacen(field, &format!("field `{field}`"), 1);
+    assert!(shown.contains(&printed(&error, "queries[0].sql")), "{error}");
     let wrong = formats.replacen("type=\"airport\"", "type=\"airprot\"", 1);
     let error = Policy::parse_yaml(&wrong, "policy.yaml").unwrap_err().to_string();
-    assert!(include_str!("../../../../../docs/formats.md").contains(&error), "{error}");
+    let printed = printed(&error, "formats[0].schema");
+    assert!(include_str!("../../../../../docs/formats.md").contains(&printed), "{printed}");
 }

@@ -1,0 +1,62 @@
+//! What is said of a change of packet plug-ins before the cluster is asked.
+
+use std::net::IpAddr;
+
+use csp_control::PacketPlugin;
+use csp_types::Prefix;
+
+use super::error::CliError;
+
+/// What a move to a level costs, if it costs state that operators have made.
+pub(super) fn lost_by_move(plugin: &PacketPlugin, level: u8) -> Option<String> {
+    let crosses = (plugin.level == 3) != (level == 3);
+    (crosses && plugin.module == "block-list").then(|| {
+        format!(
+            "{} is empty at level {level}: what it blocks does not move; `cspctl blocks list` shows what was added, before the move",
+            plugin.name
+        )
+    })
+}
+
+/// Checks a network of `blocks` where it can be said what would be right.
+pub(super) fn check_network(text: &str) -> Result<(), CliError> {
+    let checked = match text.contains('/') {
+        true => text.parse::<Prefix>().map(drop).map_err(|error| error.to_string()),
+        false => text.parse::<IpAddr>().map(drop).map_err(|_| {
+            format!("{text:?} is no network and no address; allowed are such as 192.0.2.0/24 and 2001:db8::1")
+        }),
+    };
+    checked.map_err(CliError::Usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_move_that_empties_a_block_list_is_a_warning() {
+        let at = |level, module: &str| PacketPlugin {
+            name: "blocked".to_owned(),
+            module: module.to_owned(),
+            settings: BTreeMap::new(),
+            outputs: vec![],
+            level,
+            context: None,
+        };
+        let warned = |from, to, module| lost_by_move(&at(from, module), to).is_some();
+        assert!(warned(1, 3, "block-list") && warned(2, 3, "block-list") && warned(3, 2, "block-list"));
+        assert!(!warned(1, 2, "block-list") && !warned(3, 3, "block-list") && !warned(2, 3, "counter"));
+    }
+
+    #[test]
+    fn a_network_with_host_bits_is_refused_with_the_network() {
+        check_network("10.0.0.0/8").unwrap();
+        check_network("10.8.0.1").unwrap();
+        check_network("2001:db8:5::/48").unwrap();
+        let error = |text| check_network(text).unwrap_err().to_string();
+        assert_eq!(error("10.8.0.1/8"), "10.8.0.1/8 has host bits set; the network is 10.0.0.0/8");
+        assert!(error("ten").contains("allowed are such as 192.0.2.0/24"));
+    }
+}
