@@ -143,7 +143,7 @@ test: packages-test ## unit, conformance, simulation and cluster tests (root: re
 .PHONY: test-faults
 test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 4 minutes)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
-	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test placement --test plugins --test relay --test several -- --ignored --nocapture
+	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test handlers --test placement --test plugins --test relay --test several -- --ignored --nocapture
 	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
 	$(CARGO) test --release --locked -p csp-context --test program -- --ignored --nocapture
 
@@ -215,7 +215,7 @@ bench-streams: packages-streams build ## joins and windows of messages beside Es
 	@RELEASE=$(RELEASE) tests/performance/peers/streams/run.sh $(BENCH)
 
 .PHONY: bench-quality
-bench-quality: packages-messages build ## information flows through real daemons; the paper's figures of quality on virtual time; both written to docs/quality; what the resource manager costs an item (root, an idle machine, 7 minutes; BENCH=--only 5,12)
+bench-quality: packages-messages build ## information flows through real daemons, wrk beside them; the paper's figures of quality on virtual time; both written to docs/quality; what the resource manager costs an item (root, an idle machine, 9 minutes; BENCH=--only 5,12)
 	@$(RELEASE)/csp-quality-bench --write docs/quality $(BENCH)
 	$(CARGO) run --release --locked -p csp-quality --example figures -- --write docs/quality
 	$(CARGO) bench --locked -p csp-quality --bench costs
@@ -224,6 +224,10 @@ bench-quality: packages-messages build ## information flows through real daemons
 test-plugins: packages-test build ## packet plug-ins: classifier, fixtures, policy, the network node's core and the cluster (root)
 	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-network-core -p csp-xdp
 	$(CARGO) test --release --locked --workspace --test plugins
+
+.PHONY: bench-ports
+bench-ports: packages-test build ## what a request costs the network node by raw sockets and by AF_XDP (root, an idle machine, 2 minutes)
+	$(CARGO) test --release --locked --workspace --test path -- --ignored --nocapture
 
 .PHONY: bench-plugins
 bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, a host across the SAN, written to docs/plugins (root, an idle machine, 8 minutes)

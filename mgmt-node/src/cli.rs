@@ -15,6 +15,7 @@ mod edit;
 mod error;
 mod etcd;
 mod explain;
+mod get;
 mod handlers;
 mod help;
 mod identity;
@@ -102,6 +103,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
     let context = Context { client, output: cli.output, paint: Paint::for_stdout() };
     match cli.command {
         Command::Nodes => observe::nodes(&context).await,
+        Command::Get(args) => get::get(&context, &args).await,
         Command::Services => observe::services(&context).await,
         Command::Channels => channels::channels(&context).await,
         Command::Contexts { command: None } => contexts::contexts(&context).await,

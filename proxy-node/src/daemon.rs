@@ -7,7 +7,9 @@
 #![allow(clippy::disallowed_types, reason = "the daemon owns clocks and sockets")]
 
 mod admin;
+mod applied;
 mod channels;
+mod compiling;
 pub mod config;
 mod contexts;
 mod control;

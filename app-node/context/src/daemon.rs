@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use csp_daemon::background::lower_priority;
 use csp_daemon::{DaemonError, clock};
 use csp_wire::context::Place;
 use tokio::signal::unix::{SignalKind, signal};
@@ -129,8 +130,9 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>, jo
     }
 }
 
-/// Makes what sessions order.
+/// Makes what sessions order, in the background of their calls.
 fn make_handlers(orders: &Receiver<Job>) {
+    lower_priority();
     let mut workshop = Workshop::new(csp_sandbox::Limits::default());
     let mut is_bounded = false;
     for (order, reply) in orders {

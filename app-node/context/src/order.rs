@@ -102,6 +102,23 @@ impl Objects {
         incoming.orders.len() == 1
     }
 
+    /// Notes that the proxy does not have an object any more, because the stage that asked for it has ended. Returns the place of another
+    /// stage that waits for it, by `is_waiting`, and by which it is to be asked for.
+    pub fn not_there(
+        &mut self,
+        hash: &Hash,
+        is_waiting: impl Fn(&(Place, u64)) -> bool,
+    ) -> Result<Option<Place>, SessionError> {
+        let incoming = self.incoming.get_mut(hash).filter(|incoming| incoming.total.is_none());
+        let incoming = incoming.ok_or(SessionError::Object("was not asked for"))?;
+        incoming.orders.retain(is_waiting);
+        let next = incoming.orders.first().map(|(place, _)| *place);
+        if next.is_none() {
+            self.incoming.remove(hash);
+        }
+        Ok(next)
+    }
+
     /// Adds bytes. Returns the object once it is whole and its hash is right.
     pub fn part(
         &mut self,

@@ -7,13 +7,15 @@
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use csp_control::ClusterKey;
 use csp_daemon::{DaemonError, DataThread, DataWorker, StopSignals, clock};
 use csp_plugin_host::{HostCounters, HostNotice, HostWorker, SessionConfig};
-use csp_plugins::HashKey;
+use csp_plugin_modules::PluginModules;
+use csp_plugins::{HashKey, Supply};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::spin::SpinSetting;
 use csp_types::{Instant, NodeId, Role};
@@ -73,7 +75,8 @@ pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
         tracing::info!(%address, provider = kind.as_str(), "waiting for network nodes");
         endpoints.push(endpoint);
     }
-    let host = PacketHost(HostWorker::new(endpoints, session_config()));
+    let modules = PluginModules::in_memory();
+    let host = PacketHost(HostWorker::new(endpoints, session_config(&modules)), modules);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { StopSignals::new() })?;
     let mut threads = [DataThread::start("packets".to_owned(), host, QUESTIONS_MAX, arguments.spin_us)?];
@@ -85,17 +88,19 @@ pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
     Ok(())
 }
 
-fn session_config() -> SessionConfig {
+fn session_config(modules: &Arc<PluginModules>) -> SessionConfig {
+    let supply: Arc<dyn Supply> = modules.clone();
     let unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let clock_offset_ns = unix_ns.saturating_sub(clock::now().as_nanos());
-    SessionConfig { hash_key: HashKey(rand::random(), rand::random()), clock_offset_ns }
+    let hash_key = HashKey(rand::random(), rand::random());
+    SessionConfig { hash_key, clock_offset_ns, supply: Some(supply) }
 }
 
 /// The only question: to end.
 struct Stop;
 
-/// A host in its data thread.
-struct PacketHost(HostWorker);
+/// A host in its data thread, and the modules of supplied plug-ins.
+struct PacketHost(HostWorker, Arc<PluginModules>);
 
 impl DataWorker for PacketHost {
     type Question = Stop;
@@ -117,6 +122,7 @@ impl DataWorker for PacketHost {
         while let Some(notice) = self.0.poll_notice() {
             log(&notice);
         }
+        self.1.log_stops();
         self.0.counters()
     }
 

@@ -251,6 +251,16 @@ impl Session {
             Record::Call { place, sequence, age_ns, message } => {
                 self.call(now, place, (sequence, age_ns), message, out)?;
             }
+            Record::Part { object, total: 0, .. } => {
+                let stages = &self.stages;
+                let is_waiting = |(place, serial): &(Place, u64)| {
+                    let pending = stages.get(place).and_then(|stage| stage.pending.as_ref());
+                    pending.is_some_and(|pending| pending.order.serial == *serial)
+                };
+                if let Some(place) = self.objects.not_there(object, is_waiting)? {
+                    reports::want(place, object, out);
+                }
+            }
             Record::Part { object, total, offset, bytes } => {
                 let most = self.limits.object_bytes;
                 if let Some((bytes, orders)) = self.objects.part(object, (total, offset), bytes, most)? {

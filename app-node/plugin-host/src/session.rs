@@ -1,12 +1,15 @@
 //! The instances of one network node's worker: what it configures, its packets, its calls.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use csp_classify::multifield::{Direction, InstanceId, RuleHandle};
-use csp_plugins::remote::{HostedInstance, REMOTE_LEN_MAX, read_call, read_hosted, write_answer};
+use csp_plugins::remote::{
+    HostedInstance, REMOTE_LEN_MAX, read_call, read_hosted, read_modules, write_answer,
+};
 use csp_plugins::{
-    Binding, Desired, DesiredInstance, Fallback, Graph, HOST, HashKey, Level, Manager, ManagerConfig,
-    Metadata, OUTPUTS_MAX, Output, Packet, Verdict, WORKERS, builtin,
+    Desired, DesiredInstance, Graph, HOST, HashKey, Level, Manager, ManagerConfig, Metadata, OUTPUTS_MAX,
+    Output, Packet, Supply, Verdict, WORKERS, builtin, is_supplied,
 };
 use csp_types::{Duration, Instant};
 use csp_wire::packets::{Count, Head, Kind};
@@ -19,13 +22,18 @@ const ANSWERS_MAX: usize = 64;
 const COUNTS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What a session's plug-ins get from their surroundings.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SessionConfig {
     /// Key of their tables, random.
     pub hash_key: HashKey,
     /// What is added to the time of calls to count from 1970, for captures.
     pub clock_offset_ns: u64,
+    /// What makes supplied plug-ins; without it there are none.
+    pub supply: Option<Arc<dyn Supply>>,
 }
+
+/// How often a session asks whether the modules that it was sent are compiled.
+const READY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Where a session puts its records.
 pub trait Sink {
@@ -74,9 +82,12 @@ pub struct Session {
     /// The pieces of a configuration, and of a call, so far.
     configuration: Pieces,
     call: Pieces,
+    /// A configuration whose modules are being compiled: its generation, and the text.
+    waiting: Option<(u32, String)>,
     /// Answers that are not sent yet, the oldest first: its record's head, the bytes, how many of them were sent.
     answers: VecDeque<(Head, Vec<u8>, usize)>,
     counted_at: Instant,
+    pumped_at: Instant,
     counted: Vec<u8>,
     counters: SessionCounters,
 }
@@ -108,6 +119,7 @@ impl Session {
         for module in builtin::MODULES {
             manager.install(module).expect("the modules' names are different");
         }
+        config.supply.iter().for_each(|supply| manager.set_supply(supply.clone()));
         let mut graph = Graph::new(2 * INSTANCES_MAX, 2);
         for (name, level) in [(HOST, Level::Host), (WORKERS, Level::Worker)] {
             manager.add_environment(name, level).expect("the names are different, and there is room");
@@ -124,8 +136,10 @@ impl Session {
             own: vec![None; INSTANCES_MAX],
             configuration: Pieces::default(),
             call: Pieces::default(),
+            waiting: None,
             answers: VecDeque::new(),
             counted_at: Instant::ZERO,
+            pumped_at: Instant::ZERO,
             counted: Vec::new(),
             counters: SessionCounters::default(),
         }
@@ -146,9 +160,7 @@ impl Session {
             Kind::Packet => self.packet(now, head, payload, sink),
             Kind::Configure => {
                 if let Some(text) = self.configuration.add(head, payload)? {
-                    let refused = self.configure(&text).err().unwrap_or_default();
-                    let head = Head::new(Kind::Configured, head.sequence);
-                    self.answer(head, refused.into_bytes())?;
+                    self.offer(head.sequence, text)?;
                 }
             }
             Kind::Call => {
@@ -174,15 +186,20 @@ impl Session {
             rule: Some(RuleHandle { slot: head.rule.0, generation: head.rule.1 }),
             hops: head.hops,
             coalesced: head.coalesced,
+            checksum_partial: head.partial,
             ..Metadata::new(head.interface, if head.egress { Direction::Egress } else { Direction::Ingress })
         };
         let mut packet = Packet::new(frame, metadata);
         let mut copies = Copies { sink, head, unsent: 0 };
-        // All that the graph leads to exists.
-        let binding = Binding { instance, fallback: Fallback::Drop };
-        let verdict = self.graph.run(now, binding, &mut packet, &mut copies);
+        let verdict = self.graph.lead(now, instance, &mut packet, &mut copies);
         let (hops, unsent) = (packet.metadata.hops, copies.unsent);
         let answer = Head { hops, ..*head };
+        // All that the graph leads to exists; a supplied plug-in that was stopped does not run.
+        let Some(verdict) = verdict else {
+            let absent = Head { kind: Kind::Absent, ..answer };
+            self.counters.unsent += unsent + u64::from(!sink.put(&absent, frame));
+            return;
+        };
         let answer = match verdict {
             Verdict::Pass => Head { kind: Kind::Pass, ..answer },
             Verdict::Drop => Head { kind: Kind::Drop, ..answer },
@@ -194,6 +211,39 @@ impl Session {
         };
         let payload: &[u8] = if verdict == Verdict::Drop { &[] } else { frame };
         self.counters.unsent += unsent + u64::from(!sink.put(&answer, payload));
+    }
+
+    /// Has the modules of a configuration compiled; it is put into force when they are.
+    fn offer(&mut self, generation: u32, text: String) -> Result<(), SessionError> {
+        match (read_modules(&text), &self.config.supply) {
+            (Ok(modules), Some(supply)) => {
+                modules.into_iter().for_each(|(module, bytes)| supply.offer(module, bytes));
+                self.waiting = Some((generation, text));
+                self.configure_waiting()
+            }
+            (Ok(_), None) => {
+                self.waiting = Some((generation, text));
+                self.configure_waiting()
+            }
+            (Err(error), _) => {
+                self.answer(Head::new(Kind::Configured, generation), error.to_string().into_bytes())
+            }
+        }
+    }
+
+    /// Puts the configuration that waits into force if its modules are compiled.
+    fn configure_waiting(&mut self) -> Result<(), SessionError> {
+        let Some((_, text)) = &self.waiting else { return Ok(()) };
+        let names = text.lines().filter_map(|line| line.strip_prefix("module ")?.split(' ').next());
+        let mut names = names.filter(|name| is_supplied(name));
+        if let Some(supply) = &self.config.supply
+            && !names.all(|name| supply.is_ready(name))
+        {
+            return Ok(());
+        }
+        let Some((generation, text)) = self.waiting.take() else { return Ok(()) };
+        let refused = self.configure(&text).err().unwrap_or_default();
+        self.answer(Head::new(Kind::Configured, generation), refused.into_bytes())
     }
 
     /// Changes the instances to those of a text. What stays as it is keeps its state.
@@ -277,6 +327,9 @@ impl Session {
 
     /// Sends answers, as far as there is room, and counters from time to time. Returns whether it sent any.
     pub fn pump(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
+        self.pumped_at = now;
+        // A call more than may wait is the network node's violation, and none of this.
+        let _ = self.configure_waiting();
         let mut any = false;
         while let Some((head, bytes, sent)) = self.answers.front_mut() {
             if !sink.has_room() {
@@ -318,7 +371,9 @@ impl Session {
     /// Returns when [`pump`](Self::pump) is due, if nothing arrives.
     pub fn next_timeout(&self) -> Option<Instant> {
         let running = self.own.iter().any(Option::is_some);
-        running.then(|| self.counted_at + COUNTS_INTERVAL)
+        let counts = running.then(|| self.counted_at + COUNTS_INTERVAL);
+        let ready = self.waiting.is_some().then(|| self.pumped_at + READY_INTERVAL);
+        counts.into_iter().chain(ready).min()
     }
 
     /// Returns the number of instances.

@@ -162,7 +162,8 @@ impl HostWorker {
         if links.len() <= id.index() {
             links.resize_with(id.index() + 1, || None);
         }
-        links[id.index()] = Some(Link { id, node, worker, session: Session::new(self.config), batch });
+        links[id.index()] =
+            Some(Link { id, node, worker, session: Session::new(self.config.clone()), batch });
         self.notice(HostNotice::Up { node, worker });
     }
 

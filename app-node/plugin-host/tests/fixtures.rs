@@ -2,20 +2,26 @@
 //! them. What comes out is the same.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../../libcsp/sandbox/tests/build/mod.rs"]
+mod build;
 #[path = "../../../libcsp/plugins/tests/fixture/mod.rs"]
 mod fixture;
 
+use std::sync::Arc;
+
 use csp_classify::multifield::{Direction, InstanceId, Published, Worker};
 use csp_plugin_host::{Session, SessionConfig, Sink};
-use csp_plugins::remote::{RemoteAnswer, RemoteRow, read_answer, write_call, write_hosted};
+use csp_plugin_modules::PluginModules;
+use csp_plugins::remote::{RemoteAnswer, RemoteRow, read_answer, write_call, write_hosted, write_module};
 use csp_plugins::{
-    Answer, Binding, Command, EnvironmentId, Graph, Level, Manager, Metadata, Packet, Row, Settings, Value,
-    Verdict,
+    Answer, Binding, Command, EnvironmentId, Graph, Level, Manager, Metadata, Packet, Row, Settings, Supply,
+    Value, Verdict, WORKERS,
 };
 use csp_types::Instant;
 use csp_wire::packets::{Head, Kind};
 
-use fixture::{Copies, Subject, run};
+use build::{c, crate_dir, has_target, rust};
+use fixture::{Copies, Subject, run, run_with};
 
 /// Keeps what the session puts out.
 #[derive(Default)]
@@ -36,7 +42,11 @@ impl Sink for Out {
     }
 }
 
+/// What makes supplied plug-ins, and the modules that are sent to the host, each with its name.
+type Modules = (Arc<PluginModules>, Vec<(String, Vec<u8>)>);
+
 struct HostLevel {
+    modules: Option<Modules>,
     near: Graph,
     classifier: Worker,
     session: Session,
@@ -47,10 +57,16 @@ struct HostLevel {
 
 impl HostLevel {
     fn new(published: Published) -> Self {
+        HostLevel::with(published, None)
+    }
+
+    fn with(published: Published, modules: Option<Modules>) -> Self {
+        let supply = modules.as_ref().map(|(supply, _)| supply.clone() as Arc<dyn Supply>);
         HostLevel {
+            modules,
             near: Graph::new(256, 16),
             classifier: Worker::new(published, 1024, 64),
-            session: Session::new(SessionConfig::default()),
+            session: Session::new(SessionConfig { supply, ..SessionConfig::default() }),
             generation: 0,
             sequence: 0,
             names: Vec::new(),
@@ -60,7 +76,10 @@ impl HostLevel {
     fn tell(&mut self, now: Instant, head: Head, text: &str) -> Vec<u8> {
         let mut out = Out::default();
         self.session.process(now, &head, &mut text.as_bytes().to_vec(), &mut out).unwrap();
-        self.session.pump(now, &mut out);
+        // A configuration is answered when its modules are compiled.
+        while !out.0.iter().any(|(answer, _)| answer.kind != Kind::Counts) {
+            self.session.pump(now, &mut out);
+        }
         let answers = out.0.into_iter().filter(|(head, _)| head.kind != Kind::Counts);
         answers.flat_map(|(_, payload)| payload).collect()
     }
@@ -81,7 +100,11 @@ impl Subject for HostLevel {
     fn changed(&mut self, now: Instant, manager: &Manager) {
         self.generation += 1;
         self.names = manager.instances().map(|(id, name, ..)| (id, name.to_owned())).collect();
-        let text = write_hosted(manager, "workers").unwrap();
+        let mut text = String::new();
+        for (module, bytes) in self.modules.iter().flat_map(|(_, modules)| modules) {
+            write_module(&mut text, module, bytes);
+        }
+        text += &write_hosted(manager, "workers").unwrap();
         let refused = self.tell(now, Head::new(Kind::Configure, self.generation), &text);
         assert_eq!(String::from_utf8(refused).unwrap(), "");
     }
@@ -170,4 +193,84 @@ fn the_fixtures_give_the_same_packets_as_on_level_2() {
         files += 1;
     }
     assert!(files > 10);
+}
+
+/// Runs a fixture of `csp-sandbox` in which `word` stands for a module that the host is sent. Near the network node the module is known
+/// by its declaration only.
+fn run_supplied(file: &str, word: &str, bytes: Vec<u8>) {
+    let path = crate_dir().join("tests/packets").join(file);
+    let (near, hash) = (PluginModules::in_memory(), csp_daemon::module_folder::sha256(&bytes));
+    near.offer(&hash, bytes.clone());
+    while !near.is_ready(&hash) {
+        std::thread::yield_now();
+    }
+    let text = std::fs::read_to_string(path).unwrap().replace(word, &hash);
+    let supply: Arc<dyn Supply> = near;
+    let there = (PluginModules::in_memory(), vec![(hash, bytes)]);
+    run_with(&text, (WORKERS, Level::Worker), Some(supply), |published| {
+        HostLevel::with(published, Some(there))
+    });
+}
+
+#[test]
+fn supplied_plug_ins_give_the_same_packets_as_on_level_2() {
+    if let Some(bytes) = c(&crate_dir().join("modules/hop-limit.c"), 1 << 20) {
+        run_supplied("hop-limit.txt", "HOP-LIMIT", bytes);
+    }
+    if has_target() {
+        run_supplied("redact.txt", "REDACT", rust(&crate_dir().join("modules/redact.rs"), 1 << 20));
+    }
+}
+
+/// A module that stops at the first packet.
+const HOSTILE: &str = r#"(module (memory (export "memory") 1)
+    (data (i32.const 16) "\18\00\00\00\01\00\00\00\40\00\00\00\00\01\00\00\00\00\00\00\00\00\00\00")
+    (func (export "csp_packet_abi") (result i32) i32.const 1)
+    (func (export "csp_packet_declaration") (result i32) i32.const 16)
+    (func (export "on_packet") (result i32) (loop (br 0)) unreachable))"#;
+
+#[test]
+fn a_stopped_plug_in_is_absent_so_that_the_rule_falls_back() {
+    let bytes = wat::parse_str(HOSTILE).unwrap();
+    let hash = csp_daemon::module_folder::sha256(&bytes);
+    let supply: Arc<dyn Supply> = PluginModules::in_memory();
+    let config = SessionConfig { supply: Some(supply), ..SessionConfig::default() };
+    let (mut session, mut out) = (Session::new(config), Out::default());
+    let mut text = String::new();
+    write_module(&mut text, &hash, &bytes);
+    text += &format!("instance 7 bad {hash}\n");
+    session.process(Instant::ZERO, &Head::new(Kind::Configure, 1), &mut text.into_bytes(), &mut out).unwrap();
+    while out.0.is_empty() {
+        session.pump(Instant::ZERO, &mut out);
+    }
+    let (configured, refused) = out.0.remove(0);
+    assert_eq!((configured.kind, String::from_utf8(refused).unwrap()), (Kind::Configured, String::new()));
+    out.0.clear();
+    let head = Head { instance: 7, hops: 1, coalesced: 1, ..Head::new(Kind::Packet, 5) };
+    let mut frame = vec![7; 60];
+    for hops in [2, 2] {
+        session.process(Instant::ZERO, &head, &mut frame, &mut out).unwrap();
+        let (answer, payload) = out.0.pop().unwrap();
+        assert_eq!(
+            (answer.kind, answer.sequence, answer.hops, payload),
+            (Kind::Absent, 5, hops, vec![7; 60])
+        );
+    }
+    // A module that is not what its name says is refused, and so is one that was not sent.
+    for (at, text) in
+        [format!("module {hash} 00\ninstance 7 bad {hash}\n"), format!("instance 7 bad {}\n", "1".repeat(64))]
+            .iter()
+            .enumerate()
+    {
+        let config = SessionConfig { supply: Some(PluginModules::in_memory()), ..SessionConfig::default() };
+        let (mut session, mut out) = (Session::new(config), Out::default());
+        session
+            .process(Instant::ZERO, &Head::new(Kind::Configure, 1), &mut text.clone().into_bytes(), &mut out)
+            .unwrap();
+        while out.0.is_empty() {
+            session.pump(Instant::ZERO, &mut out);
+        }
+        let refused = String::from_utf8(out.0.remove(0).1).unwrap();
+        assert!(refused.contains(["have the SHA-256", "was not sent to this host"][at]), "{refused}");
+    }
 }

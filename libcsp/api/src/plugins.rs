@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Text;
+use crate::handlers::{Module, Stops};
 use crate::mgmt::Unreachable;
 
 /// Most rows of an operation's answer.
@@ -54,6 +55,54 @@ pub struct Instance {
     pub bytes_total: u64,
     /// Packets that it dropped.
     pub dropped_total: u64,
+    /// Of an instance of a supplied module that the node's workers run: what became of it.
+    #[serde(default)]
+    pub supplied: Option<Supplied>,
+}
+
+/// What became of an instance of a supplied module, at all workers.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Supplied {
+    /// `running`, or `waiting`: a worker has stopped it, and restarts it later.
+    pub state: Text,
+    /// Calls that the module ended itself.
+    pub calls_total: u64,
+    /// Fuel of all calls, about an instruction each.
+    pub fuel_total: u64,
+    /// Fuel of the most expensive call.
+    pub fuel_max: u64,
+    /// Packets that came while it waited: the rule's fallback applied.
+    pub not_run_total: u64,
+    /// How often it was restarted.
+    pub restarts_total: u64,
+    /// How often it was stopped, by reason.
+    pub stops: Vec<Stops>,
+}
+
+/// `/v1/plugin-modules`: the supplied modules of a network node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StoredModules {
+    /// Modules in the node's folder.
+    pub modules: Vec<Module>,
+}
+
+/// `GET /api/v1/plugin-modules`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ModulesView {
+    /// Network nodes.
+    pub nodes: Vec<NodeModules>,
+    /// Network nodes that did not answer.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// The supplied modules of one network node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeModules {
+    /// Node id.
+    pub node: String,
+    /// What it has.
+    #[serde(flatten)]
+    pub stored: StoredModules,
 }
 
 /// A setting.

@@ -56,8 +56,9 @@ pub use policy::{
     format_set, path_formats, path_order, plugin_manager,
 };
 pub use policy::{
-    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowFull, FlowMatch, FlowMonitor, FlowQueue,
-    FlowReserve, FlowTrigger, Limit, Link, LinkScheme, LinkShare, MonitorMode, TriggerAction, TriggerWhen,
+    Adapt, DEFAULT_FLOW, FLOW_FIELDS_MAX, FLOWS_MAX, Flow, FlowCondition, FlowContexts, FlowFull, FlowMatch,
+    FlowMonitor, FlowQueue, FlowReserve, FlowTrigger, FormatFields, Limit, Link, LinkScheme, LinkShare,
+    MonitorMode, TriggerAction, TriggerWhen,
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};

@@ -35,7 +35,10 @@ pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKe
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue, UnknownFormat};
 pub use contexts::GContext;
 pub use curve::{CURVE_CLIENTS_MAX, Curve, CurveClient, Permission};
-pub use flows::{DEFAULT_FLOW, FLOWS_MAX, Flow, FlowContexts, FlowFull, FlowMatch, FlowQueue, FlowReserve};
+pub use flows::{
+    DEFAULT_FLOW, FLOW_FIELDS_MAX, FLOWS_MAX, Flow, FlowCondition, FlowContexts, FlowFull, FlowMatch,
+    FlowQueue, FlowReserve, FormatFields,
+};
 pub use formats::{
     CHANNEL_FORMATS_MAX, ChannelTime, FORMAT_LEN_MAX, FORMATS_MAX, Format, KnownFormat, TimeUnit, format_set,
 };

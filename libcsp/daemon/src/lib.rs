@@ -13,10 +13,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "the shell owns clocks, sockets and threads")]
 
+pub mod background;
 pub mod clock;
 mod control_status;
 mod error;
 pub mod identity;
+pub mod module_folder;
+pub mod module_routes;
 pub mod program;
 pub mod query;
 mod service_manager;

@@ -9,6 +9,8 @@ use crate::types::{Constant, Field, Presence, Type};
 
 /// Longest text that is a [`Cell`].
 pub const CELL_TEXT_MAX: usize = 8;
+/// Up to which byte of a record, its header included, fields are read also where the record's first slice is shorter: readers copy that much.
+pub const REACH_MAX: usize = 1024;
 /// Bytes of the header whose usual value is known: four numbers of 16 bits, as the standard recommends.
 const HEAD: usize = 8;
 
@@ -65,6 +67,12 @@ impl Fixed {
             return (len >= *whole).then_some(bytes);
         }
         self.is_known(first, len).then_some(bytes)
+    }
+
+    /// Bytes of header and block up to the end of the last field.
+    #[must_use]
+    pub fn reach(&self) -> usize {
+        self.need
     }
 
     /// Bytes of the header: where the root block begins.
@@ -166,6 +174,23 @@ impl Cell {
             (Constant::Scalar(Scalar::UInt(number)), _) => i64::try_from(*number).ok().map(Self::Int),
             (Constant::Scalar(Scalar::Float(number)), _) => Some(Self::float(*number)),
             (Constant::Scalar(Scalar::Char(_)), _) => None,
+        }
+    }
+
+    /// The value as a word. Words of one variant are ordered as values are: numbers by size, texts by bytes. `None` for null and bits.
+    #[must_use]
+    #[inline]
+    pub fn order(self) -> Option<u64> {
+        const SIGN: u64 = 1 << 63;
+        match self {
+            Self::Null | Self::Set(_) => None,
+            Self::False => Some(0),
+            Self::True => Some(1),
+            Self::Int(number) | Self::Enum(number) => Some(number as u64 ^ SIGN),
+            // Both zeros are equal.
+            Self::Float(SIGN) => Some(SIGN),
+            Self::Float(bits) => Some(if bits & SIGN == 0 { bits | SIGN } else { !bits }),
+            Self::Text(word) => Some(word),
         }
     }
 

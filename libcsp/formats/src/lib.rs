@@ -33,7 +33,7 @@ mod view;
 mod writer;
 
 pub use bytes::Bytes;
-pub use fixed::{CELL_TEXT_MAX, Cell, Fixed, Load, What};
+pub use fixed::{CELL_TEXT_MAX, Cell, Fixed, Load, REACH_MAX, What};
 pub use load::{SchemaError, SchemaProblem};
 pub use locate::{Found, LocateError, Location, Target};
 pub use names::nearest;

@@ -1,6 +1,7 @@
 //! Select, project and sample.
 
 mod common;
+mod ranges;
 
 use common::{FLIGHT, RESULT, Stage, WEATHER, channels, flight, plan, printed, row, written};
 use csp_handlers::{State, Stop};

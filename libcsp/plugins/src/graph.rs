@@ -214,23 +214,33 @@ impl Graph {
         packet: &mut Packet<'_>,
         output: &mut dyn Output,
     ) -> Verdict {
-        let mut at = binding.instance;
+        match self.lead(now, binding.instance, packet, output) {
+            Some(verdict) => verdict,
+            None => self.fall_back(binding.fallback),
+        }
+    }
+
+    /// The same for a caller that does not know the rule's fallback; `None`: it applies.
+    pub fn lead(
+        &mut self,
+        now: Instant,
+        mut at: InstanceId,
+        packet: &mut Packet<'_>,
+        output: &mut dyn Output,
+    ) -> Option<Verdict> {
         loop {
             let slot = self.instances.get_mut(at.0 as usize).and_then(Option::as_mut);
-            let Some(instance) =
-                slot.filter(|instance| self.running.get(usize::from(instance.environment.0)) == Some(&true))
-            else {
-                return self.fall_back(binding.fallback);
-            };
+            let instance =
+                slot.filter(|instance| self.running.get(usize::from(instance.environment.0)) == Some(&true))?;
             if packet.metadata.hops >= HOPS_MAX {
                 self.counters.drop_hops += 1;
-                return Verdict::Drop;
+                return Some(Verdict::Drop);
             }
             let Some(plugin) = &mut instance.plugin else {
                 // The packet is counted where the instance runs.
                 self.counters.handed_over += 1;
                 let (environment, level) = (instance.environment, instance.level);
-                return Verdict::HandOver { instance: at, environment, level };
+                return Some(Verdict::HandOver { instance: at, environment, level });
             };
             packet.metadata.hops += 1;
             instance.count.packets += 1;
@@ -240,7 +250,7 @@ impl Graph {
             self.counters.calls_failed += collected.refused;
             let next = match action {
                 Action::Next(port) => instance.outputs.get(usize::from(port)).copied().flatten(),
-                Action::Drop | Action::Transmit(_) => None,
+                Action::Drop | Action::Transmit(_) | Action::FallBack => None,
             };
             instance.count.dropped += u64::from(action == Action::Drop);
             self.execute_calls(now);
@@ -248,16 +258,17 @@ impl Graph {
                 (Action::Next(_), Some(next)) => at = next,
                 (Action::Next(_), None) => {
                     self.counters.passed += 1;
-                    return Verdict::Pass;
+                    return Some(Verdict::Pass);
                 }
                 (Action::Drop, _) => {
                     self.counters.dropped += 1;
-                    return Verdict::Drop;
+                    return Some(Verdict::Drop);
                 }
                 (Action::Transmit(interface), _) => {
                     self.counters.transmitted += 1;
-                    return Verdict::Transmit(interface);
+                    return Some(Verdict::Transmit(interface));
                 }
+                (Action::FallBack, _) => return None,
             }
         }
     }

@@ -27,6 +27,7 @@ pub mod pcap;
 mod plugin;
 pub mod remote;
 mod settings;
+mod supplied;
 pub mod text;
 mod topology;
 
@@ -42,3 +43,4 @@ pub use plugin::{
 pub use settings::{
     Kind, PARAMETERS_MAX, Parameter, SettingError, Settings, Value, parse_duration, parse_number,
 };
+pub use supplied::{SUPPLIED, Supply, is_supplied};

@@ -15,7 +15,8 @@ use crate::graph::OUTPUTS_MAX;
 use crate::hashing::HashKey;
 use crate::packet::{Binding, Fallback};
 use crate::plugin::{Module, PluginError};
-use crate::settings::{SettingError, Settings, Value, nearest};
+use crate::settings::{SettingError, Settings, nearest};
+use crate::supplied::{self, SUPPLIED, Supply};
 use crate::topology::{Connections, path};
 
 /// Bounds, and what the caller draws at random.
@@ -148,7 +149,7 @@ pub enum ManagerError {
 #[derive(Clone, Debug)]
 struct Declared {
     name: String,
-    module: &'static str,
+    module: Arc<str>,
     environment: EnvironmentId,
     settings: Settings,
     rules: BTreeSet<Arc<str>>,
@@ -159,6 +160,7 @@ struct Declared {
 pub struct Manager {
     config: ManagerConfig,
     modules: BTreeMap<&'static str, Module>,
+    supply: Option<Arc<dyn Supply>>,
     environments: Vec<Environment>,
     instances: Vec<Option<Declared>>,
     connections: Connections,
@@ -183,6 +185,7 @@ impl Manager {
         Manager {
             config,
             modules: BTreeMap::new(),
+            supply: None,
             environments: Vec::new(),
             instances: (0..config.instances_max).map(|_| None).collect(),
             connections: Connections::new(),
@@ -206,10 +209,15 @@ impl Manager {
         Ok(())
     }
 
+    /// Sets what makes the instances of supplied modules. Without it they are checked as far as their names go, and none runs.
+    pub fn set_supply(&mut self, supply: Arc<dyn Supply>) {
+        self.supply = Some(supply);
+    }
+
     /// Uninstalls a module without instances.
     pub fn uninstall(&mut self, name: &str) -> Result<(), ManagerError> {
         let module = self.module(name)?.name;
-        let instances = self.instances.iter().flatten().filter(|instance| instance.module == module);
+        let instances = self.instances.iter().flatten().filter(|instance| &*instance.module == module);
         let users: Vec<String> = instances.map(|instance| instance.name.clone()).take(4).collect();
         if !users.is_empty() {
             return Err(ManagerError::InUse { name: name.into(), users });
@@ -260,13 +268,13 @@ impl Manager {
         if self.instance(name).is_ok() {
             return Err(ManagerError::Exists(What::Instance, name.into()));
         }
-        let module = *self.module(module)?;
+        let (module_name, module) = (module, *self.module(module)?);
         let environment = self.environment(environment)?;
         let Environment { level, name: environment_name, .. } =
             &self.environments[usize::from(environment.0)];
         let level = *level;
         if !module.levels.contains(&level) {
-            let (module, environment) = (module.name.into(), environment_name.clone());
+            let (module, environment) = (module_name.into(), environment_name.clone());
             return Err(ManagerError::Level { module, level, environment });
         }
         let settings = self.parse_settings(&module, settings)?;
@@ -277,13 +285,13 @@ impl Manager {
         let here = (level == Level::Host) == (self.config.here == Level::Host);
         let mut plugins = Vec::with_capacity(self.commands.len());
         for _ in &self.commands {
-            plugins.push(if here { Some((module.make)(&settings, self.config.hash_key)?) } else { None });
+            plugins.push(if here { Some(self.make(name, module_name, &settings)?) } else { None });
         }
         let id = InstanceId(at as u32);
         for (commands, plugin) in self.commands.iter_mut().zip(plugins) {
             commands.push_back(Command::Create { id, environment, level, plugin });
         }
-        let (name, module, rules) = (name.into(), module.name, BTreeSet::new());
+        let (name, module, rules) = (name.into(), module_name.into(), BTreeSet::new());
         self.instances[at] = Some(Declared { name, module, environment, settings, rules });
         Ok(id)
     }
@@ -291,11 +299,11 @@ impl Manager {
     /// Gives an instance other settings; those not given have their defaults.
     pub fn configure(&mut self, name: &str, settings: &[(&str, &str)]) -> Result<(), ManagerError> {
         let id = self.instance(name)?;
-        let module = *self.module(self.declared(id).module)?;
-        let settings = self.parse_settings(&module, settings)?;
+        let module = self.declared(id).module.clone();
+        let settings = self.parse_settings(self.module(&module)?, settings)?;
         self.check_near(name, self.declared(id).environment, &settings)?;
         // A plug-in may refuse what its parameters allow: one of the former settings says so here, before any worker.
-        (module.make)(&self.declared(id).settings, self.config.hash_key)?.configure(&settings)?;
+        self.make(name, &module, &self.declared(id).settings)?.configure(&settings)?;
         if let Some(declared) = &mut self.instances[id.0 as usize] {
             declared.settings = settings.clone();
         }
@@ -309,7 +317,7 @@ impl Manager {
         let (id, to) = (self.instance(name)?, self.environment(environment)?);
         let level = |environment: EnvironmentId| self.environments[usize::from(environment.0)].level;
         let (from, at) = (level(self.declared(id).environment), level(to));
-        let possible = self.module(module)?.levels.contains(&at) && self.declared(id).module == module;
+        let possible = self.module(module)?.levels.contains(&at) && &*self.declared(id).module == module;
         if from == Level::Host || at == Level::Host || !possible {
             return Ok(false);
         }
@@ -355,20 +363,6 @@ impl Manager {
         Ok(())
     }
 
-    /// Some of the rules, connections and settings that lead to an instance.
-    fn users_of(&self, id: InstanceId) -> Vec<String> {
-        let rules = self.declared(id).rules.iter().map(|rule| format!("rule {rule}"));
-        let connections = self.connections.iter().filter(|(_, to)| **to == id);
-        let connections = connections
-            .map(|(port, _)| format!("output {} of {}", port.output, self.declared(port.instance).name));
-        let others =
-            self.instances.iter().flatten().filter(|declared| declared.name != self.declared(id).name);
-        let settings = others
-            .filter(|declared| declared.settings.iter().any(|(_, value)| *value == Value::Instance(id)));
-        let settings = settings.map(|declared| format!("a setting of {}", declared.name));
-        rules.chain(connections).chain(settings).take(4).collect()
-    }
-
     /// Checks a call of an operation; the caller passes the result to [`Graph::call`](crate::Graph::call) of each worker.
     pub fn prepare_call(
         &self,
@@ -377,7 +371,7 @@ impl Manager {
         arguments: &[(&str, &str)],
     ) -> Result<(InstanceId, &'static str, Settings), ManagerError> {
         let id = self.instance(name)?;
-        let operations = self.module(self.declared(id).module)?.operations;
+        let operations = self.module(&self.declared(id).module)?.operations;
         let found = operations.iter().find(|known| known.name == operation);
         let found =
             found.ok_or_else(|| unknown(What::Operation, operation, operations.iter().map(|o| o.name)))?;
@@ -466,6 +460,9 @@ impl Manager {
     }
 
     fn module(&self, name: &str) -> Result<&Module, ManagerError> {
+        if supplied::is_supplied(name) {
+            return Ok(&SUPPLIED);
+        }
         self.modules.get(name).ok_or_else(|| unknown(What::Module, name, self.modules.keys().copied()))
     }
 
@@ -477,7 +474,9 @@ impl Manager {
 
     fn port(&self, instance: &str, output: u8) -> Result<Port, ManagerError> {
         let id = self.instance(instance)?;
-        let outputs = self.module(self.declared(id).module)?.outputs.min(OUTPUTS_MAX as u8);
+        let module = &self.declared(id).module;
+        let declared = self.supply.as_ref().and_then(|supply| supply.outputs(module));
+        let outputs = declared.unwrap_or(self.module(module)?.outputs).min(OUTPUTS_MAX as u8);
         if output >= outputs {
             return Err(ManagerError::Output { instance: instance.into(), outputs, output });
         }

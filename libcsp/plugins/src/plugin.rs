@@ -21,6 +21,8 @@ pub enum Action {
     Drop,
     /// It is transmitted on this interface as it is, and not routed.
     Transmit(u16),
+    /// The plug-in was stopped and does not run: the rule's fallback applies.
+    FallBack,
 }
 
 /// A call of another instance's operation. It is executed after the plug-in has returned; so no plug-in is entered while
@@ -52,6 +54,9 @@ pub enum PluginError {
     /// A setting would need the instance to be created again.
     #[error("{0} cannot be changed; create another instance")]
     Fixed(&'static str),
+    /// A supplied module is not here, cannot run, or refuses its parameters; contains why.
+    #[error("{0}")]
+    Supplied(String),
 }
 
 /// Why an operation was not executed.

@@ -1,6 +1,7 @@
 //! What crosses the SAN about instances of level 3, as text: the instances that a host runs, calls of their operations, and the answers.
 //!
 //! ```text
+//!   module SHA-256 BYTES-IN-HEX
 //!   instance NUMBER NAME MODULE        call          OPERATION         answer      done
 //!   set NAME VALUE                                   NAME VALUE                    rows, then KEY tab NOTE (tab NAME=NUMBER)*
 //!   output NUMBER INSTANCE-NUMBER                    ...                           bytes, then the bytes
@@ -98,6 +99,9 @@ pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
         let wrong = RemoteError(at + 1);
         let (word, rest) = line.split_once(' ').ok_or(wrong)?;
         let (first, second) = rest.split_once(' ').ok_or(wrong)?;
+        if word == "module" {
+            continue;
+        }
         if word == "instance" {
             let (name, module) = second.split_once(' ').ok_or(wrong)?;
             let id = first.parse().map_err(|_| wrong)?;
@@ -116,6 +120,39 @@ pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
         }
     }
     Ok(instances)
+}
+
+/// Writes a supplied module that instances of the text need, before them.
+pub fn write_module(text: &mut String, module: &str, bytes: &[u8]) {
+    let _ = write!(text, "module {module} ");
+    text.reserve(2 * bytes.len() + 1);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push('\n');
+}
+
+/// Reads the supplied modules of a text, each with its name.
+///
+/// # Errors
+/// The first line that is wrong.
+pub fn read_modules(text: &str) -> Result<Vec<(&str, Vec<u8>)>, RemoteError> {
+    let lines = text.lines().enumerate().filter_map(|(at, line)| Some((at, line.strip_prefix("module ")?)));
+    lines
+        .map(|(at, line)| {
+            let read = |line: &'_ str| Some((line.find(' ')?, hex(line.split_once(' ')?.1)?));
+            let (end, bytes) = read(line).ok_or(RemoteError(at + 1))?;
+            Ok((&line[..end], bytes))
+        })
+        .collect()
+}
+
+/// Reads bytes of two hex digits each.
+fn hex(digits: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    bytes.collect::<Option<Vec<u8>>>().filter(|_| rest.is_empty())
 }
 
 /// An operation, and its arguments by name.
@@ -234,6 +271,19 @@ mod tests {
         assert_eq!(read_answer(&write_answer(Err("no room".into()))), Ok(refused));
         for bad in [&b""[..], b"done", b"x\n", b"rows\nkey\n", b"rows\nk\t\tn=x\n", b"refused\n\xff"] {
             assert!(read_answer(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn modules_are_read_as_they_were_written() {
+        let mut text = String::new();
+        write_module(&mut text, "ab12", &[0, 0xff, 0x1c]);
+        text.push_str("instance 3 a ab12\n");
+        assert_eq!(text, "module ab12 00ff1c\ninstance 3 a ab12\n");
+        assert_eq!(read_modules(&text), Ok(vec![("ab12", vec![0, 0xff, 0x1c])]));
+        assert_eq!(read_hosted(&text).unwrap().len(), 1);
+        for bad in ["module ab", "module ab 0", "module ab 0g", "module ab 00ff1"] {
+            assert_eq!(read_modules(&format!("{text}{bad}\n")), Err(RemoteError(3)), "{bad}");
         }
     }
 

@@ -1,5 +1,5 @@
 //! What supplied handlers cost: a call, a copy, a swap, a stop, a restart. Prints medians and p99; `cargo run --release -p csp-sandbox
-//! --example cost`.
+//! --example cost [guarded]`: with the argument, of modules in guarded memory, as clients' are.
 // A bench has a clock.
 #![allow(clippy::disallowed_types)]
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant as Clock;
 
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Message, Place, Port, State, builtin::Forward};
-use csp_sandbox::{Backoff, Engine, Finally, Limits, Module, NoFields, OnStop, Supplied, swap};
+use csp_sandbox::{Backoff, Confinement, Engine, Finally, Limits, Module, NoFields, OnStop, Supplied, swap};
 use csp_types::{Duration, Instant};
 
 /// A message of 600 bytes in one slice, and an output that counts.
@@ -60,7 +60,12 @@ const FORWARD: &str = "(call $same (i32.const 0))";
 const LOOP: &str = "(loop $again br $again) unreachable";
 
 fn main() {
-    let engine = Engine::new(Limits::default()).expect("WebAssembly runs here");
+    let confinement = match std::env::args().nth(1).as_deref() {
+        Some("guarded") => Confinement::Guarded,
+        _ => Confinement::Compared,
+    };
+    let limits = Limits { confinement, ..Limits::default() };
+    let engine = Engine::new(limits).expect("WebAssembly runs here");
     println!("call with a message of 600 bytes, ns (median and least of 41 rounds of 20,000 calls)");
     let mut forward = Forward;
     row("built-in forward, for comparison", &mut forward);
@@ -90,6 +95,18 @@ fn main() {
     ] {
         row(name, &mut start(&compile(&engine, &module)));
     }
+    // 16 KiB summed up and written: what a module does that looks at all of a long message.
+    let sums = text(
+        NONE,
+        "",
+        "",
+        "(local $sum i32) (local $at i32) (loop $again
+            (local.set $sum (i32.add (local.get $sum) (i32.load (i32.add (local.get $at) (i32.const 65536)))))
+            (i32.store (i32.add (local.get $at) (i32.const 131072)) (local.get $sum))
+            (local.set $at (i32.add (local.get $at) (i32.const 4)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 16384)))) i32.const 0",
+    );
+    row("supplied, 4,096 loads and stores", &mut start(&compile(&engine, &sums)));
     println!(
         "\nns of the wall: median, p99; of the processor (with 0.3 us for reading its clock): median, p99, most; 2,000 times"
     );

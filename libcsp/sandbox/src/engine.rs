@@ -9,6 +9,19 @@ use wasmtime::{Config, InstanceAllocationStrategy, Linker, OptLevel, PoolingAllo
 use crate::guest::Guest;
 use crate::module::ModuleError;
 
+/// What keeps the code of modules in their memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Confinement {
+    /// Comparisons in the code. No signal handler is installed. A processor that mispredicts a comparison reads beyond the memory, and
+    /// leaves traces of what it read in its caches (Spectre, variant 1).
+    #[default]
+    Compared,
+    /// Pages: every address that an access can name lies in address space that is the instance's alone, and faults where its memory
+    /// ends; indices of tables are masked. Installs handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE, which pass on what is not a fault
+    /// of a module's code to the handlers before them.
+    Guarded,
+}
+
 /// Bounds of modules and their instances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -38,6 +51,8 @@ pub struct Limits {
     pub copied_max: u64,
     /// Epochs that a call may take: at each of [`Engine::tick`]'s calls one ends.
     pub epochs_max: u64,
+    /// What keeps their code in their memory.
+    pub confinement: Confinement,
 }
 
 impl Default for Limits {
@@ -56,6 +71,7 @@ impl Default for Limits {
             emits_max: 256,
             copied_max: 4 << 20,
             epochs_max: 2,
+            confinement: Confinement::Compared,
         }
     }
 }
@@ -102,8 +118,7 @@ pub struct Engine {
 impl Engine {
     /// Makes the engine. It reserves address space for all instances, and uses memory as they do.
     ///
-    /// It installs no signal handlers: UCX has its own. Bounds of memory are therefore checked by the compiled code, not by pages that
-    /// fault (decision 0049).
+    /// Unless memory is [guarded](Confinement::Guarded), it installs no signal handlers (decisions 0049, 0063).
     ///
     /// # Errors
     /// When the machine has no room for the address space, or cannot run compiled code.
@@ -180,7 +195,6 @@ impl Drop for Reservation {
 
 fn config(limits: &Limits) -> Config {
     let mut config = Config::new();
-    config.signals_based_traps(false);
     config.consume_fuel(true).epoch_interruption(true);
     config.max_wasm_stack(limits.stack_max);
     config.wasm_backtrace_max_frames(None);
@@ -188,8 +202,19 @@ fn config(limits: &Limits) -> Config {
     // The same message gives the same result on every machine, in simulation too.
     config.cranelift_nan_canonicalization(true).wasm_relaxed_simd(false);
     config.wasm_memory64(false).wasm_multi_memory(false).wasm_tail_call(false);
-    // Without pages that fault, a memory needs no more address space than it may have bytes.
-    config.memory_reservation(limits.memory_max).memory_guard_size(0).memory_reservation_for_growth(0);
+    match limits.confinement {
+        Confinement::Compared => {
+            config.signals_based_traps(false);
+            // Without pages that fault, a memory needs no more address space than it may have bytes.
+            config.memory_reservation(limits.memory_max).memory_guard_size(0);
+        }
+        Confinement::Guarded => {
+            config.signals_based_traps(true);
+            config.memory_reservation(ADDRESSES).memory_guard_size(GUARD);
+            config.guard_before_linear_memory(true);
+        }
+    }
+    config.memory_reservation_for_growth(0);
     config.memory_may_move(false);
     let mut pool = PoolingAllocationConfig::new();
     pool.total_core_instances(limits.instances_max)
@@ -204,6 +229,11 @@ fn config(limits: &Limits) -> Config {
     config
 }
 
+/// What a 32-bit address can name, in bytes.
+const ADDRESSES: u64 = 1 << 32;
+/// Bytes behind it that fault: constant offsets of accesses are added to the address. An access with a longer one is compared, and its
+/// address is masked.
+const GUARD: u64 = 32 << 20;
 /// Tables of a module.
 pub(crate) const TABLES_MAX: u32 = 2;
 /// Bytes of an instance beside its memory and tables: its globals and functions. Modules that need more are refused.

@@ -293,7 +293,7 @@ fn find<P: WasmParams, R: WasmResults>(
 
 /// Gives a store what a call may use.
 #[inline]
-fn prepare(store: &mut Store<Guest>, fuel: u64, limits: &Limits, facts: Facts) {
+pub(crate) fn prepare(store: &mut Store<Guest>, fuel: u64, limits: &Limits, facts: Facts) {
     // Only an engine without fuel refuses it, and ours has some.
     _ = store.set_fuel(fuel);
     store.set_epoch_deadline(limits.epochs_max);
@@ -302,7 +302,7 @@ fn prepare(store: &mut Store<Guest>, fuel: u64, limits: &Limits, facts: Facts) {
 
 /// Returns why a call was stopped.
 #[cold]
-fn why(store: &Store<Guest>, error: &wasmtime::Error) -> Reason {
+pub(crate) fn why(store: &Store<Guest>, error: &wasmtime::Error) -> Reason {
     if let Some(reason) = store.data().stopped {
         return reason;
     }

@@ -19,6 +19,7 @@
 //! | a module in another's place | [`swap()`] |
 //! | built-in operators as generated code | [`specialise`] |
 //! | a module that runs in another program, and the formats that are sent along | [`Described`], [`encode_formats`] |
+//! | supplied packet plug-ins, by an ABI of their own | [`packets`] |
 //! | where fields lie, for modules that serve several formats | [`Fields`], [`FieldAt`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -32,6 +33,7 @@ mod format_texts;
 mod guest;
 mod instance;
 mod module;
+pub mod packets;
 mod report;
 pub mod specialise;
 mod stopped;
@@ -41,7 +43,7 @@ pub mod swap;
 
 pub use abi::{Declaration, StateKind};
 pub use described::Described;
-pub use engine::{AdmissionError, Engine, Limits, Usage};
+pub use engine::{AdmissionError, Confinement, Engine, Limits, Usage};
 pub use fields::{FieldAt, Fields, NoFields, SbeFields};
 pub use format_texts::{FormatsError, encode as encode_formats};
 pub use module::{Module, ModuleError, Sha256};

@@ -49,6 +49,12 @@ pub enum ModuleError {
     /// Its declaration is wrong.
     #[error("the module's declaration {0}")]
     Declaration(DeclarationError),
+    /// It follows another version of the packet ABI; contains that.
+    #[error("the module follows version {0} of the packet ABI, and the host version {version}", version = crate::packets::VERSION)]
+    PacketVersion(i32),
+    /// Its declaration for packets is wrong; contains how.
+    #[error("the module's declaration {0}")]
+    PacketDeclaration(String),
     /// It declares more than a handler may have; contains of what, how much, and the most.
     #[error("the module declares {1} bytes of {0}, and may have {2}")]
     Declared(&'static str, u32, u32),
@@ -121,7 +127,7 @@ impl Module {
         let sha256 = Sha256::of(bytes);
         let compiled = wasmtime::Module::from_binary(&engine.shared().wasmtime, bytes);
         let compiled = compiled.map_err(|error| ModuleError::Invalid(one_line(&error)))?;
-        check_imports(engine, &compiled)?;
+        check_imports(engine, &compiled, &|_| true)?;
         let optional = check_exports(&compiled)?;
         let memory = check_memory(engine, &compiled)?;
         let pre = engine.shared().linker.instantiate_pre(&compiled);
@@ -205,14 +211,19 @@ impl std::fmt::Debug for Module {
     }
 }
 
-fn one_line(error: &wasmtime::Error) -> String {
+pub(crate) fn one_line(error: &wasmtime::Error) -> String {
     format!("{error:#}").replace('\n', " ")
 }
 
-fn check_imports(engine: &Engine, module: &wasmtime::Module) -> Result<(), ModuleError> {
+pub(crate) fn check_imports(
+    engine: &Engine,
+    module: &wasmtime::Module,
+    allowed: &dyn Fn(&str) -> bool,
+) -> Result<(), ModuleError> {
     for import in module.imports() {
         let name = format!("{}.{}", import.module(), import.name());
-        let Some(offered) = crate::guest::signature(engine, import.module(), import.name()) else {
+        let offered = crate::guest::signature(engine, import.module(), import.name());
+        let Some(offered) = offered.filter(|_| allowed(import.name())) else {
             return Err(ModuleError::Import(name));
         };
         match import.ty() {
@@ -239,9 +250,13 @@ const ABI: [(&str, usize, char); 9] = [
     ("csp_state_import", 2, 'i'),
 ];
 
-fn check_exports(module: &wasmtime::Module) -> Result<Optional, ModuleError> {
-    let mut has = [false; ABI.len()];
-    for ((name, params, result), has) in ABI.into_iter().zip(&mut has) {
+/// Returns which of these functions a module exports; those must have the right types.
+pub(crate) fn check_functions<const N: usize>(
+    module: &wasmtime::Module,
+    abi: [(&'static str, usize, char); N],
+) -> Result<[bool; N], ModuleError> {
+    let mut has = [false; N];
+    for ((name, params, result), has) in abi.into_iter().zip(&mut has) {
         let Some(export) = module.get_export(name) else { continue };
         let ExternType::Func(kind) = &export else {
             return Err(ModuleError::ExportType(name, "a function".to_owned()));
@@ -260,6 +275,11 @@ fn check_exports(module: &wasmtime::Module) -> Result<Optional, ModuleError> {
         }
         *has = true;
     }
+    Ok(has)
+}
+
+fn check_exports(module: &wasmtime::Module) -> Result<Optional, ModuleError> {
+    let has = check_functions(module, ABI)?;
     let [abi, on_message, declaration, on_timer, configure, accepts, yields, export, import] = has;
     match (abi, on_message) {
         (false, _) => return Err(ModuleError::Missing("csp_abi")),
@@ -275,7 +295,7 @@ fn check_exports(module: &wasmtime::Module) -> Result<Optional, ModuleError> {
 }
 
 /// Returns the bytes to reserve for an instance. The pool has refused larger memories and tables than it has room for.
-fn check_memory(engine: &Engine, module: &wasmtime::Module) -> Result<u64, ModuleError> {
+pub(crate) fn check_memory(engine: &Engine, module: &wasmtime::Module) -> Result<u64, ModuleError> {
     let limits = engine.limits();
     let Some(ExternType::Memory(memory)) = module.get_export("memory") else {
         return Err(ModuleError::Missing("memory"));

@@ -1,107 +1,16 @@
 //! The two examples, built from source as their authors would: Rust for wasm32-unknown-unknown, C with clang and wasm-ld.
 #![allow(clippy::unwrap_used)]
 
+mod build;
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
+use build::{c, crate_dir, has_target, rust};
 use common::{FakePort, at, engine, send};
 use csp_formats::Schema;
 use csp_handlers::{FormatId, Handler, State, Stop};
 use csp_sandbox::{Engine, Limits, Module, NoFields, OnStop, SbeFields, StateKind, Supplied};
-
-fn crate_dir() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn out_dir(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&dir).unwrap();
-    dir
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn rustc() -> String {
-    std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned())
-}
-
-fn sysroot() -> PathBuf {
-    let output = Command::new(rustc()).args(["--print", "sysroot"]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap().trim().into()
-}
-
-const TARGET: &str = "wasm32-unknown-unknown";
-
-/// Whether the toolchain has the target, or could get it.
-fn has_target() -> bool {
-    let has = || sysroot().join("lib/rustlib").join(TARGET).exists();
-    if !has() {
-        _ = Command::new("rustup").args(["target", "add", TARGET]).output();
-    }
-    if !has() {
-        csp_support::skip(format_args!("the {TARGET} target is not installed and cannot be fetched"));
-    }
-    has()
-}
-
-/// Builds a module of Rust.
-fn rust(source: &Path) -> Vec<u8> {
-    let dir = out_dir(source.file_stem().unwrap().to_str().unwrap());
-    let (guest, module) = (dir.join("libcsp_guest.rlib"), dir.join("module.wasm"));
-    let rustc = |kind: &str, name: &str, from: &Path, to: &Path| {
-        let mut command = Command::new(rustc());
-        command.args(["--edition", "2024", "--target", TARGET, "-C", "opt-level=2", "-C", "panic=abort"]);
-        command.args(["--crate-type", kind, "--crate-name", name, "-o"]).arg(to).arg(from);
-        command
-    };
-    run(&mut rustc("rlib", "csp_guest", &crate_dir().join("guest/src/lib.rs"), &guest));
-    let mut command = rustc("cdylib", "module", source, &module);
-    command.arg("--extern").arg(format!("csp_guest={}", guest.display()));
-    let link = ["-C", "link-arg=-zstack-size=16384", "-C", "link-arg=--max-memory=131072"];
-    run(command.args(link).args(["-C", "strip=symbols"]));
-    std::fs::read(module).unwrap()
-}
-
-/// Builds a module of C. The linker is wasm-ld of the package lld, or the same one as it comes with Rust.
-fn c(source: &Path) -> Option<Vec<u8>> {
-    if !csp_support::installed("clang", "clang") {
-        return None;
-    }
-    let dir = out_dir(source.file_stem().unwrap().to_str().unwrap());
-    let (object, module) = (dir.join("module.o"), dir.join("module.wasm"));
-    let mut clang = Command::new("clang");
-    clang.args([
-        "--target=wasm32",
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-nostdlib",
-        "-ffreestanding",
-        "-c",
-        "-I",
-    ]);
-    run(clang.arg(crate_dir().join("include")).arg("-o").arg(&object).arg(source));
-    let mut link = match csp_support::has("wasm-ld") {
-        true => Command::new("wasm-ld"),
-        false => {
-            let host =
-                sysroot().join("lib/rustlib").join(format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
-            let mut link = Command::new(host.join("bin/rust-lld"));
-            link.args(["-flavor", "wasm"]);
-            link
-        }
-    };
-    let arguments = ["--no-entry", "-z", "stack-size=16384", "--max-memory=131072", "-o"];
-    run(link.args(arguments).arg(&module).arg(object));
-    Some(std::fs::read(module).unwrap())
-}
 
 /// Samples of 16 bits as bytes.
 fn samples(values: &[i16]) -> Vec<u8> {
@@ -110,7 +19,7 @@ fn samples(values: &[i16]) -> Vec<u8> {
 
 #[test]
 fn a_module_of_c_down_samples_a_payload_of_any_length() {
-    let Some(bytes) = c(&crate_dir().join("modules/downsample.c")) else { return };
+    let Some(bytes) = c(&crate_dir().join("modules/downsample.c"), 131_072) else { return };
     // Some forty instructions a sample: 200 KB take twenty times the usual fuel, which is for messages of a context of a proxy worker.
     let engine = Engine::new(Limits { fuel: 5_000_000, ..Limits::default() }).unwrap();
     let module = Module::compile(&engine, &bytes).unwrap();
@@ -145,7 +54,7 @@ fn a_module_of_c_down_samples_a_payload_of_any_length() {
 
 #[test]
 fn a_topic_is_no_sample() {
-    let Some(bytes) = c(&crate_dir().join("modules/downsample.c")) else { return };
+    let Some(bytes) = c(&crate_dir().join("modules/downsample.c"), 131_072) else { return };
     let engine = Engine::new(Limits { fuel: 5_000_000, ..Limits::default() }).unwrap();
     let module = Module::compile(&engine, &bytes).unwrap();
     assert_eq!(module.memory_reserved(), 128 << 10, "docs/handlers.md grants it so much");
@@ -189,7 +98,7 @@ fn passengers() -> SbeFields {
 }
 
 fn anonymise(engine: &Engine, parameters: &str) -> Supplied {
-    let bytes = rust(&crate_dir().join("modules/anonymise.rs"));
+    let bytes = rust(&crate_dir().join("modules/anonymise.rs"), 131_072);
     assert!(bytes.len() < 256 << 10, "docs/handlers.md: a program may bring it, {} bytes", bytes.len());
     let module = Module::compile(engine, &bytes).unwrap();
     assert_eq!(module.declaration().state, StateKind::Dropped);

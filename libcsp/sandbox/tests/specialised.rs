@@ -299,7 +299,7 @@ fn an_operator_goes_on_while_its_specialised_version_is_made_and_then_takes_it_i
 #[test]
 fn a_thread_makes_specialised_versions_while_messages_flow() {
     let (mut pair, workshop, work) = operator("select", "number > 100", favours_specialised);
-    let thread = std::thread::spawn(move || work.run());
+    let thread = std::thread::spawn(move || work.run(&std::sync::Mutex::new(())));
     READS.set(0);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !texts(&workshop)[0].starts_with("specialised") {

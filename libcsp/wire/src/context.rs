@@ -159,7 +159,7 @@ pub enum Record<'a> {
         /// What it needs.
         object: &'a Hash,
     },
-    /// Bytes of what was asked for.
+    /// Bytes of what was asked for. A total of 0 without bytes: the stage has ended, and no other one needs it.
     Part {
         /// What they belong to.
         object: &'a Hash,
@@ -419,9 +419,9 @@ impl Header {
         let wrong = WireError::Length { what: "context record part", offset: 32, found: body.len() };
         let (object, bytes) = body.split_first_chunk().ok_or(wrong)?;
         let (total, offset) = (narrow::<u32>(self.own[0], 16)?, narrow::<u32>(self.own[1], 24)?);
-        // No part is empty, or reaches past the end.
+        // No part is empty but that of nothing, or reaches past the end.
         let end = u64::from(offset) + bytes.len() as u64;
-        match !bytes.is_empty() && bytes.len() <= PART_LEN_MAX && end <= u64::from(total) {
+        match (total == 0 || !bytes.is_empty()) && bytes.len() <= PART_LEN_MAX && end <= u64::from(total) {
             true => Ok(Record::Part { object, total, offset, bytes }),
             false => Err(wrong),
         }

@@ -21,7 +21,8 @@
 //! |          payload, padded with zeros to a multiple of 4        | 28
 //! ```
 //! Integers are little-endian. The numbers of instances and rules, and the interface, are those of the network node. A worker numbers
-//! its packets for one host in sequence; the host answers them in this sequence, each once.
+//! its packets for one host in sequence; the host answers them in this sequence, each once. Flags: 1 egress, 2 the text goes on, 4 the
+//! transport checksum is partial.
 //!
 //! | to the host | payload | | from the host | payload |
 //! |---|---|---|---|---|
@@ -46,7 +47,8 @@ pub const COUNT_LEN: usize = 28;
 
 const EGRESS: u8 = 1;
 const MORE: u8 = 2;
-const FLAGS: u8 = EGRESS | MORE;
+const PARTIAL: u8 = 4;
+const FLAGS: u8 = EGRESS | MORE | PARTIAL;
 const PAYLOAD_LEN_AT: usize = 24;
 
 /// What a record is.
@@ -121,6 +123,8 @@ pub struct Head {
     pub egress: bool,
     /// The text goes on in the next record of this kind and sequence number.
     pub more: bool,
+    /// The packet's transport checksum is partial: the device that transmits it completes it.
+    pub partial: bool,
     /// The packet's number, or the generation's or the call's.
     pub sequence: u32,
     /// The instance.
@@ -136,8 +140,19 @@ pub struct Head {
 impl Head {
     /// A record of this kind with all else 0.
     pub const fn new(kind: Kind, sequence: u32) -> Self {
-        let (hops, egress, more, instance) = (0, false, false, 0);
-        Head { kind, hops, egress, more, sequence, instance, rule: (0, 0), interface: 0, coalesced: 0 }
+        let (hops, egress, more, partial, instance) = (0, false, false, false, 0);
+        Head {
+            kind,
+            hops,
+            egress,
+            more,
+            partial,
+            sequence,
+            instance,
+            rule: (0, 0),
+            interface: 0,
+            coalesced: 0,
+        }
     }
 
     /// Parses the record at the start of `bytes`. Returns also the length of its payload, which starts at [`HEADER_LEN`], and the
@@ -183,6 +198,7 @@ impl Head {
             hops: raw[2],
             egress: raw[3] & EGRESS != 0,
             more: raw[3] & MORE != 0,
+            partial: raw[3] & PARTIAL != 0,
             sequence: word(4),
             instance: word(8),
             rule: (word(12), half(16)),
@@ -198,7 +214,8 @@ impl Head {
         out[0] = VERSION;
         out[1] = self.kind as u8;
         out[2] = self.hops;
-        out[3] = if self.egress { EGRESS } else { 0 } | if self.more { MORE } else { 0 };
+        let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+        out[3] = flag(self.egress, EGRESS) | flag(self.more, MORE) | flag(self.partial, PARTIAL);
         out[4..8].copy_from_slice(&self.sequence.to_le_bytes());
         out[8..12].copy_from_slice(&self.instance.to_le_bytes());
         out[12..16].copy_from_slice(&self.rule.0.to_le_bytes());
@@ -271,6 +288,7 @@ mod tests {
             hops: 3,
             egress: true,
             more: true,
+            partial: true,
             instance: 0x0102_0304,
             rule: (77, 0x0506),
             interface: 0x0708,
@@ -299,7 +317,7 @@ mod tests {
         };
         assert!(matches!(with(0, 2), WireError::Version { .. }));
         assert!(matches!(with(1, 4), WireError::Kind { .. }));
-        assert!(matches!(with(3, 4), WireError::Reserved { .. }));
+        assert!(matches!(with(3, 8), WireError::Reserved { .. }));
         assert!(matches!(with(22, 1), WireError::Reserved { .. }));
         assert!(matches!(with(33, 1), WireError::Reserved { .. }), "padding");
         assert!(matches!(with(27, 0xff), WireError::Truncated { .. }), "a length beyond all");

@@ -87,6 +87,11 @@ pub enum Command {
         after_help = "Examples:\n  cspctl policy apply demo.yaml\n  cspctl policy diff demo.yaml\n  cspctl policy history"
     )]
     Policy(PolicyCommand),
+    /// Print a section of the active policy, or one of its entries, as the policy has it
+    #[command(
+        after_help = "Examples:\n  cspctl get flows\n  cspctl get flows gates\n  cspctl get link -o json"
+    )]
+    Get(GetArgs),
     /// List services with their pools and live state
     #[command(after_help = "Examples:\n  cspctl services\n  cspctl services -o json | jq '.services[].pool'")]
     Services,
@@ -380,6 +385,34 @@ pub enum FlowsCommand {
         after_help = "Examples:\n  cspctl flows top\n  cspctl flows top --once -o json | jq '.flows[] | {flow, out_mbps}'"
     )]
     Top(super::top::TopArgs),
+}
+
+/// Sections of a policy.
+const SECTIONS: [&str; 14] = [
+    "services",
+    "formats",
+    "channels",
+    "queries",
+    "handlers",
+    "contexts",
+    "flows",
+    "link",
+    "egress",
+    "programs",
+    "access",
+    "plugin_hosts",
+    "plugins",
+    "rules",
+];
+
+/// Arguments of `cspctl get`.
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// The section
+    #[arg(value_parser = SECTIONS)]
+    pub section: String,
+    /// Only the entry of this name
+    pub name: Option<String>,
 }
 
 /// Arguments of `cspctl flows`.

@@ -57,6 +57,11 @@ pub(super) async fn run(context: &Context, command: HandlerCommand) -> Result<()
 }
 
 async fn put(context: &Context, file: &Path) -> Result<(), CliError> {
+    put_to(context, file, "/api/v1/handlers", "proxy").await
+}
+
+/// Gives a module to all nodes of a kind.
+pub(super) async fn put_to(context: &Context, file: &Path, path: &str, nodes: &str) -> Result<(), CliError> {
     let bytes = std::fs::read(file).map_err(|source| CliError::NoInput { path: file.to_owned(), source })?;
     if bytes.len() > MODULE_LEN_MAX {
         return Err(CliError::Usage(format!(
@@ -65,7 +70,7 @@ async fn put(context: &Context, file: &Path) -> Result<(), CliError> {
             bytes.len()
         )));
     }
-    let view: PutView = context.client.post_bytes("/api/v1/handlers", bytes).await?;
+    let view: PutView = context.client.post_bytes(path, bytes).await?;
     let refused: Vec<String> =
         view.refused.iter().map(|refused| format!("{}: {}", refused.node, refused.error)).collect();
     context.show(&view, |view| match view.stored.as_slice() {
@@ -75,19 +80,29 @@ async fn put(context: &Context, file: &Path) -> Result<(), CliError> {
     match (refused.is_empty(), view.stored.is_empty()) {
         (true, false) => Ok(()),
         (true, true) => {
-            Err(CliError::Failed("no proxy node is registered; `cspctl nodes` lists the nodes".to_owned()))
+            Err(CliError::Failed(format!("no {nodes} node is registered; `cspctl nodes` lists the nodes")))
         }
         (false, _) => Err(CliError::Failed(format!("the module was refused by {}", refused.join("; ")))),
     }
 }
 
 async fn remove(context: &Context, module: &str) -> Result<(), CliError> {
+    remove_from(context, module, "/api/v1/handlers", "cspctl handler list").await
+}
+
+/// Removes a module from all nodes of a kind; `list` is the command that shows their modules.
+pub(super) async fn remove_from(
+    context: &Context,
+    module: &str,
+    path: &str,
+    list: &str,
+) -> Result<(), CliError> {
     if module.len() != 64 || !module.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(CliError::Usage(format!(
-            "{module:?} is no module; it has 64 hex digits, as `cspctl handler list` shows them"
+            "{module:?} is no module; it has 64 hex digits, as `{list}` shows them"
         )));
     }
-    let view: RemovedView = context.client.delete(&format!("/api/v1/handlers/{module}")).await?;
+    let view: RemovedView = context.client.delete(&format!("{path}/{module}")).await?;
     context.show(&view, |view| match view.removed.as_slice() {
         [] => String::new(),
         removed => format!("removed at {}\n", removed.join(", ")),

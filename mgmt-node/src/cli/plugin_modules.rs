@@ -1,11 +1,16 @@
 //! `cspctl plugin modules`.
 
+use csp_api::plugins::ModulesView;
 use csp_plugins::{Parameter, builtin};
 use serde::Serialize;
 
 use super::Context;
 use super::error::CliError;
-use super::table::Table;
+use super::observe::missing;
+use super::table::{Cell, Table, bytes};
+
+/// Where management nodes have the supplied modules.
+pub(super) const MODULES: &str = "/api/v1/plugin-modules";
 
 /// A module, as `plugin modules` shows it.
 #[derive(Serialize)]
@@ -23,7 +28,15 @@ struct SettingRow {
     default: Option<&'static str>,
 }
 
-pub(super) fn modules(context: &Context) -> Result<(), CliError> {
+/// All modules.
+#[derive(Serialize)]
+struct AllModules {
+    built_in: Vec<ModuleRow>,
+    supplied: ModulesView,
+}
+
+pub(super) async fn modules(context: &Context) -> Result<(), CliError> {
+    let supplied: ModulesView = context.client.get(MODULES, &[]).await?;
     let setting =
         |parameter: &'static Parameter| SettingRow { name: parameter.name, default: parameter.default };
     let row = |module: &'static csp_plugins::Module| ModuleRow {
@@ -32,10 +45,10 @@ pub(super) fn modules(context: &Context) -> Result<(), CliError> {
         settings: module.parameters.iter().map(setting).collect(),
         operations: module.operations.iter().map(|operation| operation.name).collect(),
     };
-    let rows: Vec<ModuleRow> = builtin::MODULES.iter().map(row).collect();
-    context.show(&rows, |rows| {
+    let all = AllModules { built_in: builtin::MODULES.iter().map(row).collect(), supplied };
+    context.show(&all, |AllModules { built_in, supplied }| {
         let mut table = Table::new(&["MODULE", "OUTPUTS", "SETTINGS", "OPERATIONS"]);
-        for row in rows {
+        for row in built_in {
             let settings = row.settings.iter().map(|setting| match setting.default {
                 None => format!("{}=", setting.name),
                 Some(default) => format!("[{}={default}]", setting.name),
@@ -47,6 +60,17 @@ pub(super) fn modules(context: &Context) -> Result<(), CliError> {
                 row.operations.join(" ").into(),
             ]);
         }
-        table.render(context.paint)
+        let mut text = table.render(context.paint);
+        let mut table = Table::new(&["NODE", "SUPPLIED MODULE", "LENGTH"]);
+        for node in &supplied.nodes {
+            for module in &node.stored.modules {
+                let length = Cell::from(bytes(module.len)).right();
+                table.row([node.node.clone().into(), module.module.to_string().into(), length]);
+            }
+        }
+        if supplied.nodes.iter().any(|node| !node.stored.modules.is_empty()) {
+            text += &format!("\n{}", table.render(context.paint));
+        }
+        text + &missing(context, &supplied.unreachable)
     })
 }

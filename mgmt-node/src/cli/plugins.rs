@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use csp_api::plugins::{CallBody, CallView, NodeAnswer, PluginsView, Row};
+use csp_api::plugins::{CallBody, CallView, NodeAnswer, PluginsView, Row, Supplied};
 use csp_control::{PacketPlugin, Policy};
+use csp_plugins::is_supplied;
 
 use super::Context;
 use super::edit::{active, edit};
 use super::error::CliError;
+use super::handlers;
 use super::observe::missing;
+use super::paint::Colour;
 use super::plugin_checks::{check_network, lost_by_move};
-use super::plugin_modules;
+use super::plugin_modules::{self, MODULES};
 use super::table::{Cell, Table, bytes};
 
 /// `cspctl plugin`.
@@ -24,19 +27,40 @@ pub enum PluginCommand {
         after_help = "Examples:\n  cspctl plugin list\n  cspctl plugin list -o json | jq '.nodes[].instances[] | {name, dropped_total}'"
     )]
     List,
-    /// List the modules that plug-ins can be instances of, with settings and operations
+    /// List the modules that plug-ins can be instances of, with settings and operations, and the supplied ones of the network nodes
     #[command(
-        after_help = "Examples:\n  cspctl plugin modules\n  cspctl plugin modules -o json | jq '.[] | {module, operations}'"
+        after_help = "Examples:\n  cspctl plugin modules\n  cspctl plugin modules -o json | jq '.built_in[] | {module, operations}'"
     )]
     Modules,
+    /// Give a WebAssembly module of a packet plug-in to all network nodes
+    ///
+    /// Each network node checks, compiles and stores it. A plug-in of the policy names it by the SHA-256 that this command prints. A node
+    /// that joins later gets the modules that the policy in force names from the others.
+    #[command(
+        after_help = "Examples:\n  cspctl plugin install hop-limit.wasm\n  cspctl plugin create near $(cspctl plugin install hop-limit.wasm -o json | jq -r .module) parameters=64"
+    )]
+    Install {
+        /// The module, in the binary format of WebAssembly
+        file: PathBuf,
+    },
+    /// Remove a supplied module from all network nodes
+    ///
+    /// Refused while the policy in force names it. Policies of before that name it can be applied again once it was installed again.
+    #[command(
+        after_help = "Examples:\n  cspctl plugin uninstall 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    )]
+    Uninstall {
+        /// SHA-256 of the module, as `cspctl plugin modules` shows it
+        module: String,
+    },
     /// Add a plug-in to the policy
     #[command(
-        after_help = "Examples:\n  cspctl plugin create limit policer rate=10M burst=64k\n  cspctl plugin create blocked block-list"
+        after_help = "Examples:\n  cspctl plugin create limit policer rate=10M burst=64k\n  cspctl plugin create blocked block-list\n  cspctl plugin create near 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 parameters=64"
     )]
     Create {
         /// Its name
         name: String,
-        /// What it is an instance of
+        /// What it is an instance of: a name, or the SHA-256 of a supplied module (`cspctl plugin modules`)
         module: String,
         /// Settings; others have their defaults
         #[arg(value_name = "KEY=VALUE")]
@@ -64,16 +88,22 @@ pub enum PluginCommand {
         #[arg(long, value_name = "HOST")]
         context: Option<String>,
     },
-    /// Give a plug-in other settings
+    /// Give a plug-in other settings, or another module
     ///
-    /// Those not given have their defaults. Its state stays where the module allows it; otherwise the plug-in is made anew.
-    #[command(after_help = "Examples:\n  cspctl plugin config limit rate=20M")]
+    /// Settings not given have their defaults. Its state stays where the module allows it; otherwise, and with another module, the plug-in
+    /// is made anew between two packets.
+    #[command(
+        after_help = "Examples:\n  cspctl plugin config limit rate=20M\n  cspctl plugin config near --module $(cspctl plugin install new.wasm -o json | jq -r .module) parameters=64"
+    )]
     Config {
         /// The plug-in
         name: String,
         /// All its settings
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
+        /// Its module from now on
+        #[arg(long)]
+        module: Option<String>,
     },
     /// Connect an output of a plug-in to another one
     #[command(
@@ -114,7 +144,6 @@ pub enum PluginCommand {
         node: Option<String>,
     },
 }
-
 /// `cspctl blocks`.
 #[derive(Subcommand, Debug)]
 pub enum BlocksCommand {
@@ -175,7 +204,11 @@ pub struct CaptureArgs {
 pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(), CliError> {
     match command {
         PluginCommand::List => list(context).await,
-        PluginCommand::Modules => plugin_modules::modules(context),
+        PluginCommand::Modules => plugin_modules::modules(context).await,
+        PluginCommand::Install { file } => handlers::put_to(context, &file, MODULES, "network").await,
+        PluginCommand::Uninstall { module } => {
+            handlers::remove_from(context, &module, MODULES, "cspctl plugin modules").await
+        }
         PluginCommand::Create { name, module, settings, level, context: host } => {
             let settings = pairs(&settings)?;
             edit(context, |policy| {
@@ -186,10 +219,12 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
             })
             .await
         }
-        PluginCommand::Config { name, settings } => {
+        PluginCommand::Config { name, settings, module } => {
             let settings = pairs(&settings)?;
             edit(context, |policy| {
-                find(&mut policy.plugins, &name)?.settings = settings;
+                let plugin = find(&mut policy.plugins, &name)?;
+                plugin.settings = settings;
+                module.into_iter().for_each(|module| plugin.module = module);
                 Ok(())
             })
             .await
@@ -318,6 +353,7 @@ async fn list(context: &Context) -> Result<(), CliError> {
     context.show(&view, |view| {
         let mut table = Table::new(&[
             "NODE", "PLUGIN", "MODULE", "LEVEL", "SETTINGS", "OUTPUTS", "PACKETS", "BYTES", "DROPPED",
+            "STATE",
         ]);
         for node in &view.nodes {
             for plugin in &node.plugins.instances {
@@ -328,18 +364,39 @@ async fn list(context: &Context) -> Result<(), CliError> {
                 table.row([
                     node.node.clone().into(),
                     plugin.name.to_string().into(),
-                    plugin.module.to_string().into(),
+                    short(&plugin.module).into(),
                     environment.map_or(0, |known| u64::from(known.level)).into(),
                     settings.collect::<Vec<_>>().join(" ").into(),
                     outputs.collect::<Vec<_>>().join(" ").into(),
                     plugin.packets_total.into(),
                     Cell::from(bytes(plugin.bytes_total)).right(),
                     plugin.dropped_total.into(),
+                    state(plugin.supplied.as_ref()),
                 ]);
             }
         }
         table.render(context.paint) + &missing(context, &view.unreachable)
     })
+}
+
+/// The name of a module; of a supplied one its first 12 digits.
+fn short(module: &str) -> String {
+    let len = if is_supplied(module) { 12 } else { module.len() };
+    module.chars().take(len).collect()
+}
+
+/// Whether an instance of a supplied module runs, and why it was stopped.
+fn state(supplied: Option<&Supplied>) -> Cell {
+    let Some(supplied) = supplied else { return Cell::from("-".to_owned()) };
+    let colour = if &*supplied.state == "running" { Colour::Green } else { Colour::Yellow };
+    let stops = supplied.stops.iter().map(|stops| format!("{} {}", stops.total, stops.reason));
+    let stops = stops.collect::<Vec<_>>().join(", ");
+    let text = if stops.is_empty() {
+        supplied.state.to_string()
+    } else {
+        format!("{}, stopped: {stops}", supplied.state)
+    };
+    Cell::from(text).coloured(colour)
 }
 
 pub(super) async fn blocks(context: &Context, command: BlocksCommand) -> Result<(), CliError> {

@@ -1,13 +1,14 @@
 //! Rules, plug-ins and frames of the bench.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use csp_classify::multifield::{Direction, Fields, Match, Rule};
+use csp_classify::multifield::{Direction, Fields, Match, Rule, Table};
 use csp_lan::LanPort;
 use csp_network_node::core::{CoreConfig, PluginChange};
 use csp_network_node::{NetworkWorker, TokenSource};
-use csp_plugins::{Binding, Fallback, HashKey, Level, Manager, ManagerConfig, builtin};
+use csp_plugins::{Binding, DRIVER, Fallback, HashKey, Level, Manager, ManagerConfig, builtin};
 use csp_transport::ClusterKey;
 use csp_types::{Instant, MacAddr};
 use csp_wire::checksum::{Checksum, checksum};
@@ -122,6 +123,21 @@ pub fn change(case: Case) -> PluginChange {
     let egress = case == Case::OtherDirection;
     let (table, directions) = (Some(manager.publish_rules()), (!egress, egress));
     PluginChange { commands, table, directions, retired: Vec::with_capacity(8), ..PluginChange::default() }
+}
+
+/// The same rules, which lead to an instance of level 1, with their table.
+pub fn at_level1(module: &'static str) -> (Manager, Arc<Table>) {
+    let mut manager =
+        Manager::new(ManagerConfig { rules_max: 16_384, ..ManagerConfig::new(1, HashKey(1, 2)) });
+    builtin::MODULES.into_iter().for_each(|module| manager.install(module).unwrap());
+    manager.add_environment(DRIVER, Level::Driver).unwrap();
+    manager.start(DRIVER).unwrap();
+    let instance = manager.create("plugin", module, DRIVER, &[]).unwrap();
+    let binding = Binding { instance, fallback: Fallback::Pass }.encode();
+    let rules = rules(Case::NoOp).into_iter().map(|rule| Rule { instance: binding, ..rule });
+    manager.replace_rules(rules.collect()).unwrap();
+    let table = manager.publish_rules().table;
+    (manager, table)
 }
 
 /// Frames to the node: headers that hit all rules, or segments of connections to the service.

@@ -10,7 +10,7 @@ use csp_wire::packets::{Count, Head, Kind};
 use super::api::{NetworkOutput, PortId};
 use super::hosts::{Offload, Out};
 use super::node::NetworkCore;
-use super::plugins::Ports;
+use super::ports::Ports;
 
 impl NetworkCore {
     /// Reserves the memory for the packets of a host, which has the instances of this environment.
@@ -114,9 +114,13 @@ impl NetworkCore {
         out: &mut impl NetworkOutput,
     ) {
         let mut ports = Ports::new(out, self.port_count(), packet.offload);
-        let verdict = self.plugins.go_on(now, binding, frame, packet.metadata, &mut ports);
+        // What follows has the place of the record: the frame may get shorter, not longer.
+        let len = frame.len();
+        let (verdict, len) =
+            self.plugins.go_on(now, binding, (&mut *frame, len), packet.metadata, &mut ports);
         if verdict == Verdict::Pass {
-            self.route(now, frame, packet.metadata, packet.offload, out);
+            let bytes = frame.get(..len).unwrap_or_default();
+            self.route(now, bytes, packet.metadata, packet.offload, out);
         }
     }
 
@@ -152,7 +156,10 @@ impl NetworkCore {
             let end = at + frame.len;
             if let Some(bytes) = held.bytes.get_mut(at..end) {
                 let mut ports = Ports::new(out, self.port_count(), frame.offload);
-                if self.plugins.enter(now, frame.hit, bytes, frame.metadata, &mut ports) == Verdict::Pass {
+                let whole = (&mut *bytes, frame.len);
+                let (verdict, len) = self.plugins.enter(now, frame.hit, whole, frame.metadata, &mut ports);
+                if verdict == Verdict::Pass {
+                    let bytes = bytes.get(..len).unwrap_or_default();
                     self.route(now, bytes, frame.metadata, frame.offload, out);
                 }
             }

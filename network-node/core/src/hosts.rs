@@ -213,6 +213,7 @@ impl Hosts {
             rule: (rule.slot, rule.generation),
             interface: metadata.interface,
             coalesced: metadata.coalesced,
+            partial: metadata.checksum_partial,
             ..Head::new(Kind::Packet, host.next())
         };
         if host.out.len() >= OUT_MAX || out.host(now, at, &head, frame).is_err() {

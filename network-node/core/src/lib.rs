@@ -35,6 +35,7 @@ mod node;
 mod outbound;
 mod path_error;
 mod plugins;
+mod ports;
 mod proxies;
 mod rate_limit;
 mod responder;

@@ -32,6 +32,7 @@ use csp_wire::tunnel::Record;
 use super::api::{NetworkOutput, PortId, ProxyId, TunnelFull};
 use super::hosts::{HostCounters, Hosts, Offload};
 use super::node::NetworkCore;
+use super::ports::{Ports, coalesced, gather};
 
 /// Longest frame that plug-ins get: Ethernet and the longest IP packet.
 const FRAME_LEN_MAX: usize = ethernet::HEADER_LEN + 65_535;
@@ -182,21 +183,22 @@ impl PacketPlugins {
         Some(hit)
     }
 
-    /// Leads a frame through the graph.
+    /// Leads a frame of `len` bytes at the start of `room` through the graph. Returns its length afterwards, too.
     pub(super) fn enter(
         &mut self,
         now: Instant,
         hit: Hit,
-        frame: &mut [u8],
+        (room, len): (&mut [u8], usize),
         metadata: Metadata,
         ports: &mut Ports<'_, impl NetworkOutput>,
-    ) -> Verdict {
-        let mut packet = Packet::new(frame, metadata);
+    ) -> (Verdict, usize) {
+        let mut packet = Packet::with_room(room, len, metadata);
         let binding = Binding::decode(hit.instance);
         let verdict = self.graph.enter(now, hit.rule, binding, &mut packet, ports);
-        let metadata = packet.metadata;
+        let (metadata, len) = (packet.metadata, packet.bytes().len());
+        let frame = room.get(..len).unwrap_or_default();
         self.follow(now, verdict, (metadata, binding.fallback), frame, ports);
-        verdict
+        (verdict, len)
     }
 
     /// Gives a frame whose first plug-in runs at a host to that host, as it is; false if it runs here, or does not run.
@@ -220,15 +222,16 @@ impl PacketPlugins {
         &mut self,
         now: Instant,
         binding: Binding,
-        frame: &mut [u8],
+        (room, len): (&mut [u8], usize),
         metadata: Metadata,
         ports: &mut Ports<'_, impl NetworkOutput>,
-    ) -> Verdict {
-        let mut packet = Packet::new(frame, metadata);
+    ) -> (Verdict, usize) {
+        let mut packet = Packet::with_room(room, len, metadata);
         let verdict = self.graph.run(now, binding, &mut packet, ports);
-        let metadata = packet.metadata;
+        let (metadata, len) = (packet.metadata, packet.bytes().len());
+        let frame = room.get(..len).unwrap_or_default();
         self.follow(now, verdict, (metadata, binding.fallback), frame, ports);
-        verdict
+        (verdict, len)
     }
 
     /// Transmits a frame that has left the graph, or gives it to its host.
@@ -265,61 +268,6 @@ impl PacketPlugins {
     }
 }
 
-/// The LAN ports, for what plug-ins transmit.
-pub(super) struct Ports<'a, O> {
-    pub(super) out: &'a mut O,
-    pub(super) count: usize,
-    /// What the port knows of the frame.
-    pub(super) offload: Offload,
-    /// Frames that were not transmitted.
-    pub(super) refused: u64,
-}
-
-impl<'a, O: NetworkOutput> Ports<'a, O> {
-    pub(super) const fn new(out: &'a mut O, count: usize, offload: Offload) -> Self {
-        Ports { out, count, offload, refused: 0 }
-    }
-}
-
-impl<O: NetworkOutput> Output for Ports<'_, O> {
-    fn copy(&mut self, interface: u16, frame: &[u8]) {
-        let offload = match self.offload {
-            Offload::Transmitted(offload) => Ok(offload),
-            Offload::Received(checksum, gso) => offload_of(&Frame { bytes: frame, checksum, gso }, interface),
-        };
-        match offload {
-            Ok(offload) if usize::from(interface) < self.count => {
-                self.out.lan(PortId(interface), &[frame], offload);
-            }
-            _ => self.refused += 1,
-        }
-    }
-}
-
-/// What a received frame needs when it is transmitted as it is. A frame that was coalesced by a device which has verified its
-/// checksums cannot be cut again: its checksum field does not hold the sum of the pseudo header.
-fn offload_of(frame: &Frame<'_>, interface: u16) -> Result<Option<TxOffload>, ()> {
-    match (frame.checksum, frame.gso) {
-        (Checksum::Partial { start, offset }, gso) => {
-            let parsed = parse_ethernet(frame.bytes, interface, Direction::Ingress).map_err(drop)?;
-            let data_offset =
-                frame.bytes.get(parsed.transport + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
-            let header_len = if gso.is_some() { parsed.transport + data_offset } else { start.into() };
-            let header_len = u16::try_from(header_len).map_err(|_| ())?;
-            Ok(Some(TxOffload { checksum_start: start, checksum_offset: offset, gso, header_len }))
-        }
-        (_, None) => Ok(None),
-        (_, Some(_)) => Err(()),
-    }
-}
-
-fn coalesced(frame: &Frame<'_>, parsed: &Parsed) -> u16 {
-    frame.gso.map_or(1, |gso| {
-        let data = (parsed.end - parsed.transport).div_ceil(usize::from(gso.segment_size).max(1));
-        data.clamp(1, usize::from(u16::MAX)) as u16
-    })
-}
-
 /// An output whose frames are classified, or have been, before they are transmitted.
 pub(super) struct Egress<'a, O> {
     pub(super) plugins: &'a mut PacketPlugins,
@@ -354,19 +302,30 @@ impl<O: NetworkOutput> NetworkOutput for Egress<'_, O> {
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {
         let mut frame = core::mem::take(&mut self.plugins.frame);
         let len = gather(&mut frame, parts);
-        self.lan_frame(port, parts, offload, frame.get_mut(..len).unwrap_or_default());
+        self.lan_frame(port, parts, offload, (&mut frame, len));
         self.plugins.frame = frame;
     }
 }
 
 impl<O: NetworkOutput> Egress<'_, O> {
-    fn lan_frame(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>, frame: &mut [u8]) {
+    fn lan_frame(
+        &mut self,
+        port: PortId,
+        parts: &[&[u8]],
+        offload: Option<TxOffload>,
+        (room, len): (&mut [u8], usize),
+    ) {
+        let frame = room.get(..len).unwrap_or_default();
         let hit = self.hit.or_else(|| {
             let parsed = parse_ethernet(frame, port.0, Direction::Egress).ok()?;
             self.plugins.classify(&parsed.fields, frame.len())
         });
         let Some(hit) = hit else { return self.out.lan(port, parts, offload) };
-        let mut metadata = Metadata::new(port.0, Direction::Egress);
+        let mut metadata = Metadata {
+            checksum_partial: offload.is_some(),
+            resizable: offload.is_none(),
+            ..Metadata::new(port.0, Direction::Egress)
+        };
         if let Some(gso) = offload.and_then(|offload| offload.gso) {
             let count = frame.len().div_ceil(usize::from(gso.segment_size).max(1));
             metadata.coalesced = count.clamp(1, usize::from(u16::MAX)) as u16;
@@ -376,22 +335,11 @@ impl<O: NetworkOutput> Egress<'_, O> {
             return self.plugins.hosts.hold(self.now, hit, (metadata, offload_of), frame);
         }
         let mut ports = Ports::new(self.out, self.ports, offload_of);
-        let verdict = self.plugins.enter(self.now, hit, frame, metadata, &mut ports);
+        let (verdict, len) = self.plugins.enter(self.now, hit, (&mut *room, len), metadata, &mut ports);
         if verdict == Verdict::Pass {
-            self.out.lan(port, &[frame], offload);
+            self.out.lan(port, &[room.get(..len).unwrap_or_default()], offload);
         }
     }
-}
-
-/// Copies the parts of a frame, as far as they fit: the output refuses what is longer. Returns the length.
-fn gather(frame: &mut [u8], parts: &[&[u8]]) -> usize {
-    let mut len = 0;
-    for part in parts {
-        let Some(room) = frame.get_mut(len..len + part.len()) else { return len };
-        room.copy_from_slice(part);
-        len += part.len();
-    }
-    len
 }
 
 /// The fields of a TCP segment that the node transmits.
@@ -432,8 +380,13 @@ impl NetworkCore {
             return self.receive(now, port, frame, ethernet, out);
         };
         let offload = Offload::Received(frame.checksum, frame.gso);
-        let metadata =
-            Metadata { coalesced: coalesced(frame, &parsed), ..Metadata::new(port.0, Direction::Ingress) };
+        let checksum_partial = matches!(frame.checksum, Checksum::Partial { .. });
+        let metadata = Metadata {
+            coalesced: coalesced(frame, &parsed),
+            checksum_partial,
+            resizable: frame.gso.is_none() && !checksum_partial,
+            ..Metadata::new(port.0, Direction::Ingress)
+        };
         if self.plugins.hosts.holds() {
             return self.plugins.hosts.hold(now, hit, (metadata, offload), frame.bytes);
         }
@@ -445,7 +398,10 @@ impl NetworkCore {
         if let Some(bytes) = buffer.get_mut(..frame.bytes.len()) {
             bytes.copy_from_slice(frame.bytes);
             let mut ports = Ports::new(out, self.port_count(), offload);
-            if self.plugins.enter(now, hit, bytes, metadata, &mut ports) == Verdict::Pass
+            let len = frame.bytes.len();
+            let (verdict, len) = self.plugins.enter(now, hit, (&mut buffer, len), metadata, &mut ports);
+            let bytes = buffer.get(..len).unwrap_or_default();
+            if verdict == Verdict::Pass
                 && let Ok(ethernet) = ethernet::Frame::parse(bytes)
             {
                 self.receive(now, port, &Frame { bytes, ..*frame }, &ethernet, out);

@@ -5,14 +5,14 @@
 //! addresses that it does not have.
 
 mod receive;
-mod socket;
+pub(crate) mod socket;
 mod transmit;
 mod vnet;
 
 use std::io;
 use std::sync::Arc;
 
-use crate::port::LanPort;
+use crate::port::{LanPort, LanTransmitter, PortInfo};
 
 /// The configuration of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,6 +52,16 @@ pub enum OpenError {
     /// The interface is not an Ethernet interface.
     #[error("interface {0:?} is not an Ethernet interface")]
     NotEthernet(String),
+    /// A frame of the interface does not fit what the port has for one.
+    #[error("interface {interface:?} has the MTU {mtu}; at most {most} is possible with AF_XDP")]
+    Mtu {
+        /// Name of the interface.
+        interface: String,
+        /// Its MTU.
+        mtu: u16,
+        /// The largest possible one.
+        most: u16,
+    },
     /// A system call failed. Without CAP_NET_RAW the first one fails.
     #[error("{call} on {interface:?}: {source}")]
     System {
@@ -73,4 +83,14 @@ pub fn open(config: &AfPacketConfig) -> Result<LanPort, OpenError> {
         transmitter: Box::new(transmit::Transmitter::new(socket)),
         info,
     })
+}
+
+/// Opens a socket that receives nothing, joins all multicast groups, and can transmit.
+pub(crate) fn open_silent(interface: &str) -> Result<(socket::Socket, PortInfo), OpenError> {
+    socket::open_silent(&AfPacketConfig::new(interface))
+}
+
+/// Returns a transmitter on a socket.
+pub(crate) fn transmitter(socket: Arc<socket::Socket>) -> Box<dyn LanTransmitter> {
+    Box::new(transmit::Transmitter::new(socket))
 }

@@ -2,12 +2,13 @@
 //!
 //! A port has two halves, so that a received frame can be read while answers to it are transmitted: a [`LanReceiver`]
 //! lends frames in its own buffers, a [`LanTransmitter`] accepts frames as lists of parts. Implementations:
-//! [`af_packet`] (Linux raw sockets with the virtio-net header), [`memory`] (a deterministic hub in one process) and
+//! [`af_packet`] (Linux raw sockets with the virtio-net header), [`af_xdp`] (memory shared with the driver), [`memory`] (a deterministic hub in one process) and
 //! [`faulty`] (a wrapper that loses, duplicates, reorders, corrupts and delays frames).
 //!
 //! The ports handle Ethernet and its offloads only; ARP, IP and TCP belong to the network node's core.
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod faulty;
 pub mod memory;
 mod port;

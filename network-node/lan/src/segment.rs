@@ -1,9 +1,9 @@
 //! Transmit offloads in software: completes checksums and cuts a TCP frame into segments, as a device would.
 //!
-//! Used by the memory port; the raw-socket port leaves this to the kernel. It allocates, so it is not for the data
-//! path.
+//! Used by the memory port, as a whole, and by the AF_XDP port, segment by segment; the raw-socket port leaves this to the kernel.
+//! [`for_each_segment`] allocates, so it is not for the data path.
 
-use csp_wire::offload::{GsoKind, TxOffload};
+use csp_wire::offload::{Gso, GsoKind, TxOffload};
 
 /// Length of an Ethernet header without tags, in bytes.
 pub(crate) const ETHERNET_LEN: usize = 14;
@@ -31,34 +31,45 @@ pub(crate) fn for_each_segment(
         each(frame);
         return Ok(());
     };
-    let header_len = usize::from(offload.header_len);
-    let tcp_at = usize::from(offload.checksum_start);
-    let size = usize::from(gso.segment_size);
-    let ip_len_min = if gso.kind == GsoKind::TcpV4 { 20 } else { 40 };
-    if size == 0 || tcp_at < ETHERNET_LEN + ip_len_min || header_len < tcp_at + 20 || header_len > frame.len()
-    {
+    if !is_cuttable(offload, gso, frame.len()) {
         return Err(BadOffload);
     }
-    let (header, payload) = frame.split_at(header_len);
+    let tcp_at = usize::from(offload.checksum_start);
+    let (header, payload) = frame.split_at(offload.header_len.into());
+    let size = usize::from(gso.segment_size);
     let count = payload.len().div_ceil(size).max(1);
     for at in 0..count {
         let chunk = payload.chunks(size).nth(at).unwrap_or(&[]);
         let mut segment = [header, chunk].concat();
-        fix_ip(&mut segment, gso.kind, tcp_at, at as u16);
-        fix_tcp(&mut segment, tcp_at, (at * size) as u32, at == 0, at + 1 == count);
-        store(
-            &mut segment,
-            tcp_at + 16,
-            pseudo_sum(header, gso.kind, (segment_len(&header[tcp_at..], chunk)) as u32),
-        );
-        finish_checksum(&mut segment, tcp_at, 16)?;
+        finish_segment(&mut segment, gso, tcp_at, at, at + 1 == count)?;
         each(&segment);
     }
     Ok(())
 }
 
-fn segment_len(tcp_header: &[u8], chunk: &[u8]) -> usize {
-    tcp_header.len() + chunk.len()
+/// Returns whether a frame of `len` bytes can be cut as its offload says.
+pub(crate) fn is_cuttable(offload: TxOffload, gso: Gso, len: usize) -> bool {
+    let (header_len, tcp_at) = (usize::from(offload.header_len), usize::from(offload.checksum_start));
+    let ip_len_min = if gso.kind == GsoKind::TcpV4 { 20 } else { 40 };
+    gso.segment_size != 0
+        && tcp_at >= ETHERNET_LEN + ip_len_min
+        && header_len >= tcp_at + 20
+        && header_len <= len
+}
+
+/// Makes segment number `at` of what lies in `segment`: the frame's headers and the segment's data.
+pub(crate) fn finish_segment(
+    segment: &mut [u8],
+    gso: Gso,
+    tcp_at: usize,
+    at: usize,
+    last: bool,
+) -> Result<(), BadOffload> {
+    fix_ip(segment, gso.kind, tcp_at, at as u16);
+    fix_tcp(segment, tcp_at, (at * usize::from(gso.segment_size)) as u32, at == 0, last);
+    let pseudo = pseudo_sum(segment, gso.kind, (segment.len() - tcp_at) as u32);
+    store(segment, tcp_at + 16, pseudo);
+    finish_checksum(segment, tcp_at, 16)
 }
 
 fn fix_ip(segment: &mut [u8], kind: GsoKind, tcp_at: usize, at: u16) {
@@ -100,11 +111,12 @@ fn pseudo_sum(header: &[u8], kind: GsoKind, tcp_len: u32) -> u16 {
     fold(sum(addresses) + 6 + u64::from(tcp_len))
 }
 
-fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> Result<(), BadOffload> {
+/// Completes the checksum whose field, `offset` bytes behind `start`, has the pseudo header's sum.
+pub(crate) fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> Result<(), BadOffload> {
     if start + offset + 2 > frame.len() {
         return Err(BadOffload);
     }
-    let value = !fold(sum(&frame[start..]));
+    let value = csp_wire::checksum::checksum(&frame[start..]);
     store(frame, start + offset, value);
     Ok(())
 }
@@ -134,7 +146,6 @@ fn store(bytes: &mut [u8], at: usize, value: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use csp_wire::offload::Gso;
 
     /// Returns Ethernet, IPv4 and TCP headers (54 bytes) and `payload` bytes, as the network node passes them to a
     /// port.

@@ -83,6 +83,9 @@ pub enum OnStop {
 pub struct LanSection {
     /// The interface. It needs no address; all virtual addresses use its Ethernet address.
     pub interface: String,
+    /// How frames are received and transmitted.
+    #[serde(default)]
+    pub port: PortKind,
     /// Networks whose hosts are reached directly, for connections that applications open. If empty, every host is
     /// reached directly.
     #[serde(default, with = "csp_control::config::serde_prefixes")]
@@ -90,6 +93,17 @@ pub struct LanSection {
     /// Routers for all other hosts, at most one of each address family.
     #[serde(default)]
     pub gateways: Vec<IpAddr>,
+}
+
+/// How frames of a LAN port are received and transmitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortKind {
+    /// By a raw socket, which the kernel serves with its offloads. The host's kernel has a copy of each frame.
+    #[default]
+    AfPacket,
+    /// By AF_XDP sockets: what is for an address of this node bypasses the kernel.
+    AfXdp,
 }
 
 /// Capacities of the tables of one worker; all memory is allocated at start-up.
@@ -191,6 +205,9 @@ san: {address: 10.77.0.1}
         assert_eq!(config.spin_us, SpinSetting::Auto);
         assert_eq!(config.owns, []);
         assert_eq!(config.driver.on_stop, OnStop::Detach);
+        assert_eq!(config.lan[0].port, PortKind::AfPacket);
+        let text = GOOD.replace("lan0\n", "lan0\n    port: af_xdp\n");
+        assert_eq!(parse_checked(&text, "nn.yaml", Config::check).unwrap().lan[0].port, PortKind::AfXdp);
         let text = format!("{GOOD}driver: {{folder: /run/bpf, on_stop: keep}}\n");
         let driver = parse_checked(&text, "nn.yaml", Config::check).unwrap().driver;
         assert_eq!((driver.folder, driver.on_stop), (PathBuf::from("/run/bpf"), OnStop::Keep));
@@ -224,6 +241,7 @@ san: {address: 10.77.0.1}
         );
         check_refused("[10.76.0.254]", "[10.76.0.254, 10.76.0.253]", "nn.yaml:7:15: lan[0].gateways:");
         check_refused("interface: lan0", "interfaces: lan0", "nn.yaml:5:");
+        check_refused("lan0\n", "lan0\n    port: xdp\n", "nn.yaml:6:");
         check_refused("san:", "spin_us: 1001\nsan:", "nn.yaml:");
         check_refused("san:", "workers: 0\nsan:", "nn.yaml:8:10: workers: 0 is out of range");
     }

@@ -1,11 +1,13 @@
 //! The network node's control thread: sends its workers the proxies and the policy.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, Channel, ControlOptions, Membership, NodeRecord, PluginHost};
+use csp_control::{ActivePolicy, Channel, ControlOptions, Membership, NodeRecord, PluginHost, PolicyCheck};
 use csp_daemon::query::Workers;
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
+use csp_plugin_modules::PluginModules;
 use csp_plugins::EnvironmentId;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::{OwnedAddresses, Role};
@@ -15,6 +17,7 @@ use super::config::Config;
 use super::data_thread::{Addresses, Question};
 use super::driver::DriverControl;
 use super::metrics::WorkerMetrics;
+use super::module_routes;
 use super::plugin_metrics::{PluginMetrics, Shared};
 use super::plugin_routes;
 use super::plugins::{self, PluginControl, Plugins};
@@ -42,9 +45,11 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let (host, owned) = (record.host.clone(), record.owned());
     let all = Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() };
     let numbers = plugins::no_numbers();
-    let driver = DriverControl::new(config, &workers.macs);
-    let plugins = PluginControl::new(all, numbers.clone(), driver);
-    let options = shell_options(config, record, workers, (numbers, plugins.clone()));
+    let mut driver = DriverControl::new(config, &workers.macs);
+    driver.begin(&workers.sockets)?;
+    let modules = PluginModules::in_folder(config.node.state_dir.join("plugins"));
+    let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone());
+    let options = shell_options(config, record, workers, (numbers, plugins.clone(), modules.clone()));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));
     let mut neighbours = Neighbours::new();
@@ -60,14 +65,23 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
                 let mut plugins = plugins.lock().await;
                 let packets = plugins.apply(policy.packet_plugins(), &policy.plugin_hosts).await;
                 send_hosts(config, workers, &neighbours, &plugins.hosts());
-                drop(plugins);
                 let applied = match packets {
                     Ok(()) => apply(&owned, workers, &active).await,
                     Err(error) => Err(error),
                 };
-                shell.ack(active.generation, applied).await;
+                if let Ok(addresses) = &applied {
+                    plugins.driver.set_addresses(addresses.all());
+                }
+                drop(plugins);
+                shell.ack(active.generation, applied.map(drop)).await;
             }
-            Event::Tick => set_readiness(&shell.readiness, workers),
+            Event::Tick => {
+                set_readiness(&shell.readiness, workers);
+                modules.log_stops();
+                if modules.have_come() {
+                    shell.recheck_policy();
+                }
+            }
             Event::End(ended) => break ended,
         }
     };
@@ -81,7 +95,7 @@ fn shell_options<'a>(
     config: &'a Config,
     record: NodeRecord,
     workers: &DataWorkers,
-    (numbers, plugins): (Shared, Plugins),
+    (numbers, plugins, modules): (Shared, Plugins, Arc<PluginModules>),
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.published()));
@@ -96,10 +110,18 @@ fn shell_options<'a>(
         etcd: &config.etcd,
         admin: &config.admin,
         metrics,
-        routes: admin::routes(state).merge(plugin_routes::routes(plugins)),
+        routes: admin::routes(state)
+            .merge(plugin_routes::routes(plugins))
+            .merge(module_routes::routes(modules.clone())),
         threads: workers.threads.iter().map(|thread| thread.progress().clone()).collect(),
-        control: ControlOptions::default(),
+        control: ControlOptions { check: policy_check(workers, modules), ..ControlOptions::default() },
     }
+}
+
+/// Returns the check of a policy before it is acknowledged as staged: the modules of supplied plug-ins run here.
+fn policy_check(workers: &DataWorkers, modules: Arc<PluginModules>) -> PolicyCheck {
+    let count = workers.threads.len();
+    Arc::new(move |policy| modules.check(&policy.packet_plugins(), count))
 }
 
 fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: &Membership) {
@@ -137,7 +159,12 @@ fn send_hosts(
 }
 
 /// Puts the part of the policy into force whose addresses this node owns.
-async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePolicy) -> Result<(), String> {
+/// Puts a policy's addresses into force at the workers, and returns them.
+async fn apply(
+    owned: &OwnedAddresses,
+    workers: &DataWorkers,
+    active: &ActivePolicy,
+) -> Result<Addresses, String> {
     let policy = &active.policy;
     let services = policy.services.iter().map(|service| (service.vip, service.port));
     // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
@@ -173,7 +200,7 @@ async fn apply(owned: &OwnedAddresses, workers: &DataWorkers, active: &ActivePol
             "this node owns no VIP or egress address of the policy; see owns in its configuration"
         );
     }
-    Ok(())
+    Ok(addresses)
 }
 
 fn set_readiness(readiness: &Readiness, workers: &DataWorkers) {

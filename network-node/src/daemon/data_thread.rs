@@ -30,6 +30,14 @@ pub struct Addresses {
     pub egress: Vec<IpAddr>,
 }
 
+impl Addresses {
+    /// Returns all addresses, some of them more than once.
+    pub fn all(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let ends = self.services.iter().chain(self.channels.iter().map(|(end, _)| end));
+        ends.map(SocketAddr::ip).chain(self.egress.iter().copied())
+    }
+}
+
 /// A message or request of the control thread to a worker.
 pub enum Question {
     /// A new policy generation. Answered when it is in force or was refused.

@@ -1,20 +1,25 @@
 //! The control thread's part of level 1: which rules the driver's program decides on, and its life on the LAN ports.
 //!
 //! Level 1 never prevents a policy: what it cannot do stays at level 2, and the node logs why.
+//!
+//! At AF_XDP ports the program is there from the beginning, also without rules: it gives the workers their frames.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use csp_classify::multifield::{RuleHandle, Table};
-use csp_daemon::clock;
+use csp_daemon::{DaemonError, clock};
 use csp_plugins::{Answer, Manager, Row};
 use csp_types::MacAddr;
 use csp_xdp::{Driver, DriverError, Plan, PortConfig};
 
 use crate::core::{DriverRules, PluginCounts};
 
-use super::config::{Config, OnStop};
+use super::config::{Config, LanSection, OnStop, PortKind};
 use super::plugins::{CallFailure, PreparedCall};
+use super::workers::PortSocket;
 
 /// Blocks of an earlier daemon that workers get, too; the driver has all.
 const TAKEN_OVER_MAX: usize = 4096;
@@ -22,15 +27,29 @@ const TAKEN_OVER_MAX: usize = 4096;
 /// A block: the list's name, and the arguments of its operation `add`.
 pub type TakenOver = (String, String, String, String);
 
-/// The program, once a rule has needed it.
+/// A LAN port.
+#[derive(Debug)]
+struct Port {
+    interface: String,
+    mac: MacAddr,
+    has_sockets: bool,
+}
+
+impl Port {
+    fn config(&self) -> Option<PortConfig> {
+        PortConfig::of(&self.interface, self.mac, self.has_sockets)
+    }
+}
+
+/// The program, once a rule or an AF_XDP port has needed it.
 #[derive(Debug)]
 pub struct DriverControl {
     folder: PathBuf,
     on_stop: OnStop,
     /// By port number.
-    ports: Vec<(String, MacAddr)>,
+    ports: Vec<Port>,
     driver: Option<Driver>,
-    /// Ports that have the program, a bit for each.
+    /// Ports whose rules are the program's, a bit for each.
     attached: u32,
     /// Rules that it decides on.
     rules: HashSet<RuleHandle>,
@@ -41,18 +60,56 @@ pub struct DriverControl {
 }
 
 impl DriverControl {
-    /// Remembers the ports; does nothing else before there is a policy.
+    /// Remembers the ports; does nothing else before [`begin`](Self::begin) or a policy.
     pub fn new(config: &Config, macs: &[MacAddr]) -> Self {
-        let ports = config.lan.iter().zip(macs).map(|(lan, mac)| (lan.interface.clone(), *mac));
+        let port = |(lan, mac): (&LanSection, &MacAddr)| Port {
+            interface: lan.interface.clone(),
+            mac: *mac,
+            has_sockets: lan.port == PortKind::AfXdp,
+        };
         DriverControl {
             folder: config.driver.folder.join(config.node.id.to_string()),
             on_stop: config.driver.on_stop,
-            ports: ports.collect(),
+            ports: config.lan.iter().zip(macs).map(port).collect(),
             driver: None,
             attached: 0,
             rules: HashSet::new(),
             taken_over: Vec::new(),
             logged: String::new(),
+        }
+    }
+
+    /// Puts the program at AF_XDP ports, if there are any, with their sockets. It gives them nothing before
+    /// [`set_addresses`](Self::set_addresses).
+    ///
+    /// # Errors
+    /// The program is not to be had: such a port would receive nothing.
+    pub fn begin(&mut self, sockets: &[PortSocket]) -> Result<(), DaemonError> {
+        if self.ports.iter().all(|port| !port.has_sockets) {
+            return Ok(());
+        }
+        let unavailable =
+            |error| DaemonError::Unavailable(format!("lan: the program of AF_XDP ports: {error}"));
+        let driver = self.open().or_else(|error| {
+            tracing::warn!(%error, "nothing can be pinned: the program of AF_XDP ports ends with this process");
+            self.set_up(Driver::open(None)?)
+        });
+        let driver = self.driver.insert(driver.map_err(unavailable)?);
+        for PortSocket { port, queue, socket } in sockets {
+            driver.set_socket(*port, *queue, socket.as_raw_fd()).map_err(unavailable)?;
+        }
+        for port in self.ports.iter().filter(|port| port.has_sockets).filter_map(Port::config) {
+            driver.attach(port.ifindex).map_err(unavailable)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the addresses whose frames AF_XDP ports get.
+    pub fn set_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) {
+        if let Some(driver) = self.driver.as_mut().filter(|_| self.ports.iter().any(|port| port.has_sockets))
+            && let Err(error) = driver.set_addresses(addresses)
+        {
+            tracing::error!(%error, "AF_XDP ports do not receive the frames of all addresses");
         }
     }
 
@@ -99,7 +156,11 @@ impl DriverControl {
 
     /// Loads the program, and takes over what an earlier daemon left.
     fn open(&mut self) -> Result<Driver, DriverError> {
-        let mut driver = Driver::open(Some(&self.folder))?;
+        let driver = Driver::open(Some(&self.folder))?;
+        self.set_up(driver)
+    }
+
+    fn set_up(&mut self, mut driver: Driver) -> Result<Driver, DriverError> {
         let blocked = driver.blocked(clock::now());
         let rows = blocked.iter().flat_map(|(name, rows)| rows.iter().map(move |row| (name, row)));
         self.taken_over = rows
@@ -111,8 +172,7 @@ impl DriverControl {
                 (name.clone(), row.key.clone(), time, row.note.to_string())
             })
             .collect();
-        let known: Vec<Option<PortConfig>> =
-            self.ports.iter().map(|(interface, mac)| PortConfig::of(interface, *mac)).collect();
+        let known: Vec<Option<PortConfig>> = self.ports.iter().map(Port::config).collect();
         driver.set_ports(&known)?;
         Ok(driver)
     }
@@ -163,9 +223,13 @@ impl DriverControl {
 
     fn attach(&mut self) {
         let Some(driver) = &mut self.driver else { return };
-        for (at, (interface, mac)) in self.ports.iter().enumerate() {
-            let attached = PortConfig::of(interface, *mac).map(|port| driver.attach(port.ifindex));
-            match attached {
+        for (at, port) in self.ports.iter().enumerate() {
+            let interface = &port.interface;
+            let attach = |known: PortConfig| match port.has_sockets {
+                true => Ok(()),
+                false => driver.attach(known.ifindex),
+            };
+            match port.config().map(attach) {
                 Some(Ok(())) => self.attached |= 1 << at,
                 Some(Err(error)) => {
                     tracing::warn!(interface, %error, "level 1 is not available at this port; its rules are level 2's there");
@@ -176,17 +240,22 @@ impl DriverControl {
         tracing::info!(ports = self.attached.count_ones(), "packet plug-ins run in the driver");
     }
 
-    /// The kernel has neither the former rules nor the next ones for sure: the program goes.
+    /// The kernel has neither the former rules nor the next ones for sure: the program classifies nothing more.
     fn fail(&mut self, text: &str) {
         tracing::error!("packet plug-ins: {text}; all rules are level 2's");
         self.rules.clear();
+        if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.classify(false)) {
+            tracing::error!(%error, "packet plug-ins: the rules of level 1 stay in force at AF_XDP ports");
+        }
         self.leave();
     }
 
-    /// Removes the program and what it has.
+    /// Removes the program and what it has, but for ports that need it for their frames.
     fn leave(&mut self) {
         self.attached = 0;
-        if let Some(Err(error)) = self.driver.as_mut().map(Driver::detach_ports) {
+        let kept = self.ports.iter().filter(|port| port.has_sockets).filter_map(Port::config);
+        let kept: Vec<u32> = kept.map(|port| port.ifindex).collect();
+        if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.detach_ports(&kept)) {
             tracing::warn!(%error, "the program was not removed from all ports");
         }
     }

@@ -17,7 +17,9 @@ pub struct Numbers {
     /// Name, instance and hits of rules, in the order in which they are tried.
     pub rules: Vec<(String, String, HitCount)>,
     /// Name, module and numbers of instances.
-    pub instances: Vec<(String, &'static str, InstanceCount)>,
+    pub instances: Vec<(String, String, InstanceCount)>,
+    /// Instances of supplied modules.
+    pub supplied: Vec<csp_plugin_modules::Status>,
     /// Of all packets.
     pub totals: Totals,
     /// Records of plug-in hosts that were refused, by reason.
@@ -47,13 +49,25 @@ impl MetricSource for PluginMetrics {
             out.counter("csp_packet_rule_bytes_total", help, &labels, hits.bytes);
         }
         for (instance, module, count) in &numbers.instances {
-            let labels = [("instance", instance.as_str()), ("module", module)];
+            let labels = [("instance", instance.as_str()), ("module", module.as_str())];
             let help = "Packets that a plug-in processed";
             out.counter("csp_plugin_packets_total", help, &labels, count.packets);
             let help = "Bytes of packets that a plug-in processed";
             out.counter("csp_plugin_bytes_total", help, &labels, count.bytes);
             let help = "Packets that a plug-in dropped";
             out.counter("csp_plugin_dropped_total", help, &labels, count.dropped);
+        }
+        for status in &numbers.supplied {
+            let labels = [("instance", status.instance.as_str()), ("module", status.module.as_str())];
+            let help = "Fuel of a supplied plug-in's calls, about an instruction each";
+            out.counter("csp_plugin_fuel_total", help, &labels, status.fuel);
+            let help = "Packets that came while a supplied plug-in waited to be restarted";
+            out.counter("csp_plugin_not_run_total", help, &labels, status.not_run);
+            for stop in &status.stops {
+                let help = "Stops of a supplied plug-in";
+                let labels = [labels[0], labels[1], ("reason", stop.reason)];
+                out.counter("csp_plugin_stops_total", help, &labels, stop.total);
+            }
         }
         let Totals { classified, cached, passed, transmitted, calls_failed, fallback_passed, hosted, .. } =
             numbers.totals;

@@ -1,6 +1,6 @@
 //! The control thread's part of packet plug-ins: the manager, what it sends to the workers, what it asks them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,10 +9,12 @@ use csp_classify::multifield::{HitCount, InstanceId, Rule};
 use csp_control::{PluginHost, plugin_manager};
 use csp_daemon::clock;
 use csp_daemon::query::Workers;
-use csp_plugins::remote::write_hosted;
+use csp_plugin_modules::PluginModules;
+use csp_plugins::remote::{write_hosted, write_module};
 use csp_plugins::text::MatchText;
 use csp_plugins::{
-    Answer, Binding, Desired, EnvironmentId, Fallback, HashKey, InstanceCount, Level, Manager, ROWS_MAX, pcap,
+    Answer, Binding, Desired, EnvironmentId, Fallback, HashKey, InstanceCount, Level, Manager, ROWS_MAX,
+    is_supplied, pcap,
 };
 use csp_telemetry::MailboxError;
 
@@ -23,6 +25,7 @@ use super::data_thread::Question;
 use super::driver::DriverControl;
 use super::host_calls;
 use super::plugin_metrics::{Numbers, Shared};
+use super::plugin_views::{add, row, supplied, totals};
 
 /// How long a worker may take to apply a change or to execute an operation.
 pub const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,13 +72,15 @@ pub enum CallResult {
 /// The manager and the way to its workers. One task at a time uses it.
 pub struct PluginControl {
     manager: Manager,
+    /// Supplied modules.
+    modules: Arc<PluginModules>,
     workers: Workers<Question>,
     /// Of the table that the workers have.
     generation: u64,
     /// What is added to monotonic time to count from 1970.
     clock_offset_ns: u64,
     numbers: Shared,
-    driver: DriverControl,
+    pub(super) driver: DriverControl,
     /// What workers know of level 1.
     driver_rules: DriverRules,
     /// The plug-in hosts of the policy.
@@ -87,12 +92,20 @@ pub type Plugins = Arc<tokio::sync::Mutex<PluginControl>>;
 
 impl PluginControl {
     /// Creates a manager without instances and rules. Its numbers are kept in `numbers`.
-    pub fn new(workers: Workers<Question>, numbers: Shared, driver: DriverControl) -> Plugins {
+    pub fn new(
+        workers: Workers<Question>,
+        numbers: Shared,
+        driver: DriverControl,
+        modules: Arc<PluginModules>,
+    ) -> Plugins {
         let hash_key = HashKey(rand::random(), rand::random());
         let unix_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let unix_ns = unix_ns.map_or(0, |since| since.as_nanos() as u64);
+        let mut manager = plugin_manager(workers.mailboxes.len(), hash_key);
+        manager.set_supply(modules.clone());
         Arc::new(tokio::sync::Mutex::new(PluginControl {
-            manager: plugin_manager(workers.mailboxes.len(), hash_key),
+            manager,
+            modules,
             workers,
             generation: 0,
             clock_offset_ns: unix_ns.saturating_sub(clock::now().as_nanos()),
@@ -106,6 +119,7 @@ impl PluginControl {
     /// Puts instances and rules into force, at each worker between two turns.
     pub async fn apply(&mut self, mut desired: Desired, hosts: &[PluginHost]) -> Result<(), String> {
         self.hosts = hosts.to_vec();
+        self.modules.set_active(&desired);
         for instance in desired.instances.iter_mut().filter(|instance| instance.module == "capture") {
             if instance.settings.iter().all(|(name, _)| name != "clock_offset_ns") {
                 instance.settings.push(("clock_offset_ns".to_owned(), self.clock_offset_ns.to_string()));
@@ -198,9 +212,17 @@ impl PluginControl {
     /// The instances of each environment of level 3.
     fn hosted(&self) -> Vec<HostInstances> {
         let of = |(environment, name): (EnvironmentId, &str)| {
+            let instances = self.manager.instances().filter(|(.., at)| *at == name);
+            let modules: BTreeSet<&str> = instances.map(|(_, _, module, _)| module).collect();
+            let mut text = String::new();
+            for module in modules.into_iter().filter(|module| is_supplied(module)) {
+                if let Some(bytes) = self.modules.bytes(module) {
+                    write_module(&mut text, module, &bytes);
+                }
+            }
             // The environment exists: its name was just read.
-            let text = write_hosted(&self.manager, name).unwrap_or_default().into();
-            HostInstances { environment, text }
+            text += &write_hosted(&self.manager, name).unwrap_or_default();
+            HostInstances { environment, text: text.into() }
         };
         self.host_environments().map(of).collect()
     }
@@ -359,7 +381,8 @@ impl PluginControl {
 
     fn instances(&self, counts: &[(InstanceId, InstanceCount)]) -> Vec<api::Instance> {
         let connected = self.manager.connected();
-        let instance = |(id, name, module, environment): (InstanceId, &str, &'static str, &str)| {
+        let status = self.modules.status();
+        let instance = |(id, name, module, environment): (InstanceId, &str, &str, &str)| {
             let count = counts.iter().find(|(counted, _)| *counted == id).map(|(_, count)| *count);
             let InstanceCount { packets, bytes, dropped } = count.unwrap_or_default();
             let outputs = connected.iter().filter(|(from, ..)| from == name);
@@ -382,6 +405,7 @@ impl PluginControl {
                 packets_total: packets,
                 bytes_total: bytes,
                 dropped_total: dropped,
+                supplied: status.iter().find(|of| of.instance == name && of.module == module).map(supplied),
             }
         };
         self.manager.instances().map(instance).collect()
@@ -396,12 +420,14 @@ impl PluginControl {
             (rule.name.to_string(), name(Binding::decode(rule.instance).instance), *hits)
         });
         let instances = self.manager.instances().zip(&counts.instances);
-        let instances = instances.map(|((_, name, module, _), (_, count))| (name.to_owned(), module, *count));
+        let instances =
+            instances.map(|((_, name, module, _), (_, count))| (name.to_owned(), module.to_owned(), *count));
         let numbers = Numbers {
             rules: rules.collect(),
             instances: instances.collect(),
             totals: totals(&counts),
             refused: counts.hosts.violations(),
+            supplied: self.modules.status(),
         };
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
     }
@@ -428,70 +454,6 @@ fn directions<'a>(rules: impl Iterator<Item = &'a Rule>) -> (bool, bool) {
         let of = |direction| rule.fields.direction.is_none_or(|own| own == direction);
         (ingress || of(Direction::Ingress), egress || of(Direction::Egress))
     })
-}
-
-fn add(sum: &mut PluginCounts, other: &PluginCounts) {
-    for ((_, sum), (_, other)) in sum.rules.iter_mut().zip(&other.rules) {
-        *sum = *sum + *other;
-    }
-    for ((_, sum), (_, other)) in sum.instances.iter_mut().zip(&other.instances) {
-        sum.packets += other.packets;
-        sum.bytes += other.bytes;
-        sum.dropped += other.dropped;
-    }
-    for ((_, sum), (_, other)) in sum.environments.iter_mut().zip(&other.environments) {
-        *sum &= other;
-    }
-    sum.hosts.add(&other.hosts);
-    let (graph, more) = (&mut sum.graph, &other.graph);
-    for (sum, more) in [
-        (&mut graph.entered, more.entered),
-        (&mut graph.passed, more.passed),
-        (&mut graph.dropped, more.dropped),
-        (&mut graph.transmitted, more.transmitted),
-        (&mut graph.handed_over, more.handed_over),
-        (&mut graph.fallback_passed, more.fallback_passed),
-        (&mut graph.fallback_dropped, more.fallback_dropped),
-        (&mut graph.drop_hops, more.drop_hops),
-        (&mut graph.calls, more.calls),
-        (&mut graph.calls_failed, more.calls_failed),
-        (&mut sum.lookups.0, other.lookups.0),
-        (&mut sum.lookups.1, other.lookups.1),
-        (&mut sum.untransmitted, other.untransmitted),
-    ] {
-        *sum += more;
-    }
-}
-
-fn totals(counts: &PluginCounts) -> api::Totals {
-    let graph = &counts.graph;
-    api::Totals {
-        classified: counts.lookups.0,
-        cached: counts.lookups.1,
-        entered: graph.entered,
-        passed: graph.passed,
-        dropped: graph.dropped,
-        transmitted: graph.transmitted,
-        fallback_passed: graph.fallback_passed,
-        fallback_dropped: graph.fallback_dropped,
-        dropped_hops: graph.drop_hops,
-        untransmitted: counts.untransmitted,
-        hosted: counts.hosts.sent,
-        host_lost: counts.hosts.lost,
-        host_full: counts.hosts.full + counts.hosts.dropped,
-        host_refused: counts.hosts.refused(),
-        calls: graph.calls,
-        calls_failed: graph.calls_failed,
-    }
-}
-
-fn row(row: csp_plugins::Row) -> api::Row {
-    let number = |(name, value): (&'static str, u64)| api::Number { name: name.into(), value };
-    api::Row {
-        key: row.key.into(),
-        note: (&*row.note).into(),
-        numbers: row.numbers.into_iter().map(number).collect(),
-    }
 }
 
 /// What the numbers of a node without rules are kept in.

@@ -1,11 +1,13 @@
 //! Creates the data workers: ports, endpoints, threads.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use csp_control::{ClusterKey, NodeRecord};
 use csp_daemon::{DaemonError, DataThread};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
+use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{MacAddr, Role};
@@ -15,7 +17,7 @@ use crate::core::{CoreConfig, PluginCapacity, PortConfig};
 use crate::links::TokenSource;
 use crate::worker::NetworkWorker;
 
-use super::config::{Config, LanSection};
+use super::config::{Config, LanSection, PortKind};
 use super::data_thread::Question;
 use super::metrics::Published;
 use super::proxies::Endpoints;
@@ -41,15 +43,34 @@ pub struct DataWorkers {
     pub endpoints: Endpoints,
     /// The Ethernet addresses of the LAN ports.
     pub macs: Vec<MacAddr>,
+    /// The sockets of AF_XDP ports.
+    pub sockets: Vec<PortSocket>,
+}
+
+/// An AF_XDP socket, for the program that gives it frames.
+#[derive(Debug)]
+pub struct PortSocket {
+    /// Number of the port.
+    pub port: usize,
+    /// The receive queue.
+    pub queue: u32,
+    /// The socket.
+    pub socket: OwnedFd,
 }
 
 impl DataWorkers {
     /// Opens ports and endpoints and starts the threads.
     pub fn start(config: &Config, record: &NodeRecord) -> Result<Self, DaemonError> {
         let key = ClusterKey::load(&config.node.cluster_key_file)?;
-        let mut all = DataWorkers { threads: Vec::new(), endpoints: Endpoints::default(), macs: Vec::new() };
+        let mut all = DataWorkers {
+            threads: Vec::new(),
+            endpoints: Endpoints::default(),
+            macs: Vec::new(),
+            sockets: Vec::new(),
+        };
+        let handoffs = handoffs(config)?;
         for number in 0..config.workers {
-            let ports = open_ports(config, number)?;
+            let ports = open_ports(config, number, &handoffs, &mut all.sockets)?;
             let (endpoints, places) = open_endpoints(config, record, number)?;
             all.endpoints = places;
             all.macs = ports.iter().map(|port| port.info.mac).collect();
@@ -81,14 +102,49 @@ impl DataWorkers {
     }
 }
 
-fn open_ports(config: &Config, worker: u8) -> Result<Vec<LanPort>, DaemonError> {
-    let open = |(at, lan): (usize, &LanSection)| {
-        let mut port = AfPacketConfig::new(&lan.interface);
-        if config.workers > 1 {
-            // Different for each port, and for another daemon in this network namespace unless process ids collide.
-            port.fanout = Some(Fanout { group: (std::process::id() as u16) ^ ((at as u16) << 12), worker });
+/// The rings between workers, by port: those of AF_XDP need them.
+fn handoffs(config: &Config) -> Result<Vec<Option<Arc<Handoffs>>>, DaemonError> {
+    let of = |lan: &LanSection| {
+        let wanted = config.workers > 1 && lan.port == PortKind::AfXdp;
+        wanted.then(|| Handoffs::new(config.workers)).transpose()
+    };
+    config.lan.iter().map(of).collect::<Result<_, _>>().map_err(unavailable)
+}
+
+fn unavailable(error: impl core::fmt::Display) -> DaemonError {
+    DaemonError::Unavailable(format!("lan: {error}"))
+}
+
+fn open_ports(
+    config: &Config,
+    worker: u8,
+    handoffs: &[Option<Arc<Handoffs>>],
+    sockets: &mut Vec<PortSocket>,
+) -> Result<Vec<LanPort>, DaemonError> {
+    let open = |(at, lan): (usize, &LanSection)| match lan.port {
+        PortKind::AfPacket => {
+            let mut port = AfPacketConfig::new(&lan.interface);
+            if config.workers > 1 {
+                // Different for each port, and for another daemon in this network namespace unless process ids collide.
+                port.fanout =
+                    Some(Fanout { group: (std::process::id() as u16) ^ ((at as u16) << 12), worker });
+            }
+            af_packet::open(&port).map_err(unavailable)
         }
-        af_packet::open(&port).map_err(|error| DaemonError::Unavailable(format!("lan: {error}")))
+        PortKind::AfXdp => {
+            let sharing = handoffs[at].clone().map(|handoffs| Sharing { worker, handoffs });
+            let port = af_xdp::open(&AfXdpConfig { sharing, ..AfXdpConfig::new(&lan.interface) });
+            let af_xdp::Port { port, sockets: own, mode } = port.map_err(unavailable)?;
+            tracing::info!(
+                interface = lan.interface,
+                worker,
+                queues = own.len(),
+                mode = mode.as_str(),
+                "AF_XDP"
+            );
+            sockets.extend(own.into_iter().map(|(queue, socket)| PortSocket { port: at, queue, socket }));
+            Ok(port)
+        }
     };
     config.lan.iter().enumerate().map(open).collect()
 }

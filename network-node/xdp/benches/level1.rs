@@ -101,7 +101,13 @@ fn main() {
         Ok(driver) => driver,
         Err(error) => return eprintln!("skipped: {error}"),
     };
-    driver.set_ports(&[Some(PortConfig { ifindex: 1, mac: MacAddr([2, 0, 0, 0, 0, 0x0a]) })]).unwrap();
+    driver
+        .set_ports(&[Some(PortConfig {
+            ifindex: 1,
+            mac: MacAddr([2, 0, 0, 0, 0, 0x0a]),
+            has_sockets: false,
+        })])
+        .unwrap();
     let mut headers: Array<MapData, Header> = driver.take_map("headers").unwrap();
     let mut text = String::from(
         "# Packet plug-ins of level 1, measured\n\nWritten by `make bench-plugins`: BPF_PROG_TEST_RUN on one processor, 65,536 different headers in turn, whose rules are drawn uniformly from \

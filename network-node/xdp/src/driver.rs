@@ -3,13 +3,15 @@
 mod counts;
 mod links;
 mod run;
+mod sockets;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, xdp::DevMap, xdp::XdpMapError};
+use aya::maps::xdp::{DevMap, XdpMapError};
+use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::pin::PinError;
 use aya::programs::links::LinkError;
 use aya::programs::xdp::XdpLinkId;
@@ -20,7 +22,7 @@ use csp_plugins::{Answer, CallError, InstanceCount, Row, Settings};
 use csp_types::{Instant, MacAddr};
 
 use crate::lists::{BlockMap, List, NetworkMap};
-use crate::maps::{Config, Count, Name, Port, RawTotals, State, TableValue};
+use crate::maps::{AddressKey, Config, Count, HAS_SOCKETS, Name, Port, RawTotals, State, TableValue};
 use crate::plan::Plan;
 use crate::slots::{Slots, Wanted};
 use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
@@ -28,8 +30,18 @@ use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
 use counts::since;
 
 /// The maps that the program has.
-const MAPS: [&str; 8] =
-    ["tables", "blocks", "networks", "config", "rule_counts", "states", "totals", "ports"];
+const MAPS: [&str; 10] = [
+    "tables",
+    "blocks",
+    "networks",
+    "config",
+    "rule_counts",
+    "states",
+    "totals",
+    "ports",
+    "sockets",
+    "owned",
+];
 /// The map of the instances' names, which only this crate reads.
 const NAMES: &str = "names";
 
@@ -74,15 +86,17 @@ pub struct PortConfig {
     pub ifindex: u32,
     /// Its Ethernet address.
     pub mac: MacAddr,
+    /// The node's frames go to AF_XDP sockets ([`Driver::set_socket`]).
+    pub has_sockets: bool,
 }
 
 impl PortConfig {
     /// Returns the interface of this name, of the calling thread's network namespace.
-    pub fn of(interface: &str, mac: MacAddr) -> Option<Self> {
+    pub fn of(interface: &str, mac: MacAddr, has_sockets: bool) -> Option<Self> {
         let name = std::ffi::CString::new(interface).ok()?;
         // SAFETY: the name ends with a zero and lives until the call returns.
         let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        (ifindex != 0).then_some(PortConfig { ifindex, mac })
+        (ifindex != 0).then_some(PortConfig { ifindex, mac, has_sockets })
     }
 }
 
@@ -127,10 +141,14 @@ pub struct Driver {
     states: PerCpuArray<MapData, State>,
     totals: PerCpuArray<MapData, RawTotals>,
     ports: DevMap<MapData>,
+    sockets: XskMap<MapData>,
+    owned: aya::maps::HashMap<MapData, AddressKey, u32>,
     names: Array<MapData, Name>,
     /// Where everything is pinned; `None`: it ends with the process.
     folder: Option<PathBuf>,
     config_now: Config,
+    /// Frames are classified: there are rules, or may be those of an earlier process.
+    classifies: bool,
     slots: Slots,
     /// By place.
     lists: Vec<List>,
@@ -203,10 +221,13 @@ impl Driver {
             states: take(&mut ebpf, "states")?,
             totals: take(&mut ebpf, "totals")?,
             ports: take(&mut ebpf, "ports")?,
+            sockets: take(&mut ebpf, "sockets")?,
+            owned: take(&mut ebpf, "owned")?,
             ebpf,
             names,
             folder,
             config_now: Config::default(),
+            classifies: true,
             slots: Slots::default(),
             lists: (0..INSTANCES_MAX).map(|_| List::None).collect(),
             rules: HashMap::new(),
@@ -246,11 +267,12 @@ impl Driver {
         self.config_now.ports = Default::default();
         self.unpin_links(|ifindex| ports.iter().flatten().any(|port| port.ifindex == ifindex))?;
         for (at, port) in ports.iter().enumerate().take(PORTS_MAX) {
-            let Some(PortConfig { ifindex, mac: MacAddr(mac) }) = *port else { continue };
-            self.config_now.ports[at] = Port { ifindex, mac, unused: 0 };
+            let Some(PortConfig { ifindex, mac: MacAddr(mac), has_sockets }) = *port else { continue };
+            let number = at as u16 | if has_sockets { HAS_SOCKETS } else { 0 };
+            self.config_now.ports[at] = Port { ifindex, mac, number };
             self.ports.set(at as u32, ifindex, None, 0)?;
         }
-        Ok(self.config.set(0, self.config_now, 0)?)
+        self.classify(self.classifies)
     }
 
     /// Sets the time that the program sees, for tests.
@@ -292,6 +314,7 @@ impl Driver {
         }
         self.swap(&plan.table)?;
         self.slots = plan.slots.clone();
+        self.classify(!plan.is_empty())?;
         for (rule, base) in core::mem::replace(&mut self.rules, rules) {
             if !self.rules.contains_key(&rule) {
                 let count = self.rule_count(rule.slot)?;

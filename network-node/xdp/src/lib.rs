@@ -3,7 +3,7 @@
 //! ```text
 //!   control thread                                       kernel, by port
 //!   Manager ─▶ Plan: table, instances ─▶ Driver ─▶ maps ◀── csp_level1 ──┬─▶ drop, redirect
-//!              (what cannot run there    │                               └─▶ pass ─▶ AF_PACKET ─▶ level 2
+//!              (what cannot run there    │                               └─▶ pass ─▶ AF_PACKET or AF_XDP ─▶ level 2
 //!               stays at level 2)        └─▶ links, pinned below /sys/fs/bpf/csp/<node>
 //! ```
 //!
@@ -11,6 +11,8 @@
 //! the rules whose graph it can run. What it passes is classified by level 2 again, which knows from the packet itself
 //! ([`Parsed::is_plain`](csp_classify::multifield::Parsed::is_plain)) and from [`Plan::slots`] that level 1 has processed it. Nothing
 //! travels with a packet.
+//!
+//! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the kernel has the rest.
 //!
 //! Programs, maps and links outlive the process when they are pinned. A program that takes them over replaces the earlier one at each
 //! port in one step.
@@ -34,6 +36,8 @@ pub use slots::Slots;
 pub const INSTANCES_MAX: usize = 64;
 /// Most LAN ports.
 pub const PORTS_MAX: usize = 16;
+/// Most receive queues of a port that AF_XDP sockets serve.
+pub const QUEUES_MAX: u32 = 64;
 /// Most rules.
 pub const RULES_MAX: usize = 16_384;
 /// Number of the layout of maps and tables: pinned ones of another number are not taken over.

@@ -15,7 +15,22 @@ pub(crate) type BlockData = [u8; 20];
 pub(crate) struct Port {
     pub ifindex: u32,
     pub mac: [u8; 6],
-    pub unused: u16,
+    /// The port's number, with [`HAS_SOCKETS`] and [`NO_RULES`].
+    pub number: u16,
+}
+
+/// In a port's number: the node's frames go to AF_XDP sockets.
+pub(crate) const HAS_SOCKETS: u16 = 0x8000;
+/// In a port's number: no frame need be classified.
+pub(crate) const NO_RULES: u16 = 0x4000;
+
+/// An address of the node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[repr(C)]
+pub(crate) struct AddressKey {
+    /// 4 or 6.
+    pub family: u32,
+    pub address: [u8; 16],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,6 +110,8 @@ unsafe impl Pod for Block {}
 unsafe impl Pod for NetworkKey {}
 // SAFETY: as above.
 unsafe impl Pod for Name {}
+// SAFETY: as above.
+unsafe impl Pod for AddressKey {}
 
 const _: () = assert!(size_of::<Port>() == 12 && size_of::<Config>() == 8 + 12 * PORTS_MAX);
 const _: () = assert!(size_of::<State>() == 72 && size_of::<Block>() == 64 && size_of::<NetworkKey>() == 24);

@@ -37,7 +37,7 @@ pub struct Plan {
 /// An instance of the manager.
 struct Node<'a> {
     name: &'a str,
-    module: &'static str,
+    module: &'a str,
     settings: &'a Settings,
     /// Connected instances by output.
     next: [Option<usize>; 2],

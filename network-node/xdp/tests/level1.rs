@@ -1,5 +1,7 @@
 //! The program of level 1, run by BPF_PROG_TEST_RUN: the fixtures of level 2, and the classifier against linear search.
 //!
+//! The tests have the capabilities that the packaged unit grants: the verifier refuses more without CAP_PERFMON.
+//!
 //! Needs root and bpf(2); the tests are skipped without. `CSP_SEED=n` replays the seeded ones.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
@@ -27,6 +29,7 @@ use csp_xdp::{Driver, Plan, PortConfig};
 
 use mount::Mount;
 use overlap::overlapping;
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use fixture::{Copies, Subject, WorkerLevel, run_in};
 
@@ -39,16 +42,15 @@ fn open(folder: Option<&Path>) -> Option<Driver> {
     if !csp_support::is_root("the test loads a BPF program") {
         return None;
     }
+    as_the_unit_has_it();
     // State of policers is by processor.
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(0);
     rustix::thread::sched_setaffinity(None, &cpus).unwrap();
     match Driver::open(folder) {
         Ok(driver) => Some(driver),
-        Err(error)
-            if error.to_string().contains("Operation not permitted")
-                || format!("{error:?}").contains("PermissionDenied") =>
-        {
+        // EACCES is the verifier's answer: that is a failure.
+        Err(error) if format!("{error:?}").contains("Operation not permitted") => {
             csp_support::skip(format_args!("bpf(2) is not permitted: {error}"));
             None
         }
@@ -56,11 +58,20 @@ fn open(folder: Option<&Path>) -> Option<Driver> {
     }
 }
 
+/// Leaves the thread the capabilities of packaging/systemd/csp-network-node.service, for good. Programs that it starts have root's.
+fn as_the_unit_has_it() {
+    let unit = CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN | CapabilitySet::BPF;
+    let before = rustix::thread::capabilities(None).unwrap();
+    let kept = before.permitted & unit;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
 /// The frame arrives at this port.
 fn at_port(driver: &mut Driver, port: u16, frame: &[u8]) {
     let mut ports = vec![None; 16];
     let mac = frame.first_chunk().map_or(MacAddr([0; 6]), |mac| MacAddr(*mac));
-    ports[usize::from(port)] = Some(PortConfig { ifindex: LOOPBACK, mac });
+    ports[usize::from(port)] = Some(PortConfig { ifindex: LOOPBACK, mac, has_sockets: false });
     driver.set_ports(&ports).unwrap();
 }
 
@@ -69,7 +80,7 @@ struct BothLevels {
     driver: Driver,
     worker: WorkerLevel,
     /// Name and module by number; for `redirect` the port.
-    instances: HashMap<InstanceId, (String, &'static str, u16)>,
+    instances: HashMap<InstanceId, (String, String, u16)>,
     /// Rules of level 1, a bit by slot.
     done: Vec<u64>,
     at_level1: u64,
@@ -96,7 +107,7 @@ impl Subject for BothLevels {
         let known = manager.instances().map(|(id, name, module, _)| {
             let settings = manager.settings_of(name).unwrap().1;
             let port = if module == "redirect" { settings.number("interface") as u16 } else { 0 };
-            (id, (name.to_owned(), module, port))
+            (id, (name.to_owned(), module.to_owned(), port))
         });
         self.instances = known.collect();
     }
@@ -110,14 +121,15 @@ impl Subject for BothLevels {
     ) -> Option<Verdict> {
         self.driver.set_now(later(now)).unwrap();
         // Redirections go to any port of the host's that there is.
-        let mut ports = vec![Some(PortConfig { ifindex: LOOPBACK, mac: MacAddr([0; 6]) }); 16];
+        let mut ports =
+            vec![Some(PortConfig { ifindex: LOOPBACK, mac: MacAddr([0; 6]), has_sockets: false }); 16];
         let mac = frame.first_chunk().map_or(MacAddr([0; 6]), |mac| MacAddr(*mac));
         ports
             .iter_mut()
             .enumerate()
             .filter(|(at, _)| *at != usize::from(interface))
             .for_each(|(_, port)| *port = None);
-        ports[usize::from(interface)] = Some(PortConfig { ifindex: LOOPBACK, mac });
+        ports[usize::from(interface)] = Some(PortConfig { ifindex: LOOPBACK, mac, has_sockets: false });
         self.driver.set_ports(&ports).unwrap();
         let before = self.driver.counts().unwrap().instances;
         let (verdict, out, _) = self.driver.test_run(frame, 1).unwrap();
@@ -129,7 +141,7 @@ impl Subject for BothLevels {
                 // The port of a redirection does not exist here: the kernel drops it.
                 let used = |name: &str| after.instances.get(name) != before.get(name);
                 let redirected =
-                    self.instances.values().find(|(name, module, _)| *module == "redirect" && used(name));
+                    self.instances.values().find(|(name, module, _)| module == "redirect" && used(name));
                 Some(redirected.map_or(Verdict::Drop, |(_, _, port)| Verdict::Transmit(*port)))
             }
             XDP_PASS => {

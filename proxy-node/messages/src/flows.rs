@@ -11,10 +11,12 @@
 //! length and its place in the pool. A flow whose next message finds no room at receivers that hold back waits with it, and no other flow does.
 //! A message that only processes of the cluster get costs the link nothing.
 
+mod fields;
 mod serve;
 mod slots;
 mod streams;
 
+pub use fields::{FieldReader, FlowFields};
 pub(crate) use serve::Work;
 pub(crate) use streams::is_stream;
 
@@ -45,6 +47,8 @@ pub struct FlowsConfig {
     pub board: (Arc<Board>, usize),
     /// Part of a worker's time that the plan's contexts have together, in percent: 1 to 100.
     pub worker_percent: u8,
+    /// How fields of messages are read that the plan's predicates name.
+    pub fields: Arc<FlowFields>,
 }
 
 /// State of a flow at a worker.
@@ -128,11 +132,12 @@ pub(crate) struct Flows {
     leftovers: bool,
     clock: Option<fn() -> Instant>,
     streams: Streams,
+    fields: Arc<FlowFields>,
 }
 
 impl Flows {
     pub fn new(config: FlowsConfig, peers_max: usize, now: Instant) -> Result<Self, TriggerError> {
-        let FlowsConfig { plan, mut quality, triggers, board, worker_percent } = config;
+        let FlowsConfig { plan, mut quality, triggers, board, worker_percent, fields } = config;
         quality.contexts = quality.link; // one scheme for both
         let contexts = usize::from(plan.capacity().contexts);
         let flows = plan.table().capacity();
@@ -164,6 +169,7 @@ impl Flows {
             leftovers: false,
             clock: None,
             streams: Streams::default(),
+            fields,
         })
     }
 
@@ -176,7 +182,7 @@ impl Flows {
             return Ok(());
         }
         self.next = None;
-        let FlowsConfig { mut quality, triggers, board, plan, worker_percent } = config;
+        let FlowsConfig { mut quality, triggers, board, plan, worker_percent, fields } = config;
         quality.contexts = quality.link;
         if !is_same {
             // Ids may be those of other flows now; who waits asks again.
@@ -201,7 +207,7 @@ impl Flows {
             self.triggers = triggers;
             done
         };
-        (self.quality, self.board) = (quality, board);
+        (self.quality, self.board, self.fields) = (quality, board, fields);
         self.part = self.part.min(plan.capacity().link.bits_per_second);
         self.manager.set_capacity(self.part, now);
         (self.divide_at, self.due) = (now, Some(now));
@@ -215,6 +221,10 @@ impl Flows {
 
     pub fn table(&self) -> &FlowTable {
         self.manager.table()
+    }
+
+    pub fn fields(&self) -> &FlowFields {
+        &self.fields
     }
 
     pub fn quantum(&self) -> u32 {
@@ -259,12 +269,14 @@ impl Flows {
     #[inline]
     pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued, processed: bool) -> Offered {
         let (before, evicted) = (self.evicted.len(), &mut self.evicted);
-        let evict = |item| evicted.push(item);
-        // A stream has no order with messages that contexts have.
-        let offered = match is_stream(&item) {
-            true => self.manager.offer_ready(now, flow, item, evict),
-            false => self.manager.offer_item(now, flow, item, processed, evict),
-        };
+        let offered = self.manager.offer_item(now, flow, item, processed, |item| evicted.push(item));
+        self.settle_offer(now, flow, before);
+        offered
+    }
+
+    /// Puts streams that gave way back where they waited. `before`: items that had given way before the offer.
+    #[inline]
+    fn settle_offer(&mut self, now: Instant, flow: FlowId, before: usize) {
         for at in (before..self.evicted.len()).rev() {
             if is_stream(&self.evicted[at]) {
                 let item = self.evicted.swap_remove(at);
@@ -274,7 +286,6 @@ impl Flows {
         if self.due.is_none_or(|due| due > now) {
             self.due = Some(now);
         }
-        offered
     }
 
     pub fn due(&self) -> Option<Instant> {

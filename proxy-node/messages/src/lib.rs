@@ -51,7 +51,7 @@ pub use contexts::{
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use csp_quality::FlowId;
-pub use flows::{FlowStatus, FlowsConfig, LinkStatus};
+pub use flows::{FieldReader, FlowFields, FlowStatus, FlowsConfig, LinkStatus};
 pub use peers::{PeerId, Role};
 pub use plane::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, Feed, MessagePlane,

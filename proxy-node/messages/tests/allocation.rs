@@ -100,6 +100,7 @@ fn set_flows(plane: &mut MessagePlane) {
         triggers: Vec::new(),
         board: (Arc::new(Board::new(1)), 0),
         worker_percent: 100,
+        fields: Arc::default(),
     };
     plane.set_flows(Instant::ZERO, Some(config)).unwrap();
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use csp_messages::{FlowsConfig, HashKey, MessagePlane, PlaneConfig};
 use csp_quality::{
-    Board, Capacity, Descriptor, FlowSpec, FlowTable, LinkConfig, Overflow, Plan, Predicate, QualityConfig,
-    Scheme,
+    Action, Board, Capacity, Condition, Descriptor, FlowSpec, FlowTable, LinkConfig, Overflow, Plan,
+    Predicate, QualityConfig, Scheme, Threshold, Trigger,
 };
 use csp_support::Random;
 use csp_types::{Duration, FlowLabel, Instant};
@@ -46,13 +46,24 @@ impl World {
     }
 
     fn set_flows(&mut self, specs: Vec<FlowSpec>, scheme: Scheme) {
+        self.set_flows_with(specs, scheme, |_| Vec::new());
+    }
+
+    fn set_flows_with(
+        &mut self,
+        specs: Vec<FlowSpec>,
+        scheme: Scheme,
+        triggers: impl Fn(&FlowTable) -> Vec<Trigger>,
+    ) {
         self.table = self.table.replace(specs).unwrap();
         let link = LinkConfig { bits_per_second: LINK, quantum: QUANTUM };
         let capacity = Capacity { contexts: 0, link, point_every: 16 };
         let plan = Plan::new(Arc::new(self.table.clone()), capacity, |_| None).unwrap();
         let quality = QualityConfig { items_max: 64, link: scheme, ..QualityConfig::default() };
         let (plan, board) = (Arc::new(plan), (Arc::clone(&self.board), 0));
-        let config = FlowsConfig { plan, quality, triggers: Vec::new(), board, worker_percent: 100 };
+        let fields = Arc::default();
+        let triggers = triggers(&self.table);
+        let config = FlowsConfig { plan, quality, triggers, board, worker_percent: 100, fields };
         self.plane.set_flows(self.now, Some(config)).unwrap();
     }
 
@@ -173,4 +184,43 @@ fn streams_that_have_ended_cost_the_link_nothing() {
         world.run(Duration::from_micros(100));
         assert!(world.now < begin + Duration::from_millis(50), "it waits behind those that have ended");
     }
+}
+
+#[test]
+fn filters_drop_no_stream_and_count_none() {
+    let mut world = World::new();
+    let bulk = |filters: &[&str]| {
+        let pre = filters.iter().map(|filter| (*filter).to_owned()).collect();
+        vec![FlowSpec { pre, ..spec("bulk", BULK, 1, 0) }]
+    };
+    let counters = |world: &mut World| {
+        let (link, flows) = world.plane.flow_status(world.now).unwrap();
+        (link.triggers, flows.into_iter().find(|flow| flow.name == "bulk").unwrap().counters)
+    };
+    world.set_flows(bulk(&["drop"]), Scheme::RoundRobin);
+    (1..101).for_each(|tag| world.add(tag, BULK, u64::MAX / 2));
+    world.run(SECOND);
+    let (_, shut) = counters(&mut world);
+    assert_eq!((world.mbps(BULK, SECOND), shut.filtered, shut.offered), (0.0, 0, 0));
+    // A sample of a stream would be no stream.
+    world.set_flows(bulk(&["sample-3", "drop-when-full"]), Scheme::RoundRobin);
+    world.run(SECOND);
+    assert!(world.mbps(BULK, SECOND) > 49.0 && counters(&mut world).1.filtered == 0);
+    // What a trigger has shut out goes on when the trigger is released, though nothing else arrives.
+    world.set_flows_with(bulk(&[]), Scheme::RoundRobin, |table| {
+        let flow = table.id("bulk").unwrap();
+        vec![Trigger {
+            name: "full".to_owned(),
+            condition: Condition::QueueAbove(flow, Threshold { fire: 20, release: 5 }),
+            hold: Duration::ZERO,
+            release_hold: Duration::from_millis(20),
+            fire: vec![Action::Install(flow, "drop".to_owned())],
+            release: vec![Action::Remove(flow, "drop".to_owned())],
+        }]
+    });
+    let before: Vec<u64> = world.streams.values().map(|stream| stream.3).collect();
+    world.run(SECOND);
+    let (triggers, counted) = counters(&mut world);
+    assert!(triggers[0].1 >= 10 && counted.filtered == 0, "{triggers:?}, {counted:?}");
+    assert!(world.streams.values().zip(before).all(|(stream, before)| stream.3 > before));
 }

@@ -167,12 +167,27 @@ impl ResourceManager {
         processed: bool,
         evicted: impl FnMut(Item),
     ) -> Offered {
-        let unfinished = self.is_unfinished(self.charge_of(flow));
-        let entry = if !processed || unfinished { Entry::Waiting } else { Entry::Ready };
+        let flow = self.charge_of(flow);
+        let state = &mut self.flows[flow.index()];
+        let full = !state.has_room(item.bytes) || !has_place(state, &self.places, &self.items);
+        if !state.passes(full) {
+            state.count(&item);
+            state.counters.filtered += 1;
+            self.watch.arrived(flow, &item, now);
+            // What a trigger's filter drops may be all that there is: the trigger must see that it is to be released.
+            self.look_if_due(now);
+            return Offered::Dropped;
+        }
+        // What follows items that contexts still have, stays behind them.
+        let entry = match !processed || state.queue.is_unfinished() {
+            true => Entry::Waiting,
+            false => Entry::Ready,
+        };
         self.offer_to(now, flow, (item, entry), processed, evicted)
     }
 
-    /// The same for an item that no context ever processes, and that has no order with those of its flow which contexts still have.
+    /// The same past the filters before the queue, for items that stay with their owner when they are not queued. No context ever processes
+    /// them, and they have no order with items of their flow that contexts still have. [`is_shut`](Self::is_shut) is false.
     pub fn offer_ready(
         &mut self,
         now: Instant,
@@ -180,9 +195,10 @@ impl ResourceManager {
         item: Item,
         evicted: impl FnMut(Item),
     ) -> Offered {
-        self.offer_to(now, flow, (item, Entry::Ready), true, evicted)
+        self.offer_to(now, self.charge_of(flow), (item, Entry::Ready), true, evicted)
     }
 
+    #[inline]
     fn offer_to(
         &mut self,
         now: Instant,
@@ -191,21 +207,7 @@ impl ResourceManager {
         processed: bool,
         mut evicted: impl FnMut(Item),
     ) -> Offered {
-        let flow = self.charge_of(flow);
         let state = &mut self.flows[flow.index()];
-        let has_place = |state: &FlowState, places: &Places, items: &Items| {
-            places.has(state.places, state.queue.items()) && !items.is_full()
-        };
-        let full = !state.has_room(item.bytes) || !has_place(state, &self.places, &self.items);
-        let passes = state.passes(full);
-        if !passes {
-            state.count(&item);
-            state.counters.filtered += 1;
-            self.watch.arrived(flow, &item, now);
-            // What a trigger's filter drops may be all that there is: the trigger must see that it is to be released.
-            self.look_if_due(now);
-            return Offered::Dropped;
-        }
         while !state.has_room(item.bytes) || !has_place(state, &self.places, &self.items) {
             state.counters.table_full += u64::from(state.has_room(item.bytes));
             match state.overflow {
@@ -241,6 +243,16 @@ impl ResourceManager {
         }
         self.look_if_due(now);
         Offered::Queued
+    }
+
+    /// Returns whether nothing of a flow passes the filters before its queue.
+    pub fn is_shut(&self, flow: FlowId) -> bool {
+        self.flows[self.charge_of(flow).index()].filters.contains(&Some(Filter::Drop))
+    }
+
+    /// Looks at triggers if that is due: for an owner whose items wait and are not offered.
+    pub fn notice(&mut self, now: Instant) {
+        self.look_if_due(now);
     }
 
     /// Returns the next item that enters the transmitter; `None` if enough is unsent or nothing is ready.
@@ -390,6 +402,12 @@ impl ResourceManager {
     pub fn schemes(&self) -> (Scheme, Scheme) {
         (self.contexts.scheme(), self.link.scheme())
     }
+}
+
+/// Returns whether the table of items has a place for a flow.
+#[inline]
+fn has_place(state: &FlowState, places: &Places, items: &Items) -> bool {
+    places.has(state.places, state.queue.items()) && !items.is_full()
 }
 
 impl FlowState {

@@ -55,7 +55,7 @@ use self::stage_places::StagePlaces;
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::contexts::{ContextNotice, ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
-pub use self::flows::{FlowStatus, FlowsConfig, LinkStatus};
+pub use self::flows::{FieldReader, FlowFields, FlowStatus, FlowsConfig, LinkStatus};
 pub use self::formats::{ChannelFeed, ChannelFormats, FormatText};
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};

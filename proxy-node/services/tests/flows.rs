@@ -10,11 +10,18 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
+use csp_formats::{Cell, Fixed, Load, Schema};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, FormatId, HashKey, Policy, QueueLimits};
+use csp_operators::FormatSet;
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::LocalServices;
-use csp_quality::{Board, Capacity, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig, Scheme};
-use csp_services::{ChannelSpec, FlowStatus, FlowsConfig, MessageBroker, MessagesConfig};
+use csp_quality::{
+    Board, Capacity, FieldValue, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig, Scheme,
+};
+use csp_services::{
+    ChannelFormats, ChannelSpec, FieldReader, FlowFields, FlowStatus, FlowsConfig, MessageBroker,
+    MessagesConfig,
+};
 use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 
 const CHANNEL: u32 = 7;
@@ -89,6 +96,14 @@ fn flow(name: &str, source: &str, priority: u8) -> FlowSpec {
 impl World {
     /// A channel, and flows of the publishers of 10.1.0.0/16 and 10.2.0.0/16.
     fn new() -> World {
+        World::of(
+            vec![flow("low", "10.1.0.0/16", 0), flow("high", "10.2.0.0/16", 9)],
+            None,
+            FlowFields::default(),
+        )
+    }
+
+    fn of(flows: Vec<FlowSpec>, formats: Option<ChannelFormats>, fields: FlowFields) -> World {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         let channel = ChannelConfig {
             name: "ticks".to_owned(),
@@ -98,8 +113,7 @@ impl World {
             queue: QueueLimits::default(),
             sequence: false,
         };
-        broker.set_channels(vec![ChannelSpec::open(CHANNEL, channel)]).unwrap();
-        let flows = vec![flow("low", "10.1.0.0/16", 0), flow("high", "10.2.0.0/16", 9)];
+        broker.set_channels(vec![ChannelSpec { formats, ..ChannelSpec::open(CHANNEL, channel) }]).unwrap();
         let table = FlowTable::new(8).replace(flows).unwrap();
         let link = LinkConfig { bits_per_second: LINK, quantum: QUANTUM };
         let plan = Plan::new(Arc::new(table), Capacity { contexts: 0, link, point_every: 16 }, |_| None);
@@ -109,6 +123,7 @@ impl World {
             triggers: Vec::new(),
             board: (Arc::new(Board::new(1)), 0),
             worker_percent: 100,
+            fields: Arc::new(fields),
         };
         let now = Instant::from_nanos(1);
         broker.set_flows(now, Some(flows)).unwrap();
@@ -256,4 +271,61 @@ fn without_flows_connections_are_given_all() {
     w.publish(2, "gh");
     assert_eq!(w.received(1), "abcdefgh");
     assert!(w.broker.flow_status(w.now).is_none() && w.ends[&1].called_again == 0);
+}
+
+const SCHEMA: &str = r#"<messageSchema id="40" version="1"><types><composite name="messageHeader"><type name="blockLength" primitiveType="uint16"/>
+    <type name="templateId" primitiveType="uint16"/><type name="schemaId" primitiveType="uint16"/><type name="version" primitiveType="uint16"/></composite>
+    </types><message name="Flight" id="1"><field name="delay" id="1" type="int16"/></message></messageSchema>"#;
+
+/// Flights that are late by an hour or more are a flow of their own.
+fn late() -> World {
+    let (schema, mut set) = (Arc::new(Schema::parse(SCHEMA).unwrap()), FormatSet::new());
+    set.add(FormatId(1), Arc::clone(&schema), "Flight".into()).unwrap();
+    let field = schema.messages[0].block.fields[0].clone();
+    let fixed = Fixed::new(&schema, &schema.messages[0], [&field]);
+    let load = Load::new(&field, fixed.header(), schema.byte_order).unwrap();
+    let mut fields = FlowFields::default();
+    fields.add(CHANNEL, FormatId(1), FieldReader::new(fixed.clone(), vec![(0, fixed, load)]));
+    let word = |number| FieldValue::unsigned(Cell::Int(number).order().unwrap());
+    let mut late = flow("late", "0.0.0.0/0", 9);
+    late.predicate =
+        Predicate { channel: Some(CHANNEL), fields: vec![(0, word(60)..=word(999))], ..Predicate::default() };
+    World::of(
+        vec![late, flow("rest", "0.0.0.0/0", 0)],
+        Some(ChannelFormats::new("one", Arc::new(set))),
+        fields,
+    )
+}
+
+/// A flight of so many bytes.
+fn flight(delay: i16, len: usize) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 1, 0, 40, 0, 1, 0];
+    bytes.extend_from_slice(&delay.to_le_bytes());
+    bytes.resize(len, 0);
+    bytes
+}
+
+#[test]
+fn messages_whose_fields_are_critical_overtake_those_of_the_same_publisher() {
+    let mut w = late();
+    w.connect(1, "192.168.0.1", "SUB", false);
+    w.connect(2, "10.1.0.2", "PUB", false);
+    for delay in [1, 2, 3, 59, 90, 4, 60, 5, -70] {
+        w.arrive(2, &client::message(&[&flight(delay, 1_000)]));
+    }
+    w.pass(Duration::from_millis(20));
+    let delays =
+        w.ends[&1].sent.chunks_exact(1_009).map(|message| i16::from_le_bytes([message[17], message[18]]));
+    assert_eq!(delays.collect::<Vec<_>>(), [1, 2, 90, 60, 3, 59, 4, 5, -70]);
+    // Behind a topic, in several pieces, and what is no flight or too short.
+    w.arrive(2, &client::message(&[b"topic", &flight(61, 1_000)]));
+    for piece in client::message(&[&flight(62, 900)]).chunks(9) {
+        w.arrive(2, piece);
+    }
+    for other in [flight(63, 9), flight(64, 8), b"no flight".to_vec(), vec![0; 1_000], Vec::new()] {
+        w.arrive(2, &client::message(&[&other]));
+    }
+    w.pass(Duration::from_millis(20));
+    assert_eq!(w.status("late").counters.released, 4);
+    assert_eq!(w.status("rest").counters.released, 7 + 5);
 }

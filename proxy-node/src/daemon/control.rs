@@ -8,7 +8,7 @@ use csp_control::{
     ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, Policy, PolicyCheck,
 };
 use csp_daemon::query::Workers;
-use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions};
+use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions, clock};
 use csp_messages::HashKey;
 use csp_services::MessagesConfig;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
@@ -17,6 +17,7 @@ use csp_types::{NodeId, Owner, Role};
 use crate::core::{CoreConfig, HairpinConfig};
 use crate::{ProxyWorker, Registered};
 
+use super::applied::ApplyTimes;
 use super::config::{Config, HAIRPINS};
 use super::curve_keys::KeyRing;
 use super::data_thread::Question;
@@ -111,7 +112,8 @@ async fn serve(
     modules: Arc<Modules>,
 ) -> Result<(), DaemonError> {
     let costs = policy::flows::Costs::new(usize::from(config.workers));
-    let options = shell_options(config, record, workers, (&modules, &costs));
+    let times = ApplyTimes::default();
+    let options = shell_options(config, record, workers, (&modules, &costs, &times));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
     let mut prepared = Prepared::default();
@@ -120,8 +122,8 @@ async fn serve(
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
                 let folder = &config.messages.curve_keys;
-                let applied =
-                    apply(workers, &active, (&mut numbers, &mut prepared), (folder, &modules)).await;
+                let state = (&mut numbers, &mut prepared, &times);
+                let applied = apply(workers, &active, state, (folder, &modules)).await;
                 shell.ack(active.generation, applied).await;
             }
             Event::Tick => {
@@ -142,11 +144,12 @@ fn shell_options<'a>(
     config: &'a Config,
     record: NodeRecord,
     workers: &[Worker],
-    (modules, costs): (&Arc<Modules>, &policy::flows::Costs),
+    (modules, costs, times): (&Arc<Modules>, &policy::flows::Costs, &ApplyTimes),
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.iter().map(|worker| worker.published().clone()).collect()));
     metrics.register(ModuleMetrics(modules.clone()));
+    metrics.register(times.clone());
     let mailboxes = workers.iter().map(|worker| worker.mailbox().clone()).collect();
     ShellOptions {
         record,
@@ -241,21 +244,26 @@ fn open_workers(own: NodeId, membership: &Membership) -> Vec<Owner> {
 async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
-    (numbers, prepared): (&mut policy::Numbers, &mut Prepared),
+    (numbers, prepared, times): (&mut policy::Numbers, &mut Prepared, &ApplyTimes),
     (curve_keys, modules): (&Path, &Arc<Modules>),
 ) -> Result<(), String> {
+    let received = clock::now();
     let ring = KeyRing::load(curve_keys);
     let policy = policy::translate(active, numbers, (&ring, modules));
     modules.set_active(&active.policy);
     prepared.prepare(&policy, workers.len());
     // What one worker cannot serve of it must not keep the others from the rest.
-    let mut result = Ok(());
+    let (translated, mut spans, mut result) = (clock::now(), Vec::new(), Ok(()));
     for worker in workers {
         let policy = policy.clone();
         let done = worker.mailbox().ask(POLICY_TIMEOUT, |reply| Question::Policy(policy, reply)).await;
         let done = done.map_err(|error| format!("a data worker did not apply the policy: {error}"));
-        result = result.and(done.and_then(|done| done));
+        result = result.and(done.and_then(|applied| {
+            spans.push(applied.span);
+            applied.done
+        }));
     }
+    times.record((received, translated), &spans);
     prepared.done(&policy);
     result?;
     let (generation, services, channels) = (active.generation, policy.services.len(), policy.channels.len());

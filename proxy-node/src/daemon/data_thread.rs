@@ -14,6 +14,7 @@ use csp_vi::{Armed, ViError, Wake};
 use crate::core::{FlowSnapshot, RecentFlow, ServiceSnapshot};
 use crate::{ProxyWorker, Registered, WorkerPolicy};
 
+use super::applied::Applied;
 use super::messages::{self, Messages};
 use super::metrics::Published;
 use super::{channels, contexts, quality};
@@ -21,7 +22,7 @@ use super::{channels, contexts, quality};
 /// A message or request of the control thread to a worker.
 pub enum Question {
     /// A new policy generation; answered when it is in force.
-    Policy(WorkerPolicy, Reply<Result<(), String>>),
+    Policy(WorkerPolicy, Reply<Applied>),
     /// What the nodes of the membership have registered.
     Registered(Registered),
     /// At most this many flows.
@@ -57,7 +58,8 @@ impl DataWorker for ProxyWorker {
     fn answer(&mut self, now: Instant, question: Question) -> ControlFlow<()> {
         match question {
             Question::Policy(policy, reply) => {
-                reply.send(self.set_policy(now, policy).map_err(|error| error.to_string()));
+                let done = self.set_policy(now, policy).map_err(|error| error.to_string());
+                reply.send(Applied { done, span: (now, clock::now()) });
             }
             Question::Registered(registered) => self.set_registered(now, registered),
             Question::Flows(limit, reply) => reply.send(self.core().flows(now, limit)),

@@ -9,7 +9,7 @@ mod clients;
 mod running;
 
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
 use csp_control::{OnStop, PathStage, Policy, SuppliedHandler};
+use csp_daemon::module_folder::{ModuleFolder, RemoveError};
 use csp_handlers::Handler;
 use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, StopPolicy};
 use csp_sandbox::{Backoff, Described, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
@@ -26,31 +27,13 @@ use csp_wire::context::OBJECT_LEN_MAX;
 use clients::Clients;
 use running::{Placed, Running};
 
-/// Ending of the files.
-const SUFFIX: &str = "wasm";
-/// Most modules of a proxy.
-const MODULES_MAX: usize = 256;
 /// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel.
 const EPOCH: Duration = Duration::from_millis(5);
-
-/// Why a module is not removed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum RemoveError {
-    /// The active policy names it, or a stage runs it.
-    #[error("the active policy names the module, or a path still runs it")]
-    Used,
-    /// There is none.
-    #[error("there is no such module")]
-    Unknown,
-    /// The file system refuses; contains how.
-    #[error("{0}")]
-    File(String),
-}
 
 /// The modules of a proxy.
 #[derive(Debug)]
 pub struct Modules {
-    folder: PathBuf,
+    folder: ModuleFolder,
     /// The engine, and where handlers go that are over.
     engine: Mutex<Option<(Engine, Sender<Supplied>)>>,
     compiled: Mutex<HashMap<String, Arc<Module>>>,
@@ -61,8 +44,6 @@ pub struct Modules {
     named: Mutex<HashSet<String>>,
     /// A module has come.
     came: AtomicBool,
-    /// Held while a file is written.
-    writing: Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -72,15 +53,15 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Modules {
     /// The modules of a folder, which need not exist. Files are read when a policy names them.
     pub fn new(folder: PathBuf) -> Arc<Self> {
+        let commands = ("cspctl handler put FILE", "cspctl handler remove MODULE");
         Arc::new(Modules {
-            folder,
+            folder: ModuleFolder::new(folder, MODULE_LEN_MAX, commands),
             engine: Mutex::default(),
             compiled: Mutex::default(),
             running: Mutex::default(),
             clients: Clients::default(),
             named: Mutex::default(),
             came: AtomicBool::default(),
-            writing: Mutex::default(),
         })
     }
 
@@ -95,38 +76,16 @@ impl Modules {
         running.push(stage);
     }
 
-    fn path(&self, hash: &str) -> PathBuf {
-        self.folder.join(format!("{hash}.{SUFFIX}"))
-    }
-
     /// Checks, compiles and stores a module. Takes milliseconds to seconds.
     ///
     /// # Errors
     /// What is wrong with the module, or why it cannot be stored.
     pub fn put(&self, hash: &str, bytes: &[u8]) -> Result<(), String> {
-        let found = Sha256::of(bytes).to_string();
-        if found != hash {
-            return Err(format!("the bytes have the SHA-256 {found}, not {hash}"));
-        }
-        if lock(&self.compiled).contains_key(hash) && self.path(hash).exists() {
+        if lock(&self.compiled).contains_key(hash) && self.folder.has(hash) {
             return Ok(());
         }
-        let _alone = lock(&self.writing);
-        let stored = self.stored();
-        if stored.len() >= MODULES_MAX && !stored.iter().any(|(known, _)| known == hash) {
-            return Err(format!(
-                "there are {} modules, as many as there may be; `cspctl handler remove MODULE` removes one",
-                stored.len()
-            ));
-        }
-        self.compile(hash, bytes)?;
-        let cannot = |error: std::io::Error| format!("{}: cannot be written: {error}", self.folder.display());
-        std::fs::create_dir_all(&self.folder).map_err(cannot)?;
-        // A file with the name of a module is whole, whenever the machine fails.
-        let draft = self.folder.join(format!("{hash}.draft"));
-        std::fs::write(&draft, bytes).map_err(cannot)?;
-        std::fs::File::open(&draft).and_then(|file| file.sync_all()).map_err(cannot)?;
-        std::fs::rename(&draft, self.path(hash)).map_err(cannot)?;
+        self.folder
+            .put(hash, bytes, || super::compiling::in_background(|| self.compile(hash, bytes).map(drop))?)?;
         self.came.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -145,33 +104,12 @@ impl Modules {
         if let Some(module) = lock(&self.compiled).get(hash) {
             return Ok(module.clone());
         }
-        let path = self.path(hash);
-        let bytes = read(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                format!("module {hash} is not here; bring it with `cspctl handler put FILE`")
-            }
-            _ => format!("{}: cannot be read: {error}", path.display()),
-        })?;
-        let found = Sha256::of(&bytes).to_string();
-        if found != hash {
-            return Err(format!("{}: its bytes have the SHA-256 {found}", path.display()));
-        }
-        self.compile(hash, &bytes)
+        self.compile(hash, &self.folder.load(hash)?)
     }
 
     /// Returns the modules in the folder, each with its length.
     pub fn stored(&self) -> Vec<(String, u64)> {
-        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Vec::new() };
-        let module = |entry: std::io::Result<std::fs::DirEntry>| {
-            let entry = entry.ok()?;
-            let path = entry.path();
-            let name = path.file_stem()?.to_str()?.to_owned();
-            let is_module = path.extension().is_some_and(|extension| extension == SUFFIX);
-            Some((name, entry.metadata().ok()?.len())).filter(|_| is_module)
-        };
-        let mut all: Vec<_> = entries.filter_map(module).collect();
-        all.sort();
-        all
+        self.folder.stored()
     }
 
     /// Checks that the handlers of a policy run here: their modules are there, start, and accept the parameters of the paths.
@@ -303,8 +241,7 @@ impl Modules {
 
     /// Returns the bytes of a module; `None`: it is not here.
     pub fn bytes(&self, hash: &str) -> Option<Vec<u8>> {
-        let bytes = is_hash(hash).then(|| read(&self.path(hash)).ok())??;
-        (Sha256::of(&bytes).to_string() == hash).then_some(bytes)
+        self.folder.load(hash).ok()
     }
 
     /// Removes a module that nothing names or runs.
@@ -312,17 +249,9 @@ impl Modules {
     /// # Errors
     /// It is not here, is needed, or its file stays.
     pub fn remove(&self, hash: &str) -> Result<(), RemoveError> {
-        let _alone = lock(&self.writing);
         let is_running = |stage: &Running| stage.is_alive() && stage.module == hash;
-        if lock(&self.named).contains(hash) || lock(&self.running).iter().any(is_running) {
-            return Err(RemoveError::Used);
-        }
-        if !is_hash(hash) || !self.path(hash).exists() {
-            return Err(RemoveError::Unknown);
-        }
-        let cannot =
-            |error: std::io::Error| RemoveError::File(format!("{}: {error}", self.path(hash).display()));
-        std::fs::remove_file(self.path(hash)).map_err(cannot)?;
+        let is_used = || lock(&self.named).contains(hash) || lock(&self.running).iter().any(is_running);
+        self.folder.remove(hash, is_used)?;
         lock(&self.compiled).remove(hash);
         Ok(())
     }
@@ -360,19 +289,6 @@ fn start_engine(
         .spawn(tick)
         .map_err(|error| format!("there is no thread that bounds the time of handlers: {error}"))?;
     Ok(engine.insert((made, over)).clone())
-}
-
-/// Whether a name is one of a module, and so of a file in the folder.
-fn is_hash(name: &str) -> bool {
-    name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// Reads at most one byte more than a module may have.
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(MODULE_LEN_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Where fields lie in messages of a channel.
@@ -458,7 +374,7 @@ mod tests {
         assert_eq!(again.check(&policy("")), Ok(()));
         let refused = again.check(&policy("x")).unwrap_err();
         assert!(refused.starts_with("handler mine on channel ticks: "), "{refused}");
-        std::fs::write(again.path(&hash), &bytes[..8]).unwrap();
+        std::fs::write(folder.join(format!("{hash}.wasm")), &bytes[..8]).unwrap();
         let error = Modules::new(folder.clone()).check(&policy("")).unwrap_err();
         assert!(error.contains("its bytes have the SHA-256"), "{error}");
         std::fs::remove_dir_all(&folder).unwrap();

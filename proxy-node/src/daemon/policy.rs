@@ -138,7 +138,7 @@ pub fn translate(
         Some(ContextSpec { number: context.number()?, service: context.service_name() })
     });
     let contexts = contexts.collect();
-    let flows = flows::translate(&active.policy, numbers);
+    let flows = flows::translate(&active.policy, &catalogue, numbers);
     WorkerPolicy {
         services,
         flows,

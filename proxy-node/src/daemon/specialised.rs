@@ -6,8 +6,11 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
 
 use csp_api::handlers::SpecialisedOperator;
+use csp_daemon::background::lower_priority;
 use csp_operators::{FormatSet, Query, Rules};
 use csp_sandbox::specialise::Workshop;
+
+use super::compiling::ALONE;
 
 static WORKSHOP: OnceLock<Option<Arc<Workshop>>> = OnceLock::new();
 
@@ -18,7 +21,11 @@ fn workshop() -> Option<&'static Arc<Workshop>> {
             .inspect_err(|error| tracing::warn!(%error, "operators are not specialised"))
             .ok()?;
         let thread = std::thread::Builder::new().name("specialiser".to_owned());
-        match thread.spawn(move || work.run()) {
+        let run = move || {
+            lower_priority();
+            work.run(&ALONE);
+        };
+        match thread.spawn(run) {
             Ok(_) => Some(workshop),
             Err(error) => {
                 tracing::warn!(%error, "operators are not specialised: there is no thread that makes code");

@@ -4,8 +4,8 @@ zmq_handler.py bring ENDPOINT FILE COUNT GATE
     brings the module in FILE, prints the answer, reads COUNT messages or more until the file GATE is there, which is another module,
     brings that under the same name, prints the answer, and reads COUNT messages of it; prints how many of each. A message that the second
     module has made ends with "!"
-zmq_handler.py keep ENDPOINT FILE
-    brings the module in FILE, prints the answer, and stays
+zmq_handler.py keep ENDPOINT FILE NAME
+    brings the module in FILE under this name, prints the answer, and stays
 zmq_handler.py publish ENDPOINT
     publishes numbers until it is killed
 """
@@ -46,10 +46,10 @@ def bring(endpoint, file, count, gate):
     print(len(first), len(second), flush=True)
 
 
-def keep(endpoint, file):
+def keep(endpoint, file, name):
     asker, made = context.socket(zmq.REQ), context.socket(zmq.SUB)
     asker.connect(endpoint)
-    answer = ask(asker, "hostile", file)
+    answer = ask(asker, name, file)
     made.connect(answer["address"])
     made.subscribe(answer["topic"])
     while True:

@@ -115,11 +115,16 @@ impl Fetch<'_> {
     /// Runs wrk with `connections` kept-alive connections for `seconds`. Returns its report; fails if wrk counted
     /// errors.
     pub fn wrk(&self, file: &str, connections: u32, seconds: u32) -> Result<String> {
+        self.wrk_with(file, connections, seconds, &[])
+    }
+
+    /// Runs wrk with further options.
+    pub fn wrk_with(&self, file: &str, connections: u32, seconds: u32, more: &[&str]) -> Result<String> {
         let (connections, duration) = (format!("-c{connections}"), format!("-d{seconds}s"));
         // With the port as a number: a bare machine has no /etc/services to look "http" up in.
         let url = format!("http://{VIP}:80/{file}");
-        let report =
-            self.0.client.run("wrk", &["-t1", &connections, &duration, WRK_PATIENCE, "--latency", &url])?;
+        let options = ["-t1", &connections, &duration, WRK_PATIENCE, "--latency"];
+        let report = self.0.client.run("wrk", &[&options, more, &[url.as_str()]].concat())?;
         if report.contains("Socket errors") || report.contains("Non-2xx") || !report.contains("Requests/sec")
         {
             bail!("wrk reports errors:\n{report}");

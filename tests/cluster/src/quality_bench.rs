@@ -7,8 +7,10 @@
 //! hypervisor took time from the machine are left out, and the report has their number.
 
 mod contexts;
+mod controller;
 mod htb;
 mod ring;
+mod web;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,6 +23,9 @@ use serde_json::Value;
 
 use crate::{Cluster, Options, Process, San, Tier, VIP, wait_until};
 
+pub use controller::{Consistency, section as controller_section};
+pub use web::{WebRow, section as web_section};
+
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const PORT: u16 = 5571;
 /// The paper's link, in Mb/s: its rates are scaled by ours over this.
@@ -30,8 +35,8 @@ const SETTLE_S: u32 = 2;
 /// Tenths of a second at the end that are not measured.
 const END: u64 = 3;
 
-/// The figures that can be measured, and the kernel's HTB beside them.
-pub const FIGURES: [&str; 7] = ["2", "3", "4", "5", "11", "12", "htb"];
+/// The figures that can be measured, web traffic beside messages, changes of the configuration, and the kernel's HTB.
+pub const FIGURES: [&str; 9] = ["2", "3", "4", "5", "11", "12", "web", "controller", "htb"];
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -123,6 +128,10 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Fig. 11.
     pub adaptation: Option<Adaptation>,
+    /// wrk beside bulk messages.
+    pub web: Vec<WebRow>,
+    /// Changes of the flows' configuration.
+    pub consistency: Option<Consistency>,
     /// The kernel's HTB.
     pub htb: Vec<Row>,
 }
@@ -153,13 +162,16 @@ pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Report> {
         progress("Fig. 11");
         adapted = Some(adaptation(&cluster, plan)?);
     }
+    let consistency =
+        if wanted("controller") { Some(controller::run(&cluster, plan, &progress)?) } else { None };
+    let web = if wanted("web") { web::run(&mut cluster, plan, &progress)? } else { Vec::new() };
     let casualties = cluster.casualties();
     if !casualties.is_empty() {
         bail!("{casualties}");
     }
     cluster.stop()?;
     let htb = if wanted("htb") { htb::run(plan, &progress)? } else { Vec::new() };
-    Ok(Report { rows, adaptation: adapted, htb })
+    Ok(Report { rows, adaptation: adapted, web, consistency, htb })
 }
 
 fn policy(plan: &Plan, scheme: &str, promised: [f64; 3], more: &str) -> String {

@@ -1,9 +1,11 @@
 //! Packet plug-ins: rules and plug-ins change while requests run; a blocked client is refused and others are served; what is captured and
-//! marked arrives so; plug-ins move to a host across the SAN and back. IPv4 and IPv6.
+//! marked arrives so; supplied modules run and are stopped; plug-ins move to a host across the SAN and back. IPv4 and IPv6.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
 #[path = "plugins/host.rs"]
 mod host;
+#[path = "plugins/supplied.rs"]
+mod supplied;
 
 use std::fs;
 use std::net::IpAddr;
@@ -235,6 +237,7 @@ fn rules_and_plug_ins_change_while_requests_run() {
             for (url, from) in URLS.iter().zip(BLOCKED) {
                 assert!(fetch(cluster, url, from), "{from} is blocked no longer");
             }
+            supplied::runs(cluster);
             host::moves(cluster);
             control(cluster, "rule del from-clients to-clients");
             control(cluster, "plugin connect tap 0 -");

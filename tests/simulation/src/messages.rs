@@ -7,17 +7,21 @@
 //!                                                └───────────────┘
 //! ```
 //! A run is judged by what peers have received and by the channels' counters: order, doubles, gaps that nothing accounts for,
-//! peers that are left waiting, and memory that is left.
+//! peers that are left waiting, and memory that is left. Channels may have paths of supplied handlers that are swapped meanwhile.
 
+mod handlers;
 mod inside;
 mod judge;
 mod outside;
 mod peer;
 mod plan;
 mod scenario;
+mod stamps;
+mod swaps;
 mod world;
 mod zmtp;
 
+pub use handlers::{HandlersPlan, PathPlan, SwapCounters};
 pub use judge::MessageReport;
 pub use plan::{ChannelPlan, Leaves, PeerPlan, Place, Role};
 pub use scenario::{MessageIncident, MessageScenario};

@@ -1,5 +1,6 @@
 //! Messages on the whole data path under seeds: what a subscriber receives is in order, without doubles, and every gap is counted;
-//! what is pushed arrives once; nothing is left behind. `CSP_SEEDS` sets the number of seeds (default 100), `CSP_SEED` replays one.
+//! what is pushed arrives once; nothing is left behind. `CSP_SEEDS` sets the number of seeds (default 100; 60 with handlers, which makes
+//! more than 10,000 swaps), `CSP_SEED` replays one.
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use csp_lan::faulty::FaultConfig;
 use csp_messages::{ChannelKind, Policy, QueueLimits};
 use csp_simulation::messages::{
     Leaves, MessageIncident, MessageReport, MessageScenario, MessageWorld, PeerPlan, Place, Role,
+    SwapCounters,
 };
 use csp_simulation::{Scenario, Transaction};
 
@@ -71,6 +73,64 @@ fn messages_arrive_once_and_in_order_or_are_counted_as_dropped() {
     }
 }
 
+/// Swaps that are tried under each seed.
+const SWAPS: usize = 240;
+
+/// Supplied handlers stamp messages of channels while their code, parameters and stages are changed, their state goes on, and nodes fail.
+#[test]
+fn handlers_are_swapped_while_nodes_fail_and_every_message_is_stamped_once_and_in_order() {
+    let (mut all, mut swaps, mut bad) = (MessageReport::default(), SwapCounters::default(), Vec::new());
+    let seeds = match number("CSP_SEED") {
+        Some(seed) => vec![seed],
+        None => (1_000..1_000 + number("CSP_SEEDS").unwrap_or(60)).collect(),
+    };
+    for seed in &seeds {
+        let scenario = MessageScenario::with_handlers(*seed, SWAPS);
+        let incident = scenario.incident;
+        let report = MessageWorld::new(scenario).run();
+        all.messages += report.messages;
+        all.dropped += report.dropped;
+        all.dropped_path += report.dropped_path;
+        all.exact += report.exact;
+        all.broken += report.broken;
+        all.stamped.iter_mut().zip(report.stamped).for_each(|(all, more)| *all += more);
+        swaps.done += report.swaps.done;
+        swaps.code += report.swaps.code;
+        swaps.parameters += report.swaps.parameters;
+        swaps.refused += report.swaps.refused;
+        swaps.waited += report.swaps.waited;
+        if seeds.len() == 1 {
+            println!("{:#?}\n{}", MessageScenario::with_handlers(*seed, SWAPS), report.counters);
+        }
+        if !report.violations.is_empty() {
+            eprintln!("seed {seed} ({incident:?}):");
+            report.violations.iter().for_each(|v| eprintln!("  {v}"));
+            bad.push(*seed);
+        }
+    }
+    println!(
+        "{} seeds: {swaps:?}; {} messages, stamped by module {:?}, {} copies dropped, {} messages dropped in paths; {} channels \
+         accounted for exactly, {} connections ended by an incident",
+        seeds.len(),
+        all.messages,
+        all.stamped,
+        all.dropped,
+        all.dropped_path,
+        all.exact,
+        all.broken
+    );
+    assert!(
+        bad.is_empty(),
+        "seeds {bad:?} failed; replay with CSP_SEED={} cargo test -p csp-simulation --test messages handlers",
+        bad[0]
+    );
+    if seeds.len() >= 60 {
+        assert!(swaps.done >= 10_000, "{swaps:?}");
+        let tried = [swaps.code, swaps.parameters, swaps.refused, swaps.waited, all.broken as u64];
+        assert!(!tried.contains(&0) && !all.stamped.contains(&0), "something was never tried: {tried:?}");
+    }
+}
+
 #[test]
 fn a_seed_replays_bit_for_bit() {
     let incidents = [
@@ -85,6 +145,8 @@ fn a_seed_replays_bit_for_bit() {
         let first = MessageWorld::new(MessageScenario::of(seed)).run();
         assert_eq!(first, MessageWorld::new(MessageScenario::of(seed)).run(), "seed {seed}");
     }
+    let with_handlers = || MessageWorld::new(MessageScenario::with_handlers(1_003, SWAPS)).run();
+    assert_eq!(with_handlers(), with_handlers());
 }
 
 /// Returns a scenario without peers, faults and incident: one publish/subscribe channel with ample room, and one push channel.

@@ -198,3 +198,23 @@ fn parts_that_were_not_asked_for_or_are_wrong_end_the_session() {
     let again = supplied(A, "", &[7; 32], None);
     assert_eq!(error(limits, &again), SessionError::UnknownStage(A));
 }
+
+#[test]
+fn another_stage_asks_when_the_one_that_has_asked_has_ended() {
+    let (mut s, mut workshop) = (session(Limits::default()), Workshop::new(SandboxLimits::default()));
+    let (module, code) = module();
+    let begin = [hello(), supplied(A, "", &module, None), supplied(B, "", &module, None)].concat();
+    receive(&mut s, &begin);
+    assert_eq!(wants(&work(&mut s, &mut workshop)), [module]);
+    receive(&mut s, &call(B, 1, &[b"x"]));
+    let nothing = emit(Record::Part { object: &module, total: 0, offset: 0, bytes: &[] });
+    let again = receive(&mut s, &[emit(Record::Gone { place: A }), nothing.clone()].concat());
+    let Some((Record::Want { place, object }, _)) = Record::parse(&again).unwrap() else { panic!() };
+    assert_eq!((place, *object), (B, module));
+    for part in parts(&module, &code) {
+        receive(&mut s, &part);
+    }
+    assert_eq!(names(&work(&mut s, &mut workshop)), [("same", 0), ("done", 0)]);
+    // Nobody waits for it now.
+    assert!(s.receive(NOW, &nothing, &mut Vec::new()).is_err());
+}

@@ -30,14 +30,14 @@ impl Policy {
             check_channel(channel, &format!("channels[{index}]"), problems);
         }
         super::handlers::check(self, problems);
-        Catalogue::new(self, problems);
+        let catalogue = Catalogue::new(self, problems);
         for (index, query) in self.queries.iter().enumerate() {
             check_channel(&query.channel(), &format!("queries[{index}]"), problems);
         }
         self.check_ends_are_distinct(problems);
         super::contexts::check(self, problems);
         super::paths::check_contexts(self, problems);
-        super::flows::check(self, problems);
+        super::flows::check(self, &catalogue, problems);
         let members = self.services.iter().flat_map(|service| &service.pool);
         let members = members.chain(self.contexts.iter().flat_map(|context| &context.pool));
         let members: HashSet<_> = members.chain(super::framing::members(&self.channels)).collect();

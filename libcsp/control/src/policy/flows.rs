@@ -8,8 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::check::{check_count, check_name};
 use super::contexts::number_of;
 use super::framing::is_default;
-use super::{Channel, Link, Pattern, Policy, PortRange};
+use super::{Catalogue, Channel, Link, Pattern, Policy, PortRange};
 use crate::config::{Problems, number};
+
+mod fields;
+
+pub use fields::{FLOW_FIELDS_MAX, FlowCondition, FormatFields};
 
 /// Most flows of a policy, the default flow not counted.
 pub const FLOWS_MAX: usize = 1_024;
@@ -77,6 +81,9 @@ pub struct FlowMatch {
     /// The format, one of the channel's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
+    /// Comparisons of fields with constants, joined by AND, as in queries.
+    #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
 }
 
 /// What a flow is promised.
@@ -283,7 +290,7 @@ impl Policy {
 
 impl FlowMatch {
     fn summary(&self) -> String {
-        let FlowMatch { source, source_port, destination, port, channel, format } = self;
+        let FlowMatch { source, source_port, destination, port, channel, format, condition } = self;
         let mut text = String::new();
         let mut add = |what: &str, value: Option<String>| {
             if let Some(value) = value {
@@ -296,6 +303,7 @@ impl FlowMatch {
         add("port", port.map(|ports| ports.to_string()));
         add("channel", channel.clone());
         add("format", format.clone());
+        add("where", condition.clone());
         text
     }
 }
@@ -309,7 +317,7 @@ pub(super) fn is_filter(name: &str) -> bool {
 }
 
 /// Checks flows and link of a policy.
-pub(super) fn check(policy: &Policy, problems: &mut Problems) {
+pub(super) fn check(policy: &Policy, catalogue: &Catalogue, problems: &mut Problems) {
     check_count("flows", policy.flows.len(), 0, FLOWS_MAX, problems);
     let mut names = HashMap::new();
     for (index, flow) in policy.flows.iter().enumerate() {
@@ -320,6 +328,7 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
                 .add(format!("{at}.name"), format!("{:?} is the name of flows[{first}] already", flow.name));
         }
     }
+    fields::check(policy, catalogue, problems);
     match &policy.link {
         Some(link) => {
             link.check(policy, problems);

@@ -65,11 +65,11 @@ fn hold_s() -> u32 {
 }
 
 fn crossing_ns() -> u32 {
-    1_000
+    700
 }
 
 fn crossing_kib_ns() -> u32 {
-    250
+    400
 }
 
 impl StagePlacement {

@@ -33,7 +33,7 @@ const OUT: &str = "-";
 pub struct PacketPlugin {
     /// 1 to 64 letters, digits, `-`, `_` and `.`; unique among plug-ins.
     pub name: String,
-    /// What it is an instance of: `counter`, `policer`, … (docs/plugins.md).
+    /// What it is an instance of: `counter`, `policer`, … (docs/plugins.md), or the SHA-256 of a supplied module.
     pub module: String,
     /// Settings by name, as text; others have their defaults.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

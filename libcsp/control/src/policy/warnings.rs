@@ -79,13 +79,14 @@ impl Policy {
 impl FlowMatch {
     /// Returns whether these conditions hold of every message of which the others do.
     fn covers(&self, other: &FlowMatch) -> bool {
-        let FlowMatch { source, source_port, destination, port, channel, format } = self;
+        let FlowMatch { source, source_port, destination, port, channel, format, condition } = self;
         holds(source.as_ref(), other.source.as_ref(), within)
             && holds(destination.as_ref(), other.destination.as_ref(), within)
             && holds(source_port.as_ref(), other.source_port.as_ref(), among)
             && holds(port.as_ref(), other.port.as_ref(), among)
             && holds(channel.as_ref(), other.channel.as_ref(), String::eq)
             && holds(format.as_ref(), other.format.as_ref(), String::eq)
+            && holds(condition.as_ref(), other.condition.as_ref(), String::eq)
     }
 }
 
@@ -132,6 +133,15 @@ flows:
         let wide = "  - {name: wide, match: {source: 10.0.0.0/8, port: 5500-5599}}\n  - {name: narrow, match: {source: 10.1.0.0/16, port: 5561, \
                     channel: gates}}\n  - {name: beside, match: {source: 11.1.0.0/16, port: 5561}}\n";
         assert_eq!(warnings(wide), [taken("narrow", "wide")]);
+        let fields = "  - {name: few, match: {channel: gates, where: delay > 9}}\n  - {name: gates, match: {channel: gates}}\n  - {name: again, \
+                      match: {channel: gates, where: delay > 5}}\n";
+        let parsed: Policy =
+            crate::config::parse_checked(&format!("{CHANNELS}{fields}"), "p.yaml", |_, _| {}).unwrap();
+        assert_eq!(
+            parsed.warnings(),
+            [taken("again", "gates")],
+            "those with a condition leave messages to others"
+        );
         let default = "  - {name: default}\n  - {name: gates, match: {channel: gates}}\n";
         assert_eq!(warnings(default), [""; 0], "it takes what no other does wherever it stands");
     }

@@ -6,20 +6,52 @@ use csp_classify::multifield::InstanceId;
 
 use super::{Manager, ManagerError};
 use crate::command::{Environment, EnvironmentId, Level, Port};
+use crate::plugin::{Plugin, PluginError};
 use crate::settings::{Settings, Value};
+use crate::supplied;
 
 impl Manager {
+    /// Some of the rules, connections and settings that lead to an instance.
+    pub(super) fn users_of(&self, id: InstanceId) -> Vec<String> {
+        let rules = self.declared(id).rules.iter().map(|rule| format!("rule {rule}"));
+        let connections = self.connections.iter().filter(|(_, to)| **to == id);
+        let connections = connections
+            .map(|(port, _)| format!("output {} of {}", port.output, self.declared(port.instance).name));
+        let others =
+            self.instances.iter().flatten().filter(|declared| declared.name != self.declared(id).name);
+        let settings = others
+            .filter(|declared| declared.settings.iter().any(|(_, value)| *value == Value::Instance(id)));
+        let settings = settings.map(|declared| format!("a setting of {}", declared.name));
+        rules.chain(connections).chain(settings).take(4).collect()
+    }
+
+    /// Makes an instance for one worker.
+    pub(super) fn make(
+        &self,
+        name: &str,
+        module: &str,
+        settings: &Settings,
+    ) -> Result<Box<dyn Plugin>, PluginError> {
+        match &self.supply {
+            Some(supply) if supplied::is_supplied(module) => supply.make(name, module, settings),
+            _ => (self.module(module).map_err(|error| PluginError::Supplied(error.to_string()))?.make)(
+                settings,
+                self.config.hash_key,
+            ),
+        }
+    }
+
     /// Returns the environments, by number.
     pub fn environments(&self) -> &[Environment] {
         &self.environments
     }
 
     /// Returns of each instance its number, its name, its module and its environment's name.
-    pub fn instances(&self) -> impl Iterator<Item = (InstanceId, &str, &'static str, &str)> {
+    pub fn instances(&self) -> impl Iterator<Item = (InstanceId, &str, &str, &str)> {
         self.instances.iter().enumerate().filter_map(|(at, declared)| {
             let declared = declared.as_ref()?;
             let environment = &self.environments[usize::from(declared.environment.0)].name;
-            Some((InstanceId(at as u32), declared.name.as_str(), declared.module, environment.as_str()))
+            Some((InstanceId(at as u32), declared.name.as_str(), &*declared.module, environment.as_str()))
         })
     }
 
@@ -29,9 +61,9 @@ impl Manager {
     }
 
     /// Returns the module and the settings of an instance.
-    pub fn settings_of(&self, name: &str) -> Result<(&'static str, &Settings), ManagerError> {
+    pub fn settings_of(&self, name: &str) -> Result<(&str, &Settings), ManagerError> {
         let declared = self.declared(self.instance(name)?);
-        Ok((declared.module, &declared.settings))
+        Ok((&*declared.module, &declared.settings))
     }
 
     /// Returns the connections: instance, output, instance.
@@ -137,7 +169,7 @@ impl Manager {
     ) -> Option<(InstanceId, Settings)> {
         let id = self.instance(name).ok()?;
         let declared = self.declared(id);
-        let here = self.environment(environment).ok()? == declared.environment && declared.module == module;
+        let here = self.environment(environment).ok()? == declared.environment && &*declared.module == module;
         let module = self.module(module).ok().filter(|_| here)?;
         Some((id, self.parse_settings(module, settings).ok()?))
     }

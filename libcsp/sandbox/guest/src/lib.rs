@@ -16,6 +16,8 @@
 //!
 //! csp_guest::export!(Every, buffer: 4096, csp_guest::Declaration::DEFAULT);
 //! ```
+//! Packet plug-ins are another kind of module: [`packet`].
+//!
 //! The crate is `no_std` and allocates nothing. Build with `--target wasm32-unknown-unknown`, as a `cdylib`. On other targets it builds,
 //! so that it can be checked there, and its imports return that there is nothing.
 //!
@@ -25,6 +27,7 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 mod imports;
+pub mod packet;
 
 use core::cell::UnsafeCell;
 

@@ -118,9 +118,10 @@ impl Specialiser for Named {
 }
 
 impl Work {
-    /// Makes programs until nobody can ask any more. The calling thread does nothing else.
-    pub fn run(self) {
+    /// Makes programs until nobody can ask any more, each while it holds `alone`. The calling thread does nothing else.
+    pub fn run(self, alone: &Mutex<()>) {
         while let Ok(request) = self.queue.recv() {
+            let _alone = alone.lock().unwrap_or_else(PoisonError::into_inner);
             self.make(request);
         }
     }

@@ -28,6 +28,7 @@ fn records() -> Vec<(Record<'static>, Vec<u8>)> {
         Record::Room { place: PLACE, bytes: 1 << 20 },
         Record::Want { place: PLACE, object: &[5; 32] },
         Record::Part { object: &[5; 32], total: 100, offset: 97, bytes: b"end" },
+        Record::Part { object: &[5; 32], total: 0, offset: 0, bytes: b"" },
         Record::Report { place: PLACE, standing, numbers, why: "" },
         Record::Report { place: PLACE, standing: Standing::Refused, numbers, why: "no memory" },
     ];

@@ -169,3 +169,70 @@ fn copies_and_redirected_frames_leave_by_their_port() {
     assert!(plugins.fixture.out.lan.is_empty());
     assert_eq!(plugins.counts().untransmitted, 1);
 }
+
+/// A supplied plug-in that appends four bytes and transmits, where the length may change; other packets it drops.
+#[derive(Debug)]
+struct Tag;
+
+impl csp_plugins::Supply for Tag {
+    fn outputs(&self, _: &str) -> Option<u8> {
+        Some(1)
+    }
+
+    fn make(
+        &self,
+        _: &str,
+        _: &str,
+        _: &csp_plugins::Settings,
+    ) -> Result<Box<dyn csp_plugins::Plugin>, csp_plugins::PluginError> {
+        Ok(Box::new(Tag))
+    }
+}
+
+impl csp_plugins::Plugin for Tag {
+    fn process(
+        &mut self,
+        _: csp_types::Instant,
+        packet: &mut csp_plugins::Packet<'_>,
+        _: &mut dyn csp_plugins::Effects,
+    ) -> csp_plugins::Action {
+        let longer = [packet.bytes(), b"tag!"].concat();
+        match packet.room() >= longer.len() && packet.rewrite(&longer, longer.len()) {
+            true => csp_plugins::Action::Transmit(1),
+            false => csp_plugins::Action::Drop,
+        }
+    }
+
+    fn configure(&mut self, _: &csp_plugins::Settings) -> Result<(), csp_plugins::PluginError> {
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        _: csp_types::Instant,
+        _: &str,
+        _: &csp_plugins::Settings,
+    ) -> Result<csp_plugins::Answer, csp_plugins::CallError> {
+        Ok(csp_plugins::Answer::Done)
+    }
+}
+
+#[test]
+fn a_plug_in_changes_the_length_of_frames_that_are_whole() {
+    let mut plugins = Plugins::new(&[], &[]);
+    plugins.manager.set_supply(std::sync::Arc::new(Tag));
+    let instance = format!("tag {}", "0".repeat(64));
+    plugins.set(&[&instance], &["all ingress plugin tag"]);
+    let syn = ip_frame(&tcp_packet(CLIENT, VIP, TcpFlags::SYN, &[]));
+    plugins.fixture.frame(&syn);
+    assert_eq!(plugins.fixture.transmitted(), ([&syn[..], b"tag!"].concat(), None));
+    // Not of coalesced frames, and not of those that the device completes.
+    let data = ip_frame(&tcp_packet(CLIENT, VIP, TcpFlags::ACK, &[7; 3000]));
+    let gso = Some(Gso { kind: GsoKind::TcpV4, segment_size: 1460, cwr: false });
+    let partial = FrameChecksum::Partial { start: 34, offset: 16 };
+    for (checksum, gso) in [(partial, gso), (partial, None), (FrameChecksum::Verified, gso)] {
+        plugins.fixture.offloaded(&data, checksum, gso);
+    }
+    assert!(plugins.fixture.out.lan.is_empty());
+    assert_eq!(plugins.counts().instances[0].1.dropped, 3);
+}

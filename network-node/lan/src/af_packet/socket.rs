@@ -17,7 +17,7 @@ const PACKET_FANOUT_CBPF: libc::c_int = 6;
 const ARPHRD_ETHER: u16 = 1;
 
 /// A bound raw socket.
-pub(super) struct Socket {
+pub(crate) struct Socket {
     fd: OwnedFd,
 }
 
@@ -115,15 +115,8 @@ pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenEr
     let index = index_of(&socket, &name, config)?;
     let info = describe(&socket, &name, config)?;
 
-    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
-    {
-        let len = config.socket_buffer_len.min(i32::MAX as u32 / 2) as i32;
-        // The FORCE options need CAP_NET_ADMIN; without it the system's limit applies.
-        if socket.set(libc::SOL_SOCKET, forced, &len).is_err() {
-            socket.set(libc::SOL_SOCKET, plain, &len).map_err(failed("SO_RCVBUF or SO_SNDBUF"))?;
-        }
-    }
-    bind(&socket, index).map_err(failed("bind"))?;
+    set_buffers(&socket, config)?;
+    bind(&socket, index, libc::ETH_P_ALL as u16).map_err(failed("bind"))?;
     join_multicast(&socket, index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
     if let Some(Fanout { group, .. }) = config.fanout {
         let value = i32::from(group) | PACKET_FANOUT_CBPF << 16;
@@ -131,6 +124,31 @@ pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenEr
         let set = socket.set_program(libc::SOL_PACKET, PACKET_FANOUT_DATA, &mut program::worker());
         set.map_err(failed("PACKET_FANOUT_DATA"))?;
     }
+    Ok((socket, info))
+}
+
+fn set_buffers(socket: &Socket, config: &AfPacketConfig) -> Result<(), OpenError> {
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        let len = config.socket_buffer_len.min(i32::MAX as u32 / 2) as i32;
+        // The FORCE options need CAP_NET_ADMIN; without it the system's limit applies.
+        if socket.set(libc::SOL_SOCKET, forced, &len).is_err() {
+            let set = socket.set(libc::SOL_SOCKET, plain, &len);
+            set.map_err(failed(config, "SO_RCVBUF or SO_SNDBUF"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a socket that receives nothing, but is a member of all multicast groups and can transmit.
+pub(super) fn open_silent(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenError> {
+    let socket = create(config)?;
+    let name = interface_name(&config.interface)?;
+    let index = index_of(&socket, &name, config)?;
+    let info = describe(&socket, &name, config)?;
+    set_buffers(&socket, config)?;
+    bind(&socket, index, 0).map_err(failed(config, "bind"))?;
+    join_multicast(&socket, index).map_err(failed(config, "PACKET_ADD_MEMBERSHIP"))?;
     Ok((socket, info))
 }
 
@@ -144,7 +162,7 @@ pub(super) fn open_shared(config: &AfPacketConfig) -> Result<Option<Socket>, Ope
     let index = index_of(&socket, &interface_name(&config.interface)?, config)?;
     let set = socket.set_program(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &mut program::shared());
     set.map_err(failed(config, "SO_ATTACH_FILTER"))?;
-    bind(&socket, index).map_err(failed(config, "bind"))?;
+    bind(&socket, index, libc::ETH_P_ALL as u16).map_err(failed(config, "bind"))?;
     Ok(Some(socket))
 }
 
@@ -188,11 +206,11 @@ fn describe(
     Ok(PortInfo { name: config.interface.clone(), mac, mtu: u16::try_from(mtu).unwrap_or(u16::MAX) })
 }
 
-fn bind(socket: &Socket, index: i32) -> io::Result<()> {
+fn bind(socket: &Socket, index: i32, protocol: u16) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = index;
     let len = mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: `address` is a local of `len` readable bytes that outlives the call.

@@ -37,11 +37,14 @@ impl Driver {
         Ok(())
     }
 
-    /// Removes the program from all ports, also where an earlier process has left it. Its maps stay.
-    pub fn detach_ports(&mut self) -> Result<(), DriverError> {
-        self.unpin_links(|_| false)?;
-        for (_, id) in core::mem::take(&mut self.links) {
-            self.program("csp_level1")?.detach(id)?;
+    /// Removes the program from all ports but these interfaces, also where an earlier process has left it. Its maps stay.
+    pub fn detach_ports(&mut self, keep: &[u32]) -> Result<(), DriverError> {
+        self.unpin_links(|ifindex| keep.contains(&ifindex))?;
+        for (ifindex, id) in core::mem::take(&mut self.links) {
+            match keep.contains(&ifindex) {
+                true => self.links.push((ifindex, id)),
+                false => self.program("csp_level1")?.detach(id)?,
+            }
         }
         Ok(())
     }
@@ -61,7 +64,7 @@ impl Driver {
 
     /// Removes the program from all ports, and everything that is pinned.
     pub fn detach(mut self) -> Result<(), DriverError> {
-        self.detach_ports()?;
+        self.detach_ports(&[])?;
         let Some(folder) = self.folder.take() else { return Ok(()) };
         drop(self);
         remove(&folder)?;

@@ -7,6 +7,11 @@
 #include <linux/types.h>
 
 #define PORTS_MAX 16
+#define HAS_SOCKETS 0x8000
+#define NO_RULES 0x4000
+#define PORT_MASK (NO_RULES - 1)
+#define QUEUES_MAX 64
+#define ADDRESSES_MAX 32768
 #define RULES_MAX 16384
 #define INSTANCES_MAX 64
 #define TUPLES_MAX 64
@@ -102,7 +107,8 @@ struct table {
 struct port {
 	__u32 ifindex;
 	__u8 mac[6];
-	__u16 unused;
+	/* The port's number; with HAS_SOCKETS if the node's frames go to AF_XDP sockets, with NO_RULES if no frame need be classified. */
+	__u16 number;
 };
 
 struct config {
@@ -155,6 +161,12 @@ struct block {
 	/* Bits of the address that are compared. */
 	__u32 length;
 	char from[44];
+};
+
+/* An address of the node: the family is 4 or 6. */
+struct address_key {
+	__u32 family;
+	__u8 address[16];
 };
 
 /* Keys of a counter: the family, and the network's first and second 64 bits. */

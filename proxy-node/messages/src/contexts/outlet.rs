@@ -53,6 +53,13 @@ pub(crate) struct Outlet<'a> {
     pub flow: Option<FlowId>,
 }
 
+/// Returns where the frame of a message lies that has its format, and its length.
+fn body(pool: &MessagePool, handle: MessageHandle) -> (u32, u32) {
+    let mut lens = pool.frame_lens(handle);
+    let first = lens.next().unwrap_or(0);
+    lens.next().map_or((0, first), |second| (first, second))
+}
+
 impl Outlet<'_> {
     /// Returns whether the channel holds back instead of dropping.
     pub fn holds_back(&self) -> bool {
@@ -81,8 +88,12 @@ impl Outlet<'_> {
         let (found, copies) = self.copies(item);
         let Some(flows) = self.flows.as_deref_mut() else { return };
         let flow = self.flow.unwrap_or_else(|| {
-            let format = u64::from(self.pool.format(item.handle).0);
-            flows.table().classify(&Descriptor::default().channel(self.number.0).format(format))
+            let format = self.pool.format(item.handle);
+            let mut descriptor = Descriptor::default().channel(self.number.0).format(format.0.into());
+            let (start, len) = body(self.pool, item.handle);
+            let record = || self.pool.range(item.handle, start, len);
+            flows.fields().read((self.number.0, format), record, len as usize, &mut descriptor);
+            flows.table().classify(&descriptor)
         });
         let bytes = item.len.saturating_mul(copies);
         if (found == 0 && self.ch.cache.is_none()) || (copies == 0 && flows.is_empty(flow)) {

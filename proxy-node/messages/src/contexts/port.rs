@@ -202,7 +202,10 @@ impl Port for StagePort<'_> {
             match self.make(emit) {
                 Made::Message(handle, len) => self.put(targets, handle, len),
                 Made::Wait(blocks) => return self.wait(Wait::Memory(blocks)),
-                Made::NoMemory => self.counters.dropped_memory += 1,
+                Made::NoMemory => {
+                    self.counters.dropped_memory += 1;
+                    self.outlet.ch.counters.dropped_path += 1;
+                }
                 Made::Invalid => self.counters.dropped_invalid += 1,
             }
         }

@@ -86,11 +86,25 @@ impl Flows {
     fn enter(&mut self, now: Instant, flow: FlowId, item: Item) {
         // A stream does not overtake others of its flow.
         let first = !self.streams.flows.contains(&flow);
-        let queued =
-            first && self.has_room(flow, item.bytes) && self.offer(now, flow, item, true) == Offered::Queued;
-        if !queued {
+        if !first || !self.offer_stream(now, flow, item) {
             self.put_back(flow, item);
         }
+    }
+
+    /// Offers a stream's item; returns whether it is queued. Filters drop no stream and take no sample of it: `drop` keeps it waiting, and nothing is counted.
+    fn offer_stream(&mut self, now: Instant, flow: FlowId, item: Item) -> bool {
+        if self.manager.is_shut(flow) {
+            // Streams may be all that there is: the trigger must see that it is to be released.
+            self.manager.notice(now);
+            return false;
+        }
+        if !self.has_room(flow, item.bytes) {
+            return false;
+        }
+        let (before, evicted) = (self.evicted.len(), &mut self.evicted);
+        let offered = self.manager.offer_ready(now, flow, item, |item| evicted.push(item));
+        self.settle_offer(now, flow, before);
+        offered == Offered::Queued
     }
 
     /// Lets streams into queues that have room again.
@@ -110,7 +124,7 @@ impl Flows {
                     self.streams.waiting[place].pop_front();
                     continue;
                 }
-                if !self.has_room(flow, item.bytes) || self.offer(now, flow, item, true) != Offered::Queued {
+                if !self.offer_stream(now, flow, item) {
                     break;
                 }
                 self.streams.waiting[place].pop_front();

@@ -7,7 +7,7 @@ use csp_types::Instant;
 use super::publish::{Arrival, gather, refused};
 use super::{ChannelId, ChannelSlot, MessagePlane, PublishError, Published};
 use crate::contexts::Outlet;
-use crate::flows::{self, FlowStatus, Flows, FlowsConfig, LinkStatus};
+use crate::flows::{self, FlowFields, FlowStatus, Flows, FlowsConfig, LinkStatus};
 use crate::peers::PeerId;
 use crate::pool::{MessagePool, PoolError};
 use crate::schedule::Schedule as _;
@@ -52,6 +52,12 @@ impl MessagePlane {
     #[inline]
     pub fn flow_table(&self) -> Option<&FlowTable> {
         self.flows.as_ref().map(|flows| flows.table())
+    }
+
+    /// Returns how fields of messages are read that flows ask for, if there are flows.
+    #[inline]
+    pub fn flow_fields(&self) -> Option<&FlowFields> {
+        self.flows.as_ref().map(|flows| flows.fields())
     }
 
     /// Returns how many bytes may be unsent at a connection when it is given a message; `None` without flows.

@@ -154,7 +154,7 @@ impl MessagePool {
                 Piece::Of { .. } => return Err(PoolError::LengthMismatch),
             };
         }
-        if len != frames.iter().map(|frame| u64::from(*frame)).sum() {
+        if len != frames.iter().map(|frame| u64::from(*frame)).sum::<u64>() {
             return Err(PoolError::LengthMismatch);
         }
         let (handle, len) = self.reserve(origin.channel, (origin.arrived, origin.sequence), frames)?;

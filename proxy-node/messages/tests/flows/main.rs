@@ -6,6 +6,7 @@ mod contexts;
 #[path = "../chains/elsewhere.rs"]
 #[allow(dead_code, reason = "paths lose a context elsewhere, flows do not")]
 mod elsewhere;
+mod fields;
 mod traces;
 mod world;
 

@@ -119,6 +119,7 @@ impl World {
             triggers: triggers(&self.table),
             board: (Arc::clone(&self.board), 0),
             worker_percent: 100,
+            fields: Arc::default(),
         };
         self.last = Some(config.clone());
         self.plane.set_flows(self.now, Some(config)).unwrap();

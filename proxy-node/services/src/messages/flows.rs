@@ -1,18 +1,21 @@
 //! Which information flow a message belongs to, and what people see of flows.
 
 use csp_messages::{FlowId, FormatId, MessagePlane};
+use csp_operators::body_frame;
 use csp_quality::{Descriptor, Fired, Run};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::peer::Peer;
 use super::{MessageBroker, SpecError};
 
-pub use csp_messages::{FlowStatus, FlowsConfig, LinkStatus};
+pub use csp_messages::{FieldReader, FlowFields, FlowStatus, FlowsConfig, LinkStatus};
 
 /// Finds the flows of a connection's messages. Successive messages that differ in nothing that a flow asks for are looked up once.
 #[derive(Debug)]
 pub(super) struct Classifier {
     base: Descriptor,
+    /// The policy's number of the channel.
+    number: u32,
     pub(super) run: Box<Run>,
 }
 
@@ -31,20 +34,28 @@ impl Classifier {
         }
         let end = |address: std::net::SocketAddr| (address.ip(), address.port());
         let base = Descriptor::default().network(end(peer.client), end(peer.server)).channel(peer.number);
-        Classifier { base, run: peer.run.take().unwrap_or_default() }
+        Classifier { base, number: peer.number, run: peer.run.take().unwrap_or_default() }
     }
 
-    /// Returns the flow of a message with frames of these lengths.
-    pub(super) fn flow_of(
+    /// Returns the flow of a message with frames of these lengths, whose slices `record` gives.
+    pub(super) fn flow_of<'a, R: Iterator<Item = &'a [u8]>>(
         &mut self,
         plane: &MessagePlane,
         now: Instant,
         format: FormatId,
         lens: &[u32],
+        record: impl Fn(usize) -> R,
     ) -> FlowId {
-        let Some(table) = plane.flow_table() else { return FlowId::DEFAULT };
-        let descriptor =
-            if format == FormatId::UNKNOWN { self.base } else { self.base.format(format.0.into()) };
+        let Some((table, fields)) = plane.flow_table().zip(plane.flow_fields()) else {
+            return FlowId::DEFAULT;
+        };
+        let mut descriptor = self.base;
+        if format != FormatId::UNKNOWN {
+            descriptor = descriptor.format(format.0.into());
+            let frame = usize::from(body_frame(u8::try_from(lens.len()).unwrap_or(u8::MAX)));
+            let len = lens.get(frame).map_or(0, |len| *len as usize);
+            fields.read((self.number, format), || record(frame), len, &mut descriptor);
+        }
         let len = lens.iter().fold(0u32, |sum, len| sum.saturating_add(*len));
         table.next_message(&mut self.run, now, &descriptor, len).0
     }

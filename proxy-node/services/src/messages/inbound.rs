@@ -64,9 +64,9 @@ impl Door<'_> {
         plane: &mut MessagePlane,
         id: csp_messages::PeerId,
         (lens, bodies): (&[u32], impl Iterator<Item = &'a [u8]> + Clone),
-        record: impl FnOnce(usize) -> R,
+        record: impl Fn(usize) -> R,
     ) -> Result<(), PublishError> {
-        let format = identify([self.formats, self.brought], lens.len(), record);
+        let format = identify([self.formats, self.brought], lens.len(), &record);
         let is_unknown = (self.formats.is_some() || self.brought.is_some()) && format == FormatId::UNKNOWN;
         if is_unknown && self.drops_unknown {
             self.unknown.arrived += 1;
@@ -76,7 +76,7 @@ impl Door<'_> {
         let published = match &mut self.classifier {
             None => plane.publish_as(now, id, format, lens, bodies)?,
             Some(classifier) => {
-                let flow = classifier.flow_of(plane, now, format, lens);
+                let flow = classifier.flow_of(plane, now, format, lens, record);
                 plane.publish_in(now, id, (format, flow), lens, bodies)?
             }
         };
@@ -387,7 +387,7 @@ fn publish_message(
     let mut lens = [0; FRAMES_MAX];
     let lens = lens_of(message.frames(), &mut lens)?;
     let bodies = message.frames().iter().filter_map(|frame| message.decrypted(frame));
-    door.publish(now, plane, id, (lens, bodies.clone()), |at| bodies.skip(at).take(1))
+    door.publish(now, plane, id, (lens, bodies.clone()), |at| bodies.clone().skip(at).take(1))
 }
 
 /// Whether the bodies lie decrypted in the connection's memory, and not in the stream.

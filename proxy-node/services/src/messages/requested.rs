@@ -126,7 +126,7 @@ pub struct RequestSpec {
 }
 
 /// Who asks. A query belongs to those that have asked for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Requester {
     Key([u8; 32]),
     Address(IpAddr),

@@ -185,3 +185,18 @@ fn a_context_that_asks_for_what_it_does_not_need_is_disconnected() {
         assert_eq!(c.w.broker.contexts().elsewhere[1].violations, 1);
     }
 }
+
+#[test]
+fn a_context_may_ask_for_what_a_stage_needed_that_has_ended_meanwhile() {
+    let mut c = cluster(supplied(G0 + 1, StopPolicy::End, 0));
+    c.w.arrive(1, &messages(0..1));
+    let label = c.programs[0].label;
+    c.turn();
+    let (place, object) = (Place { path: 0, generation: 99, stage: 0 }, &[7; 32]);
+    let mut bytes = [0; 300];
+    let len = Record::Want { place, object }.emit_head(None, &mut bytes).unwrap();
+    c.w.arrive(label, &bytes[..len]);
+    c.turn();
+    assert!(!c.w.has_ended(label));
+    assert_eq!(c.w.broker.contexts().elsewhere[1].violations, 0);
+}

@@ -427,6 +427,24 @@ fn what_an_asker_that_has_gone_asked_for_is_dropped() {
 }
 
 #[test]
+fn modules_that_wait_for_the_compiler_are_bounded_though_their_askers_go() {
+    let mut s = Supply::new(Some(rules(1)));
+    let mut jobs = Vec::new();
+    for n in 10..26 {
+        s.w.connect_null(n, "REQ");
+        s.ask(n, json!({"name": "count"}), b"code");
+        jobs.push(s.job());
+        s.w.hang_up(n);
+    }
+    s.w.connect_null(30, "REQ");
+    s.ask(30, json!({"name": "count"}), b"code");
+    let error = s.error(30);
+    assert!(error.contains("16 requests for handlers with 64 bytes wait"), "{error}");
+    drop(jobs);
+    assert_eq!(s.bring(30, "count", b'a')["handler"], "ticks.1");
+}
+
+#[test]
 fn a_policy_ends_handlers_that_it_does_not_allow_as_they_are() {
     let spec = open_channel();
     let mut s = Supply::new(Some(rules(1)));

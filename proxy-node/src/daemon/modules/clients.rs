@@ -12,13 +12,15 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use csp_api::handlers::MODULE_LEN_MAX;
+use csp_daemon::background::lower_priority;
 use csp_messages::StageMaker;
-use csp_sandbox::{Engine, Limits, Module, Sha256, Supplied};
+use csp_sandbox::{Confinement, Engine, Limits, Module, Sha256, Supplied};
 use csp_services::{HandlerJob, MadeHandler, OnStopped};
 use csp_telemetry::{MailboxError, MailboxSender};
 
 use super::running::Placed;
 use super::{Modules, fields, lock, on_stop, start_engine};
+use crate::daemon::compiling::alone;
 use crate::daemon::data_thread::Question;
 
 /// Most modules of clients at a time, and most bytes of them.
@@ -42,8 +44,13 @@ pub(super) struct Clients {
 
 impl Clients {
     fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
-        let limits =
-            Limits { module_len_max: MODULE_LEN_MAX, instances_max: INSTANCES_MAX, ..Limits::default() };
+        let limits = Limits {
+            module_len_max: MODULE_LEN_MAX,
+            instances_max: INSTANCES_MAX,
+            // Channels' keys lie in this process.
+            confinement: Confinement::Guarded,
+            ..Limits::default()
+        };
         start_engine(&self.engine, limits)
     }
 
@@ -69,7 +76,7 @@ impl Clients {
             }
         };
         check(&mut lock(&self.known))?;
-        let module = Module::compile(&engine, bytes).map_err(|error| error.to_string())?;
+        let module = alone(|| Module::compile(&engine, bytes)).map_err(|error| error.to_string())?;
         lock(&self.known).insert(hash.to_owned(), (bytes.len(), Arc::downgrade(&module)));
         Ok(module)
     }
@@ -133,7 +140,7 @@ impl Modules {
         self.clients.compile(&hash, &bytes)
     }
 
-    /// Starts the thread that makes clients' handlers, one after the other, for all workers. It ends when these do.
+    /// Starts the thread that makes clients' handlers, one after the other and in the background of all workers. It ends when these do.
     ///
     /// # Errors
     /// Those of starting a thread.
@@ -144,6 +151,7 @@ impl Modules {
     ) -> std::io::Result<()> {
         let modules = self.clone();
         let run = move || {
+            lower_priority();
             for (worker, job) in jobs {
                 if !job.is_wanted() {
                     continue;

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use csp_control::{
-    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
+    Adapt, Catalogue, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
     TriggerAction, TriggerWhen,
 };
+use csp_messages::FormatId;
 use csp_quality::{
-    Action, Board, Capacity, Condition, Cost, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
+    Action, Board, Capacity, Condition, Cost, FieldValue, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
     MonitorConfig, MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds,
     Refusal, Reservation, Resource, Scheme, Threshold, Trigger, dynamic_adaptation,
 };
-use csp_services::FlowsConfig;
+use csp_services::{FieldReader, FlowFields, FlowsConfig};
 use csp_types::{Duration, NodeId};
 
 use super::Numbers;
@@ -29,11 +30,19 @@ pub struct Known {
     table: FlowTable,
     costs: Costs,
     last: Option<(Vec<FlowSpec>, Link, FlowsConfig)>,
+    /// Text of how fields of the last flows are read.
+    fields: String,
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Known { node: None, table: FlowTable::new(FLOWS_MAX), costs: Costs::new(1), last: None }
+        Known {
+            node: None,
+            table: FlowTable::new(FLOWS_MAX),
+            costs: Costs::new(1),
+            last: None,
+            fields: String::new(),
+        }
     }
 }
 
@@ -72,22 +81,26 @@ impl Costs {
 /// Returns whether this proxy can keep what a policy promises to flows.
 pub fn check(policy: &Policy, node: &NodeId, costs: &Costs) -> Result<(), String> {
     let Some(link) = &policy.link else { return Ok(()) };
-    let specs = specs(policy, &mut Numbers::default());
+    let specs = specs(policy, &policy.catalogue(), &mut Numbers::default());
     let table = FlowTable::new(FLOWS_MAX).replace(specs).map_err(|error| error.to_string())?;
     plan(Arc::new(table), policy, link, (Some(node), costs)).map(drop)
 }
 
 /// Returns what workers need of a policy's flows; `None` if it has no link. A policy whose promises cannot be kept was not acknowledged; if it is
 /// in force nevertheless, the former flows are.
-pub fn translate(policy: &Policy, numbers: &mut Numbers) -> Option<FlowsConfig> {
+pub fn translate(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Option<FlowsConfig> {
     let Some(link) = &policy.link else {
         numbers.flows.last = None;
         return None;
     };
-    let specs = specs(policy, numbers);
+    let specs = specs(policy, catalogue, numbers);
+    let fields = Arc::new(fields(policy, catalogue, numbers));
     let known = &mut numbers.flows;
+    // A format may have changed of which flows read the same fields.
+    let read = format!("{fields:?}");
     if let Some((before, of_link, config)) = &known.last
         && *before == specs
+        && known.fields == read
         && of_link == link
     {
         return Some(config.clone());
@@ -105,7 +118,9 @@ pub fn translate(policy: &Policy, numbers: &mut Numbers) -> Option<FlowsConfig> 
                 plan: Arc::new(plan),
                 board: (Arc::clone(&known.costs.board), 0),
                 worker_percent: link.contexts.unwrap_or_default().worker_percent,
+                fields,
             };
+            known.fields = read;
             known.costs.rename(&table);
             known.table = table;
             known.last = Some((specs, link.clone(), config.clone()));
@@ -151,6 +166,18 @@ fn plan(
     })
 }
 
+/// How fields of messages are read, by channel and format.
+fn fields(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> FlowFields {
+    let mut fields = FlowFields::default();
+    for channel in &policy.channels {
+        for (format, read) in policy.flow_readers(catalogue, &channel.name) {
+            let reader = FieldReader::new(read.all, read.fields);
+            fields.add(numbers.of(&channel.name), FormatId(format), reader);
+        }
+    }
+    fields
+}
+
 /// Bits a second as the policy has them: tenths of Mb/s as Mb/s, without a digit that says nothing.
 fn in_mbps(tenths: u64) -> String {
     match tenths % 10 {
@@ -159,8 +186,26 @@ fn in_mbps(tenths: u64) -> String {
     }
 }
 
-fn specs(policy: &Policy, numbers: &mut Numbers) -> Vec<FlowSpec> {
-    let mut specs: Vec<FlowSpec> = policy.flows.iter().map(|flow| spec(policy, flow, numbers)).collect();
+fn specs(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Vec<FlowSpec> {
+    let mut paths = HashMap::new();
+    let mut specs = Vec::new();
+    for flow in &policy.flows {
+        let mut spec = spec(policy, flow, numbers);
+        if let Some(condition) = policy.flow_condition(catalogue, flow) {
+            let channel = flow.predicate.channel.as_deref().unwrap_or_default();
+            let paths = paths.entry(channel).or_insert_with(|| policy.flow_fields(catalogue, channel));
+            if let Some(format) = condition.format {
+                spec.predicate.format = Some(format as u64 + 1);
+            }
+            for range in condition.fields {
+                let number = paths.iter().position(|path| *path == range.path).unwrap_or(usize::MAX);
+                let words =
+                    FieldValue::unsigned(*range.words.start())..=FieldValue::unsigned(*range.words.end());
+                spec.predicate.fields.push((u8::try_from(number).unwrap_or(u8::MAX), words));
+            }
+        }
+        specs.push(spec);
+    }
     if policy.leaves_to_default() {
         // Contexts process what no flow takes, too.
         match specs.iter_mut().find(|spec| spec.name == DEFAULT_FLOW) {
@@ -297,114 +342,4 @@ fn action(action: &TriggerAction, flow: FlowId) -> Vec<Action> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check_text(promise: u64) -> Result<(), String> {
-        let text = format!(
-            "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: 10.76.0.100, port: 5556}}\nflows:\n  - {{name: gates, match: {{channel: \
-             gates}}, reserve: {{mbps: {promise}}}, message_bytes: 1500}}\n  - {{name: default, message_bytes: 1500}}\nlink:\n  mbps: \
-             200\n  proxies: [{{node: proxy-2, mbps: 40}}]\n"
-        );
-        let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
-        let costs = Costs::new(1);
-        check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &costs)?;
-        check(&policy, &NodeId::parse(b"proxy-2").unwrap(), &costs)
-    }
-
-    #[test]
-    fn a_promise_that_a_proxy_cannot_keep_is_refused_with_what_is_left() {
-        check_text(30).unwrap();
-        let error = check_text(50).unwrap_err();
-        assert!(error.contains("flow \"gates\" asks for 50 Mb/s, for which 52.4 have to be held"), "{error}");
-        assert!(error.ends_with("; 40 of 40 Mb/s are left"), "{error}");
-    }
-
-    /// A policy with contexts, of whose flow so much is said.
-    fn with_contexts(flow: &str) -> Policy {
-        let text = format!(
-            "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: 10.76.0.100, port: 5556, path: [{{handler: forward}}]}}\n  - {{name: bulk, vip: \
-             10.76.0.100, port: 5557}}\nflows:\n  - {{name: gates, match: {{channel: gates}}, message_bytes: 1500, {flow}}}\n  - {{name: bulk, match: \
-             {{channel: bulk}}, message_bytes: 1500}}\nlink: {{mbps: 200, contexts: {{count: 8, worker_percent: 50}}}}\n"
-        );
-        Policy::parse_yaml(&text, "p.yaml").unwrap()
-    }
-
-    #[test]
-    fn contexts_are_promised_by_what_handlers_take() {
-        let (node, costs) = (NodeId::parse(b"proxy-1").unwrap(), Costs::new(1));
-        let mut numbers = Numbers { flows: Known::new(node, costs.clone()), ..Numbers::default() };
-        check(&with_contexts("reserve: {contexts: 8}, cost_us: 10"), &node, &costs).unwrap();
-        let error = check(&with_contexts("reserve: {contexts: 9}, cost_us: 10"), &node, &costs).unwrap_err();
-        assert!(error.contains("flow \"gates\" asks for 9.00 contexts; 8.00 of 8 are left"), "{error}");
-        // 1,000 messages of 0.6 ms are more than half of a worker.
-        let error = check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 600"), &node, &costs)
-            .unwrap_err();
-        assert!(error.contains("contexts; 8.00 of 8 are left"), "{error}");
-        check(&with_contexts("reserve: {messages_per_s: 1000}, cost_us: 100"), &node, &costs).unwrap();
-        // Without a stated cost it is the measured one.
-        let promise = with_contexts("reserve: {messages_per_s: 1000}");
-        let error = check(&promise, &node, &costs).unwrap_err();
-        assert!(error.contains("was not measured yet: write cost_us"), "{error}");
-        let config = translate(&with_contexts("priority: 3"), &mut numbers).unwrap();
-        let gates = config.plan.table().id("gates").unwrap();
-        config.board.0.record_cost(gates, Duration::from_micros(100));
-        check(&promise, &node, &costs).unwrap();
-        config.board.0.record_cost(gates, Duration::from_micros(600));
-        assert!(check(&promise, &node, &costs).unwrap_err().contains("are left"));
-        let spec =
-            |name: &str| config.plan.table().id(name).and_then(|id| config.plan.table().flow(id)).unwrap();
-        assert_eq!((spec("gates").post.as_deref(), spec("bulk").post.as_deref()), (Some("gates"), None));
-        assert_eq!((config.plan.capacity().contexts, config.worker_percent), (8, 50));
-    }
-
-    #[test]
-    fn the_examples_of_the_operators_page_are_right() {
-        let page = include_str!("../../../../docs/quality.md");
-        let blocks: Vec<&str> = page
-            .split("```yaml")
-            .skip(1)
-            .filter_map(|rest| rest.split_once('\n')?.1.split("```").next())
-            .collect();
-        let [example, contexts, services, triggers] = blocks[..] else { panic!("{} examples", blocks.len()) };
-        let check = |text: &str| {
-            let policy = Policy::parse_yaml(text, "docs/quality.md").unwrap();
-            check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap();
-            translate(&policy, &mut Numbers::default()).unwrap()
-        };
-        let flows = check(example);
-        let gates = flows.plan.table().id("gates").unwrap();
-        assert!(flows.plan.held(gates).0 > 50e6 && flows.plan.left().bits_per_second < 150_000_000);
-        let text = example.replace("mbps: 50", "mbps: 199");
-        let policy = Policy::parse_yaml(&text, "docs/quality.md").unwrap();
-        let error = super::check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap_err();
-        assert!(page.contains(&format!("`{error}`")), "{error}");
-        let shared = check(contexts);
-        let gates = shared.plan.table().id("gates").unwrap();
-        assert!(shared.plan.held(gates).1 > 2.0 && shared.plan.left().contexts > 5.0);
-        let web = check(&format!("apiVersion: csp/v1\n{services}link: {{mbps: 200, scheme: PAR}}\n"));
-        let id = web.plan.table().id("web").unwrap();
-        assert!(web.plan.held(id).0 > 50e6);
-        let (before, _) = example.split_once("link:").unwrap();
-        assert_eq!(check(&(before.to_owned() + triggers)).triggers.len(), 1);
-    }
-
-    #[test]
-    fn flows_keep_their_plan_while_nothing_of_them_changes() {
-        let text = "apiVersion: csp/v1\nchannels:\n  - {name: gates, vip: 10.76.0.100, port: 5556}\nflows:\n  - {name: gates, match: {channel: \
-                    gates}}\nlink: {mbps: 200, scheme: RR, adapt: {flow: gates, surge_mbps: 20, ebb_mbps: 10}}\n";
-        let mut policy = Policy::parse_yaml(text, "p.yaml").unwrap();
-        let mut numbers = Numbers::default();
-        let first = translate(&policy, &mut numbers).unwrap();
-        let again = translate(&policy, &mut numbers).unwrap();
-        assert!(Arc::ptr_eq(&first.plan, &again.plan));
-        assert_eq!((first.triggers.len(), first.quality.link), (1, Scheme::RoundRobin));
-        policy.flows[0].priority = 3;
-        let other = translate(&policy, &mut numbers).unwrap();
-        assert!(!Arc::ptr_eq(&first.plan, &other.plan));
-        assert_eq!(other.plan.table().id("gates"), first.plan.table().id("gates"));
-        policy.link = None;
-        policy.flows.clear();
-        assert!(translate(&policy, &mut numbers).is_none());
-    }
-}
+mod tests;

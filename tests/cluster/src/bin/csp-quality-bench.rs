@@ -17,6 +17,8 @@ use csp_cluster::testing;
 EXAMPLES:
   csp-quality-bench                          a tenth of the paper's rates, four minutes
   csp-quality-bench --only 5,12              contexts that flows share
+  csp-quality-bench --only web               wrk beside bulk messages
+  csp-quality-bench --only controller        how soon a change is in force at every worker
   csp-quality-bench --link-mbps 200 --seconds 10
   csp-quality-bench --write docs/quality     the table as real.md, which the evaluation contains
 
@@ -34,7 +36,7 @@ struct Arguments {
     /// Bytes of a message.
     #[arg(long, default_value_t = 1_500, value_parser = clap::value_parser!(u32).range(16..=60_000))]
     size: u32,
-    /// Figures to measure, and the kernel's HTB; all without it.
+    /// Figures to measure, web traffic beside messages, and the kernel's HTB; all without it.
     #[arg(long, value_delimiter = ',', value_parser = FIGURES)]
     only: Vec<String>,
     /// Folder to which the table is written as real.md.
@@ -103,10 +105,18 @@ fn text(plan: &Plan, report: &Report) -> String {
          received is after handlers.\n\n",
         plan.size, plan.link_mbps, plan.seconds
     );
-    out += HEAD;
+    if !report.rows.is_empty() {
+        out += HEAD;
+    }
     report.rows.iter().for_each(|row| out += &(line(row) + "\n"));
     if let Some(adaptation) = &report.adaptation {
         out += &course(adaptation);
+    }
+    if !report.web.is_empty() {
+        out += &quality_bench::web_section(plan, &report.web);
+    }
+    if let Some(consistency) = &report.consistency {
+        out += &quality_bench::controller_section(consistency);
     }
     if !report.htb.is_empty() {
         out += "\nThe kernel's HTB at a veth of the same capacity, three senders of datagrams in Python, queues of 256 datagrams (`pfifo`), classes of the shares \

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use csp_messages::{ChannelCounters, ChannelKind, Policy};
 use csp_types::Duration;
 
+use super::handlers::{Handlers, SwapCounters};
 use super::peer::{Peer, Stage};
 use super::plan::{self, Leaves, Role};
 use super::scenario::{MessageIncident, MessageScenario};
+use super::stamps::{self, Stamp};
 use super::world::MessageWorld;
 use crate::conversation::Ended;
 use crate::judge::{broken_links, of_tcp};
@@ -29,6 +31,12 @@ pub struct MessageReport {
     pub exact: usize,
     /// Peers whose connections an incident ended.
     pub broken: usize,
+    /// Swaps of handlers.
+    pub swaps: SwapCounters,
+    /// Messages that modules have stamped, by the modules' letters from `a` on, as receivers have got them.
+    pub stamped: [u64; 4],
+    /// Copies that were dropped before or in a path, as counted, at least.
+    pub dropped_path: u64,
     /// Byte streams that completed.
     pub streams: usize,
     /// When the last byte stream ended, relative to the senders' start.
@@ -62,6 +70,7 @@ pub(super) fn count_channel(world: &mut MessageWorld, channel: usize) {
     let report = &mut world.report;
     report.messages += counters.published;
     report.dropped += dropped(&counters);
+    report.dropped_path += counters.dropped_path;
     report.lost += counters.lost;
     report.held += counters.held;
 }
@@ -79,8 +88,13 @@ pub(super) fn count(world: &mut MessageWorld) {
 pub(super) fn judge(world: &mut MessageWorld) {
     let mut report = std::mem::take(&mut world.report);
     let MessageScenario { incident, .. } = world.scenario;
+    report.swaps =
+        world.handlers.as_ref().map_or(SwapCounters::default(), |handlers: &Handlers| handlers.counters);
     for peer in &world.peers {
         report.received += peer.received;
+        for stamp in &peer.stamps {
+            report.stamped[usize::from(stamp.letter - b'a') % 4] += 1;
+        }
         report.by_peer.push((peer.last, peer.received));
         let wrong = peer.wrong.iter().map(|wrong| format!("peer {}: {wrong}", peer.number));
         report.violations.extend(wrong);
@@ -97,6 +111,7 @@ pub(super) fn judge(world: &mut MessageWorld) {
             matches!(world.scenario.channels[channel].spec.channel.kind, ChannelKind::PushPull { .. });
         let judged = Group::of(world, channel);
         let found = if is_push { judged.pushed(counters) } else { judged.published(counters) };
+        let found = found.and_then(|exact| judged.stamped(counters, exact && is_push).map(|()| exact));
         match found {
             Ok(exact) => report.exact += usize::from(exact),
             Err(found) => report.violations.push(format!("channel {channel}: {found}\n{counters:?}")),
@@ -207,16 +222,39 @@ impl<'a> Group<'a> {
             && self.senders.iter().all(|s| s.plan.late == self.senders[0].plan.late);
         let exact = all_sent && all_known;
         let received: u64 = self.receivers.iter().map(|peer| peer.received).sum();
-        if missing > dropped || (exact && missing < dropped) {
-            return Err(format!("{missing} copies are missing, {dropped} are counted as dropped"));
+        // What a path has dropped is missing at every receiver that wanted it.
+        let in_path = counters.dropped_path * self.receivers.len() as u64;
+        if missing > dropped + in_path || (exact && missing < dropped) {
+            return Err(format!(
+                "{missing} copies are missing, {dropped} and at most {in_path} are counted as dropped"
+            ));
         }
         if received > counters.taken || (exact && received < counters.taken) {
             return Err(format!("{received} copies were received, {} given", counters.taken));
         }
-        match self.policy == Policy::Block && dropped > 0 {
-            true => Err(format!("{dropped} copies dropped, although senders are held back")),
+        match self.policy == Policy::Block && dropped + in_path > 0 {
+            true => Err(format!(
+                "{dropped} copies and {in_path} in paths dropped, although senders are held back"
+            )),
             false => Ok(exact),
         }
+    }
+
+    /// The handlers have seen each message once and in order. `complete`: the receivers have together got all that were published.
+    fn stamped(&self, counters: &ChannelCounters, complete: bool) -> Result<(), String> {
+        let all = |peer: &&&Peer| {
+            let gets_all =
+                matches!(&peer.plan.role, Role::Receives { topics, .. } if topics.contains(&&b""[..]));
+            gets_all && stayed(peer) && peer.received == counters.published
+        };
+        let complete = !self.changed && (complete || self.receivers.iter().any(|peer| all(&peer)));
+        if !self.receivers.iter().any(|peer| peer.is_stamped) {
+            return Ok(());
+        }
+        // A puller that stays may have got messages before the channel was changed, from other senders.
+        let is_in = |stamp: &&Stamp| self.senders.iter().any(|sender| sender.number == stamp.sender);
+        let stamps = self.receivers.iter().flat_map(|peer| &peer.stamps).filter(is_in);
+        stamps::check(stamps, counters.published, complete)
     }
 
     /// Every message arrives at one puller, or was lost with one. Returns whether all messages are accounted for.
@@ -311,6 +349,7 @@ pub(super) fn leftovers(world: &MessageWorld) -> Vec<String> {
         look("broker", "waiting messages", snapshot.waiting as usize);
         look("broker", "subscribers that hold back publishers", snapshot.status.blocked as usize);
     }
+    look("broker", "messages in paths", world.waiting_in_paths());
     for (worker, _) in &world.network {
         look("nn-1", "flows", worker.core().flow_count());
         look("nn-1", "labels", worker.core().label_count());

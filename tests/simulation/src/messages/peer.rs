@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use csp_types::Duration;
 
 use super::plan::{self, Leaves, PeerPlan, Place, Role};
+use super::stamps::{self, Stamp};
 use super::zmtp::{Received, ZmtpClient};
 
 /// Time within which a receiver that was deaf begins to receive what waited for it.
@@ -48,6 +49,9 @@ pub(super) struct Peer {
     pub(super) began: Duration,
     /// Numbers of the messages received, in order, by sender.
     pub(super) got: BTreeMap<u32, Vec<u32>>,
+    /// Its channel has a handler that stamps messages; what it has stamped, in the order of arrival.
+    pub(super) is_stamped: bool,
+    pub(super) stamps: Vec<Stamp>,
     /// Received messages, and when the last one was.
     pub(super) received: u64,
     pub(super) last: Duration,
@@ -77,6 +81,8 @@ impl Peer {
             released: false,
             began: Duration::ZERO,
             got: BTreeMap::new(),
+            is_stamped: false,
+            stamps: Vec::new(),
             received: 0,
             last: Duration::ZERO,
             bytes: 0,
@@ -124,7 +130,15 @@ impl Peer {
         self.wrong.extend(self.zmtp.wrong.take());
     }
 
-    fn on_message(&mut self, frames: &[Vec<u8>], senders: &[PeerPlan]) {
+    fn on_message(&mut self, mut frames: &[Vec<u8>], senders: &[PeerPlan]) {
+        let mut stamped = None;
+        if self.is_stamped {
+            let Some((last, rest)) = frames.split_last() else { return };
+            (frames, stamped) = (rest, stamps::read(last));
+            if stamped.is_none() {
+                return self.wrong.push(format!("the handler has not stamped the message: {last:?}"));
+            }
+        }
         let Role::Receives { topics, .. } = &self.plan.role else {
             return self.wrong.push(format!("a sender received {frames:?}"));
         };
@@ -147,6 +161,8 @@ impl Peer {
         }
         self.received += 1;
         self.got.entry(sender).or_default().push(number);
+        let stamp = |(letter, count, version)| Stamp { sender, number, letter, count, version };
+        self.stamps.extend(stamped.map(stamp));
     }
 
     /// Returns bytes to write to the connection.

@@ -9,6 +9,7 @@ use csp_types::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::handlers::HandlersPlan;
 use super::plan::{ChannelPlan, Leaves, PeerPlan, Place, Role};
 use crate::scenario::{Scenario, Stall, Transaction};
 
@@ -17,7 +18,9 @@ const SEED: u64 = 0x6d65_7373_6167_6573;
 pub(super) const VIP: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 100);
 const FIRST_PORT: u16 = 5_556;
 /// Longest message of a channel: more than a connection's window.
-const MESSAGE_LEN_MAX: u32 = 100 * 1024;
+pub(super) const MESSAGE_LEN_MAX: u32 = 100 * 1024;
+/// Guaranteed memory of a channel with handlers: two of the longest messages, and more.
+const HANDLED_GUARANTEE: u64 = 256 << 10;
 const TOPICS: [&[u8]; 6] = [b"a", b"ab", b"abc", b"b", b"bc", b"c"];
 /// Prefixes that are subscribed to.
 const PREFIXES: [&[u8]; 5] = [b"", b"a", b"ab", b"b", b"c"];
@@ -115,6 +118,8 @@ pub struct MessageScenario {
     pub stop: Option<Stall>,
     /// Byte streams of a client host to the service on the same worker.
     pub work: Vec<Transaction>,
+    /// Supplied handlers, and when they are swapped.
+    pub handlers: Option<HandlersPlan>,
 }
 
 impl MessageScenario {
@@ -160,7 +165,23 @@ impl MessageScenario {
             outage,
             stop,
             work,
+            handlers: None,
         }
+    }
+
+    /// Returns the scenario of a seed with supplied handlers in paths of channels, which are swapped so many times.
+    pub fn with_handlers(seed: u64, swaps: usize) -> Self {
+        let mut scenario = MessageScenario::of(seed);
+        let late = scenario.peers.iter().filter(|peer| peer.late).find_map(|peer| peer.start);
+        let plan = HandlersPlan::of(seed, scenario.channels.len(), swaps, late);
+        for (channel, _) in scenario.channels.iter_mut().zip(&plan.paths).filter(|(_, path)| path.is_some()) {
+            // A channel that holds its senders back needs room for the longest message and what is made of it.
+            let budget = &mut channel.spec.channel.budget;
+            budget.guaranteed = HANDLED_GUARANTEE;
+            budget.max = budget.max.max(HANDLED_GUARANTEE);
+        }
+        scenario.handlers = Some(plan);
+        scenario
     }
 }
 

@@ -5,16 +5,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use csp_app::ProxyTarget;
 use csp_lan::faulty::{FaultHandle, wrap};
 use csp_lan::memory::Hub;
-use csp_messages::{HashKey, PoolConfig, SubscriptionsConfig};
+use csp_messages::{ContextsConfig, HashKey, PoolConfig, SubscriptionsConfig};
 use csp_network_node::NetworkWorker;
+use csp_proxy_node::ProxyWorker;
 use csp_proxy_node::core::{BacklogLimits, PoolServer};
-use csp_proxy_node::{ProxyWorker, WorkerPolicy};
 use csp_services::{MessageBroker, MessagesConfig};
 use csp_transport::{ClusterKey, Purpose};
 use csp_types::{Duration, Instant, MacAddr, NodeId, Prefix};
 use csp_vi::memory::{InFlight, MemoryFabric};
 use csp_vi::{ViAddress, ViId};
 
+use super::handlers::Handlers;
 use super::inside::Program;
 use super::judge::{self, MessageReport};
 use super::outside::Outside;
@@ -27,7 +28,7 @@ use crate::clock::Clock;
 use crate::host::{LanHost, Router, host_tcp};
 use crate::network::{configure, network_node, provider_name, proxy_spec};
 use crate::pattern::Request;
-use crate::proxy::{Policy, Sizes, proxy, worker_policy};
+use crate::proxy::{Policy, Sizes, proxy};
 
 const EGRESS: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 101);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 76, 0, 1);
@@ -45,9 +46,9 @@ const TURNS_MAX: u32 = 100_000;
 const OVERDUE_MAX: u32 = 1_000;
 
 /// The nodes' clocks; those of the hosts outside show the simulation's time.
-struct Clocks {
+pub(super) struct Clocks {
     network: Clock,
-    proxy: Clock,
+    pub(super) proxy: Clock,
     programs: [Clock; 2],
 }
 
@@ -69,7 +70,9 @@ pub struct MessageWorld {
     pub(super) peers: Vec<Peer>,
     pub(super) plans: Vec<PeerPlan>,
     lives: u64,
-    clocks: Clocks,
+    /// The channel that the policy leaves out.
+    pub(super) without: Option<usize>,
+    pub(super) clocks: Clocks,
     /// When the senders started.
     pub(super) began: Option<Instant>,
     struck: bool,
@@ -77,6 +80,7 @@ pub struct MessageWorld {
     /// Bytes of all peers, and since when they have not changed.
     moved: (u64, Instant),
     overdue: u32,
+    pub(super) handlers: Option<Handlers>,
     pub(super) report: MessageReport,
 }
 
@@ -84,7 +88,7 @@ fn node(name: &str) -> NodeId {
     name.parse().expect("the simulation's own names are valid")
 }
 
-fn policy(scenario: &MessageScenario) -> Policy {
+pub(super) fn policy(scenario: &MessageScenario) -> Policy {
     let pool = PoolConfig { block_len: 2048, blocks: scenario.pool_blocks };
     let subscriptions = SubscriptionsConfig {
         entries_max: 256,
@@ -93,8 +97,11 @@ fn policy(scenario: &MessageScenario) -> Policy {
         channel_nodes_max: 1024,
         ..SubscriptionsConfig::default()
     };
+    // With handlers, so few that swaps have to wait for paths that are not empty.
+    let paths_max = if scenario.handlers.is_some() { 8 } else { ContextsConfig::default().paths_max };
     let messages = MessagesConfig {
         pool,
+        contexts: ContextsConfig { paths_max, ..ContextsConfig::default() },
         subscriptions,
         channels_max: 8,
         peers_max: 64,
@@ -171,15 +178,18 @@ impl MessageWorld {
             peers: (0..).zip(&plans).map(peer).collect(),
             plans,
             lives: 1,
+            without: None,
             clocks,
             began: None,
             struck: false,
             healed: false,
             moved: (0, Instant::ZERO),
             overdue: 0,
+            handlers: scenario.handlers.clone().map(Handlers::new),
             report: MessageReport::default(),
             scenario,
         };
+        world.stamp_peers();
         world.network = world.network_node();
         world.put_into_force(None);
         world
@@ -200,19 +210,6 @@ impl MessageWorld {
             (worker, faults)
         };
         ports.into_iter().zip(0..).map(worker).collect()
-    }
-
-    /// Puts the policy with all channels but one into force.
-    fn put_into_force(&mut self, without: Option<usize>) {
-        let WorkerPolicy { mut services, egress, .. } = worker_policy(&policy(&self.scenario));
-        let mut channels = Vec::new();
-        for (_, plan) in self.scenario.channels.iter().enumerate().filter(|(at, _)| Some(*at) != without) {
-            services.push(plan.service());
-            channels.push(plan.spec.clone());
-        }
-        let policy = WorkerPolicy { services, egress, channels, ..WorkerPolicy::default() };
-        let now = self.clocks.proxy.at(self.now);
-        self.proxy.set_policy(now, policy).expect("the channels fit the pool");
     }
 
     pub(super) fn broker(&self) -> &MessageBroker {
@@ -305,6 +302,7 @@ impl MessageWorld {
             && self.proxy.core().tcp().connections().all(|connection| connection.send_queue == 0)
             && self.peers.iter().all(|peer| peer.is_done(since))
             && self.broker().snapshots().iter().all(|snapshot| snapshot.waiting == 0)
+            && self.waiting_in_paths() == 0
             && self.scenario.stop.is_none_or(|stop| since >= stop.from + stop.length)
     }
 
@@ -377,7 +375,14 @@ impl MessageWorld {
             .min();
         let began = self.began;
         let wakes = began.and_then(|began| {
-            self.peers.iter().flat_map(Peer::wakes).map(|at| began + at).filter(|at| *at > now).min()
+            let swap = self.handlers.as_ref().and_then(Handlers::next_due);
+            self.peers
+                .iter()
+                .flat_map(Peer::wakes)
+                .chain(swap)
+                .map(|at| began + at)
+                .filter(|at| *at > now)
+                .min()
         });
         let lan = [self.client.next_timeout(), self.outside.lan.tcp.next_timeout(), self.fabric.next_due()];
         [due, network, proxy, servers, programs, wakes].into_iter().chain(lan).flatten().min()
@@ -401,6 +406,7 @@ impl MessageWorld {
                 _ => {}
             }
         }
+        self.swap(since);
         let Some(stop) = self.scenario.stop else { return };
         if let Some(program) = &mut self.programs[stop.process] {
             program.stopped = since >= stop.from && since < stop.from + stop.length;

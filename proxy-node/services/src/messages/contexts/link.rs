@@ -216,18 +216,14 @@ impl Link {
             return Ok(());
         }
         let place = record.place().ok_or(Violation)?;
+        if let Record::Want { object, .. } = record {
+            return self.want(plane, place, object);
+        }
         let Some(known) = self.stages.get_mut(&place) else {
             // It crossed GONE.
             return if plane.remote_stage(ticket(place)).is_none() { Ok(()) } else { Err(Violation) };
         };
         match record {
-            Record::Want { object, .. } => {
-                known.wants += 1;
-                let wanted =
-                    Transfer::find(plane, ticket(place), object).filter(|_| known.wants <= WANTS_MAX);
-                self.transfers.push_back(wanted.ok_or(Violation)?);
-                return Ok(());
-            }
             Record::Report { standing, numbers, why, .. } => {
                 if plane.remote_report(ticket(place), &supply::reported(standing, numbers), why) {
                     self.refused.push((ticket(place), why.to_owned()));
@@ -434,6 +430,33 @@ impl Link {
         self.output.extend_from_slice(&head[..len]);
         self.body = Some(Body { handle, done: 0, len: info.len });
         self.calls += 1;
+    }
+
+    /// The context asks for what a stage needs. The stage may have ended meanwhile: then another one may need the same, or the context is
+    /// notified that there is nothing.
+    fn want(&mut self, plane: &MessagePlane, place: Place, object: &Hash) -> Result<(), Violation> {
+        if let Some(known) = self.stages.get_mut(&place) {
+            known.wants += 1;
+            if known.wants > WANTS_MAX {
+                return Err(Violation);
+            }
+        }
+        let ended = plane.remote_stage(ticket(place)).is_none();
+        let mut others = self.stages.keys().filter(|_| ended);
+        let wanted = Transfer::find(plane, ticket(place), object)
+            .or_else(|| others.find_map(|other| Transfer::find(plane, ticket(*other), object)));
+        match wanted {
+            Some(_) if self.transfers.len() > self.stages.len() * usize::from(WANTS_MAX) => {
+                return Err(Violation);
+            }
+            Some(transfer) => self.transfers.push_back(transfer),
+            None if !ended => return Err(Violation),
+            None => {
+                self.forget(plane);
+                self.put(Record::Part { object, total: 0, offset: 0, bytes: &[] });
+            }
+        }
+        Ok(())
     }
 
     /// Notifies the context of stages that are over.

@@ -8,7 +8,7 @@
 //! ```
 //! The channel's path was made for the policy's formats: messages of others pass it untouched, as those of unknown formats do.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use csp_formats::{Name, Schema};
@@ -18,8 +18,13 @@ use csp_types::Instant;
 use serde_json::{Map, Value, json};
 
 use super::answer::Asker;
-use super::{HOLDERS_MAX, QueryRefused, Requester, refused};
+use super::{Live, QueryAsked, QueryRefused, Requester, Runs, Wanted, labelled, refused};
 use crate::messages::MessageBroker;
+
+/// Most publishers of one format.
+const PUBLISHERS_MAX: usize = 4_096;
+/// Publishers that are listed.
+const LISTED_MAX: usize = 64;
 
 /// A format that a publisher has brought to a channel.
 #[derive(Clone, Debug)]
@@ -51,9 +56,15 @@ pub struct FormatAsked<'a> {
 struct Lease {
     /// What was asked for as the message; [`BroughtFormat::message`] is what was found.
     message: Option<String>,
-    holders: Vec<Requester>,
+    holders: BTreeSet<Requester>,
     /// When it was seen to be in use, or was asked for.
     seen: Instant,
+}
+
+impl Lease {
+    fn is_due(&self, lease: csp_types::Duration, now: Instant) -> bool {
+        self.holders.is_empty() || self.seen + lease <= now
+    }
 }
 
 /// The formats of one channel.
@@ -199,9 +210,12 @@ impl MessageBroker {
         }
         if let Some(at) = same {
             let lease = &mut self.requested.brought.channels.entry(number).or_default().leases[at];
-            if !is_holder && lease.holders.len() < HOLDERS_MAX {
-                lease.holders.push(requester);
+            if !is_holder && lease.holders.len() >= PUBLISHERS_MAX {
+                return Err(refused(format!(
+                    "the format has {PUBLISHERS_MAX} publishers, as many as it may have"
+                )));
             }
+            lease.holders.insert(requester);
             lease.seen = now;
             return Ok(true);
         }
@@ -215,9 +229,33 @@ impl MessageBroker {
         let (name, xml) = (asked.name.to_owned(), asked.xml.to_owned());
         known.formats.push(BroughtFormat { name, id, schema, message, xml });
         let message = asked.message.map(str::to_owned);
-        known.leases.push(Lease { message, holders: vec![requester], seen: now });
+        known.leases.push(Lease { message, holders: BTreeSet::from([requester]), seen: now });
         known.apply();
+        self.renew_translations(now, number);
         Ok(false)
+    }
+
+    /// Has translations of a channel's messages read the formats that it has now. One that cannot stays as it is.
+    fn renew_translations(&mut self, now: Instant, number: u32) {
+        let super::Requested { live, specs, brought, .. } = &self.requested;
+        let Some(spec) = specs.iter().find(|spec| spec.number == number) else { return };
+        let renewed = |(at, live): (usize, &Live)| {
+            let Runs::Wanted(wanted @ Wanted::Translation { .. }) = &live.runs else { return None };
+            let (topic, json, brought) = (&live.topic[..], live.json, brought.formats(number));
+            let asked = QueryAsked { topic, number: live.number(), wanted, json, brought };
+            let plan = labelled(spec.planner.plan(asked).ok()?, topic);
+            (plan != live.plan).then_some((at, plan))
+        };
+        let of = live.iter().enumerate().filter(|(_, live)| live.of == number);
+        let renewed: Vec<_> = of.filter_map(renewed).collect();
+        self.paths.now = now;
+        for (at, plan) in renewed {
+            // What has entered the former path leaves through it, as the formats were.
+            if self.set_path(&plan.path).is_ok() {
+                self.requested.live[at].plan = plan;
+            }
+        }
+        self.apply_feeds();
     }
 
     /// Answers a publisher that takes a format back; `None` if there is none of that name.
@@ -226,9 +264,7 @@ impl MessageBroker {
         let at = self.requested.brought.formats(number).iter().position(|format| format.name == name)?;
         let known = self.requested.brought.channels.get_mut(&number)?;
         let lease = &mut known.leases[at];
-        let before = lease.holders.len();
-        lease.holders.retain(|holder| *holder != asker.requester);
-        if lease.holders.len() == before {
+        if !lease.holders.remove(&asker.requester) {
             return Some(json!({"error": format!("format {name} was brought by others")}));
         }
         let publishers = lease.holders.len();
@@ -241,13 +277,25 @@ impl MessageBroker {
 
     /// Ends formats that no connection of their publishers and no query has used for their lease.
     pub(super) fn settle_formats(&mut self, now: Instant) {
+        let is_due = |(number, known): (&u32, &OfChannel)| {
+            let lease = self.requested.lease(*number);
+            known.leases.iter().any(|held| held.is_due(lease, now)).then_some(*number)
+        };
+        let due: Vec<u32> = self.requested.brought.channels.iter().filter_map(is_due).collect();
+        if due.is_empty() {
+            return;
+        }
+        // All connections are looked at once, and all formats of a channel with them, so that they are due together from then on.
+        let of_due = self.connections.values().filter(|peer| due.contains(&peer.number));
+        let present: BTreeSet<(u32, Requester)> =
+            of_due.map(|peer| (peer.number, Requester::of(peer))).collect();
         let mut channels = std::mem::take(&mut self.requested.brought.channels);
         channels.retain(|number, known| {
             let (lease, mut at) = (self.requested.lease(*number), 0);
-            while let Some(held) = known.leases.get_mut(at) {
-                let is_due = held.holders.is_empty() || held.seen + lease <= now;
-                let in_use = is_due && self.uses_format(*number, known.formats[at].id, &held.holders);
-                if is_due && !in_use {
+            while let Some(held) = known.leases.get_mut(at).filter(|_| due.contains(number)) {
+                let has_publisher = held.holders.iter().any(|holder| present.contains(&(*number, *holder)));
+                let in_use = has_publisher || self.reads_format(*number, known.formats[at].id);
+                if held.is_due(lease, now) && !in_use {
                     known.remove(at);
                     continue;
                 }
@@ -261,12 +309,10 @@ impl MessageBroker {
         self.requested.brought.channels = channels;
     }
 
-    /// Returns whether a query reads a channel's format, or one of its publishers has a connection to the channel.
-    fn uses_format(&self, number: u32, id: FormatId, holders: &[Requester]) -> bool {
-        let mut live = self.requested.live.iter();
-        let mut peers = self.connections.values().filter(|peer| peer.number == number);
-        live.any(|live| live.plan.feeds.iter().any(|feed| feed.from == number && feed.format == id))
-            || peers.any(|peer| holders.contains(&Requester::of(peer)))
+    /// Returns whether a query or translation reads a channel's format.
+    fn reads_format(&self, number: u32, id: FormatId) -> bool {
+        let mut feeds = self.requested.live.iter().flat_map(|live| &live.plan.feeds);
+        feeds.any(|feed| feed.from == number && feed.format == id)
     }
 
     /// Keeps those formats that the requests of a new policy have room for, and that still fit beside the policy's.
@@ -289,8 +335,10 @@ impl MessageBroker {
     pub(in crate::messages) fn describe_brought(&self, number: u32) -> impl Iterator<Item = Value> + '_ {
         let known = self.requested.brought.channels.get(&number);
         let of = |(format, lease): (&BroughtFormat, &Lease)| {
-            let by: Vec<String> = lease.holders.iter().map(Requester::to_string).collect();
-            json!({"format": format.name, "message": &*format.message, "schema": format.xml, "by": by})
+            let by: Vec<String> = lease.holders.iter().take(LISTED_MAX).map(Requester::to_string).collect();
+            let publishers = lease.holders.len();
+            let (name, message) = (&format.name, &*format.message);
+            json!({"format": name, "message": message, "schema": format.xml, "by": by, "publishers": publishers})
         };
         known.into_iter().flat_map(|known| known.formats.iter().zip(&known.leases)).map(of)
     }

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use csp_messages::{QueueLimits, StageMaker};
@@ -110,6 +111,36 @@ pub struct HandlerJob {
     /// How long its channel lives without subscribers.
     pub lease: Duration,
     pub(super) pending: Weak<()>,
+    pub(super) _load: Load,
+}
+
+/// What jobs hold until they are dropped, whether their askers still wait or not.
+#[derive(Debug, Default)]
+struct Loads {
+    jobs: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// The part of one job.
+#[derive(Debug)]
+pub(in crate::messages) struct Load {
+    of: Arc<Loads>,
+    bytes: usize,
+}
+
+impl Load {
+    fn new(of: &Arc<Loads>, bytes: usize) -> Self {
+        of.jobs.fetch_add(1, Ordering::Relaxed);
+        of.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Load { of: of.clone(), bytes }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.of.jobs.fetch_sub(1, Ordering::Relaxed);
+        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl HandlerJob {
@@ -202,6 +233,8 @@ pub(in crate::messages) struct Supply {
     pending: Vec<Pending>,
     /// Of them, what was not yet given to what makes handlers.
     jobs: VecDeque<HandlerJob>,
+    /// What all jobs hold, also those that were given away.
+    loads: Arc<Loads>,
     tickets: u64,
 }
 
@@ -211,9 +244,11 @@ impl Supply {
         if self.pending.iter().any(|pending| pending.by == by) {
             return Err(refused("a request of the requester for a handler is not answered yet; wait for it"));
         }
-        let bytes: usize = self.pending.iter().map(|pending| pending.len).sum();
-        if self.pending.len() >= PENDING_MAX || bytes + len > PENDING_BYTES_MAX {
-            let waiting = self.pending.len();
+        // A job whose asker has gone holds its bytes until it is its turn.
+        let bytes = self.pending.iter().map(|pending| pending.len).sum::<usize>();
+        let bytes = bytes.max(self.loads.bytes.load(Ordering::Relaxed));
+        let waiting = self.pending.len().max(self.loads.jobs.load(Ordering::Relaxed));
+        if waiting >= PENDING_MAX || bytes + len > PENDING_BYTES_MAX {
             return Err(refused(format!(
                 "{waiting} requests for handlers with {bytes} bytes wait, and this one has {len}: there may be {PENDING_MAX} with \
                  {PENDING_BYTES_MAX} bytes; ask again"
@@ -226,11 +261,13 @@ impl Supply {
     pub fn add(
         &mut self,
         pending: impl FnOnce(u64, Arc<()>) -> Pending,
-        job: impl FnOnce(u64, Weak<()>) -> HandlerJob,
+        len: usize,
+        job: impl FnOnce(u64, Weak<()>, Load) -> HandlerJob,
     ) -> u64 {
         self.tickets += 1;
         let alive = Arc::new(());
-        self.jobs.push_back(job(self.tickets, Arc::downgrade(&alive)));
+        let load = Load::new(&self.loads, len);
+        self.jobs.push_back(job(self.tickets, Arc::downgrade(&alive), load));
         self.pending.push(pending(self.tickets, alive));
         self.tickets
     }

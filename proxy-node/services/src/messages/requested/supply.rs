@@ -7,7 +7,7 @@ use csp_types::{FlowLabel, Instant};
 use serde_json::{Map, Value, json};
 
 use super::answer::Asker;
-use super::handlers::{Brought, HandlerAsked, HandlerJob, MadeHandler, Pending};
+use super::handlers::{Brought, HandlerAsked, HandlerJob, Load, MadeHandler, Pending};
 use super::{
     Live, QueryPlan, QueryRefused, RequestNotice, RequestPlace, RequestSpec, Requester, Runs, label, refused,
 };
@@ -63,7 +63,7 @@ impl MessageBroker {
             Some(at) => self.requested.live[at].place.clone(),
             None => self.place_for_handler(spec, by)?,
         };
-        let job = |ticket: u64, pending: Weak<()>| HandlerJob {
+        let job = |ticket: u64, pending: Weak<()>, load: Load| HandlerJob {
             ticket,
             channel: place.spec.channel.name.clone(),
             of: bound.spec.channel.name.clone(),
@@ -75,12 +75,13 @@ impl MessageBroker {
             bounds: rules.bounds.clone(),
             lease: spec.lease,
             pending,
+            _load: load,
         };
         let kept = (asked.clone(), len);
         let (kept_place, bounds) = (place.clone(), rules.bounds.clone());
         let pending =
             |ticket, alive| Pending::new((ticket, alive), (label, of, by), kept, (kept_place, bounds), now);
-        Ok(self.requested.supply.add(pending, job))
+        Ok(self.requested.supply.add(pending, len, job))
     }
 
     /// Returns the handler that a requester has brought to a channel under a name.

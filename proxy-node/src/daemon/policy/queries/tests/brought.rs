@@ -146,6 +146,53 @@ fn messages_of_brought_formats_pass_the_path_and_can_be_translated() {
 }
 
 #[test]
+fn a_translation_that_runs_reads_formats_that_are_brought_later() {
+    let mut w = world(", formats: 2");
+    let board = schema(77, "Board", &[field("delay", 1, "int32"), field("stand", 2, "known")].concat());
+    let wanted = json!({"translate": {"schema": board}, "output": "json"});
+    let first = w.ask(2, &wanted);
+    assert_eq!((&first["query"], &first["shared"]), (&json!("flights.1"), &json!(false)), "{first}");
+    w.connect(3, "flights.1", "SUB");
+    w.arrive(1, &message(&[&record(1, "EWR", 5, 1)]));
+    let late = schema(42, "Late", &[field("delay", 1, "int32"), field("at", 2, "int64")].concat());
+    assert!(bring(&mut w, 2, "late", &late)["error"].is_null());
+    let header = [12u16, 9, 42, 0].map(u16::to_le_bytes).concat();
+    let late = |delay: i32| [&header[..], &delay.to_le_bytes(), &7i64.to_le_bytes()].concat();
+    w.arrive(1, &message(&[&late(6)]));
+    w.arrive(1, &message(&[&record(1, "EWR", 7, 1)]));
+    assert_eq!(w.ask(2, &wanted)["shared"], true);
+    w.arrive(1, &message(&[&late(8)]));
+    let delays = w
+        .texts(3)
+        .iter()
+        .map(|row| row.split("delay\":").nth(1).unwrap()[..1].to_owned())
+        .collect::<Vec<_>>();
+    assert_eq!(delays, ["5", "6", "7", "8"]);
+}
+
+/// However many publishers share a format, each of them holds it.
+#[test]
+fn the_last_of_many_publishers_keeps_the_format() {
+    let mut w = world(", formats: 2");
+    for n in 0..70u8 {
+        w.connect_from(100, "flights", "REQ", [10, 0, 1, n]);
+        assert_eq!(bring(&mut w, 100, "gate", &gate())["shared"], n > 0);
+        w.broker.gone(w.now, FlowLabel::new(100, 0));
+        w.ends.remove(&100);
+    }
+    w.connect_from(100, "flights", "PUB", [10, 0, 1, 69]);
+    w.pass(60);
+    assert_eq!(names(&mut w), ["flight", "gate"]);
+    let formats = w.ask(2, &json!({"get": "formats"}));
+    let gate = &formats["formats"][1];
+    assert_eq!((gate["by"].as_array().unwrap().len(), &gate["publishers"]), (64, &json!(70)), "{gate}");
+    w.broker.gone(w.now, FlowLabel::new(100, 0));
+    w.ends.remove(&100);
+    w.pass(60);
+    assert_eq!(names(&mut w), ["flight"]);
+}
+
+#[test]
 fn wrong_formats_and_too_many_are_refused() {
     let mut w = world(", formats: 3");
     let twin = schema(40, "Flight", &field("at", 1, "int64")).replace("id=\"9\"", "id=\"1\"");

@@ -1,0 +1,27 @@
+//! Threads for work that may take seconds and that nobody's message waits for, such as compiling a module.
+
+/// The nice value of such threads: beside a thread of the value 0 that always runs, one gets 1.5 % of a processor.
+const NICE: i32 = 19;
+
+/// Lets other threads of the process go first from now on. Under Linux the nice value is the thread's own; it cannot be raised again.
+/// Without effect if the operating system refuses.
+pub fn lower_priority() {
+    // PRIO_PROCESS with 0 is the calling thread (setpriority(2), "C library/kernel differences").
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_calling_thread_gets_a_lower_priority() {
+        let nice = || rustix::process::getpriority_process(None).expect("every thread has one");
+        let before = nice();
+        let lowered = std::thread::spawn(move || {
+            lower_priority();
+            nice()
+        });
+        assert_eq!((lowered.join().expect("it does not panic"), nice()), (NICE, before));
+    }
+}

@@ -1,0 +1,126 @@
+#![allow(clippy::unwrap_used)]
+
+use csp_plugins::{DesiredInstance, Metadata, Packet};
+
+use super::*;
+
+/// A module with this body of `on_packet`, and two outputs.
+fn module(body: &str) -> (String, Vec<u8>) {
+    let declared = r"\18\00\00\00\02\00\00\00\40\00\00\00\00\01\00\00\00\00\00\00\00\00\00\00";
+    let text = format!(
+        r#"(module (memory (export "memory") 1 1) (data (i32.const 16) "{declared}")
+        (func (export "csp_packet_abi") (result i32) i32.const 1)
+        (func (export "csp_packet_declaration") (result i32) i32.const 16)
+        (func (export "on_packet") (result i32) {body}))"#
+    );
+    let bytes = wat::parse_str(text).unwrap();
+    (sha256(&bytes), bytes)
+}
+
+fn instance(name: &str, module: &str, level: Level) -> DesiredInstance {
+    DesiredInstance { name: name.into(), module: module.into(), level, ..DesiredInstance::default() }
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("csp-plugin-modules-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+#[test]
+fn modules_are_stored_checked_and_outlive_the_daemon() {
+    let folder = folder("store");
+    let modules = PluginModules::in_folder(folder.clone());
+    let (hash, bytes) = module("i32.const 0");
+    assert!(modules.put(&hash, b"other bytes").unwrap_err().contains("have the SHA-256"));
+    let junk = b"\0asm junk";
+    let error = modules.put(&sha256(junk), junk).unwrap_err();
+    assert!(error.contains("not valid"), "{error}");
+    let policy = Desired { instances: vec![instance("a", &hash, Level::Worker)], rules: vec![] };
+    let error = modules.check(&policy, 2).unwrap_err();
+    assert_eq!(
+        error,
+        format!("plug-in a: module {hash} is not here; bring it with `cspctl plugin install FILE`")
+    );
+    assert!(!modules.have_come());
+    modules.put(&hash, &bytes).unwrap();
+    assert!(modules.have_come() && !modules.have_come());
+    modules.check(&policy, 2).unwrap();
+    assert_eq!(modules.stored(), [(hash.clone(), bytes.len() as u64)]);
+    // Another process finds it, and keeps it while the policy names it.
+    let modules = PluginModules::in_folder(folder.clone());
+    modules.check(&policy, 2).unwrap();
+    modules.set_active(&policy);
+    assert_eq!(modules.remove(&hash), Err(RemoveError::Used));
+    modules.set_active(&Desired::default());
+    let plugin = modules.make("a", &hash, &Settings::default()).unwrap();
+    assert_eq!(modules.remove(&hash), Err(RemoveError::Used));
+    drop(plugin);
+    modules.remove(&hash).unwrap();
+    assert_eq!(modules.remove(&hash), Err(RemoveError::Unknown));
+    assert_eq!(modules.bytes("../../etc/passwd"), None);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_a_policy_asks_too_much_of_is_named() {
+    let folder = folder("check");
+    let modules = PluginModules::in_folder(folder.clone());
+    let (hash, bytes) = module("i32.const 0");
+    modules.put(&hash, &bytes).unwrap();
+    let mut wrong = instance("a", &hash, Level::Worker);
+    wrong.settings = vec![("parameters".to_owned(), "x".to_owned())];
+    let mut many = instance("b", &hash, Level::Host);
+    many.outputs = vec![None, None, Some("a".to_owned())];
+    let error = modules.check(&Desired { instances: vec![wrong, many], rules: vec![] }, 1).unwrap_err();
+    assert_eq!(
+        error,
+        "plug-in a: parameters: the module has no parameters, and got `x`; plug-in b: its module has 2 outputs, and 3 are connected"
+    );
+    let all = (0..65).map(|at| instance(&format!("p{at}"), &hash, Level::Worker)).collect();
+    let policy = Desired { instances: all, rules: vec![] };
+    modules.check(&policy, 3).unwrap();
+    let error = modules.check(&policy, 4).unwrap_err();
+    assert!(error.contains("need 260 instances with 17039360 bytes"), "{error}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_host_compiles_what_it_is_sent_beside_the_traffic() {
+    let modules = PluginModules::in_memory();
+    let (hash, bytes) = module("unreachable");
+    assert!(modules.make("a", &hash, &Settings::default()).is_err());
+    modules.offer(&hash, bytes.clone());
+    modules.offer(&hash, bytes.clone());
+    let bad = "0".repeat(64);
+    modules.offer(&bad, bytes);
+    while !modules.is_ready(&hash) || !modules.is_ready(&bad) {
+        std::thread::yield_now();
+    }
+    assert_eq!(modules.outputs(&hash), Some(2));
+    let error = modules.make("a", &bad, &Settings::default()).err().unwrap().to_string();
+    assert!(error.contains("have the SHA-256"), "{error}");
+    let mut plugins: Vec<_> =
+        (0..2).map(|_| modules.make("a", &hash, &Settings::default()).unwrap()).collect();
+    let mut frame = [0; 60];
+    let metadata = Metadata::new(0, csp_classify::multifield::Direction::Ingress);
+    for _ in 0..2 {
+        let mut packet = Packet::new(&mut frame, metadata);
+        plugins[0].process(csp_types::Instant::ZERO, &mut packet, &mut Nothing);
+    }
+    let [status] = &modules.status()[..] else { panic!() };
+    assert_eq!((&*status.instance, status.state, status.not_run), ("a", "waiting", 1));
+    assert_eq!(status.stops, [Stop { reason: "trap", total: 1 }]);
+    modules.log_stops();
+    drop(plugins);
+    assert_eq!(modules.status(), []);
+}
+
+struct Nothing;
+
+impl csp_plugins::Effects for Nothing {
+    fn copy(&mut self, _: u16, _: &[u8]) {}
+    fn call(&mut self, _: csp_plugins::Call) -> bool {
+        false
+    }
+}

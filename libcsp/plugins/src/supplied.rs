@@ -1,0 +1,66 @@
+//! Modules that administrators supply: named by the SHA-256 of their bytes, and made by a runtime that this crate does not have.
+
+use core::fmt;
+
+use csp_types::Instant;
+
+use crate::command::Level;
+use crate::graph::OUTPUTS_MAX;
+use crate::packet::Packet;
+use crate::plugin::{Action, Answer, CallError, Effects, Module, Operation, Plugin, PluginError};
+use crate::settings::{Kind, Parameter, Settings};
+
+/// What makes instances of supplied modules.
+pub trait Supply: fmt::Debug + Send + Sync {
+    /// Returns the number of outputs of a module; `None` if it is not here.
+    fn outputs(&self, module: &str) -> Option<u8>;
+
+    /// Makes an instance for one worker, on the control thread.
+    ///
+    /// # Errors
+    /// [`PluginError::Supplied`]: the module is not here, cannot start, or refuses its parameters.
+    fn make(&self, instance: &str, module: &str, settings: &Settings)
+    -> Result<Box<dyn Plugin>, PluginError>;
+
+    /// Receives the bytes of a module that a network node sends to a plug-in host. They are checked and compiled without holding the
+    /// caller up; until then [`is_ready`](Self::is_ready) returns false.
+    fn offer(&self, _module: &str, _bytes: Vec<u8>) {}
+
+    /// Returns whether an offered module was compiled, or was refused.
+    fn is_ready(&self, _module: &str) -> bool {
+        true
+    }
+}
+
+/// Returns whether a module's name is that of a supplied one: the 64 digits of a SHA-256.
+#[must_use]
+pub fn is_supplied(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// What supplied modules have in common. The runtime knows how many outputs one has.
+pub const SUPPLIED: Module = Module {
+    name: "supplied",
+    levels: &[Level::Worker, Level::Host],
+    outputs: OUTPUTS_MAX as u8,
+    parameters: &[Parameter { name: "parameters", kind: Kind::Text, default: Some("") }],
+    operations: &[Operation { name: "read", arguments: &[] }],
+    make: |_, _| Ok(Box::new(Unsupplied)),
+};
+
+/// Stands in where there is no runtime: where a policy is checked, and no packet is processed.
+struct Unsupplied;
+
+impl Plugin for Unsupplied {
+    fn process(&mut self, _now: Instant, _packet: &mut Packet<'_>, _effects: &mut dyn Effects) -> Action {
+        Action::FallBack
+    }
+
+    fn configure(&mut self, _settings: &Settings) -> Result<(), PluginError> {
+        Ok(())
+    }
+
+    fn call(&mut self, _now: Instant, operation: &str, _arguments: &Settings) -> Result<Answer, CallError> {
+        Err(CallError::NoOperation(operation.into()))
+    }
+}

@@ -1,0 +1,283 @@
+//! Frames of one worker that another has received: bounded rings between all pairs of workers of an interface.
+//!
+//! Which worker a frame belongs to is decided by [`crate::steering`], as for raw sockets; queues only decide who receives it. A frame is
+//! copied into the ring, and dropped if that is full. A worker that waits is woken by an event descriptor, written once for all that it
+//! has not looked at.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::{CHUNK_LEN, check};
+use crate::port::RECEIVE_BATCH_MAX;
+use crate::steering::{is_shared, worker_of};
+
+/// Frames of a ring.
+pub const HANDOFF_LEN: usize = 256;
+/// Bytes of the length in front of a frame.
+const LEN_LEN: usize = 4;
+
+/// A frame behind its length.
+type Slot = UnsafeCell<[u8; CHUNK_LEN]>;
+
+/// A ring of one producer and one consumer.
+struct Ring {
+    /// Frames written, and frames read; both wrap.
+    written: AtomicU32,
+    read: AtomicU32,
+    slots: Box<[Slot]>,
+}
+
+// SAFETY: a slot between `read` and `written` is the consumer's, any other the producer's; there is one of each (`Handoffs::end` gives an end
+// out once), and the indices are published with release and read with acquire.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    fn new() -> Self {
+        // SAFETY: all-zero bytes are a valid array of bytes. They become pages when they are used.
+        let slots = unsafe { Box::<[Slot]>::new_zeroed_slice(HANDOFF_LEN).assume_init() };
+        Ring { written: AtomicU32::new(0), read: AtomicU32::new(0), slots }
+    }
+
+    /// The producer's: copies a frame; false if there is no room.
+    fn push(&self, frame: &[u8]) -> bool {
+        let written = self.written.load(Ordering::Relaxed);
+        if written.wrapping_sub(self.read.load(Ordering::Acquire)) as usize >= HANDOFF_LEN
+            || frame.len() > CHUNK_LEN - LEN_LEN
+        {
+            return false;
+        }
+        let slot = &self.slots[written as usize % HANDOFF_LEN];
+        // SAFETY: the slot is the producer's (above), of which there is one, and it makes one reference at a time.
+        let slot = unsafe { &mut *slot.get() };
+        slot[..LEN_LEN].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
+        slot[LEN_LEN..LEN_LEN + frame.len()].copy_from_slice(frame);
+        self.written.store(written.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// The consumer's: calls `each` for at most a batch of frames.
+    fn pop(&self, each: &mut dyn FnMut(&[u8])) -> usize {
+        let read = self.read.load(Ordering::Relaxed);
+        let count = self.written.load(Ordering::Acquire).wrapping_sub(read).min(RECEIVE_BATCH_MAX as u32);
+        for at in 0..count {
+            let slot = &self.slots[read.wrapping_add(at) as usize % HANDOFF_LEN];
+            // SAFETY: the slot is the consumer's (above), of which there is one, until `read` is published.
+            let slot = unsafe { &*slot.get() };
+            let len = u32::from_ne_bytes([slot[0], slot[1], slot[2], slot[3]]) as usize;
+            each(&slot[LEN_LEN..(LEN_LEN + len).min(CHUNK_LEN)]);
+        }
+        self.read.store(read.wrapping_add(count), Ordering::Release);
+        count as usize
+    }
+}
+
+/// What others have for a worker.
+struct Inbox {
+    /// By sender.
+    rings: Vec<Ring>,
+    event: OwnedFd,
+    /// The event has been written, or is about to be, and the worker has not looked since.
+    signalled: AtomicBool,
+    /// The worker has its end.
+    taken: AtomicBool,
+}
+
+/// The rings between the workers of an interface.
+pub struct Handoffs {
+    inboxes: Vec<Inbox>,
+}
+
+impl core::fmt::Debug for Handoffs {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Handoffs({} workers)", self.inboxes.len())
+    }
+}
+
+impl Handoffs {
+    /// Makes the rings. Their memory, 1 MiB for each pair, is used as frames come.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(workers: u8) -> io::Result<Arc<Self>> {
+        let inbox = |_| {
+            // SAFETY: eventfd takes no pointers; its result is checked.
+            let fd = check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
+            // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
+            let event = unsafe { OwnedFd::from_raw_fd(fd) };
+            let rings = (0..workers).map(|_| Ring::new()).collect();
+            Ok(Inbox { rings, event, signalled: AtomicBool::new(false), taken: AtomicBool::new(false) })
+        };
+        let inboxes = (0..workers).map(inbox).collect::<io::Result<Vec<Inbox>>>()?;
+        Ok(Arc::new(Handoffs { inboxes }))
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    /// Returns a worker's end.
+    ///
+    /// # Panics
+    /// If there is no such worker, or it has its end already.
+    pub(super) fn end(self: &Arc<Self>, worker: u8) -> End {
+        let taken = self.inboxes[usize::from(worker)].taken.swap(true, Ordering::Relaxed);
+        assert!(!taken, "each worker opens its port once");
+        End { all: Arc::clone(self), worker: worker.into(), to_wake: 0 }
+    }
+}
+
+/// Whose a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    Own,
+    Others,
+}
+
+/// A worker's end of the rings. There is one of each worker.
+pub(super) struct End {
+    all: Arc<Handoffs>,
+    worker: usize,
+    /// Workers that have got frames, a bit for each.
+    to_wake: u64,
+}
+
+impl End {
+    /// Hands a frame on if it is another worker's, or everybody's. `dropped` counts those that there was no room for.
+    pub(super) fn place(&mut self, frame: &[u8], dropped: &mut u64) -> Place {
+        if is_shared(frame) {
+            let own = self.worker;
+            for to in (0..self.all.workers()).filter(|to| *to != own) {
+                *dropped += u64::from(!self.hand(to, frame));
+            }
+            return Place::Own;
+        }
+        let to = worker_of(frame, self.all.workers());
+        if to == self.worker {
+            return Place::Own;
+        }
+        *dropped += u64::from(!self.hand(to, frame));
+        Place::Others
+    }
+
+    fn hand(&mut self, to: usize, frame: &[u8]) -> bool {
+        self.to_wake |= 1 << to;
+        self.all.inboxes[to].rings[self.worker].push(frame)
+    }
+
+    /// Wakes the workers that have got frames since the last call.
+    pub(super) fn wake_others(&mut self) {
+        let mut to_wake = core::mem::take(&mut self.to_wake);
+        while to_wake != 0 {
+            let inbox = &self.all.inboxes[to_wake.trailing_zeros() as usize];
+            to_wake &= to_wake - 1;
+            if !inbox.signalled.swap(true, Ordering::AcqRel) {
+                let one = 1u64.to_ne_bytes();
+                // SAFETY: `one` has the 8 readable bytes that an event descriptor takes, and outlives the call.
+                let _ = unsafe { libc::write(inbox.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            }
+        }
+    }
+
+    /// Calls `each` for the frames that others have handed on, at most a batch of each.
+    pub(super) fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> usize {
+        let inbox = &self.all.inboxes[self.worker];
+        if inbox.signalled.load(Ordering::Acquire) {
+            let mut count = [0u8; 8];
+            // SAFETY: `count` has the 8 writable bytes that an event descriptor needs, and outlives the call.
+            let read = unsafe { libc::read(inbox.event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+            // Not yet written: the next call will find it.
+            if read > 0 {
+                // Frames whose sender saw the mark are seen below; the others' senders write again.
+                inbox.signalled.swap(false, Ordering::AcqRel);
+            }
+        }
+        let own = self.worker;
+        inbox.rings.iter().enumerate().filter(|(from, _)| *from != own).map(|(_, ring)| ring.pop(each)).sum()
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.all.inboxes[self.worker].event.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A TCP frame with a number in its source address.
+    fn frame(number: u32) -> Vec<u8> {
+        let mut frame = vec![0; 60];
+        (frame[12], frame[14], frame[23]) = (8, 0x45, 6);
+        frame[26..30].copy_from_slice(&number.to_be_bytes());
+        frame[37] = 80;
+        frame
+    }
+
+    fn is_readable(fd: RawFd) -> bool {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is one element that outlives the call.
+        (unsafe { libc::poll(&raw mut poll, 1, 0) }) > 0
+    }
+
+    #[test]
+    fn frames_reach_their_worker_in_order_and_what_does_not_fit_is_counted() {
+        let all = Handoffs::new(2).unwrap();
+        let (mut first, mut second) = (all.end(0), all.end(1));
+        let frames: Vec<Vec<u8>> = (0..).map(frame).filter(|f| worker_of(f, 2) == 1).take(300).collect();
+        let mut dropped = 0;
+        for frame in &frames {
+            assert_eq!(first.place(frame, &mut dropped), Place::Others);
+        }
+        assert_eq!(dropped as usize, 300 - HANDOFF_LEN);
+        assert!(!is_readable(second.fd()));
+        first.wake_others();
+        assert!(is_readable(second.fd()));
+        let mut seen = Vec::new();
+        while second.receive(&mut |frame| seen.push(frame.to_vec())) > 0 {}
+        assert_eq!(seen, frames[..HANDOFF_LEN]);
+        assert!(!is_readable(second.fd()));
+        let own = (0..).map(frame).find(|f| worker_of(f, 2) == 0).unwrap();
+        assert_eq!(first.place(&own, &mut dropped), Place::Own);
+    }
+
+    #[test]
+    fn no_frame_is_left_behind_while_its_worker_sleeps() {
+        let all = Handoffs::new(2).unwrap();
+        let (mut first, mut second) = (all.end(0), all.end(1));
+        const FRAMES: u32 = 200_000;
+        let sender = std::thread::spawn(move || {
+            let (mut number, mut sent) = (0, 0u32);
+            while sent < FRAMES {
+                let frame = frame(number);
+                number += 1;
+                if worker_of(&frame, 2) != 1 {
+                    continue;
+                }
+                let mut dropped = 1;
+                while core::mem::take(&mut dropped) > 0 {
+                    first.place(&frame, &mut dropped);
+                    first.wake_others();
+                }
+                sent += 1;
+            }
+        });
+        let (mut seen, mut last) = (0, None);
+        while seen < FRAMES {
+            let mut poll = libc::pollfd { fd: second.fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: `poll` is one element that outlives the call.
+            let ready = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
+            assert_eq!(ready, 1, "the worker sleeps and has {seen} frames");
+            while second.receive(&mut |frame| {
+                let number = u32::from_be_bytes([frame[26], frame[27], frame[28], frame[29]]);
+                assert!(last.is_none_or(|last| last < number), "{last:?} {number}");
+                last = Some(number);
+                seen += 1;
+            }) > 0
+            {}
+        }
+        sender.join().unwrap();
+    }
+}

@@ -1,0 +1,199 @@
+//! The receiving half: frames are lent as they lie in the shared memory, and their chunks go back to the kernel after each batch.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use csp_wire::checksum::Checksum as Sum;
+use csp_wire::offload::{Checksum, Frame};
+
+use super::check;
+use super::handoff::{End, Place};
+use super::socket::{ReceiveRings, Socket};
+use crate::af_packet::socket::Socket as RawSocket;
+use crate::port::{LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
+use crate::segment::ETHERNET_LEN;
+
+/// Offset of TCP's checksum.
+const CHECKSUM_AT: u16 = 16;
+const TCP_LEN: usize = 20;
+const TCP: u8 = 6;
+
+/// A receive queue.
+pub(super) struct Queue {
+    socket: Arc<Socket>,
+    rings: ReceiveRings,
+}
+
+impl Queue {
+    pub(super) fn new(socket: Arc<Socket>, rings: ReceiveRings) -> Self {
+        Queue { socket, rings }
+    }
+
+    /// Calls `each` for the frames that have arrived, at most a batch. Returns their number, and how many of them the kernel has described
+    /// wrongly.
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> (usize, u64) {
+        let (mut count, mut wrong) = (0, 0);
+        while count < RECEIVE_BATCH_MAX {
+            let Some(entry) = self.rings.filled.pop() else { break };
+            count += 1;
+            let Some((at, len, chunk)) = self.socket.umem.received(entry.addr, entry.len) else {
+                wrong += 1;
+                continue;
+            };
+            // SAFETY: `received` has checked the range, and the chunk came by the RX ring just now; it goes to the fill ring below.
+            each(unsafe { self.socket.umem.frame(at, len) });
+            self.rings.free.push(chunk);
+        }
+        if count > 0 {
+            self.rings.filled.release();
+            self.rings.free.publish();
+        }
+        if self.rings.free.needs_wakeup() {
+            self.socket.kick_receive();
+        }
+        (count, wrong)
+    }
+}
+
+pub(super) struct Receiver {
+    queues: Vec<Queue>,
+    handoff: Option<End>,
+    /// Readable while one of several queues has frames.
+    all: Option<OwnedFd>,
+    /// A veth's peer leaves checksums to this interface.
+    may_be_partial: bool,
+    /// Keeps the interface in all multicast groups.
+    _membership: Arc<RawSocket>,
+    counters: ReceiveCounters,
+    /// Frames that other workers had no room for.
+    not_handed: u64,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        queues: Vec<Queue>,
+        handoff: Option<End>,
+        may_be_partial: bool,
+        membership: Arc<RawSocket>,
+    ) -> io::Result<Self> {
+        let all = if queues.len() > 1 { Some(together(&queues)?) } else { None };
+        Ok(Receiver {
+            queues,
+            handoff,
+            all,
+            may_be_partial,
+            _membership: membership,
+            counters: ReceiveCounters::default(),
+            not_handed: 0,
+        })
+    }
+}
+
+/// Returns a descriptor that is readable while one of the queues has frames.
+fn together(queues: &[Queue]) -> io::Result<OwnedFd> {
+    // SAFETY: epoll_create1 takes no pointers; its result is checked.
+    let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
+    let all = unsafe { OwnedFd::from_raw_fd(fd) };
+    for queue in queues {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: `event` is a local that outlives the call; both descriptors are open.
+        check(unsafe {
+            libc::epoll_ctl(all.as_raw_fd(), libc::EPOLL_CTL_ADD, queue.socket.fd(), &raw mut event)
+        })?;
+    }
+    Ok(all)
+}
+
+/// Counts a frame and hands it on.
+fn lend(counters: &mut ReceiveCounters, may_be_partial: bool, bytes: &[u8], each: &mut dyn FnMut(Frame<'_>)) {
+    counters.frames += 1;
+    counters.bytes += bytes.len() as u64;
+    let partial = if may_be_partial { partial(bytes) } else { None };
+    each(Frame { bytes, checksum: partial.unwrap_or(Checksum::Unchecked), gso: None });
+}
+
+impl LanReceiver for Receiver {
+    fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize {
+        let Receiver { queues, handoff, counters, not_handed, may_be_partial, .. } = self;
+        let mut total = 0;
+        for queue in queues {
+            let (count, wrong) = queue.receive(&mut |bytes| {
+                let place = handoff.as_mut().map_or(Place::Own, |handoff| handoff.place(bytes, not_handed));
+                if place == Place::Own {
+                    lend(counters, *may_be_partial, bytes, each);
+                }
+            });
+            total += count;
+            counters.errors += wrong;
+        }
+        let Some(handoff) = handoff else { return total };
+        handoff.wake_others();
+        total + handoff.receive(&mut |bytes| lend(counters, *may_be_partial, bytes, each))
+    }
+
+    fn fds(&self) -> [Option<RawFd>; 2] {
+        let queue = self.queues.first().map(|queue| queue.socket.fd());
+        let all = self.all.as_ref().map(AsRawFd::as_raw_fd);
+        [all.or(queue), self.handoff.as_ref().map(End::fd)]
+    }
+
+    fn counters(&mut self) -> ReceiveCounters {
+        let dropped = self.queues.iter().map(|queue| queue.socket.dropped());
+        let (full, unfit) = dropped.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        ReceiveCounters { overrun: full + self.not_handed, truncated: unfit, ..self.counters }
+    }
+}
+
+/// Recognises a TCP segment whose sender has left the checksum to the device: the field has the sum of the pseudo header (RFC 9293 §3.1,
+/// RFC 8200 §8.1). A veth passes such frames on as they are, and AF_XDP cannot tell. A wrong checksum looks like one once in 65,536
+/// times, as often as a wrong one is right by chance; on a veth no wire changes bytes.
+fn partial(frame: &[u8]) -> Option<Checksum> {
+    let packet = frame.get(ETHERNET_LEN..)?;
+    let half = |at: usize| Some(u16::from_be_bytes(*packet.get(at..)?.first_chunk()?));
+    let (addresses, ip_len, len) = match frame[12..14] {
+        [0x08, 0x00] => {
+            let ip_len = usize::from(packet.first()? & 0x0f) * 4;
+            let is_first = half(6)? & 0x3fff == 0;
+            let len = usize::from(half(2)?).checked_sub(ip_len)?;
+            (packet.get(12..20).filter(|_| packet[9] == TCP && is_first)?, ip_len, len)
+        }
+        [0x86, 0xdd] => (packet.get(8..40).filter(|_| packet[6] == TCP)?, 40, usize::from(half(4)?)),
+        _ => return None,
+    };
+    let field = half(ip_len + usize::from(CHECKSUM_AT)).filter(|_| packet.len() >= ip_len + TCP_LEN)?;
+    let mut sum = Sum::new();
+    sum.add(addresses);
+    sum.add_u16(TCP.into());
+    sum.add_u16(len as u16);
+    (sum.partial() == field)
+        .then_some(Checksum::Partial { start: (ETHERNET_LEN + ip_len) as u16, offset: CHECKSUM_AT })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_left_to_the_device_is_recognised_and_others_are_not() {
+        let mut frame = vec![0; 14 + 20 + 20 + 5];
+        frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        frame[16..18].copy_from_slice(&45u16.to_be_bytes());
+        frame[23] = TCP;
+        frame[26..34].copy_from_slice(&[10, 9, 9, 1, 10, 9, 9, 2]);
+        let sum = 0x0a09 + 0x0901 + 0x0a09 + 0x0902 + 6 + 25;
+        frame[50..52].copy_from_slice(&(sum as u16).to_be_bytes());
+        assert_eq!(partial(&frame), Some(Checksum::Partial { start: 34, offset: 16 }));
+        for (at, what) in
+            [(51, "another sum"), (23, "another protocol"), (20, "a fragment"), (12, "no IP"), (15, "")]
+        {
+            let mut other = frame.clone();
+            other[at] ^= 0x21;
+            assert_eq!(partial(&other).is_some(), what.is_empty(), "{what}");
+        }
+        for len in 0..54 {
+            assert_eq!(partial(&frame[..len]), None, "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! AF_XDP sockets, the addresses whose frames they get, and frames that need not be classified.
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use super::{Driver, DriverError};
+use crate::maps::{AddressKey, NO_RULES};
+use crate::{PORTS_MAX, QUEUES_MAX};
+
+impl Driver {
+    /// Has frames classified or not: without rules that costs each of them something.
+    pub fn classify(&mut self, classifies: bool) -> Result<(), DriverError> {
+        self.classifies = classifies;
+        for port in &mut self.config_now.ports {
+            port.number = port.number & !NO_RULES | if classifies { 0 } else { NO_RULES };
+        }
+        Ok(self.config.set(0, self.config_now, 0)?)
+    }
+
+    /// Gives the frames of a port's receive queue to a socket that is bound to it. The entry ends with the socket: the kernel's stack has the
+    /// frames from then on. Queues and ports beyond [`QUEUES_MAX`] and [`PORTS_MAX`] stay the kernel's.
+    pub fn set_socket(&mut self, port: usize, queue: u32, socket: RawFd) -> Result<(), DriverError> {
+        if port >= PORTS_MAX || queue >= QUEUES_MAX {
+            return Ok(());
+        }
+        Ok(self.sockets.set(port as u32 * QUEUES_MAX + queue, socket, 0)?)
+    }
+
+    /// Replaces the addresses whose frames go to sockets: VIPs, and sources of applications' own connections.
+    ///
+    /// # Errors
+    /// More than the map has room for, 32,768: those that came first are in force.
+    pub fn set_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) -> Result<(), DriverError> {
+        let mut wanted: Vec<AddressKey> = addresses.map(key_of).collect();
+        wanted.sort_unstable();
+        let known: Vec<AddressKey> = self.owned.keys().collect::<Result<_, _>>()?;
+        for gone in known.iter().filter(|key| wanted.binary_search(key).is_err()) {
+            self.owned.remove(gone)?;
+        }
+        for key in wanted {
+            self.owned.insert(key, 0, 0)?;
+        }
+        Ok(())
+    }
+}
+
+fn key_of(address: IpAddr) -> AddressKey {
+    let mut key = AddressKey::default();
+    match address {
+        IpAddr::V4(address) => {
+            key.family = 4;
+            key.address[..4].copy_from_slice(&address.octets());
+        }
+        IpAddr::V6(address) => (key.family, key.address) = (6, address.octets()),
+    }
+    key
+}

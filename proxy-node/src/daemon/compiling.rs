@@ -1,0 +1,31 @@
+//! Compiling of modules and operators: in the background of the data workers, and one at a time in a process, so that whoever brings
+//! code takes what the workers leave of one processor.
+
+use std::sync::{Mutex, PoisonError};
+
+use csp_daemon::background::lower_priority;
+
+/// Held while something is compiled. Never taken by the control thread, which a thread of lower priority would keep waiting.
+pub static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs `work` alone. The calling thread has a low priority.
+pub fn alone<T>(work: impl FnOnce() -> T) -> T {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    work()
+}
+
+/// Runs `work` alone on a thread of low priority, and waits for it.
+///
+/// # Errors
+/// There is no thread, or the compiler ended.
+pub fn in_background<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let run = || {
+            lower_priority();
+            alone(work)
+        };
+        let thread = std::thread::Builder::new().name("compiler".to_owned()).spawn_scoped(scope, run);
+        let thread = thread.map_err(|error| format!("there is no thread to compile in: {error}"))?;
+        thread.join().map_err(|_| "the compiler ended".to_owned())
+    })
+}
