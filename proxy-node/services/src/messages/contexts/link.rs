@@ -223,14 +223,11 @@ impl Link {
             // It crossed GONE.
             return if plane.remote_stage(ticket(place)).is_none() { Ok(()) } else { Err(Violation) };
         };
-        match record {
-            Record::Report { standing, numbers, why, .. } => {
-                if plane.remote_report(ticket(place), &supply::reported(standing, numbers), why) {
-                    self.refused.push((ticket(place), why.to_owned()));
-                }
-                return Ok(());
+        if let Record::Report { standing, numbers, why, .. } = record {
+            if plane.remote_report(ticket(place), &supply::reported(standing, numbers), why) {
+                self.refused.push((ticket(place), why.to_owned()));
             }
-            _ => {}
+            return Ok(());
         }
         if known.held.is_empty() && self.apply(now, plane, record, bytes.len())? {
             return Ok(());
