@@ -50,19 +50,6 @@ fn a_file_that_is_not_there_is_66() {
 }
 
 #[test]
-fn modules_of_plug_ins_are_objects_for_programs() {
-    let modules = run(&["plugin", "modules", "-o", "json"]).exited(0).json();
-    let modules = modules.as_array().expect("a list");
-    let policer = modules.iter().find(|module| module["module"] == "policer").expect("policer");
-    let setting = |name: &str| {
-        let settings = policer["settings"].as_array().expect("settings");
-        settings.iter().find(|setting| setting["name"] == name).expect(name)["default"].clone()
-    };
-    assert!(setting("rate").is_null() && setting("burst").is_string(), "{policer}");
-    assert_eq!(policer["operations"], serde_json::json!(["read"]));
-}
-
-#[test]
 fn a_channel_s_pair_goes_to_two_files_and_its_public_key_to_the_terminal() {
     let scratch = Scratch::new();
     let base = scratch.0.join("ticks");

@@ -35,8 +35,7 @@ struct AllModules {
     supplied: ModulesView,
 }
 
-pub(super) async fn modules(context: &Context) -> Result<(), CliError> {
-    let supplied: ModulesView = context.client.get(MODULES, &[]).await?;
+fn built_in() -> Vec<ModuleRow> {
     let setting =
         |parameter: &'static Parameter| SettingRow { name: parameter.name, default: parameter.default };
     let row = |module: &'static csp_plugins::Module| ModuleRow {
@@ -45,7 +44,12 @@ pub(super) async fn modules(context: &Context) -> Result<(), CliError> {
         settings: module.parameters.iter().map(setting).collect(),
         operations: module.operations.iter().map(|operation| operation.name).collect(),
     };
-    let all = AllModules { built_in: builtin::MODULES.iter().map(row).collect(), supplied };
+    builtin::MODULES.iter().map(row).collect()
+}
+
+pub(super) async fn modules(context: &Context) -> Result<(), CliError> {
+    let supplied: ModulesView = context.client.get(MODULES, &[]).await?;
+    let all = AllModules { built_in: built_in(), supplied };
     context.show(&all, |AllModules { built_in, supplied }| {
         let mut table = Table::new(&["MODULE", "OUTPUTS", "SETTINGS", "OPERATIONS"]);
         for row in built_in {
@@ -73,4 +77,19 @@ pub(super) async fn modules(context: &Context) -> Result<(), CliError> {
         }
         text + &missing(context, &supplied.unreachable)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn built_in_modules_are_objects_for_programs() {
+        let modules = serde_json::to_value(super::built_in()).unwrap();
+        let modules = modules.as_array().unwrap();
+        let policer = modules.iter().find(|module| module["module"] == "policer").unwrap();
+        let settings = policer["settings"].as_array().unwrap();
+        let default =
+            |name: &str| settings.iter().find(|setting| setting["name"] == name).unwrap()["default"].clone();
+        assert!(default("rate").is_null() && default("burst").is_string(), "{policer}");
+        assert_eq!(policer["operations"], serde_json::json!(["read"]));
+    }
 }
