@@ -79,13 +79,14 @@ impl Policy {
 impl FlowMatch {
     /// Returns whether these conditions hold of every message of which the others do.
     fn covers(&self, other: &FlowMatch) -> bool {
-        let FlowMatch { source, source_port, destination, port, channel, format } = self;
+        let FlowMatch { source, source_port, destination, port, channel, format, condition } = self;
         holds(source.as_ref(), other.source.as_ref(), within)
             && holds(destination.as_ref(), other.destination.as_ref(), within)
             && holds(source_port.as_ref(), other.source_port.as_ref(), among)
             && holds(port.as_ref(), other.port.as_ref(), among)
             && holds(channel.as_ref(), other.channel.as_ref(), String::eq)
             && holds(format.as_ref(), other.format.as_ref(), String::eq)
+            && holds(condition.as_ref(), other.condition.as_ref(), String::eq)
     }
 }
 

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn check_text(promise: u64) -> Result<(), String> {
