@@ -84,6 +84,7 @@ of_all! {
     a_refused_frame_is_dropped_and_counted_and_the_others_are_sent
     frames_are_shared_out_as_the_rule_says
     every_worker_receives_the_replies_of_neighbours
+    frames_of_vlans_are_not_the_interface_s
 }
 
 fn a_port_describes_its_interface_and_rejects_unsuitable_ones(kind: Kind, test: &str) {
@@ -298,6 +299,29 @@ fn every_worker_receives_the_replies_of_neighbours(kind: Kind, test: &str) {
         _ => [[true, true], [false, true], [false, true]],
     };
     assert_eq!(fds.collect::<Vec<_>>(), expected);
+}
+
+/// The kernel takes the tag out before raw sockets see a frame, and the program in the driver does not process it.
+fn frames_of_vlans_are_not_the_interface_s(kind: Kind, test: &str) {
+    let Some(pair) = Pair::new(test) else { return };
+    let Some(mut ports) = pair.open(kind, 1) else { return };
+    let mut peer = pair.open_far();
+    let frames = frames();
+    let is_tcp = |frame: &&Vec<u8>| frame[12..14] == [8, 0] && frame[23] == 6 && worker_of(frame, 1) == 0;
+    let plain = frames.iter().find(is_tcp).unwrap().clone();
+    for tag in [[0x81, 0x00, 0, 0], [0x81, 0x00, 0, 5], [0x88, 0xa8, 0, 5]] {
+        let tagged = [&plain[..12], &tag, &plain[12..]].concat();
+        peer.transmitter.transmit(&[&tagged], None).unwrap();
+    }
+    peer.transmitter.transmit(&[&plain], None).unwrap();
+    peer.transmitter.flush();
+    let (mut seen, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+    while seen.is_empty() {
+        assert!(Instant::now() < deadline, "nothing arrives");
+        ports.workers[0].receiver.receive(&mut |frame| seen.push(frame.bytes.to_vec()));
+        thread::yield_now();
+    }
+    assert_eq!(seen, [plain]);
 }
 
 #[test]

@@ -116,6 +116,8 @@ pub(super) fn open(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenEr
     let info = describe(&socket, &name, config)?;
 
     set_buffers(&socket, config)?;
+    let set = socket.set_program(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &mut program::untagged());
+    set.map_err(failed("SO_ATTACH_FILTER"))?;
     bind(&socket, index, libc::ETH_P_ALL as u16).map_err(failed("bind"))?;
     join_multicast(&socket, index).map_err(failed("PACKET_ADD_MEMBERSHIP"))?;
     if let Some(Fanout { group, .. }) = config.fanout {

@@ -15,6 +15,8 @@ use super::{
 /// Offsets from the network header, and the frame's EtherType (linux/filter.h: SKF_NET_OFF, SKF_AD_OFF).
 const NET: u32 = -0x10_0000_i32 as u32;
 const PROTOCOL: u32 = -0x1000_i32 as u32;
+/// Whether the frame had a VLAN tag, which the kernel has taken out (linux/filter.h: SKF_AD_VLAN_TAG_PRESENT).
+const TAGGED: u32 = PROTOCOL.wrapping_add(48);
 /// Offset of the quoted packet from the end of the IP header.
 const QUOTED: u32 = NET.wrapping_add(ICMP_LEN as u32);
 
@@ -154,9 +156,17 @@ pub(crate) fn worker() -> Vec<libc::sock_filter> {
     ])
 }
 
+/// Returns the filter of a socket that receives no frames of VLANs. The kernel takes their tag out before it gives them to raw sockets, so
+/// that they would look like frames of the interface itself; the program in the driver, which sees the tag, does not process them.
+pub(crate) fn untagged() -> Vec<libc::sock_filter> {
+    assemble(&[word(TAGGED), Unless(BPF_JEQ, 0, "end"), Do(BPF_RET | BPF_K, u32::MAX)])
+}
+
 /// Returns the filter of a socket that receives only what every worker receives: [`super::is_shared`].
 pub(crate) fn shared() -> Vec<libc::sock_filter> {
     assemble(&[
+        word(TAGGED),
+        Unless(BPF_JEQ, 0, "end"),
         half(PROTOCOL),
         If(BPF_JEQ, ETHERTYPE_V6 as u32, "v6"),
         Unless(BPF_JEQ, ETHERTYPE_ARP as u32, "end"),
