@@ -15,6 +15,7 @@ mod host_calls;
 mod metrics;
 mod module_routes;
 mod plugin_metrics;
+mod plugin_places;
 mod plugin_routes;
 mod plugin_views;
 mod plugins;

@@ -303,7 +303,7 @@ impl Session {
             settings,
             outputs: leads,
             level: Level::Host,
-            host: String::new(),
+            ..DesiredInstance::default()
         }
     }
 

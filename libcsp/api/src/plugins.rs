@@ -58,6 +58,20 @@ pub struct Instance {
     /// Of an instance of a supplied module that the node's workers run: what became of it.
     #[serde(default)]
     pub supplied: Option<Supplied>,
+    /// Of an instance whose level the node chooses: why it has it.
+    #[serde(default)]
+    pub auto: Option<Auto>,
+}
+
+/// How a node has placed an instance.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Auto {
+    /// Why it is at its level, as text.
+    pub reason: Text,
+    /// Packets per second, the mean of the last few seconds; absent before they were measured.
+    pub packets_per_s: Option<u64>,
+    /// How often it was moved since the daemon began, or since it was made.
+    pub moves_total: u64,
 }
 
 /// What became of an instance of a supplied module, at all workers.

@@ -49,11 +49,11 @@ pub use policy::{
     Clients, Congestion, Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext,
     GivenUp, Headers, KnownFormat, LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder,
     OUTPUTS_MAX, OnStop, PACKET_RULES_MAX, PLUGIN_HOSTS_MAX, PLUGINS_MAX, PacketPlugin, PacketRule,
-    PathStage, Pattern, Permission, PlannedQuery, PluginHost, Policy, PoolMember, ProgramRule, Query,
-    QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX, ReceiverQueue, RequestError, RequestedQuery,
-    RequestedTranslation, Requests, RowFormat, RuleFallback, SOFH_ENCODING, SOFH_LEN, SUPPLIED_MAX, Service,
-    StagePlacement, Subject, SuppliedHandler, TcpOptions, TimeUnit, TranslationRequest, UnknownFormat,
-    format_set, path_formats, path_order, plugin_manager,
+    PathStage, Pattern, Permission, PlannedQuery, PluginHost, PluginLevel, PluginPlacement, Policy,
+    PoolMember, ProgramRule, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX, ReceiverQueue,
+    RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, RuleFallback, SOFH_ENCODING,
+    SOFH_LEN, SUPPLIED_MAX, Service, StagePlacement, Subject, SuppliedHandler, TcpOptions, TimeUnit,
+    TranslationRequest, UnknownFormat, format_set, path_formats, path_order, plugin_manager,
 };
 pub use policy::{
     Adapt, DEFAULT_FLOW, FLOW_FIELDS_MAX, FLOWS_MAX, Flow, FlowCondition, FlowContexts, FlowFull, FlowMatch,

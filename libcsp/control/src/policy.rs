@@ -17,6 +17,7 @@ mod handlers;
 mod link;
 mod paths;
 mod plugin_hosts;
+mod plugin_places;
 mod plugins;
 mod queries;
 mod warnings;
@@ -53,6 +54,7 @@ pub use link::{
 };
 pub use paths::{GivenUp, PathStage, StagePlacement, path_formats, path_order};
 pub use plugin_hosts::{PLUGIN_HOSTS_MAX, PluginHost};
+pub use plugin_places::{PluginLevel, PluginPlacement};
 pub use plugins::{
     DRIVER_PLUGINS_MAX, OUTPUTS_MAX, PACKET_RULES_MAX, PLUGINS_MAX, PacketPlugin, PacketRule, RuleFallback,
     plugin_manager,

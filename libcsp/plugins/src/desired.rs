@@ -11,6 +11,7 @@ use csp_classify::multifield::{Match, Rule};
 use crate::command::Level;
 use crate::manager::{Manager, ManagerError};
 use crate::packet::{Binding, Fallback};
+use crate::places::Auto;
 
 /// Name of the execution environment of level 1.
 pub const DRIVER: &str = "driver";
@@ -32,6 +33,8 @@ pub struct DesiredInstance {
     pub outputs: Vec<Option<String>>,
     /// Where it runs.
     pub level: Level,
+    /// How the node chooses between levels 1 and 2 itself; `level` is then what it has chosen.
+    pub auto: Option<Auto>,
     /// Of level 3: its host. Empty: [`HOST`].
     pub host: String,
 }

@@ -24,6 +24,7 @@ mod hashing;
 mod manager;
 mod packet;
 pub mod pcap;
+mod places;
 mod plugin;
 pub mod remote;
 mod settings;
@@ -37,6 +38,7 @@ pub use graph::{CALLS_MAX, Graph, GraphCounters, HOPS_MAX, InstanceCount, OUTPUT
 pub use hashing::HashKey;
 pub use manager::{Manager, ManagerConfig, ManagerError, What};
 pub use packet::{Binding, Fallback, Metadata, Packet};
+pub use places::{Auto, Move, Node, Places, Seen, Why};
 pub use plugin::{
     Action, Answer, Call, CallError, Effects, Make, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,
 };

@@ -2,20 +2,26 @@
 
 use std::net::IpAddr;
 
-use csp_control::PacketPlugin;
+use csp_control::{PacketPlugin, PluginLevel};
 use csp_types::Prefix;
 
 use super::error::CliError;
 
 /// What a move to a level costs, if it costs state that operators have made.
-pub(super) fn lost_by_move(plugin: &PacketPlugin, level: u8) -> Option<String> {
-    let crosses = (plugin.level == 3) != (level == 3);
+pub(super) fn lost_by_move(plugin: &PacketPlugin, level: PluginLevel) -> Option<String> {
+    let host = PluginLevel::Fixed(3);
+    let crosses = (plugin.level == host) != (level == host);
     (crosses && plugin.module == "block-list").then(|| {
         format!(
             "{} is empty at level {level}: what it blocks does not move; `cspctl blocks list` shows what was added, before the move",
             plugin.name
         )
     })
+}
+
+/// Reads a rate of packets.
+pub(super) fn packets_per_s(text: &str) -> Result<u64, String> {
+    csp_plugins::parse_number(text).ok_or_else(|| format!("{text} is no number such as 50000, 200k or 1M"))
 }
 
 /// Checks a network of `blocks` where it can be said what would be right.
@@ -42,12 +48,16 @@ mod tests {
             module: module.to_owned(),
             settings: BTreeMap::new(),
             outputs: vec![],
-            level,
+            level: PluginLevel::Fixed(level),
+            expects: None,
+            place: None,
             context: None,
         };
-        let warned = |from, to, module| lost_by_move(&at(from, module), to).is_some();
+        let warned = |from, to, module| lost_by_move(&at(from, module), PluginLevel::Fixed(to)).is_some();
         assert!(warned(1, 3, "block-list") && warned(2, 3, "block-list") && warned(3, 2, "block-list"));
         assert!(!warned(1, 2, "block-list") && !warned(3, 3, "block-list") && !warned(2, 3, "counter"));
+        assert!(lost_by_move(&at(3, "block-list"), PluginLevel::Auto).is_some());
+        assert!(lost_by_move(&at(1, "block-list"), PluginLevel::Auto).is_none());
     }
 
     #[test]

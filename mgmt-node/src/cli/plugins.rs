@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use csp_api::plugins::{CallBody, CallView, NodeAnswer, PluginsView, Row, Supplied};
-use csp_control::{PacketPlugin, Policy};
+use csp_api::plugins::{CallBody, CallView, Environment, Instance, NodeAnswer, PluginsView, Row, Supplied};
+use csp_control::{PacketPlugin, PluginLevel, Policy};
 use csp_plugins::is_supplied;
 
 use super::Context;
@@ -15,7 +15,7 @@ use super::error::CliError;
 use super::handlers;
 use super::observe::missing;
 use super::paint::Colour;
-use super::plugin_checks::{check_network, lost_by_move};
+use super::plugin_checks::{check_network, lost_by_move, packets_per_s};
 use super::plugin_modules::{self, MODULES};
 use super::table::{Cell, Table, bytes};
 
@@ -55,7 +55,7 @@ pub enum PluginCommand {
     },
     /// Add a plug-in to the policy
     #[command(
-        after_help = "Examples:\n  cspctl plugin create limit policer rate=10M burst=64k\n  cspctl plugin create blocked block-list\n  cspctl plugin create near 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 parameters=64"
+        after_help = "Examples:\n  cspctl plugin create limit policer rate=10M burst=64k\n  cspctl plugin create flood block-list --level auto --expects 1M\n  cspctl plugin create blocked block-list\n  cspctl plugin create near 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 parameters=64"
     )]
     Create {
         /// Its name
@@ -65,25 +65,31 @@ pub enum PluginCommand {
         /// Settings; others have their defaults
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
-        /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host
-        #[arg(long, default_value_t = 2)]
-        level: u8,
+        /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host; auto: each node chooses 1 or 2
+        #[arg(long, default_value_t)]
+        level: PluginLevel,
+        /// Of level auto: packets per second that nodes expect until they have measured them, such as 200k
+        #[arg(long, value_name = "PACKETS_PER_S", value_parser = packets_per_s)]
+        expects: Option<u64>,
         /// Of level 3: which of the policy's plug-in hosts runs it
         #[arg(long, value_name = "HOST")]
         context: Option<String>,
     },
     /// Move a plug-in to another level
     ///
-    /// Between levels 1 and 2 its state moves with it. To level 3 and from there it does not: block lists are empty then, captures too, and
+    /// Between levels 1 and 2 its state moves with it; with auto each network node moves it between these by the packets that it gets. To level 3 and from there it does not: block lists are empty then, captures too, and
     /// counters of the plug-in and of rules that lead to it begin at 0.
     #[command(
-        after_help = "Examples:\n  cspctl plugin move blocked 1\n  cspctl plugin move count 3 --context h0"
+        after_help = "Examples:\n  cspctl plugin move blocked 1\n  cspctl plugin move blocked auto --expects 200k\n  cspctl plugin move count 3 --context h0"
     )]
     Move {
         /// The plug-in
         name: String,
-        /// 1: in the driver; 2: in the network nodes' workers; 3: on an attached host
-        level: u8,
+        /// 1: in the driver; 2: in the network nodes' workers; 3: on an attached host; auto: each node chooses 1 or 2
+        level: PluginLevel,
+        /// Of level auto: packets per second that nodes expect until they have measured them, such as 200k
+        #[arg(long, value_name = "PACKETS_PER_S", value_parser = packets_per_s)]
+        expects: Option<u64>,
         /// Of level 3: which of the policy's plug-in hosts runs it; not needed where the policy has one
         #[arg(long, value_name = "HOST")]
         context: Option<String>,
@@ -209,11 +215,12 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
         PluginCommand::Uninstall { module } => {
             handlers::remove_from(context, &module, MODULES, "cspctl plugin modules").await
         }
-        PluginCommand::Create { name, module, settings, level, context: host } => {
+        PluginCommand::Create { name, module, settings, level, expects, context: host } => {
             let settings = pairs(&settings)?;
             edit(context, |policy| {
                 let context = host_of(policy, level, host)?;
-                let plugin = PacketPlugin { name, module, settings, outputs: vec![], level, context };
+                let (outputs, place) = (vec![], None);
+                let plugin = PacketPlugin { name, module, settings, outputs, level, expects, place, context };
                 policy.plugins.push(plugin);
                 Ok(())
             })
@@ -229,14 +236,15 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
             })
             .await
         }
-        PluginCommand::Move { name, level, context: host } => {
+        PluginCommand::Move { name, level, expects, context: host } => {
             edit(context, |policy| {
                 let host = host_of(policy, level, host)?;
                 let plugin = find(&mut policy.plugins, &name)?;
                 if let Some(warning) = lost_by_move(plugin, level) {
                     eprintln!("warning: {warning}");
                 }
-                (plugin.level, plugin.context) = (level, host);
+                plugin.place = plugin.place.filter(|_| level == PluginLevel::Auto);
+                (plugin.level, plugin.expects, plugin.context) = (level, expects, host);
                 Ok(())
             })
             .await
@@ -269,8 +277,8 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
 }
 
 /// The plug-in host for a plug-in of this level: the one that was named, or the only one of the policy.
-fn host_of(policy: &Policy, level: u8, named: Option<String>) -> Result<Option<String>, CliError> {
-    if named.is_some() || level != 3 {
+fn host_of(policy: &Policy, level: PluginLevel, named: Option<String>) -> Result<Option<String>, CliError> {
+    if named.is_some() || level != PluginLevel::Fixed(3) {
         return Ok(named);
     }
     match policy.plugin_hosts.as_slice() {
@@ -357,15 +365,13 @@ async fn list(context: &Context) -> Result<(), CliError> {
         ]);
         for node in &view.nodes {
             for plugin in &node.plugins.instances {
-                let environments = &node.plugins.environments;
-                let environment = environments.iter().find(|known| known.name == plugin.environment);
                 let settings = plugin.settings.iter().map(|s| format!("{}={}", &*s.name, &*s.value));
                 let outputs = plugin.outputs.iter().map(|o| format!("{}:{}", o.output, &*o.to));
                 table.row([
                     node.node.clone().into(),
                     plugin.name.to_string().into(),
                     short(&plugin.module).into(),
-                    environment.map_or(0, |known| u64::from(known.level)).into(),
+                    level(&node.plugins.environments, plugin).into(),
                     settings.collect::<Vec<_>>().join(" ").into(),
                     outputs.collect::<Vec<_>>().join(" ").into(),
                     plugin.packets_total.into(),
@@ -377,6 +383,16 @@ async fn list(context: &Context) -> Result<(), CliError> {
         }
         table.render(context.paint) + &missing(context, &view.unreachable)
     })
+}
+
+/// Its level; where the node has chosen it, with why.
+fn level(environments: &[Environment], plugin: &Instance) -> String {
+    let environment = environments.iter().find(|known| known.name == plugin.environment);
+    let level = environment.map_or(0, |known| known.level);
+    match &plugin.auto {
+        Some(auto) => format!("{level} (auto: {})", &*auto.reason),
+        None => level.to_string(),
+    }
 }
 
 /// The name of a module; of a supplied one its first 12 digits.

@@ -19,6 +19,7 @@ use super::driver::DriverControl;
 use super::metrics::WorkerMetrics;
 use super::module_routes;
 use super::plugin_metrics::{PluginMetrics, Shared};
+use super::plugin_places::Placing;
 use super::plugin_routes;
 use super::plugins::{self, PluginControl, Plugins};
 use super::proxies::{Neighbours, host_specs, note_neighbours, proxy_specs};
@@ -48,7 +49,8 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let mut driver = DriverControl::new(config, &workers.macs);
     driver.begin(&workers.sockets)?;
     let modules = PluginModules::in_folder(config.node.state_dir.join("plugins"));
-    let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone());
+    let placing = Placing::new(workers.published());
+    let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone(), placing);
     let options = shell_options(config, record, workers, (numbers, plugins.clone(), modules.clone()));
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let refreshing = tokio::spawn(plugins::refresh(plugins.clone()));

@@ -57,6 +57,8 @@ pub struct DriverControl {
     taken_over: Vec<TakenOver>,
     /// What was logged last, so that it is not logged again.
     logged: String,
+    /// Why level 1 was not to be had, since [`retry`](Self::retry).
+    unavailable: Option<String>,
 }
 
 impl DriverControl {
@@ -76,7 +78,32 @@ impl DriverControl {
             rules: HashSet::new(),
             taken_over: Vec::new(),
             logged: String::new(),
+            unavailable: None,
         }
+    }
+
+    /// Returns why level 1 is not to be had, as far as that was tried.
+    pub fn unavailable(&self) -> Option<&str> {
+        self.unavailable.as_deref()
+    }
+
+    /// Has level 1 tried again where it was not to be had.
+    pub fn retry(&mut self) {
+        self.unavailable = None;
+    }
+
+    /// Loads the program, if it is not loaded. Returns false, and logs why, if it is not to be had.
+    pub fn prepare(&mut self) -> bool {
+        if self.driver.is_none() {
+            match self.open() {
+                Ok(driver) => self.driver = Some(driver),
+                Err(error) => {
+                    self.warn(format!("level 1 is not available, its rules stay at level 2: {error}"));
+                    self.unavailable = Some(error.to_string());
+                }
+            }
+        }
+        self.driver.is_some()
     }
 
     /// Puts the program at AF_XDP ports, if there are any, with their sockets. It gives them nothing before
@@ -116,13 +143,8 @@ impl DriverControl {
     /// Returns what the program is to do; `None` if there is none, or cannot be: all rules are level 2's.
     pub fn plan(&mut self, manager: &Manager, table: &Table) -> Option<Plan> {
         let wanted = manager.instances().any(|(.., environment)| environment == csp_plugins::DRIVER);
-        if self.driver.is_none() && (wanted || self.folder.exists()) {
-            match self.open() {
-                Ok(driver) => self.driver = Some(driver),
-                Err(error) => {
-                    self.warn(format!("level 1 is not available, its rules stay at level 2: {error}"))
-                }
-            }
+        if wanted || self.folder.exists() {
+            self.prepare();
         }
         let before = self.driver.as_ref()?.slots().clone();
         match Plan::new(manager, table, &before) {
@@ -137,6 +159,7 @@ impl DriverControl {
             }
             Err(error) => {
                 self.warn(format!("the rules of level 1 stay at level 2: {error}"));
+                self.unavailable = Some(error.to_string());
                 Plan::new(
                     &csp_control::plugin_manager(0, csp_plugins::HashKey::default()),
                     &Table::new(),
@@ -237,12 +260,16 @@ impl DriverControl {
                 None => tracing::warn!(interface, "there is no such interface any more"),
             }
         }
+        if self.attached == 0 {
+            self.unavailable = Some("no LAN port takes the program".to_owned());
+        }
         tracing::info!(ports = self.attached.count_ones(), "packet plug-ins run in the driver");
     }
 
     /// The kernel has neither the former rules nor the next ones for sure: the program classifies nothing more.
     fn fail(&mut self, text: &str) {
         tracing::error!("packet plug-ins: {text}; all rules are level 2's");
+        self.unavailable = Some(text.to_owned());
         self.rules.clear();
         if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.classify(false)) {
             tracing::error!(%error, "packet plug-ins: the rules of level 1 stay in force at AF_XDP ports");

@@ -61,6 +61,11 @@ impl Published {
         published
     }
 
+    /// Returns the frames that LAN ports have lost, since the worker did not take them in time.
+    pub fn overrun(&self) -> u64 {
+        self.lan.receive.overrun
+    }
+
     /// Returns the tunnels that are up, and those that should exist.
     pub fn tunnels(&self) -> (usize, usize) {
         (self.tunnels_up, self.tunnels_wanted)

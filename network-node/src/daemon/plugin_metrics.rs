@@ -20,6 +20,8 @@ pub struct Numbers {
     pub instances: Vec<(String, String, InstanceCount)>,
     /// Instances of supplied modules.
     pub supplied: Vec<csp_plugin_modules::Status>,
+    /// Name, module and moves of instances that the node places.
+    pub moves: Vec<(String, String, u64)>,
     /// Of all packets.
     pub totals: Totals,
     /// Records of plug-in hosts that were refused, by reason.
@@ -56,6 +58,11 @@ impl MetricSource for PluginMetrics {
             out.counter("csp_plugin_bytes_total", help, &labels, count.bytes);
             let help = "Packets that a plug-in dropped";
             out.counter("csp_plugin_dropped_total", help, &labels, count.dropped);
+        }
+        for (instance, module, moves) in &numbers.moves {
+            let labels = [("instance", instance.as_str()), ("module", module.as_str())];
+            let help = "Moves of a plug-in between levels 1 and 2 by the node itself";
+            out.counter("csp_plugin_moves_total", help, &labels, *moves);
         }
         for status in &numbers.supplied {
             let labels = [("instance", status.instance.as_str()), ("module", status.module.as_str())];

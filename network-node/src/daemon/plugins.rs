@@ -25,6 +25,7 @@ use super::data_thread::Question;
 use super::driver::DriverControl;
 use super::host_calls;
 use super::plugin_metrics::{Numbers, Shared};
+use super::plugin_places::Placing;
 use super::plugin_views::{add, row, supplied, totals};
 
 /// How long a worker may take to apply a change or to execute an operation.
@@ -71,7 +72,7 @@ pub enum CallResult {
 
 /// The manager and the way to its workers. One task at a time uses it.
 pub struct PluginControl {
-    manager: Manager,
+    pub(super) manager: Manager,
     /// Supplied modules.
     modules: Arc<PluginModules>,
     workers: Workers<Question>,
@@ -85,6 +86,8 @@ pub struct PluginControl {
     driver_rules: DriverRules,
     /// The plug-in hosts of the policy.
     hosts: Vec<PluginHost>,
+    /// Instances whose level the node chooses.
+    pub(super) placing: Placing,
 }
 
 /// A handle that the control loop, the admin routes and the refreshing task share.
@@ -97,6 +100,7 @@ impl PluginControl {
         numbers: Shared,
         driver: DriverControl,
         modules: Arc<PluginModules>,
+        placing: Placing,
     ) -> Plugins {
         let hash_key = HashKey(rand::random(), rand::random());
         let unix_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -113,6 +117,7 @@ impl PluginControl {
             driver,
             driver_rules: DriverRules::default(),
             hosts: Vec::new(),
+            placing,
         }))
     }
 
@@ -125,7 +130,7 @@ impl PluginControl {
                 instance.settings.push(("clock_offset_ns".to_owned(), self.clock_offset_ns.to_string()));
             }
         }
-        let result = self.manager.reconcile(&desired).map_err(|error| error.to_string());
+        let result = self.reconcile(desired);
         // Also after an error: the workers have what the manager has.
         self.put_into_force().await?;
         result?;
@@ -137,7 +142,7 @@ impl PluginControl {
 
     /// Changes workers and driver so that no packet is left out: first the workers, which from now on leave only those rules to the driver
     /// that it had and will have; then the driver; when what it had passed has been processed, the workers leave all its rules to it.
-    async fn put_into_force(&mut self) -> Result<(), String> {
+    pub(super) async fn put_into_force(&mut self) -> Result<(), String> {
         let table = self.manager.publish_rules();
         let Some(plan) = self.driver.plan(&self.manager, &table.table) else {
             return self.send(&table, DriverRules::default()).await;
@@ -405,15 +410,17 @@ impl PluginControl {
                 packets_total: packets,
                 bytes_total: bytes,
                 dropped_total: dropped,
+                auto: self.placing.shown(name),
                 supplied: status.iter().find(|of| of.instance == name && of.module == module).map(supplied),
             }
         };
         self.manager.instances().map(instance).collect()
     }
 
-    /// Reads the numbers for metrics.
+    /// Reads the numbers for metrics, and places the instances whose level the node chooses.
     async fn refresh(&mut self) {
         let Ok(counts) = self.counts().await else { return };
+        self.place_by_rate(&counts).await;
         let name = |id| self.manager.name_of(id).unwrap_or_default().to_owned();
         let rules = self.manager.rules().rules();
         let rules = rules.iter().zip(&counts.rules).map(|((rule, _), (_, hits))| {
@@ -425,6 +432,7 @@ impl PluginControl {
         let numbers = Numbers {
             rules: rules.collect(),
             instances: instances.collect(),
+            moves: self.placing.moves(),
             totals: totals(&counts),
             refused: counts.hosts.violations(),
             supplied: self.modules.status(),

@@ -139,7 +139,7 @@ fn instance(text: &str) -> DesiredInstance {
         words.map(|word| word.split_once('=').map(|(k, v)| (k.into(), v.into())).unwrap()).collect();
     let outputs = vec![next.map(str::to_owned)];
     let outputs = if module == "drop" || module == "redirect" { vec![] } else { outputs };
-    DesiredInstance { name, module, settings, outputs, level, host: "h0".to_owned() }
+    DesiredInstance { name, module, settings, outputs, level, host: "h0".to_owned(), auto: None }
 }
 
 fn rule(text: &str) -> DesiredRule {

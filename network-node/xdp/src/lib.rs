@@ -29,7 +29,7 @@ mod slots;
 pub use answers::merge;
 pub use driver::{Counts, Driver, DriverError, PortConfig, Totals};
 pub use layout::{STEPS_MAX, TABLE_LEN, TUPLES_MAX, TableError};
-pub use plan::{HOPS_MAX, Plan, Stay};
+pub use plan::{HOPS_MAX, Plan, Stay, obstacles};
 pub use slots::Slots;
 
 /// Most instances at level 1.

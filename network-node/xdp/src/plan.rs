@@ -131,6 +131,33 @@ impl Plan {
     }
 }
 
+/// Returns why instances cannot be at level 1, by name: `movable` are those for which that is to be known, and of which it is assumed that all
+/// are there.
+pub fn obstacles(manager: &Manager, movable: impl Fn(&str) -> bool) -> HashMap<String, String> {
+    let mut nodes = nodes(manager);
+    let movable: Vec<bool> = nodes.iter().map(|node| movable(node.name)).collect();
+    for (node, movable) in nodes.iter_mut().zip(&movable) {
+        node.at_level1 |= movable;
+    }
+    let by_id: HashMap<InstanceId, usize> =
+        manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
+    let rules = manager.rules().rules();
+    let received = || rules.iter().map(|(rule, _)| *rule).filter(|rule| is_received(rule));
+    let compares_dscp = received().any(|rule| rule.fields.dscp.is_some());
+    let mut reached = vec![false; nodes.len()];
+    for rule in received() {
+        if let Some(start) = by_id.get(&Binding::decode(rule.instance).instance) {
+            reach(&nodes, *start, &mut reached);
+        }
+    }
+    let obstacle = |at: usize| match reached[at] {
+        true => obstacle(&nodes, at, 0, compares_dscp),
+        false => Some("no rule leads packets that are received to it".to_owned()),
+    };
+    let all = (0..nodes.len()).filter(|at| movable[*at]);
+    all.filter_map(|at| Some((nodes[at].name.to_owned(), obstacle(at)?))).collect()
+}
+
 fn is_received(rule: &Rule) -> bool {
     rule.fields.direction != Some(Direction::Egress)
 }

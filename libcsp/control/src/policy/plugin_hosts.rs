@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Policy;
 use super::check::check_count;
+use super::plugin_places::PluginLevel;
 use crate::config::{Problems, serde_node_id};
 use crate::registry::SanAddress;
 
@@ -88,16 +89,16 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     for (at, plugin) in policy.plugins.iter().enumerate() {
         let field = format!("plugins[{at}].context");
         match (plugin.level, &plugin.context) {
-            (3, None) => {
+            (PluginLevel::Fixed(3), None) => {
                 problems.add(
                     format!("plugins[{at}].level"),
                     "3 needs `context`: the name of one of plugin_hosts",
                 );
             }
-            (3, Some(name)) if !names.contains_key(name.as_str()) => {
+            (PluginLevel::Fixed(3), Some(name)) if !names.contains_key(name.as_str()) => {
                 problems.add(field, format!("{name:?} is not among the policy's plugin_hosts"));
             }
-            (3, _) | (_, None) => {}
+            (PluginLevel::Fixed(3), _) | (_, None) => {}
             (level, Some(_)) => {
                 problems.add(field, format!("is for level 3 alone; this plug-in is at level {level}"));
             }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Policy;
 use super::check::check_count;
+use super::plugin_places::{PluginLevel, PluginPlacement};
 use crate::config::Problems;
 
 /// Most packet plug-ins of a policy.
@@ -41,9 +42,15 @@ pub struct PacketPlugin {
     /// By output, from 0 on: the plug-in that gets its packets; `-`, and outputs beyond these: they are routed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
-    /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host.
-    #[serde(default = "default_level", skip_serializing_if = "is_default_level")]
-    pub level: u8,
+    /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host; `auto`: each node chooses between 1 and 2.
+    #[serde(default, skip_serializing_if = "PluginLevel::is_default")]
+    pub level: PluginLevel,
+    /// Of level `auto`: packets per second that a node expects until it has measured them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expects: Option<u64>,
+    /// Of level `auto`: by what nodes place it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<PluginPlacement>,
     /// Of level 3: which of the policy's plug-in hosts runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
@@ -83,20 +90,11 @@ const fn default_priority() -> u32 {
     PRIORITY_DEFAULT
 }
 
-const fn default_level() -> u8 {
-    Level::Worker as u8
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_default_level(level: &u8) -> bool {
-    *level == default_level()
-}
-
 impl PacketPlugin {
     pub(super) fn summary(&self) -> String {
         let settings = self.settings.iter().map(|(name, value)| format!(" {name}={value}"));
         let outputs = self.outputs.iter().map(|to| format!(" -> {to}"));
-        let level = (!is_default_level(&self.level)).then(|| format!(" level {}", self.level));
+        let level = core::iter::once(self.level_summary());
         let context = self.context.iter().map(|host| format!(" at {host}"));
         let rest: String = settings.chain(outputs).chain(level).chain(context).collect();
         format!("{} {}{rest}", self.name, self.module)
@@ -108,7 +106,8 @@ impl PacketPlugin {
             module: self.module.clone(),
             settings: self.settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             outputs: self.outputs.iter().map(|to| (to != OUT).then(|| to.clone())).collect(),
-            level: Level::from_number(self.level).unwrap_or_default(),
+            level: self.level.fixed(),
+            auto: self.auto(),
             host: self.context.clone().unwrap_or_default(),
         }
     }
@@ -200,11 +199,7 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
     let mut names = HashMap::new();
     for (at, plugin) in policy.plugins.iter().enumerate() {
         check_count(&format!("plugins[{at}].outputs"), plugin.outputs.len(), 0, OUTPUTS_MAX, problems);
-        if Level::from_number(plugin.level).is_none() {
-            let message =
-                format!("{} is no level; allowed is 1 (driver), 2 (workers) or 3 (host)", plugin.level);
-            problems.add(format!("plugins[{at}].level"), message);
-        }
+        plugin.check_level(at, problems);
         if let Some(first) = names.insert(plugin.name.as_str(), at) {
             let message = format!("{:?} is the name of plugins[{first}] already", plugin.name);
             problems.add(format!("plugins[{at}].name"), message);
@@ -226,7 +221,7 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
         }
     }
     check_driver(policy, &rules, &places, problems);
-    if policy.plugins.iter().any(|plugin| plugin.level == Level::Host as u8 && plugin.context.is_none()) {
+    if policy.plugins.iter().any(|plugin| plugin.level.is(Level::Host) && plugin.context.is_none()) {
         // Without its host there is no environment for it; that was reported.
         return;
     }
@@ -244,7 +239,7 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
 
 /// What level 1 cannot do beside what modules lack there.
 fn check_driver(policy: &Policy, rules: &[DesiredRule], places: &[usize], problems: &mut Problems) {
-    let in_driver = |plugin: &&PacketPlugin| plugin.level == Level::Driver as u8;
+    let in_driver = |plugin: &&PacketPlugin| plugin.level.is(Level::Driver);
     let count = policy.plugins.iter().filter(in_driver).count();
     if count > DRIVER_PLUGINS_MAX {
         let message = format!("has {count} plug-ins at level 1; {DRIVER_PLUGINS_MAX} are the most");
@@ -300,6 +295,7 @@ fn rule_field_of(error: &csp_plugins::ManagerError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::PluginLevel;
     use crate::Policy;
 
     const PLUGINS: &str = "\
@@ -344,7 +340,10 @@ rules:
     fn a_plug_in_says_on_which_level_it_runs() {
         let text = PLUGINS.replace("module: dscp", "module: dscp\n    level: 1");
         let policy = Policy::parse_yaml(&text, "p.yaml").unwrap();
-        assert_eq!((policy.plugins[0].level, policy.plugins[2].level), (2, 1));
+        assert_eq!(
+            (policy.plugins[0].level, policy.plugins[2].level),
+            (PluginLevel::Fixed(2), PluginLevel::Fixed(1))
+        );
         assert_eq!(policy.packet_plugins().instances[2].level, csp_plugins::Level::Driver);
         assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
         assert_eq!(policy.to_json().matches("level").count(), 1, "the default is left out");

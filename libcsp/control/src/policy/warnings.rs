@@ -12,6 +12,7 @@ impl Policy {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = super::plugins::covered_rules(self);
         warnings.extend(self.unreached_plugins());
+        warnings.extend(super::plugin_places::never_in_driver(&self.plugins));
         warnings.extend(self.unreached_flows());
         warnings
     }
