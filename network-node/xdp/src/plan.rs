@@ -234,3 +234,81 @@ fn operation(node: &Node<'_>) -> Result<Operation, &'static str> {
         _ => return Err("the module has no implementation for level 1"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use csp_plugins::text::parse_match;
+    use csp_plugins::{Fallback, HashKey, Level, ManagerConfig, WORKERS, builtin};
+
+    use super::*;
+
+    /// Instances at level 2, each with settings, and to which its first output leads.
+    fn manager(instances: &[(&str, &str, &str, &str)], rules: &[(&str, &str)]) -> Manager {
+        let mut manager = Manager::new(ManagerConfig::new(0, HashKey(1, 2)));
+        builtin::MODULES.into_iter().for_each(|module| manager.install(module).unwrap());
+        manager.add_environment(WORKERS, Level::Worker).unwrap();
+        for (name, module, settings, _) in instances {
+            let settings: Vec<(&str, &str)> =
+                settings.split_whitespace().filter_map(|s| s.split_once('=')).collect();
+            manager.create(name, module, WORKERS, &settings).unwrap();
+        }
+        for (name, .., next) in instances.iter().filter(|(.., next)| !next.is_empty()) {
+            manager.connect(name, 0, next).unwrap();
+        }
+        for (at, (conditions, instance)) in rules.iter().enumerate() {
+            let words: Vec<&str> = conditions.split_whitespace().collect();
+            let fields = parse_match(&words).unwrap();
+            manager.add_rule(&format!("r{at}"), 10, fields, instance, Fallback::Pass).unwrap();
+        }
+        manager
+    }
+
+    #[test]
+    fn obstacles_are_those_that_hold_with_all_movable_instances_at_level_1() {
+        let instances = [
+            ("blocked", "block-list", "", ""),
+            ("calls", "policer", "rate=1M burst=1k block=blocked", ""),
+            ("count", "counter", "", "mark"),
+            ("mark", "dscp", "dscp=1", ""),
+            ("tap", "capture", "", ""),
+            ("front", "no-op", "", "tap"),
+            ("back", "counter", "", ""),
+        ];
+        let mut rules = vec![
+            ("proto tcp", "calls"),
+            ("proto udp", "count"),
+            ("proto icmp ingress", "front"),
+            ("egress", "back"),
+            ("proto 99", "blocked"),
+        ];
+        let told = |rules: &[(&str, &str)], movable: &dyn Fn(&str) -> bool| {
+            let mut all: Vec<String> = obstacles(&manager(&instances, rules), movable)
+                .into_iter()
+                .map(|(name, reason)| format!("{name}: {reason}"))
+                .collect();
+            all.sort();
+            all
+        };
+        let calls = "calls: calls: level 1 makes no calls, and block calls another plug-in";
+        let back = "back: no rule leads packets that are received to it";
+        assert_eq!(
+            told(&rules, &|name| name != "tap"),
+            [back, calls, "front: packets can reach tap, which is not at level 1"]
+        );
+        let none = "the module has no implementation for level 1";
+        assert_eq!(
+            told(&rules, &|name| name == "tap" || name == "front"),
+            [format!("front: tap: {none}"), format!("tap: tap: {none}")]
+        );
+        assert_eq!(
+            told(&rules, &|name| name == "count"),
+            ["count: packets can reach mark, which is not at level 1"]
+        );
+        rules.push(("dscp 1", "blocked"));
+        let compared = told(&rules, &|name| name == "count" || name == "mark");
+        assert!(
+            compared.len() == 2 && compared[0].contains("count: mark changes the codepoint"),
+            "{compared:?}"
+        );
+    }
+}

@@ -2,6 +2,8 @@
 //! marked arrives so; supplied modules run and are stopped; plug-ins move to a host across the SAN and back. IPv4 and IPv6.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
+#[path = "plugins/auto.rs"]
+mod auto;
 #[path = "plugins/host.rs"]
 mod host;
 #[path = "plugins/supplied.rs"]
@@ -368,6 +370,7 @@ fn what_the_driver_blocks_stays_blocked_when_the_daemon_is_killed_and_when_it_mo
     assert!(level == 1 && packets >= 16, "{packets} packets, each counted once at either level");
     let egress = refused(&cluster, "rule add back egress plugin blocked");
     assert!(egress.0 == 65 && egress.1.contains("egress, but blocked is at level 1"), "{egress:?}");
+    auto::is_placed(&cluster);
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
     assert_eq!(
