@@ -237,11 +237,12 @@ impl Places {
         }
         self.take_along(seen, &mut verdicts);
         self.fit(node.room, &mut verdicts);
-        let known = &mut self.known;
-        let moves = verdicts.iter().filter_map(|(name, to)| {
-            known.get_mut(*name)?.settle(now, *to).then(|| Move { name: (*name).to_owned(), to: *to })
-        });
-        let moves = moves.collect();
+        let mut moves = Vec::new();
+        for (name, to) in &verdicts {
+            if self.known.get_mut(*name).is_some_and(|place| place.settle(now, *to)) {
+                moves.push(Move { name: (*name).to_owned(), to: *to });
+            }
+        }
         self.bring_along(seen, &verdicts, moves)
     }
 
