@@ -14,8 +14,8 @@ use csp_plugin_host::{Session, SessionConfig, Sink};
 use csp_plugin_modules::PluginModules;
 use csp_plugins::remote::{RemoteAnswer, RemoteRow, read_answer, write_call, write_hosted, write_module};
 use csp_plugins::{
-    Answer, Binding, Command, EnvironmentId, Graph, Level, Manager, Metadata, Packet, Row, Settings, Supply,
-    Value, Verdict, WORKERS,
+    Answer, Binding, Command, EnvironmentId, Graph, HashKey, Level, Manager, ManagerConfig, Metadata, Packet,
+    Row, Settings, Supply, Value, Verdict, WORKERS, builtin,
 };
 use csp_types::Instant;
 use csp_wire::packets::{Head, Kind};
@@ -273,4 +273,23 @@ fn a_stopped_plug_in_is_absent_so_that_the_rule_falls_back() {
         let refused = String::from_utf8(out.0.remove(0).1).unwrap();
         assert!(refused.contains(["have the SHA-256", "was not sent to this host"][at]), "{refused}");
     }
+}
+
+#[test]
+fn instances_that_are_replaced_before_they_have_come_whole_are_forgotten() {
+    let (mut session, mut out) = (Session::new(SessionConfig::default()), Out::default());
+    let mut manager = Manager::new(ManagerConfig { rules_max: 1, ..ManagerConfig::new(1, HashKey(1, 2)) });
+    manager.install(builtin::NO_OP).unwrap();
+    manager.add_environment("h0", Level::Host).unwrap();
+    manager.start("h0").unwrap();
+    manager.create("far", "no-op", "h0", &[]).unwrap();
+    let mut text = write_hosted(&manager, "h0").unwrap().into_bytes();
+    let (now, half) = (Instant::ZERO, text.len() / 2);
+    let first = Head { more: true, ..Head::new(Kind::Configure, 1) };
+    session.process(now, &first, &mut text[..half], &mut out).unwrap();
+    session.process(now, &Head::new(Kind::Configure, 2), &mut text, &mut out).unwrap();
+    session.pump(now, &mut out);
+    let (head, refused) = &out.0[0];
+    assert_eq!((head.kind, head.sequence), (Kind::Configured, 2));
+    assert_eq!((String::from_utf8_lossy(refused).as_ref(), session.instances()), ("", 1));
 }
