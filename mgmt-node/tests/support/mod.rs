@@ -5,7 +5,7 @@
 // Starts processes, waits for sockets.
 #![allow(clippy::disallowed_types)]
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -32,7 +32,9 @@ pub fn free_address() -> SocketAddr {
     loop {
         let offset = std::process::id().wrapping_mul(17).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let address = SocketAddr::from(([127, 0, 0, 1], 10_000 + (offset % 10_000) as u16));
-        if TcpListener::bind(address).is_ok() {
+        // Not by listening there: a program that another test starts at this moment would have a copy of the socket for a while, and accept
+        // connections by it.
+        if TcpStream::connect(address).is_err() {
             return address;
         }
     }

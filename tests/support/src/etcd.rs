@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +25,9 @@ pub fn free_address() -> SocketAddr {
     loop {
         let offset = std::process::id().wrapping_mul(17).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let address = SocketAddr::from(([127, 0, 0, 1], 20_000 + (offset % 10_000) as u16));
-        if TcpListener::bind(address).is_ok() {
+        // Not by listening there: a program that another test starts at this moment would have a copy of the socket for a while, and accept
+        // connections by it.
+        if TcpStream::connect(address).is_err() {
             return address;
         }
     }
