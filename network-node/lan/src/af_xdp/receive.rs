@@ -147,8 +147,8 @@ impl LanReceiver for Receiver {
 }
 
 /// Recognises a TCP segment whose sender has left the checksum to the device: the field has the sum of the pseudo header (RFC 9293 §3.1,
-/// RFC 8200 §8.1). A veth passes such frames on as they are, and AF_XDP cannot tell. A wrong checksum looks like one once in 65,536
-/// times, as often as a wrong one is right by chance; on a veth no wire changes bytes.
+/// RFC 8200 §8.1). A veth passes such frames on as they are, and AF_XDP does not say which ones these are. Of 65,536 wrong checksums one
+/// equals that sum, as one of them equals the right checksum; on a veth no wire changes bytes.
 fn partial(frame: &[u8]) -> Option<Checksum> {
     let packet = frame.get(ETHERNET_LEN..)?;
     let half = |at: usize| Some(u16::from_be_bytes(*packet.get(at..)?.first_chunk()?));

@@ -107,7 +107,7 @@ impl<T: Copy> Producer<T> {
         self.0.own.wrapping_sub(self.0.consumer().load(Ordering::Acquire))
     }
 
-    /// Returns whether the kernel looks at the ring only when it is told to.
+    /// Returns whether the kernel consumes entries only after a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup()
     }

@@ -43,7 +43,7 @@ impl Link {
         // struct ethtool_channels: command, four maxima, then received, transmitted, other and combined ones.
         let mut channels = [0u32; 9];
         channels[0] = ETHTOOL_GCHANNELS;
-        // A driver that cannot tell has one.
+        // A driver without this request has one queue.
         if link.ask(&fd, &mut channels).is_ok() {
             link.queues = (channels[5] + channels[8]).clamp(1, QUEUES_MAX as u32) as usize;
         }

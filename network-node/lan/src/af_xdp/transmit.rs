@@ -1,5 +1,5 @@
-//! The transmitting half: frames are copied into the shared memory, cut into segments and completed on the way, and the kernel is told once
-//! for all of them.
+//! The transmitting half: the port copies frames into the shared memory, cuts them into segments and completes their checksums on the way. One
+//! system call has the kernel send all of them.
 
 use std::io;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ const MARGIN_S: u32 = 1;
 pub struct WebRow {
     /// What wrk fetches.
     pub load: &'static str,
-    /// What runs beside it, and who is promised what.
+    /// Whether a publisher sends bulk messages meanwhile, the link's scheme, and which flow has a promise.
     pub case: &'static str,
     /// Responses a second.
     pub per_second: f64,
