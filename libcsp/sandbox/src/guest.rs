@@ -67,6 +67,14 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
+    /// Returns why the guest refuses its parameters, for which `configure` has returned this number.
+    pub fn why_refused(&self, code: i32) -> String {
+        match self.refusal.as_str() {
+            "" => format!("the module refuses them with {code}"),
+            why => why.to_owned(),
+        }
+    }
+
     pub fn new(limits: &Limits, fields: Arc<dyn Fields>) -> Self {
         Guest {
             memory: None,

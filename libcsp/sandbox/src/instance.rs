@@ -142,10 +142,7 @@ impl Instance {
         self.undo(bridge);
         let guest = self.store.data_mut();
         guest.parameters = former;
-        Ok(Err(match guest.refusal.as_str() {
-            "" => format!("the module refuses them with {code}"),
-            why => why.to_owned(),
-        }))
+        Ok(Err(guest.why_refused(code)))
     }
 
     /// Processes a message. A message that fits the guest's buffer is copied there.

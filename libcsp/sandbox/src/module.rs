@@ -120,18 +120,10 @@ impl Module {
     /// # Errors
     /// What is wrong with the module.
     pub fn compile(engine: &Engine, bytes: &[u8]) -> Result<Arc<Self>, ModuleError> {
-        let limits = engine.limits();
-        if bytes.len() > limits.module_len_max {
-            return Err(ModuleError::Len(bytes.len(), limits.module_len_max));
-        }
-        let sha256 = Sha256::of(bytes);
-        let compiled = wasmtime::Module::from_binary(&engine.shared().wasmtime, bytes);
-        let compiled = compiled.map_err(|error| ModuleError::Invalid(one_line(&error)))?;
-        check_imports(engine, &compiled, &|_| true)?;
+        let (sha256, compiled) = compile(engine, bytes, &|_| true)?;
         let optional = check_exports(&compiled)?;
         let memory = check_memory(engine, &compiled)?;
-        let pre = engine.shared().linker.instantiate_pre(&compiled);
-        let pre = pre.map_err(|error| ModuleError::Invalid(one_line(&error)))?;
+        let pre = link(engine, &compiled)?;
         let declaration = Declaration::default();
         let mut module =
             Module { engine: engine.clone(), pre, optional, sha256, len: bytes.len(), declaration, memory };
@@ -211,11 +203,34 @@ impl std::fmt::Debug for Module {
     }
 }
 
-pub(crate) fn one_line(error: &wasmtime::Error) -> String {
+/// Compiles a module of any ABI, if its length is right and it imports nothing but what is `allowed`.
+pub(crate) fn compile(
+    engine: &Engine,
+    bytes: &[u8],
+    allowed: &dyn Fn(&str) -> bool,
+) -> Result<(Sha256, wasmtime::Module), ModuleError> {
+    let limits = engine.limits();
+    if bytes.len() > limits.module_len_max {
+        return Err(ModuleError::Len(bytes.len(), limits.module_len_max));
+    }
+    let sha256 = Sha256::of(bytes);
+    let compiled = wasmtime::Module::from_binary(&engine.shared().wasmtime, bytes);
+    let compiled = compiled.map_err(|error| ModuleError::Invalid(one_line(&error)))?;
+    check_imports(engine, &compiled, allowed)?;
+    Ok((sha256, compiled))
+}
+
+/// Binds a module's imports, so that instances only have to be started.
+pub(crate) fn link(engine: &Engine, compiled: &wasmtime::Module) -> Result<InstancePre<Guest>, ModuleError> {
+    let pre = engine.shared().linker.instantiate_pre(compiled);
+    pre.map_err(|error| ModuleError::Invalid(one_line(&error)))
+}
+
+fn one_line(error: &wasmtime::Error) -> String {
     format!("{error:#}").replace('\n', " ")
 }
 
-pub(crate) fn check_imports(
+fn check_imports(
     engine: &Engine,
     module: &wasmtime::Module,
     allowed: &dyn Fn(&str) -> bool,

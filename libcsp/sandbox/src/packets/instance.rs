@@ -82,10 +82,7 @@ impl Instance {
         }
         let guest = self.store.data_mut();
         guest.parameters = former;
-        Ok(Err(match guest.refusal.as_str() {
-            "" => format!("the module refuses them with {code}"),
-            why => why.to_owned(),
-        }))
+        Ok(Err(guest.why_refused(code)))
     }
 
     /// Processes a packet: copies it into the buffer, calls the module, and copies back what it has changed. Returns what it wants done, and

@@ -8,7 +8,7 @@ use super::instance::Instance;
 use super::{Declared, VERSION};
 use crate::engine::Engine;
 use crate::guest::Guest;
-use crate::module::{ModuleError, Sha256, check_functions, check_imports, check_memory, one_line};
+use crate::module::{self, ModuleError, Sha256, check_functions, check_memory};
 
 /// Functions that a module exports: name, number of parameters of 32 bits, result.
 const ABI: [(&str, usize, char); 4] = [
@@ -38,14 +38,7 @@ impl PacketModule {
     /// # Errors
     /// What is wrong with the module.
     pub fn compile(engine: &Engine, bytes: &[u8]) -> Result<Arc<Self>, ModuleError> {
-        let limits = engine.limits();
-        if bytes.len() > limits.module_len_max {
-            return Err(ModuleError::Len(bytes.len(), limits.module_len_max));
-        }
-        let sha256 = Sha256::of(bytes);
-        let compiled = wasmtime::Module::from_binary(&engine.shared().wasmtime, bytes);
-        let compiled = compiled.map_err(|error| ModuleError::Invalid(one_line(&error)))?;
-        check_imports(engine, &compiled, &|name| IMPORTS.contains(&name))?;
+        let (sha256, compiled) = module::compile(engine, bytes, &|name| IMPORTS.contains(&name))?;
         let [abi, declaration, on_packet, configures] = check_functions(&compiled, ABI)?;
         for (has, (name, ..)) in [abi, declaration, on_packet].into_iter().zip(ABI) {
             if !has {
@@ -53,8 +46,7 @@ impl PacketModule {
             }
         }
         let memory = check_memory(engine, &compiled)?;
-        let pre = engine.shared().linker.instantiate_pre(&compiled);
-        let pre = pre.map_err(|error| ModuleError::Invalid(one_line(&error)))?;
+        let pre = module::link(engine, &compiled)?;
         let (engine, declared) = (engine.clone(), Declared::default());
         let mut module = PacketModule { engine, pre, declared, configures, sha256, memory };
         module.declared = module.try_out()?;
