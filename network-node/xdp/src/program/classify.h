@@ -4,13 +4,18 @@
 
 #include "parse.h"
 
+/* Bounds a number by a mask. The compiler must not derive the bound from elsewhere: the verifier sees this mask, and with it needs no barrier
+ * against speculation as it does behind a branch. */
+static __always_inline __u32 masked(__u32 number, __u32 mask)
+{
+	number &= mask;
+	asm volatile("" : "+r"(number));
+	return number & mask;
+}
+
 static __always_inline void *at(void *table, __u32 offset)
 {
-	offset &= TABLE_LEN - 1;
-	/* The compiler must not derive the bound from elsewhere: the verifier sees this mask. */
-	asm volatile("" : "+r"(offset));
-	offset &= TABLE_LEN - 1;
-	return table + offset;
+	return table + masked(offset, TABLE_LEN - 1);
 }
 
 /* As `hash` of src/layout.rs. Rules choose the buckets, packets only which of them they hit. */
@@ -40,21 +45,10 @@ static __always_inline int conditions_match(const struct conditions *has, const 
 	return 1;
 }
 
-struct hit {
-	__u32 rank;
-	__u32 slot;
-	__u32 start;
-};
-
-/* A look-up: what it looks for, the best rule so far, and where it is. */
+/* What a step of a look-up gets. */
 struct search {
 	struct table *table;
-	const struct key *key;
-	struct hit hit;
-	/* Offset of the next entry of a chain, or NONE. */
-	__u32 next;
-	/* The hash table that is probed next. */
-	__u32 following;
+	struct lookup *lookup;
 };
 
 /* One step of a look-up: probes the next hash table, if the last chain has ended, and compares one entry. Returns 1 at the end. */
@@ -62,36 +56,37 @@ struct search {
 	static long NAME(__u32 step, struct search *search)                                                                   \
 	{                                                                                                                     \
 		struct table *table = search->table;                                                                          \
-		const struct key *key = search->key;                                                                          \
+		struct lookup *lookup = search->lookup;                                                                       \
+		const struct key *key = &lookup->key;                                                                         \
                                                                                                                               \
-		if (search->next == NONE) {                                                                                   \
-			__u32 following = search->following;                                                                  \
+		if (lookup->next == NONE) {                                                                                   \
+			__u32 following = lookup->following;                                                                  \
                                                                                                                               \
 			if (following >= TUPLES_MAX)                                                                          \
 				return 1;                                                                                     \
-			const struct tuple *tuple = &table->TUPLES[following];                                                \
-			if (tuple->best >= search->hit.rank)                                                                  \
+			const struct tuple *tuple = &table->TUPLES[masked(following, TUPLES_MAX - 1)];                        \
+			if (tuple->best >= lookup->hit.rank)                                                                  \
 				return 1;                                                                                     \
-			search->following = tuple->following;                                                                 \
-			search->next = *(__u32 *)at(table, tuple->buckets + (hash_of(key, tuple, WORDS) & tuple->bucket_mask) * 4); \
-			if (search->next == NONE)                                                                             \
+			lookup->following = tuple->following;                                                                 \
+			lookup->next = *(__u32 *)at(table, tuple->buckets + (hash_of(key, tuple, WORDS) & tuple->bucket_mask) * 4); \
+			if (lookup->next == NONE)                                                                             \
 				return 0;                                                                                     \
 		}                                                                                                             \
-		const struct ENTRY *entry = at(table, search->next);                                                          \
+		const struct ENTRY *entry = at(table, lookup->next);                                                          \
 		__u64 differs = 0;                                                                                            \
                                                                                                                               \
-		if (entry->conditions.rank >= search->hit.rank) {                                                             \
-			search->next = NONE;                                                                                  \
+		if (entry->conditions.rank >= lookup->hit.rank) {                                                             \
+			lookup->next = NONE;                                                                                  \
 			return 0;                                                                                             \
 		}                                                                                                             \
-		search->next = entry->conditions.next;                                                                        \
+		lookup->next = entry->conditions.next;                                                                        \
 		for (int word = 0; word < WORDS; word++)                                                                      \
 			differs |= (key->words[word] ^ entry->value[word]) & entry->mask[word];                               \
 		if (!differs && conditions_match(&entry->conditions, key)) {                                                  \
-			search->hit.rank = entry->conditions.rank;                                                            \
-			search->hit.slot = entry->conditions.slot;                                                            \
-			search->hit.start = entry->conditions.start;                                                          \
-			search->next = NONE;                                                                                  \
+			lookup->hit.rank = entry->conditions.rank;                                                            \
+			lookup->hit.slot = entry->conditions.slot;                                                            \
+			lookup->hit.start = entry->conditions.start;                                                          \
+			lookup->next = NONE;                                                                                  \
 		}                                                                                                             \
 		return 0;                                                                                                     \
 	}
@@ -99,13 +94,19 @@ struct search {
 STEP(step_v4, entry_v4, v4, 2)
 STEP(step_v6, entry_v6, v6, 5)
 
-static __always_inline void find(struct search *search, const int family)
+/* Finds the first rule for the key. */
+static __always_inline void find(struct table *table, struct lookup *lookup, const int family)
 {
-	search->following = search->table->first[family];
+	struct search search = { table, lookup };
+
+	lookup->hit.rank = NONE;
+	lookup->hit.start = OUT;
+	lookup->next = NONE;
+	lookup->following = table->first[family];
 	if (family)
-		bpf_loop(STEPS_MAX, step_v6, search, 0);
+		bpf_loop(STEPS_MAX, step_v6, &search, 0);
 	else
-		bpf_loop(STEPS_MAX, step_v4, search, 0);
+		bpf_loop(STEPS_MAX, step_v4, &search, 0);
 }
 
 #endif

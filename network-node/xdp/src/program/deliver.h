@@ -17,25 +17,22 @@
 #define ARP_LEN 28
 #define SOLICITATION_LEN 24
 
-static __always_inline int is_owned_v4(const __u8 *address)
+static __always_inline int is_owned_v4(const __u8 *address, struct address_key *key)
 {
-	struct address_key key = {};
-
-	key.family = 4;
-	__builtin_memcpy(key.address, address, 4);
-	return !!bpf_map_lookup_elem(&owned, &key);
+	__builtin_memset(key, 0, sizeof(*key));
+	key->family = 4;
+	__builtin_memcpy(key->address, address, 4);
+	return !!bpf_map_lookup_elem(&owned, key);
 }
 
-static __always_inline int is_owned_v6(const __u8 *address)
+static __always_inline int is_owned_v6(const __u8 *address, struct address_key *key)
 {
-	struct address_key key = {};
-
-	key.family = 6;
-	__builtin_memcpy(key.address, address, 16);
-	return !!bpf_map_lookup_elem(&owned, &key);
+	key->family = 6;
+	__builtin_memcpy(key->address, address, 16);
+	return !!bpf_map_lookup_elem(&owned, key);
 }
 
-static __always_inline int is_owned(__u8 *data, void *end)
+static __always_inline int is_owned(__u8 *data, void *end, struct address_key *key)
 {
 	__u8 *packet = data + ETHERNET_LEN;
 
@@ -43,25 +40,25 @@ static __always_inline int is_owned(__u8 *data, void *end)
 		return 0;
 	__u32 kind = data[12] << 8 | data[13];
 	if (kind == 0x0800)
-		return (void *)(packet + IPV4_LEN) <= end && is_owned_v4(packet + 16);
+		return (void *)(packet + IPV4_LEN) <= end && is_owned_v4(packet + 16, key);
 	if (kind == 0x0806)
-		return (void *)(packet + ARP_LEN) <= end && is_owned_v4(packet + 24);
+		return (void *)(packet + ARP_LEN) <= end && is_owned_v4(packet + 24, key);
 	if (kind != 0x86dd || (void *)(packet + IPV6_LEN) > end)
 		return 0;
 	if (packet[24] != 0xff)
-		return is_owned_v6(packet + 24);
+		return is_owned_v6(packet + 24, key);
 	return packet[6] == PROTOCOL_ICMP_V6 && (void *)(packet + IPV6_LEN + SOLICITATION_LEN) <= end &&
-	       packet[IPV6_LEN] == NEIGHBOUR_SOLICITATION && is_owned_v6(packet + IPV6_LEN + 8);
+	       packet[IPV6_LEN] == NEIGHBOUR_SOLICITATION && is_owned_v6(packet + IPV6_LEN + 8, key);
 }
 
 /* The action for a frame that passes. Without a socket of its queue the kernel gets it. */
-static __always_inline int deliver(struct xdp_md *context, __u32 port)
+static __always_inline int deliver(struct xdp_md *context, __u32 port, struct scratch *scratch)
 {
 	__u8 *data = (void *)(long)context->data;
 	void *end = (void *)(long)context->data_end;
 	__u32 queue = context->rx_queue_index;
 
-	if (queue >= QUEUES_MAX || !is_owned(data, end))
+	if (queue >= QUEUES_MAX || !is_owned(data, end, &scratch->owned))
 		return XDP_PASS;
 	return bpf_redirect_map(&sockets, port * QUEUES_MAX + queue, XDP_PASS);
 }

@@ -27,14 +27,8 @@ static __always_inline int process(struct xdp_md *context, struct table *table, 
 {
 	__u8 *data = (void *)(long)context->data;
 	void *end = (void *)(long)context->data_end;
-	struct key key;
-	struct search search = {};
+	struct lookup *lookup = &packet->scratch->lookup;
 
-	search.table = table;
-	search.key = &key;
-	search.hit.rank = NONE;
-	search.hit.start = OUT;
-	search.next = NONE;
 	if ((void *)(data + ETHERNET_LEN) > end)
 		return XDP_PASS;
 	tick(&packet->totals->seen);
@@ -42,23 +36,23 @@ static __always_inline int process(struct xdp_md *context, struct table *table, 
 	/* Pointers are compared with constant offsets only: without CAP_PERFMON the verifier allows no others. */
 	packet->len = bpf_xdp_get_buff_len(context);
 	if (data[12] == 0x08 && data[13] == 0x00) {
-		packet->kind = parse_v4(packet->ip, end, packet->len, port, &key);
+		packet->kind = parse_v4(packet->ip, end, packet->len, port, &lookup->key);
 		if (packet->kind == PLAIN_V4)
-			find(&search, 0);
+			find(table, lookup, 0);
 	} else if (data[12] == 0x86 && data[13] == 0xdd) {
-		packet->kind = parse_v6(packet->ip, end, packet->len, port, &key);
+		packet->kind = parse_v6(packet->ip, end, packet->len, port, &lookup->key);
 		if (packet->kind == PLAIN_V6)
-			find(&search, 1);
+			find(table, lookup, 1);
 	}
 	if (packet->kind == UNCLASSIFIED) {
 		tick(&packet->totals->unclassified);
 		return XDP_PASS;
 	}
-	if (search.hit.rank == NONE) {
+	if (lookup->hit.rank == NONE) {
 		tick(&packet->totals->unmatched);
 		return XDP_PASS;
 	}
-	if (search.hit.start >= INSTANCES_MAX) {
+	if (lookup->hit.start >= INSTANCES_MAX) {
 		tick(&packet->totals->level2);
 		return XDP_PASS;
 	}
@@ -70,10 +64,10 @@ static __always_inline int process(struct xdp_md *context, struct table *table, 
 	} else if ((void *)(packet->ip + IPV6_LEN) > end) {
 		return XDP_PASS;
 	}
-	struct count *count = bpf_map_lookup_elem(&rule_counts, &search.hit.slot);
+	struct count *count = bpf_map_lookup_elem(&rule_counts, &lookup->hit.slot);
 	if (count)
 		add(count, packet->len);
-	return run(table, search.hit.start, packet);
+	return run(table, lookup->hit.start, packet);
 }
 
 static __always_inline int level1(struct xdp_md *context)
@@ -85,7 +79,8 @@ static __always_inline int level1(struct xdp_md *context)
 
 	packet.config = bpf_map_lookup_elem(&config, &zero);
 	packet.totals = bpf_map_lookup_elem(&totals, &zero);
-	if (!packet.config || !packet.totals || (void *)(data + ETHERNET_LEN) > end)
+	packet.scratch = bpf_map_lookup_elem(&scratches, &zero);
+	if (!packet.config || !packet.totals || !packet.scratch || (void *)(data + ETHERNET_LEN) > end)
 		return XDP_PASS;
 	__u32 number = port_of(packet.config, context->ingress_ifindex, data);
 	if (number == NOT_FOR_US)
@@ -103,7 +98,7 @@ static __always_inline int level1(struct xdp_md *context)
 		if (action != XDP_PASS)
 			return action;
 	}
-	return number & HAS_SOCKETS ? deliver(context, number & PORT_MASK) : XDP_PASS;
+	return number & HAS_SOCKETS ? deliver(context, number & PORT_MASK, packet.scratch) : XDP_PASS;
 }
 
 SEC("xdp")

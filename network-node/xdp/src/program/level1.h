@@ -176,4 +176,43 @@ struct network_key {
 	__u64 low;
 };
 
+/* A plain packet, in the words of libcsp/classify/src/multifield/words.rs. */
+struct key {
+	__u64 words[5];
+	__u32 source_port;
+	__u32 destination_port;
+	__u32 flags;
+};
+
+/* The rule that was found. */
+struct hit {
+	__u32 rank;
+	__u32 slot;
+	__u32 start;
+};
+
+/* A look-up: what it looks for, the best rule so far, and where it is. */
+struct lookup {
+	struct key key;
+	struct hit hit;
+	/* Offset of the next entry of a chain, or NONE. */
+	__u32 next;
+	/* The hash table that is probed next. */
+	__u32 following;
+};
+
+/* What a packet needs on its way. It is in a map and not on the stack: behind each store to the stack the kernel puts a barrier against
+ * speculation if the program was loaded without CAP_PERFMON, and there it allows no store that overlaps a pointer of earlier use. */
+struct scratch {
+	struct lookup lookup;
+	/* The instance that the packet is at. */
+	__u32 at;
+	/* The address that an instance looks at, and keys of its tables. */
+	__u8 address[16];
+	struct block_key block;
+	struct network_key network;
+	struct count first;
+	struct address_key owned;
+};
+
 #endif

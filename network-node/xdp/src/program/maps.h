@@ -106,6 +106,14 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } owned SEC(".maps");
 
+/* Of the packet that a processor has: what would lie on the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct scratch);
+	__uint(max_entries, 1);
+} scratches SEC(".maps");
+
 /* Adds one to a counter. The barrier keeps the compiler from making one addition at a chosen offset of several: see parse.h. */
 static __always_inline void tick(__u64 *counter)
 {

@@ -18,14 +18,6 @@
 #define NO_PORT 0x10000
 #define NOT_FOR_US 0xffffffff
 
-/* A plain packet, in the words of libcsp/classify/src/multifield/words.rs. */
-struct key {
-	__u64 words[5];
-	__u32 source_port;
-	__u32 destination_port;
-	__u32 flags;
-};
-
 enum kind { UNCLASSIFIED, PLAIN_V4, PLAIN_V6 };
 
 static __always_inline int is_extension(__u8 protocol)

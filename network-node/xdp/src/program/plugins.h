@@ -87,18 +87,18 @@ static __always_inline void copy_address(__u8 *to, const __u8 *ip, enum kind kin
 	}
 }
 
-static __always_inline int is_blocked(__u32 at, const __u8 *address, enum kind kind, __u64 now)
+static __always_inline int is_blocked(struct scratch *scratch, enum kind kind, __u64 now)
 {
-	struct block_key key = {};
-	void *list = bpf_map_lookup_elem(&blocks, &at);
+	struct block_key *key = &scratch->block;
+	void *list = bpf_map_lookup_elem(&blocks, &scratch->at);
 
 	if (!list)
 		return 0;
-	key.length = 8 + (kind == PLAIN_V4 ? 32 : 128);
-	key.family = kind == PLAIN_V4 ? 4 : 6;
-	__builtin_memcpy(key.address, address, 16);
+	key->length = 8 + (kind == PLAIN_V4 ? 32 : 128);
+	key->family = kind == PLAIN_V4 ? 4 : 6;
+	__builtin_memcpy(key->address, scratch->address, 16);
 	for (int turn = 0; turn < EXPIRED_MAX; turn++) {
-		struct block *block = bpf_map_lookup_elem(list, &key);
+		struct block *block = bpf_map_lookup_elem(list, key);
 
 		if (!block)
 			return 0;
@@ -110,17 +110,17 @@ static __always_inline int is_blocked(__u32 at, const __u8 *address, enum kind k
 		__u32 length = block->length;
 		if (!length || length > 128)
 			return 0;
-		key.length = 8 + length - 1;
+		key->length = 8 + length - 1;
 	}
 	return 0;
 }
 
-static __always_inline void count_network(const struct instance *instance, __u32 at, struct state *state, const __u8 *address,
+static __always_inline void count_network(const struct instance *instance, struct state *state, struct scratch *scratch,
 					  enum kind kind, __u32 len)
 {
-	struct network_key key = {};
-	struct count first;
-	void *counts = bpf_map_lookup_elem(&networks, &at);
+	struct network_key *key = &scratch->network;
+	const __u8 *address = scratch->address;
+	void *counts = bpf_map_lookup_elem(&networks, &scratch->at);
 	__u32 bits_v4 = instance->length_v4;
 	__u32 bits_v6 = instance->length_v6;
 
@@ -130,31 +130,33 @@ static __always_inline void count_network(const struct instance *instance, __u32
 	 * without CAP_PERFMON. */
 	asm volatile("" : "+r"(bits_v4), "+r"(bits_v6));
 	__u32 bits = kind == PLAIN_V4 ? bits_v4 : bits_v6;
-	first.packets = 1;
-	first.bytes = len;
-	key.family = kind == PLAIN_V4 ? 4 : 6;
+	scratch->first.packets = 1;
+	scratch->first.bytes = len;
+	key->family = kind == PLAIN_V4 ? 4 : 6;
 	if (kind == PLAIN_V4) {
-		key.high = (__u64)bpf_ntohl(*(__u32 *)address) << 32;
+		key->high = (__u64)bpf_ntohl(*(__u32 *)address) << 32;
+		key->low = 0;
 	} else {
-		key.high = be64_at(address);
-		key.low = be64_at(address + 8);
+		key->high = be64_at(address);
+		key->low = be64_at(address + 8);
 	}
 	if (bits < 64) {
-		key.high = bits ? key.high & ~0ULL << (64 - bits) : 0;
-		key.low = 0;
+		key->high = bits ? key->high & ~0ULL << (64 - bits) : 0;
+		key->low = 0;
 	} else if (bits < 128) {
-		key.low = bits > 64 ? key.low & ~0ULL << (128 - bits) : 0;
+		key->low = bits > 64 ? key->low & ~0ULL << (128 - bits) : 0;
 	}
-	struct count *count = bpf_map_lookup_elem(counts, &key);
+	struct count *count = bpf_map_lookup_elem(counts, key);
 	if (count)
 		add(count, len);
-	else if (bpf_map_update_elem(counts, &key, &first, BPF_NOEXIST))
+	else if (bpf_map_update_elem(counts, key, &scratch->first, BPF_NOEXIST))
 		add(&state->first, len);
 }
 
 struct packet {
 	const struct config *config;
 	struct totals *totals;
+	struct scratch *scratch;
 	__u8 *ip;
 	enum kind kind;
 	__u32 len;
@@ -169,8 +171,8 @@ static __always_inline int run(struct table *table, __u32 start, struct packet *
 		if (at >= INSTANCES_MAX)
 			break;
 		const struct instance *instance = &table->instances[at & (INSTANCES_MAX - 1)];
-		struct state *state = bpf_map_lookup_elem(&states, &at);
-		__u8 address[16] = {};
+		packet->scratch->at = at;
+		struct state *state = bpf_map_lookup_elem(&states, &packet->scratch->at);
 		__u32 next = instance->next[0];
 
 		if (!state)
@@ -183,8 +185,8 @@ static __always_inline int run(struct table *table, __u32 start, struct packet *
 			tick(&packet->totals->redirected);
 			return bpf_redirect_map(&ports, instance->value, XDP_DROP);
 		case COUNTER:
-			copy_address(address, packet->ip, packet->kind, instance->by_destination);
-			count_network(instance, at, state, address, packet->kind, packet->len);
+			copy_address(packet->scratch->address, packet->ip, packet->kind, instance->by_destination);
+			count_network(instance, state, packet->scratch, packet->kind, packet->len);
 			break;
 		case POLICER:
 			if (!police(instance, state, now_ns(packet->config), packet->len)) {
@@ -197,8 +199,8 @@ static __always_inline int run(struct table *table, __u32 start, struct packet *
 			mark(packet->ip, packet->kind, instance->value);
 			break;
 		case BLOCK_LIST:
-			copy_address(address, packet->ip, packet->kind, instance->by_destination);
-			if (is_blocked(at, address, packet->kind, now_ns(packet->config))) {
+			copy_address(packet->scratch->address, packet->ip, packet->kind, instance->by_destination);
+			if (is_blocked(packet->scratch, packet->kind, now_ns(packet->config))) {
 				add(&state->first, packet->len);
 				goto drop;
 			}
