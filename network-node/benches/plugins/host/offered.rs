@@ -93,7 +93,7 @@ impl Bed {
                 sent += 1;
             }
             for _ in 0..((elapsed * matched) as u64).saturating_sub(self.sent).min(256) {
-                self.send();
+                self.send(usize::MAX);
             }
             self.client.transmitter.flush();
             self.turn();
