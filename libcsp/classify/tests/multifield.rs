@@ -379,6 +379,32 @@ fn hits_are_counted_by_rule_and_summed_over_workers() {
     assert_eq!(workers[1].lookups(), (2, 1));
 }
 
+/// More flows than the cache holds would only displace each other: it is left aside, and asked again from time to time.
+#[test]
+fn a_cache_that_does_not_answer_is_left_aside() {
+    let mut owner = Owner::new(8);
+    owner.insert(any_rule("a", 1)).unwrap();
+    let mut worker = Worker::new(owner.publish(), 8, 16);
+    let answers = |worker: &mut Worker, flows: u16, lookups: u32| {
+        let before = worker.lookups();
+        for at in 0..lookups {
+            // Every tenth packet is of the flow of the one before it.
+            let at = if at % 10 == 9 { at - 1 } else { at };
+            let ports = Some((1 + (at % u32::from(flows)) as u16, 80));
+            assert!(worker.classify(&Fields { ports, ..packet() }, 60).is_some());
+        }
+        let after = worker.lookups();
+        assert_eq!(after.0 - before.0, u64::from(lookups));
+        (after.1 - before.1) as f64 / f64::from(lookups)
+    };
+    // With few flows nearly every answer is the cache's, before and after many flows.
+    assert!(answers(&mut worker, 4, 100_000) > 0.99);
+    let of_many = answers(&mut worker, 10_000, 100_000);
+    assert!(of_many > 0.0 && of_many < 0.02, "{of_many}: a tenth, if the cache were asked each time");
+    answers(&mut worker, 4, 20_000);
+    assert!(answers(&mut worker, 4, 100_000) > 0.99);
+}
+
 #[test]
 fn a_place_used_again_inherits_no_counters() {
     let mut owner = Owner::new(1);

@@ -84,12 +84,46 @@ const UNUSED: Flow =
 const KIND_NO_PORTS: u32 = 1 << 16;
 const KIND_V6: u32 = 1 << 17;
 
+/// Look-ups after which the cache has to show that it is worth asking.
+const TRIAL: u32 = 1024;
+/// Answers in a trial that make it worth asking. An answer saves a look-up in the table, a question without one costs up to half of that.
+const WORTH: u32 = TRIAL / 4;
+/// Look-ups without the cache after a trial that it has failed.
+const ASIDE: u32 = 15 * TRIAL;
+
+/// Whether the cache is asked. More flows at a time than it holds make it a cost: each question displaces what another flow needs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trial {
+    asked: u32,
+    answered: u32,
+    /// Look-ups for which it is not asked any more.
+    aside: u32,
+}
+
+impl Trial {
+    /// Returns whether to ask for this look-up.
+    #[inline]
+    fn asks(&mut self) -> bool {
+        if self.aside > 0 {
+            self.aside -= 1;
+            return false;
+        }
+        if self.asked == TRIAL {
+            let aside = if self.answered < WORTH { ASIDE } else { 0 };
+            *self = Trial { aside, ..Trial::default() };
+        }
+        self.asked += 1;
+        true
+    }
+}
+
 /// A worker's classifier.
 #[derive(Clone, Debug)]
 pub struct Worker {
     published: Published,
     /// A power of two of sets, or none.
     sets: Vec<[Flow; WAYS]>,
+    trial: Trial,
     counters: Counters,
     cache_hits: u64,
     lookups: u64,
@@ -103,6 +137,7 @@ impl Worker {
         Worker {
             published,
             sets: vec![[UNUSED; WAYS]; sets],
+            trial: Trial::default(),
             counters: Counters::new(capacity),
             cache_hits: 0,
             lookups: 0,
@@ -151,6 +186,9 @@ impl Worker {
     pub fn find(&mut self, packet: &Fields) -> Option<Hit> {
         self.lookups += 1;
         let key = key_of(packet);
+        if !self.trial.asks() {
+            return self.published.table.find_key(&key);
+        }
         let (words, kind) = match &key {
             AnyKey::V4(key) => ([key.words[0], 0, 0, 0, key.words[1]], self.kind(key)),
             AnyKey::V6(key) => (key.words, self.kind(key) | KIND_V6),
@@ -163,6 +201,7 @@ impl Worker {
         let same = |flow: &Flow| flow.words == words && flow.kind == kind && flow.table == table && flow.used;
         if let Some(way) = set.iter().position(same) {
             self.cache_hits += 1;
+            self.trial.answered += 1;
             // What is used again goes first, and stays while others come and go behind it.
             set.swap(0, way);
             let flow = &set[0];
