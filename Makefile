@@ -221,8 +221,9 @@ bench-quality: packages-messages build ## information flows through real daemons
 	$(CARGO) bench --locked -p csp-quality --bench costs
 
 .PHONY: test-plugins
-test-plugins: packages-test build ## packet plug-ins: classifier, fixtures, policy, the network node's core and the cluster (root)
-	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-network-core -p csp-xdp
+test-plugins: packages-test build ## packet plug-ins: classifier, fixtures at three levels, supplied ones, the network node's core and the cluster (root)
+	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-plugin-modules -p csp-plugin-host -p csp-network-core -p csp-xdp
+	$(CARGO) test --release --locked -p csp-sandbox --test packets
 	$(CARGO) test --release --locked --workspace --test plugins
 
 .PHONY: bench-ports

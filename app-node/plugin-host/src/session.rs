@@ -215,19 +215,33 @@ impl Session {
 
     /// Has the modules of a configuration compiled; it is put into force when they are.
     fn offer(&mut self, generation: u32, text: String) -> Result<(), SessionError> {
-        match (read_modules(&text), &self.config.supply) {
-            (Ok(modules), Some(supply)) => {
-                modules.into_iter().for_each(|(module, bytes)| supply.offer(module, bytes));
-                self.waiting = Some((generation, text));
-                self.configure_waiting()
+        let modules = match read_modules(&text) {
+            Ok(modules) => modules,
+            Err(error) => {
+                return self.answer(Head::new(Kind::Configured, generation), error.to_string().into_bytes());
             }
-            (Ok(_), None) => {
-                self.waiting = Some((generation, text));
-                self.configure_waiting()
-            }
-            (Err(error), _) => {
-                self.answer(Head::new(Kind::Configured, generation), error.to_string().into_bytes())
-            }
+        };
+        if let Some(supply) = &self.config.supply {
+            modules.into_iter().for_each(|(module, bytes)| supply.offer(module, bytes));
+        }
+        self.waiting = Some((generation, text));
+        self.configure_waiting()?;
+        self.withhold();
+        Ok(())
+    }
+
+    /// While a configuration waits for its modules, numbers that have another meaning in it are those of no instance: packets come for what
+    /// they mean there.
+    fn withhold(&mut self) {
+        let Some(Ok(hosted)) = self.waiting.as_ref().map(|(_, text)| read_hosted(text)) else { return };
+        let Session { manager, own, .. } = self;
+        for (theirs, place) in own.iter_mut().enumerate() {
+            place.take_if(|own| {
+                let now = manager.instances().find(|(id, ..)| id == own);
+                let then = hosted.iter().find(|instance| instance.id as usize == theirs);
+                now.map(|(_, name, module, _)| (name, module))
+                    != then.map(|instance| (&*instance.name, &*instance.module))
+            });
         }
     }
 

@@ -15,7 +15,7 @@ use csp_plugin_modules::PluginModules;
 use csp_plugins::remote::{RemoteAnswer, RemoteRow, read_answer, write_call, write_hosted, write_module};
 use csp_plugins::{
     Answer, Binding, Command, EnvironmentId, Graph, HashKey, Level, Manager, ManagerConfig, Metadata, Packet,
-    Row, Settings, Supply, Value, Verdict, WORKERS, builtin,
+    Plugin, PluginError, Row, Settings, Supply, Value, Verdict, WORKERS, builtin,
 };
 use csp_types::Instant;
 use csp_wire::packets::{Head, Kind};
@@ -273,6 +273,44 @@ fn a_stopped_plug_in_is_absent_so_that_the_rule_falls_back() {
         let refused = String::from_utf8(out.0.remove(0).1).unwrap();
         assert!(refused.contains(["have the SHA-256", "was not sent to this host"][at]), "{refused}");
     }
+}
+
+/// Modules that are never compiled.
+#[derive(Debug)]
+struct Never;
+
+impl Supply for Never {
+    fn outputs(&self, _: &str) -> Option<u8> {
+        None
+    }
+
+    fn make(&self, _: &str, _: &str, _: &Settings) -> Result<Box<dyn Plugin>, PluginError> {
+        Err(PluginError::Supplied("it is not compiled".to_owned()))
+    }
+
+    fn is_ready(&self, _: &str) -> bool {
+        false
+    }
+}
+
+#[test]
+fn while_modules_are_compiled_a_number_does_not_mean_what_it_meant_before() {
+    let config = SessionConfig { supply: Some(Arc::new(Never)), ..SessionConfig::default() };
+    let (mut session, mut out, now) = (Session::new(config), Out::default(), Instant::ZERO);
+    let first = "instance 0 a drop\ninstance 1 b no-op\n";
+    let then = format!("instance 0 c {}\ninstance 1 b no-op\n", "1".repeat(64));
+    for (generation, text) in [(1, first), (2, &then)] {
+        let head = Head::new(Kind::Configure, generation);
+        session.process(now, &head, &mut text.as_bytes().to_vec(), &mut out).unwrap();
+        session.pump(now, &mut out);
+    }
+    out.0.clear();
+    let mut answer = |instance| {
+        let head = Head { instance, hops: 1, coalesced: 1, ..Head::new(Kind::Packet, 5) };
+        session.process(now, &head, &mut vec![7; 60], &mut out).unwrap();
+        out.0.pop().unwrap().0.kind
+    };
+    assert_eq!((answer(0), answer(1)), (Kind::Absent, Kind::Pass));
 }
 
 #[test]

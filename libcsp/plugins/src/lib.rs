@@ -41,6 +41,7 @@ pub use packet::{Binding, Fallback, Metadata, Packet};
 pub use places::{Auto, Move, Node, Places, Seen, Why};
 pub use plugin::{
     Action, Answer, Call, CallError, Effects, Make, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,
+    combine,
 };
 pub use settings::{
     Kind, PARAMETERS_MAX, Parameter, SettingError, Settings, Value, parse_duration, parse_number,

@@ -125,7 +125,8 @@ impl Answer {
                     match places.get(&other.key).and_then(|&place| rows.get_mut(place)) {
                         Some(row) => {
                             let pairs = row.numbers.iter_mut().zip(&other.numbers);
-                            pairs.filter(|(own, _)| adds(own.0)).for_each(|(own, more)| own.1 += more.1);
+                            let pairs = pairs.filter(|(own, _)| adds(own.0));
+                            pairs.for_each(|(own, more)| own.1 = combine(own.0, own.1, more.1));
                         }
                         None => rows.push(other),
                     }
@@ -139,6 +140,17 @@ impl Answer {
             (one, Answer::Done) => one,
             (_, other) => other,
         }
+    }
+}
+
+/// Combines a number of two workers' answers, by its name. Numbers are added, but `seconds_left` is that of the entry that stays longest; 0 is for
+/// ever.
+#[must_use]
+pub fn combine(name: &str, one: u64, other: u64) -> u64 {
+    match name {
+        "seconds_left" if one == 0 || other == 0 => 0,
+        "seconds_left" => one.max(other),
+        _ => one.saturating_add(other),
     }
 }
 

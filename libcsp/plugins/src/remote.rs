@@ -78,7 +78,7 @@ pub fn write_hosted(manager: &Manager, environment: &str) -> Result<String, Mana
             let value = match value {
                 Value::Duration(duration) => format!("{}ns", duration.as_nanos()),
                 Value::Instance(id) => manager.name_of(*id).unwrap_or_default().to_owned(),
-                other => one_line(&other.to_string()),
+                other => escaped(&other.to_string()),
             };
             let _ = writeln!(text, "set {setting} {value}");
         }
@@ -111,7 +111,7 @@ pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
         }
         let instance = instances.last_mut().ok_or(wrong)?;
         match word {
-            "set" => instance.settings.push((first.to_owned(), second.to_owned())),
+            "set" => instance.settings.push((first.to_owned(), unescaped(second).ok_or(wrong)?)),
             "output" => {
                 let (output, to) = (first.parse(), second.parse());
                 instance.outputs.push((output.map_err(|_| wrong)?, to.map_err(|_| wrong)?));
@@ -239,6 +239,27 @@ fn read_row(line: &str) -> Option<RemoteRow> {
 }
 
 /// A text without control characters, which would end a line or a column.
+/// A text in one line, from which [`unescaped`] makes it again.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r")
+}
+
+fn unescaped(line: &str) -> Option<String> {
+    let (mut text, mut chars) = (String::with_capacity(line.len()), line.chars());
+    while let Some(char) = chars.next() {
+        text.push(match char {
+            '\\' => match chars.next()? {
+                '\\' => '\\',
+                'n' => '\n',
+                'r' => '\r',
+                _ => return None,
+            },
+            other => other,
+        });
+    }
+    Some(text)
+}
+
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -272,6 +293,16 @@ mod tests {
         for bad in [&b""[..], b"done", b"x\n", b"rows\nkey\n", b"rows\nk\t\tn=x\n", b"refused\n\xff"] {
             assert!(read_answer(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn settings_keep_every_character() {
+        for text in ["", "one", "of\nseveral\r\nlines\n", "a\\nb\\", "tab\tand \u{7f} and ü", "\\\n\\n"] {
+            let line = escaped(text);
+            assert_eq!(line.lines().count(), usize::from(!text.is_empty()), "{line}");
+            assert_eq!(unescaped(&line).as_deref(), Some(text));
+        }
+        assert_eq!((unescaped("a\\"), unescaped("\\t")), (None, None));
     }
 
     #[test]

@@ -49,7 +49,8 @@ pub struct Limits {
     pub emits_max: u32,
     /// Bytes that imports copy for a call. An import counts for at least 256.
     pub copied_max: u64,
-    /// Epochs that a call may take: at each of [`Engine::tick`]'s calls one ends.
+    /// Epochs that a call may take: at each of [`Engine::tick`]'s calls one ends. Fuel ends a call within a millisecond of the processor; this is
+    /// for what fuel does not see, and far longer than a thread may wait for its processor.
     pub epochs_max: u64,
     /// What keeps their code in their memory.
     pub confinement: Confinement,
@@ -70,7 +71,7 @@ impl Default for Limits {
             fuel_start: 1_000_000,
             emits_max: 256,
             copied_max: 4 << 20,
-            epochs_max: 2,
+            epochs_max: 200,
             confinement: Confinement::Compared,
         }
     }

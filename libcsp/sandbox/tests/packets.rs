@@ -205,6 +205,35 @@ fn a_long_frame_is_captured_in_part_and_changed_there() {
         (packet.bytes().len(), packet.bytes()[1598], packet.bytes()[1599], packet.bytes()[1600]),
         (50_000, 7, 9, 7)
     );
+    // Its length stays.
+    let same = packet.bytes().to_vec();
+    for len in [13, 30, 1000, 1599, 1600, 1601, 49_999, 50_001, 60_000, -1] {
+        let body = format!("(i32.store (i32.const 64) (i32.const {len})) i32.const 0x100");
+        let module = compile(&engine, &on_packet(&body)).unwrap();
+        let mut plugin = PacketPlugin::new(&module, &Settings::default()).unwrap();
+        assert_eq!(plugin.process(at(1), &mut packet, &mut Nothing), Action::FallBack, "{len}");
+        assert_eq!(packet.bytes(), same, "{len}");
+    }
+}
+
+#[test]
+fn an_instance_that_refuses_what_a_new_one_accepts_is_replaced() {
+    let engine = engine();
+    // Counts packets in its verdict; has no parameters any more once there was one.
+    let text = with(
+        r#"(global $seen (mut i32) (i32.const 0))
+        (func (export "configure") (param i32) (result i32) (global.get $seen))
+        (func (export "on_packet") (result i32) (local i32)
+            (local.set 0 (i32.shl (global.get $seen) (i32.const 16))) (global.set $seen (i32.const 1)) (local.get 0))"#,
+    );
+    let mut plugin = PacketPlugin::new(&compile(&engine, &text).unwrap(), &parameters("one")).unwrap();
+    let next = |plugin: &mut PacketPlugin| {
+        let mut bytes = vec![7; 60];
+        plugin.process(at(1), &mut Packet::new(&mut bytes, received()), &mut Nothing)
+    };
+    assert_eq!((next(&mut plugin), next(&mut plugin)), (Action::Next(0), Action::Next(1)));
+    assert!(plugin.configure(&parameters("two")).is_err());
+    assert_eq!((next(&mut plugin), next(&mut plugin)), (Action::Next(0), Action::Next(1)));
 }
 
 #[test]

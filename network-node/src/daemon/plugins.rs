@@ -23,7 +23,7 @@ use crate::links::HostInstances;
 
 use super::data_thread::Question;
 use super::driver::DriverControl;
-use super::host_calls;
+use super::host_calls::{self, Outcome};
 use super::plugin_metrics::{Numbers, Shared};
 use super::plugin_places::Placing;
 use super::plugin_views::{add, row, supplied, totals};
@@ -151,7 +151,8 @@ impl PluginControl {
         self.send(&table, both).await?;
         let mut lists = BTreeMap::new();
         for name in self.driver.new_lists(&plan, &self.manager) {
-            let rows = self.rows_of(&name).await;
+            // Without them the driver would begin with an empty list: its rules stay at level 2.
+            let rows = self.rows_of(&name).await?;
             lists.insert(name, rows);
         }
         self.driver.apply(&plan, &self.manager, lists);
@@ -170,10 +171,13 @@ impl PluginControl {
     }
 
     /// The rows of a block list in the workers, each once.
-    async fn rows_of(&mut self, name: &str) -> Vec<csp_plugins::Row> {
+    async fn rows_of(&mut self, name: &str) -> Result<Vec<csp_plugins::Row>, String> {
         match self.call_workers(name, "dump", &BTreeMap::new()).await {
-            Ok((_, Answer::Rows(rows), _)) => rows,
-            _ => Vec::new(),
+            Ok((_, Answer::Rows(rows), _)) => Ok(rows),
+            Ok(_) => Ok(Vec::new()),
+            Err((error, _)) => {
+                Err(format!("the entries of {name} could not be read of the workers: {error}"))
+            }
         }
     }
 
@@ -262,9 +266,12 @@ impl PluginControl {
             return host_calls::call(&self.workers, (host, id), checked, &words).await;
         }
         let (merged, files) = match self.call_workers(name, operation, arguments).await {
-            Ok((call, merged, files)) => match self.driver.call(&self.manager, &call)? {
-                Some(own) => (csp_xdp::merge(merged, own), files),
-                None => (merged, files),
+            Ok((call, merged, files)) => match self.driver.call(&self.manager, &call) {
+                Ok(Some(own)) => (csp_xdp::merge(merged, own), files),
+                Ok(None) => (merged, files),
+                // A worker had it.
+                Err(_) if operation == "remove" => (merged, files),
+                Err(error) => return Err(error),
             },
             // The workers may lack what the driver has: it was there when the daemon began.
             Err((error, Some(call))) if operation == "remove" => match self.driver.call(&self.manager, &call)
@@ -298,18 +305,28 @@ impl PluginControl {
         let (id, operation, settings) =
             prepared.map_err(|error| (CallFailure::Refused(error.to_string()), None))?;
         let call = PreparedCall { name: name.to_owned(), operation, settings };
-        let (mut merged, mut files) = (Answer::Done, Vec::new());
+        let (mut merged, mut files, mut outcome) = (Answer::Done, Vec::new(), Outcome::of(call.operation));
         for mailbox in &self.workers.mailboxes {
             let settings = Box::new(call.settings.clone());
             let asked = |reply| Question::PluginCall(id, operation, settings, reply);
             let answer = mailbox.ask(WORKER_TIMEOUT, asked).await.map_err(|error| (error.into(), None))?;
             match answer {
                 Ok(Answer::Bytes(file)) => files.push(file),
-                Ok(other) => merged = merged.merge(other),
-                Err(error) => return Err((CallFailure::Refused(error.to_string()), Some(call))),
+                Ok(other) => {
+                    outcome.done();
+                    merged = merged.merge(other);
+                }
+                Err(error) => {
+                    if let Err(failure) = outcome.refused(error.to_string()) {
+                        return Err((failure, Some(call)));
+                    }
+                }
             }
         }
-        Ok((call, merged, files))
+        match outcome.end() {
+            Ok(()) => Ok((call, merged, files)),
+            Err(failure) => Err((failure, Some(call))),
+        }
     }
 
     /// The environment of an instance at a plug-in host.

@@ -148,7 +148,16 @@ impl Blocks {
     }
 
     fn note(&mut self, prefix: Prefix, until: Instant) {
-        if until != Instant::FAR_FUTURE {
+        if until == Instant::FAR_FUTURE {
+            return;
+        }
+        // Those of entries that were added again stay until their time: beyond twice the list's size they are left out.
+        if self.expiries.len() >= 2 * self.capacity {
+            let timed = self.entries.iter().filter(|(_, (until, _))| *until != Instant::FAR_FUTURE);
+            self.expiries = timed
+                .map(|(prefix, (until, _))| Reverse((*until, prefix.address(), prefix.length())))
+                .collect();
+        } else {
             self.expiries.push(Reverse((until, prefix.address(), prefix.length())));
         }
     }

@@ -114,8 +114,11 @@ impl Instance {
             let buffer = self.memory.data(&self.store).get(place).ok_or(stop(Reason::Abi))?;
             let (front, frame) = buffer.split_at(HEAD_LEN);
             let wished = u32::from_le_bytes([front[0], front[1], front[2], front[3]]) as usize;
-            let start = if wished == len { &frame[..captured] } else { &frame[..wished.min(room)] };
-            if wished > room || !packet.rewrite(start, wished) {
+            // Another length is possible only of a frame that is in the buffer as a whole.
+            let resized = captured == len && wished <= room;
+            let start = if wished == len { captured } else { wished };
+            let start = frame.get(..start).filter(|_| wished == len || resized);
+            if !start.is_some_and(|start| packet.rewrite(start, wished)) {
                 return Err(stop(Reason::Output));
             }
         }

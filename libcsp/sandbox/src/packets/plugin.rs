@@ -143,22 +143,21 @@ impl Plugin for PacketPlugin {
     }
 
     fn configure(&mut self, settings: &Settings) -> Result<(), PluginError> {
-        let parameters = parameters(settings)?;
-        if let Some(instance) = &mut self.instance {
-            match instance.configure(&parameters) {
-                Ok(Ok(())) => {}
-                Ok(Err(why)) => return Err(PluginError::Supplied(format!("parameters: {why}"))),
-                Err(stopped) => {
-                    // The next packet starts a new one.
-                    self.instance = None;
-                    self.supervisor.restart_at_once();
-                    self.report.stopped(stopped, Gate::Restart);
-                    return Err(PluginError::Supplied(stopped.to_string()));
-                }
+        self.parameters = parameters(settings)?;
+        let Some(instance) = &mut self.instance else { return Ok(()) };
+        // The policy's check has found that a new instance accepts them: one that does not, for what it has come to be, is replaced by a
+        // new one at the next packet.
+        let result = match instance.configure(&self.parameters) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(why)) => Err(PluginError::Supplied(format!("parameters: {why}"))),
+            Err(stopped) => {
+                self.report.stopped(stopped, Gate::Restart);
+                Err(PluginError::Supplied(stopped.to_string()))
             }
-        }
-        self.parameters = parameters;
-        Ok(())
+        };
+        self.instance = None;
+        self.supervisor.restart_at_once();
+        result
     }
 
     fn call(&mut self, _now: Instant, operation: &str, _arguments: &Settings) -> Result<Answer, CallError> {

@@ -126,14 +126,14 @@ impl Socket {
         Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Returns how many frames the kernel has dropped since the socket was opened: because no chunk was free, or the ring was full; and because
-    /// they were longer than a chunk or otherwise not to be had.
-    pub(super) fn dropped(&self) -> (u64, u64) {
+    /// Returns how many frames the kernel has dropped since the socket was opened: the ring was full or no chunk was free, or a frame did not fit
+    /// a chunk. The kernel counts the latter two as one where it copies; looks that found no chunk are no losses, a driver with zero-copy has
+    /// chunks of its own.
+    pub(super) fn dropped(&self) -> u64 {
         // SAFETY: all-zero bytes are valid: integers.
         let zero: libc::xdp_statistics = unsafe { mem::zeroed() };
-        self.query(libc::XDP_STATISTICS, zero).map_or((0, 0), |statistics| {
-            (statistics.rx_ring_full + statistics.rx_fill_ring_empty_descs, statistics.rx_dropped)
-        })
+        let statistics = self.query(libc::XDP_STATISTICS, zero);
+        statistics.map_or(0, |statistics| statistics.rx_ring_full + statistics.rx_dropped)
     }
 
     /// Has the kernel look at the TX ring.
