@@ -206,16 +206,19 @@ fn measure(
 }
 
 fn text_of(tables: &Tables, program_ms: f64) -> String {
+    let unix_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("?").to_owned();
     format!(
         "# The classifier beside nftables, measured\n\n\
-         Written by `make bench-plugins`. Rules as ClassBench makes them, of five fields: what they say about interface, TCP flags and codepoint is left out for both, since an \
+         Written by `make bench-plugins` at Unix time {unix_s}, load {load} at the end. Rules as ClassBench makes them, of five fields: what they say about interface, TCP flags and codepoint is left out for both, since an \
          interval cannot state it, and equal rules are one. 65,536 IPv4 headers whose rules are drawn uniformly ({FEW} of them for chains and for more than 100 maps), frames of 74 bytes. One processor; the lowest of the rounds.\n\n\
          **nftables** runs in the kernel, in a chain at the ingress of a network device, which drops what matches. BPF_PROG_TEST_RUN with live frames has the stack receive the frames, each with its \
-         header. Given is the processor time with the rules less that with an empty chain (last column: header, buffer and drop). A *chain* compares rules one after the other. *Maps* are of concatenated \
+         header. Given is the processor time with the rules less that with an empty chain (last column: header, buffer and drop). A *chain* compares rules one after the other, each of them the protocol of the frame, too, as nft has it in this family. *Maps* are of concatenated \
          intervals (`{FIELDS_SHOWN}`), each rule an element with a verdict and a counter. Elements of a map must not overlap, and rules do. They are divided among as many maps as the longest chain of rules has of which each overlaps the next; \
          the chain asks one map after the other, so that the first that has the packet has its first rule. Rules that an earlier one contains are left out. More than {MAPS_MAX} maps are not measured.\n\n\
          **Ours** parses the same frames and counts hits, too: in a worker (no flow cache), and in the program of level 1 (parsing, look-up and `drop`, less what writing the header takes; – where the rules are more than it takes). \
-         Before each measurement each header passes once: nftables must count as many packets for each rule as the classifier finds, or the bench ends.\n\n\
+         Before each measurement the headers pass once: nftables must count as many packets for each rule as the classifier finds, or the bench ends.\n\n\
          | rules | | maps | nftables maps, ns a packet | nftables chain, ns | worker, ns | level 1, ns | better of nftables / worker | better / level 1 | empty chain, ns |\n\
          |---|---|---|---|---|---|---|---|---|---|\n{}\n\
          ## Changes\n\n\
