@@ -231,11 +231,12 @@ bench-ports: packages-test build ## what a request costs the network node by raw
 	$(CARGO) test --release --locked --workspace --test path -- --ignored --nocapture
 
 .PHONY: bench-plugins
-bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, a host across the SAN, written to docs/plugins (root, an idle machine, 8 minutes)
-	@tests/setup/packages.sh iproute2 util-linux
+bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, a host across the SAN, nftables beside them, written to docs/plugins (root, an idle machine, 10 minutes)
+	@tests/setup/packages.sh iproute2 util-linux nftables
 	$(CARGO) bench --locked -p csp-classify --bench multifield -- --quick
 	$(CARGO) bench --locked -p csp-plugins --bench graph -- --quick
 	$(CARGO) bench --locked -p csp-xdp --bench level1 -- --write $(CURDIR)/docs/plugins
+	unshare -n $(CARGO) bench --locked --offline -p csp-xdp --bench nftables -- --quick --write $(CURDIR)/docs/plugins
 	unshare -n $(CARGO) bench --locked --offline -p csp-network-node --bench plugins -- --veth --host 2 --write $(CURDIR)/docs/plugins
 
 .PHONY: bench-wait

@@ -109,9 +109,27 @@ function drawPlugins(view, now) {
       String(r.priority), h("code", {}, r.match || "(all)"), r.plugin,
       each(rate, count), plot("rule " + r.name, rate || 0, 0, `packets a second of ${r.name}`), count(r.packets_total), bytes(r.bytes_total)];
   };
+  // The level of an instance can differ from node to node.
+  const runsIn = (name) => {
+    const own = view.nodes.flatMap((n) => n.instances.filter((i) => i.name === name).map((i) => [n, i]));
+    const places = new Map();
+    for (const [n, i] of own) {
+      const place = `${i.environment} (level ${n.environments.find((e) => e.name === i.environment).level})`;
+      places.set(place, [...(places.get(place) || []), n.node]);
+    }
+    const all = [...places];
+    const autos = own.filter(([, i]) => i.auto);
+    let rate = 0;
+    for (const [, i] of autos) rate += i.auto.packets_per_s || 0;
+    const why = autos.map(([n, i]) => `${n.node}: ${i.auto.reason}`).join("; ");
+    const held = own.filter(([, i]) => i.held);
+    return h("div", {}, all.map(([place, nodes]) => (all.length > 1 ? `${place} at ${nodes.join(", ")}` : place)).join("; "),
+      autos.length ? h("div", { class: "small quiet", title: why }, `auto: ${count(rate)} packets/s`) : null,
+      held.map(([n, i]) => h("div", { class: "small" }, mark("warn", "▲", own.length > 1 ? `${n.node}: ${i.held}` : i.held))));
+  };
   const instance = (i) => {
     const dropping = perSecond("instance " + i.name, now, i.dropped_total);
-    return [h("strong", {}, i.name), i.module, i.environment,
+    return [h("strong", {}, i.name), i.module.length === 64 ? h("code", {}, i.module.slice(0, 12) + "…") : i.module, runsIn(i.name),
       i.settings.map((s) => `${s.name} ${s.value}`).join(", ") || "–",
       i.outputs.map((o) => `${o.output} → ${o.to}`).join(", ") || "out",
       count(i.packets_total), dropping ? mark("warn", "▲", `${count(dropping)}/s`, `${count(i.dropped_total)} in all`) : count(i.dropped_total)];
@@ -121,7 +139,7 @@ function drawPlugins(view, now) {
       ["Packets", "number"], ["Bytes", "number"]], busiest.map(rule)),
     rules.length > SHOWN ? h("p", { class: "small quiet" }, `${rules.length - SHOWN} more with fewer packets: cspctl rule stats`) : [],
     h("h3", {}, "Plug-ins"),
-    table("Packet plug-ins", [["Instance", "nowrap"], ["Module", "nowrap"], ["Runs in", "nowrap"], ["Settings"], ["Outputs"], ["Packets", "number"],
+    table("Packet plug-ins", [["Instance", "nowrap"], ["Module", "nowrap"], ["Runs in"], ["Settings"], ["Outputs"], ["Packets", "number"],
       ["Dropped", "number"]], instances.map(instance)), missing(view.unreachable));
 }
 

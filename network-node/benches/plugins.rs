@@ -1,7 +1,7 @@
 //! What packet plug-ins of level 2 cost a worker, and how many packets pass through them; what a host across the SAN (level 3) adds.
 //!
 //! `cargo bench -p csp-network-node --bench plugins`; `-- --quick` has fewer rounds, `-- --veth` measures over a veth pair as well (root, in a
-//! network namespace of its own), `-- --host SECONDS` measures level 3 as well, so long for each figure, `-- --only-host` nothing else, `-- --write FOLDER` writes evaluation.md there. `-- core CASE COUNT` runs one case so many times, for
+//! network namespace of its own), `-- --host SECONDS` measures level 3 as well, so long for each figure, `-- --only-host` nothing else, `-- --only-forward` forwarding beside nftables and nothing else, `-- --write FOLDER` writes evaluation.md there. `-- core CASE COUNT` runs one case so many times, for
 //! counting instructions.
 #![allow(
     missing_docs,
@@ -13,12 +13,16 @@
 
 #[path = "../../libcsp/classify/tests/common/mod.rs"]
 mod common;
+#[path = "plugins/forward.rs"]
+mod forward;
 #[path = "plugins/host.rs"]
 mod host;
 #[path = "plugins/load.rs"]
 mod load;
 #[path = "plugins/plot.rs"]
 mod plot;
+#[path = "../xdp/benches/nftables/sets.rs"]
+mod sets;
 #[path = "plugins/veth.rs"]
 mod veth;
 
@@ -106,7 +110,7 @@ fn at_memory_port(case: Case, len: usize, rounds: u64) -> f64 {
     let hub = Hub::new(2 * BATCH);
     let lan = hub.attach("lan0", OUR_MAC, 9000);
     let mut client = hub.attach("eth0", CLIENT_MAC, 9000);
-    let mut worker = load::worker(config(), lan);
+    let mut worker = load::worker(config(), vec![lan]);
     worker.change_plugins(&mut load::change(case), &[]);
     let frames = frames(case, len);
     let (mut best, mut now) = (f64::MAX, 10_000_000_000);
@@ -162,12 +166,16 @@ fn main() {
     }
     let rounds = if arguments.iter().any(|argument| argument == "--quick") { 3 } else { 10 };
     let mut text = load::preface();
+    if after("--only-forward").is_some() {
+        return print!("{}", forward::measure(&config()));
+    }
     if after("--only-host").is_none() {
         table(&mut text, "In the core, without a port", |case, len| in_core(case, len, rounds));
         table(&mut text, "A worker at a memory port", |case, len| at_memory_port(case, len, rounds.min(5)));
     }
     if arguments.iter().any(|argument| argument == "--veth") {
         text += &veth::measure(config());
+        text += &forward::measure(&config());
     }
     if let Some(words) = after("--host") {
         let seconds = words.first().and_then(|word| word.parse().ok()).unwrap_or(1.0);

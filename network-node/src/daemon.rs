@@ -14,6 +14,7 @@ mod driver;
 mod host_calls;
 mod metrics;
 mod module_routes;
+mod plugin_held;
 mod plugin_metrics;
 mod plugin_places;
 mod plugin_routes;

@@ -188,6 +188,11 @@ impl NetworkWorker {
         self.links.hosts.environments().for_each(|host| self.core.prepare_host(host));
     }
 
+    /// Returns the plug-in hosts that do not run their instances, each with why.
+    pub fn absent_hosts(&self) -> Vec<(EnvironmentId, String)> {
+        self.links.hosts.absent().map(|(host, reason)| (host, reason.to_owned())).collect()
+    }
+
     /// Has a plug-in host execute an operation of an instance of its environment.
     pub fn call_host(&mut self, host: EnvironmentId, instance: InstanceId, text: String, answered: Answered) {
         self.links.hosts.call(host, instance.0, text, answered);

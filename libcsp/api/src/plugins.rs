@@ -55,6 +55,9 @@ pub struct Instance {
     pub bytes_total: u64,
     /// Packets that it dropped.
     pub dropped_total: u64,
+    /// Why it does not run, or not for all packets, at the level that it has; absent: it does.
+    #[serde(default)]
+    pub held: Option<Text>,
     /// Of an instance of a supplied module that the node's workers run: what became of it.
     #[serde(default)]
     pub supplied: Option<Supplied>,

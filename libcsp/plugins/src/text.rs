@@ -81,6 +81,18 @@ pub enum TextError {
         "{0} is missing; a rule is: NAME [prio NUMBER] CONDITION... plugin INSTANCE [fallback pass|drop]"
     )]
     Missing(&'static str),
+    /// A network of the other address family than `ip` says.
+    #[error(
+        "ip {version} contradicts {network}, which is an IPv{family} network; leave `ip {version}` out, or give an IPv{version} network"
+    )]
+    Family {
+        /// What `ip` says, 4 or 6.
+        version: u8,
+        /// The network.
+        network: String,
+        /// Its family, 4 or 6.
+        family: u8,
+    },
     /// Conditions that no packet meets.
     #[error(transparent)]
     Rule(#[from] RuleError),
@@ -294,7 +306,9 @@ impl<'a> Parser<'a> {
             };
             let given = fields.source.or(fields.destination);
             if given.is_some_and(|given| given.address().is_ipv4() != all.is_ipv4()) {
-                return wrong("ip", &version.to_string(), "the family of the networks");
+                let network = given.map(|given| given.to_string()).unwrap_or_default();
+                let family = if all.is_ipv4() { 6 } else { 4 };
+                return Err(TextError::Family { version, network, family });
             }
             if given.is_none() {
                 fields.source = Prefix::new(all, 0).ok();

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use csp_control::{PacketPlugin, PluginLevel};
+use clap::Args;
+use csp_control::{PacketPlugin, PluginLevel, PluginPlacement};
 use csp_types::Prefix;
 
 use super::error::CliError;
@@ -19,8 +20,36 @@ pub(super) fn lost_by_move(plugin: &PacketPlugin, level: PluginLevel) -> Option<
     })
 }
 
+/// Options of level auto.
+#[derive(Args, Debug)]
+pub struct PlaceArgs {
+    /// Of level auto: packets per second that nodes expect until they have measured them, such as 200k
+    #[arg(long, value_name = "PACKETS_PER_S", value_parser = packets_per_s)]
+    pub(super) expects: Option<u64>,
+    /// Of level auto: packets per second from which on it runs in the driver (100k); it leaves when they are fewer than half of that
+    #[arg(long, value_name = "PACKETS_PER_S", value_parser = packets_per_s)]
+    driver_pps: Option<u64>,
+    /// Of level auto: seconds for which a rate has to stand before it moves (10)
+    #[arg(long, value_name = "SECONDS")]
+    hold_s: Option<u32>,
+}
+
+impl PlaceArgs {
+    /// Returns by what nodes place it: what is not given stays what it was.
+    pub(super) fn place(&self, before: Option<PluginPlacement>) -> Option<PluginPlacement> {
+        if (self.driver_pps, self.hold_s) == (None, None) {
+            return before;
+        }
+        let PluginPlacement { driver_pps, hold_s } = before.unwrap_or_default();
+        Some(PluginPlacement {
+            driver_pps: self.driver_pps.unwrap_or(driver_pps),
+            hold_s: self.hold_s.unwrap_or(hold_s),
+        })
+    }
+}
+
 /// Reads a rate of packets.
-pub(super) fn packets_per_s(text: &str) -> Result<u64, String> {
+fn packets_per_s(text: &str) -> Result<u64, String> {
     csp_plugins::parse_number(text).ok_or_else(|| format!("{text} is no number such as 50000, 200k or 1M"))
 }
 
@@ -58,6 +87,17 @@ mod tests {
         assert!(!warned(1, 2, "block-list") && !warned(3, 3, "block-list") && !warned(2, 3, "counter"));
         assert!(lost_by_move(&at(3, "block-list"), PluginLevel::Auto).is_some());
         assert!(lost_by_move(&at(1, "block-list"), PluginLevel::Auto).is_none());
+    }
+
+    #[test]
+    fn what_a_move_does_not_give_of_the_placement_stays() {
+        let args = |driver_pps, hold_s| PlaceArgs { expects: None, driver_pps, hold_s };
+        let before = Some(PluginPlacement { driver_pps: 7, hold_s: 8 });
+        assert_eq!(args(None, None).place(before), before);
+        assert_eq!(args(None, None).place(None), None);
+        assert_eq!(args(Some(9), None).place(before), Some(PluginPlacement { driver_pps: 9, hold_s: 8 }));
+        let default = PluginPlacement::default();
+        assert_eq!(args(None, Some(3)).place(None), Some(PluginPlacement { hold_s: 3, ..default }));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::error::CliError;
 use super::handlers;
 use super::observe::missing;
 use super::paint::Colour;
-use super::plugin_checks::{check_network, lost_by_move, packets_per_s};
+use super::plugin_checks::{PlaceArgs, check_network, lost_by_move};
 use super::plugin_modules::{self, MODULES};
 use super::table::{Cell, Table, bytes};
 
@@ -68,9 +68,8 @@ pub enum PluginCommand {
         /// Where it runs: 1 in the driver, 2 in the network nodes' workers, 3 on an attached host; auto: each node chooses 1 or 2
         #[arg(long, default_value_t)]
         level: PluginLevel,
-        /// Of level auto: packets per second that nodes expect until they have measured them, such as 200k
-        #[arg(long, value_name = "PACKETS_PER_S", value_parser = packets_per_s)]
-        expects: Option<u64>,
+        #[command(flatten)]
+        place: PlaceArgs,
         /// Of level 3: which of the policy's plug-in hosts runs it
         #[arg(long, value_name = "HOST")]
         context: Option<String>,
@@ -80,16 +79,15 @@ pub enum PluginCommand {
     /// Between levels 1 and 2 its state moves with it; with auto each network node moves it between these by the packets that it gets. To level 3 and from there it does not: block lists are empty then, captures too, and
     /// counters of the plug-in and of rules that lead to it begin at 0.
     #[command(
-        after_help = "Examples:\n  cspctl plugin move blocked 1\n  cspctl plugin move blocked auto --expects 200k\n  cspctl plugin move count 3 --context h0"
+        after_help = "Examples:\n  cspctl plugin move blocked 1\n  cspctl plugin move blocked auto --expects 200k --driver-pps 50k --hold-s 30\n  cspctl plugin move count 3 --context h0"
     )]
     Move {
         /// The plug-in
         name: String,
         /// 1: in the driver; 2: in the network nodes' workers; 3: on an attached host; auto: each node chooses 1 or 2
         level: PluginLevel,
-        /// Of level auto: packets per second that nodes expect until they have measured them, such as 200k
-        #[arg(long, value_name = "PACKETS_PER_S", value_parser = packets_per_s)]
-        expects: Option<u64>,
+        #[command(flatten)]
+        place: PlaceArgs,
         /// Of level 3: which of the policy's plug-in hosts runs it; not needed where the policy has one
         #[arg(long, value_name = "HOST")]
         context: Option<String>,
@@ -215,11 +213,11 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
         PluginCommand::Uninstall { module } => {
             handlers::remove_from(context, &module, MODULES, "cspctl plugin modules").await
         }
-        PluginCommand::Create { name, module, settings, level, expects, context: host } => {
+        PluginCommand::Create { name, module, settings, level, place, context: host } => {
             let settings = pairs(&settings)?;
             edit(context, |policy| {
                 let context = host_of(policy, level, host)?;
-                let (outputs, place) = (vec![], None);
+                let (outputs, expects, place) = (vec![], place.expects, place.place(None));
                 let plugin = PacketPlugin { name, module, settings, outputs, level, expects, place, context };
                 policy.plugins.push(plugin);
                 Ok(())
@@ -236,15 +234,15 @@ pub(super) async fn run(context: &Context, command: PluginCommand) -> Result<(),
             })
             .await
         }
-        PluginCommand::Move { name, level, expects, context: host } => {
+        PluginCommand::Move { name, level, place, context: host } => {
             edit(context, |policy| {
                 let host = host_of(policy, level, host)?;
                 let plugin = find(&mut policy.plugins, &name)?;
                 if let Some(warning) = lost_by_move(plugin, level) {
                     eprintln!("warning: {warning}");
                 }
-                plugin.place = plugin.place.filter(|_| level == PluginLevel::Auto);
-                (plugin.level, plugin.expects, plugin.context) = (level, expects, host);
+                plugin.place = place.place(plugin.place.filter(|_| level == PluginLevel::Auto));
+                (plugin.level, plugin.expects, plugin.context) = (level, place.expects, host);
                 Ok(())
             })
             .await
@@ -377,7 +375,7 @@ async fn list(context: &Context) -> Result<(), CliError> {
                     plugin.packets_total.into(),
                     Cell::from(bytes(plugin.bytes_total)).right(),
                     plugin.dropped_total.into(),
-                    state(plugin.supplied.as_ref()),
+                    state(plugin),
                 ]);
             }
         }
@@ -401,18 +399,26 @@ fn short(module: &str) -> String {
     module.chars().take(len).collect()
 }
 
-/// Whether an instance of a supplied module runs, and why it was stopped.
-fn state(supplied: Option<&Supplied>) -> Cell {
-    let Some(supplied) = supplied else { return Cell::from("-".to_owned()) };
-    let colour = if &*supplied.state == "running" { Colour::Green } else { Colour::Yellow };
+/// Whether an instance runs where it is to, and why not; of a supplied module also why it was stopped.
+fn state(plugin: &Instance) -> Cell {
+    let supplied = plugin.supplied.as_ref().map(supplied_state);
+    let odd = plugin.held.is_some() || plugin.supplied.as_ref().is_some_and(|own| &*own.state != "running");
+    let words: Vec<String> =
+        plugin.held.iter().map(ToString::to_string).chain(supplied.into_iter()).collect();
+    match (words.is_empty(), odd) {
+        (true, _) => Cell::from("-".to_owned()),
+        (_, true) => Cell::from(words.join("; ")).coloured(Colour::Yellow),
+        _ => Cell::from(words.join("; ")).coloured(Colour::Green),
+    }
+}
+
+fn supplied_state(supplied: &Supplied) -> String {
     let stops = supplied.stops.iter().map(|stops| format!("{} {}", stops.total, stops.reason));
     let stops = stops.collect::<Vec<_>>().join(", ");
-    let text = if stops.is_empty() {
-        supplied.state.to_string()
-    } else {
-        format!("{}, stopped: {stops}", supplied.state)
-    };
-    Cell::from(text).coloured(colour)
+    match stops.is_empty() {
+        true => supplied.state.to_string(),
+        false => format!("{}, stopped: {stops}", supplied.state),
+    }
 }
 
 pub(super) async fn blocks(context: &Context, command: BlocksCommand) -> Result<(), CliError> {

@@ -66,7 +66,8 @@ fn program(has_sockets: bool) -> Driver {
     driver
 }
 
-fn ip(arguments: &[&str]) {
+/// Runs ip(8).
+pub fn ip(arguments: &[&str]) {
     let status = Command::new("ip").args(arguments).status().expect("ip of iproute2");
     assert!(status.success(), "ip {arguments:?}: {status}; run it as root in a namespace: unshare -n");
 }
@@ -79,9 +80,9 @@ struct Run {
     busy: Duration,
 }
 
-/// Sends frames as fast as it can while `measured` runs; returns what that returns, and how many it has sent.
-fn beside_sender<T>(frames: Vec<Vec<u8>>, measured: impl FnOnce() -> T) -> (T, u64) {
-    let mut client = af_packet::open(&AfPacketConfig::new("cspb1")).unwrap();
+/// Sends frames out of an interface as fast as it can while `measured` runs; returns what that returns, and how many it has sent.
+pub fn beside_sender<T>(interface: &str, frames: Vec<Vec<u8>>, measured: impl FnOnce() -> T) -> (T, u64) {
+    let mut client = af_packet::open(&AfPacketConfig::new(interface)).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let sender = {
         let stop = Arc::clone(&stop);
@@ -107,7 +108,7 @@ fn beside_sender<T>(frames: Vec<Vec<u8>>, measured: impl FnOnce() -> T) -> (T, u
 fn run(config: CoreConfig, kind: Kind, case: Case, len: usize) -> Run {
     let (mut port, _program) = kind.open();
     port.info.mac = OUR_MAC;
-    let mut worker = load::worker(config, port);
+    let mut worker = load::worker(config, vec![port]);
     worker.change_plugins(&mut load::change(case), &[]);
     let measured = || {
         let (begin, end) = (std::time::Instant::now(), Duration::from_secs(SECONDS));
@@ -120,7 +121,7 @@ fn run(config: CoreConfig, kind: Kind, case: Case, len: usize) -> Run {
         }
         (worker.lan_counters().receive.frames - before, processor_time() - time)
     };
-    let ((received, busy), sent) = beside_sender(frames(case, len), measured);
+    let ((received, busy), sent) = beside_sender("cspb1", frames(case, len), measured);
     Run { sent, received, busy }
 }
 
@@ -141,7 +142,7 @@ fn level1(text: &mut String) {
                 driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
             }
             let pause = || std::thread::sleep(Duration::from_secs(SECONDS));
-            let ((), sent) = beside_sender(frames(Case::NoOp, len), pause);
+            let ((), sent) = beside_sender("cspb1", frames(Case::NoOp, len), pause);
             let totals = driver.as_ref().map(|driver| driver.counts().unwrap().totals).unwrap_or_default();
             let share = |count: u64| format!("{:.3}", count as f64 / sent as f64);
             let (name, rate) = (module.unwrap_or("none"), sent as f64 / SECONDS as f64 / 1e3);

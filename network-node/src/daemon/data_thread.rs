@@ -60,6 +60,8 @@ pub enum Question {
     PluginCall(InstanceId, &'static str, Box<Settings>, Reply<Result<Answer, CallError>>),
     /// Numbers of packet plug-ins, to be filled in.
     PluginCounts(Box<PluginCounts>, Reply<Box<PluginCounts>>),
+    /// The plug-in hosts that do not run their instances, each with why.
+    AbsentHosts(Reply<Vec<(EnvironmentId, String)>>),
     /// Close all links and end the thread.
     Stop,
 }
@@ -102,6 +104,7 @@ impl DataWorker for NetworkWorker {
                 self.core().count_plugins(&mut counts);
                 reply.send(counts);
             }
+            Question::AbsentHosts(reply) => reply.send(self.absent_hosts()),
             Question::Stop => {
                 NetworkWorker::turn(self, now, clock::unix_now_s());
                 self.close(now);

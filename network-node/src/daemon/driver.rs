@@ -13,7 +13,7 @@ use csp_classify::multifield::{RuleHandle, Table};
 use csp_daemon::{DaemonError, clock};
 use csp_plugins::{Answer, Manager, Row};
 use csp_types::MacAddr;
-use csp_xdp::{Driver, DriverError, Plan, PortConfig};
+use csp_xdp::{Driver, DriverError, Plan, PortConfig, Stay};
 
 use crate::core::{DriverRules, PluginCounts};
 
@@ -57,6 +57,10 @@ pub struct DriverControl {
     taken_over: Vec<TakenOver>,
     /// What was logged last, so that it is not logged again.
     logged: String,
+    /// Rules of level 1 that level 2 decides on.
+    stays: Vec<Stay>,
+    /// LAN ports that do not take the program, each with why.
+    refused: Vec<String>,
     /// Why level 1 was not to be had, since [`retry`](Self::retry).
     unavailable: Option<String>,
 }
@@ -78,6 +82,8 @@ impl DriverControl {
             rules: HashSet::new(),
             taken_over: Vec::new(),
             logged: String::new(),
+            stays: Vec::new(),
+            refused: Vec::new(),
             unavailable: None,
         }
     }
@@ -85,6 +91,16 @@ impl DriverControl {
     /// Returns why level 1 is not to be had, as far as that was tried.
     pub fn unavailable(&self) -> Option<&str> {
         self.unavailable.as_deref()
+    }
+
+    /// Returns the rules of level 1 that level 2 decides on.
+    pub fn stays(&self) -> &[Stay] {
+        &self.stays
+    }
+
+    /// Returns the LAN ports at which level 2 has the rules of level 1, each with why.
+    pub fn refused(&self) -> &[String] {
+        &self.refused
     }
 
     /// Has level 1 tried again where it was not to be had.
@@ -155,6 +171,7 @@ impl DriverControl {
                     .map(|stay| format!("rule {} stays at level 2: {}", stay.rule, stay.reason));
                 let stays: Vec<String> = stays.collect();
                 self.warn(stays.join("; "));
+                self.stays.clone_from(&plan.stays);
                 Some(plan)
             }
             Err(error) => {
@@ -246,6 +263,7 @@ impl DriverControl {
 
     fn attach(&mut self) {
         let Some(driver) = &mut self.driver else { return };
+        self.refused.clear();
         for (at, port) in self.ports.iter().enumerate() {
             let interface = &port.interface;
             let attach = |known: PortConfig| match port.has_sockets {
@@ -256,8 +274,12 @@ impl DriverControl {
                 Some(Ok(())) => self.attached |= 1 << at,
                 Some(Err(error)) => {
                     tracing::warn!(interface, %error, "level 1 is not available at this port; its rules are level 2's there");
+                    self.refused.push(format!("{interface}: {error}"));
                 }
-                None => tracing::warn!(interface, "there is no such interface any more"),
+                None => {
+                    tracing::warn!(interface, "there is no such interface any more");
+                    self.refused.push(format!("{interface}: there is no such interface any more"));
+                }
             }
         }
         if self.attached == 0 {

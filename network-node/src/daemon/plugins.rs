@@ -24,6 +24,7 @@ use crate::links::HostInstances;
 use super::data_thread::Question;
 use super::driver::DriverControl;
 use super::host_calls::{self, Outcome};
+use super::plugin_held::AbsentHosts;
 use super::plugin_metrics::{Numbers, Shared};
 use super::plugin_places::Placing;
 use super::plugin_views::{add, row, supplied, totals};
@@ -75,7 +76,7 @@ pub struct PluginControl {
     pub(super) manager: Manager,
     /// Supplied modules.
     modules: Arc<PluginModules>,
-    workers: Workers<Question>,
+    pub(super) workers: Workers<Question>,
     /// Of the table that the workers have.
     generation: u64,
     /// What is added to monotonic time to count from 1970.
@@ -365,6 +366,7 @@ impl PluginControl {
     /// Returns what `/v1/plugins` shows.
     pub async fn describe(&mut self) -> Result<api::Plugins, MailboxError> {
         let counts = self.counts().await?;
+        let absent = self.absent_hosts(&counts.environments).await?;
         let covered = self.manager.covered_rules();
         let covered: BTreeMap<&str, &str> = covered.iter().map(|c| (&*c.rule, &*c.by)).collect();
         let rules = self.manager.rules().rules();
@@ -380,7 +382,7 @@ impl PluginControl {
         };
         Ok(api::Plugins {
             environments: environments.map(environment).collect(),
-            instances: self.instances(&counts.instances),
+            instances: self.instances(&counts.instances, &absent),
             rules: rules.collect(),
             totals: totals(&counts),
         })
@@ -401,7 +403,7 @@ impl PluginControl {
         }
     }
 
-    fn instances(&self, counts: &[(InstanceId, InstanceCount)]) -> Vec<api::Instance> {
+    fn instances(&self, counts: &[(InstanceId, InstanceCount)], absent: &AbsentHosts) -> Vec<api::Instance> {
         let connected = self.manager.connected();
         let status = self.modules.status();
         let instance = |(id, name, module, environment): (InstanceId, &str, &str, &str)| {
@@ -427,6 +429,7 @@ impl PluginControl {
                 packets_total: packets,
                 bytes_total: bytes,
                 dropped_total: dropped,
+                held: self.held(name, environment, absent).map(Into::into),
                 auto: self.placing.shown(name),
                 supplied: status.iter().find(|of| of.instance == name && of.module == module).map(supplied),
             }

@@ -85,6 +85,8 @@ struct Host {
     sent: usize,
     sending: bool,
     running: bool,
+    /// Why it does not run, as text.
+    absence: String,
     calls: VecDeque<Call>,
 }
 
@@ -156,6 +158,7 @@ impl Hosts {
                 sent: 0,
                 sending: false,
                 running: false,
+                absence: "it was not reached yet".to_owned(),
                 calls: VecDeque::with_capacity(CALLS_MAX),
             });
         }
@@ -165,6 +168,12 @@ impl Hosts {
     /// Returns the environments that have a host.
     pub(crate) fn environments(&self) -> impl Iterator<Item = EnvironmentId> + '_ {
         self.hosts.iter().flatten().map(|host| host.spec.environment)
+    }
+
+    /// Returns the hosts that do not run their instances, each with why.
+    pub(crate) fn absent(&self) -> impl Iterator<Item = (EnvironmentId, &str)> {
+        let absent = self.hosts.iter().flatten().filter(|host| !host.running);
+        absent.map(|host| (host.spec.environment, host.absence.as_str()))
     }
 
     /// Replaces the instances of hosts. Packets that are handed over from now on come after them.
@@ -238,6 +247,7 @@ impl Hosts {
             return;
         }
         host.state = State::Up(link);
+        "it begins".clone_into(&mut host.absence);
         host.backoff.succeeded();
         host.failure_reported = false;
         host.batch = Some(PacketBatch::new(endpoint, link, QUEUE_MESSAGES));
@@ -258,6 +268,7 @@ impl Hosts {
             host.failed(now, &describe(reason), notices);
             return None;
         }
+        host.absence = format!("the link was lost: {}", describe(reason));
         notices.push(LinkNotice::HostLost { node: host.spec.node, reason: describe(reason) });
         host.drop_link(now).then_some(HostTransition::Down(environment))
     }
@@ -279,6 +290,7 @@ impl Hosts {
                     return (!already).then_some(HostTransition::Up(environment));
                 }
                 let reason = String::from_utf8_lossy(payload).into_owned();
+                host.absence = format!("it refuses its plug-ins: {reason}");
                 notices.push(LinkNotice::HostRefused { node: host.spec.node, reason });
                 let ran = std::mem::take(&mut host.running);
                 ran.then_some(HostTransition::Down(environment))
@@ -370,6 +382,7 @@ impl Host {
     fn failed(&mut self, now: Instant, reason: &str, notices: &mut Vec<LinkNotice>) {
         self.state = State::Down;
         self.backoff.failed(now);
+        self.absence = format!("it is not reached: {reason}");
         if !std::mem::replace(&mut self.failure_reported, true) {
             notices.push(LinkNotice::HostFailed { node: self.spec.node, reason: reason.to_owned() });
         }

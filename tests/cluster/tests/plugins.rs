@@ -322,6 +322,24 @@ fn has_program(cluster: &Cluster) -> bool {
     cluster.host(Tier::NetworkNode).run("ip", &["link", "show", "lan0"]).unwrap().contains("prog/xdp")
 }
 
+/// An instance of level 1 runs at level 2 while its packets can reach a plug-in that is not in the driver, and the node reports why.
+fn held_by_what_follows(cluster: &Cluster) {
+    let held = |cluster: &Cluster| {
+        let listed = json(cluster, &["plugin", "list"]);
+        let instances = listed["nodes"][0]["instances"].as_array().unwrap().clone();
+        instances.iter().find(|one| one["name"] == "blocked").unwrap()["held"].clone()
+    };
+    assert_eq!(held(cluster), Value::Null);
+    control(cluster, "plugin create seen counter");
+    control(cluster, "plugin connect blocked 0 seen");
+    let reason = "runs at level 2 for rule from-clients: packets can reach seen, which is not at level 1";
+    assert_eq!(held(cluster), reason);
+    assert!(control(cluster, "plugin list").contains(reason));
+    control(cluster, "plugin connect blocked 0 -");
+    control(cluster, "plugin remove seen");
+    assert_eq!(held(cluster), Value::Null);
+}
+
 #[test]
 fn what_the_driver_blocks_stays_blocked_when_the_daemon_is_killed_and_when_it_moves() {
     if !csp_support::is_root("it loads BPF programs") {
@@ -370,6 +388,7 @@ fn what_the_driver_blocks_stays_blocked_when_the_daemon_is_killed_and_when_it_mo
     assert!(level == 1 && packets >= 16, "{packets} packets, each counted once at either level");
     let egress = refused(&cluster, "rule add back egress plugin blocked");
     assert!(egress.0 == 65 && egress.1.contains("egress, but blocked is at level 1"), "{egress:?}");
+    held_by_what_follows(&cluster);
     auto::is_placed(&cluster);
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();

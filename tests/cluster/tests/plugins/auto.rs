@@ -1,7 +1,5 @@
 //! Level auto: the network node places a plug-in by what is expected and by what it measures.
 
-use std::fs;
-
 use csp_cluster::testing::SERVING_DEADLINE;
 use csp_cluster::{Cluster, Tier, wait_until};
 
@@ -31,14 +29,7 @@ pub fn is_placed(cluster: &Cluster) {
 
     // Measured: one packet a second is enough here.
     control(cluster, "plugin move blocked 2");
-    let policy = control(cluster, "policy show");
-    let file = cluster.scratch().join("auto.yaml");
-    let line = policy.lines().find(|line| line.trim_start() == "module: block-list").unwrap();
-    let indent = &line[..line.len() - line.trim_start().len()];
-    let auto = format!("{line}\n{indent}level: auto\n{indent}place: {{driver_pps: 1, hold_s: 1}}");
-    let policy = policy.replacen(line, &auto, 1);
-    fs::write(&file, policy).unwrap();
-    cluster.cspctl(&["policy", "apply", &file.to_string_lossy()]).unwrap();
+    control(cluster, "plugin move blocked auto --driver-pps 1 --hold-s 1");
     wait_until("it moves to the driver by its packets", SERVING_DEADLINE, || {
         for (url, from) in URLS.iter().zip(OTHERS) {
             assert!(fetch(cluster, url, from), "{from} is served while it moves");

@@ -65,6 +65,8 @@ pub fn moves(cluster: &Cluster) {
     // It ends by SIGTERM: the rule lets packets pass at once, also those of the hosts that were blocked.
     assert!(host.stop().unwrap().success(), "{}", host.log_tail(20));
     wait_running(cluster, false);
+    let listed = control(cluster, "plugin list");
+    assert!(listed.contains("does not run, its rules fall back: plug-in host h0: "), "{listed}");
     for (url, from) in URLS.iter().zip(BLOCKED) {
         assert!(fetch(cluster, url, from), "{from}: nothing blocks it");
     }
