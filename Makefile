@@ -227,7 +227,7 @@ test-plugins: packages-test build ## packet plug-ins: classifier, fixtures, poli
 
 .PHONY: bench-ports
 bench-ports: packages-test build ## what a request costs the network node by raw sockets and by AF_XDP, and a frame back to the kernel (root, an idle machine, 2 minutes)
-	$(CARGO) test --release --locked --workspace --test path --test ports -- --ignored --nocapture
+	$(CARGO) test --release --locked --workspace --test path --test ports --test level1 -- --ignored --nocapture
 
 .PHONY: bench-plugins
 bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, a host across the SAN, written to docs/plugins (root, an idle machine, 8 minutes)

@@ -1,4 +1,4 @@
-//! Compiles the program of level 1 for the kernel's virtual machine, the one that measures it, and that of the way back to the kernel.
+//! Compiles the program of level 1 for the kernel's virtual machine, and the one that measures it.
 
 use std::path::Path;
 use std::process::{Command, exit};
@@ -13,7 +13,7 @@ fn main() {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let triplet =
         format!("/usr/include/{}-linux-gnu", std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it"));
-    for name in ["level1", "bench", "back"] {
+    for name in ["level1", "bench"] {
         let (source, object) =
             (format!("src/program/{name}.bpf.c"), Path::new(&out).join(format!("{name}.bpf.o")));
         let mut command = Command::new(&clang);

@@ -1,12 +1,16 @@
-//! The way back to the kernel: a TAP device. What is written to it, the kernel receives as a frame.
+//! The way back to the kernel: a TAP device. What is written to it, the kernel receives as a frame of a port's interface.
 //!
 //! ```text
-//!   AF_XDP port ─▶ worker ─▶ plug-ins ─▶ write ─▶ TAP device ─▶ (csp-xdp's program) ─▶ the port's interface ─▶ the host's stack
+//!   AF_XDP port ─▶ worker ─▶ plug-ins ─▶ write ─▶ TAP device ─▶ traffic control (redirect) ─▶ the port's interface ─▶ the host's stack
 //! ```
+//! The kernel's stack sees the port as the interface that has received the frame, so that addresses of the link, firewall rules, bridges and
+//! reverse-path filters hold as for a frame that never left it. An XDP program at the port does not see the frame again: one in the driver is
+//! before this place, and a generic one passes over what was redirected.
+//!
 //! The device is named after the port's interface and ends with its last descriptor. It has no address and takes no part in routing: its MTU
 //! is below what IPv6 needs, so that the kernel puts no IPv6 on it, and it does not answer ARP. The MTU does not bound what is written.
-//!
-//! The program is not this module's: whoever opens the device attaches it before [`Tap::up`].
+
+mod redirect;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,7 +34,7 @@ const FRAME_LEN_MAX: usize = 14 + 65_535;
 /// Largest number of parts of a frame.
 const PARTS_MAX: usize = 8;
 
-/// An open device. It is down before [`up`](Self::up).
+/// An open device.
 #[derive(Debug)]
 pub struct Tap {
     name: String,
@@ -38,32 +42,41 @@ pub struct Tap {
 }
 
 /// Returns the name of an interface's device: `csp-` and the interface's name if that fits, else its number.
-pub fn name_of(interface: &str, index: u32) -> String {
+fn name_of(interface: &str, index: u32) -> String {
     let name = format!("csp-{interface}");
     if name.len() <= NAME_LEN_MAX { name } else { format!("csp-{index}") }
 }
 
 impl Tap {
-    /// Makes a device of this name. Needs /dev/net/tun and CAP_NET_ADMIN.
+    /// Makes the device of an interface, in the calling thread's network namespace. Needs /dev/net/tun and CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// The device file is not there or not permitted, there is an interface of this name, or a system call failed.
-    pub fn open(name: &str) -> Result<Self, OpenError> {
+    /// The device file is not there or not permitted, there is an interface of the device's name, the kernel has no traffic control with
+    /// `cls_bpf` and `act_mirred`, or a system call failed.
+    pub fn open(interface: &str) -> Result<Self, OpenError> {
+        let port = index_of(interface)?;
+        let name = name_of(interface, port);
         let failed = |call| {
-            let interface = name.to_owned();
+            let interface = name.clone();
             move |source| OpenError::System { call, interface, source }
         };
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
         let device = options.open(DEVICE).map_err(failed("open /dev/net/tun"))?;
-        let mut request = request(name)?;
+        let mut request = request(&name)?;
         let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
         // SAFETY: TUNSETIFF reads and writes one ifreq; `request` is a local that outlives the call.
         let made = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         check(made).map_err(failed("TUNSETIFF"))?;
-        set(name, libc::SIOCSIFMTU, |request| request.ifr_ifru.ifru_mtu = MTU)?;
-        Ok(Tap { name: name.to_owned(), device: Arc::new(device) })
+        ask(&name, libc::SIOCSIFMTU, |request| request.ifr_ifru.ifru_mtu = MTU)?;
+        // The device decides by its own Ethernet address whether a frame is for the host.
+        let of_port = ask(interface, libc::SIOCGIFHWADDR, |_| {})?;
+        ask(&name, libc::SIOCSIFHWADDR, |request| request.ifr_ifru = of_port.ifr_ifru)?;
+        redirect::redirect(index_of(&name)?, port).map_err(failed("redirection (cls_bpf, act_mirred)"))?;
+        let flags = (libc::IFF_UP | libc::IFF_NOARP) as libc::c_short;
+        ask(&name, libc::SIOCSIFFLAGS, |request| request.ifr_ifru.ifru_flags = flags)?;
+        Ok(Tap { name, device: Arc::new(device) })
     }
 
     /// Returns the device's name.
@@ -71,19 +84,20 @@ impl Tap {
         &self.name
     }
 
-    /// Sets the device up. Frames that are written before are refused.
-    ///
-    /// # Errors
-    /// A system call failed.
-    pub fn up(&self) -> Result<(), OpenError> {
-        let flags = libc::IFF_UP | libc::IFF_NOARP;
-        set(&self.name, libc::SIOCSIFFLAGS, |request| request.ifr_ifru.ifru_flags = flags as libc::c_short)
-    }
-
     /// Returns what writes frames to the device, each at once; several threads may have one. A write returns when the kernel has processed the
-    /// frame, or has queued it for the port's interface.
+    /// frame.
     pub fn transmitter(&self) -> Box<dyn LanTransmitter> {
         Box::new(Transmitter { device: Arc::clone(&self.device), counters: TransmitCounters::default() })
+    }
+}
+
+fn index_of(interface: &str) -> Result<u32, OpenError> {
+    let no_interface = || OpenError::NoInterface(interface.to_owned());
+    let name = std::ffi::CString::new(interface).map_err(|_| no_interface())?;
+    // SAFETY: the name ends with a zero and lives until the call returns.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(no_interface()),
+        index => Ok(index),
     }
 }
 
@@ -100,8 +114,8 @@ fn request(name: &str) -> Result<libc::ifreq, OpenError> {
     Ok(request)
 }
 
-/// Sets something of an interface.
-fn set(name: &str, what: libc::Ioctl, fill: impl FnOnce(&mut libc::ifreq)) -> Result<(), OpenError> {
+/// Sets or reads something of an interface.
+fn ask(name: &str, what: libc::Ioctl, fill: impl FnOnce(&mut libc::ifreq)) -> Result<libc::ifreq, OpenError> {
     let failed = |source| OpenError::System { call: "ioctl", interface: name.to_owned(), source };
     // SAFETY: socket takes no pointers; its result is checked.
     let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) });
@@ -109,8 +123,9 @@ fn set(name: &str, what: libc::Ioctl, fill: impl FnOnce(&mut libc::ifreq)) -> Re
     let socket = unsafe { OwnedFd::from_raw_fd(fd.map_err(failed)?) };
     let mut request = request(name)?;
     fill(&mut request);
-    // SAFETY: the requests used here read one ifreq; `request` is a local that outlives the call.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) }).map(drop).map_err(failed)
+    // SAFETY: the requests used here read or write one ifreq; `request` is a local that outlives the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) }).map_err(failed)?;
+    Ok(request)
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {

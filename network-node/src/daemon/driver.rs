@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use csp_classify::multifield::{RuleHandle, Table};
 use csp_daemon::{DaemonError, clock};
+use csp_lan::tap::Tap;
 use csp_plugins::{Answer, Manager, Row};
 use csp_types::MacAddr;
 use csp_xdp::{Driver, DriverError, Plan, PortConfig, Taking};
@@ -19,7 +20,7 @@ use crate::core::{DriverRules, PluginCounts};
 
 use super::config::{Config, LanSection, OnStop, PortKind};
 use super::plugins::{CallFailure, PreparedCall};
-use super::workers::{PortBack, PortSocket};
+use super::workers::PortSocket;
 
 /// Blocks of an earlier daemon that workers get, too; the driver has all.
 const TAKEN_OVER_MAX: usize = 4096;
@@ -111,11 +112,7 @@ impl DriverControl {
     ///
     /// # Errors
     /// The program is not to be had: such a port would receive nothing.
-    pub fn begin(
-        &mut self,
-        sockets: &[PortSocket],
-        ways_back: &[Option<PortBack>],
-    ) -> Result<(), DaemonError> {
+    pub fn begin(&mut self, sockets: &[PortSocket], ways_back: &[Option<Tap>]) -> Result<(), DaemonError> {
         if self.ports.iter().all(|port| !port.has_sockets) {
             return Ok(());
         }
@@ -129,7 +126,7 @@ impl DriverControl {
         for PortSocket { port, queue, socket } in sockets {
             driver.set_socket(*port, *queue, socket.as_raw_fd()).map_err(unavailable)?;
         }
-        let bit = |(at, back): (usize, &Option<PortBack>)| u32::from(back.is_some()) << at;
+        let bit = |(at, back): (usize, &Option<Tap>)| u32::from(back.is_some()) << at;
         driver.set_ways_back(ways_back.iter().enumerate().map(bit).sum()).map_err(unavailable)?;
         for port in self.ports.iter().filter(|port| port.has_sockets).filter_map(Port::config) {
             driver.attach(port.ifindex).map_err(unavailable)?;

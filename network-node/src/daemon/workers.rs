@@ -8,12 +8,11 @@ use csp_daemon::{DaemonError, DataThread};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
 use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
-use csp_lan::tap::{self, Tap};
+use csp_lan::tap::Tap;
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{MacAddr, Role};
 use csp_vi::ProviderKind;
-use csp_xdp::WayBack;
 
 use crate::core::{CoreConfig, PluginCapacity, PortConfig, PortId};
 use crate::links::TokenSource;
@@ -47,15 +46,8 @@ pub struct DataWorkers {
     pub macs: Vec<MacAddr>,
     /// The sockets of AF_XDP ports.
     pub sockets: Vec<PortSocket>,
-    /// By port: the way back to the kernel.
-    pub ways_back: Vec<Option<PortBack>>,
-}
-
-/// The way of an AF_XDP port's frames back to the host's kernel: a TAP device and the program that leads from it to the port's interface.
-#[derive(Debug)]
-pub struct PortBack {
-    tap: Tap,
-    _program: WayBack,
+    /// By port: the way of an AF_XDP port's frames back to the host's kernel.
+    pub ways_back: Vec<Option<Tap>>,
 }
 
 /// An AF_XDP socket, for the program that gives it frames.
@@ -94,7 +86,7 @@ impl DataWorkers {
             let core = core_config(config, &ports);
             let mut worker = NetworkWorker::new(core, number, ports, endpoints, tokens);
             for (at, back) in all.ways_back.iter().enumerate() {
-                if let Some(PortBack { tap, .. }) = back {
+                if let Some(tap) = back {
                     worker.set_way_to_kernel(PortId(at as u16), tap.transmitter());
                 }
             }
@@ -121,40 +113,26 @@ impl DataWorkers {
 }
 
 /// Opens the way back to the kernel of an AF_XDP port. Where it is not to be had, the node goes on without: its rules see less.
-fn open_way_back(lan: &LanSection) -> Option<PortBack> {
+fn open_way_back(lan: &LanSection) -> Option<Tap> {
     if lan.port != PortKind::AfXdp {
         return None;
     }
     let interface = &lan.interface;
-    match try_way_back(interface) {
-        Ok(back) => {
+    match Tap::open(interface) {
+        Ok(tap) => {
+            let tap_name = tap.name();
             tracing::info!(
                 interface,
-                tap = back.tap.name(),
+                tap = tap_name,
                 "packets that plug-ins let pass go to the host's kernel"
             );
-            Some(back)
+            Some(tap)
         }
         Err(error) => {
-            tracing::warn!(
-                interface,
-                error,
-                "no way back to the host's kernel: at this port rules of levels 2 and 3 see only frames for the node's addresses"
-            );
+            tracing::warn!(interface, %error, "no way back to the host's kernel: at this port rules of levels 2 and 3 see only frames for the node's addresses");
             None
         }
     }
-}
-
-fn try_way_back(interface: &str) -> Result<PortBack, String> {
-    let port = csp_xdp::PortConfig::of(interface, MacAddr::default(), true);
-    let port =
-        port.ok_or_else(|| format!("there is no interface {interface:?} in this network namespace"))?;
-    let tap = Tap::open(&tap::name_of(interface, port.ifindex)).map_err(|error| error.to_string())?;
-    let program =
-        WayBack::open(tap.name(), port.ifindex).map_err(|error| format!("{}: {error}", tap.name()))?;
-    tap.up().map_err(|error| error.to_string())?;
-    Ok(PortBack { tap, _program: program })
 }
 
 /// The rings between workers, by port: those of AF_XDP need them.

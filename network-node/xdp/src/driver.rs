@@ -4,7 +4,6 @@ mod counts;
 mod links;
 mod run;
 mod sockets;
-mod way_back;
 
 use std::collections::HashMap;
 use std::fs;
@@ -29,7 +28,6 @@ use crate::slots::{Slots, Wanted};
 use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
 
 use counts::since;
-pub use way_back::WayBack;
 
 /// The maps that the program has.
 const MAPS: [&str; 10] = [

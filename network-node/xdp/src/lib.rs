@@ -12,8 +12,8 @@
 //! ([`Parsed::is_plain`](csp_classify::multifield::Parsed::is_plain)) and from [`Plan::slots`] that level 1 has processed it. Nothing
 //! travels with a packet.
 //!
-//! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the kernel has the rest. With a
-//! [`WayBack`] workers also get what their rules decide on of the rest, and give the kernel what their plug-ins let pass.
+//! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the kernel has the rest. Where
+//! workers have a way back to the kernel ([`Driver::set_ways_back`]) they also get what their rules decide on of the rest.
 //!
 //! Programs, maps and links outlive the process when they are pinned. A program that takes them over replaces the earlier one at each
 //! port in one step.
@@ -28,7 +28,7 @@ mod plan;
 mod slots;
 
 pub use answers::merge;
-pub use driver::{Counts, Driver, DriverError, PortConfig, Totals, WayBack};
+pub use driver::{Counts, Driver, DriverError, PortConfig, Totals};
 pub use layout::{STEPS_MAX, TABLE_LEN, TUPLES_MAX, TableError};
 pub use plan::{HOPS_MAX, Plan, Stay, Taking, obstacles};
 pub use slots::Slots;
@@ -43,9 +43,6 @@ pub const QUEUES_MAX: u32 = 64;
 pub const RULES_MAX: usize = 16_384;
 /// Number of the layout of maps and tables: pinned ones of another number are not taken over.
 pub const LAYOUT_VERSION: u32 = 1;
-
-/// The object file of the program of a way back.
-static BACK: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/back.bpf.o"));
 
 /// The object file of the program.
 pub static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/level1.bpf.o"));

@@ -7,16 +7,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use csp_classify::multifield::Match;
+use csp_lan::TxOffload;
 use csp_lan::af_packet::{self, AfPacketConfig};
 use csp_lan::tap::Tap;
-use csp_lan::{LanTransmitter, TxOffload};
 use csp_plugins::{DRIVER, Fallback, HashKey, Level, Manager, ManagerConfig, builtin};
-use csp_xdp::{Driver, Plan, PortConfig, WayBack};
+use csp_xdp::{Driver, Plan, PortConfig};
 
 use super::frames::{OUR_MAC, PEER, PEER_MAC, US, sum};
-use super::pair::{Pair, run};
+use super::pair::{Pair, program, run};
 
-const TAP: &str = "csp-port0";
 const PORT: u16 = 8001;
 
 /// A UDP datagram to us, with its checksum left to the device.
@@ -37,28 +36,9 @@ fn datagram(len: usize) -> (Vec<u8>, TxOffload) {
     (frame, TxOffload { checksum_start: 34, checksum_offset: 6, gso: None, header_len: 42 })
 }
 
-/// A device, the program that leads from it to `port0`, and what writes to it; `None`, with a remark, where BPF is not permitted. For a
-/// thread in the namespace.
-fn way_back() -> Option<(Tap, WayBack, Box<dyn LanTransmitter>)> {
-    let tap = Tap::open(TAP).unwrap();
-    assert!(Tap::open(TAP).is_err(), "a device of this name is there already");
-    let port = PortConfig::of("port0", OUR_MAC, false).unwrap();
-    let program = match WayBack::open(tap.name(), port.ifindex) {
-        Ok(program) => program,
-        Err(error) if format!("{error:?}").contains("Operation not permitted") => {
-            csp_support::skip(format_args!("bpf(2) is not permitted: {error}"));
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
-    tap.up().unwrap();
-    let transmitter = tap.transmitter();
-    Some((tap, program, transmitter))
-}
-
 /// The program of level 1, generic since this kind of interface has none in its driver, with a rule that drops everything.
-fn dropping() -> Driver {
-    let mut driver = Driver::open(None).unwrap();
+fn dropping() -> Option<Driver> {
+    let mut driver = program()?;
     let mut manager = Manager::new(ManagerConfig { rules_max: 16, ..ManagerConfig::new(1, HashKey(1, 2)) });
     builtin::MODULES.into_iter().for_each(|module| manager.install(module).unwrap());
     manager.add_environment(DRIVER, Level::Driver).unwrap();
@@ -71,14 +51,15 @@ fn dropping() -> Driver {
     let port = PortConfig::of("port0", OUR_MAC, false).unwrap();
     driver.set_ports(&[Some(port)]).unwrap();
     driver.attach(port.ifindex).unwrap();
-    driver
+    Some(driver)
 }
 
-/// A namespace with an interface of no wire.
+/// A namespace with an interface whose kind has no XDP in its driver: a bridge, on the pair.
 fn interface(test: &str) -> Option<Pair> {
     let pair = Pair::new(test)?;
     let near = &pair.near;
-    run(&format!("ip -n {near} link add port0 address 02:00:00:00:00:0a type dummy"));
+    run(&format!("ip -n {near} link add port0 address 02:00:00:00:00:0a type bridge"));
+    run(&format!("ip -n {near} link set lan0 master port0"));
     run(&format!("ip -n {near} link set port0 up && ip -n {near} addr add 10.9.9.1/24 dev port0"));
     Some(pair)
 }
@@ -88,8 +69,10 @@ fn what_is_written_to_the_device_arrives_at_the_port_and_not_at_its_program() {
     let Some(pair) = interface("tap") else { return };
     let near = pair.near.clone();
     Pair::within(&pair.near, move || {
-        let Some((tap, program, mut transmitter)) = way_back() else { return };
-        let driver = dropping();
+        let tap = Tap::open("port0").unwrap();
+        assert!(Tap::open("port0").is_err(), "there is a device of this name already");
+        let mut transmitter = tap.transmitter();
+        let Some(driver) = dropping() else { return };
         let mut port = af_packet::open(&AfPacketConfig::new("port0")).unwrap();
         let socket = UdpSocket::bind(("10.9.9.1", PORT)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -111,10 +94,10 @@ fn what_is_written_to_the_device_arrives_at_the_port_and_not_at_its_program() {
         let counters = transmitter.counters();
         assert_eq!((counters.frames, counters.errors, counters.full), (3, 1, 0));
         let mut ip = std::process::Command::new("ip");
-        let addresses = ip.args(["-n", &near, "-o", "addr", "show", "dev", TAP]).output().unwrap();
+        let addresses = ip.args(["-n", &near, "-o", "addr", "show", "dev", "csp-port0"]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&addresses.stdout), "", "the device has no address");
-        drop((tap, program, transmitter));
-        run(&format!("! ip -n {near} link show dev {TAP} 2> /dev/null"));
+        drop((tap, transmitter));
+        run(&format!("! ip -n {near} link show dev csp-port0 2> /dev/null"));
     });
 }
 
@@ -124,7 +107,8 @@ fn what_a_frame_back_to_the_kernel_costs() {
     const FRAMES: u32 = 200_000;
     let Some(pair) = interface("tapcost") else { return };
     Pair::within(&pair.near, || {
-        let Some((_tap, _program, mut transmitter)) = way_back() else { return };
+        let tap = Tap::open("port0").unwrap();
+        let mut transmitter = tap.transmitter();
         // Its queue fills up: what follows is dropped by the socket.
         let _socket = UdpSocket::bind(("10.9.9.1", PORT)).unwrap();
         for len in [30, 1418] {

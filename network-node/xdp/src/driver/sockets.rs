@@ -26,7 +26,7 @@ impl Driver {
         Ok(self.config.set(0, self.config_now, 0)?)
     }
 
-    /// Sets the ports whose workers can give frames back to the kernel ([`WayBack`](crate::WayBack)), a bit for each.
+    /// Sets the ports whose workers can give frames back to the kernel, a bit for each.
     pub fn set_ways_back(&mut self, ports: u32) -> Result<(), DriverError> {
         self.ways_back = ports;
         self.classify(self.classifies, self.taking)

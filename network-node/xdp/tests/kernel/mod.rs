@@ -145,3 +145,30 @@ fn without_a_way_back_the_kernel_has_all_that_is_not_the_nodes() {
         assert_eq!(ways(&mut driver), expected, "{rules:?}");
     }
 }
+
+/// By BPF_PROG_TEST_RUN, without redirection itself.
+#[test]
+#[ignore = "a measurement (make bench-ports)"]
+fn what_each_way_costs() {
+    let Some(mut driver) = super::open(None) else { return };
+    let socket = socket();
+    port(&mut driver, &socket, true);
+    let tcp = |to| fixture::build(&["ipv4", "192.0.2.1", ">", to, "tcp", "1000", ">", "22", "S"]).0;
+    let (vip, host) = (tcp("198.51.100.80"), tcp("198.51.100.2"));
+    for (what, rules, frame) in [
+        ("to a VIP, without rules", &[][..], &vip),
+        ("to the host, without rules", &[], &host),
+        ("to a VIP, rules of level 2", &["level2 dport 23 proto tcp"], &vip),
+        ("to the host, unmatched by rules of level 2", &["level2 dport 23 proto tcp"], &host),
+        ("to the host, matched by a rule of level 2", &["level2 dport 22 proto tcp"], &host),
+        ("to a VIP, a rule of level 1", &["level1 dport 22 proto tcp ingress"], &vip),
+        ("to a VIP, unmatched by a rule of level 1", &["level1 dport 23 proto tcp ingress"], &vip),
+        ("to the host, unmatched by a rule of level 1", &["level1 dport 23 proto tcp ingress"], &host),
+    ] {
+        set(&mut driver, rules);
+        let mut rounds: Vec<u128> =
+            (0..9).map(|_| driver.test_run(frame, 1_000_000).unwrap().2.as_nanos()).collect();
+        rounds.sort_unstable();
+        println!("{what}: {} ns ({rounds:?})", rounds[0]);
+    }
+}

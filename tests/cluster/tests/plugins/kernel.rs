@@ -101,11 +101,11 @@ fn others_reach_the_host(cluster: &Cluster, blocked: bool, dscp: u8, what: &str)
                 cluster.log_tail(Tier::NetworkNode)
             );
             if blocked {
-                assert_eq!(probe(cluster, kind, stranger, to, "0.5"), None, "{what}: {kind} {stranger}");
+                assert_eq!(probe(cluster, kind, stranger, to, "0.2"), None, "{what}: {kind} {stranger}");
             }
         }
         assert_eq!(probe(cluster, "tcp", other, to, "5").as_deref(), Some("100000"), "{what}: {other}");
-        let answer = probe(cluster, "tcp", stranger, to, if blocked { "0.5" } else { "5" });
+        let answer = probe(cluster, "tcp", stranger, to, if blocked { "0.2" } else { "5" });
         assert_eq!(answer.as_deref(), (!blocked).then_some("100000"), "{what}: {stranger}");
     }
 }
@@ -126,7 +126,7 @@ fn forwards(cluster: &Cluster) {
     let before = given(cluster);
     assert_eq!(probe(cluster, "udp", OTHERS[0], BEYOND, "5").as_deref(), Some("46 100"));
     assert_eq!(probe(cluster, "tcp", OTHERS[0], BEYOND, "5").as_deref(), Some("100000"));
-    assert_eq!(probe(cluster, "udp", BLOCKED[0], BEYOND, "0.5"), None);
+    assert_eq!(probe(cluster, "udp", BLOCKED[0], BEYOND, "0.2"), None);
     wait_until("forwarded frames are counted", SERVING_DEADLINE, || {
         (given(cluster) > before + 10.0).then_some(())
     })
