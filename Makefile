@@ -227,8 +227,8 @@ test-plugins: packages-test build ## packet plug-ins: classifier, fixtures at th
 	$(CARGO) test --release --locked --workspace --test plugins
 
 .PHONY: bench-ports
-bench-ports: packages-test build ## what a request costs the network node by raw sockets and by AF_XDP (root, an idle machine, 2 minutes)
-	$(CARGO) test --release --locked --workspace --test path -- --ignored --nocapture
+bench-ports: packages-test build ## what a request costs the network node by raw sockets and by AF_XDP, and a frame back to the kernel (root, an idle machine, 2 minutes)
+	$(CARGO) test --release --locked --workspace --test path --test ports --test level1 -- --ignored --nocapture
 
 .PHONY: bench-plugins
 bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program in the driver, a worker at a memory port and at veth, a host across the SAN, nftables beside them, written to docs/plugins (root, an idle machine, 10 minutes)

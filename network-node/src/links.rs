@@ -9,7 +9,7 @@ mod spec;
 
 use std::collections::VecDeque;
 
-use csp_lan::{LanTransmitter, TxOffload};
+use csp_lan::{LanTransmitter, TxOffload, steering};
 use csp_plugins::EnvironmentId;
 use csp_transport::{
     Backoff, BackoffConfig, DownReason, Endpoint, LinkId, PeerIdentity, Purpose, TunnelBatch,
@@ -75,6 +75,8 @@ pub(crate) struct Links {
     /// progress function makes system calls.
     used: Vec<bool>,
     pub(crate) transmitters: Vec<Box<dyn LanTransmitter>>,
+    /// By port: what takes its frames to the host's kernel.
+    pub(crate) kernels: Vec<Option<Box<dyn LanTransmitter>>>,
     tokens: TokenSource,
     worker: u8,
     slots: Vec<Option<NodeId>>,
@@ -100,6 +102,7 @@ impl Links {
             used: vec![false; endpoints.len()],
             places: Places::new(proxies_max, endpoints.len()),
             endpoints,
+            kernels: transmitters.iter().map(|_| None).collect(),
             transmitters,
             tokens,
             worker,
@@ -461,6 +464,17 @@ impl NetworkOutput for Links {
         frame: &[u8],
     ) -> Result<(), TunnelFull> {
         self.hosts.send(now, host, (head, frame), &mut self.endpoints)
+    }
+
+    fn kernel(&mut self, port: PortId, frame: &[u8], offload: Option<TxOffload>) {
+        // Each worker has a copy of these; the kernel gets one.
+        if self.worker != 0 && steering::is_shared(frame) {
+            return;
+        }
+        if let Some(Some(kernel)) = self.kernels.get_mut(usize::from(port.0)) {
+            // What it has no room for is counted by it.
+            let _ = kernel.transmit(&[frame], offload);
+        }
     }
 
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use csp_classify::RuleError;
 use csp_classify::multifield::InstanceId;
-use csp_lan::{LanPort, LanReceiver, ReceiveCounters, TransmitCounters};
+use csp_lan::{LanPort, LanReceiver, LanTransmitter, ReceiveCounters, TransmitCounters};
 use csp_plugins::{Answer, CallError, EnvironmentId, Settings};
 use csp_transport::{Endpoint, LinkEvent, LinkId, MessageKind};
 use csp_types::{Instant, NodeId, PlacementKey, limits};
@@ -29,6 +29,8 @@ pub struct LanCounters {
     pub receive: ReceiveCounters,
     /// Transmitted.
     pub transmit: TransmitCounters,
+    /// Given to the host's kernel.
+    pub kernel: TransmitCounters,
 }
 
 /// A network node's worker.
@@ -61,6 +63,14 @@ impl NetworkWorker {
             receivers,
             scratch: vec![0; limits::TUNNEL_MESSAGE_LEN_MAX].into_boxed_slice(),
             malformed: 0,
+        }
+    }
+
+    /// Has what a port receives for no address of the node given to the host's kernel by `kernel`: the kernel has no copy of its frames.
+    pub fn set_way_to_kernel(&mut self, port: PortId, kernel: Box<dyn LanTransmitter>) {
+        if let Some(place) = self.links.kernels.get_mut(usize::from(port.0)) {
+            *place = Some(kernel);
+            self.core.set_way_to_kernel(port);
         }
     }
 
@@ -363,13 +373,19 @@ impl NetworkWorker {
             all.receive.overrun += one.overrun;
         }
         for transmitter in &self.links.transmitters {
-            let one = transmitter.counters();
-            all.transmit.frames += one.frames;
-            all.transmit.bytes += one.bytes;
-            all.transmit.full += one.full;
-            all.transmit.too_long += one.too_long;
-            all.transmit.errors += one.errors;
+            add(&mut all.transmit, transmitter.counters());
+        }
+        for kernel in self.links.kernels.iter().flatten() {
+            add(&mut all.kernel, kernel.counters());
         }
         all
     }
+}
+
+fn add(sum: &mut TransmitCounters, one: TransmitCounters) {
+    sum.frames += one.frames;
+    sum.bytes += one.bytes;
+    sum.full += one.full;
+    sum.too_long += one.too_long;
+    sum.errors += one.errors;
 }

@@ -47,6 +47,12 @@ pub trait NetworkOutput {
         Err(TunnelFull)
     }
 
+    /// Gives a frame that was received on a LAN port to the host's kernel, as if that had received it there. Called for ports with
+    /// [`NetworkCore::set_way_to_kernel`](crate::NetworkCore::set_way_to_kernel) only; where there is no room the frame is dropped and counted.
+    fn kernel(&mut self, port: PortId, frame: &[u8], offload: Option<TxOffload>) {
+        let _ = (port, frame, offload);
+    }
+
     /// Transmits a frame on a LAN port. A port that has no room drops the frame and counts it.
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>);
 }
@@ -198,7 +204,8 @@ pub struct Counters {
     pub drop_bad_checksum: u64,
     /// Dropped from the LAN: a fragment.
     pub drop_fragment: u64,
-    /// Dropped from the LAN: for another Ethernet or IP address.
+    /// Dropped from the LAN: for another Ethernet or IP address. At ports with a way to the kernel: the kernel cannot take the frame as its
+    /// device has changed it.
     pub drop_not_ours: u64,
     /// Dropped from the LAN: a protocol that the node does not process.
     pub drop_protocol: u64,

@@ -3,7 +3,6 @@
 use csp_classify::multifield::{Direction, InstanceId};
 use csp_plugins::{Binding, EnvironmentId, InstanceCount, Metadata, Verdict};
 use csp_types::Instant;
-use csp_wire::ethernet;
 use csp_wire::offload::Frame;
 use csp_wire::packets::{Count, Head, Kind};
 
@@ -135,10 +134,9 @@ impl NetworkCore {
     ) {
         let port = PortId(metadata.interface);
         match (offload, metadata.direction) {
-            (Offload::Received(checksum, gso), Direction::Ingress) => match ethernet::Frame::parse(bytes) {
-                Ok(ethernet) => self.receive(now, port, &Frame { bytes, checksum, gso }, &ethernet, out),
-                Err(error) => self.count_wire_error(&error),
-            },
+            (Offload::Received(checksum, gso), Direction::Ingress) => {
+                self.receive_any(now, port, &Frame { bytes, checksum, gso }, out);
+            }
             (Offload::Transmitted(offload), _) => out.lan(port, &[bytes], offload),
             // A received packet is processed in this direction only.
             (Offload::Received(..), Direction::Egress) => {}

@@ -51,7 +51,11 @@ impl NetworkCore {
         self.counters.frames_in += 1;
         let ethernet = match ethernet::Frame::parse(frame.bytes) {
             Ok(ethernet) => ethernet,
-            Err(error) => return self.count_wire_error(&error),
+            // A priority tag, which the kernel passes over.
+            Err(_) if self.plugins.ingress() && self.has_way_to_kernel(port) => {
+                return self.receive_classified(now, port, frame, out);
+            }
+            Err(error) => return self.unreadable(port, frame, &error, out),
         };
         let destination = ethernet.destination();
         if !(destination == self.port_mac(port) || destination.is_multicast()) {
@@ -59,7 +63,7 @@ impl NetworkCore {
             return;
         }
         if self.plugins.ingress() {
-            return self.receive_classified(now, port, frame, &ethernet, out);
+            return self.receive_classified(now, port, frame, out);
         }
         self.receive(now, port, frame, &ethernet, out);
     }
@@ -78,6 +82,7 @@ impl NetworkCore {
             Some(EtherType::Arp) => self.on_arp(now, port, ethernet.payload(), out),
             Some(EtherType::Ipv4) => self.on_ipv4(now, port, peer_mac, frame, ethernet.payload(), out),
             Some(EtherType::Ipv6) => self.on_ipv6(now, port, peer_mac, frame, ethernet.payload(), out),
+            None if self.has_way_to_kernel(port) => self.give_to_kernel(port, frame, out),
             None => self.counters.drop_protocol += 1,
         }
     }
@@ -93,12 +98,11 @@ impl NetworkCore {
     ) {
         let packet = match ipv4::Packet::parse(payload) {
             Ok(packet) => packet,
-            Err(error) => return self.count_wire_error(&error),
+            Err(error) => return self.unreadable(port, frame, &error, out),
         };
         let (source, destination) = (packet.source().into(), packet.destination().into());
         if !self.classifier.owns(destination) {
-            self.counters.drop_not_ours += 1;
-            return;
+            return self.give_to_kernel(port, frame, out);
         }
         if packet.is_fragment() {
             self.counters.drop_fragment += 1;
@@ -133,13 +137,13 @@ impl NetworkCore {
     ) {
         let packet = match ipv6::Packet::parse(payload) {
             Ok(packet) => packet,
-            Err(error) => return self.count_wire_error(&error),
+            Err(error) => return self.unreadable(port, frame, &error, out),
         };
         let (source, destination) = (packet.source().into(), packet.destination().into());
         let ours = self.classifier.owns(destination);
-        if !ours && !packet.destination().is_multicast() {
-            self.counters.drop_not_ours += 1;
-            return;
+        let is_kernels = || self.has_way_to_kernel(port) && !self.is_for_node(frame.bytes);
+        if !ours && (!packet.destination().is_multicast() || is_kernels()) {
+            return self.give_to_kernel(port, frame, out);
         }
         let probe = packet.protocol() == ipv6::PROTOCOL_ICMPV6 && packet.source().is_unspecified();
         if (is_martian(source) && !probe) || self.classifier.owns(source) {

@@ -29,6 +29,7 @@ mod flow_table;
 mod hosted;
 mod hosts;
 mod inbound;
+mod kernel;
 mod label_table;
 mod neighbour;
 mod node;

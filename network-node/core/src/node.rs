@@ -48,6 +48,8 @@ pub struct NetworkCore {
     rules: Vec<Rule>,
     identification: u16,
     pub(super) settled: bool,
+    /// Ports with a way to the kernel, a bit for each.
+    kernel: u32,
 }
 
 impl NetworkCore {
@@ -72,7 +74,20 @@ impl NetworkCore {
             rules: Vec::with_capacity(config.rules_max),
             identification: 0,
             settled: true,
+            kernel: 0,
         }
+    }
+
+    /// Has what is received on a port, and is for no address of the node, given to the host's kernel ([`NetworkOutput::kernel`]) instead of
+    /// being dropped: the kernel has no copy of the port's frames.
+    pub fn set_way_to_kernel(&mut self, port: PortId) {
+        self.kernel |= 1 << port.0.min(31);
+    }
+
+    /// Whether a port has a way to the kernel.
+    #[inline]
+    pub(super) fn has_way_to_kernel(&self, port: PortId) -> bool {
+        self.kernel >> port.0.min(31) & 1 == 1
     }
 
     /// Replaces the rules by those of a policy without channels; see [`set_rules`](Self::set_rules).

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  frame ─▶ classifier ── no rule ─────────────────────────────▶ flow table
-//!               │ rule                                              ▲
+//!               │ rule                                              ▲  (or the kernel: `kernel`)
 //!               ▼                                                   │ pass: with rule and hops, not classified again
 //!             copy ─▶ graph ────────────────────────────────────────┘
 //!                       ├─▶ drop
@@ -299,6 +299,10 @@ impl<O: NetworkOutput> NetworkOutput for Egress<'_, O> {
         self.out.tunnel(now, proxy, record, parts)
     }
 
+    fn kernel(&mut self, port: PortId, frame: &[u8], offload: Option<TxOffload>) {
+        self.out.kernel(port, frame, offload);
+    }
+
     fn lan(&mut self, port: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {
         let mut frame = core::mem::take(&mut self.plugins.frame);
         let len = gather(&mut frame, parts);
@@ -369,15 +373,19 @@ impl NetworkCore {
         now: Instant,
         port: PortId,
         frame: &Frame<'_>,
-        ethernet: &ethernet::Frame<'_>,
         out: &mut impl NetworkOutput,
     ) {
         // What is not IP, and what is malformed, matches no rule.
-        let Ok(parsed) = parse_ethernet(frame.bytes, port.0, Direction::Ingress) else {
-            return self.receive(now, port, frame, ethernet, out);
+        let parsed = match parse_ethernet(frame.bytes, port.0, Direction::Ingress) {
+            Ok(parsed) => parsed,
+            Err(reason) if self.is_refused(port, frame.bytes, &reason) => {
+                self.counters.drop_malformed += 1;
+                return;
+            }
+            Err(_) => return self.receive_any(now, port, frame, out),
         };
         let Some(hit) = self.plugins.classify_received(port, &parsed, frame.bytes.len()) else {
-            return self.receive(now, port, frame, ethernet, out);
+            return self.receive_any(now, port, frame, out);
         };
         let offload = Offload::Received(frame.checksum, frame.gso);
         let checksum_partial = matches!(frame.checksum, Checksum::Partial { .. });
@@ -401,10 +409,8 @@ impl NetworkCore {
             let len = frame.bytes.len();
             let (verdict, len) = self.plugins.enter(now, hit, (&mut buffer, len), metadata, &mut ports);
             let bytes = buffer.get(..len).unwrap_or_default();
-            if verdict == Verdict::Pass
-                && let Ok(ethernet) = ethernet::Frame::parse(bytes)
-            {
-                self.receive(now, port, &Frame { bytes, ..*frame }, &ethernet, out);
+            if verdict == Verdict::Pass {
+                self.receive_any(now, port, &Frame { bytes, ..*frame }, out);
             }
         } else {
             self.counters.drop_malformed += 1;

@@ -40,7 +40,7 @@ impl<O: NetworkOutput> Output for Ports<'_, O> {
 
 /// What a received frame needs when it is transmitted as it is. A frame that was coalesced by a device which has verified its
 /// checksums cannot be cut again: its checksum field does not hold the sum of the pseudo header.
-fn offload_of(frame: &Frame<'_>, interface: u16) -> Result<Option<TxOffload>, ()> {
+pub(super) fn offload_of(frame: &Frame<'_>, interface: u16) -> Result<Option<TxOffload>, ()> {
     match (frame.checksum, frame.gso) {
         (Checksum::Partial { start, offset }, gso) => {
             let parsed = parse_ethernet(frame.bytes, interface, Direction::Ingress).map_err(drop)?;

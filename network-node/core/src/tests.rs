@@ -4,6 +4,7 @@ mod channels;
 mod fixture;
 mod flows;
 mod hostile;
+mod kernel;
 mod neighbours;
 mod plugins;
 mod proxies;

@@ -7,7 +7,7 @@
 mod receive;
 pub(crate) mod socket;
 mod transmit;
-mod vnet;
+pub(crate) mod vnet;
 
 use std::io;
 use std::sync::Arc;

@@ -12,6 +12,8 @@
 mod frames;
 #[path = "ports/pair.rs"]
 mod pair;
+#[path = "ports/tap.rs"]
+mod tap;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

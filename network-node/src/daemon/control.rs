@@ -47,7 +47,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let all = Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() };
     let numbers = plugins::no_numbers();
     let mut driver = DriverControl::new(config, &workers.macs);
-    driver.begin(&workers.sockets)?;
+    driver.begin(&workers.sockets, &workers.ways_back)?;
     let modules = PluginModules::in_folder(config.node.state_dir.join("plugins"));
     let placing = Placing::new(workers.published());
     let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone(), placing);

@@ -11,9 +11,10 @@ use std::path::PathBuf;
 
 use csp_classify::multifield::{RuleHandle, Table};
 use csp_daemon::{DaemonError, clock};
+use csp_lan::tap::Tap;
 use csp_plugins::{Answer, Manager, Row};
 use csp_types::MacAddr;
-use csp_xdp::{Driver, DriverError, Plan, PortConfig, Stay};
+use csp_xdp::{Driver, DriverError, Plan, PortConfig, Stay, Taking};
 
 use crate::core::{DriverRules, PluginCounts};
 
@@ -127,7 +128,7 @@ impl DriverControl {
     ///
     /// # Errors
     /// The program is not to be had: such a port would receive nothing.
-    pub fn begin(&mut self, sockets: &[PortSocket]) -> Result<(), DaemonError> {
+    pub fn begin(&mut self, sockets: &[PortSocket], ways_back: &[Option<Tap>]) -> Result<(), DaemonError> {
         if self.ports.iter().all(|port| !port.has_sockets) {
             return Ok(());
         }
@@ -141,6 +142,8 @@ impl DriverControl {
         for PortSocket { port, queue, socket } in sockets {
             driver.set_socket(*port, *queue, socket.as_raw_fd()).map_err(unavailable)?;
         }
+        let bit = |(at, back): (usize, &Option<Tap>)| u32::from(back.is_some()) << at;
+        driver.set_ways_back(ways_back.iter().enumerate().map(bit).sum()).map_err(unavailable)?;
         for port in self.ports.iter().filter(|port| port.has_sockets).filter_map(Port::config) {
             driver.attach(port.ifindex).map_err(unavailable)?;
         }
@@ -177,12 +180,7 @@ impl DriverControl {
             Err(error) => {
                 self.warn(format!("the rules of level 1 stay at level 2: {error}"));
                 self.unavailable = Some(error.to_string());
-                Plan::new(
-                    &csp_control::plugin_manager(0, csp_plugins::HashKey::default()),
-                    &Table::new(),
-                    &before,
-                )
-                .ok()
+                Some(Plan::without_rules(&before))
             }
         }
     }
@@ -288,12 +286,13 @@ impl DriverControl {
         tracing::info!(ports = self.attached.count_ones(), "packet plug-ins run in the driver");
     }
 
-    /// The kernel has neither the former rules nor the next ones for sure: the program classifies nothing more.
+    /// The kernel has neither the former rules nor the next ones for sure: the program classifies nothing more. Workers with a way back get
+    /// everything.
     fn fail(&mut self, text: &str) {
         tracing::error!("packet plug-ins: {text}; all rules are level 2's");
         self.unavailable = Some(text.to_owned());
         self.rules.clear();
-        if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.classify(false)) {
+        if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.classify(false, Taking::All)) {
             tracing::error!(%error, "packet plug-ins: the rules of level 1 stay in force at AF_XDP ports");
         }
         self.leave();

@@ -163,13 +163,15 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
 }
 
 fn collect_lan(out: &mut MetricWriter, lan: &LanCounters, labels: &[(&str, &str)]) {
-    let (r, t) = (&lan.receive, &lan.transmit);
+    let (r, t, k) = (&lan.receive, &lan.transmit, &lan.kernel);
     let figures = [
         ("csp_lan_frames_received_total", "Frames from LAN ports", r.frames),
         ("csp_lan_received_bytes_total", "Bytes of frames from LAN ports", r.bytes),
         ("csp_lan_receive_errors_total", "Failed receive calls", r.errors),
         ("csp_lan_frames_sent_total", "Frames that LAN ports accepted", t.frames),
         ("csp_lan_sent_bytes_total", "Bytes of frames that LAN ports accepted", t.bytes),
+        ("csp_kernel_frames_total", "Frames that plug-ins let pass and the host's kernel got", k.frames),
+        ("csp_kernel_bytes_total", "Bytes of frames that the host's kernel got", k.bytes),
     ];
     for (name, help, value) in figures {
         out.counter(name, help, labels, value);
@@ -197,7 +199,7 @@ fn collect_san(out: &mut MetricWriter, p: &Published, labels: &[(&str, &str)]) {
 }
 
 fn collect_drops(out: &mut MetricWriter, p: &Published) {
-    let (c, r, t) = (&p.counters, &p.lan.receive, &p.lan.transmit);
+    let (c, r, t, k) = (&p.counters, &p.lan.receive, &p.lan.transmit, &p.lan.kernel);
     out.drops(&[
         ("malformed", c.drop_malformed),
         ("bad_checksum", c.drop_bad_checksum),
@@ -223,6 +225,8 @@ fn collect_drops(out: &mut MetricWriter, p: &Published) {
         ("lan_transmit_full", t.full),
         ("lan_transmit_too_long", t.too_long),
         ("lan_transmit_error", t.errors),
+        ("plugin_kernel_full", k.full),
+        ("plugin_kernel_error", k.errors + k.too_long),
     ]);
 }
 

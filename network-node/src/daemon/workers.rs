@@ -8,12 +8,13 @@ use csp_daemon::{DaemonError, DataThread};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
 use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
+use csp_lan::tap::Tap;
 use csp_telemetry::{MailboxSender, SnapshotCell};
 use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
 use csp_types::{MacAddr, Role};
 use csp_vi::ProviderKind;
 
-use crate::core::{CoreConfig, PluginCapacity, PortConfig};
+use crate::core::{CoreConfig, PluginCapacity, PortConfig, PortId};
 use crate::links::TokenSource;
 use crate::worker::NetworkWorker;
 
@@ -45,6 +46,8 @@ pub struct DataWorkers {
     pub macs: Vec<MacAddr>,
     /// The sockets of AF_XDP ports.
     pub sockets: Vec<PortSocket>,
+    /// By port: the way of an AF_XDP port's frames back to the host's kernel.
+    pub ways_back: Vec<Option<Tap>>,
 }
 
 /// An AF_XDP socket, for the program that gives it frames.
@@ -67,6 +70,7 @@ impl DataWorkers {
             endpoints: Endpoints::default(),
             macs: Vec::new(),
             sockets: Vec::new(),
+            ways_back: config.lan.iter().map(open_way_back).collect(),
         };
         let handoffs = handoffs(config)?;
         for number in 0..config.workers {
@@ -79,7 +83,13 @@ impl DataWorkers {
                 node: record.id,
                 nonce: rand::random(),
             };
-            let worker = NetworkWorker::new(core_config(config, &ports), number, ports, endpoints, tokens);
+            let core = core_config(config, &ports);
+            let mut worker = NetworkWorker::new(core, number, ports, endpoints, tokens);
+            for (at, back) in all.ways_back.iter().enumerate() {
+                if let Some(tap) = back {
+                    worker.set_way_to_kernel(PortId(at as u16), tap.transmitter());
+                }
+            }
             let name = format!("data-{number}");
             all.threads.push(DataThread::start(name, worker, QUESTIONS_MAX, config.spin_us)?);
         }
@@ -99,6 +109,29 @@ impl DataWorkers {
     /// Closes all tunnels and stops the threads.
     pub fn stop(mut self) {
         DataThread::stop_all(&mut self.threads, || Question::Stop);
+    }
+}
+
+/// Opens the way back to the kernel of an AF_XDP port. Where it is not to be had, the node goes on without: its rules see less.
+fn open_way_back(lan: &LanSection) -> Option<Tap> {
+    if lan.port != PortKind::AfXdp {
+        return None;
+    }
+    let interface = &lan.interface;
+    match Tap::open(interface) {
+        Ok(tap) => {
+            let tap_name = tap.name();
+            tracing::info!(
+                interface,
+                tap = tap_name,
+                "packets that plug-ins let pass go to the host's kernel"
+            );
+            Some(tap)
+        }
+        Err(error) => {
+            tracing::warn!(interface, %error, "no way back to the host's kernel: at this port rules of levels 2 and 3 see only frames for the node's addresses");
+            None
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use csp_types::{Instant, MacAddr};
 
 use crate::lists::{BlockMap, List, NetworkMap};
 use crate::maps::{AddressKey, Config, Count, HAS_SOCKETS, Name, Port, RawTotals, State, TableValue};
-use crate::plan::Plan;
+use crate::plan::{Plan, Taking};
 use crate::slots::{Slots, Wanted};
 use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
 
@@ -147,8 +147,12 @@ pub struct Driver {
     /// Where everything is pinned; `None`: it ends with the process.
     folder: Option<PathBuf>,
     config_now: Config,
-    /// Frames are classified: there are rules, or may be those of an earlier process.
+    /// Level 1 has rules, or may have those of an earlier process.
     classifies: bool,
+    /// What sockets get of others' packets, at ports with a way back to the kernel.
+    taking: Taking,
+    /// These ports, a bit for each.
+    ways_back: u32,
     slots: Slots,
     /// By place.
     lists: Vec<List>,
@@ -228,6 +232,8 @@ impl Driver {
             folder,
             config_now: Config::default(),
             classifies: true,
+            taking: Taking::Nothing,
+            ways_back: 0,
             slots: Slots::default(),
             lists: (0..INSTANCES_MAX).map(|_| List::None).collect(),
             rules: HashMap::new(),
@@ -272,7 +278,7 @@ impl Driver {
             self.config_now.ports[at] = Port { ifindex, mac, number };
             self.ports.set(at as u32, ifindex, None, 0)?;
         }
-        self.classify(self.classifies)
+        self.classify(self.classifies, self.taking)
     }
 
     /// Sets the time that the program sees, for tests.
@@ -314,7 +320,7 @@ impl Driver {
         }
         self.swap(&plan.table)?;
         self.slots = plan.slots.clone();
-        self.classify(!plan.is_empty())?;
+        self.classify(!plan.is_empty(), plan.taking)?;
         for (rule, base) in core::mem::replace(&mut self.rules, rules) {
             if !self.rules.contains_key(&rule) {
                 let count = self.rule_count(rule.slot)?;

@@ -12,7 +12,8 @@
 //! ([`Parsed::is_plain`](csp_classify::multifield::Parsed::is_plain)) and from [`Plan::slots`] that level 1 has processed it. Nothing
 //! travels with a packet.
 //!
-//! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the kernel has the rest.
+//! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the kernel has the rest. Where
+//! workers have a way back to the kernel ([`Driver::set_ways_back`]) they also get what their rules decide on of the rest.
 //!
 //! Programs, maps and links outlive the process when they are pinned. A program that takes them over replaces the earlier one at each
 //! port in one step.
@@ -29,7 +30,7 @@ mod slots;
 pub use answers::merge;
 pub use driver::{Counts, Driver, DriverError, PortConfig, Totals};
 pub use layout::{STEPS_MAX, TABLE_LEN, TUPLES_MAX, TableError};
-pub use plan::{HOPS_MAX, Plan, Stay, obstacles};
+pub use plan::{HOPS_MAX, Plan, Stay, Taking, obstacles};
 pub use slots::Slots;
 
 /// Most instances at level 1.

@@ -15,14 +15,18 @@ pub(crate) type BlockData = [u8; 20];
 pub(crate) struct Port {
     pub ifindex: u32,
     pub mac: [u8; 6],
-    /// The port's number, with [`HAS_SOCKETS`] and [`NO_RULES`].
+    /// The port's number, with [`HAS_SOCKETS`], [`NO_RULES`], [`TAKES_MATCHED`] and [`TAKES_ALL`].
     pub number: u16,
 }
 
 /// In a port's number: the node's frames go to AF_XDP sockets.
 pub(crate) const HAS_SOCKETS: u16 = 0x8000;
-/// In a port's number: no frame need be classified.
+/// In a port's number: level 1 has no rules.
 pub(crate) const NO_RULES: u16 = 0x4000;
+/// In a port's number: the sockets also get what rules of level 2 decide on and what is not plain.
+pub(crate) const TAKES_MATCHED: u16 = 0x2000;
+/// In a port's number, with [`TAKES_MATCHED`]: the sockets get every IP packet.
+pub(crate) const TAKES_ALL: u16 = 0x1000;
 
 /// An address of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

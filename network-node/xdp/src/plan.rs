@@ -23,6 +23,17 @@ pub struct Stay {
     pub reason: String,
 }
 
+/// IP packets for addresses of others that workers get, where they have a way back to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taking {
+    /// None: there are no rules for packets that are received.
+    Nothing,
+    /// Those that a rule of level 2 decides on, and those that are not plain.
+    Matched,
+    /// All: the program does not have the rules.
+    All,
+}
+
 /// What the program is to do.
 #[derive(Debug)]
 pub struct Plan {
@@ -32,6 +43,7 @@ pub struct Plan {
     /// Rules whose instance is at level 1 and that stay at level 2.
     pub stays: Vec<Stay>,
     complete: bool,
+    pub(crate) taking: Taking,
 }
 
 /// An instance of the manager.
@@ -96,8 +108,20 @@ impl Plan {
         }
         let starts: HashMap<u32, u8> = first.iter().map(|(rule, start)| (rule.slot, place(*start))).collect();
         let table = compile(table, &starts, &instances)?;
+        let taking = match rules.iter().any(|(rule, _)| is_received(rule)) {
+            true => Taking::Matched,
+            false => Taking::Nothing,
+        };
         let rules = first.into_iter().map(|(rule, _)| rule).collect();
-        Ok(Plan { table, slots, rules, stays, complete })
+        Ok(Plan { table, slots, rules, stays, complete, taking })
+    }
+
+    /// Returns a plan without rules, for those that are no table of level 1: workers get all IP packets where they have a way back to the
+    /// kernel.
+    pub fn without_rules(before: &Slots) -> Plan {
+        let table = compile(&Table::new(), &HashMap::new(), &[]).unwrap_or_default();
+        let slots = before.assign(core::iter::empty());
+        Plan { table, slots, rules: Vec::new(), stays: Vec::new(), complete: false, taking: Taking::All }
     }
 
     /// Returns whether there is anything to do.

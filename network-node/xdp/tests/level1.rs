@@ -10,6 +10,7 @@ mod common;
 #[path = "../../../libcsp/plugins/tests/fixture/mod.rs"]
 mod fixture;
 mod frames;
+mod kernel;
 mod mount;
 mod overlap;
 

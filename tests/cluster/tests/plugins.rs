@@ -6,6 +6,8 @@
 mod auto;
 #[path = "plugins/host.rs"]
 mod host;
+#[path = "plugins/kernel.rs"]
+mod kernel;
 #[path = "plugins/supplied.rs"]
 mod supplied;
 

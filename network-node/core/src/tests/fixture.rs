@@ -40,6 +40,7 @@ pub(super) struct TunnelOut {
 pub(super) struct Output {
     pub(super) tunnel: Vec<TunnelOut>,
     pub(super) lan: Vec<(Vec<u8>, Option<TxOffload>)>,
+    pub(super) kernel: Vec<(PortId, Vec<u8>, Option<TxOffload>)>,
     pub(super) full: bool,
 }
 
@@ -67,6 +68,10 @@ impl NetworkOutput for Output {
             payload: parts.concat(),
         });
         Ok(())
+    }
+
+    fn kernel(&mut self, port: PortId, frame: &[u8], offload: Option<TxOffload>) {
+        self.kernel.push((port, frame.to_vec(), offload));
     }
 
     fn lan(&mut self, _: PortId, parts: &[&[u8]], offload: Option<TxOffload>) {

@@ -9,14 +9,14 @@ use csp_wire::tcp::Flags as TcpFlags;
 use super::fixture::*;
 use crate::{CoreConfig, PluginCapacity, PluginChange, PluginCounts, PortConfig};
 
-struct Plugins {
-    fixture: Fixture,
+pub(super) struct Plugins {
+    pub(super) fixture: Fixture,
     manager: Manager,
 }
 
 impl Plugins {
     /// Instances as `NAME MODULE [KEY=VALUE]...`, and rules.
-    fn new(instances: &[&str], rules: &[&str]) -> Self {
+    pub(super) fn new(instances: &[&str], rules: &[&str]) -> Self {
         let plugins = PluginCapacity { rules: 64, instances: 8, environments: 1, flows: 64 };
         let ports = vec![PortConfig::new(OUR_MAC, 1500), PortConfig::new(OUR_MAC, 1500)];
         let fixture = Fixture::with(CoreConfig { plugins, ..CoreConfig::new(ports, (1, 2)) });
@@ -31,7 +31,7 @@ impl Plugins {
         plugins
     }
 
-    fn set(&mut self, instances: &[&str], rules: &[&str]) {
+    pub(super) fn set(&mut self, instances: &[&str], rules: &[&str]) {
         let instance = |text: &&str| {
             let mut words = text.split_whitespace();
             let (name, module) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
@@ -56,7 +56,7 @@ impl Plugins {
         assert!(change.commands.is_empty() && change.table.is_some(), "{change:?}");
     }
 
-    fn counts(&self) -> PluginCounts {
+    pub(super) fn counts(&self) -> PluginCounts {
         let rules = self.manager.rules().rules().iter().map(|(_, at)| (*at, Default::default())).collect();
         let instances = self.manager.instances().map(|(id, ..)| (id, Default::default())).collect();
         let mut counts = PluginCounts { rules, instances, ..PluginCounts::default() };

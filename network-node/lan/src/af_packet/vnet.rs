@@ -4,7 +4,7 @@
 use csp_wire::offload::{Checksum, Gso, GsoKind, TxOffload};
 
 /// Length of the header in bytes.
-pub(super) const VNET_LEN: usize = 10;
+pub(crate) const VNET_LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
@@ -15,7 +15,7 @@ const GSO_TCPV6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
 
 /// Returns the header of a frame to be transmitted.
-pub(super) fn emit(offload: Option<TxOffload>) -> [u8; VNET_LEN] {
+pub(crate) fn emit(offload: Option<TxOffload>) -> [u8; VNET_LEN] {
     let mut header = [0; VNET_LEN];
     let Some(offload) = offload else { return header };
     header[0] = NEEDS_CSUM;

@@ -14,10 +14,9 @@ use crate::af_packet::socket::Socket as RawSocket;
 use crate::port::{LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
 use crate::segment::ETHERNET_LEN;
 
-/// Offset of TCP's checksum.
-const CHECKSUM_AT: u16 = 16;
-const TCP_LEN: usize = 20;
-const TCP: u8 = 6;
+/// Protocols whose checksum a device completes, with the checksum's offset and the header's length.
+const TCP: (u8, u16, usize) = (6, 16, 20);
+const UDP: (u8, u16, usize) = (17, 6, 8);
 
 /// A receive queue.
 pub(super) struct Queue {
@@ -145,29 +144,30 @@ impl LanReceiver for Receiver {
     }
 }
 
-/// Recognises a TCP segment whose sender has left the checksum to the device: the field has the sum of the pseudo header (RFC 9293 §3.1,
-/// RFC 8200 §8.1). A veth passes such frames on as they are, and AF_XDP does not say which ones these are. Of 65,536 wrong checksums one
+/// Recognises a TCP segment or UDP datagram whose sender has left the checksum to the device: the field has the sum of the pseudo header (RFC
+/// 9293 §3.1, RFC 768, RFC 8200 §8.1). A veth passes such frames on as they are, and AF_XDP does not say which ones these are. Of 65,536 wrong checksums one
 /// equals that sum, as one of them equals the right checksum; on a veth no wire changes bytes.
 fn partial(frame: &[u8]) -> Option<Checksum> {
     let packet = frame.get(ETHERNET_LEN..)?;
     let half = |at: usize| Some(u16::from_be_bytes(*packet.get(at..)?.first_chunk()?));
-    let (addresses, ip_len, len) = match frame[12..14] {
+    let of = |protocol: u8| [TCP, UDP].into_iter().find(|known| known.0 == protocol);
+    let (addresses, ip_len, len, (protocol, checksum_at, header_len)) = match frame[12..14] {
         [0x08, 0x00] => {
             let ip_len = usize::from(packet.first()? & 0x0f) * 4;
             let is_first = half(6)? & 0x3fff == 0;
             let len = usize::from(half(2)?).checked_sub(ip_len)?;
-            (packet.get(12..20).filter(|_| packet[9] == TCP && is_first)?, ip_len, len)
+            (packet.get(12..20).filter(|_| is_first)?, ip_len, len, of(packet[9])?)
         }
-        [0x86, 0xdd] => (packet.get(8..40).filter(|_| packet[6] == TCP)?, 40, usize::from(half(4)?)),
+        [0x86, 0xdd] => (packet.get(8..40)?, 40, usize::from(half(4)?), of(packet[6])?),
         _ => return None,
     };
-    let field = half(ip_len + usize::from(CHECKSUM_AT)).filter(|_| packet.len() >= ip_len + TCP_LEN)?;
+    let field = half(ip_len + usize::from(checksum_at)).filter(|_| packet.len() >= ip_len + header_len)?;
     let mut sum = Sum::new();
     sum.add(addresses);
-    sum.add_u16(TCP.into());
+    sum.add_u16(protocol.into());
     sum.add_u16(len as u16);
     (sum.partial() == field)
-        .then_some(Checksum::Partial { start: (ETHERNET_LEN + ip_len) as u16, offset: CHECKSUM_AT })
+        .then_some(Checksum::Partial { start: (ETHERNET_LEN + ip_len) as u16, offset: checksum_at })
 }
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
         let mut frame = vec![0; 14 + 20 + 20 + 5];
         frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
         frame[16..18].copy_from_slice(&45u16.to_be_bytes());
-        frame[23] = TCP;
+        frame[23] = TCP.0;
         frame[26..34].copy_from_slice(&[10, 9, 9, 1, 10, 9, 9, 2]);
         let sum = 0x0a09 + 0x0901 + 0x0a09 + 0x0902 + 6 + 25;
         frame[50..52].copy_from_slice(&(sum as u16).to_be_bytes());
@@ -194,5 +194,10 @@ mod tests {
         for len in 0..54 {
             assert_eq!(partial(&frame[..len]), None, "{len} bytes");
         }
+        (frame[23], frame[50], frame[51]) = (UDP.0, 0, 0);
+        frame[40..42].copy_from_slice(&(sum as u16 + 11).to_be_bytes());
+        assert_eq!(partial(&frame), Some(Checksum::Partial { start: 34, offset: 6 }));
+        frame[41] ^= 1;
+        assert_eq!(partial(&frame), None, "a complete checksum");
     }
 }

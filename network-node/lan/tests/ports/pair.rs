@@ -121,7 +121,7 @@ impl Drop for Pair {
 }
 
 /// Loads the program; `None`, with a remark, where BPF is not permitted.
-fn program() -> Option<Driver> {
+pub fn program() -> Option<Driver> {
     match Driver::open(None) {
         Ok(program) => Some(program),
         Err(error) if format!("{error:?}").contains("Operation not permitted") => {

@@ -1,20 +1,35 @@
-//! AF_XDP sockets, the addresses whose frames they get, and frames that need not be classified.
+//! AF_XDP sockets, the frames that they get, and frames that need not be classified.
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use super::{Driver, DriverError};
-use crate::maps::{AddressKey, NO_RULES};
+use crate::maps::{AddressKey, NO_RULES, TAKES_ALL, TAKES_MATCHED};
+use crate::plan::Taking;
 use crate::{PORTS_MAX, QUEUES_MAX};
 
 impl Driver {
-    /// Has frames classified or not: without rules that costs each of them something.
-    pub fn classify(&mut self, classifies: bool) -> Result<(), DriverError> {
-        self.classifies = classifies;
-        for port in &mut self.config_now.ports {
-            port.number = port.number & !NO_RULES | if classifies { 0 } else { NO_RULES };
+    /// Has level 1 process frames or not: without rules that costs each of them something. `taking` are the IP packets for addresses of others
+    /// that the sockets of ports with a way back to the kernel get.
+    pub fn classify(&mut self, classifies: bool, taking: Taking) -> Result<(), DriverError> {
+        (self.classifies, self.taking) = (classifies, taking);
+        for (at, port) in self.config_now.ports.iter_mut().enumerate() {
+            let takes = match taking {
+                _ if self.ways_back >> at & 1 == 0 => 0,
+                Taking::Nothing => 0,
+                Taking::Matched => TAKES_MATCHED,
+                Taking::All => TAKES_MATCHED | TAKES_ALL,
+            };
+            let rules = if classifies { 0 } else { NO_RULES };
+            port.number = port.number & !(NO_RULES | TAKES_MATCHED | TAKES_ALL) | rules | takes;
         }
         Ok(self.config.set(0, self.config_now, 0)?)
+    }
+
+    /// Sets the ports whose workers can give frames back to the kernel, a bit for each.
+    pub fn set_ways_back(&mut self, ports: u32) -> Result<(), DriverError> {
+        self.ways_back = ports;
+        self.classify(self.classifies, self.taking)
     }
 
     /// Gives the frames of a port's receive queue to a socket that is bound to it. The entry ends with the socket: the kernel's stack has the

@@ -2,11 +2,12 @@
  * the graph of instances that the rule leads to.
  *
  *   frame -> parse -> classify -+-> rule of level 1 -> instances -> XDP_PASS, XDP_DROP, XDP_REDIRECT
- *                    |          +-> rule of level 2, no rule -> XDP_PASS
- *                    +-> not plain: XDP_PASS, level 2 classifies it
+ *                    |          +-> no rule -> XDP_PASS
+ *                    |          +-> rule of level 2 -> TO_WORKER
+ *                    +-> not plain: TO_WORKER, level 2 classifies it
  *
- * What passes goes to the kernel, or, at a port of AF_XDP sockets and if it is for an address of the node, to the socket of its queue
- * (deliver.h).
+ * What passes goes to the kernel, or, at a port of AF_XDP sockets, to the socket of its queue: if it is for an address of the node, or if it is
+ * for the workers and these have a way back to the kernel (deliver.h).
  *
  * A packet is plain if its frame has no VLAN tag, it is no fragment, and has neither IPv4 options nor IPv6 extension headers. Level 2
  * knows which packets are plain (csp_classify::multifield::Parsed::is_plain), so that it does not process them again.
@@ -22,7 +23,7 @@
 #include "maps.h"
 #include "parse.h"
 #include "plugins.h"
-/* The verdict of the plug-ins: an action, XDP_PASS also for frames that no rule of level 1 decides on. */
+/* The verdict of the plug-ins: an action, XDP_PASS also for frames that no rule decides on, or TO_WORKER. */
 static __always_inline int process(struct xdp_md *context, struct table *table, struct packet *packet, __u32 port)
 {
 	__u8 *data = (void *)(long)context->data;
@@ -46,7 +47,7 @@ static __always_inline int process(struct xdp_md *context, struct table *table, 
 	}
 	if (packet->kind == UNCLASSIFIED) {
 		tick(&packet->totals->unclassified);
-		return XDP_PASS;
+		return TO_WORKER;
 	}
 	if (lookup->hit.rank == NONE) {
 		tick(&packet->totals->unmatched);
@@ -54,7 +55,7 @@ static __always_inline int process(struct xdp_md *context, struct table *table, 
 	}
 	if (lookup->hit.start >= INSTANCES_MAX) {
 		tick(&packet->totals->level2);
-		return XDP_PASS;
+		return TO_WORKER;
 	}
 	/* The shortest plain packet of its family is there; the verifier is shown it again. */
 	if (packet->kind == PLAIN_V4) {
@@ -85,20 +86,38 @@ static __always_inline int level1(struct xdp_md *context)
 	__u32 number = port_of(packet.config, context->ingress_ifindex, data);
 	if (number == NOT_FOR_US)
 		return XDP_PASS;
-	struct table *table = 0;
+	if (number & NO_RULES) {
+		/* No plug-in is here: only what may be the kernel's or the workers' needs a rule. */
+		if (!(number & HAS_SOCKETS))
+			return XDP_PASS;
+		if (is_owned(data, end, &packet.scratch->owned))
+			return to_socket(context, number & PORT_MASK);
+		if (!(number & TAKES_MATCHED))
+			return XDP_PASS;
+		if (number & TAKES_ALL)
+			return is_packet(data, end) ? to_socket(context, number & PORT_MASK) : XDP_PASS;
+	}
+	number = forget(number, packet.config);
+	struct table *table = bpf_map_lookup_elem(&tables, &zero);
+	int action = XDP_PASS;
 
-	if (!(number & NO_RULES))
-		table = bpf_map_lookup_elem(&tables, &zero);
 	/* Before the first rules there is no table. */
 	if (table)
 		table = bpf_map_lookup_elem(table, &zero);
 	if (table) {
-		int action = process(context, table, &packet, number & PORT_MASK);
-
-		if (action != XDP_PASS)
+		action = process(context, table, &packet, number & PORT_MASK);
+		if (action != XDP_PASS && action != TO_WORKER)
 			return action;
 	}
-	return number & HAS_SOCKETS ? deliver(context, number & PORT_MASK, packet.scratch) : XDP_PASS;
+	if (!(number & HAS_SOCKETS))
+		return XDP_PASS;
+	if (action == TO_WORKER && number & TAKES_MATCHED) {
+		data = (void *)(long)context->data;
+		end = (void *)(long)context->data_end;
+		if (is_packet(data, end))
+			return to_socket(context, number & PORT_MASK);
+	}
+	return deliver(context, number & PORT_MASK, packet.scratch);
 }
 
 SEC("xdp")

@@ -9,7 +9,9 @@
 #define PORTS_MAX 16
 #define HAS_SOCKETS 0x8000
 #define NO_RULES 0x4000
-#define PORT_MASK (NO_RULES - 1)
+#define TAKES_MATCHED 0x2000
+#define TAKES_ALL 0x1000
+#define PORT_MASK (TAKES_ALL - 1)
 #define QUEUES_MAX 64
 #define ADDRESSES_MAX 32768
 #define RULES_MAX 16384
@@ -107,7 +109,8 @@ struct table {
 struct port {
 	__u32 ifindex;
 	__u8 mac[6];
-	/* The port's number; with HAS_SOCKETS if the node's frames go to AF_XDP sockets, with NO_RULES if no frame need be classified. */
+	/* The port's number; with HAS_SOCKETS if the node's frames go to AF_XDP sockets, with NO_RULES if level 1 has no rules, with
+	 * TAKES_MATCHED if the sockets also get what rules of level 2 decide on, with TAKES_ALL if they get every IP packet. */
 	__u16 number;
 };
 

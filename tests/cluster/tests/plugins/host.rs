@@ -33,7 +33,7 @@ fn runs(cluster: &Cluster) -> bool {
     environments.iter().any(|known| known["name"] == "h0" && known["level"] == 3 && known["running"] == true)
 }
 
-fn wait_running(cluster: &Cluster, running: bool) {
+pub fn wait_running(cluster: &Cluster, running: bool) {
     wait_until("the state of the host", SERVING_DEADLINE, || (runs(cluster) == running).then_some(()))
         .unwrap_or_else(|error| panic!("{error}\n{}", cluster.all_logs()));
 }
