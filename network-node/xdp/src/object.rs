@@ -29,7 +29,7 @@ pub const OBJECT_MAPS_LEN_MAX: u64 = 16 << 20;
 /// Counters of an object that are shown.
 pub const OBJECT_COUNTERS_MAX: u32 = 64;
 /// How much of the end of the verifier's log a refusal has, in bytes.
-const LOG_LEN_MAX: usize = 2_000;
+const LOG_LEN_MAX: usize = 700;
 const NAME_LEN_MAX: usize = 64;
 /// Version of what `include/csp_xdp.h` declares.
 const ABI: u32 = 1;
@@ -349,9 +349,14 @@ fn is_denied(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-/// The last lines of a text that fit.
+/// The last lines of a log that fit, without the verifier's statistics.
 fn end_of(log: &str) -> String {
-    let log = log.trim_end();
+    let is_statistic = |line: &&str| {
+        let words = ["verification time", "stack depth", "processed "];
+        line.is_empty() || words.iter().any(|word| line.starts_with(word))
+    };
+    let behind: usize = log.split_inclusive('\n').rev().take_while(|line| is_statistic(&line.trim_end())).map(str::len).sum();
+    let log = log[..log.len() - behind].trim_end();
     let from = log.char_indices().map(|(at, _)| at).find(|at| log.len() - at <= LOG_LEN_MAX).unwrap_or(0);
     match log.get(from..) {
         Some(end) if from > 0 => end.split_once('\n').map_or(end, |(_, lines)| lines).to_owned(),
@@ -366,7 +371,8 @@ mod tests {
     #[test]
     fn the_end_of_a_log_has_whole_lines() {
         assert_eq!(end_of("a\nb\n\n"), "a\nb");
-        let long = format!("{}\nlast line é", "x".repeat(1_995));
+        assert_eq!(end_of("processed 1\nR1 is bad\nverification time 5 usec\nprocessed 9 insns"), "processed 1\nR1 is bad");
+        let long = format!("{}\nlast line é", "x".repeat(LOG_LEN_MAX - 5));
         assert_eq!(end_of(&long), "last line é");
         assert!(end_of(&"y\n".repeat(5_000)).len() <= LOG_LEN_MAX);
     }

@@ -6,6 +6,8 @@
 mod auto;
 #[path = "plugins/host.rs"]
 mod host;
+#[path = "plugins/objects.rs"]
+mod objects;
 #[path = "plugins/supplied.rs"]
 mod supplied;
 
@@ -371,6 +373,10 @@ fn what_the_driver_blocks_stays_blocked_when_the_daemon_is_killed_and_when_it_mo
     let egress = refused(&cluster, "rule add back egress plugin blocked");
     assert!(egress.0 == 65 && egress.1.contains("egress, but blocked is at level 1"), "{egress:?}");
     auto::is_placed(&cluster);
+    for address in BLOCKED {
+        control(&cluster, &format!("blocks remove {address}"));
+    }
+    objects::run(&mut cluster);
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
     assert_eq!(
