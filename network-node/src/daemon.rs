@@ -11,6 +11,7 @@ pub mod config;
 mod control;
 mod data_thread;
 mod driver;
+mod driver_objects;
 mod host_calls;
 mod metrics;
 mod module_routes;

@@ -58,7 +58,7 @@ pub struct Instance {
     /// Why it does not run, or not for all packets, at the level that it has; absent: it does.
     #[serde(default)]
     pub held: Option<Text>,
-    /// Of an instance of a supplied module that the node's workers run: what became of it.
+    /// Of an instance of a supplied module that the node runs, in its workers or in the driver: what became of it.
     #[serde(default)]
     pub supplied: Option<Supplied>,
     /// Of an instance whose level the node chooses: why it has it.
@@ -80,8 +80,11 @@ pub struct Auto {
 /// What became of an instance of a supplied module, at all workers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Supplied {
-    /// `running`, or `waiting`: a worker has stopped it, and restarts it later.
+    /// `running`; `waiting`: a worker has stopped it, and restarts it later; `fallback`: an eBPF object that does not run at this node.
     pub state: Text,
+    /// Why it has that state, where it does not run.
+    #[serde(default)]
+    pub reason: Text,
     /// Calls that the module ended itself.
     pub calls_total: u64,
     /// Fuel of all calls, about an instruction each.

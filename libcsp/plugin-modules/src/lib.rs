@@ -4,9 +4,12 @@
 //!   network node   STATE_DIR/plugins/9f86…15b0.wasm ─ check, compile ─▶ Supply ─▶ an instance for each worker
 //!   plug-in host   the network node's configuration ─ offer, a thread compiles ─▶ Supply ─▶ an instance for each session
 //! ```
+//! Modules that are eBPF objects run in the driver of network nodes ([`Objects`]); workers have stand-ins for their instances.
+//!
 //! The engine and its thread are made when the first module comes: a daemon without any has neither threads nor address space for them.
 #![forbid(unsafe_code)]
 
+mod objects;
 mod running;
 
 use std::collections::{HashMap, HashSet};
@@ -17,10 +20,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use csp_daemon::module_folder::{ModuleFolder, RemoveError, sha256};
-use csp_plugins::{Desired, Level, Plugin, PluginError, SUPPLIED, Settings, Supply, is_supplied};
+use csp_plugins::{
+    Desired, InDriverOnly, Level, OBJECT_LEVELS, ObjectDeclaration, Plugin, PluginError, SUPPLIED, Settings,
+    Supply, WASM_LEVELS, is_supplied,
+};
 use csp_sandbox::Engine;
 use csp_sandbox::packets::{PacketModule, PacketPlugin, limits};
 
+pub use objects::Objects;
 use running::Running;
 pub use running::{Status, Stop};
 
@@ -33,7 +40,16 @@ const EPOCH: Duration = Duration::from_millis(5);
 /// Modules that are kept compiled without an instance.
 const COMPILED_MAX: usize = 256;
 
-type Compiled = Result<Arc<PacketModule>, String>;
+type Compiled = Result<Code, String>;
+
+/// What a module is.
+#[derive(Clone, Debug)]
+enum Code {
+    /// WebAssembly, compiled.
+    Wasm(Arc<PacketModule>),
+    /// An eBPF object.
+    Object(ObjectDeclaration),
+}
 /// A module that was offered: its name and its bytes.
 type Offer = (String, Vec<u8>);
 
@@ -41,6 +57,8 @@ type Offer = (String, Vec<u8>);
 struct Shared {
     engine: Mutex<Option<Engine>>,
     compiled: Mutex<HashMap<String, Compiled>>,
+    /// `None`: there are no packet processors that eBPF objects could run in.
+    objects: Option<Arc<dyn Objects>>,
 }
 
 /// The modules of a daemon.
@@ -82,13 +100,18 @@ impl Shared {
         Ok(engine.insert(made).clone())
     }
 
-    fn compile(&self, hash: &str, bytes: &[u8]) -> Compiled {
-        let compiled =
-            self.engine().and_then(|engine| PacketModule::compile(&engine, bytes).map_err(|e| e.to_string()));
+    /// Compiles a module, or reads an object; a `new` object is verified by the kernel.
+    fn compile(&self, hash: &str, bytes: &[u8], new: bool) -> Compiled {
+        let compiled = if objects::is_object(bytes) {
+            objects::check(self.objects.as_deref(), bytes, new).map(Code::Object)
+        } else {
+            let compile = |engine| PacketModule::compile(&engine, bytes).map_err(|e| e.to_string());
+            self.engine().and_then(compile).map(Code::Wasm)
+        };
         let mut all = lock(&self.compiled);
         if all.len() >= COMPILED_MAX {
             // Only the map has those that no instance runs.
-            all.retain(|_, module| module.as_ref().is_ok_and(|module| Arc::strong_count(module) > 1));
+            all.retain(|_, code| matches!(code, Ok(Code::Wasm(module)) if Arc::strong_count(module) > 1));
         }
         all.insert(hash.to_owned(), compiled.clone());
         compiled
@@ -96,22 +119,22 @@ impl Shared {
 }
 
 impl PluginModules {
-    /// The modules of a network node, in a folder.
+    /// The modules of a network node, in a folder; `objects` is what its packet processors do with eBPF objects.
     #[must_use]
-    pub fn in_folder(folder: PathBuf) -> Arc<Self> {
+    pub fn in_folder(folder: PathBuf, objects: Option<Arc<dyn Objects>>) -> Arc<Self> {
         let commands = ("cspctl plugin install FILE", "cspctl plugin uninstall MODULE");
-        Self::new(Some(ModuleFolder::new(folder, MODULE_LEN_MAX, commands)))
+        Self::new(Some(ModuleFolder::new(folder, MODULE_LEN_MAX, commands)), objects)
     }
 
     /// The modules of a plug-in host: those that network nodes send.
     #[must_use]
     pub fn in_memory() -> Arc<Self> {
-        Self::new(None)
+        Self::new(None, None)
     }
 
-    fn new(folder: Option<ModuleFolder>) -> Arc<Self> {
+    fn new(folder: Option<ModuleFolder>, objects: Option<Arc<dyn Objects>>) -> Arc<Self> {
         Arc::new(PluginModules {
-            shared: Arc::default(),
+            shared: Arc::new(Shared { objects, ..Shared::default() }),
             folder,
             offers: Mutex::default(),
             offered: Mutex::default(),
@@ -130,7 +153,7 @@ impl PluginModules {
         if folder.has(hash) && matches!(lock(&self.shared.compiled).get(hash), Some(Ok(_))) {
             return Ok(());
         }
-        folder.put(hash, bytes, || self.shared.compile(hash, bytes).map(drop))?;
+        folder.put(hash, bytes, || self.shared.compile(hash, bytes, true).map(drop))?;
         self.came.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -140,11 +163,11 @@ impl PluginModules {
     /// # Errors
     /// It is not here, or is no module.
     fn get(&self, hash: &str) -> Compiled {
-        if let Some(Ok(module)) = lock(&self.shared.compiled).get(hash) {
-            return Ok(module.clone());
+        if let Some(Ok(code)) = lock(&self.shared.compiled).get(hash) {
+            return Ok(code.clone());
         }
         match &self.folder {
-            Some(folder) => folder.load(hash).and_then(|bytes| self.shared.compile(hash, &bytes)),
+            Some(folder) => folder.load(hash).and_then(|bytes| self.shared.compile(hash, &bytes, false)),
             None => lock(&self.shared.compiled).get(hash).cloned().unwrap_or_else(|| {
                 Err(format!("module {hash} was not sent to this host; do the releases match?"))
             }),
@@ -160,6 +183,7 @@ impl PluginModules {
         let mut wrong = Vec::new();
         let (mut instances, mut memory) = (0, 0);
         let mut hosts: HashMap<&str, HashMap<&str, usize>> = HashMap::new();
+        let mut in_driver = HashSet::new();
         for instance in desired.instances.iter().filter(|instance| is_supplied(&instance.module)) {
             match self.try_out(instance) {
                 Err(error) => wrong.push(format!("plug-in {}: {error}", instance.name)),
@@ -167,11 +191,13 @@ impl PluginModules {
                     let len = self.bytes(&instance.module).map_or(0, |bytes| bytes.len());
                     hosts.entry(instance.environment()).or_default().insert(&instance.module, len);
                 }
+                Ok(_) if instance.level == Level::Driver => drop(in_driver.insert(instance.name.as_str())),
                 Ok(needed) => {
                     (instances, memory) = (instances + workers as u64, memory + needed * workers as u64)
                 }
             }
         }
+        wrong.extend(objects::never_run(desired, &in_driver));
         // While a plug-in is replaced both are there.
         let bounds = limits();
         let (instances_max, memory_max) = (u64::from(bounds.instances_max) / 2, bounds.memory_total_max / 2);
@@ -199,13 +225,35 @@ impl PluginModules {
             instance.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let settings =
             Settings::parse(SUPPLIED.parameters, &given, |_| None).map_err(|error| error.to_string())?;
-        PacketPlugin::new(&module, &settings).map_err(|error| error.to_string())?;
         let connected = instance.outputs.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        if connected > usize::from(module.outputs()) {
-            let outputs = module.outputs();
+        let (outputs, memory) = match &module {
+            Code::Wasm(_) if instance.level == Level::Driver => {
+                let module = &instance.module;
+                return Err(format!(
+                    "module {module} is WebAssembly, which runs at levels 2 and 3, not at level 1"
+                ));
+            }
+            Code::Wasm(module) => {
+                PacketPlugin::new(module, &settings).map_err(|error| error.to_string())?;
+                (module.outputs(), module.memory_reserved())
+            }
+            Code::Object(_) if instance.level != Level::Driver || instance.auto.is_some() => {
+                let level =
+                    instance.auto.map_or_else(|| (instance.level as u8).to_string(), |_| "auto".to_owned());
+                let module = &instance.module;
+                return Err(format!(
+                    "module {module} is an eBPF object, which runs at level 1 only, not at level {level}"
+                ));
+            }
+            Code::Object(declaration) => {
+                declaration.check(settings.text("parameters"))?;
+                (declaration.outputs, 0)
+            }
+        };
+        if connected > usize::from(outputs) {
             return Err(format!("its module has {outputs} outputs, and {connected} are connected"));
         }
-        Ok(module.memory_reserved())
+        Ok(memory)
     }
 
     /// Returns what supplied instances have counted, those of all workers by instance.
@@ -268,7 +316,7 @@ impl PluginModules {
             for (hash, bytes) in receiver {
                 let found = sha256(&bytes);
                 if found == hash {
-                    let _ = shared.compile(&hash, &bytes);
+                    let _ = shared.compile(&hash, &bytes, true);
                 } else {
                     let error = Err(format!("the bytes have the SHA-256 {found}, not {hash}"));
                     lock(&shared.compiled).insert(hash, error);
@@ -286,8 +334,17 @@ impl PluginModules {
 impl Supply for PluginModules {
     fn outputs(&self, module: &str) -> Option<u8> {
         match lock(&self.shared.compiled).get(module) {
-            Some(Ok(module)) => Some(module.outputs()),
+            Some(Ok(Code::Wasm(module))) => Some(module.outputs()),
+            Some(Ok(Code::Object(declaration))) => Some(declaration.outputs),
             _ => None,
+        }
+    }
+
+    fn levels(&self, module: &str) -> Option<&'static [Level]> {
+        match self.get(module) {
+            Ok(Code::Object(_)) => Some(OBJECT_LEVELS),
+            Ok(Code::Wasm(_)) => Some(WASM_LEVELS),
+            Err(_) => None,
         }
     }
 
@@ -297,12 +354,21 @@ impl Supply for PluginModules {
         module: &str,
         settings: &Settings,
     ) -> Result<Box<dyn Plugin>, PluginError> {
-        let compiled = self.get(module).map_err(PluginError::Supplied)?;
-        let plugin = PacketPlugin::new(&compiled, settings)?;
+        let code = self.get(module).map_err(PluginError::Supplied)?;
         let mut running = lock(&self.running);
         running.retain(Running::is_alive);
-        running.push(Running::new(instance, module, &plugin.report()));
-        Ok(Box::new(plugin))
+        match code {
+            Code::Wasm(module_code) => {
+                let plugin = PacketPlugin::new(&module_code, settings)?;
+                running.push(Running::new(instance, module, &plugin.report()));
+                Ok(Box::new(plugin))
+            }
+            Code::Object(declaration) => {
+                let plugin = InDriverOnly::new(declaration, settings)?;
+                running.push(Running::in_driver(instance, module, plugin.not_run()));
+                Ok(Box::new(plugin))
+            }
+        }
     }
 
     fn offer(&self, module: &str, bytes: Vec<u8>) {

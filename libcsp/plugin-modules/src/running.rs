@@ -1,5 +1,6 @@
 //! Instances of supplied modules: what each has counted, for as long as it lives.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use csp_sandbox::{Report, ReportStatus};
@@ -36,12 +37,20 @@ pub struct Status {
     pub stops: Vec<Stop>,
 }
 
+/// Where an instance counts.
+#[derive(Debug)]
+enum Of {
+    Wasm(Weak<Report>),
+    /// The stand-in of an eBPF object: packets that it did not run for.
+    Object(Weak<AtomicU64>),
+}
+
 /// An instance at one worker.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub instance: String,
     pub module: String,
-    report: Weak<Report>,
+    of: Of,
     /// Stops that were logged.
     logged: u64,
 }
@@ -49,15 +58,29 @@ pub(crate) struct Running {
 impl Running {
     pub fn new(instance: &str, module: &str, report: &Arc<Report>) -> Self {
         let (instance, module) = (instance.to_owned(), module.to_owned());
-        Running { instance, module, report: Arc::downgrade(report), logged: 0 }
+        Running { instance, module, of: Of::Wasm(Arc::downgrade(report)), logged: 0 }
+    }
+
+    pub fn in_driver(instance: &str, module: &str, not_run: &Arc<AtomicU64>) -> Self {
+        let (instance, module) = (instance.to_owned(), module.to_owned());
+        Running { instance, module, of: Of::Object(Arc::downgrade(not_run)), logged: 0 }
     }
 
     pub fn is_alive(&self) -> bool {
-        self.report.strong_count() > 0
+        match &self.of {
+            Of::Wasm(report) => report.strong_count() > 0,
+            Of::Object(not_run) => not_run.strong_count() > 0,
+        }
     }
 
     fn status(&self) -> Option<ReportStatus> {
-        self.report.upgrade().map(|report| report.status())
+        match &self.of {
+            Of::Wasm(report) => report.upgrade().map(|report| report.status()),
+            Of::Object(not_run) => not_run.upgrade().map(|not_run| {
+                let waited = not_run.load(Ordering::Relaxed);
+                ReportStatus { waited, state: "running", ..ReportStatus::default() }
+            }),
+        }
     }
 
     /// Logs when the instance was stopped since the last call.

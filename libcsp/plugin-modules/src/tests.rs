@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
-use csp_plugins::{DesiredInstance, Metadata, Packet};
+use csp_classify::multifield::{Direction, Match};
+use csp_plugins::{DesiredInstance, DesiredRule, Fallback, Metadata, Packet};
 
 use super::*;
 
@@ -30,7 +31,7 @@ fn folder(name: &str) -> PathBuf {
 #[test]
 fn modules_are_stored_checked_and_outlive_the_daemon() {
     let folder = folder("store");
-    let modules = PluginModules::in_folder(folder.clone());
+    let modules = PluginModules::in_folder(folder.clone(), None);
     let (hash, bytes) = module("i32.const 0");
     assert!(modules.put(&hash, b"other bytes").unwrap_err().contains("have the SHA-256"));
     let junk = b"\0asm junk";
@@ -48,7 +49,7 @@ fn modules_are_stored_checked_and_outlive_the_daemon() {
     modules.check(&policy, 2).unwrap();
     assert_eq!(modules.stored(), [(hash.clone(), bytes.len() as u64)]);
     // Another process finds it, and keeps it while the policy names it.
-    let modules = PluginModules::in_folder(folder.clone());
+    let modules = PluginModules::in_folder(folder.clone(), None);
     modules.check(&policy, 2).unwrap();
     modules.set_active(&policy);
     assert_eq!(modules.remove(&hash), Err(RemoveError::Used));
@@ -65,7 +66,7 @@ fn modules_are_stored_checked_and_outlive_the_daemon() {
 #[test]
 fn what_a_policy_asks_too_much_of_is_named() {
     let folder = folder("check");
-    let modules = PluginModules::in_folder(folder.clone());
+    let modules = PluginModules::in_folder(folder.clone(), None);
     let (hash, bytes) = module("i32.const 0");
     modules.put(&hash, &bytes).unwrap();
     let mut wrong = instance("a", &hash, Level::Worker);
@@ -123,4 +124,83 @@ impl csp_plugins::Effects for Nothing {
     fn call(&mut self, _: csp_plugins::Call) -> bool {
         false
     }
+}
+
+/// Stands for the kernel: an object is its outputs, and a word for it.
+#[derive(Debug)]
+struct Kernel;
+
+impl Objects for Kernel {
+    fn read(&self, bytes: &[u8]) -> Result<ObjectDeclaration, String> {
+        Ok(ObjectDeclaration { outputs: bytes[4], has_parameters: true, numbers: Some((1, 255)) })
+    }
+    fn verify(&self, bytes: &[u8]) -> Result<ObjectDeclaration, String> {
+        if bytes.ends_with(b"bad") { Err("the verifier's log".to_owned()) } else { self.read(bytes) }
+    }
+}
+
+#[test]
+fn objects_are_of_level_1_and_nothing_else_is() {
+    let folder = folder("objects");
+    let modules = PluginModules::in_folder(folder.clone(), Some(Arc::new(Kernel)));
+    let bad = b"\x7fELF\x01bad";
+    assert_eq!(modules.put(&sha256(bad), bad), Err("the verifier's log".to_owned()));
+    let bytes = b"\x7fELF\x02good";
+    let hash = sha256(bytes);
+    modules.put(&hash, bytes).unwrap();
+    assert_eq!((modules.stored().len(), modules.outputs(&hash)), (1, Some(2)));
+    assert_eq!(modules.levels(&hash), Some(OBJECT_LEVELS));
+    let error = PluginModules::in_folder(folder.clone(), None).levels(&hash);
+    assert_eq!(error, None, "without packet processors");
+    let (wasm, wasm_bytes) = module("i32.const 0");
+    modules.put(&wasm, &wasm_bytes).unwrap();
+    let check = |instances: Vec<DesiredInstance>, rules: Vec<DesiredRule>| {
+        modules.check(&Desired { instances, rules }, 1).err().unwrap_or_default()
+    };
+    let object = |outputs: &[&str]| DesiredInstance {
+        outputs: outputs.iter().map(|to| Some((*to).to_owned())).collect(),
+        ..instance("own", &hash, Level::Driver)
+    };
+    assert_eq!(check(vec![object(&[])], vec![]), "");
+    let at = |level| check(vec![instance("own", &hash, level)], vec![]);
+    assert!(at(Level::Worker).ends_with("is an eBPF object, which runs at level 1 only, not at level 2"));
+    assert!(at(Level::Host).ends_with("is an eBPF object, which runs at level 1 only, not at level 3"));
+    let auto = DesiredInstance { auto: Some(csp_plugins::Auto::default()), ..object(&[]) };
+    assert!(check(vec![auto], vec![]).ends_with("runs at level 1 only, not at level auto"));
+    let error = check(vec![instance("own", &wasm, Level::Driver)], vec![]);
+    assert!(error.ends_with("is WebAssembly, which runs at levels 2 and 3, not at level 1"), "{error}");
+    let settings = vec![("parameters".to_owned(), "256".to_owned())];
+    let error = check(vec![DesiredInstance { settings, ..object(&[]) }], vec![]);
+    assert_eq!(error, "plug-in own: parameters: `256` is no number from 1 to 255");
+    // Graphs and rules with which it would never run.
+    let far = || instance("far", "no-op", Level::Worker);
+    let between = || DesiredInstance {
+        outputs: vec![Some("far".to_owned())],
+        ..instance("between", "no-op", Level::Driver)
+    };
+    let error = check(vec![object(&["between"]), between(), far()], vec![]);
+    assert!(error.contains("plug-in own: packets can reach far at level 2 from there"), "{error}");
+    let front = DesiredInstance { outputs: vec![Some("own".to_owned())], ..far() };
+    let error = check(vec![object(&[]), front], vec![]);
+    assert!(error.contains("plug-in far is at level 2 and leads to own"), "{error}");
+    let near = || instance("near", "no-op", Level::Driver);
+    assert_eq!(check(vec![object(&["near"]), near()], vec![]), "");
+    let rule = |direction| DesiredRule {
+        name: "all".to_owned(),
+        priority: 1,
+        fields: Match { direction, ..Match::ANY },
+        instance: "own".to_owned(),
+        fallback: Fallback::Drop,
+    };
+    assert_eq!(check(vec![object(&[])], vec![rule(Some(Direction::Ingress))]), "");
+    let error = check(vec![object(&[])], vec![rule(None)]);
+    assert!(error.starts_with("rule all: it also matches packets that are transmitted"), "{error}");
+    // In a worker there is a stand-in for it.
+    let mut plugin = modules.make("own", &hash, &Settings::default()).unwrap();
+    let mut frame = [0; 60];
+    let mut packet = Packet::new(&mut frame, Metadata::new(0, Direction::Ingress));
+    let action = plugin.process(csp_types::Instant::ZERO, &mut packet, &mut Nothing);
+    let status = modules.status();
+    assert_eq!((action, status[0].not_run, status[0].calls), (csp_plugins::Action::FallBack, 1, 0));
+    std::fs::remove_dir_all(folder).unwrap();
 }

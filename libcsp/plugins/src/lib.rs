@@ -22,6 +22,7 @@ mod desired;
 mod graph;
 mod hashing;
 mod manager;
+mod object;
 mod packet;
 pub mod pcap;
 mod places;
@@ -37,6 +38,7 @@ pub use desired::{DRIVER, Desired, DesiredError, DesiredInstance, DesiredRule, H
 pub use graph::{CALLS_MAX, Graph, GraphCounters, HOPS_MAX, InstanceCount, OUTPUTS_MAX, Output, Verdict};
 pub use hashing::HashKey;
 pub use manager::{Manager, ManagerConfig, ManagerError, What};
+pub use object::{InDriverOnly, OBJECT_NUMBERS_MAX, OBJECT_PARAMETERS_LEN_MAX, ObjectDeclaration};
 pub use packet::{Binding, Fallback, Metadata, Packet};
 pub use places::{Auto, Move, Node, Places, Seen, Why};
 pub use plugin::{
@@ -46,4 +48,4 @@ pub use plugin::{
 pub use settings::{
     Kind, PARAMETERS_MAX, Parameter, SettingError, Settings, Value, parse_duration, parse_number,
 };
-pub use supplied::{SUPPLIED, Supply, is_supplied};
+pub use supplied::{OBJECT_LEVELS, SUPPLIED, Supply, WASM_LEVELS, is_supplied};

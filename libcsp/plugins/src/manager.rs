@@ -273,7 +273,9 @@ impl Manager {
         let Environment { level, name: environment_name, .. } =
             &self.environments[usize::from(environment.0)];
         let level = *level;
-        if !module.levels.contains(&level) {
+        let levels = self.supply.as_ref().filter(|_| supplied::is_supplied(module_name));
+        let levels = levels.and_then(|supply| supply.levels(module_name)).unwrap_or(module.levels);
+        if !levels.contains(&level) {
             let (module, environment) = (module_name.into(), environment_name.clone());
             return Err(ManagerError::Level { module, level, environment });
         }
@@ -317,7 +319,9 @@ impl Manager {
         let (id, to) = (self.instance(name)?, self.environment(environment)?);
         let level = |environment: EnvironmentId| self.environments[usize::from(environment.0)].level;
         let (from, at) = (level(self.declared(id).environment), level(to));
-        let possible = self.module(module)?.levels.contains(&at) && &*self.declared(id).module == module;
+        let possible = self.module(module)?.levels.contains(&at)
+            && &*self.declared(id).module == module
+            && !supplied::is_supplied(module);
         if from == Level::Host || at == Level::Host || !possible {
             return Ok(false);
         }

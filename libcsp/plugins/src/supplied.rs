@@ -15,6 +15,11 @@ pub trait Supply: fmt::Debug + Send + Sync {
     /// Returns the number of outputs of a module; `None` if it is not here.
     fn outputs(&self, module: &str) -> Option<u8>;
 
+    /// Returns the levels at which a module can run; `None` if it is not here.
+    fn levels(&self, _module: &str) -> Option<&'static [Level]> {
+        Some(WASM_LEVELS)
+    }
+
     /// Makes an instance for one worker, on the control thread.
     ///
     /// # Errors
@@ -32,16 +37,21 @@ pub trait Supply: fmt::Debug + Send + Sync {
     }
 }
 
+/// The levels of WebAssembly modules.
+pub const WASM_LEVELS: &[Level] = &[Level::Worker, Level::Host];
+/// The levels of eBPF objects.
+pub const OBJECT_LEVELS: &[Level] = &[Level::Driver];
+
 /// Returns whether a module's name is that of a supplied one: the 64 digits of a SHA-256.
 #[must_use]
 pub fn is_supplied(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// What supplied modules have in common. The runtime knows how many outputs one has.
+/// What supplied modules have in common. The runtime knows how many outputs one has, and which of the levels.
 pub const SUPPLIED: Module = Module {
     name: "supplied",
-    levels: &[Level::Worker, Level::Host],
+    levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: OUTPUTS_MAX as u8,
     parameters: &[Parameter { name: "parameters", kind: Kind::Text, default: Some("") }],
     operations: &[Operation { name: "read", arguments: &[] }],

@@ -51,6 +51,7 @@ fn run(text: &str, word: &str, bytes: &[u8]) {
 fn a_module_of_c_drops_packets_that_come_from_afar() {
     let Some(bytes) = c(&crate_dir().join("modules/hop-limit.c"), 1 << 20) else { return };
     run(include_str!("packets/hop-limit.txt"), "HOP-LIMIT", &bytes);
+    run(include_str!("packets/hop-limit-plain.txt"), "HOP-LIMIT", &bytes);
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub use admin::{AdminError, AdminOptions, AdminServer, Refused, require};
 pub use build_info::BuildInfo;
 pub use csp_api::{Condition, ConditionState};
 pub use histogram::{LATENCY_BUCKETS_NS, LatencyHistogram};
-pub use logging::{LogError, LogFormat, init_logging};
+pub use logging::{LogError, LogFormat, init_logging, without_abort};
 pub use mailbox::{Mailbox, MailboxError, MailboxSender, Reply};
 pub use metrics::{Exposition, MetricSource, MetricWriter};
 pub use readiness::Readiness;

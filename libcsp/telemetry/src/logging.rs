@@ -1,5 +1,7 @@
 //! Log lines on standard error.
 
+use std::cell::Cell;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -37,8 +39,28 @@ fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
-        std::process::abort()
+        if !EXPECTED.get() {
+            std::process::abort()
+        }
     }));
+}
+
+thread_local! {
+    /// A panic of this thread is caught by a caller of [`without_abort`].
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a function that catches the panics of a library itself: they are reported, and the process goes on. For readers of files that others
+/// wrote, which hold nothing that a panic leaves half-way.
+pub fn without_abort<T>(read: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            EXPECTED.set(self.0);
+        }
+    }
+    let _restore = Restore(EXPECTED.replace(true));
+    read()
 }
 
 /// Starts logging to standard error for the rest of the process, which from then on ends with the first panic. `level` is a level's name or a filter directive of

@@ -32,15 +32,15 @@ pub enum PluginCommand {
         after_help = "Examples:\n  cspctl plugin modules\n  cspctl plugin modules -o json | jq '.built_in[] | {module, operations}'"
     )]
     Modules,
-    /// Give a WebAssembly module of a packet plug-in to all network nodes
+    /// Give a module of a packet plug-in to all network nodes: WebAssembly, or an eBPF object
     ///
-    /// Each network node checks, compiles and stores it. A plug-in of the policy names it by the SHA-256 that this command prints. A node
+    /// Each network node checks and stores it; WebAssembly, for levels 2 and 3, is compiled, and the program of an eBPF object, for level 1, is verified by the node's kernel. A plug-in of the policy names it by the SHA-256 that this command prints. A node
     /// that joins later gets the modules that the policy in force names from the others.
     #[command(
-        after_help = "Examples:\n  cspctl plugin install hop-limit.wasm\n  cspctl plugin create near $(cspctl plugin install hop-limit.wasm -o json | jq -r .module) parameters=64"
+        after_help = "Examples:\n  cspctl plugin install hop-limit.wasm\n  cspctl plugin install filter.o                      # an eBPF object, for level 1\n  cspctl plugin create f --level 1 $(cspctl plugin install filter.o -o json | jq -r .module)\n  cspctl plugin create near $(cspctl plugin install hop-limit.wasm -o json | jq -r .module) parameters=64"
     )]
     Install {
-        /// The module, in the binary format of WebAssembly
+        /// The module, in the binary format of WebAssembly, or the object that `clang -target bpf` has made
         file: PathBuf,
     },
     /// Remove a supplied module from all network nodes
@@ -415,9 +415,12 @@ fn state(plugin: &Instance) -> Cell {
 fn supplied_state(supplied: &Supplied) -> String {
     let stops = supplied.stops.iter().map(|stops| format!("{} {}", stops.total, stops.reason));
     let stops = stops.collect::<Vec<_>>().join(", ");
-    match stops.is_empty() {
-        true => supplied.state.to_string(),
-        false => format!("{}, stopped: {stops}", supplied.state),
+    if !supplied.reason.is_empty() {
+        format!("{}: {}", &*supplied.state, &*supplied.reason)
+    } else if stops.is_empty() {
+        supplied.state.to_string()
+    } else {
+        format!("{}, stopped: {stops}", supplied.state)
     }
 }
 

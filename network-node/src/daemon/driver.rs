@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use csp_classify::multifield::{RuleHandle, Table};
 use csp_daemon::{DaemonError, clock};
 use csp_lan::tap::Tap;
+use csp_plugin_modules::PluginModules;
 use csp_plugins::{Answer, Manager, Row};
 use csp_types::MacAddr;
 use csp_xdp::{Driver, DriverError, Plan, PortConfig, Stay, Taking};
@@ -49,7 +51,11 @@ pub struct DriverControl {
     on_stop: OnStop,
     /// By port number.
     ports: Vec<Port>,
-    driver: Option<Driver>,
+    pub(super) driver: Option<Driver>,
+    /// Supplied objects.
+    pub(super) modules: Option<Arc<PluginModules>>,
+    /// Why instances of supplied objects do not run, by name.
+    pub(super) idle: HashMap<String, String>,
     /// Ports whose rules are the program's, a bit for each.
     attached: u32,
     /// Rules that it decides on.
@@ -79,6 +85,8 @@ impl DriverControl {
             on_stop: config.driver.on_stop,
             ports: config.lan.iter().zip(macs).map(port).collect(),
             driver: None,
+            modules: None,
+            idle: HashMap::new(),
             attached: 0,
             rules: HashSet::new(),
             taken_over: Vec::new(),
@@ -87,6 +95,16 @@ impl DriverControl {
             refused: Vec::new(),
             unavailable: None,
         }
+    }
+
+    /// Sets where the objects of supplied plug-ins are.
+    pub fn set_modules(&mut self, modules: Arc<PluginModules>) {
+        self.modules = Some(modules);
+    }
+
+    /// Returns whether an instance is in the program that LAN ports have.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.attached != 0 && self.driver.as_ref().is_some_and(|driver| driver.slots().has(name))
     }
 
     /// Returns why level 1 is not to be had, as far as that was tried.
@@ -165,9 +183,11 @@ impl DriverControl {
         if wanted || self.folder.exists() {
             self.prepare();
         }
+        let refused = self.load_objects(manager);
         let before = self.driver.as_ref()?.slots().clone();
-        match Plan::new(manager, table, &before) {
+        match Plan::without(manager, table, &before, &refused) {
             Ok(plan) => {
+                self.idle.clone_from(&plan.idle);
                 let stays = plan
                     .stays
                     .iter()
@@ -352,9 +372,9 @@ impl DriverControl {
             count.dropped += own.dropped;
         }
         let totals = counts.totals;
-        sum.graph.entered += totals.passed + totals.dropped + totals.redirected;
+        sum.graph.entered += totals.passed + totals.dropped + totals.redirected + totals.broken;
         sum.graph.passed += totals.passed;
-        sum.graph.dropped += totals.dropped;
+        sum.graph.dropped += totals.dropped + totals.broken;
         sum.graph.transmitted += totals.redirected;
     }
 }

@@ -78,6 +78,7 @@ pub fn supplied(status: &Status) -> api::Supplied {
     let stops = status.stops.iter().map(|stop| Stops { reason: stop.reason.into(), total: stop.total });
     api::Supplied {
         state: status.state.into(),
+        reason: "".into(),
         calls_total: status.calls,
         fuel_total: status.fuel,
         fuel_max: status.fuel_max,

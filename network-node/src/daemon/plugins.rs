@@ -431,7 +431,13 @@ impl PluginControl {
                 dropped_total: dropped,
                 held: self.held(name, environment, absent).map(Into::into),
                 auto: self.placing.shown(name),
-                supplied: status.iter().find(|of| of.instance == name && of.module == module).map(supplied),
+                supplied: status.iter().find(|of| of.instance == name && of.module == module).map(|status| {
+                    let mut shown = supplied(status);
+                    if environment == csp_plugins::DRIVER {
+                        self.driver.describe_object(name, &mut shown);
+                    }
+                    shown
+                }),
             }
         };
         self.manager.instances().map(instance).collect()

@@ -7,6 +7,8 @@
 mod common;
 #[path = "../tests/frames/mod.rs"]
 mod frames;
+#[path = "../tests/mount/mod.rs"]
+mod mount;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -43,9 +45,43 @@ fn install(driver: &mut Driver, rules: &[Rule], module: &str, settings: &[(&str,
         .replace_rules(rules.iter().map(|rule| Rule { instance: bound, ..rule.clone() }).collect())
         .unwrap();
     let table = manager.publish_rules().table;
+    if csp_plugins::is_supplied(module) {
+        driver.load("plugin", module, "", || Ok(supplied_no_op())).unwrap();
+    }
     let plan = Plan::new(&manager, &table, driver.slots()).unwrap();
     assert!(plan.stays.is_empty() && plan.rules().len() == rules.len());
     driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
+}
+
+/// An object that gives each packet back.
+fn supplied_no_op() -> Vec<u8> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text =
+        "CSP_XDP(1);\nSEC(\"xdp\") int none(struct xdp_md *context) { return csp_next(context, 0); }";
+    csp_support::bpf_object_of(&root, text)
+}
+
+/// Leaves the thread the capabilities of the packaged unit, without CAP_PERFMON.
+fn as_the_unit_has_it() {
+    use rustix::thread::{CapabilitySet, CapabilitySets};
+    let kept = CapabilitySet::NET_RAW
+        | CapabilitySet::NET_ADMIN
+        | CapabilitySet::BPF;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
+fn open(folder: &std::path::Path) -> Option<Driver> {
+    let mut driver = match Driver::open_program(Some(folder), PROGRAM) {
+        Ok(driver) => driver,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+    };
+    let mac = MacAddr([2, 0, 0, 0, 0, 0x0a]);
+    driver.set_ports(&[Some(PortConfig { ifindex: 1, mac, has_sockets: false })]).unwrap();
+    Some(driver)
 }
 
 fn rules_of(kind: Kind, v6: u64) -> Vec<Rule> {
@@ -97,18 +133,10 @@ fn main() {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(0);
     rustix::thread::sched_setaffinity(None, &cpus).unwrap();
-    let mut driver = match Driver::open_program(None, PROGRAM) {
-        Ok(driver) => driver,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
-    driver
-        .set_ports(&[Some(PortConfig {
-            ifindex: 1,
-            mac: MacAddr([2, 0, 0, 0, 0, 0x0a]),
-            has_sockets: false,
-        })])
-        .unwrap();
+    let mount = mount::Mount::new();
+    let Some(mut driver) = open(&mount.0.join("node")) else { return };
     let mut headers: Array<MapData, Header> = driver.take_map("headers").unwrap();
+    let supplied = "0".repeat(64);
     let mut text = String::from(
         "# Packet plug-ins of level 1, measured\n\nWritten by `make bench-plugins`: BPF_PROG_TEST_RUN on one processor, 65,536 different headers in turn, whose rules are drawn uniformly from \
          5,192 rules as ClassBench makes them. The lowest of the rounds. The time of writing the header is subtracted; it is in the last column. No driver and no system call are \
@@ -120,10 +148,12 @@ fn main() {
         let rules = rules_of(kind, v6);
         for (module, settings) in [
             ("no-op", &[][..]),
+            (&*supplied, &[]),
             ("counter", &[]),
             ("dscp", &[("dscp", "10")]),
             ("policer", &[("rate", "1000G")]),
         ] {
+            let shown = if module == supplied { "supplied no-op" } else { module };
             if module != "no-op" && (v6 > 0 || kind != KINDS[0]) {
                 continue;
             }
@@ -131,7 +161,7 @@ fn main() {
             for len in [74, 1_460] {
                 let (header, all) = measure(&mut driver, &mut headers, &frames_of(&rules, len), rounds);
                 let ns = all - header;
-                let line = format!("| {name} | {module} | {len} | {ns:.0} | {:.2} | {header:.0} |", 1e3 / ns);
+                let line = format!("| {name} | {shown} | {len} | {ns:.0} | {:.2} | {header:.0} |", 1e3 / ns);
                 eprintln!("{line}");
                 let _ = writeln!(text, "{line}");
             }
@@ -139,6 +169,22 @@ fn main() {
     }
     let counts = driver.counts().unwrap();
     eprintln!("{:?}", counts.totals);
+    // The same as the packaged unit runs it.
+    as_the_unit_has_it();
+    let Some(mut driver) = open(&mount.0.join("unit")) else { return };
+    let mut headers: Array<MapData, Header> = driver.take_map("headers").unwrap();
+    let rules = rules_of(KINDS[0], 0);
+    for (module, shown) in [("no-op", "no-op"), (&*supplied, "supplied no-op")] {
+        install(&mut driver, &rules, module, &[]);
+        let (header, all) = measure(&mut driver, &mut headers, &frames_of(&rules, 74), rounds);
+        let ns = all - header;
+        let line = format!(
+            "| ACL | {shown}, without CAP_PERFMON | 74 | {ns:.0} | {:.2} | {header:.0} |",
+            1e3 / ns
+        );
+        eprintln!("{line}");
+        let _ = writeln!(text, "{line}");
+    }
     if let Some(at) = arguments.iter().position(|argument| argument == "--write") {
         let folder = std::path::Path::new(&arguments[at + 1]);
         std::fs::create_dir_all(folder).unwrap();

@@ -1,9 +1,11 @@
 //! The program in the kernel: loading, taking over what an earlier process has pinned, tables, ports, counters.
 
+mod calls;
 mod counts;
 mod links;
 mod run;
 mod sockets;
+mod supplied;
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,19 +20,20 @@ use aya::programs::xdp::XdpLinkId;
 use aya::programs::{ProgramError, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use csp_classify::multifield::{HitCount, RuleHandle};
-use csp_plugins::{Answer, CallError, InstanceCount, Row, Settings};
+use csp_plugins::{InstanceCount, Row};
 use csp_types::{Instant, MacAddr};
 
 use crate::lists::{BlockMap, List, NetworkMap};
 use crate::maps::{AddressKey, Config, Count, HAS_SOCKETS, Name, Port, RawTotals, State, TableValue};
 use crate::plan::{Plan, Taking};
-use crate::slots::{Slots, Wanted};
+use crate::slots::{Kind, Slots, Wanted};
 use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
 
 use counts::since;
+use supplied::Supplied;
 
 /// The maps that the program has.
-const MAPS: [&str; 10] = [
+const MAPS: [&str; 14] = [
     "tables",
     "blocks",
     "networks",
@@ -41,6 +44,10 @@ const MAPS: [&str; 10] = [
     "ports",
     "sockets",
     "owned",
+    "supplied",
+    "csp_continue",
+    "resume",
+    "passages",
 ];
 /// The map of the instances' names, which only this crate reads.
 const NAMES: &str = "names";
@@ -117,6 +124,8 @@ pub struct Totals {
     pub dropped: u64,
     /// Those that a plug-in redirected to another port.
     pub redirected: u64,
+    /// Those that were dropped since a supplied program did not run, or gave back what it had not, or what the next plug-in cannot process.
+    pub broken: u64,
 }
 
 /// Numbers of level 1.
@@ -134,6 +143,9 @@ pub struct Counts {
 pub struct Driver {
     ebpf: Ebpf,
     tables: ArrayOfMaps<MapData, Array<MapData, TableValue>>,
+    /// The table that this process has put into force.
+    table: Option<Array<MapData, TableValue>>,
+    supplied: Supplied,
     blocks: ArrayOfMaps<MapData, BlockMap>,
     networks: ArrayOfMaps<MapData, NetworkMap>,
     config: Array<MapData, Config>,
@@ -216,11 +228,15 @@ impl Driver {
             }
             None => Array::create(INSTANCES_MAX as u32, 0)?,
         };
+        let config: Array<MapData, Config> = take(&mut ebpf, "config")?;
         let mut driver = Driver {
+            config_now: Config { table: config.get(&0, 0)?.table, ..Config::default() },
+            supplied: Supplied::new(&mut ebpf)?,
             tables: take(&mut ebpf, "tables")?,
+            table: None,
             blocks: take(&mut ebpf, "blocks")?,
             networks: take(&mut ebpf, "networks")?,
-            config: take(&mut ebpf, "config")?,
+            config,
             rule_counts: take(&mut ebpf, "rule_counts")?,
             states: take(&mut ebpf, "states")?,
             totals: take(&mut ebpf, "totals")?,
@@ -230,7 +246,6 @@ impl Driver {
             ebpf,
             names,
             folder,
-            config_now: Config::default(),
             classifies: true,
             taking: Taking::Nothing,
             ways_back: 0,
@@ -258,6 +273,7 @@ impl Driver {
             let Some(wanted) = Wanted::decode(&bytes) else { continue };
             let Some(folder) = &self.folder else { return Ok(()) };
             self.lists[at] = List::from_pin(&wanted.kind, &list_path(folder, at))?;
+            self.take_over_supplied(at)?;
             self.slots.0[at] = Some(wanted);
         }
         Ok(())
@@ -320,6 +336,8 @@ impl Driver {
         }
         self.swap(&plan.table)?;
         self.slots = plan.slots.clone();
+        self.set_parameters(&plan.parameters)?;
+        self.forget_ready();
         self.classify(!plan.is_empty(), plan.taking)?;
         for (rule, base) in core::mem::replace(&mut self.rules, rules) {
             if !self.rules.contains_key(&rule) {
@@ -336,6 +354,7 @@ impl Driver {
                     self.carried_rows.remove(&gone.name);
                 }
                 self.lists[at] = List::None;
+                self.remove_supplied(at);
                 self.names.set(at as u32, Name([0; crate::maps::NAME_LEN]), 0)?;
                 if let Some(folder) = &self.folder {
                     let _ = fs::remove_file(list_path(folder, at));
@@ -362,7 +381,21 @@ impl Driver {
             reason = "by value a table would lie on the stack"
         )]
         map.set(0, &*value, 0)?;
-        Ok(self.tables.set(0, &map, 0)?)
+        // Packets that supplied programs have go on by the table that led them there: it stays until none has it.
+        let next = 1 - (self.config_now.table & 1);
+        self.tables.set(next, &map, 0)?;
+        self.config_now.table = next;
+        self.config.set(0, self.config_now, 0)?;
+        self.table = Some(map);
+        self.wait_for_packets()
+    }
+
+    /// Returns when no packet is processed that was there before: the kernel waits for them when an array of maps changes.
+    fn wait_for_packets(&mut self) -> Result<(), DriverError> {
+        match &self.table {
+            Some(table) => Ok(self.tables.set(self.config_now.table & 1, table, 0)?),
+            None => Ok(()),
+        }
     }
 
     /// Makes the state and the table of an instance at a place that the program does not use.
@@ -383,6 +416,10 @@ impl Driver {
             let _ = fs::remove_file(path);
         }
         self.lists[at] = List::create(&wanted.kind, path.as_deref())?;
+        match wanted.kind {
+            Kind::Supplied(_) => self.place_supplied(at, wanted)?,
+            _ => self.remove_supplied(at),
+        }
         match &self.lists[at] {
             List::None => {}
             List::Blocks(list) => self.blocks.set(key, &list.map, 0)?,
@@ -392,47 +429,6 @@ impl Driver {
             self.lists[at].restore(now, row)?;
         }
         Ok(self.names.set(key, Name(wanted.encode()), 0)?)
-    }
-
-    /// Executes an operation of an instance; `None` if it has no place at level 1.
-    pub fn call(
-        &mut self,
-        now: Instant,
-        name: &str,
-        module: &str,
-        operation: &str,
-        arguments: &Settings,
-    ) -> Result<Option<Answer>, CallError> {
-        let Some(at) = self.slots.place(name).map(usize::from) else {
-            return Ok(self
-                .carried_rows
-                .get(name)
-                .filter(|_| operation == "read")
-                .cloned()
-                .map(Answer::Rows));
-        };
-        let failed = |error: DriverError| CallError::NotFound(error.to_string());
-        let (_, state) = self.state(at).map_err(failed)?;
-        let answer = match (&mut self.lists[at], module, operation) {
-            (List::Blocks(list), ..) => list.call(now, operation, arguments, &state)?,
-            (List::Networks(list), _, "read") => Answer::Rows(list.read(&state).map_err(failed)?),
-            (List::Networks(list), _, "reset") => {
-                list.reset();
-                self.reset_state(at).map_err(failed)?;
-                Answer::Done
-            }
-            (_, "policer", "read") => Answer::Rows(vec![crate::lists::policer_row(&state)]),
-            _ => Answer::Done,
-        };
-        let Some(carried) = self.carried_rows.get(name) else { return Ok(Some(answer)) };
-        match operation {
-            "read" => Ok(Some(crate::merge(answer, Answer::Rows(carried.clone())))),
-            "reset" => {
-                self.carried_rows.remove(name);
-                Ok(Some(answer))
-            }
-            _ => Ok(Some(answer)),
-        }
     }
 
     /// Removes blocks whose time is over.

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use csp_classify::multifield::{LaidRule, LaidTuple, Table};
+use csp_plugins::OUTPUTS_MAX;
 
 use crate::{INSTANCES_MAX, RULES_MAX};
 
@@ -60,6 +61,7 @@ pub(crate) enum Operation {
     Policer { rate: u64, burst: u64, exceed_next: bool },
     Dscp(u8),
     BlockList { by_destination: bool },
+    Supplied,
 }
 
 /// An instance at its place.
@@ -67,7 +69,7 @@ pub(crate) enum Operation {
 pub(crate) struct Placed {
     pub operation: Operation,
     /// By output: the place of an instance, or [`OUT`].
-    pub next: [u8; 2],
+    pub next: [u8; OUTPUTS_MAX],
 }
 
 /// Units of tokens for each byte: a rate of r bits a second adds r units a nanosecond.
@@ -118,6 +120,10 @@ impl Block {
             Operation::BlockList { by_destination: destination } => {
                 by_destination = u8::from(destination);
                 6
+            }
+            Operation::Supplied => {
+                self.put(at + 40, placed.next);
+                7
             }
         };
         self.put(at, [number, placed.next[0], placed.next[1], by_destination]);

@@ -12,6 +12,9 @@
 //! ([`Parsed::is_plain`](csp_classify::multifield::Parsed::is_plain)) and from [`Plan::slots`] that level 1 has processed it. Nothing
 //! travels with a packet.
 //!
+//! Administrators supply further programs, eBPF objects, each an instance of the graph: the program tail-calls them, and they tail-call it back
+//! (`program/resume.h`, `include/csp_xdp.h`).
+//!
 //! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the kernel has the rest. Where
 //! workers have a way back to the kernel ([`Driver::set_ways_back`]) they also get what their rules decide on of the rest.
 //!
@@ -24,12 +27,17 @@ mod driver;
 mod layout;
 mod lists;
 mod maps;
+mod object;
 mod plan;
 mod slots;
 
 pub use answers::merge;
 pub use driver::{Counts, Driver, DriverError, PortConfig, Totals};
 pub use layout::{STEPS_MAX, TABLE_LEN, TUPLES_MAX, TableError};
+pub use object::{
+    OBJECT_COUNTERS_MAX, OBJECT_LEN_MAX, OBJECT_MAPS_LEN_MAX, OBJECT_MAPS_MAX, ObjectError,
+    read as read_object, verify as verify_object,
+};
 pub use plan::{HOPS_MAX, Plan, Stay, Taking, obstacles};
 pub use slots::Slots;
 
@@ -42,7 +50,7 @@ pub const QUEUES_MAX: u32 = 64;
 /// Most rules.
 pub const RULES_MAX: usize = 16_384;
 /// Number of the layout of maps and tables: pinned ones of another number are not taken over.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// The object file of the program.
 pub static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/level1.bpf.o"));

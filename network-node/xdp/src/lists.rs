@@ -33,7 +33,7 @@ impl List {
     /// Makes an empty one, and pins it.
     pub fn create(kind: &Kind, path: Option<&Path>) -> Result<Self, DriverError> {
         Ok(match kind {
-            Kind::Plain(_) => List::None,
+            Kind::Plain(_) | Kind::Supplied(_) => List::None,
             Kind::Blocks(most) => {
                 let map = BlockMap::create(*most, NO_PREALLOC)?;
                 let map = match path {
@@ -62,7 +62,7 @@ impl List {
     /// Opens the one that an earlier process has pinned.
     pub fn from_pin(kind: &Kind, path: &Path) -> Result<Self, DriverError> {
         Ok(match kind {
-            Kind::Plain(_) => List::None,
+            Kind::Plain(_) | Kind::Supplied(_) => List::None,
             Kind::Blocks(most) => {
                 let map: BlockMap = Map::LpmTrie(MapData::from_pin(path)?).try_into()?;
                 let mut blocks = Blocks::new(map, *most as usize);

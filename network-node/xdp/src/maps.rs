@@ -1,11 +1,12 @@
 //! The values of maps, as `program/level1.h` has them.
 
 use aya::Pod;
+use csp_plugins::{OBJECT_NUMBERS_MAX, OBJECT_PARAMETERS_LEN_MAX};
 
 use crate::PORTS_MAX;
 
 /// Bytes of an instance's entry in the map of names.
-pub(crate) const NAME_LEN: usize = 80;
+pub(crate) const NAME_LEN: usize = 112;
 
 /// Bytes of a key of a block list behind its length.
 pub(crate) type BlockData = [u8; 20];
@@ -43,6 +44,9 @@ pub(crate) struct Config {
     /// The time, in place of the kernel's; 0: the kernel's.
     pub now: u64,
     pub ports: [Port; PORTS_MAX],
+    /// The table in force, by its place.
+    pub table: u32,
+    pub unused: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,6 +77,7 @@ pub(crate) struct RawTotals {
     pub passed: u64,
     pub dropped: u64,
     pub redirected: u64,
+    pub broken: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +95,28 @@ pub(crate) struct NetworkKey {
     pub family: u64,
     pub high: u64,
     pub low: u64,
+}
+
+/// The parameters of a supplied program, as `include/csp_xdp.h` has them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct RawParameters {
+    /// Of the last element: the number of the element in force.
+    pub length: u32,
+    pub count: u32,
+    pub numbers: [u64; OBJECT_NUMBERS_MAX],
+    pub text: [u8; OBJECT_PARAMETERS_LEN_MAX],
+}
+
+impl Default for RawParameters {
+    fn default() -> Self {
+        RawParameters {
+            length: 0,
+            count: 0,
+            numbers: [0; OBJECT_NUMBERS_MAX],
+            text: [0; OBJECT_PARAMETERS_LEN_MAX],
+        }
+    }
 }
 
 /// The inner map of `tables`: one value, a table.
@@ -116,6 +143,9 @@ unsafe impl Pod for NetworkKey {}
 unsafe impl Pod for Name {}
 // SAFETY: as above.
 unsafe impl Pod for AddressKey {}
+// SAFETY: as above.
+unsafe impl Pod for RawParameters {}
 
-const _: () = assert!(size_of::<Port>() == 12 && size_of::<Config>() == 8 + 12 * PORTS_MAX);
+const _: () = assert!(size_of::<Port>() == 12 && size_of::<Config>() == 16 + 12 * PORTS_MAX);
+const _: () = assert!(size_of::<RawParameters>() == 8 + 64 + 256);
 const _: () = assert!(size_of::<State>() == 72 && size_of::<Block>() == 64 && size_of::<NetworkKey>() == 24);

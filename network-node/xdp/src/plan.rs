@@ -6,10 +6,12 @@
 use std::collections::HashMap;
 
 use csp_classify::multifield::{Direction, InstanceId, Rule, RuleHandle, Table};
-use csp_plugins::{Binding, DRIVER, Manager, Settings};
+use csp_plugins::{Binding, DRIVER, Manager, OUTPUTS_MAX, Settings, is_supplied};
 
 use crate::layout::{OUT, Operation, Placed, TableError, compile};
 use crate::slots::{Slots, Wanted};
+
+const NO_IMPLEMENTATION: &str = "the module has no implementation for level 1";
 
 /// Most instances that a packet can pass at level 1.
 pub const HOPS_MAX: usize = 8;
@@ -42,6 +44,10 @@ pub struct Plan {
     pub(crate) rules: Vec<RuleHandle>,
     /// Rules whose instance is at level 1 and that stay at level 2.
     pub stays: Vec<Stay>,
+    /// The parameters of supplied programs, by the instance's name.
+    pub(crate) parameters: Vec<(String, String)>,
+    /// Why instances of supplied programs do not run, by name.
+    pub idle: HashMap<String, String>,
     complete: bool,
     pub(crate) taking: Taking,
 }
@@ -52,8 +58,10 @@ struct Node<'a> {
     module: &'a str,
     settings: &'a Settings,
     /// Connected instances by output.
-    next: [Option<usize>; 2],
+    next: [Option<usize>; OUTPUTS_MAX],
     at_level1: bool,
+    /// Why a supplied program was not loaded.
+    refused: Option<&'a str>,
 }
 
 impl Plan {
@@ -62,39 +70,24 @@ impl Plan {
     /// # Errors
     /// Rules that do not fit the bounds of a table: all of them are then level 2's.
     pub fn new(manager: &Manager, table: &Table, before: &Slots) -> Result<Plan, TableError> {
-        let nodes = nodes(manager);
-        let by_id: HashMap<InstanceId, usize> =
-            manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
-        let rules = manager.rules().rules();
-        let compares_dscp = rules.iter().any(|(rule, _)| rule.fields.dscp.is_some() && is_received(rule));
-        let runs = manager
-            .environments()
-            .iter()
-            .any(|environment| environment.name == DRIVER && environment.running);
-        let (mut first, mut stays) = (Vec::new(), Vec::new());
-        let mut needed = vec![false; nodes.len()];
-        let mut complete = true;
-        for (rule, handle) in &rules {
-            let start = by_id.get(&Binding::decode(rule.instance).instance).copied();
-            let Some(start) = start.filter(|start| nodes[*start].at_level1 && is_received(rule)) else {
-                complete &= !is_received(rule);
-                continue;
-            };
-            let reason = match runs {
-                true => obstacle(&nodes, start, 0, compares_dscp),
-                false => Some("the environment does not run".to_owned()),
-            };
-            match reason {
-                None => {
-                    reach(&nodes, start, &mut needed);
-                    first.push((*handle, start));
-                }
-                Some(reason) => {
-                    complete = false;
-                    stays.push(Stay { rule: rule.name.to_string(), reason });
-                }
-            }
+        Plan::without(manager, table, before, &HashMap::new())
+    }
+
+    /// The same where instances of supplied programs were not loaded: `refused` has why, by name.
+    ///
+    /// # Errors
+    /// As those of [`new`](Self::new).
+    pub fn without(
+        manager: &Manager,
+        table: &Table,
+        before: &Slots,
+        refused: &HashMap<String, String>,
+    ) -> Result<Plan, TableError> {
+        let mut nodes = nodes(manager);
+        for node in &mut nodes {
+            node.refused = refused.get(node.name).map(String::as_str);
         }
+        let Decided { first, stays, needed, idle, complete } = decide(manager, &nodes);
         let wanted = nodes.iter().zip(&needed).filter(|(_, needed)| **needed);
         let slots = before.assign(wanted.map(|(node, _)| Wanted::new(node.name, node.module, node.settings)));
         let place = |at: usize| slots.place(nodes[at].name).unwrap_or(OUT);
@@ -108,12 +101,16 @@ impl Plan {
         }
         let starts: HashMap<u32, u8> = first.iter().map(|(rule, start)| (rule.slot, place(*start))).collect();
         let table = compile(table, &starts, &instances)?;
-        let taking = match rules.iter().any(|(rule, _)| is_received(rule)) {
+        let taking = match manager.rules().rules().iter().any(|(rule, _)| is_received(rule)) {
             true => Taking::Matched,
             false => Taking::Nothing,
         };
         let rules = first.into_iter().map(|(rule, _)| rule).collect();
-        Ok(Plan { table, slots, rules, stays, complete, taking })
+        let supplied =
+            nodes.iter().zip(&needed).filter(|(node, needed)| **needed && is_supplied(node.module));
+        let parameters =
+            supplied.map(|(node, _)| (node.name.to_owned(), node.settings.text("parameters").to_owned()));
+        Ok(Plan { table, slots, rules, stays, parameters: parameters.collect(), idle, complete, taking })
     }
 
     /// Returns a plan without rules, for those that are no table of level 1: workers get all IP packets where they have a way back to the
@@ -121,7 +118,16 @@ impl Plan {
     pub fn without_rules(before: &Slots) -> Plan {
         let table = compile(&Table::new(), &HashMap::new(), &[]).unwrap_or_default();
         let slots = before.assign(core::iter::empty());
-        Plan { table, slots, rules: Vec::new(), stays: Vec::new(), complete: false, taking: Taking::All }
+        Plan {
+            table,
+            slots,
+            rules: Vec::new(),
+            stays: Vec::new(),
+            parameters: Vec::new(),
+            idle: HashMap::new(),
+            complete: false,
+            taking: Taking::All,
+        }
     }
 
     /// Returns whether there is anything to do.
@@ -155,6 +161,63 @@ impl Plan {
     }
 }
 
+/// Which rules are level 1's.
+struct Decided {
+    /// These, each with its first instance.
+    first: Vec<(RuleHandle, usize)>,
+    stays: Vec<Stay>,
+    /// By instance.
+    needed: Vec<bool>,
+    idle: HashMap<String, String>,
+    complete: bool,
+}
+
+fn decide(manager: &Manager, nodes: &[Node<'_>]) -> Decided {
+    let by_id: HashMap<InstanceId, usize> =
+        manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
+    let rules = manager.rules().rules();
+    let compares_dscp = rules.iter().any(|(rule, _)| rule.fields.dscp.is_some() && is_received(rule));
+    let runs =
+        manager.environments().iter().any(|environment| environment.name == DRIVER && environment.running);
+    let (mut first, mut stays, mut complete) = (Vec::new(), Vec::new(), true);
+    let (mut needed, mut reached) = (vec![false; nodes.len()], vec![false; nodes.len()]);
+    let mut reasons: HashMap<usize, String> = HashMap::new();
+    let mut way = Way { nodes, compares_dscp, passed: vec![0; nodes.len()] };
+    for (rule, handle) in &rules {
+        let start = by_id.get(&Binding::decode(rule.instance).instance).copied();
+        let Some(start) = start.filter(|start| nodes[*start].at_level1 && is_received(rule)) else {
+            complete &= !is_received(rule);
+            continue;
+        };
+        let reason = match runs {
+            true => way.obstacle(start, 0),
+            false => Some("the environment does not run".to_owned()),
+        };
+        let Some(reason) = reason else {
+            reach(nodes, start, &mut needed);
+            first.push((*handle, start));
+            continue;
+        };
+        complete = false;
+        let before = reached.clone();
+        reach(nodes, start, &mut reached);
+        let new = (0..nodes.len()).filter(|at| reached[*at] && !before[*at]);
+        reasons.extend(new.map(|at| (at, reason.clone())));
+        stays.push(Stay { rule: rule.name.to_string(), reason });
+    }
+    let is_idle = |at: &usize| nodes[*at].at_level1 && is_supplied(nodes[*at].module) && !needed[*at];
+    let idle = (0..nodes.len()).filter(is_idle).map(|at| {
+        let refused = nodes[at].refused.map(str::to_owned);
+        let reason = refused.or_else(|| reasons.remove(&at)).unwrap_or_else(|| NO_RULE.to_owned());
+        (nodes[at].name.to_owned(), reason)
+    });
+    let idle = idle.collect();
+    Decided { first, stays, needed, idle, complete }
+}
+
+/// Why an instance is not at level 1.
+const NO_RULE: &str = "no rule leads packets that are received to it";
+
 /// Returns why instances cannot be at level 1, by name: `movable` are those for which that is to be known, and of which it is assumed that all
 /// are there.
 pub fn obstacles(manager: &Manager, movable: impl Fn(&str) -> bool) -> HashMap<String, String> {
@@ -162,6 +225,8 @@ pub fn obstacles(manager: &Manager, movable: impl Fn(&str) -> bool) -> HashMap<S
     let movable: Vec<bool> = nodes.iter().map(|node| movable(node.name)).collect();
     for (node, movable) in nodes.iter_mut().zip(&movable) {
         node.at_level1 |= movable;
+        // Those of WebAssembly are; eBPF objects are never to be placed.
+        node.refused = (*movable && is_supplied(node.module)).then_some(NO_IMPLEMENTATION);
     }
     let by_id: HashMap<InstanceId, usize> =
         manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
@@ -174,9 +239,10 @@ pub fn obstacles(manager: &Manager, movable: impl Fn(&str) -> bool) -> HashMap<S
             reach(&nodes, *start, &mut reached);
         }
     }
-    let obstacle = |at: usize| match reached[at] {
-        true => obstacle(&nodes, at, 0, compares_dscp),
-        false => Some("no rule leads packets that are received to it".to_owned()),
+    let mut way = Way { nodes: &nodes, compares_dscp, passed: vec![0; nodes.len()] };
+    let mut obstacle = |at: usize| match reached[at] {
+        true => way.obstacle(at, 0),
+        false => Some(NO_RULE.to_owned()),
     };
     let all = (0..nodes.len()).filter(|at| movable[*at]);
     all.filter_map(|at| Some((nodes[at].name.to_owned(), obstacle(at)?))).collect()
@@ -193,7 +259,14 @@ fn nodes(manager: &Manager) -> Vec<Node<'_>> {
         .instances()
         .filter_map(|(_, name, module, environment)| {
             let (_, settings) = manager.settings_of(name).ok()?;
-            Some(Node { name, module, settings, next: [None; 2], at_level1: environment == DRIVER })
+            Some(Node {
+                name,
+                module,
+                settings,
+                next: [None; OUTPUTS_MAX],
+                at_level1: environment == DRIVER,
+                refused: None,
+            })
         })
         .collect();
     for (from, output, to) in manager.connected() {
@@ -206,25 +279,46 @@ fn nodes(manager: &Manager) -> Vec<Node<'_>> {
     nodes
 }
 
-/// Why packets cannot be processed at level 1 from an instance on. The graph has no cycles.
-fn obstacle(nodes: &[Node<'_>], at: usize, hops: usize, compares_dscp: bool) -> Option<String> {
-    let node = &nodes[at];
-    if !node.at_level1 {
-        return Some(format!("packets can reach {}, which is not at level 1", node.name));
+/// The instances that packets go through.
+struct Way<'a> {
+    nodes: &'a [Node<'a>],
+    compares_dscp: bool,
+    /// By instance: with one instance less before it than this, nothing is in the way from there on.
+    passed: Vec<usize>,
+}
+
+impl Way<'_> {
+    /// Why packets cannot be processed at level 1 from an instance on, with so many before it. The graph has no cycles.
+    fn obstacle(&mut self, at: usize, hops: usize) -> Option<String> {
+        let nodes = self.nodes;
+        let node = &nodes[at];
+        if hops < self.passed[at] {
+            return None;
+        }
+        if !node.at_level1 {
+            return Some(format!("packets can reach {}, which is not at level 1", node.name));
+        }
+        if hops == HOPS_MAX {
+            return Some(format!("packets can pass more than {HOPS_MAX} plug-ins"));
+        }
+        if let Some(reason) = node.refused {
+            return Some(format!("{}: {reason}", node.name));
+        }
+        if let Err(reason) = operation(node) {
+            return Some(format!("{}: {reason}", node.name));
+        }
+        if node.module == "dscp" && self.compares_dscp {
+            return Some(format!(
+                "{} changes the codepoint, which rules of level 2 would compare afterwards",
+                node.name
+            ));
+        }
+        let behind = node.next.iter().flatten().find_map(|next| self.obstacle(*next, hops + 1));
+        if behind.is_none() {
+            self.passed[at] = hops + 1;
+        }
+        behind
     }
-    if hops == HOPS_MAX {
-        return Some(format!("packets can pass more than {HOPS_MAX} plug-ins"));
-    }
-    if let Err(reason) = operation(node) {
-        return Some(format!("{}: {reason}", node.name));
-    }
-    if node.module == "dscp" && compares_dscp {
-        return Some(format!(
-            "{} changes the codepoint, which rules of level 2 would compare afterwards",
-            node.name
-        ));
-    }
-    node.next.iter().flatten().find_map(|next| obstacle(nodes, *next, hops + 1, compares_dscp))
 }
 
 fn reach(nodes: &[Node<'_>], at: usize, needed: &mut [bool]) {
@@ -255,7 +349,8 @@ fn operation(node: &Node<'_>) -> Result<Operation, &'static str> {
         },
         "dscp" => Operation::Dscp(settings.number("dscp") as u8),
         "block-list" => Operation::BlockList { by_destination },
-        _ => return Err("the module has no implementation for level 1"),
+        module if is_supplied(module) => Operation::Supplied,
+        _ => return Err(NO_IMPLEMENTATION),
     })
 }
 

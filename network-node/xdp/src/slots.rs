@@ -1,7 +1,7 @@
 //! The places of instances at level 1. An instance that stays what it is keeps its place, and with it its state: also over a restart of the
 //! process, since the places are written into a map.
 
-use csp_plugins::{Settings, Value};
+use csp_plugins::{Settings, Value, is_supplied};
 
 use crate::INSTANCES_MAX;
 use crate::maps::NAME_LEN;
@@ -22,10 +22,15 @@ pub(crate) enum Kind {
     Blocks(u32),
     /// Counts by network: the most networks, and the number of the field and lengths by which packets are counted.
     Networks(u32, u32),
+    /// A supplied program, by the SHA-256 of its object.
+    Supplied([u8; 32]),
 }
 
 impl Wanted {
     pub fn new(name: &str, module: &str, settings: &Settings) -> Self {
+        if let Some(supplied) = Self::supplied(name, module) {
+            return supplied;
+        }
         let most = settings.iter().find_map(|(name, value)| match value {
             Value::Number(number) if *name == "prefixes_max" => Some(*number as u32),
             _ => None,
@@ -42,13 +47,26 @@ impl Wanted {
         Wanted { name: name.to_owned(), kind }
     }
 
-    /// The form in which the map has it: lengths, kind and name.
+    /// An instance of a supplied module, which is named by 64 digits.
+    pub fn supplied(name: &str, module: &str) -> Option<Self> {
+        let mut hash = [0; 32];
+        for (byte, digits) in hash.iter_mut().zip(module.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()?;
+        }
+        is_supplied(module).then(|| Wanted { name: name.to_owned(), kind: Kind::Supplied(hash) })
+    }
+
+    /// The form in which the map has it: lengths, kind and name; and of a supplied program the SHA-256.
     pub fn encode(&self) -> [u8; NAME_LEN] {
         let mut bytes = [0; NAME_LEN];
+        if let Kind::Supplied(hash) = &self.kind {
+            bytes[80..].copy_from_slice(hash);
+        }
         let (kind, a, b) = match self.kind {
             Kind::Plain(module) => (1u32, u32::from(module), 0),
             Kind::Blocks(most) => (2, most, 0),
             Kind::Networks(most, by) => (3, most, by),
+            Kind::Supplied(_) => (4, 0, 0),
         };
         for (at, number) in [kind, a, b, self.name.len() as u32].into_iter().enumerate() {
             bytes[4 * at..4 * at + 4].copy_from_slice(&number.to_ne_bytes());
@@ -66,6 +84,7 @@ impl Wanted {
             1 => Kind::Plain(number(1) as u8),
             2 => Kind::Blocks(number(1)),
             3 => Kind::Networks(number(1), number(2)),
+            4 => Kind::Supplied(*bytes.last_chunk()?),
             _ => return None,
         };
         Some(Wanted { name: name.to_owned(), kind })

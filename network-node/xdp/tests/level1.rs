@@ -13,6 +13,7 @@ mod frames;
 mod kernel;
 mod mount;
 mod overlap;
+mod supplied;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,10 +33,11 @@ use mount::Mount;
 use overlap::overlapping;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use fixture::{Copies, Subject, WorkerLevel, run_in};
+use fixture::{Copies, Subject, WorkerLevel, run_with};
 
 /// BPF_PROG_TEST_RUN gives packets to this interface.
 const LOOPBACK: u32 = 1;
+const XDP_ABORTED: u32 = 0;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
@@ -79,6 +81,8 @@ fn at_port(driver: &mut Driver, port: u16, frame: &[u8]) {
 /// Level 1 in front of level 2, as the daemon has them.
 struct BothLevels {
     driver: Driver,
+    /// Supplied objects, by SHA-256.
+    objects: HashMap<String, Vec<u8>>,
     worker: WorkerLevel,
     /// Name and module by number; for `redirect` the port.
     instances: HashMap<InstanceId, (String, String, u16)>,
@@ -102,6 +106,12 @@ impl Subject for BothLevels {
     }
 
     fn settle(&mut self, manager: &Manager, published: &Published) {
+        for (_, name, module, _) in manager.instances() {
+            if let Some(object) = self.objects.get(module) {
+                let parameters = manager.settings_of(name).unwrap().1.text("parameters");
+                self.driver.load(name, module, parameters, || Ok(object.clone())).unwrap();
+            }
+        }
         let plan = Plan::new(manager, &published.table, self.driver.slots()).unwrap();
         self.done = plan.slots();
         self.driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
@@ -136,7 +146,7 @@ impl Subject for BothLevels {
         let (verdict, out, _) = self.driver.test_run(frame, 1).unwrap();
         frame.copy_from_slice(&out);
         match verdict {
-            XDP_DROP => {
+            XDP_DROP | XDP_ABORTED => {
                 self.at_level1 += 1;
                 let after = self.driver.counts().unwrap();
                 // The port of a redirection does not exist here: the kernel drops it.
@@ -179,15 +189,20 @@ impl Subject for BothLevels {
 
 fn check(text: &str, at_level1: bool) {
     let Some(driver) = open(None) else { return };
-    let mut seen = 0;
-    run_in(text, (DRIVER, Level::Driver), |published| {
-        let worker = WorkerLevel::new(published);
-        Counted(
-            BothLevels { driver, worker, instances: HashMap::new(), done: vec![], at_level1: 0 },
-            &mut seen,
-        )
-    });
+    let seen = run_at_level1(driver, text, HashMap::new());
     assert_eq!(seen > 0, at_level1, "{seen} packets were decided on at level 1");
+}
+
+/// Runs a fixture; returns how many packets level 1 decided on.
+fn run_at_level1(driver: Driver, text: &str, objects: HashMap<String, Vec<u8>>) -> u64 {
+    let mut seen = 0;
+    let supply = supplied::Supplied::new(&objects);
+    run_with(text, (DRIVER, Level::Driver), Some(supply), |published| {
+        let worker = WorkerLevel::new(published);
+        let (instances, done) = (HashMap::new(), Vec::new());
+        Counted(BothLevels { driver, objects, worker, instances, done, at_level1: 0 }, &mut seen)
+    });
+    seen
 }
 
 /// Notes how many packets level 1 decided on.
@@ -418,7 +433,7 @@ fn what_is_pinned_goes_on_and_is_taken_over() {
     let Answer::Rows(rows) = call(&mut driver, "read", &[]) else { panic!("rows") };
     assert_eq!(rows[0].numbers[0], ("prefixes", 100_001));
     driver.detach().unwrap();
-    assert!(!folder.join("v1").exists());
+    assert!(!folder.join("v2").exists());
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod auto;
 mod host;
 #[path = "plugins/kernel.rs"]
 mod kernel;
+#[path = "plugins/objects.rs"]
+mod objects;
 #[path = "plugins/supplied.rs"]
 mod supplied;
 
@@ -392,6 +394,10 @@ fn what_the_driver_blocks_stays_blocked_when_the_daemon_is_killed_and_when_it_mo
     assert!(egress.0 == 65 && egress.1.contains("egress, but blocked is at level 1"), "{egress:?}");
     held_by_what_follows(&cluster);
     auto::is_placed(&cluster);
+    for address in BLOCKED {
+        control(&cluster, &format!("blocks remove {address}"));
+    }
+    objects::run(&mut cluster);
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
     assert_eq!(

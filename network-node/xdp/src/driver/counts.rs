@@ -36,6 +36,7 @@ impl Driver {
             totals.passed += of_cpu.passed;
             totals.dropped += of_cpu.dropped;
             totals.redirected += of_cpu.redirected;
+            totals.broken += of_cpu.broken;
         }
         Ok(counts)
     }

@@ -12,6 +12,8 @@
  * A packet is plain if its frame has no VLAN tag, it is no fragment, and has neither IPv4 options nor IPv6 extension headers. Level 2
  * knows which packets are plain (csp_classify::multifield::Parsed::is_plain), so that it does not process them again.
  *
+ * A supplied program (resume.h) is reached by a tail call, and gives the packet back by another one.
+ *
  * A table is immutable: it is replaced as a whole, in the array of maps `tables`. Nothing of a packet is trusted; every loop has a
  * constant bound, which csp-xdp checks before it installs a table.
  */
@@ -23,6 +25,8 @@
 #include "maps.h"
 #include "parse.h"
 #include "plugins.h"
+#include "resume.h"
+
 /* The verdict of the plug-ins: an action, XDP_PASS also for frames that no rule decides on, or TO_WORKER. */
 static __always_inline int process(struct xdp_md *context, struct table *table, struct packet *packet, __u32 port)
 {
@@ -68,7 +72,7 @@ static __always_inline int process(struct xdp_md *context, struct table *table, 
 	struct count *count = bpf_map_lookup_elem(&rule_counts, &lookup->hit.slot);
 	if (count)
 		add(count, packet->len);
-	return run(table, lookup->hit.start, packet);
+	return run(context, table, lookup->hit.start, packet);
 }
 
 static __always_inline int level1(struct xdp_md *context)
@@ -98,7 +102,9 @@ static __always_inline int level1(struct xdp_md *context)
 			return is_packet(data, end) ? to_socket(context, number & PORT_MASK) : XDP_PASS;
 	}
 	number = forget(number, packet.config);
-	struct table *table = bpf_map_lookup_elem(&tables, &zero);
+	packet.scratch->port = number;
+	packet.scratch->table = packet.config->table;
+	struct table *table = bpf_map_lookup_elem(&tables, &packet.scratch->table);
 	int action = XDP_PASS;
 
 	/* Before the first rules there is no table. */
@@ -125,5 +131,28 @@ int csp_level1(struct xdp_md *context)
 {
 	return level1(context);
 }
+
+SEC("xdp")
+int csp_resume(struct xdp_md *context)
+{
+	return go_on(context);
+}
+
+#define GIVES_BACK(VERDICT)                                    \
+	SEC("xdp")                                             \
+	int csp_verdict_##VERDICT(struct xdp_md *context)      \
+	{                                                      \
+		return take_back(context, VERDICT);            \
+	}
+
+GIVES_BACK(0)
+GIVES_BACK(1)
+GIVES_BACK(2)
+GIVES_BACK(3)
+GIVES_BACK(4)
+GIVES_BACK(5)
+GIVES_BACK(6)
+GIVES_BACK(7)
+GIVES_BACK(8)
 
 char level1_license[] SEC("license") = "Dual MIT/GPL";

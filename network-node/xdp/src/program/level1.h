@@ -19,6 +19,10 @@
 #define TUPLES_MAX 64
 #define STEPS_MAX 256
 #define HOPS_MAX 8
+#define TABLES 2
+/* Outputs of a supplied program; the number behind them says that it drops the packet. */
+#define OUTPUTS_MAX 8
+#define VERDICTS (OUTPUTS_MAX + 1)
 
 /* Offsets into the table are masked with TABLE_LEN - 1; TABLE_TAIL is the longest structure that may begin at the last one. */
 #define TABLE_LEN (4 << 20)
@@ -27,7 +31,7 @@
 #define NONE 0xffffffff
 #define OUT 0xff
 
-enum operation { NO_OP, DROP, REDIRECT, COUNTER, POLICER, DSCP, BLOCK_LIST };
+enum operation { NO_OP, DROP, REDIRECT, COUNTER, POLICER, DSCP, BLOCK_LIST, SUPPLIED };
 
 /* An instance of a plug-in. */
 struct instance {
@@ -47,7 +51,10 @@ struct instance {
 	/* Of the counter: lengths of prefixes. */
 	__u8 length_v4;
 	__u8 length_v6;
-	__u8 unused[29];
+	__u8 unused[5];
+	/* Of a supplied program: by output, an instance or OUT. */
+	__u8 outputs[OUTPUTS_MAX];
+	__u8 unused_too[16];
 };
 
 /* A hash table for one mask. */
@@ -118,6 +125,9 @@ struct config {
 	/* In tests: the time, in place of the kernel's. */
 	__u64 now;
 	struct port ports[PORTS_MAX];
+	/* The table in force, by its place in `tables`. */
+	__u32 table;
+	__u32 unused;
 };
 
 struct count {
@@ -132,7 +142,8 @@ struct state {
 	/* Of the policer; filled is 0 before the first packet. */
 	__u64 tokens;
 	__u64 filled;
-	/* Conforming packets of the policer; dropped ones of the block list; those of no network of the counter. */
+	/* Conforming packets of the policer; dropped ones of the block list; those of no network of the counter; those that a supplied
+	 * program has given back. */
 	struct count first;
 	/* Exceeding packets of the policer. */
 	struct count second;
@@ -147,6 +158,20 @@ struct totals {
 	__u64 passed;
 	__u64 dropped;
 	__u64 redirected;
+	/* Dropped, since a supplied program did not run, gave back what it was not given, or left no packet of the next instance's kind. */
+	__u64 broken;
+};
+
+/* By processor: a packet that a supplied program has. */
+struct passage {
+	/* The instance, plus 1; 0: there is none. */
+	__u32 at;
+	/* The table that led it there. */
+	__u32 table;
+	/* Number of the port, with its flags. */
+	__u32 port;
+	/* What the program says: an output, or OUTPUTS_MAX for a drop. */
+	__u32 output;
 };
 
 /* Keys of a block list: the first byte is 4 or 6, the address follows. */
@@ -208,7 +233,11 @@ struct lookup {
  * speculation if the program was loaded without CAP_PERFMON, and there it allows no store that overlaps a pointer of earlier use. */
 struct scratch {
 	struct lookup lookup;
-	/* The instance that the packet is at. */
+	/* The key of maps with one value. */
+	__u32 zero;
+	/* The table in force, by its place; the port's number, with its flags; the instance that the packet is at. */
+	__u32 table;
+	__u32 port;
 	__u32 at;
 	/* The address that an instance looks at, and keys of its tables. */
 	__u8 address[16];

@@ -34,7 +34,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, sizeof(__u32));
-	__uint(max_entries, 1);
+	__uint(max_entries, TABLES);
 	__array(values, struct table_map);
 } tables SEC(".maps");
 
@@ -88,6 +88,37 @@ struct {
 	__uint(value_size, sizeof(__u32));
 	__uint(max_entries, PORTS_MAX);
 } ports SEC(".maps");
+
+/* Supplied programs, by instance. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, INSTANCES_MAX);
+} supplied SEC(".maps");
+
+/* The programs by which supplied ones give a packet back, by what they say: include/csp_xdp.h declares it, too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, VERDICTS);
+} csp_continue SEC(".maps");
+
+/* The program that goes on with the graph. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, 1);
+} resume SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct passage);
+	__uint(max_entries, 1);
+} passages SEC(".maps");
 
 /* AF_XDP sockets, by port and queue. */
 struct {

@@ -158,12 +158,30 @@ struct packet {
 	struct totals *totals;
 	struct scratch *scratch;
 	__u8 *ip;
-	enum kind kind;
+	/* An enum kind, in 64 bits: where the compiler spills it in place of a pointer, the verifier wants that overwritten as a whole. */
+	__u64 kind;
 	__u32 len;
 };
 
+/* Gives the packet to the supplied program of an instance; returns only if it does not run. */
+static __always_inline int give(struct xdp_md *context, __u32 at, struct state *state, struct packet *packet)
+{
+	struct passage *passage = bpf_map_lookup_elem(&passages, &packet->scratch->zero);
+
+	if (passage) {
+		passage->at = at + 1;
+		passage->table = packet->scratch->table;
+		passage->port = packet->scratch->port;
+		bpf_tail_call(context, &supplied, at);
+		passage->at = 0;
+	}
+	tick(&state->dropped);
+	tick(&packet->totals->broken);
+	return XDP_ABORTED;
+}
+
 /* Runs the instances from `start` on. The graph has no cycles and its paths are at most HOPS_MAX long: csp-xdp checks that. */
-static __always_inline int run(struct table *table, __u32 start, struct packet *packet)
+static __always_inline int run(struct xdp_md *context, struct table *table, __u32 start, struct packet *packet)
 {
 	__u32 at = start;
 
@@ -198,6 +216,8 @@ static __always_inline int run(struct table *table, __u32 start, struct packet *
 		case DSCP:
 			mark(packet->ip, packet->kind, instance->value);
 			break;
+		case SUPPLIED:
+			return give(context, at, state, packet);
 		case BLOCK_LIST:
 			copy_address(packet->scratch->address, packet->ip, packet->kind, instance->by_destination);
 			if (is_blocked(packet->scratch, packet->kind, now_ns(packet->config))) {

@@ -1,12 +1,16 @@
 //! A BPF file system for a test.
 #![allow(clippy::unwrap_used, reason = "a test's module")]
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 /// A BPF file system of its own, unmounted when dropped.
 pub struct Mount(pub std::path::PathBuf);
 
 impl Mount {
     pub fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("csp-xdp-test-{}", std::process::id()));
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("csp-xdp-test-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let status =
             std::process::Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&folder).status().unwrap();

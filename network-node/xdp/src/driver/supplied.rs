@@ -1,0 +1,252 @@
+//! Supplied programs in the graph: loaded, put at the place of an instance, given parameters, read.
+//!
+//! ```text
+//!   supplied[place] ─▶ the object's program ─▶ csp_continue[verdict] ─▶ csp_verdict_N ─▶ resume[0] ─▶ csp_resume
+//! ```
+//! The three arrays are pinned with the program: what is in them lives as long as something holds them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use aya::maps::{Array, Map, MapData, PerCpuArray, ProgramArray};
+use aya::programs::{ProgramFd, Xdp};
+use csp_plugins::{Answer, InDriverOnly, OBJECT_NUMBERS_MAX, Row};
+
+use super::{Driver, DriverError, folder_error, take};
+use crate::INSTANCES_MAX;
+use crate::maps::{RawParameters, State};
+use crate::object::{self, CONTINUE, COUNTERS, PARAMETERS, VERDICTS};
+use crate::slots::{Kind, Wanted};
+
+/// By number.
+const VERDICT_PROGRAMS: [&str; VERDICTS as usize] = [
+    "csp_verdict_0",
+    "csp_verdict_1",
+    "csp_verdict_2",
+    "csp_verdict_3",
+    "csp_verdict_4",
+    "csp_verdict_5",
+    "csp_verdict_6",
+    "csp_verdict_7",
+    "csp_verdict_8",
+];
+
+/// The maps of an instance that this process reads and writes.
+#[derive(Default)]
+struct Maps {
+    parameters: Option<Map>,
+    counters: Option<Map>,
+    /// The parameters in force, where this process has set them.
+    text: Option<String>,
+}
+
+/// A program that is loaded, and has no place yet.
+struct Ready {
+    kind: Kind,
+    program: ProgramFd,
+    maps: Maps,
+}
+
+/// The supplied programs of a driver.
+pub(super) struct Supplied {
+    programs: ProgramArray<MapData>,
+    /// Held so that what is in them stays.
+    _continue: ProgramArray<MapData>,
+    _resume: ProgramArray<MapData>,
+    /// By the instance's name.
+    ready: HashMap<String, Ready>,
+    /// By place.
+    at: Vec<Maps>,
+}
+
+impl Supplied {
+    /// Puts the programs on the way back into their arrays.
+    pub(super) fn new(ebpf: &mut Ebpf) -> Result<Self, DriverError> {
+        let mut back: ProgramArray<MapData> = take(ebpf, CONTINUE)?;
+        let mut resume: ProgramArray<MapData> = take(ebpf, "resume")?;
+        resume.set(0, loaded(ebpf, "csp_resume")?, 0)?;
+        for (verdict, name) in VERDICT_PROGRAMS.into_iter().enumerate() {
+            back.set(verdict as u32, loaded(ebpf, name)?, 0)?;
+        }
+        let at = (0..INSTANCES_MAX).map(|_| Maps::default()).collect();
+        let programs = take(ebpf, "supplied")?;
+        Ok(Supplied { programs, _continue: back, _resume: resume, ready: HashMap::new(), at })
+    }
+}
+
+fn loaded<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a ProgramFd, DriverError> {
+    let program = ebpf.program_mut(name).ok_or(DriverError::Missing(name))?;
+    let program: &mut Xdp = program.try_into()?;
+    program.load()?;
+    Ok(program.fd()?)
+}
+
+impl Maps {
+    fn of(ebpf: &mut Ebpf) -> Self {
+        Maps { parameters: ebpf.take_map(PARAMETERS), counters: ebpf.take_map(COUNTERS), text: None }
+    }
+
+    /// Writes parameters into the element that is not in force, then the number of that one.
+    fn set(&mut self, text: &str) -> Result<bool, DriverError> {
+        if self.text.as_deref() == Some(text) {
+            return Ok(false);
+        }
+        if let Some(map) = &mut self.parameters {
+            let mut map: Array<&mut MapData, RawParameters> = map.try_into()?;
+            let other = 1 - (map.get(&2, 0)?.length & 1);
+            map.set(other, RawParameters::new(text), 0)?;
+            map.set(2, RawParameters { length: other, ..RawParameters::default() }, 0)?;
+        }
+        self.text = Some(text.to_owned());
+        Ok(self.parameters.is_some())
+    }
+
+    fn rows(&self) -> Result<Vec<Row>, DriverError> {
+        let values: Vec<u64> = match &self.counters {
+            None => Vec::new(),
+            Some(map @ Map::Array(_)) => {
+                let map: Array<&MapData, u64> = map.try_into()?;
+                (0..map.len()).map(|at| map.get(&at, 0)).collect::<Result<_, _>>()?
+            }
+            Some(map) => {
+                let map: PerCpuArray<&MapData, u64> = map.try_into()?;
+                let sum =
+                    |values: aya::maps::PerCpuValues<u64>| values.iter().copied().fold(0, u64::wrapping_add);
+                (0..map.len()).map(|at| map.get(&at, 0).map(sum)).collect::<Result<_, _>>()?
+            }
+        };
+        let row = |(at, value): (usize, u64)| {
+            let numbers = vec![("value", value)];
+            Row { key: format!("counter-{at}"), numbers, ..Row::default() }
+        };
+        Ok(values.into_iter().enumerate().map(row).collect())
+    }
+}
+
+impl RawParameters {
+    /// The form in which programs have a text; longer ones are cut.
+    fn new(text: &str) -> Self {
+        let mut raw = RawParameters::default();
+        let len = text.len().min(raw.text.len());
+        raw.text[..len].copy_from_slice(&text.as_bytes()[..len]);
+        raw.length = len as u32;
+        let words = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
+        for (to, number) in raw.numbers.iter_mut().zip(words.take(OBJECT_NUMBERS_MAX)) {
+            *to = number;
+            raw.count += 1;
+        }
+        raw
+    }
+}
+
+impl Driver {
+    /// Loads the object of an instance, unless it runs already or is loaded: [`apply`](Self::apply) then has it. `bytes` is asked for the object.
+    ///
+    /// # Errors
+    /// Why the instance cannot be at level 1, as text.
+    pub fn load(
+        &mut self,
+        name: &str,
+        module: &str,
+        parameters: &str,
+        bytes: impl FnOnce() -> Result<Vec<u8>, String>,
+    ) -> Result<(), String> {
+        let wanted = Wanted::supplied(name, module).ok_or("the module is no SHA-256")?;
+        let known = self.supplied.ready.get(name).is_some_and(|ready| ready.kind == wanted.kind);
+        if known || self.slots.0.iter().flatten().any(|slot| *slot == wanted) {
+            return Ok(());
+        }
+        let Some(folder) = &self.folder else {
+            return Err(
+                "there is no BPF file system, where supplied programs meet those of the node".to_owned()
+            );
+        };
+        let continuations = folder.join(CONTINUE);
+        let mut ebpf = object::load(&bytes()?, Some(&continuations)).map_err(|error| error.to_string())?;
+        let program = object::program_of(&mut ebpf).map_err(|error| error.to_string())?;
+        let program = program
+            .fd()
+            .map_err(DriverError::from)
+            .and_then(|fd| fd.try_clone().map_err(folder_error(Path::new("a program"))));
+        let ready = program.and_then(|program| {
+            let mut maps = Maps::of(&mut ebpf);
+            maps.set(parameters)?;
+            Ok(Ready { kind: wanted.kind, program, maps })
+        });
+        self.supplied.ready.insert(name.to_owned(), ready.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// Puts a loaded program at a place, and pins what the next process needs.
+    pub(super) fn place_supplied(&mut self, at: usize, wanted: &Wanted) -> Result<(), DriverError> {
+        let ready = self.supplied.ready.remove(&wanted.name).filter(|ready| ready.kind == wanted.kind);
+        let Some(Ready { program, maps, .. }) = ready else { return Err(DriverError::Missing("supplied")) };
+        self.unpin(at);
+        for (what, map) in [("parameters", &maps.parameters), ("counters", &maps.counters)] {
+            if let (Some(path), Some(map)) = (self.pin_path(what, at), map) {
+                map.pin(path)?;
+            }
+        }
+        self.supplied.programs.set(at as u32, &program, 0)?;
+        self.supplied.at[at] = maps;
+        Ok(())
+    }
+
+    /// Opens what an earlier process has pinned of the instance at a place.
+    pub(super) fn take_over_supplied(&mut self, at: usize) -> Result<(), DriverError> {
+        let open = |what: &str| match self.pin_path(what, at) {
+            Some(path) if path.exists() => MapData::from_pin(path).and_then(Map::from_map_data).map(Some),
+            _ => Ok(None),
+        };
+        let (parameters, counters) = (open("parameters")?, open("counters")?);
+        self.supplied.at[at] = Maps { parameters, counters, text: None };
+        Ok(())
+    }
+
+    /// Sets the parameters of instances that run. No packet sees the former ones when this returns.
+    pub(super) fn set_parameters(&mut self, all: &[(String, String)]) -> Result<(), DriverError> {
+        let mut changed = false;
+        for (name, text) in all {
+            let Some(at) = self.slots.place(name) else { continue };
+            changed |= self.supplied.at[usize::from(at)].set(text)?;
+        }
+        if changed { self.wait_for_packets() } else { Ok(()) }
+    }
+
+    /// Frees the program at a place that no packet reaches any more.
+    pub(super) fn remove_supplied(&mut self, at: usize) {
+        // A place without a program is an error of the kernel's.
+        let _ = self.supplied.programs.clear_index(&(at as u32));
+        self.supplied.at[at] = Maps::default();
+        self.unpin(at);
+    }
+
+    /// Forgets programs that were loaded for a plan that did not need them.
+    pub(super) fn forget_ready(&mut self) {
+        self.supplied.ready.clear();
+    }
+
+    pub(super) fn read_supplied(
+        &self,
+        at: usize,
+        state: &State,
+        given: u64,
+        dropped: u64,
+    ) -> Result<Answer, DriverError> {
+        let mut rows = vec![InDriverOnly::row(given, state.first.packets, dropped, 0)];
+        rows.extend(self.supplied.at[at].rows()?);
+        Ok(Answer::Rows(rows))
+    }
+
+    fn unpin(&self, at: usize) {
+        for what in ["parameters", "counters"] {
+            let _ = self.pin_path(what, at).map(fs::remove_file);
+        }
+    }
+
+    fn pin_path(&self, what: &str, at: usize) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(format!("{what}-{at}")))
+    }
+}
