@@ -162,7 +162,7 @@ fn open(way: Way) -> (Vec<LanPort>, Option<Driver>) {
         }
         lan.push(open.port);
     }
-    driver.classify(false).unwrap();
+    driver.classify(false, csp_xdp::Taking::Nothing).unwrap();
     driver.set_addresses(std::iter::once(load::service().ip())).unwrap();
     (lan, Some(driver))
 }
@@ -204,7 +204,7 @@ fn at_level1() -> (Driver, Driver) {
     assert!(plan.stays.is_empty() && !plan.is_empty());
     driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
     let mut sink = program(&[("cspf3", SINK_MAC)], false);
-    sink.classify(false).unwrap();
+    sink.classify(false, csp_xdp::Taking::Nothing).unwrap();
     (driver, sink)
 }
 

@@ -20,7 +20,8 @@ impl Objects for KernelObjects {
 
     fn verify(&self, bytes: &[u8]) -> Result<ObjectDeclaration, String> {
         // Lines of the log would become one on the way to the operator.
-        without_abort(|| csp_xdp::verify_object(bytes)).map_err(|error| error.to_string().replace('\n', " | "))
+        without_abort(|| csp_xdp::verify_object(bytes))
+            .map_err(|error| error.to_string().replace('\n', " | "))
     }
 }
 
@@ -31,11 +32,17 @@ impl DriverControl {
         let (Some(driver), Some(modules)) = (&mut self.driver, &self.modules) else { return refused };
         let in_driver = manager.instances().filter(|(.., environment)| *environment == DRIVER);
         for (_, name, module, _) in in_driver.filter(|(_, _, module, _)| is_supplied(module)) {
-            let parameters = manager.settings_of(name).map_or("", |(_, settings)| settings.text("parameters"));
+            let parameters =
+                manager.settings_of(name).map_or("", |(_, settings)| settings.text("parameters"));
             let bytes = || modules.bytes(module).ok_or_else(|| format!("module {module} is not here"));
             if let Err(error) = driver.load(name, module, parameters, bytes) {
                 let first = error.lines().next().unwrap_or_default().to_owned();
-                tracing::error!(plugin = name, module, error, "a supplied packet plug-in of level 1 was not loaded");
+                tracing::error!(
+                    plugin = name,
+                    module,
+                    error,
+                    "a supplied packet plug-in of level 1 was not loaded"
+                );
                 refused.insert(name.to_owned(), first);
             }
         }

@@ -56,17 +56,14 @@ fn install(driver: &mut Driver, rules: &[Rule], module: &str, settings: &[(&str,
 /// An object that gives each packet back.
 fn supplied_no_op() -> Vec<u8> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let text =
-        "CSP_XDP(1);\nSEC(\"xdp\") int none(struct xdp_md *context) { return csp_next(context, 0); }";
+    let text = "CSP_XDP(1);\nSEC(\"xdp\") int none(struct xdp_md *context) { return csp_next(context, 0); }";
     csp_support::bpf_object_of(&root, text)
 }
 
 /// Leaves the thread the capabilities of the packaged unit, without CAP_PERFMON.
 fn as_the_unit_has_it() {
     use rustix::thread::{CapabilitySet, CapabilitySets};
-    let kept = CapabilitySet::NET_RAW
-        | CapabilitySet::NET_ADMIN
-        | CapabilitySet::BPF;
+    let kept = CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN | CapabilitySet::BPF;
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).unwrap();
 }
@@ -178,10 +175,8 @@ fn main() {
         install(&mut driver, &rules, module, &[]);
         let (header, all) = measure(&mut driver, &mut headers, &frames_of(&rules, 74), rounds);
         let ns = all - header;
-        let line = format!(
-            "| ACL | {shown}, without CAP_PERFMON | 74 | {ns:.0} | {:.2} | {header:.0} |",
-            1e3 / ns
-        );
+        let line =
+            format!("| ACL | {shown}, without CAP_PERFMON | 74 | {ns:.0} | {:.2} | {header:.0} |", 1e3 / ns);
         eprintln!("{line}");
         let _ = writeln!(text, "{line}");
     }

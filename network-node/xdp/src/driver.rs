@@ -337,7 +337,7 @@ impl Driver {
         self.swap(&plan.table)?;
         self.slots = plan.slots.clone();
         self.set_parameters(&plan.parameters)?;
-        self.forget_ready();
+        self.keep_ready(&plan.idle);
         self.classify(!plan.is_empty(), plan.taking)?;
         for (rule, base) in core::mem::replace(&mut self.rules, rules) {
             if !self.rules.contains_key(&rule) {

@@ -355,7 +355,8 @@ fn end_of(log: &str) -> String {
         let words = ["verification time", "stack depth", "processed "];
         line.is_empty() || words.iter().any(|word| line.starts_with(word))
     };
-    let behind: usize = log.split_inclusive('\n').rev().take_while(|line| is_statistic(&line.trim_end())).map(str::len).sum();
+    let behind: usize =
+        log.split_inclusive('\n').rev().take_while(|line| is_statistic(&line.trim_end())).map(str::len).sum();
     let log = log[..log.len() - behind].trim_end();
     let from = log.char_indices().map(|(at, _)| at).find(|at| log.len() - at <= LOG_LEN_MAX).unwrap_or(0);
     match log.get(from..) {
@@ -371,7 +372,10 @@ mod tests {
     #[test]
     fn the_end_of_a_log_has_whole_lines() {
         assert_eq!(end_of("a\nb\n\n"), "a\nb");
-        assert_eq!(end_of("processed 1\nR1 is bad\nverification time 5 usec\nprocessed 9 insns"), "processed 1\nR1 is bad");
+        assert_eq!(
+            end_of("processed 1\nR1 is bad\nverification time 5 usec\nprocessed 9 insns"),
+            "processed 1\nR1 is bad"
+        );
         let long = format!("{}\nlast line é", "x".repeat(LOG_LEN_MAX - 5));
         assert_eq!(end_of(&long), "last line é");
         assert!(end_of(&"y\n".repeat(5_000)).len() <= LOG_LEN_MAX);

@@ -223,9 +223,9 @@ impl Driver {
         self.unpin(at);
     }
 
-    /// Forgets programs that were loaded for a plan that did not need them.
-    pub(super) fn forget_ready(&mut self) {
-        self.supplied.ready.clear();
+    /// Forgets loaded programs but for those of instances that no rule leads to: they are not verified again with each plan.
+    pub(super) fn keep_ready(&mut self, idle: &HashMap<String, String>) {
+        self.supplied.ready.retain(|name, _| idle.contains_key(name));
     }
 
     pub(super) fn read_supplied(

@@ -304,6 +304,24 @@ fn what_is_refused_says_why() {
     csp_xdp::verify_object(&example("hop-limit.c")).unwrap();
 }
 
+#[test]
+fn without_capabilities_the_refusal_says_so() {
+    if open(None).is_none() {
+        return;
+    }
+    let object = example("hop-limit.c");
+    csp_xdp::verify_object(&object).unwrap();
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none).unwrap();
+    let error = refusal(&object);
+    assert!(error.starts_with("BPF is not permitted here: Operation not permitted"), "{error}");
+    csp_xdp::read_object(&object).unwrap();
+}
+
 /// Whatever an object's bytes are, it is read or refused.
 #[test]
 fn no_object_makes_the_reader_panic() {

@@ -19,7 +19,8 @@ const GATE: &str = "CSP_XDP_NUMBERS(1, 1, 2);\nCSP_PARAMETERS\nCSP_COUNTERS(2)
         return closed ? csp_drop(context) : csp_next(context, 0);
     }";
 /// Reads behind what it has checked.
-const WRONG: &str = "CSP_XDP(1);\nSEC(\"xdp\") int wrong(struct xdp_md *c) { return *(__u8 *)(long)c->data; }";
+const WRONG: &str =
+    "CSP_XDP(1);\nSEC(\"xdp\") int wrong(struct xdp_md *c) { return *(__u8 *)(long)c->data; }";
 
 fn object(cluster: &Cluster, text: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
