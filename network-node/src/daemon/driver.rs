@@ -141,6 +141,18 @@ impl DriverControl {
         self.driver.is_some()
     }
 
+    /// Loads the program if an earlier daemon has left something.
+    pub fn take_over(&mut self) {
+        if self.folder.exists() {
+            self.prepare();
+        }
+    }
+
+    /// Returns whether the driver has a place for an instance of this name.
+    pub fn has_place_of(&self, name: &str) -> bool {
+        self.driver.as_ref().is_some_and(|driver| driver.slots().has(name))
+    }
+
     /// Puts the program at AF_XDP ports, if there are any, with their sockets. It gives them nothing before
     /// [`set_addresses`](Self::set_addresses).
     ///
@@ -179,10 +191,10 @@ impl DriverControl {
 
     /// Returns what the program is to do; `None` if there is none, or cannot be: all rules are level 2's.
     pub fn plan(&mut self, manager: &Manager, table: &Table) -> Option<Plan> {
-        let wanted = manager.instances().any(|(.., environment)| environment == csp_plugins::DRIVER);
-        if wanted || self.folder.exists() {
+        if manager.instances().any(|(.., environment)| environment == csp_plugins::DRIVER) {
             self.prepare();
         }
+        self.take_over();
         let refused = self.load_objects(manager);
         let before = self.driver.as_ref()?.slots().clone();
         match Plan::without(manager, table, &before, &refused) {

@@ -94,11 +94,17 @@ fn placed(desired: &Desired) -> impl Iterator<Item = &DesiredInstance> {
 impl PluginControl {
     /// Has the manager take over a state in which the levels are chosen that the policy leaves open: those in force, and by expectation.
     pub(super) fn reconcile(&mut self, mut desired: Desired) -> Result<(), String> {
+        if placed(&desired).next().is_some() {
+            self.driver.take_over();
+        }
         let environments = self.manager.environments();
-        let level_of = |name: &str| {
+        let of_manager = |name: &str| {
             let (.., environment) = self.manager.instances().find(|(_, known, ..)| *known == name)?;
             environments.iter().find(|known| known.name == environment).map(|known| known.level)
         };
+        // What an earlier daemon left in the driver goes on there.
+        let level_of =
+            |name: &str| of_manager(name).or(self.driver.has_place_of(name).then_some(Level::Driver));
         self.placing.places.declare(clock::now(), &mut desired, level_of);
         self.manager.reconcile(&desired).map_err(|error| error.to_string())?;
         self.placing.keep(desired, &self.manager);

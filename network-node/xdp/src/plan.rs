@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use csp_classify::multifield::{Direction, InstanceId, Rule, RuleHandle, Table};
-use csp_plugins::{Binding, DRIVER, Manager, OUTPUTS_MAX, Settings, is_supplied};
+use csp_plugins::{Binding, DRIVER, Manager, OUTPUTS_MAX, Settings, Value, is_supplied};
 
 use crate::layout::{OUT, Operation, Placed, TableError, compile};
 use crate::slots::{Slots, Wanted};
@@ -62,6 +62,8 @@ struct Node<'a> {
     at_level1: bool,
     /// Why a supplied program was not loaded.
     refused: Option<&'a str>,
+    /// An instance that calls this one.
+    called_by: Option<&'a str>,
 }
 
 impl Plan {
@@ -172,7 +174,21 @@ struct Decided {
     complete: bool,
 }
 
+/// Where coalescing makes one packet of several, that one has the FIN and PSH flags of the last: rules that compare these find another packet
+/// in a worker than the driver has seen. That makes no difference if no worker classifies.
 fn decide(manager: &Manager, nodes: &[Node<'_>]) -> Decided {
+    let all = decide_on(manager, nodes, |_| true);
+    let compares = |rule: &Rule| rule.fields.tcp_flags.is_some_and(|flags| flags.mask & FIN_PSH != 0);
+    match all.complete {
+        true => all,
+        false => decide_on(manager, nodes, |rule| !compares(rule)),
+    }
+}
+
+/// The TCP flags that coalesced packets have of one of theirs.
+const FIN_PSH: u8 = 0x09;
+
+fn decide_on(manager: &Manager, nodes: &[Node<'_>], may: impl Fn(&Rule) -> bool) -> Decided {
     let by_id: HashMap<InstanceId, usize> =
         manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
     let rules = manager.rules().rules();
@@ -190,6 +206,9 @@ fn decide(manager: &Manager, nodes: &[Node<'_>]) -> Decided {
             continue;
         };
         let reason = match runs {
+            true if !may(rule) => {
+                Some("it compares FIN or PSH, which a worker sees of coalesced packets".to_owned())
+            }
             true => way.obstacle(start, 0),
             false => Some("the environment does not run".to_owned()),
         };
@@ -266,9 +285,21 @@ fn nodes(manager: &Manager) -> Vec<Node<'_>> {
                 next: [None; OUTPUTS_MAX],
                 at_level1: environment == DRIVER,
                 refused: None,
+                called_by: None,
             })
         })
         .collect();
+    let by_id: HashMap<InstanceId, usize> =
+        manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
+    for from in 0..nodes.len() {
+        for (_, value) in nodes[from].settings.iter() {
+            if let Value::Instance(id) = value
+                && let Some(&called) = by_id.get(id)
+            {
+                nodes[called].called_by = Some(nodes[from].name);
+            }
+        }
+    }
     for (from, output, to) in manager.connected() {
         if let (Some(&from), Some(&to)) = (names.get(from.as_str()), names.get(to.as_str()))
             && let Some(next) = nodes[from].next.get_mut(usize::from(output))
@@ -303,6 +334,9 @@ impl Way<'_> {
         }
         if let Some(reason) = node.refused {
             return Some(format!("{}: {reason}", node.name));
+        }
+        if let Some(caller) = node.called_by {
+            return Some(format!("{caller} calls {} at level 2, which level 1 would not know of", node.name));
         }
         if let Err(reason) = operation(node) {
             return Some(format!("{}: {reason}", node.name));
@@ -410,9 +444,10 @@ mod tests {
         };
         let calls = "calls: calls: level 1 makes no calls, and block calls another plug-in";
         let back = "back: no rule leads packets that are received to it";
+        let blocked = "blocked: calls calls blocked at level 2, which level 1 would not know of";
         assert_eq!(
             told(&rules, &|name| name != "tap"),
-            [back, calls, "front: packets can reach tap, which is not at level 1"]
+            [back, blocked, calls, "front: packets can reach tap, which is not at level 1"]
         );
         let none = "the module has no implementation for level 1";
         assert_eq!(
@@ -429,5 +464,29 @@ mod tests {
             compared.len() == 2 && compared[0].contains("count: mark changes the codepoint"),
             "{compared:?}"
         );
+    }
+
+    /// A coalesced packet has the flags of its last segment: the driver and a worker would find different rules for it.
+    #[test]
+    fn rules_that_compare_fin_are_level_1_s_if_all_are() {
+        let plan = |rules: &[(&str, &str)]| {
+            let instances = [("near", "counter", "", ""), ("far", "counter", "", "")];
+            let mut manager = manager(&instances, &[]);
+            manager.add_environment(DRIVER, Level::Driver).unwrap();
+            manager.start(DRIVER).unwrap();
+            manager.create("ends", "counter", DRIVER, &[]).unwrap();
+            for (at, (conditions, instance)) in rules.iter().enumerate() {
+                let words: Vec<&str> = conditions.split_whitespace().collect();
+                let fields = parse_match(&words).unwrap();
+                manager.add_rule(&format!("r{at}"), 10, fields, instance, Fallback::Pass).unwrap();
+            }
+            let table = manager.publish_rules().table;
+            let plan = Plan::new(&manager, &table, &Slots::default()).unwrap();
+            (plan.rules().len(), plan.stays.iter().map(|stay| stay.rule.clone()).collect::<Vec<_>>())
+        };
+        let (fin, syn) = (("ingress flags fin/fin", "ends"), ("ingress flags syn/syn,ack", "ends"));
+        assert_eq!(plan(&[fin, syn]), (2, vec![]));
+        assert_eq!(plan(&[fin, syn, ("ingress proto tcp", "near")]), (1, vec!["r0".to_owned()]));
+        assert_eq!(plan(&[fin, ("egress proto tcp", "near")]), (1, vec![]));
     }
 }
