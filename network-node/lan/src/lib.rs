@@ -10,12 +10,15 @@
 
 pub mod af_packet;
 pub mod af_xdp;
+mod ethtool;
 pub mod faulty;
 pub mod memory;
 mod port;
 mod segment;
 pub mod steering;
 pub mod tap;
+
+pub use ethtool::leave_vlan_tags;
 
 pub use csp_wire::offload::{Checksum, Frame, Gso, GsoKind, TxOffload};
 pub use port::{

@@ -327,6 +327,15 @@ fn frames_of_vlans_are_not_the_interface_s(kind: Kind, test: &str) {
 }
 
 #[test]
+fn a_device_is_told_once_to_leave_tags_in_frames() {
+    let Some(pair) = Pair::new("tags") else { return };
+    let set = || Pair::within(&pair.near, || csp_lan::leave_vlan_tags("lan0").unwrap());
+    assert_eq!((set(), set()), (true, false));
+    let error = Pair::within(&pair.near, || csp_lan::leave_vlan_tags("none").unwrap_err());
+    assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+}
+
+#[test]
 fn the_kernel_has_what_is_not_for_an_address_of_the_node() {
     let Some(pair) = Pair::new("others") else { return };
     let Some(mut open) = pair.open(Kind::Xdp, 1) else { return };

@@ -42,6 +42,23 @@ impl Port {
     fn config(&self) -> Option<PortConfig> {
         PortConfig::of(&self.interface, self.mac, self.has_sockets)
     }
+
+    /// The program has to see the tags of VLANs, whose frames are not the port's.
+    fn leave_vlan_tags(&self) {
+        let interface = &self.interface;
+        match csp_lan::leave_vlan_tags(interface) {
+            Ok(true) => {
+                tracing::info!(
+                    interface,
+                    "the device leaves VLAN tags in received frames from now on (rxvlan off)"
+                );
+            }
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(interface, %error, "if the device takes out VLAN tags, the program takes frames of VLANs for the port's own");
+            }
+        }
+    }
 }
 
 /// The program, once a rule or an AF_XDP port has needed it.
@@ -174,8 +191,11 @@ impl DriverControl {
         }
         let bit = |(at, back): (usize, &Option<Tap>)| u32::from(back.is_some()) << at;
         driver.set_ways_back(ways_back.iter().enumerate().map(bit).sum()).map_err(unavailable)?;
-        for port in self.ports.iter().filter(|port| port.has_sockets).filter_map(Port::config) {
-            driver.attach(port.ifindex).map_err(unavailable)?;
+        for port in self.ports.iter().filter(|port| port.has_sockets) {
+            if let Some(known) = port.config() {
+                port.leave_vlan_tags();
+                driver.attach(known.ifindex).map_err(unavailable)?;
+            }
         }
         Ok(())
     }
@@ -298,7 +318,10 @@ impl DriverControl {
             let interface = &port.interface;
             let attach = |known: PortConfig| match port.has_sockets {
                 true => Ok(()),
-                false => driver.attach(known.ifindex),
+                false => {
+                    port.leave_vlan_tags();
+                    driver.attach(known.ifindex)
+                }
             };
             match port.config().map(attach) {
                 Some(Ok(())) => self.attached |= 1 << at,

@@ -1,4 +1,4 @@
-//! Opening AF_XDP sockets, and what is asked of their interface (linux/if_xdp.h, linux/ethtool.h).
+//! Opening AF_XDP sockets, and what is asked of their interface (linux/if_xdp.h).
 
 use std::io;
 use std::mem;
@@ -8,10 +8,8 @@ use super::ring::{Consumer, Producer};
 use super::umem::{RECEIVE_CHUNKS, TRANSMIT_CHUNKS, Umem};
 use super::{CHUNK_LEN, QUEUES_MAX, check};
 use crate::af_packet::OpenError;
+use crate::ethtool::Ethtool;
 
-/// Commands of linux/ethtool.h.
-const ETHTOOL_GDRVINFO: u32 = 0x03;
-const ETHTOOL_GCHANNELS: u32 = 0x3c;
 /// Bytes that the kernel may have on the way for a socket in copy mode.
 const SEND_BUFFER_LEN: libc::c_int = 16 << 20;
 
@@ -35,36 +33,11 @@ impl Link {
         if index == 0 {
             return Err(no_interface());
         }
-        // SAFETY: socket takes no pointers; its result is checked.
-        let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) });
-        let fd = fd.map_err(link.failed("socket"))?;
-        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // struct ethtool_channels: command, four maxima, then received, transmitted, other and combined ones.
-        let mut channels = [0u32; 9];
-        channels[0] = ETHTOOL_GCHANNELS;
-        // A driver without this request has one queue.
-        if link.ask(&fd, &mut channels).is_ok() {
-            link.queues = (channels[5] + channels[8]).clamp(1, QUEUES_MAX as u32) as usize;
-        }
-        // struct ethtool_drvinfo: command, name, and 160 bytes of other texts and numbers.
-        let mut driver = [0u32; 49];
-        driver[0] = ETHTOOL_GDRVINFO;
-        let known = link.ask(&fd, &mut driver);
-        link.is_veth = known.is_ok() && driver[1..3] == [u32::from_ne_bytes(*b"veth"), 0];
+        let driver = Ethtool::of(name).map_err(link.failed("socket"))?;
+        // A driver that does not say has one queue.
+        link.queues = driver.receive_queues().map_or(1, |queues| queues.clamp(1, QUEUES_MAX));
+        link.is_veth = driver.is_veth();
         Ok(link)
-    }
-
-    fn ask<const N: usize>(&self, fd: &OwnedFd, question: &mut [u32; N]) -> io::Result<()> {
-        // SAFETY: all-zero bytes are a valid ifreq.
-        let mut request: libc::ifreq = unsafe { mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()).take(libc::IFNAMSIZ - 1) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_data = question.as_mut_ptr().cast();
-        // SAFETY: `request` and `question` outlive the call; the kernel reads the command and writes the structure that belongs to it, whose
-        // length `question` has.
-        check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) }).map(drop)
     }
 
     /// Returns the error of a failed call on the interface.
