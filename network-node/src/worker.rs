@@ -172,7 +172,7 @@ impl NetworkWorker {
             let payload = &mut record[HEADER_LEN..HEADER_LEN + payload_len];
             match head.kind {
                 Kind::Configured | Kind::Answer => {
-                    let transition = self.links.hosts.on_record(host, &head, payload);
+                    let transition = self.links.hosts.on_record(now, host, &head, payload);
                     self.apply_host(now, transition);
                 }
                 _ => self.core.on_host_record(now, host, &head, payload, &mut self.links),

@@ -16,7 +16,7 @@ use csp_plugins::remote::REMOTE_LEN_MAX;
 use csp_transport::{
     Backoff, BackoffConfig, DownReason, Endpoint, LinkId, PacketBatch, PeerIdentity, Purpose,
 };
-use csp_types::{Instant, NodeId, Role};
+use csp_types::{Duration, Instant, NodeId, Role};
 use csp_wire::packets::{Head, Kind};
 
 use super::describe;
@@ -25,6 +25,8 @@ use crate::core::TunnelFull;
 
 /// Most messages for each host that wait for credit; 1 MiB. Packets beyond them are dropped.
 const QUEUE_MESSAGES: usize = 16;
+/// After which time a host that has refused its instances is sent them again: what it lacked room for may fit then.
+const REFUSED_AGAIN: Duration = Duration::from_secs(10);
 /// Most calls of one host that wait for their answers.
 const CALLS_MAX: usize = 16;
 
@@ -87,6 +89,8 @@ struct Host {
     running: bool,
     /// Why it does not run, as text.
     absence: String,
+    /// When it is sent its instances again, which it has refused.
+    again: Option<Instant>,
     calls: VecDeque<Call>,
 }
 
@@ -102,7 +106,7 @@ impl Host {
     fn drop_link(&mut self, now: Instant) -> bool {
         self.state = State::Down;
         self.backoff.failed(now);
-        (self.batch, self.sending) = (None, false);
+        (self.batch, self.sending, self.again) = (None, false, None);
         for call in self.calls.drain(..) {
             (call.answered)(Err("the plug-in host is gone".to_owned()));
         }
@@ -159,6 +163,7 @@ impl Hosts {
                 sending: false,
                 running: false,
                 absence: "it was not reached yet".to_owned(),
+                again: None,
                 calls: VecDeque::with_capacity(CALLS_MAX),
             });
         }
@@ -202,6 +207,10 @@ impl Hosts {
     ) -> bool {
         let mut any = false;
         for host in self.hosts.iter_mut().flatten() {
+            if host.again.take_if(|at| *at <= now).is_some() {
+                host.begin_configuring();
+                any = true;
+            }
             if host.state != State::Down || !host.backoff.ready(now) {
                 continue;
             }
@@ -220,7 +229,8 @@ impl Hosts {
     /// Returns when the next host is to be dialled.
     pub(super) fn next_dial(&self) -> Option<Instant> {
         let down = self.hosts.iter().flatten().filter(|host| host.state == State::Down);
-        down.map(|host| host.backoff.next_try()).min()
+        let again = self.hosts.iter().flatten().filter_map(|host| host.again);
+        down.map(|host| host.backoff.next_try()).chain(again).min()
     }
 
     /// Returns the environment of the host to which a link leads.
@@ -276,6 +286,7 @@ impl Hosts {
     /// Processes a record that is not about a packet. Returns false if no host sends such a one.
     pub(crate) fn on_record(
         &mut self,
+        now: Instant,
         environment: EnvironmentId,
         head: &Head,
         payload: &[u8],
@@ -286,12 +297,16 @@ impl Hosts {
             // Those about former instances say nothing about these.
             Kind::Configured if head.sequence == host.generation && !host.sending => {
                 if payload.is_empty() {
+                    host.absence.clear();
                     let already = std::mem::replace(&mut host.running, true);
                     return (!already).then_some(HostTransition::Up(environment));
                 }
                 let reason = String::from_utf8_lossy(payload).into_owned();
-                host.absence = format!("it refuses its plug-ins: {reason}");
-                notices.push(LinkNotice::HostRefused { node: host.spec.node, reason });
+                let absence = format!("it refuses its plug-ins: {reason}");
+                host.again = Some(now + REFUSED_AGAIN);
+                if std::mem::replace(&mut host.absence, absence) != host.absence {
+                    notices.push(LinkNotice::HostRefused { node: host.spec.node, reason });
+                }
                 let ran = std::mem::take(&mut host.running);
                 ran.then_some(HostTransition::Down(environment))
             }
@@ -390,7 +405,7 @@ impl Host {
 
     fn begin_configuring(&mut self) {
         self.generation = self.generation.wrapping_add(1);
-        (self.sent, self.sending) = (0, true);
+        (self.sent, self.sending, self.again) = (0, true, None);
     }
 
     fn flush(&mut self, now: Instant, text: &str, endpoint: &mut Endpoint) {

@@ -8,7 +8,8 @@ use csp_plugin_host::{HostWorker, SessionConfig};
 use csp_plugins::remote::{RemoteAnswer, read_answer, write_call, write_hosted};
 use csp_plugins::text::parse_rule;
 use csp_plugins::{
-    Desired, DesiredInstance, DesiredRule, EnvironmentId, HashKey, InstanceCount, Level, Manager,
+    Desired, DesiredInstance, DesiredRule, EnvironmentId, HashKey, InstanceCount, Level, Manager, Plugin,
+    PluginError, Settings, Supply,
 };
 use csp_support::Random;
 use csp_vi::memory::Delay;
@@ -126,7 +127,11 @@ impl Hosted {
     }
 
     pub fn restart(&mut self) {
-        self.host = Some(HostWorker::new(vec![endpoint(&self.w.fabric, 1)], SessionConfig::default()));
+        self.restart_with(SessionConfig::default());
+    }
+
+    fn restart_with(&mut self, config: SessionConfig) {
+        self.host = Some(HostWorker::new(vec![endpoint(&self.w.fabric, 1)], config));
     }
 }
 
@@ -362,6 +367,47 @@ fn instances_that_the_host_refuses_fall_back() {
     h.send(4000);
     h.run(10);
     assert_eq!((h.arrived(), h.counts().graph.fallback_dropped), (vec![], 1));
+    // It is asked again, since what it lacks may come, and that is not logged again.
+    let generations = h.w.notices.len();
+    h.run(25_000);
+    let refused = |n: &&LinkNotice| matches!(n, LinkNotice::HostRefused { .. });
+    assert_eq!((h.w.notices.len(), h.w.notices.iter().filter(refused).count()), (generations, 1));
+}
+
+/// A host has room for an instance after a while.
+#[test]
+fn a_host_that_has_refused_is_asked_again() {
+    let mut h = Hosted::new(&["3 far counter"], &["all ingress plugin far fallback drop"]);
+    h.kill();
+    let supply: std::sync::Arc<dyn Supply> = std::sync::Arc::new(FullAtFirst::default());
+    h.restart_with(SessionConfig { supply: Some(supply), ..SessionConfig::default() });
+    let module = "1".repeat(64);
+    let text = format!("instance 0 far {module}\n").into();
+    h.w.worker.change_plugins(
+        &mut PluginChange { directions: (true, false), ..Default::default() },
+        &[HostInstances { environment: H0, text }],
+    );
+    h.run(1_000);
+    assert!(!h.runs());
+    h.run(15_000);
+    assert!(h.runs());
+}
+
+/// Makes an instance at the second attempt.
+#[derive(Debug, Default)]
+struct FullAtFirst(std::sync::atomic::AtomicBool);
+
+impl Supply for FullAtFirst {
+    fn outputs(&self, _: &str) -> Option<u8> {
+        Some(1)
+    }
+
+    fn make(&self, _: &str, _: &str, settings: &Settings) -> Result<Box<dyn Plugin>, PluginError> {
+        match self.0.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            false => Err(PluginError::Supplied("no room".to_owned())),
+            true => (csp_plugins::builtin::NO_OP.make)(settings, HashKey(1, 2)),
+        }
+    }
 }
 
 /// Traffic of several flows while the host dies and returns, its instances change and its link is slow.
