@@ -215,7 +215,8 @@ fn run_supplied(file: &str, word: &str, bytes: Vec<u8>) {
 #[test]
 fn supplied_plug_ins_give_the_same_packets_as_on_level_2() {
     if let Some(bytes) = c(&crate_dir().join("modules/hop-limit.c"), 1 << 20) {
-        run_supplied("hop-limit.txt", "HOP-LIMIT", bytes);
+        run_supplied("hop-limit.txt", "HOP-LIMIT", bytes.clone());
+        run_supplied("hop-limit-plain.txt", "HOP-LIMIT", bytes);
     }
     if has_target() {
         run_supplied("redact.txt", "REDACT", rust(&crate_dir().join("modules/redact.rs"), 1 << 20));

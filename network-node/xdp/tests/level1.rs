@@ -196,7 +196,7 @@ fn check(text: &str, at_level1: bool) {
 /// Runs a fixture; returns how many packets level 1 decided on.
 fn run_at_level1(driver: Driver, text: &str, objects: HashMap<String, Vec<u8>>) -> u64 {
     let mut seen = 0;
-    let supply = supplied::Supplied::new(&objects);
+    let supply = supplied::Supplied::of(&objects);
     run_with(text, (DRIVER, Level::Driver), Some(supply), |published| {
         let worker = WorkerLevel::new(published);
         let (instances, done) = (HashMap::new(), Vec::new());

@@ -16,7 +16,7 @@ use super::*;
 pub struct Supplied(HashMap<String, ObjectDeclaration>);
 
 impl Supplied {
-    pub fn new(objects: &HashMap<String, Vec<u8>>) -> Arc<dyn Supply> {
+    pub fn of(objects: &HashMap<String, Vec<u8>>) -> Arc<dyn Supply> {
         let declared =
             |(hash, bytes): (&String, &Vec<u8>)| (hash.clone(), csp_xdp::read_object(bytes).unwrap());
         Arc::new(Supplied(objects.iter().map(declared).collect()))
@@ -104,7 +104,7 @@ impl Node {
     fn new(driver: Driver, objects: &[(char, Vec<u8>)]) -> Self {
         let objects = objects.iter().map(|(digit, bytes)| (digits(*digit), bytes.clone())).collect();
         let mut manager = manager(16);
-        manager.set_supply(Supplied::new(&objects));
+        manager.set_supply(Supplied::of(&objects));
         Node { driver, manager, objects }
     }
 
