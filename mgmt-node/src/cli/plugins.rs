@@ -403,8 +403,7 @@ fn short(module: &str) -> String {
 fn state(plugin: &Instance) -> Cell {
     let supplied = plugin.supplied.as_ref().map(supplied_state);
     let odd = plugin.held.is_some() || plugin.supplied.as_ref().is_some_and(|own| &*own.state != "running");
-    let words: Vec<String> =
-        plugin.held.iter().map(ToString::to_string).chain(supplied.into_iter()).collect();
+    let words: Vec<String> = plugin.held.iter().map(ToString::to_string).chain(supplied).collect();
     match (words.is_empty(), odd) {
         (true, _) => Cell::from("-".to_owned()),
         (_, true) => Cell::from(words.join("; ")).coloured(Colour::Yellow),
