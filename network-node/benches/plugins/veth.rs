@@ -51,7 +51,7 @@ impl Kind {
         for (queue, socket) in &open.sockets {
             driver.set_socket(0, *queue, socket.as_raw_fd()).unwrap();
         }
-        driver.classify(false).unwrap();
+        driver.classify(false, csp_xdp::Taking::Nothing).unwrap();
         driver.set_addresses(std::iter::once(load::service().ip())).unwrap();
         (open.port, Some(driver))
     }
