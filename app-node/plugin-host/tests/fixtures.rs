@@ -308,7 +308,7 @@ fn while_modules_are_compiled_a_number_does_not_mean_what_it_meant_before() {
     out.0.clear();
     let mut answer = |instance| {
         let head = Head { instance, hops: 1, coalesced: 1, ..Head::new(Kind::Packet, 5) };
-        session.process(now, &head, &mut vec![7; 60], &mut out).unwrap();
+        session.process(now, &head, &mut [7; 60], &mut out).unwrap();
         out.0.pop().unwrap().0.kind
     };
     assert_eq!((answer(0), answer(1)), (Kind::Absent, Kind::Pass));
