@@ -104,6 +104,8 @@ impl Shared {
     fn compile(&self, hash: &str, bytes: &[u8], new: bool) -> Compiled {
         let compiled = if objects::is_object(bytes) {
             objects::check(self.objects.as_deref(), bytes, new).map(Code::Object)
+        } else if !bytes.starts_with(b"\0asm") {
+            Err("it is neither an eBPF object (ELF) nor a WebAssembly module".to_owned())
         } else {
             let compile = |engine| PacketModule::compile(&engine, bytes).map_err(|e| e.to_string());
             self.engine().and_then(compile).map(Code::Wasm)

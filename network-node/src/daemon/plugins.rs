@@ -429,7 +429,11 @@ impl PluginControl {
                 packets_total: packets,
                 bytes_total: bytes,
                 dropped_total: dropped,
-                held: self.held(name, environment, absent).map(Into::into),
+                // What an object has instead of level 2 is with what became of it.
+                held: (environment != csp_plugins::DRIVER || !is_supplied(module))
+                    .then(|| self.held(name, environment, absent))
+                    .flatten()
+                    .map(Into::into),
                 auto: self.placing.shown(name),
                 supplied: status.iter().find(|of| of.instance == name && of.module == module).map(|status| {
                     let mut shown = supplied(status);

@@ -74,7 +74,7 @@ pub enum DriverError {
     #[error("a link: {0}")]
     Link(#[from] LinkError),
     /// A folder below /sys/fs/bpf.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {source}; it has to be in a BPF file system (mount -t bpf bpf /sys/fs/bpf)", .path.display())]
     Folder {
         /// The folder or file.
         path: PathBuf,
