@@ -1,6 +1,6 @@
 //! The instances of one network node's worker: what it configures, its packets, its calls.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use csp_classify::multifield::{Direction, InstanceId, RuleHandle};
@@ -230,18 +230,42 @@ impl Session {
         Ok(())
     }
 
-    /// While a configuration waits for its modules, numbers that have another meaning in it are those of no instance: packets come for what
-    /// they mean there.
+    /// While a configuration waits for its modules, numbers that have another meaning in it are those of no instance, and neither are those
+    /// that lead to such: packets come for what they mean there.
     fn withhold(&mut self) {
         let Some(Ok(hosted)) = self.waiting.as_ref().map(|(_, text)| read_hosted(text)) else { return };
-        let Session { manager, own, .. } = self;
-        for (theirs, place) in own.iter_mut().enumerate() {
-            place.take_if(|own| {
-                let now = manager.instances().find(|(id, ..)| id == own);
-                let then = hosted.iter().find(|instance| instance.id as usize == theirs);
-                now.map(|(_, name, module, _)| (name, module))
-                    != then.map(|instance| (&*instance.name, &*instance.module))
+        let connected = self.manager.connected();
+        let name_of = |id: u32| {
+            let here = hosted.iter().find(|instance| instance.id == id);
+            here.map_or_else(|| name_elsewhere(id), |instance| instance.name.clone())
+        };
+        let stays = |theirs: usize, own: InstanceId| {
+            let (_, name, module, _) = self.manager.instances().find(|(id, ..)| *id == own)?;
+            let then = hosted.iter().find(|instance| instance.id as usize == theirs)?;
+            let mut leads: Vec<(u8, String)> =
+                then.outputs.iter().map(|(output, to)| (*output, name_of(*to))).collect();
+            let of_it = connected.iter().filter(|(from, ..)| from == name);
+            let mut led: Vec<(u8, String)> = of_it.map(|(_, output, to)| (*output, to.clone())).collect();
+            leads.sort();
+            led.sort();
+            (then.name == name && then.module == module && leads == led).then(|| name.to_owned())
+        };
+        let places = self.own.iter().enumerate().filter_map(|(theirs, own)| Some((theirs, (*own)?)));
+        let mut staying: BTreeMap<usize, String> =
+            places.filter_map(|(theirs, own)| Some((theirs, stays(theirs, own)?))).collect();
+        loop {
+            let names: Vec<String> = staying.values().cloned().collect();
+            let known = staying.len();
+            staying.retain(|_, name| {
+                let mut leads = connected.iter().filter(|(from, ..)| from == name);
+                leads.all(|(.., to)| names.contains(to) || to.starts_with(ELSEWHERE))
             });
+            if staying.len() == known {
+                break;
+            }
+        }
+        for (theirs, place) in self.own.iter_mut().enumerate() {
+            place.take_if(|_| !staying.contains_key(&theirs));
         }
     }
 
@@ -435,6 +459,9 @@ fn elsewhere(hosted: &[HostedInstance]) -> Vec<u32> {
     ids
 }
 
+/// What the names of instances that run elsewhere begin with.
+const ELSEWHERE: &str = "elsewhere.";
+
 fn name_elsewhere(id: u32) -> String {
-    format!("elsewhere.{id}")
+    format!("{ELSEWHERE}{id}")
 }

@@ -298,9 +298,12 @@ impl Supply for Never {
 fn while_modules_are_compiled_a_number_does_not_mean_what_it_meant_before() {
     let config = SessionConfig { supply: Some(Arc::new(Never)), ..SessionConfig::default() };
     let (mut session, mut out, now) = (Session::new(config), Out::default(), Instant::ZERO);
-    let first = "instance 0 a drop\ninstance 1 b no-op\n";
-    let then = format!("instance 0 c {}\ninstance 1 b no-op\n", "1".repeat(64));
-    for (generation, text) in [(1, first), (2, &then)] {
+    // Of those that stay, 2 leads elsewhere than before, 3 to that one, and 4 where it led before.
+    let same = "instance 1 b no-op\ninstance 3 d no-op\noutput 0 2\ninstance 4 e no-op\noutput 0 9\n";
+    let first = format!("{same}instance 0 a drop\ninstance 2 f no-op\noutput 0 9\n");
+    let module = "1".repeat(64);
+    let then = format!("module {module} 00\n{same}instance 0 c {module}\ninstance 2 f no-op\noutput 0 8\n");
+    for (generation, text) in [(1, &first), (2, &then)] {
         let head = Head::new(Kind::Configure, generation);
         session.process(now, &head, &mut text.as_bytes().to_vec(), &mut out).unwrap();
         session.pump(now, &mut out);
@@ -312,6 +315,7 @@ fn while_modules_are_compiled_a_number_does_not_mean_what_it_meant_before() {
         out.0.pop().unwrap().0.kind
     };
     assert_eq!((answer(0), answer(1)), (Kind::Absent, Kind::Pass));
+    assert_eq!((answer(2), answer(3), answer(4)), (Kind::Absent, Kind::Absent, Kind::Enter));
 }
 
 #[test]

@@ -43,8 +43,12 @@ pub(crate) fn never_run(desired: &Desired, objects: &HashSet<&str>) -> Vec<Strin
     let by_name: HashMap<&str, &DesiredInstance> =
         desired.instances.iter().map(|instance| (instance.name.as_str(), instance)).collect();
     let elsewhere = |name: &str| {
-        let instance = by_name.get(name).filter(|instance| instance.level != Level::Driver)?;
-        instance.auto.is_none().then_some(instance.level as u8)
+        let instance = by_name.get(name)?;
+        match instance.auto {
+            // It would be in the driver at times only, and the object with it.
+            Some(_) => Some("auto".to_owned()),
+            None => (instance.level != Level::Driver).then(|| (instance.level as u8).to_string()),
+        }
     };
     let mut wrong = Vec::new();
     for instance in &desired.instances {

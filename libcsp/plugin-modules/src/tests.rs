@@ -183,6 +183,12 @@ fn objects_are_of_level_1_and_nothing_else_is() {
     let front = DesiredInstance { outputs: vec![Some("own".to_owned())], ..far() };
     let error = check(vec![object(&[]), front], vec![]);
     assert!(error.contains("plug-in far is at level 2 and leads to own"), "{error}");
+    let auto = || DesiredInstance { auto: Some(csp_plugins::Auto::default()), ..far() };
+    let error = check(vec![object(&["far"]), auto()], vec![]);
+    assert!(error.contains("plug-in own: packets can reach far at level auto from there"), "{error}");
+    let front = DesiredInstance { outputs: vec![Some("own".to_owned())], ..auto() };
+    let error = check(vec![object(&[]), front], vec![]);
+    assert!(error.contains("plug-in far is at level auto and leads to own"), "{error}");
     let near = || instance("near", "no-op", Level::Driver);
     assert_eq!(check(vec![object(&["near"]), near()], vec![]), "");
     let rule = |direction| DesiredRule {

@@ -238,7 +238,6 @@ fn read_row(line: &str) -> Option<RemoteRow> {
     Some(RemoteRow { key, note, numbers: numbers? })
 }
 
-/// A text without control characters, which would end a line or a column.
 /// A text in one line, from which [`unescaped`] makes it again.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r")
@@ -260,6 +259,7 @@ fn unescaped(line: &str) -> Option<String> {
     Some(text)
 }
 
+/// A text without control characters, which would end a line or a column.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

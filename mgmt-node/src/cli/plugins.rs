@@ -402,7 +402,8 @@ fn short(module: &str) -> String {
 /// Whether an instance runs where it is to, and why not; of a supplied module also why it was stopped.
 fn state(plugin: &Instance) -> Cell {
     let supplied = plugin.supplied.as_ref().map(supplied_state);
-    let odd = plugin.held.is_some() || plugin.supplied.as_ref().is_some_and(|own| &*own.state != "running");
+    let is_odd = |own: &Supplied| &*own.state != "running" || !own.reason.is_empty();
+    let odd = plugin.held.is_some() || plugin.supplied.as_ref().is_some_and(is_odd);
     let words: Vec<String> = plugin.held.iter().map(ToString::to_string).chain(supplied).collect();
     match (words.is_empty(), odd) {
         (true, _) => Cell::from("-".to_owned()),

@@ -309,6 +309,9 @@ impl DriverControl {
             false if self.attached == 0 => self.attach(),
             false => {}
         }
+        if self.attached != 0 {
+            self.unavailable = None;
+        }
     }
 
     fn attach(&mut self) {

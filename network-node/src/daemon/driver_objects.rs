@@ -35,7 +35,7 @@ impl DriverControl {
             let parameters =
                 manager.settings_of(name).map_or("", |(_, settings)| settings.text("parameters"));
             let bytes = || modules.bytes(module).ok_or_else(|| format!("module {module} is not here"));
-            if let Err(error) = driver.load(name, module, parameters, bytes) {
+            if let Err(error) = without_abort(|| driver.load(name, module, parameters, bytes)) {
                 let first = error.lines().next().unwrap_or_default().to_owned();
                 tracing::error!(
                     plugin = name,
@@ -49,8 +49,8 @@ impl DriverControl {
         refused
     }
 
-    /// Adds whether the instance of an eBPF object runs, and why not.
-    pub fn describe_object(&self, name: &str, supplied: &mut Supplied) {
+    /// Adds whether the instance of an eBPF object runs, and why not; `held` is why it does not for all packets.
+    pub fn describe_object(&self, name: &str, held: Option<String>, supplied: &mut Supplied) {
         let reason = match (self.unavailable(), self.idle.get(name)) {
             (Some(error), _) => format!("level 1 is not available: {error}"),
             (None, Some(reason)) => reason.clone(),
@@ -58,6 +58,8 @@ impl DriverControl {
         };
         let runs = reason.is_empty() && self.has(name);
         supplied.state = if runs { "running" } else { "fallback" }.into();
-        supplied.reason = reason.into();
+        // Others run at level 2 for these packets, an object does not.
+        let in_part = held.filter(|_| runs).map(|held| held.replacen("runs at level 2", "falls back", 1));
+        supplied.reason = in_part.unwrap_or(reason).into();
     }
 }

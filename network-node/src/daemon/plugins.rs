@@ -438,7 +438,8 @@ impl PluginControl {
                 supplied: status.iter().find(|of| of.instance == name && of.module == module).map(|status| {
                     let mut shown = supplied(status);
                     if environment == csp_plugins::DRIVER {
-                        self.driver.describe_object(name, &mut shown);
+                        let held = self.held(name, environment, absent);
+                        self.driver.describe_object(name, held, &mut shown);
                     }
                     shown
                 }),

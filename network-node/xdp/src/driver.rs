@@ -354,8 +354,9 @@ impl Driver {
                     self.carried_rows.remove(&gone.name);
                 }
                 self.lists[at] = List::None;
-                self.remove_supplied(at);
+                // First, so that a daemon that is killed here leaves no place that looks taken.
                 self.names.set(at as u32, Name([0; crate::maps::NAME_LEN]), 0)?;
+                self.remove_supplied(at);
                 if let Some(folder) = &self.folder {
                     let _ = fs::remove_file(list_path(folder, at));
                 }

@@ -131,7 +131,7 @@ pub fn verify(bytes: &[u8]) -> Result<ObjectDeclaration, ObjectError> {
 
 /// The library that reads objects panics where their debug information contradicts itself. Where a panic ends the process, as in a daemon, the
 /// caller has to see to it that it does not here (`csp_telemetry::without_abort`).
-fn contained<T>(read: impl FnOnce() -> Result<T, ObjectError>) -> Result<T, ObjectError> {
+pub(crate) fn contained<T>(read: impl FnOnce() -> Result<T, ObjectError>) -> Result<T, ObjectError> {
     let failed = |_| Err(ObjectError::Unreadable("its tables contradict themselves".to_owned()));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(failed)
 }

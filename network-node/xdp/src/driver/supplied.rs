@@ -164,7 +164,9 @@ impl Driver {
             );
         };
         let continuations = folder.join(CONTINUE);
-        let mut ebpf = object::load(&bytes()?, Some(&continuations)).map_err(|error| error.to_string())?;
+        let bytes = bytes()?;
+        let mut ebpf = object::contained(|| object::load(&bytes, Some(&continuations)))
+            .map_err(|error| error.to_string())?;
         let program = object::program_of(&mut ebpf).map_err(|error| error.to_string())?;
         let program = program
             .fd()

@@ -88,6 +88,7 @@ static __always_inline int go_on(struct xdp_md *context)
 		if (action != XDP_PASS)
 			return action;
 	} else {
+		tick(&state->dropped);
 		tick(&packet.totals->broken);
 		return XDP_ABORTED;
 	}
