@@ -22,10 +22,17 @@ const PUBLIC: u32 = 0o644;
 pub(crate) struct Folder {
     root: PathBuf,
     /// Locked.
-    _lock: File,
+    lock: File,
     /// How many further steps of writing succeed.
     #[cfg(test)]
     pub(crate) steps_left: std::cell::Cell<Option<u32>>,
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Closing would do, but for a child that another thread has just forked: it has the descriptor until it executes its program.
+        let _ = self.lock.unlock();
+    }
 }
 
 impl Folder {
@@ -76,7 +83,7 @@ impl Folder {
         file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id())).map_err(cannot)?;
         Ok(Folder {
             root: root.to_owned(),
-            _lock: file,
+            lock: file,
             #[cfg(test)]
             steps_left: std::cell::Cell::new(None),
         })
@@ -203,5 +210,23 @@ fn holder(file: File) -> String {
     match read {
         Ok(1..) if text.chars().all(|c| c.is_ascii_alphanumeric() || c == ' ') => text,
         _ => "another process".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child of another thread has the descriptor until it executes its program.
+    #[test]
+    fn a_copy_of_the_descriptor_does_not_keep_the_folder() {
+        let root = std::env::temp_dir().join(format!("csp-authority-copy-{}", std::process::id()));
+        let folder = Folder::make(&root).expect("a folder");
+        let copy = folder.lock.try_clone().expect("a copy");
+        assert!(matches!(Folder::lock(&root), Err(PkiError::Busy { .. })));
+        drop(folder);
+        drop(Folder::lock(&root).expect("it is free"));
+        drop(copy);
+        fs::remove_dir_all(&root).expect("the folder");
     }
 }
