@@ -418,6 +418,8 @@ impl PluginControl {
                     other => other.to_string().into(),
                 },
             };
+            let is_object = environment == csp_plugins::DRIVER && is_supplied(module);
+            let held = self.held(name, environment, absent);
             api::Instance {
                 name: name.into(),
                 module: module.into(),
@@ -430,15 +432,11 @@ impl PluginControl {
                 bytes_total: bytes,
                 dropped_total: dropped,
                 // What an object has instead of level 2 is with what became of it.
-                held: (environment != csp_plugins::DRIVER || !is_supplied(module))
-                    .then(|| self.held(name, environment, absent))
-                    .flatten()
-                    .map(Into::into),
+                held: held.clone().filter(|_| !is_object).map(Into::into),
                 auto: self.placing.shown(name),
                 supplied: status.iter().find(|of| of.instance == name && of.module == module).map(|status| {
                     let mut shown = supplied(status);
-                    if environment == csp_plugins::DRIVER {
-                        let held = self.held(name, environment, absent);
+                    if is_object {
                         self.driver.describe_object(name, held, &mut shown);
                     }
                     shown
