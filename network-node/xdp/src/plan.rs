@@ -189,8 +189,7 @@ fn decide(manager: &Manager, nodes: &[Node<'_>]) -> Decided {
 const FIN_PSH: u8 = 0x09;
 
 fn decide_on(manager: &Manager, nodes: &[Node<'_>], may: impl Fn(&Rule) -> bool) -> Decided {
-    let by_id: HashMap<InstanceId, usize> =
-        manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
+    let by_id = by_id(manager);
     let rules = manager.rules().rules();
     let compares_dscp = rules.iter().any(|(rule, _)| rule.fields.dscp.is_some() && is_received(rule));
     let runs =
@@ -247,8 +246,7 @@ pub fn obstacles(manager: &Manager, movable: impl Fn(&str) -> bool) -> HashMap<S
         // Those of WebAssembly are; eBPF objects are never to be placed.
         node.refused = (*movable && is_supplied(node.module)).then_some(NO_IMPLEMENTATION);
     }
-    let by_id: HashMap<InstanceId, usize> =
-        manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
+    let by_id = by_id(manager);
     let rules = manager.rules().rules();
     let received = || rules.iter().map(|(rule, _)| *rule).filter(|rule| is_received(rule));
     let compares_dscp = received().any(|rule| rule.fields.dscp.is_some());
@@ -271,6 +269,11 @@ fn is_received(rule: &Rule) -> bool {
     rule.fields.direction != Some(Direction::Egress)
 }
 
+/// The places of instances among the nodes.
+fn by_id(manager: &Manager) -> HashMap<InstanceId, usize> {
+    manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect()
+}
+
 fn nodes(manager: &Manager) -> Vec<Node<'_>> {
     let names: HashMap<&str, usize> =
         manager.instances().enumerate().map(|(at, (_, name, ..))| (name, at)).collect();
@@ -289,8 +292,7 @@ fn nodes(manager: &Manager) -> Vec<Node<'_>> {
             })
         })
         .collect();
-    let by_id: HashMap<InstanceId, usize> =
-        manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect();
+    let by_id = by_id(manager);
     for from in 0..nodes.len() {
         for (_, value) in nodes[from].settings.iter() {
             if let Value::Instance(id) = value
