@@ -25,7 +25,7 @@ PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
 # What makes packages: debhelper, and manual pages from --help.
 PACKAGES_DEB := debhelper dpkg-dev help2man
 # Hosts that boot, and what deploys onto them.
-PACKAGES_DEPLOY := mmdebstrap systemd-container ansible-core openssh-client iproute2 util-linux curl pkgconf
+PACKAGES_DEPLOY := mmdebstrap systemd-container ansible-core gpg gpg-agent openssh-client iproute2 util-linux curl pkgconf
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
 CARGO ?= cargo
@@ -113,6 +113,7 @@ deb: packages-deb ## Debian packages in target/deb (PROFILE=release is faster)
 test-deploy: deb ## the Ansible collection against seven booted hosts: install, upgrade, faults, certificates, nodes in and out (root, 30 minutes; DEPLOY=...)
 	@tests/setup/packages.sh $(PACKAGES_DEPLOY)
 	@tests/deploy/install.sh $(dir $(RELEASE))$(PROFILE)
+	@tests/deploy/signing.sh
 	@python3 tests/deploy/run.py --debs $(dir $(RELEASE))deb $(DEPLOY)
 
 .PHONY: install-libcsp

@@ -178,6 +178,8 @@ def backup_and_restore(cluster, out):
     cluster.play("backup", "--extra-vars", f"backup_dir={cluster.directory}/backups")
     snapshots = list((cluster.directory / "backups").glob("*.db"))
     check(len(snapshots) == 1, f"snapshots: {snapshots}")
+    mode = snapshots[0].stat().st_mode & 0o777
+    check(mode == 0o600, f"others may read the snapshot: {mode:o}")
     cluster.variables["policy_document"] = policy({80: APPS, 9090: ["an-1"]})
     cluster.write_inventory()
     cluster.play("site", "--tags", "policy")
