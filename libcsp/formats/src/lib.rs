@@ -41,7 +41,7 @@ pub use primitive::{ByteOrder, Primitive, Scalar};
 pub use schema::{
     BLOCK_LEN_MAX, Block, COMPOSITE_DEPTH_MAX, Counts, Data, Dimension, ELEMENT_DEPTH_MAX, GROUP_DEPTH_MAX,
     Group, Header, LEAVES_MAX, MEMBERS_MAX, MESSAGES_MAX, Message, NAME_LEN_MAX, NODES_MAX, SCHEMA_LEN_MAX,
-    Schema, Slot, TYPES_MAX,
+    Schema, Slot, TYPE_DEPTH_MAX, TYPES_MAX,
 };
 pub use types::{
     Charset, Choice, Composite, Constant, Encoded, EnumType, EnumValue, Field, Name, Presence, SetType, Type,

@@ -21,6 +21,8 @@ pub const MEMBERS_MAX: usize = 1024;
 pub const LEAVES_MAX: u32 = 4096;
 /// Composites within each other.
 pub const COMPOSITE_DEPTH_MAX: usize = 8;
+/// Types that name others, each within the one before it: encodings of enumerations, and constants by `valueRef`.
+pub const TYPE_DEPTH_MAX: usize = 32;
 /// Groups within each other.
 pub const GROUP_DEPTH_MAX: usize = 8;
 /// Longest block or composite, in bytes.

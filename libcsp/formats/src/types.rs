@@ -40,7 +40,7 @@ pub enum Constant {
 }
 
 /// A number, character or array of them (`<type>`).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Encoded {
     /// The type's name.
     pub name: Name,

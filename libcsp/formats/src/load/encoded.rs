@@ -122,6 +122,14 @@ pub(super) fn enumeration(
         encoding(element, types, "char, an integer type, or a <type> of one", |primitive| {
             !matches!(primitive, Primitive::Float | Primitive::Double)
         })?;
+    // The enumeration's own null value comes before that of its encoding, as sbe-tool has it.
+    let null = match element.attribute("nullValue") {
+        None => null,
+        Some(text) => match primitive.parse(text) {
+            Some(null) => null,
+            None => return Err(element.bad("nullValue", format!("a value of {}", primitive.name()))),
+        },
+    };
     let children: Vec<_> = element.children().collect();
     child_limit(&children, MEMBERS_MAX, "values of an enumeration")?;
     let mut values = Vec::with_capacity(children.len());

@@ -9,8 +9,8 @@ use super::encoded::{built_in, encoded, enumeration, set};
 use super::problem::{SchemaError, SchemaProblem};
 use crate::names::nearest;
 use crate::primitive::{Primitive, Scalar};
-use crate::schema::{BLOCK_LEN_MAX, COMPOSITE_DEPTH_MAX, LEAVES_MAX, MEMBERS_MAX, TYPES_MAX};
-use crate::types::{Composite, Constant, EnumType, Field, Name, Presence, Type};
+use crate::schema::{BLOCK_LEN_MAX, COMPOSITE_DEPTH_MAX, LEAVES_MAX, MEMBERS_MAX, TYPE_DEPTH_MAX, TYPES_MAX};
+use crate::types::{Composite, Constant, Encoded, EnumType, Field, Name, Presence, Type};
 
 pub(super) struct Types<'a, 'x> {
     pub(super) schema_version: u16,
@@ -84,6 +84,11 @@ impl<'a, 'x> Types<'a, 'x> {
         if self.active.contains(&name) {
             return Err(user.error_in(attribute, SchemaProblem::Cycle { name: name.to_owned() }));
         }
+        // Each of them takes a part of the stack.
+        if self.active.len() == TYPE_DEPTH_MAX {
+            let problem = SchemaProblem::TooDeep { what: "types that name others", max: TYPE_DEPTH_MAX };
+            return Err(user.error_in(attribute, problem));
+        }
         self.active.push(name);
         let kind = self.read(element);
         self.active.pop();
@@ -127,7 +132,7 @@ impl<'a, 'x> Types<'a, 'x> {
                     let kind = self.named(child.required("type")?, child, "type")?;
                     fixed(child, kind)?
                 }
-                _ => self.read(child)?,
+                _ => var_data(child, self.read(child)?, &members),
             };
             let field = self.field(child, kind, None, &mut layout)?;
             if is_variable(&field.kind) && &*field.name != "varData" {
@@ -213,6 +218,21 @@ impl<'a, 'x> Types<'a, 'x> {
                 Err(element.bad("valueRef", format!("{expected}{near}")))
             }
         }
+    }
+}
+
+/// The type of a composite's member. `varData` behind a `length` has any length, also where the schema does not say `length="0"`.
+fn var_data(element: Element<'_, '_>, kind: Type, before: &[Field]) -> Type {
+    match kind {
+        Type::Encoded(encoded)
+            if &*encoded.name == "varData"
+                && element.attribute("length").is_none()
+                && encoded.constant.is_none()
+                && before.iter().any(|member| &*member.name == "length") =>
+        {
+            Type::Encoded(Arc::new(Encoded { length: 0, ..(*encoded).clone() }))
+        }
+        kind => kind,
     }
 }
 
