@@ -183,7 +183,8 @@ fn projections(first: &ChainStage, second: &ChainStage, formats: &FormatSet, for
 /// A projection that only leaves columns of the one before it out is done by that one: what is not asked for need not be computed.
 fn narrowed(first: &ChainStage, second: &ChainStage, inner: &Plan, outer: &Plan) -> Step {
     let items = parts(&first.parameters, ',');
-    let all = |item: &&str| *item == "*" || item.ends_with(".*");
+    // Also with exceptions behind it.
+    let all = |item: &&str| item.starts_with('*') || item.contains(".*");
     if items.len() != inner.outputs.len() || items.iter().any(all) {
         return Step::Keep;
     }
@@ -252,14 +253,7 @@ fn reads_alone(plan: &Plan, expr: &Expr, hidden: &str) -> bool {
             let path = &plan.columns[*column].path;
             !overlaps(path, hidden) || (path == root(hidden) && passes(plan, path) && is_once(plan, path))
         }
-        Expr::Literal(_) | Expr::Aggregate(_) => true,
-        Expr::Not(inner) | Expr::IsNull(inner) | Expr::Has(inner, _) | Expr::Like(inner, _) => {
-            none(plan, inner, hidden)
-        }
-        Expr::Arithmetic(_, left, right)
-        | Expr::Compare(_, left, right)
-        | Expr::And(left, right)
-        | Expr::Or(left, right) => none(plan, left, hidden) && none(plan, right, hidden),
+        _ => expr.children().all(|inner| none(plan, inner, hidden)),
     }
 }
 

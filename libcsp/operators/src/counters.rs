@@ -21,7 +21,7 @@ const FIRST: usize = 16;
 pub struct Counters {
     /// Messages processed, those that are not valid not included.
     pub read: u64,
-    /// Messages that a condition did not accept, or that a sample left out.
+    /// Messages that a condition did not accept, or that a sample left out; groups that HAVING did not accept.
     pub refused: u64,
     /// Messages or rows emitted.
     pub emitted: u64,
@@ -90,6 +90,25 @@ impl Counters {
             held: number(Counter::Held),
             held_bytes: number(Counter::HeldBytes),
         })
+    }
+
+    /// Messages and rows that are in no result although no condition refused them: those that came late, gave way or found no room, were not
+    /// valid, met no other or were too long.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        let Counters {
+            read: _,
+            refused: _,
+            emitted: _,
+            invalid,
+            late,
+            evicted,
+            unmatched,
+            too_long,
+            held: _,
+            held_bytes: _,
+        } = *self;
+        [invalid, late, evicted, unmatched, too_long].into_iter().fold(0, u64::saturating_add)
     }
 
     /// The counters with their names, as metrics and lists have them.

@@ -1,9 +1,13 @@
 //! The words of parameters that are no SQL: times, units, lists of names.
 
 use csp_handlers::ParameterError;
+use csp_queries::DURATION_DAYS_MAX;
 use csp_types::Duration;
 
 use crate::query::{Time, Unit};
+
+/// Longest time of parameters, in microseconds: that of queries.
+const DURATION_US_MAX: u64 = DURATION_DAYS_MAX * 86_400_000_000;
 
 const UNITS: [(&str, Unit, u64); 7] = [
     ("nanosecond", Unit::Nanoseconds, 0),
@@ -47,9 +51,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, ParameterError> {
     };
     let (_, scale) = unit(name)?;
     let micros = number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
-    match micros.filter(|micros| (1..=i64::MAX as u64).contains(micros)) {
+    match micros.filter(|micros| (1..=DURATION_US_MAX).contains(micros)) {
         Some(micros) => Ok(Duration::from_micros(micros)),
-        None => wrong(format!("\"{number} {name}\" is no time of a microsecond or more")),
+        None => wrong(format!(
+            "\"{number} {name}\" is no time of a microsecond or more, and at most {DURATION_DAYS_MAX} days"
+        )),
     }
 }
 

@@ -119,7 +119,8 @@ pub(crate) fn meaning(plan: &Plan) -> impl std::fmt::Debug {
         plan.sources.iter().map(|source| (source.schema.id, source.message.clone())).collect();
     let columns: Vec<_> = plan.columns.iter().map(|column| (column.source, column.path.clone())).collect();
     let join = plan.join.clone();
-    let parts = (plan.filter.clone(), plan.window, plan.group_by.clone(), plan.aggregates.clone());
+    let windows = (plan.window, plan.group_by.clone(), plan.having.clone());
+    let parts = (plan.filter.clone(), windows, plan.aggregates.clone());
     let outputs: Vec<_> = plan.outputs.iter().map(|output| output.expr.clone()).collect();
     (sources, columns, join, parts, outputs)
 }

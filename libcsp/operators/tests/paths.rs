@@ -10,7 +10,7 @@ use csp_support::Random;
 use csp_types::Duration;
 use serde_json::json;
 
-const QUERIES: [&str; 10] = [
+const QUERIES: [&str; 12] = [
     "SELECT origin, number, delay, carrier, services, price, delay * 2 AS twice FROM flights WHERE delay > 3 AND origin <> 'JFK'",
     "SELECT remark, number, carrier FROM flights WHERE origin = 'EWR' OR HAS(services, 'wifi')",
     "SELECT origin, COUNT(*) AS flights, SUM(delay) AS sum, AVG(number) AS mean, MIN(delay) AS least, MAX(at) AS most, LAST(delay) AS latest \
@@ -24,6 +24,10 @@ const QUERIES: [&str; 10] = [
     "SELECT f.remark, w.wind FROM flights f JOIN weather w ON f.number = w.wind WITHIN 20 SECONDS",
     "SELECT f.origin, COUNT(*) AS pairs, SUM(f.number * w.wind) AS sum FROM flights f JOIN weather w ON f.origin = w.origin WITHIN 5 SECONDS \
      GROUP BY f.origin WINDOW 10 SECONDS",
+    "SELECT WINDOW_START AS since, MIN(origin) AS first, LAST(destination) AS latest, COUNT(*) AS n FROM flights GROUP BY carrier HAVING COUNT(*) > 1 \
+     WINDOW 9 SECONDS EVERY 3 SECONDS",
+    "SELECT number, CASE WHEN delay > 3 THEN ABS(delay) ELSE COALESCE(delay, -1) END AS d, CAST(carrier = 'United' AS BIGINT) AS u, \
+     CASE origin WHEN 'EWR' THEN 'Newark' ELSE origin END AS place FROM flights WHERE COALESCE(delay, 5) > 0",
 ];
 
 const OPERATORS: [(&str, &str); 5] = [
@@ -40,7 +44,9 @@ const OPERATORS: [(&str, &str); 5] = [
 fn query(sql: &str) -> Stage {
     let seconds =
         || Time::Field { path: "at".to_owned(), unit: Unit::Seconds, lateness: Duration::from_secs(3) };
-    let limits = Limits { rows: 40, row_bytes: 3000, groups: 12, group_bytes: 200, ..Limits::default() };
+    let flush = Some(Duration::from_secs(30));
+    let limits =
+        Limits { rows: 40, row_bytes: 3000, groups: 12, group_bytes: 200, flush, ..Limits::default() };
     let plan = plan(sql);
     let format = |source: &csp_queries::Source| if source.channel == "flights" { FLIGHT } else { WEATHER };
     let inputs: Vec<_> = plan.sources.iter().map(|source| (format(source), seconds())).collect();

@@ -13,6 +13,9 @@ use serde_json::{Value as Json, json};
 const SELECT: &str = "SELECT destination, carrier, COUNT(*) AS flights, COUNT(delay) AS known, SUM(delay) AS total, AVG(delay) AS mean, \
                       MIN(delay) AS least, MAX(delay) AS most, LAST(delay) AS latest FROM flights WHERE number <> 3 GROUP BY destination, carrier";
 
+/// A silence after which windows close.
+const FLUSH: Option<Duration> = Some(Duration::from_secs(30));
+
 fn seconds(lateness: u64) -> Time {
     Time::Field { path: "at".to_owned(), unit: Unit::Seconds, lateness: Duration::from_secs(lateness) }
 }
@@ -83,7 +86,8 @@ fn windows_of_time_have_the_rows_of_a_plain_computation() {
     for seed in 0..seeds() {
         let mut random = Random::new(seed);
         let lateness = random.below(16) as i64;
-        let mut stage = stage(&sql, seconds(lateness as u64), Limits { groups: 100, ..Limits::default() });
+        let mut stage =
+            stage(&sql, seconds(lateness as u64), Limits { groups: 100, flush: FLUSH, ..Limits::default() });
         stage.room = [1, 2, usize::MAX][random.below(3) as usize];
         let (mut clock, mut results) = (1000, Vec::new());
         let rows: Vec<Known> = (0..400)
@@ -122,7 +126,7 @@ fn windows_of_time_have_the_rows_of_a_plain_computation() {
         let rest = stage.tick();
         let rest: Vec<Json> = rest.iter().map(|emitted| row(&plan, &emitted.frames[0])).collect();
         let open: Vec<Json> = open.values().flatten().map(|group| result(&group.2)).collect();
-        assert_eq!(rest, open, "seed {seed}: silence closes what is open");
+        assert_eq!(rest, open, "seed {seed}: a long silence closes what is open");
         let counters = stage.counters();
         assert_eq!((counters.late, counters.evicted, counters.held), (late, 0, 0), "seed {seed}");
         assert_eq!(counters.unmatched, rows.iter().filter(|row| row.at.is_none()).count() as u64);
@@ -188,7 +192,7 @@ fn windows_of_arrival_close_by_the_timer() {
 #[test]
 fn groups_without_room_are_counted() {
     let sql = "SELECT number, COUNT(*) AS flights FROM flights GROUP BY number WINDOW 10 SECONDS";
-    let mut timed = stage(sql, seconds(0), Limits { groups: 5, ..Limits::default() });
+    let mut timed = stage(sql, seconds(0), Limits { groups: 5, flush: FLUSH, ..Limits::default() });
     let sql = sql.replace("SECONDS", "ROWS");
     let mut counted = stage(&sql, Time::Arrival, Limits { groups: 5, ..Limits::default() });
     for number in 0..8 {
@@ -213,7 +217,7 @@ fn pairs_of_a_join_go_into_windows() {
     let inputs = [(FLIGHT, seconds(3)), (WEATHER, seconds(3))];
     for seed in 0..seeds() {
         let mut random = Random::new(seed);
-        let limits = Limits { rows: 500, row_bytes: 1 << 16, groups: 50, ..Limits::default() };
+        let limits = Limits { rows: 500, row_bytes: 1 << 16, groups: 50, flush: FLUSH, ..Limits::default() };
         let query = Query::new(plan.clone(), &inputs, RESULT, limits).expect("runs");
         let mut stage = Stage::new(Box::new(query), "");
         stage.room = 1;

@@ -1,7 +1,10 @@
-//! Names and types: from the clauses of a query to a plan.
+//! Names and types: from the tree of a query to a plan.
 
 mod clauses;
 mod expressions;
+mod functions;
+mod literals;
+mod outputs;
 
 pub(crate) use clauses::plan;
-pub(crate) use expressions::comparable;
+pub(crate) use literals::comparable;

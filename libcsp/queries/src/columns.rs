@@ -1,10 +1,8 @@
 //! Names of columns: found in one of the sources, read once each.
 
 use csp_formats::{Field, Presence, Primitive, Target, Type, nearest};
-use sqlparser::ast::Ident;
-use sqlparser::tokenizer::Span;
 
-use crate::error::{QueryError, QueryProblem};
+use crate::error::{Position, QueryError, QueryProblem};
 use crate::plan::{Column, ColumnPlace, Kind, Source};
 
 /// The sources, and the columns that have been named so far.
@@ -16,17 +14,16 @@ pub(crate) struct Columns {
 
 impl Columns {
     /// The column that an expression names: `path` or `source.path`.
-    pub(crate) fn named(&mut self, parts: &[Ident]) -> Result<usize, QueryError> {
-        let span = Span::union_iter(parts.iter().map(|part| part.span));
-        let path = parts.iter().map(|part| part.value.as_str()).collect::<Vec<_>>().join(".");
+    pub(crate) fn named(&mut self, parts: &[String], at: Position) -> Result<usize, QueryError> {
+        let path = parts.join(".");
         // A source's name comes first, if there is something behind it.
         if let Some((first, rest)) = path.split_once('.')
             && let Some(source) = self.sources.iter().position(|source| source.alias == first)
         {
             let rest = rest.to_owned();
             return self
-                .column(source, &rest, span)?
-                .ok_or_else(|| self.unknown(&rest, span, source..source + 1));
+                .column(source, &rest, at)?
+                .ok_or_else(|| self.unknown(&rest, at, source..source + 1));
         }
         let mut found = None;
         for source in 0..self.sources.len() {
@@ -37,14 +34,19 @@ impl Columns {
                 let alias = |source: usize| self.sources[source].alias.clone();
                 let problem =
                     QueryProblem::Ambiguous { name: path, first: alias(first), second: alias(source) };
-                return Err(QueryError::at(span, problem));
+                return Err(QueryError::new(at, problem));
             }
         }
         let all = 0..self.sources.len();
         match found {
-            Some(source) => self.column(source, &path, span)?.ok_or_else(|| self.unknown(&path, span, all)),
-            None => Err(self.unknown(&path, span, all)),
+            Some(source) => self.column(source, &path, at)?.ok_or_else(|| self.unknown(&path, at, all)),
+            None => Err(self.unknown(&path, at, all)),
         }
+    }
+
+    /// Whether an expression can name a column so.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.sources.iter().any(|source| source.format().locate(path).is_ok())
     }
 
     /// The column of a source; `None` if its message has nothing of that path.
@@ -52,7 +54,7 @@ impl Columns {
         &mut self,
         source: usize,
         path: &str,
-        span: Span,
+        at: Position,
     ) -> Result<Option<usize>, QueryError> {
         let known = self.columns.iter().position(|column| column.source == source && column.path == path);
         if known.is_some() {
@@ -63,7 +65,7 @@ impl Columns {
         if !location.groups.is_empty() {
             let what =
                 format!("a field within the group of \"{path}\" (the group as a whole can be selected)");
-            return Err(QueryError::at(span, QueryProblem::Unsupported { what }));
+            return Err(QueryError::new(at, QueryProblem::Unsupported { what }));
         }
         let (place, kind) = match location.target {
             Target::Field(field) => {
@@ -80,7 +82,7 @@ impl Columns {
         Ok(Some(self.columns.len() - 1))
     }
 
-    fn unknown(&self, path: &str, span: Span, sources: core::ops::Range<usize>) -> QueryError {
+    fn unknown(&self, path: &str, at: Position, sources: core::ops::Range<usize>) -> QueryError {
         // The nearest name at the part where the path went wrong, as the format has it.
         let errors: Vec<_> =
             self.sources[sources].iter().filter_map(|source| source.format().locate(path).err()).collect();
@@ -91,7 +93,7 @@ impl Columns {
             .filter_map(|error| Some(format!("{}{}", &path[..error.position], error.nearest.as_ref()?)))
             .collect();
         let nearest = nearest(path, near.iter().map(String::as_str));
-        QueryError::at(span, QueryProblem::Unknown { what: "column", name: path.to_owned(), nearest })
+        QueryError::new(at, QueryProblem::Unknown { what: "column", name: path.to_owned(), nearest })
     }
 }
 

@@ -148,6 +148,13 @@ impl Writer {
                     "<validValue name=\"False\">0</validValue><validValue name=\"True\">1</validValue>";
                 self.types += &format!("<enum name=\"{kind}\" encodingType=\"uint8\">{values}</enum>\n");
             }
+            Kind::Text(text) => {
+                // One character alone would be no text.
+                let (length, encoding) = (output.text_len.max(2), charset(*text));
+                self.types += &format!(
+                    "<type name=\"{kind}\" primitiveType=\"char\" length=\"{length}\" presence=\"optional\"{encoding}/>\n"
+                );
+            }
             _ => return Err(format!("\"{}\" is a constant of type {}", output.name, output.kind.name())),
         }
         let id = self.next_id();

@@ -4,7 +4,7 @@ use csp_formats::{BlockView, Field, Presence, Record, Scalar, Type, Value, ViewE
 use thiserror::Error;
 
 use crate::derive::Place;
-use crate::evaluate::Datum;
+use crate::evaluate::{Datum, Text};
 use crate::plan::{ColumnPlace, Output, Plan};
 
 /// A row that cannot be written.
@@ -166,7 +166,8 @@ impl Plan {
             }
             Datum::Float(number) => Some(Scalar::Float(number)),
             Datum::Boolean(value) => Some(Scalar::UInt(u64::from(value))),
-            _ => None,
+            Datum::Text(text) => return write_text(writer, field, text),
+            Datum::Null | Datum::Enum(_) | Datum::Set(_) => None,
         };
         match number {
             Some(Scalar::Int(number)) if is_float(field) => Ok(writer.scalar(field, number as f64)?),
@@ -184,6 +185,18 @@ impl Plan {
         let column = &self.columns[output.like?];
         rows.get(column.source).map(|record| (**record, &column.place))
     }
+}
+
+fn write_text(writer: &mut Writer<'_, '_>, field: &Field, text: Text<'_>) -> Result<(), EmitError> {
+    match text {
+        Text::Plain(text) => writer.text(field, text)?,
+        Text::Character(byte) => writer.text(field, &[byte])?,
+        Text::Wire { bytes, len } => {
+            let value = bytes.take(len).map_or(Value::Null, Value::Text);
+            writer.put(field, value)?;
+        }
+    }
+    Ok(())
 }
 
 fn is_float(field: &Field) -> bool {

@@ -1,6 +1,5 @@
 //! What can be wrong with a query.
 
-use sqlparser::tokenizer::Span;
 use thiserror::Error;
 
 /// A place in a query.
@@ -65,21 +64,8 @@ impl QueryError {
     pub(crate) fn new(position: Position, problem: QueryProblem) -> Self {
         Self { position, problem }
     }
-
-    pub(crate) fn at(span: Span, problem: QueryProblem) -> Self {
-        Self::new(Position::of(span), problem)
-    }
 }
 
 impl Position {
     pub(crate) const START: Self = Self { line: 1, column: 1 };
-
-    pub(crate) fn of(span: Span) -> Self {
-        // Line 0 stands for "none".
-        if span.start.line == 0 {
-            Self::START
-        } else {
-            Self { line: span.start.line, column: span.start.column }
-        }
-    }
 }

@@ -4,7 +4,9 @@ use core::cmp::Ordering;
 
 use csp_formats::{Bytes, Record, Scalar, Value, ViewError};
 
-use crate::plan::{Column, ColumnPlace, Comparison, Expr, Literal, Operator, Plan};
+use crate::convert::{self, Number};
+
+use crate::plan::{Cast, Column, ColumnPlace, Comparison, Expr, Literal, Operator, Plan};
 
 /// A value of an expression.
 #[derive(Clone, Copy, Debug)]
@@ -57,13 +59,18 @@ impl<'v> Text<'v> {
 impl Text<'_> {
     /// The bytes, in the column's encoding.
     pub fn bytes(&self) -> impl Iterator<Item = u8> {
-        let (wire, plain, character) = match *self {
-            Text::Wire { bytes, len } => (Some((bytes, len)), &[][..], None),
-            Text::Plain(text) => (None, text, None),
-            Text::Character(byte) => (None, &[][..], Some(byte)),
+        self.parts().flatten().copied()
+    }
+
+    /// The slices in which the bytes lie; none of them is empty.
+    fn parts(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let (wire, plain) = match self {
+            Text::Wire { bytes, len } => (bytes.take(*len), &[][..]),
+            Text::Plain(text) => (None, *text),
+            Text::Character(byte) => (None, core::slice::from_ref(byte)),
         };
-        let wire = wire.into_iter().flat_map(|(bytes, len)| bytes.iter().take(len));
-        wire.chain(plain.iter().copied()).chain(character)
+        let plain = (!plain.is_empty()).then_some(plain);
+        wire.into_iter().flat_map(Bytes::parts).chain(plain)
     }
 }
 
@@ -133,9 +140,23 @@ impl Plan {
                 _ => Datum::Null,
             },
             Expr::Like(inner, pattern) => match evaluate(inner)? {
-                Datum::Text(text) => Datum::Boolean(like(text, pattern)),
+                Datum::Text(text) => Datum::Boolean(pattern.matches(text.parts())),
                 _ => Datum::Null,
             },
+            Expr::If(parts) => match evaluate(&parts[0])? {
+                Datum::Boolean(true) => evaluate(&parts[1])?,
+                _ => evaluate(&parts[2])?,
+            },
+            Expr::Coalesce(first, second) => match evaluate(first)? {
+                Datum::Null => evaluate(second)?,
+                value => value,
+            },
+            Expr::Absolute(inner) => match evaluate(inner)? {
+                Datum::Integer(number) => number.checked_abs().map_or(Datum::Null, Datum::Integer),
+                Datum::Float(number) => Datum::Float(number.abs()),
+                _ => Datum::Null,
+            },
+            Expr::Cast(inner, cast) => cast_to(evaluate(inner)?, *cast),
         })
     }
 }
@@ -200,7 +221,8 @@ fn datum(value: Value<'_>) -> Datum<'_> {
     }
 }
 
-fn float<'v>(number: f64) -> Datum<'v> {
+/// A number; null if it is none, as infinity less infinity.
+pub(crate) fn float<'v>(number: f64) -> Datum<'v> {
     if number.is_nan() { Datum::Null } else { Datum::Float(number) }
 }
 
@@ -240,7 +262,7 @@ fn compare<'v>(comparison: Comparison, left: Datum<'_>, right: Datum<'_>) -> Dat
         (Datum::Integer(left), Datum::Integer(right)) => Some(left.cmp(&right)),
         (Datum::Text(left), Datum::Text(right)) => Some(match (left.contiguous(), right.contiguous()) {
             (Some(left), Some(right)) => left.cmp(right),
-            _ => left.bytes().cmp(right.bytes()),
+            _ => compare_parts(left, right),
         }),
         (Datum::Enum(left), Datum::Enum(right)) => left.compare(right),
         (Datum::Boolean(left), Datum::Boolean(right)) => Some(left.cmp(&right)),
@@ -257,39 +279,60 @@ fn compare<'v>(comparison: Comparison, left: Datum<'_>, right: Datum<'_>) -> Dat
     })
 }
 
-/// `%` stands for any bytes, `_` for one. The time is bounded by the product of both lengths.
-fn like(text: Text<'_>, pattern: &[u8]) -> bool {
-    match text {
-        Text::Wire { bytes, len } => matches(|at| (at < len).then(|| byte(bytes, at)), pattern),
-        Text::Plain(text) => matches(|at| text.get(at).copied(), pattern),
-        Text::Character(character) => matches(|at| (at == 0).then_some(character), pattern),
-    }
-}
-
-fn byte(bytes: Bytes<'_>, at: usize) -> u8 {
-    bytes.skip(at).and_then(|rest| rest.iter().next()).unwrap_or(0)
-}
-
-fn matches(text: impl Fn(usize) -> Option<u8>, pattern: &[u8]) -> bool {
-    let (mut at, mut part) = (0, 0);
-    // Behind the last `%`: where the pattern goes on, and from where in the text it is tried next.
-    let mut again: Option<(usize, usize)> = None;
-    while let Some(byte) = text(at) {
-        match pattern.get(part) {
-            Some(b'%') => {
-                again = Some((part + 1, at));
-                part += 1;
-            }
-            Some(&expected) if expected == b'_' || expected == byte => {
-                at += 1;
-                part += 1;
-            }
-            _ => {
-                let Some((behind, from)) = again else { return false };
-                again = Some((behind, from + 1));
-                (part, at) = (behind, from + 1);
+/// A value as another type; null where it has none there.
+fn cast_to<'v>(datum: Datum<'_>, cast: Cast) -> Datum<'v> {
+    match (cast, datum) {
+        (_, Datum::Null | Datum::Set(_)) => Datum::Null,
+        (_, Datum::Boolean(value)) => match cast {
+            Cast::Integer => Datum::Integer(value.into()),
+            Cast::Float => Datum::Float(f64::from(u8::from(value))),
+        },
+        (Cast::Integer, Datum::Integer(number)) => in_64_bits(number),
+        (Cast::Integer, Datum::Float(number)) => {
+            convert::whole(number).map_or(Datum::Null, |n| Datum::Integer(n.into()))
+        }
+        (Cast::Float, Datum::Integer(number)) => Datum::Float(number as f64),
+        (Cast::Float, Datum::Float(number)) => Datum::Float(number),
+        (_, Datum::Enum(Scalar::Int(number))) => cast_to(Datum::Integer(number.into()), cast),
+        (_, Datum::Enum(Scalar::UInt(number))) => cast_to(Datum::Integer(number.into()), cast),
+        (_, Datum::Enum(Scalar::Char(byte))) => cast_to(Datum::Text(Text::Character(byte)), cast),
+        (_, Datum::Enum(Scalar::Float(_))) => Datum::Null,
+        (_, Datum::Text(text)) => {
+            let mut room = [0; convert::NUMBER_LEN_MAX];
+            let Some(number) = convert::digits(text.bytes(), &mut room) else { return Datum::Null };
+            match (cast, convert::parse(number)) {
+                (_, None) => Datum::Null,
+                (Cast::Integer, Some(Number::Whole(number))) => Datum::Integer(number.into()),
+                (Cast::Integer, Some(Number::Float(number))) => cast_to(Datum::Float(number), cast),
+                (Cast::Float, Some(Number::Whole(number))) => Datum::Float(number as f64),
+                (Cast::Float, Some(Number::Float(number))) => float(number),
             }
         }
     }
-    pattern[part..].iter().all(|&rest| rest == b'%')
+}
+
+fn in_64_bits<'v>(number: i128) -> Datum<'v> {
+    i64::try_from(number).map_or(Datum::Null, |_| Datum::Integer(number))
+}
+
+/// Compares texts part by part.
+fn compare_parts(left: Text<'_>, right: Text<'_>) -> Ordering {
+    let (mut lefts, mut rights) = (left.parts(), right.parts());
+    let (mut left, mut right): (&[u8], &[u8]) = (&[], &[]);
+    loop {
+        if left.is_empty() {
+            left = lefts.next().unwrap_or_default();
+        }
+        if right.is_empty() {
+            right = rights.next().unwrap_or_default();
+        }
+        if left.is_empty() || right.is_empty() {
+            return left.len().cmp(&right.len());
+        }
+        let len = left.len().min(right.len());
+        match left[..len].cmp(&right[..len]) {
+            Ordering::Equal => (left, right) = (&left[len..], &right[len..]),
+            order => return order,
+        }
+    }
 }

@@ -2,12 +2,12 @@
 
 use csp_formats::Scalar;
 
-use crate::plan::{Comparison, Expr, Literal, Operator, Plan, Window};
+use crate::plan::{AggregateFunction, Cast, Comparison, Expr, Literal, Operator, Plan, Window};
 
 /// A step of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanStep {
-    /// What is done: `read`, `join`, `filter`, `window`, `group`, `aggregate`, `emit`.
+    /// What is done: `read`, `join`, `filter`, `window`, `group`, `aggregate`, `having`, `emit`.
     pub operation: &'static str,
     /// On what.
     pub detail: String,
@@ -36,7 +36,12 @@ impl Plan {
             step("filter", self.describe(filter));
         }
         match self.window {
-            Some(Window::Time { length_us }) => step("window", format!("of {}", time(length_us))),
+            Some(Window::Time { length_us, every_us }) if every_us == length_us => {
+                step("window", format!("of {}", time(length_us)));
+            }
+            Some(Window::Time { length_us, every_us }) => {
+                step("window", format!("of {}, one every {}", time(length_us), time(every_us)));
+            }
             Some(Window::Rows { count }) => step("window", format!("of {count} rows of each group")),
             None => {}
         }
@@ -47,6 +52,9 @@ impl Plan {
         if !self.aggregates.is_empty() {
             let all: Vec<String> = (0..self.aggregates.len()).map(|at| self.aggregate(at)).collect();
             step("aggregate", all.join(", "));
+        }
+        if let Some(having) = &self.having {
+            step("having", self.describe(having));
         }
         let outputs: Vec<String> =
             self.outputs.iter().map(|output| self.output(&output.name, &output.expr)).collect();
@@ -81,8 +89,16 @@ impl Plan {
             Expr::IsNull(inner) => format!("({} IS NULL)", self.describe(inner)),
             Expr::Has(inner, bit) => format!("HAS({}, bit {bit})", self.describe(inner)),
             Expr::Like(inner, pattern) => {
-                format!("({} LIKE '{}')", self.describe(inner), String::from_utf8_lossy(pattern))
+                format!("({} LIKE '{}')", self.describe(inner), String::from_utf8_lossy(pattern.bytes()))
             }
+            Expr::If(parts) => {
+                let [condition, value, otherwise] = parts.each_ref().map(|part| self.describe(part));
+                format!("CASE WHEN {condition} THEN {value} ELSE {otherwise} END")
+            }
+            Expr::Coalesce(a, b) => format!("COALESCE({}, {})", self.describe(a), self.describe(b)),
+            Expr::Absolute(inner) => format!("ABS({})", self.describe(inner)),
+            Expr::Cast(inner, Cast::Integer) => format!("CAST({} AS BIGINT)", self.describe(inner)),
+            Expr::Cast(inner, Cast::Float) => format!("CAST({} AS DOUBLE)", self.describe(inner)),
         }
     }
 
@@ -96,6 +112,9 @@ impl Plan {
 
     fn aggregate(&self, at: usize) -> String {
         let Some(aggregate) = self.aggregates.get(at) else { return String::new() };
+        if matches!(aggregate.function, AggregateFunction::WindowStart | AggregateFunction::WindowEnd) {
+            return aggregate.function.name().to_owned();
+        }
         let argument = aggregate.argument.as_ref().map_or_else(|| "*".to_owned(), |expr| self.describe(expr));
         format!("{}({argument})", aggregate.function.name())
     }

@@ -2,29 +2,41 @@
 
 use csp_formats::{Cell, nearest};
 
-use crate::evaluate::Datum;
+use crate::evaluate::{Datum, Text, float};
 use crate::plan::{AggregateFunction, Kind};
 
-pub(crate) const NAMES: [(&str, AggregateFunction); 6] = [
+pub(crate) const NAMES: [(&str, AggregateFunction); 8] = [
     ("COUNT", AggregateFunction::Count),
     ("SUM", AggregateFunction::Sum),
     ("AVG", AggregateFunction::Average),
     ("MIN", AggregateFunction::Minimum),
     ("MAX", AggregateFunction::Maximum),
     ("LAST", AggregateFunction::Last),
+    (WINDOW_START, AggregateFunction::WindowStart),
+    (WINDOW_END, AggregateFunction::WindowEnd),
 ];
+
+/// The columns that say when a window begins and ends.
+pub(crate) const WINDOW_START: &str = "WINDOW_START";
+pub(crate) const WINDOW_END: &str = "WINDOW_END";
 
 /// The name of the function that says whether a set has a choice.
 pub(crate) const HAS: &str = "HAS";
+/// The name of the function that takes a number's sign away.
+pub(crate) const ABS: &str = "ABS";
+/// The name of the function that gives the first value that is not null.
+pub(crate) const COALESCE: &str = "COALESCE";
 
 /// The aggregate of that name, in any case.
 pub(crate) fn aggregate(name: &str) -> Option<AggregateFunction> {
-    NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|&(_, function)| function)
+    let found = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name))?.1;
+    // Those of a window are no functions.
+    (!matches!(found, AggregateFunction::WindowStart | AggregateFunction::WindowEnd)).then_some(found)
 }
 
 /// The function most like a name.
 pub(crate) fn nearest_function(name: &str) -> Option<String> {
-    nearest(name, NAMES.iter().map(|(known, _)| *known).chain([HAS]))
+    nearest(name, NAMES.iter().map(|(known, _)| *known).chain([HAS, ABS, COALESCE, "CAST"]))
 }
 
 impl AggregateFunction {
@@ -42,6 +54,8 @@ impl AggregateFunction {
             (Self::Sum | Self::Minimum | Self::Maximum | Self::Last, kind) if kind.is_number() => {
                 Some(kind.clone())
             }
+            (Self::Minimum | Self::Maximum | Self::Last, Kind::Text(_)) => Some(argument.clone()),
+            (Self::WindowStart | Self::WindowEnd, _) => Some(Kind::Integer),
             _ => None,
         }
     }
@@ -54,6 +68,34 @@ const KIND: usize = 8;
 const VALUE: usize = 16;
 const INTEGER: u8 = 1;
 const FLOAT: u8 = 2;
+const TEXT: u8 = 3;
+const TEXT_LEN: usize = KIND + 1;
+const TEXT_AT: usize = TEXT_LEN + 1;
+/// Longest text of an aggregate, in bytes.
+pub const SHORT_TEXT_MAX: usize = ACCUMULATOR_LEN - TEXT_AT;
+
+/// A text that an aggregate keeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShortText {
+    len: u8,
+    bytes: [u8; SHORT_TEXT_MAX],
+}
+
+impl ShortText {
+    /// The first bytes of a text; `None` if it is longer.
+    pub fn new(text: impl IntoIterator<Item = u8>) -> Option<Self> {
+        let mut short = ShortText { len: 0, bytes: [0; SHORT_TEXT_MAX] };
+        for byte in text {
+            *short.bytes.get_mut(usize::from(short.len))? = byte;
+            short.len += 1;
+        }
+        Some(short)
+    }
+
+    fn text(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
 
 /// What an aggregate is given of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -67,6 +109,8 @@ pub enum Sample {
     Integer(i128),
     /// A floating-point number.
     Float(f64),
+    /// A text.
+    Text(ShortText),
 }
 
 impl From<Datum<'_>> for Sample {
@@ -76,6 +120,7 @@ impl From<Datum<'_>> for Sample {
             Datum::Null => Sample::Null,
             Datum::Integer(number) => Sample::Integer(number),
             Datum::Float(number) => Sample::Float(number),
+            Datum::Text(text) => ShortText::new(text.bytes()).map_or(Sample::Present, Sample::Text),
             _ => Sample::Present,
         }
     }
@@ -88,6 +133,10 @@ impl From<Cell> for Sample {
             Cell::Null => Sample::Null,
             Cell::Int(number) => Sample::Integer(number.into()),
             Cell::Float(bits) => Sample::Float(f64::from_bits(bits)),
+            Cell::Text(word) => {
+                let text = word.to_be_bytes().into_iter().take_while(|byte| *byte != 0);
+                ShortText::new(text).map_or(Sample::Present, Sample::Text)
+            }
             _ => Sample::Present,
         }
     }
@@ -97,6 +146,7 @@ impl From<Cell> for Sample {
 ///
 /// ```text
 ///   | rows counted, 8 bytes | 0: no value, 1: whole, 2: floating-point | 7 bytes of 0 | value, 16 or 8 bytes |
+///   |                       | 3: text | its length |  bytes, at most SHORT_TEXT_MAX                            |
 /// ```
 pub type Accumulator = [u8; ACCUMULATOR_LEN];
 
@@ -109,6 +159,7 @@ impl AggregateFunction {
             Sample::Present => (),
             Sample::Integer(number) => self.add_number(accumulator, Number::Integer(*number)),
             Sample::Float(number) => self.add_number(accumulator, Number::Float(*number)),
+            Sample::Text(text) => self.add_text(accumulator, text),
         }
         put(accumulator, 0, (word(accumulator, 0) + 1).to_le_bytes());
     }
@@ -137,18 +188,41 @@ impl AggregateFunction {
         }
     }
 
-    /// The result of an aggregate over the rows so far: null without rows, but for counts.
+    #[inline]
+    fn add_text(self, accumulator: &mut Accumulator, new: &ShortText) {
+        let replaces = match (self, text(accumulator)) {
+            (Self::Minimum, Some(old)) => new.text() < old,
+            (Self::Maximum, Some(old)) => new.text() > old,
+            (Self::Minimum | Self::Maximum, None) | (Self::Last, _) => true,
+            _ => false,
+        };
+        if replaces {
+            accumulator[KIND] = TEXT;
+            accumulator[TEXT_LEN] = new.len;
+            put(accumulator, TEXT_AT, new.bytes);
+        }
+    }
+
+    /// The result of an aggregate over the rows so far: null without rows, but for counts, and where a sum is no number. When a window begins and
+    /// ends is not known here.
     #[must_use]
-    pub fn result_of(self, accumulator: &Accumulator) -> Datum<'static> {
+    pub fn result_of(self, accumulator: &Accumulator) -> Datum<'_> {
         let count = word(accumulator, 0);
         match (self, Number::of(accumulator)) {
             (Self::Count, _) => Datum::Integer(i128::from(count)),
-            (_, None) => Datum::Null,
-            (Self::Average, Some(sum)) => Datum::Float(sum.float() / count as f64),
+            (_, None) => text(accumulator).map_or(Datum::Null, |text| Datum::Text(Text::Plain(text))),
+            (Self::Average, Some(sum)) => float(sum.float() / count as f64),
             (_, Some(Number::Integer(number))) => Datum::Integer(number),
-            (_, Some(Number::Float(number))) => Datum::Float(number),
+            (_, Some(Number::Float(number))) => float(number),
         }
     }
+}
+
+/// The text that an aggregate keeps, if it keeps one.
+#[inline]
+fn text(accumulator: &Accumulator) -> Option<&[u8]> {
+    let len = usize::from(accumulator[TEXT_LEN]).min(SHORT_TEXT_MAX);
+    (accumulator[KIND] == TEXT).then(|| &accumulator[TEXT_AT..TEXT_AT + len])
 }
 
 #[inline]

@@ -10,19 +10,23 @@
 //!                                           └────▶ Plan::accepts, Plan::emit over Records
 //! ```
 //!
-//! **Bounds.** A query has [`QUERY_LEN_MAX`] bytes and [`TOKENS_MAX`] tokens; expressions are nested [`NESTING_MAX`] deep.
+//! **Bounds.** A query has [`QUERY_LEN_MAX`] bytes and [`TOKENS_MAX`] tokens; expressions are nested [`NESTING_MAX`] deep, and a plan has
+//! [`NODES_MAX`] of their nodes. Each token is read once. A row costs a step for each node, and for each of [`LIKES_MAX`] LIKE as many as its text
+//! has bytes.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
 mod bind;
 mod columns;
 mod compile;
+mod convert;
 mod derive;
 mod emit;
 mod error;
 mod evaluate;
 mod explain;
 mod functions;
+mod like;
 mod plan;
 mod syntax;
 mod union;
@@ -33,10 +37,11 @@ pub use emit::{APART_MAX, Apart, EmitError, Part};
 pub use error::{Position, QueryError, QueryProblem};
 pub use evaluate::{Datum, Text};
 pub use explain::PlanStep;
-pub use functions::{ACCUMULATOR_LEN, Accumulator, Sample};
+pub use functions::{ACCUMULATOR_LEN, Accumulator, SHORT_TEXT_MAX, Sample, ShortText};
+pub use like::{PATTERN_PARTS_MAX, Pattern, WILD_LEN_MAX};
 pub use plan::{
-    Aggregate, AggregateFunction, Catalog, Column, ColumnPlace, Comparison, Expr, Join, Kind, Literal,
-    Operator, Output, Plan, Source, Window,
+    Aggregate, AggregateFunction, Cast, Catalog, Column, ColumnPlace, Comparison, Expr, Join, Kind,
+    LIKES_MAX, Literal, NODES_MAX, Operator, Output, Plan, Source, Window,
 };
-pub use syntax::{NESTING_MAX, QUERY_LEN_MAX, TOKENS_MAX};
+pub use syntax::{DURATION_DAYS_MAX, HOPS_MAX, NESTING_MAX, QUERY_LEN_MAX, ROWS_MAX, TOKENS_MAX};
 pub use union::Union;

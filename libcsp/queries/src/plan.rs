@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
-use csp_formats::{Charset, EnumType, Field, Message, Name, Scalar, Schema, SetType};
+use csp_formats::{Charset, Constant, EnumType, Field, Message, Name, Scalar, Schema, SetType, Type};
 
 use crate::derive::Derived;
 use crate::error::QueryError;
+use crate::like::Pattern;
 use crate::{bind, syntax};
+
+/// Most nodes of a plan's expressions.
+pub const NODES_MAX: usize = 4096;
+/// Most LIKE of a query: each reads its text once.
+pub const LIKES_MAX: usize = 16;
 
 /// The channels that a query can name.
 pub trait Catalog {
@@ -32,6 +38,8 @@ pub struct Plan {
     pub window: Option<Window>,
     /// What rows of a window are grouped by.
     pub group_by: Vec<Expr>,
+    /// Which groups are of interest, when their window closes.
+    pub having: Option<Expr>,
     /// The aggregates that outputs use.
     pub aggregates: Vec<Aggregate>,
     /// The result's columns.
@@ -131,7 +139,24 @@ pub enum Expr {
     /// Whether a set has a bit.
     Has(Box<Expr>, u8),
     /// Whether a text matches a pattern of `%` and `_`.
-    Like(Box<Expr>, Arc<[u8]>),
+    Like(Box<Expr>, Arc<Pattern>),
+    /// The second if the first is true, else the third.
+    If(Box<[Expr; 3]>),
+    /// The first unless it is null, else the second.
+    Coalesce(Box<Expr>, Box<Expr>),
+    /// A number without its sign.
+    Absolute(Box<Expr>),
+    /// A value as another type; null where it has none there.
+    Cast(Box<Expr>, Cast),
+}
+
+/// The type that a value is converted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cast {
+    /// A whole number: the nearest, of two the even one; null beyond 64 bits.
+    Integer,
+    /// A floating-point number.
+    Float,
 }
 
 /// A constant.
@@ -174,10 +199,12 @@ pub enum Comparison {
 /// When a window closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Windows of equal length that follow each other, in microseconds of the channel's time.
+    /// Windows of equal length, in microseconds of the channel's time.
     Time {
         /// The length.
         length_us: u64,
+        /// The time between the begins of two: the length, or a part of it, so that a row is in several.
+        every_us: u64,
     },
     /// So many rows of each group.
     Rows {
@@ -205,6 +232,10 @@ pub enum AggregateFunction {
     Minimum,
     Maximum,
     Last,
+    /// When the window begins; no row adds to it.
+    WindowStart,
+    /// When the window ends; no row adds to it.
+    WindowEnd,
 }
 
 /// A column of the result.
@@ -218,6 +249,8 @@ pub struct Output {
     pub kind: Kind,
     /// The column whose type it keeps; of other expressions the type follows from `kind`.
     pub like: Option<usize>,
+    /// Most bytes of a text that is computed; 0 for other columns.
+    pub text_len: u32,
 }
 
 impl Plan {
@@ -229,6 +262,46 @@ impl Plan {
     /// The first thing that is wrong, with its position and, for names, the nearest.
     pub fn new(sql: &str, catalog: &dyn Catalog, schema_id: u16) -> Result<Self, QueryError> {
         bind::plan(syntax::statement(sql)?, catalog, schema_id)
+    }
+}
+
+impl Expr {
+    /// The expressions that it is made of.
+    pub fn children(&self) -> impl Iterator<Item = &Expr> {
+        let children: [Option<&Expr>; 3] = match self {
+            Expr::Literal(_) | Expr::Column(_) | Expr::Aggregate(_) => [None; 3],
+            Expr::Not(inner)
+            | Expr::IsNull(inner)
+            | Expr::Has(inner, _)
+            | Expr::Like(inner, _)
+            | Expr::Absolute(inner)
+            | Expr::Cast(inner, _) => [Some(inner), None, None],
+            Expr::Arithmetic(_, left, right)
+            | Expr::Compare(_, left, right)
+            | Expr::And(left, right)
+            | Expr::Or(left, right)
+            | Expr::Coalesce(left, right) => [Some(left), Some(right), None],
+            Expr::If(parts) => parts.each_ref().map(Some),
+        };
+        children.into_iter().flatten()
+    }
+
+    /// How many nodes it has.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        1 + self.children().map(Expr::size).sum::<usize>()
+    }
+}
+
+impl Column {
+    /// The most bytes of a text; `None`: it has any length.
+    pub(crate) fn text_len(&self) -> Option<u32> {
+        let ColumnPlace::Field(field) = &self.place else { return None };
+        match (&field.constant, &field.kind) {
+            (Some(Constant::Text(text)), _) => u32::try_from(text.len()).ok(),
+            (_, Type::Encoded(encoded)) => Some(encoded.size()),
+            _ => Some(0),
+        }
     }
 }
 

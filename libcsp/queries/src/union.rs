@@ -1,7 +1,6 @@
 //! Rows of several channels that are equal in some columns, side by side: the plan of merged streams.
 
 use csp_formats::Message;
-use sqlparser::tokenizer::Span;
 
 use crate::bind::comparable;
 use crate::columns::Columns;
@@ -53,7 +52,7 @@ impl Union {
                 if keys.contains(&path.as_str()) {
                     continue;
                 }
-                let Some(column) = columns.column(source, &path, Span::empty())? else { continue };
+                let Some(column) = columns.column(source, &path, Position::START)? else { continue };
                 let is_taken = outputs.iter().any(|output| output.name == path);
                 let name = if is_taken { format!("{}_{path}", columns.sources[source].alias) } else { path };
                 outputs.push(output(&columns, column, &name));
@@ -67,6 +66,7 @@ impl Union {
             join: None,
             columns,
             filter: None,
+            having: None,
             window: None,
             group_by: Vec::new(),
             aggregates: Vec::new(),
@@ -87,11 +87,11 @@ fn last(path: &str) -> &str {
 
 fn output(columns: &Columns, column: usize, name: &str) -> Output {
     let kind = columns.columns[column].kind.clone();
-    Output { name: name.to_owned(), expr: Expr::Column(column), kind, like: Some(column) }
+    Output { name: name.to_owned(), expr: Expr::Column(column), kind, like: Some(column), text_len: 0 }
 }
 
 fn key_of(columns: &mut Columns, source: usize, key: &str) -> Result<usize, QueryError> {
-    columns.column(source, key, Span::empty())?.ok_or_else(|| {
+    columns.column(source, key, Position::START)?.ok_or_else(|| {
         let format = columns.sources[source].format();
         let names = members(format);
         let nearest = csp_formats::nearest(key, names.iter().map(String::as_str));

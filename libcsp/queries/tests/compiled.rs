@@ -39,7 +39,7 @@ fn check(random: &mut Random, said: &mut Said) {
         formats[source].columns.iter().map(move |(path, kind)| (format!("{alias}.{path}"), *kind))
     };
     let columns: Vec<_> = (0..sources).flat_map(prefixed).collect();
-    let mut expressions = Expressions { random, columns: columns.clone() };
+    let mut expressions = Expressions { random, columns: columns.clone(), functions: true };
     let filter = expressions.truth(2);
     let mut outputs: Vec<String> = columns.iter().map(|column| column.0.clone()).collect();
     outputs.retain(|_| expressions.random.below(2) == 0);

@@ -153,7 +153,7 @@ fn aggregates_are_computed_over_a_window() {
     let sql = "SELECT origin, COUNT(*) AS flights, COUNT(delay) AS known, AVG(delay) AS mean, SUM(delay), MIN(delay), MAX(delay + 1) AS most, \
                SUM(delay) / COUNT(*) AS share FROM flights WHERE distance > 0 GROUP BY origin WINDOW INTERVAL '30 minutes'";
     let plan = plan(sql).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(plan.window, Some(Window::Time { length_us: 1_800_000_000 }));
+    assert_eq!(plan.window, Some(Window::Time { length_us: 1_800_000_000, every_us: 1_800_000_000 }));
     assert_eq!(plan.aggregates.len(), 6, "those that are named twice are computed once");
     let schema = channels().flights;
     let mut accumulators = vec![Accumulator::default(); plan.aggregates.len()];
@@ -180,7 +180,8 @@ fn aggregates_are_computed_over_a_window() {
     let len = plan.emit(&[&view], &results, &mut out).expect("fits");
     let expected = json!({"origin": "EWR", "flights": 4, "known": 3, "mean": 3.0, "sum_delay": 9, "min_delay": -4, "most": 11, "share": 2.25});
     assert_eq!(Some(printed(&plan.derived.schema, &out[..len])), row(expected));
-    let empty = plan.aggregates[2].function.result_of(&Accumulator::default());
+    let none = Accumulator::default();
+    let empty = plan.aggregates[2].function.result_of(&none);
     assert!(matches!(empty, Datum::Null));
 }
 

@@ -61,6 +61,9 @@ pub enum Declined {
     /// An operator that WebAssembly does not have.
     #[error("the remainder of floating-point numbers is not specialised")]
     FloatRemainder,
+    /// A function whose value takes a decision.
+    #[error("CASE, COALESCE, ABS and CAST are not specialised")]
+    Function,
     /// Types that have nothing in common.
     #[error("a value has a type that its place in the result does not have")]
     Type,

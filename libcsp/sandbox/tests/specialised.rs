@@ -48,7 +48,7 @@ fn seeds() -> std::ops::Range<u64> {
 
 /// A query over a random format, as text.
 fn sql(random: &mut Random, format: &Format) -> String {
-    let mut expressions = Expressions { random, columns: format.columns.clone() };
+    let mut expressions = Expressions { random, columns: format.columns.clone(), functions: false };
     let filter = match expressions.random.below(5) {
         0 => "TRUE".to_owned(),
         1 => format!("{} AND {} AND {}", expressions.truth(0), expressions.truth(1), expressions.truth(0)),

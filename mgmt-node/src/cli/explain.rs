@@ -231,6 +231,7 @@ fn column(plan: &Plan, output: &csp_queries::Output) -> Column {
         (None, Kind::Integer) => "int64, may be null".to_owned(),
         (None, Kind::Float) => "double, may be null".to_owned(),
         (None, Kind::Boolean) => "False or True, may be null".to_owned(),
+        (None, Kind::Text(_)) => format!("text of up to {} bytes, may be null", output.text_len),
         (None, kind) => kind.name().to_owned(),
     };
     Column { name: output.name.clone(), r#type }

@@ -100,12 +100,11 @@ impl Join {
         let base = base + (first.len() + second.len()) as usize;
         let windows = match plan.window {
             Some(_) => {
-                let windows = Windows::new(vec![plan.clone()], &fields, limits, base)?;
+                let windows = Windows::new(vec![plan.clone()], &fields, clocks[0].unit(), limits, base)?;
                 Some(Closing { windows, output, out: room(limits.result_len), interrupted: false })
             }
             None => None,
         };
-        let idle = limits.idle.map(|idle| i64::try_from(idle.as_micros()).unwrap_or(i64::MAX));
         let (own, pair) = split(plan);
         let program = Program {
             fixed: [0, 1].map(|source| plan.fixed(source, fields[source])),
@@ -124,7 +123,7 @@ impl Join {
             keeps,
             program,
             values: Values::new(std::slice::from_ref(plan)),
-            times: Times::new(clocks.iter().map(|clock| clock.lateness).collect(), idle),
+            times: Times::new(clocks.iter().map(|clock| clock.lateness).collect(), limits),
             clocks,
             sides: [first, second],
             windows,
@@ -335,7 +334,7 @@ impl Join {
             let closed = self.times.closed(state);
             let counted = read.map(|read| {
                 let begin = windows.windows.begin(at);
-                let hash = read?.map(|hash| Windows::in_window(hash, begin));
+                let hash = read?;
                 let row = Read { plan: 0, bytes, is_fixed, begin, hash, known: 0, values: &self.values };
                 windows.add_timed(state, &row, closed)
             });

@@ -51,8 +51,10 @@ pub struct Limits {
     pub group_bytes: u32,
     /// Longest result in bytes; at most [`ROW_LEN_MAX`].
     pub result_len: u32,
-    /// Time without messages after which a source is not waited for, and, if all are silent, windows close.
+    /// Time without messages after which a source is not waited for. While all sources are silent time stands still.
     pub idle: Option<Duration>,
+    /// Time without a message of any source after which the windows that are open close; rows of them that come later are late. `None`: they wait.
+    pub flush: Option<Duration>,
     /// Determines the hash of keys. Publishers should not know it.
     pub seed: u64,
 }
@@ -66,6 +68,7 @@ impl Default for Limits {
             group_bytes: 512,
             result_len: ROW_LEN_MAX,
             idle: Some(Duration::from_secs(30)),
+            flush: None,
             seed: 0x6a09_e667_f3bc_c908,
         }
     }
@@ -131,6 +134,14 @@ impl Unit {
         }
     }
 
+    /// Microseconds as a number of units.
+    pub(super) fn of_micros(self, micros: i64) -> i128 {
+        match self {
+            Unit::Nanoseconds => i128::from(micros) * 1_000,
+            _ => i128::from(micros.div_euclid(self.scale())),
+        }
+    }
+
     /// Microseconds of a unit that is at least one.
     fn scale(self) -> i64 {
         match self {
@@ -188,6 +199,11 @@ impl SourceTime {
     /// The field of time, if there is one.
     pub fn field(&self) -> Option<&Field> {
         self.field.as_ref().map(|(field, _)| field)
+    }
+
+    /// What its field counts; times of arrival are microseconds.
+    pub fn unit(&self) -> Unit {
+        self.field.as_ref().map_or(Unit::Microseconds, |(_, unit)| *unit)
     }
 
     /// As [`of`](Self::of), of header and block. `None`: the message has to be viewed.

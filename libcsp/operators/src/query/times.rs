@@ -1,7 +1,9 @@
 //! Watermarks: how far the time of each source has come, kept in the state's header.
 
 use csp_handlers::State;
+use csp_types::Duration;
 
+use super::setup::Limits;
 use crate::counters::OWN;
 
 /// Most sources of an operator that has time.
@@ -15,6 +17,7 @@ const STARTED: usize = CLOSED + 8;
 pub(super) struct Times {
     lateness: Vec<i64>,
     idle: Option<i64>,
+    flush: Option<i64>,
 }
 
 /// How far time has come.
@@ -22,7 +25,7 @@ pub(super) struct Times {
 pub(super) enum Reached {
     /// Rows before this time are late.
     Time(i64),
-    /// All sources are silent.
+    /// All sources are silent: time stands still, so that none of their later rows is late for it.
     Silence,
 }
 
@@ -38,8 +41,20 @@ fn set_time(state: &mut State, at: usize, time: i64) {
 }
 
 impl Times {
-    pub fn new(lateness: Vec<i64>, idle: Option<i64>) -> Self {
-        Times { lateness, idle }
+    /// Clocks of sources that may be late by so much, under the limits of an operator.
+    pub fn new(lateness: Vec<i64>, limits: &Limits) -> Self {
+        let micros =
+            |time: Option<Duration>| time.map(|time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
+        Times { lateness, idle: micros(limits.idle), flush: micros(limits.flush) }
+    }
+
+    /// Whether no source has sent a row for so long that the windows that are open close.
+    #[inline]
+    pub fn is_over(&self, state: &State, now: i64) -> bool {
+        let Some(flush) = self.flush else { return false };
+        let heard = (0..self.lateness.len()).map(|source| time(state, OWN + 16 * source + 8));
+        let last = heard.fold(time(state, STARTED), i64::max);
+        last != i64::MIN && now.saturating_sub(last) > flush
     }
 
     /// The watermark of one source: the latest time that was seen, less what may be late.

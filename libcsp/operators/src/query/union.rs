@@ -65,9 +65,8 @@ impl SideBySide {
                 value: kept.iter().sum::<usize>() as u64,
             });
         }
-        let idle = Limits::default().idle.map(|idle| idle.as_micros() as i64);
         Ok(SideBySide {
-            times: Times::new(clocks.iter().map(|clock| clock.lateness).collect(), idle),
+            times: Times::new(clocks.iter().map(|clock| clock.lateness).collect(), &Limits::default()),
             row: room(kept.iter().copied().max().unwrap_or(0) as u32),
             groups: Groups::new(HEADER, groups, 0, kept),
             window: i64::try_from(window.as_micros()).unwrap_or(i64::MAX),

@@ -9,7 +9,7 @@ use csp_types::Duration;
 
 use super::groups::Groups;
 use super::keep::Keep;
-use super::setup::{Limits, QuerySetupError, SourceTime, Time, arrival};
+use super::setup::{Limits, QuerySetupError, SourceTime, Time, Unit, arrival};
 use super::times::{Reached, Times};
 use super::windows::{Added, Read, Values, Windows};
 use crate::counters::Counter;
@@ -95,6 +95,8 @@ pub(super) struct Closed {
     emitted: u64,
     invalid: u64,
     too_long: u64,
+    /// Groups that HAVING does not accept.
+    refused: u64,
 }
 
 impl Seen {
@@ -102,8 +104,7 @@ impl Seen {
     #[inline]
     fn read<'v>(self, windows: &Windows, plan: usize, values: &'v Values) -> Read<'v> {
         let begin = windows.begin(self.at.unwrap_or(0));
-        let hash = self.hash.map(|hash| Windows::in_window(hash, begin));
-        Read { plan, bytes: [&[], &[]], is_fixed: self.is_fixed, begin, hash, known: 0, values }
+        Read { plan, bytes: [&[], &[]], is_fixed: self.is_fixed, begin, hash: self.hash, known: 0, values }
     }
 }
 
@@ -111,22 +112,23 @@ impl Closing {
     /// Whether a window has ended at a time.
     #[inline]
     pub fn has_ended(&self, block: &[u8], at: i64) -> bool {
-        let Window::Time { length_us } = self.windows.kind else { return false };
-        self.windows.ended(block, 0, length_us as i64, at).is_some()
+        let Some((length, _)) = self.windows.lengths() else { return false };
+        self.windows.ended(block, 0, length, at).is_some()
     }
 
     /// Emits the results of windows that have ended at a time. The state is not changed.
     pub fn emit(&mut self, sink: &mut dyn Sink, at: i64) -> Result<Closed, Full> {
         let mut closed = Closed::default();
-        let Window::Time { length_us } = self.windows.kind else { return Ok(closed) };
-        let (length, mut group) = (length_us as i64, 0);
+        let Some((length, _)) = self.windows.lengths() else { return Ok(closed) };
+        let mut group = 0;
         while let Some(next) = self.windows.ended(sink.state().block(), group, length, at) {
             group = next;
             match self.windows.result(sink.state().block(), group, &mut self.out) {
-                Ok(len) => {
+                Ok(Some(len)) => {
                     sink.emit_row(self.output, &self.out[..len])?;
                     closed.emitted += 1;
                 }
+                Ok(None) => closed.refused += 1,
                 Err(error) => match problem(&error).0 {
                     Counter::TooLong => closed.too_long += 1,
                     _ => closed.invalid += 1,
@@ -138,14 +140,15 @@ impl Closing {
 
     /// Releases the groups of windows that have ended at a time.
     pub fn release(&self, state: &mut State, at: i64, closed: Closed) {
-        let Window::Time { length_us } = self.windows.kind else { return };
-        while let Some(group) = self.windows.ended(state.block(), 0, length_us as i64, at) {
+        let Some((length, _)) = self.windows.lengths() else { return };
+        while let Some(group) = self.windows.ended(state.block(), 0, length, at) {
             self.windows.groups.remove(state.block(), group);
         }
         for (counter, count) in [
             (Counter::Emitted, closed.emitted),
             (Counter::Invalid, closed.invalid),
             (Counter::TooLong, closed.too_long),
+            (Counter::Refused, closed.refused),
         ] {
             if count > 0 {
                 counter.add(state, count);
@@ -153,14 +156,30 @@ impl Closing {
         }
     }
 
-    /// Adds a row to the window of its time.
+    /// Adds a row to the windows of its time that are open. What went wrong in one of several is counted once.
     pub fn add_timed(&self, state: &mut State, row: &Read<'_>, closed: i64) -> Option<Counter> {
-        let Window::Time { length_us } = self.windows.kind else { return None };
-        if row.begin.saturating_add(length_us as i64) <= closed {
+        let (length, every) = self.windows.lengths()?;
+        if row.begin.saturating_add(length) <= closed {
             return Some(Counter::Late);
         }
-        let block = state.block();
         let Some(hash) = row.hash else { return Some(Counter::Invalid) };
+        let (mut counted, mut back) = (None, length - every);
+        while back >= 0 {
+            let begin = row.begin.saturating_sub(back);
+            back -= every;
+            if begin.saturating_add(length) <= closed {
+                continue;
+            }
+            let row = Read { begin, ..*row };
+            let hash = Windows::in_window(hash, begin);
+            counted = self.add_to(state.block(), &row, hash).or(counted);
+        }
+        counted
+    }
+
+    /// Adds a row to its window.
+    #[inline]
+    fn add_to(&self, block: &mut [u8], row: &Read<'_>, hash: u64) -> Option<Counter> {
         let Ok(group) = self.windows.find(block, row, hash) else { return Some(Counter::Invalid) };
         match self.windows.add(block, group, row, hash) {
             Added::Yes => None,
@@ -179,17 +198,20 @@ impl Closing {
     ) -> Result<Option<Counter>, Stop> {
         let windows = &self.windows;
         let block = call.state().block();
-        let Some(hash) = row.hash else { return Ok(Some(Counter::Invalid)) };
+        let Some(hash) = row.hash.map(|hash| Windows::in_window(hash, row.begin)) else {
+            return Ok(Some(Counter::Invalid));
+        };
         let Ok(group) = windows.find(block, row, hash) else { return Ok(Some(Counter::Invalid)) };
         let rows = if group == 0 { 0 } else { windows.groups.rows(block, group) };
         if rows + 1 >= count {
             let written = windows.result_with(block, group, row, &mut self.out);
             let problem = match written {
-                Ok(len) => {
+                Ok(Some(len)) => {
                     call.emit_row(self.output, &self.out[..len])?;
                     Counter::Emitted.add(call.state(), 1);
                     None
                 }
+                Ok(None) => Some(Counter::Refused),
                 Err(error) => Some(problem(&error).0),
             };
             if group != 0 {
@@ -240,15 +262,15 @@ impl Windowed {
         let keep = |plan: &Arc<Plan>| Keep::new(plan, 0, 0..plan.columns.len());
         let keeps: Vec<Keep> = plans.iter().map(keep).collect();
         let len = keeps.iter().map(|keep| keep.len_max().unwrap_or(ROW_LEN_MAX as usize)).max().unwrap_or(0);
-        let idle = limits.idle.map(|idle| i64::try_from(idle.as_micros()).unwrap_or(i64::MAX));
-        let times = Times::new(clocks.iter().map(|clock| clock.lateness).collect(), idle);
+        let times = Times::new(clocks.iter().map(|clock| clock.lateness).collect(), limits);
         let fields: Vec<_> = clocks.iter().map(SourceTime::field).collect();
         let program = |(plan, field): (&Arc<Plan>, &Option<&Field>)| Program {
             fixed: plan.fixed(0, *field),
             filter: Condition::new(plan, &plan.filter),
         };
         let programs = plans.iter().zip(&fields).map(program).collect();
-        let windows = Windows::new(plans.clone(), &fields, limits, base)?;
+        let unit = clocks.first().map_or(Unit::Microseconds, SourceTime::unit);
+        let windows = Windows::new(plans.clone(), &fields, unit, limits, base)?;
         let closing = Closing { windows, output, out: room(limits.result_len), interrupted: false };
         let (row, values) = (room(len as u32), Values::new(&plans));
         Ok(Windowed { plans, keeps, clocks, programs, times, closing, row, values })
@@ -314,12 +336,14 @@ impl Windowed {
     #[inline]
     fn known(&self, call: &mut Call<'_>, stream: usize, seen: Seen) -> u32 {
         let windows = &self.closing.windows;
-        let is_timed = matches!(windows.kind, Window::Time { .. }) && seen.at.is_some();
+        // A row of several windows may begin a group in one of them.
+        let is_timed = windows.lengths().is_some_and(|(length, every)| length == every) && seen.at.is_some();
         if !is_timed || !self.keeps[stream].fits(Body::of(call), &self.row) {
             return 0;
         }
         let row = seen.read(windows, stream, &self.values);
-        row.hash.map_or(0, |hash| windows.find_fixed(call.state().block(), &row, hash))
+        let hash = row.hash.map(|hash| Windows::in_window(hash, row.begin));
+        hash.map_or(0, |hash| windows.find_fixed(call.state().block(), &row, hash))
     }
 
     /// Reads a row at fixed places. `None`: it has to be viewed.
@@ -390,7 +414,8 @@ fn timed(
     })
 }
 
-/// Closes windows of arrival time that have ended, and all windows of event time once every source is silent.
+/// Closes windows of arrival time that have ended, those of event time that the sources that are not silent have passed, and all of them after
+/// a longer silence of every source if the limits say so.
 pub(super) fn close_by_timer(
     tick: &mut Tick<'_>,
     times: &Times,
@@ -404,15 +429,16 @@ pub(super) fn close_by_timer(
     let passed = now.saturating_sub(ARRIVAL_GRACE.as_micros() as i64);
     let reached = match times.reached(tick.state(), now, None) {
         _ if arrivals => passed.max(times.closed(tick.state())),
+        _ if times.is_over(tick.state(), now) => i64::MAX,
         Reached::Time(at) => at,
-        Reached::Silence => i64::MAX,
+        Reached::Silence => return Ok(()),
     };
     let closed = closing.emit(tick, reached)?;
     let state = tick.state();
     // What silence has closed ends with the last window that was open.
-    let last = match (reached, closing.windows.kind) {
-        (i64::MAX, Window::Time { length_us }) => {
-            closing.windows.last(state.block()).map(|begin| begin.saturating_add(length_us as i64))
+    let last = match (reached, closing.windows.lengths()) {
+        (i64::MAX, Some((length, _))) => {
+            closing.windows.last(state.block()).map(|begin| begin.saturating_add(length))
         }
         _ => Some(reached),
     };

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use csp_formats::{Cell, Field, Fixed, Record, ViewError};
 use csp_handlers::State;
-use csp_queries::{Accumulator, Code, Datum, EmitError, Expr, Plan, Sample, Window};
+use csp_queries::{Accumulator, AggregateFunction, Code, Datum, EmitError, Expr, Plan, Sample, Window};
 
 use super::groups::{Groups, KEPT_MAX};
 use super::hash::Hash;
 use super::keep::Keep;
 use super::keys::Keys;
-use super::setup::{Limits, QuerySetupError};
+use super::setup::{Limits, QuerySetupError, Unit};
 use crate::counters::Counter;
 use crate::formats::view;
 
@@ -28,6 +28,8 @@ pub(super) struct Windows {
     programs: Vec<Program>,
     pub groups: Groups,
     pub kind: Window,
+    /// What the begin of a window is counted in, in results.
+    unit: Unit,
     seed: u64,
 }
 
@@ -41,15 +43,16 @@ struct Program {
 }
 
 /// What a plan's windows read of a row before anything is changed.
+#[derive(Clone, Copy)]
 pub(super) struct Read<'v> {
     pub plan: usize,
     /// The row's bytes, of each source.
     pub bytes: [&'v [u8]; 2],
     /// Whether it was read at fixed places.
     pub is_fixed: bool,
-    /// Where its window begins; 0 for windows of rows.
+    /// Where its window begins, of several the last; 0 for windows of rows.
     pub begin: i64,
-    /// The hash of the columns that it is grouped by in this window; `None`: it is not valid.
+    /// The hash of the columns that it is grouped by; `None`: it is not valid.
     pub hash: Option<u64>,
     /// Its group, if that was found before; 0: it was not. Only then the row's bytes can be missing.
     pub known: u32,
@@ -104,6 +107,7 @@ impl Windows {
     pub fn new(
         plans: Vec<Arc<Plan>>,
         times: &[Option<&Field>],
+        unit: Unit,
         limits: &Limits,
         base: usize,
     ) -> Result<Self, QuerySetupError> {
@@ -122,7 +126,7 @@ impl Windows {
         // Several plans have one source each, a join's plan both.
         let times_of = |plan: usize| if plans.len() > 1 { &times[plan..=plan] } else { times };
         let programs = plans.iter().enumerate().map(|(at, plan)| Program::new(plan, times_of(at))).collect();
-        Ok(Windows { keeps, programs, groups, kind, seed: limits.seed, plans })
+        Ok(Windows { keeps, programs, groups, kind, unit, seed: limits.seed, plans })
     }
 
     /// Reads what rows, header and block of each source, are grouped by and what aggregates are given. `None`: they have to be viewed.
@@ -169,12 +173,24 @@ impl Windows {
         hash.finish()
     }
 
-    /// Where the window of a time begins; 0 for windows of rows.
+    /// Where the window of a time begins, of several the last; 0 for windows of rows.
     #[inline]
     pub fn begin(&self, at: i64) -> i64 {
         match self.kind {
-            Window::Time { length_us } => at.div_euclid(length_us as i64).saturating_mul(length_us as i64),
+            Window::Time { every_us, .. } => {
+                let every = micros(every_us);
+                at.div_euclid(every).saturating_mul(every)
+            }
             Window::Rows { .. } => 0,
+        }
+    }
+
+    /// Length of windows of time, and how far their begins are apart.
+    #[inline]
+    pub fn lengths(&self) -> Option<(i64, i64)> {
+        match self.kind {
+            Window::Time { length_us, every_us } => Some((micros(length_us), micros(every_us))),
+            Window::Rows { .. } => None,
         }
     }
 
@@ -324,20 +340,27 @@ impl Windows {
         Ok(made)
     }
 
-    /// Writes the result of a group.
-    pub fn result(&self, block: &[u8], group: u32, out: &mut [u8]) -> Result<usize, EmitError> {
-        let sums = self.groups.aggregates(block, group);
-        self.with_kept(block, group, |plan, kept| emit(plan, kept, sums, out))
+    /// Begin and end of a window, as results have them.
+    fn bounds(&self, begin: i64) -> [Datum<'static>; 2] {
+        let Some((length, _)) = self.lengths() else { return [Datum::Null; 2] };
+        [begin, begin.saturating_add(length)].map(|at| Datum::Integer(self.unit.of_micros(at)))
     }
 
-    /// Writes the result of a group with a last row.
+    /// Writes the result of a group; `None`: HAVING does not accept it.
+    pub fn result(&self, block: &[u8], group: u32, out: &mut [u8]) -> Result<Option<usize>, EmitError> {
+        let sums = self.groups.aggregates(block, group);
+        let bounds = self.bounds(self.groups.window(block, group));
+        self.with_kept(block, group, |plan, kept| emit(plan, kept, (sums, bounds), out))
+    }
+
+    /// Writes the result of a group with a last row; `None`: HAVING does not accept it.
     pub fn result_with(
         &self,
         block: &[u8],
         group: u32,
         row: &Read<'_>,
         out: &mut [u8],
-    ) -> Result<usize, EmitError> {
+    ) -> Result<Option<usize>, EmitError> {
         let plan = &self.plans[row.plan];
         let mut sums = [Accumulator::default(); AGGREGATES_MAX];
         let sums = &mut sums[..plan.aggregates.len()];
@@ -348,7 +371,9 @@ impl Windows {
         {
             aggregate.function.add(sum, sample);
         }
-        self.with_rows(row.plan, row.bytes, |plan, records| emit(plan, records, sums, out))
+        self.with_rows(row.plan, row.bytes, |plan, records| {
+            emit(plan, records, (sums, [Datum::Null; 2]), out)
+        })
     }
 
     /// The group after `group` (0: the first) whose window of `length` has ended at a time.
@@ -372,17 +397,33 @@ impl Windows {
     }
 }
 
+/// Microseconds of a time of a query: at least one, and less than 2^63.
+#[inline]
+fn micros(time_us: u64) -> i64 {
+    i64::try_from(time_us).unwrap_or(i64::MAX).max(1)
+}
+
 fn emit<'v>(
     plan: &'v Plan,
     records: &[&Record<'v, 'v>],
-    sums: &[Accumulator],
+    (sums, [begin, end]): (&'v [Accumulator], [Datum<'v>; 2]),
     out: &mut [u8],
-) -> Result<usize, EmitError> {
+) -> Result<Option<usize>, EmitError> {
     let mut results = [Datum::Null; AGGREGATES_MAX];
     for ((aggregate, sum), result) in plan.aggregates.iter().zip(sums).zip(&mut results) {
-        *result = aggregate.function.result_of(sum);
+        *result = match aggregate.function {
+            AggregateFunction::WindowStart => begin,
+            AggregateFunction::WindowEnd => end,
+            function => function.result_of(sum),
+        };
     }
-    plan.emit(records, &results[..plan.aggregates.len().min(AGGREGATES_MAX)], out)
+    let results = &results[..plan.aggregates.len().min(AGGREGATES_MAX)];
+    if let Some(having) = &plan.having
+        && !matches!(plan.evaluate(having, records, results)?, Datum::Boolean(true))
+    {
+        return Ok(None);
+    }
+    plan.emit(records, results, out).map(Some)
 }
 
 /// What groups keep of the rows of a plan: what they are grouped by, and so all that results read beside aggregates.
@@ -401,16 +442,6 @@ fn keeps(plan: &Plan) -> [Option<Keep>; 2] {
 pub(super) fn columns_of(expr: &Expr, columns: &mut Vec<usize>) {
     match expr {
         Expr::Column(column) => columns.push(*column),
-        Expr::Literal(_) | Expr::Aggregate(_) => (),
-        Expr::Not(inner) | Expr::IsNull(inner) | Expr::Has(inner, _) | Expr::Like(inner, _) => {
-            columns_of(inner, columns);
-        }
-        Expr::Arithmetic(_, left, right)
-        | Expr::Compare(_, left, right)
-        | Expr::And(left, right)
-        | Expr::Or(left, right) => {
-            columns_of(left, columns);
-            columns_of(right, columns);
-        }
+        _ => expr.children().for_each(|inner| columns_of(inner, columns)),
     }
 }

@@ -1,203 +1,175 @@
 //! The clauses of a query.
 
-use sqlparser::ast::{BinaryOperator, Expr as Ast, SelectItem, SelectItemQualifiedWildcardKind, Spanned};
-use sqlparser::tokenizer::Span;
-
-use super::expressions::{Binder, comparable, wrong_type};
+use super::expressions::{Binder, Bound};
+use super::literals::{comparable, wrong_type};
+use super::outputs::{self, Outputs};
 use crate::columns::Columns;
 use crate::derive;
-use crate::error::{QueryError, QueryProblem};
+use crate::error::{Position, QueryError, QueryProblem};
 use crate::plan::{Catalog, Expr, Join, Kind, Output, Plan, Source, Window};
-use crate::syntax::{Statement, Table, WindowClause};
+use crate::syntax::{Ast, Binary, JoinClause, Node, Statement, Table, WindowClause};
 
 pub(crate) fn plan(statement: Statement, catalog: &dyn Catalog, schema_id: u16) -> Result<Plan, QueryError> {
-    let mut sources = vec![source(&statement.from, catalog)?];
-    if let Some(join) = &statement.join {
+    // Each clause is named here, so that one that is read and not bound does not compile.
+    let Statement { select, from, join, filter, group_by, having, window } = statement;
+    let mut sources = vec![source(&from, catalog)?];
+    if let Some(join) = &join {
         let second = source(&join.table, catalog)?;
         if second.alias == sources[0].alias {
             let problem = QueryProblem::Duplicate { what: "channels", name: second.alias };
-            return Err(QueryError::at(join.table.span, problem));
+            return Err(QueryError::new(join.table.at, problem));
         }
         sources.push(second);
     }
-    let mut binder = Binder::new(Columns { sources, columns: Vec::new() });
-    let join = match &statement.join {
-        Some(clause) => Some(Join { keys: keys(&clause.on, &mut binder)?, within_us: clause.within_us }),
+    let has_timed_window = matches!(window, Some(WindowClause::Time { .. }));
+    let mut binder = Binder::new(Columns { sources, columns: Vec::new() }, has_timed_window);
+    let join = match &join {
+        Some(JoinClause { table: _, on, within_us }) => {
+            Some(Join { keys: keys(on, &mut binder)?, within_us: *within_us })
+        }
         None => None,
     };
-    let filter = statement.filter.as_ref().map(|filter| binder.truth(filter, "WHERE")).transpose()?;
-    let mut group_by = Vec::new();
-    for expr in &statement.group_by {
-        let (bound, kind) = binder.expression(expr)?;
-        if matches!(kind, Kind::Opaque(_)) {
-            return Err(wrong_type(expr.span(), "GROUP BY", "a number, text or an enumeration", &kind));
-        }
-        group_by.push(bound);
-    }
-    binder.aggregates_allowed(statement.window.is_some());
+    let filter = filter.as_ref().map(|filter| binder.truth(filter, "WHERE")).transpose()?;
+    let grouped = group_by.iter().map(|node| group_key(node, &mut binder)).collect::<Result<Vec<_>, _>>()?;
+    binder.aggregates_allowed(window.is_some());
     let mut outputs = Vec::new();
-    for item in &statement.select {
-        add_outputs(item, &mut binder, &mut outputs)?;
+    for item in &select {
+        outputs::add(item, &mut binder, &mut outputs)?;
     }
-    let window = statement.window.as_ref().map(|window| match *window {
-        WindowClause::Time { length_us } => Window::Time { length_us },
+    let having = having_of(having.as_ref(), &grouped, window.is_some(), &mut binder)?;
+    let window = window.map(|window| match window {
+        WindowClause::Time { length_us, every_us } => Window::Time { length_us, every_us },
         WindowClause::Rows { count } => Window::Rows { count },
     });
-    check_grouping(&binder, &outputs, &group_by, window.is_some(), &statement)?;
+    check_grouping(&binder, &outputs, &grouped, window.is_some(), &group_by)?;
     check_names(&outputs)?;
     let (columns, aggregates) = binder.into_parts();
     let outputs: Vec<Output> = outputs.into_iter().map(|(output, _)| output).collect();
     let derived = derive::derive(&outputs, &columns, schema_id)
-        .map_err(|problem| QueryError::new(crate::Position::START, QueryProblem::Format(problem)))?;
+        .map_err(|problem| QueryError::new(Position::START, QueryProblem::Format(problem)))?;
     let Columns { sources, columns } = columns;
-    Ok(Plan { sources, join, columns, filter, window, group_by, aggregates, outputs, derived })
+    let group_by = grouped;
+    Ok(Plan { sources, join, columns, filter, window, group_by, having, aggregates, outputs, derived })
 }
 
 fn source(table: &Table, catalog: &dyn Catalog) -> Result<Source, QueryError> {
-    let format = catalog.format(&table.channel).filter(|(schema, message)| schema.message(message).is_some());
+    let Table { channel, alias, at } = table;
+    let format = catalog.format(channel).filter(|(schema, message)| schema.message(message).is_some());
     let Some((schema, message)) = format else {
         let channels = catalog.channels();
-        let nearest = csp_formats::nearest(&table.channel, channels.iter().map(String::as_str));
-        let problem = QueryProblem::Unknown { what: "channel", name: table.channel.clone(), nearest };
-        return Err(QueryError::at(table.span, problem));
+        let nearest = csp_formats::nearest(channel, channels.iter().map(String::as_str));
+        let problem = QueryProblem::Unknown { what: "channel", name: channel.clone(), nearest };
+        return Err(QueryError::new(*at, problem));
     };
-    let alias = table.alias.clone().unwrap_or_else(|| table.channel.clone());
-    Ok(Source { channel: table.channel.clone(), alias, schema, message })
+    let alias = alias.clone().unwrap_or_else(|| channel.clone());
+    Ok(Source { channel: channel.clone(), alias, schema, message })
+}
+
+fn group_key(node: &Node, binder: &mut Binder) -> Result<Expr, QueryError> {
+    let (bound, kind) = binder.expression(node)?;
+    match kind {
+        Kind::Opaque(_) => Err(wrong_type(node.at, "GROUP BY", "a number, text or an enumeration", &kind)),
+        _ => Ok(bound),
+    }
+}
+
+/// The condition on the result of a group.
+fn having_of(
+    node: Option<&Node>,
+    grouped: &[Expr],
+    window: bool,
+    binder: &mut Binder,
+) -> Result<Option<Expr>, QueryError> {
+    let Some(node) = node else { return Ok(None) };
+    if !window {
+        let what = "HAVING without WINDOW (WHERE is a condition on rows)".to_owned();
+        return Err(QueryError::new(node.at, QueryProblem::Unsupported { what }));
+    }
+    let having = binder.truth(node, "HAVING")?;
+    if let Some(column) = ungrouped(&having, grouped) {
+        let name = binder.path_of(column).to_owned();
+        return Err(QueryError::new(node.at, QueryProblem::NotGrouped { name }));
+    }
+    Ok(Some(having))
 }
 
 /// The pairs of columns that a join compares.
-fn keys(on: &Ast, binder: &mut Binder) -> Result<Vec<(usize, usize)>, QueryError> {
-    match on {
-        Ast::Nested(inner) => keys(inner, binder),
-        Ast::BinaryOp { left, op: BinaryOperator::And, right } => {
+fn keys(on: &Node, binder: &mut Binder) -> Result<Vec<(usize, usize)>, QueryError> {
+    let no_keys = || QueryError::new(on.at, QueryProblem::JoinCondition);
+    match &on.kind {
+        Ast::Binary(Binary::And, left, right) => {
             let mut all = keys(left, binder)?;
             all.extend(keys(right, binder)?);
             Ok(all)
         }
-        Ast::BinaryOp { left, op: BinaryOperator::Eq, right } => {
-            let (first, first_kind) = binder.expression(left)?;
-            let (second, second_kind) = binder.expression(right)?;
-            let (Expr::Column(first), Expr::Column(second)) = (first, second) else {
-                return Err(QueryError::at(on.span(), QueryProblem::JoinCondition));
+        Ast::Binary(Binary::Equal, left, right) => {
+            let (left, right) = (binder.bound(left)?, binder.bound(right)?);
+            let (Bound { expr: Expr::Column(first), .. }, Bound { expr: Expr::Column(second), .. }) =
+                (&left, &right)
+            else {
+                return Err(no_keys());
             };
-            if !comparable(&first_kind, &second_kind) {
-                let expected = match (&first_kind, &second_kind) {
+            if !comparable(&left.kind, &right.kind) {
+                let expected = match (&left.kind, &right.kind) {
                     (Kind::Enum(_), Kind::Enum(_)) => "values that both channels have alike",
-                    _ => first_kind.name(),
+                    _ => left.kind.name(),
                 };
-                return Err(wrong_type(right.span(), "=", expected, &second_kind));
+                return Err(wrong_type(right.at, "=", expected, &right.kind));
             }
-            match (binder.source_of(first), binder.source_of(second)) {
-                (0, 1) => Ok(vec![(first, second)]),
-                (1, 0) => Ok(vec![(second, first)]),
-                _ => Err(QueryError::at(on.span(), QueryProblem::JoinCondition)),
+            match (binder.source_of(*first), binder.source_of(*second)) {
+                (0, 1) => Ok(vec![(*first, *second)]),
+                (1, 0) => Ok(vec![(*second, *first)]),
+                _ => Err(no_keys()),
             }
         }
-        _ => Err(QueryError::at(on.span(), QueryProblem::JoinCondition)),
+        _ => Err(no_keys()),
     }
-}
-
-/// The columns of the result that an item of the SELECT list makes, each with its place in the query.
-fn add_outputs(
-    item: &SelectItem,
-    binder: &mut Binder,
-    outputs: &mut Vec<(Output, Span)>,
-) -> Result<(), QueryError> {
-    let (expr, alias) = match item {
-        SelectItem::UnnamedExpr(expr) => (expr, None),
-        SelectItem::ExprWithAlias { expr, alias } => (expr, Some(alias.value.clone())),
-        SelectItem::Wildcard(_) => {
-            for source in 0..binder.sources() {
-                add_all(source, item.span(), binder, outputs)?;
-            }
-            return Ok(());
-        }
-        SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), _) => {
-            let name = name.to_string();
-            let source = binder.source_named(&name, item.span())?;
-            return add_all(source, item.span(), binder, outputs);
-        }
-        _ => {
-            let what = format!("\"{item}\"");
-            return Err(QueryError::at(item.span(), QueryProblem::Unsupported { what }));
-        }
-    };
-    let (bound, kind) = binder.expression(expr)?;
-    if matches!(kind, Kind::Null) {
-        return Err(wrong_type(expr.span(), "SELECT", "a value with a type", &kind));
-    }
-    let like = if let Expr::Column(column) = bound { Some(column) } else { None };
-    let name = alias.unwrap_or_else(|| binder.name_of(&bound, outputs.len()));
-    outputs.push((Output { name, expr: bound, kind, like }, expr.span()));
-    Ok(())
-}
-
-/// All fields, groups and data of a source.
-fn add_all(
-    source: usize,
-    span: Span,
-    binder: &mut Binder,
-    outputs: &mut Vec<(Output, Span)>,
-) -> Result<(), QueryError> {
-    for path in binder.members(source) {
-        let (bound, kind) = binder.column(source, &path, span)?;
-        let like = if let Expr::Column(column) = bound { Some(column) } else { None };
-        outputs.push((Output { name: path, expr: bound, kind, like }, span));
-    }
-    Ok(())
 }
 
 /// Beside aggregates only what is grouped by has one value for each result.
 fn check_grouping(
     binder: &Binder,
-    outputs: &[(Output, Span)],
-    group_by: &[Expr],
+    outputs: &Outputs,
+    grouped: &[Expr],
     window: bool,
-    statement: &Statement,
+    group_by: &[Node],
 ) -> Result<(), QueryError> {
     if !window {
-        return match statement.group_by.first() {
-            Some(expr) => {
+        return match group_by.first() {
+            Some(node) => {
                 let what = "GROUP BY without WINDOW (a window says when a group is complete)".to_owned();
-                Err(QueryError::at(expr.span(), QueryProblem::Unsupported { what }))
+                Err(QueryError::new(node.at, QueryProblem::Unsupported { what }))
             }
             None => Ok(()),
         };
     }
-    for (output, span) in outputs {
-        if let Some(column) = ungrouped(&output.expr, group_by) {
+    for (output, at) in outputs {
+        if let Some(column) = ungrouped(&output.expr, grouped) {
             let name = binder.path_of(column).to_owned();
-            return Err(QueryError::at(*span, QueryProblem::NotGrouped { name }));
+            return Err(QueryError::new(*at, QueryProblem::NotGrouped { name }));
         }
     }
     Ok(())
 }
 
 /// A column in an expression that stands neither in a grouped expression nor in an aggregate.
-fn ungrouped(expr: &Expr, group_by: &[Expr]) -> Option<usize> {
-    if group_by.contains(expr) {
+fn ungrouped(expr: &Expr, grouped: &[Expr]) -> Option<usize> {
+    if grouped.contains(expr) {
         return None;
     }
     match expr {
         Expr::Column(column) => Some(*column),
-        Expr::Literal(_) | Expr::Aggregate(_) => None,
-        Expr::Not(inner) | Expr::IsNull(inner) | Expr::Has(inner, _) | Expr::Like(inner, _) => {
-            ungrouped(inner, group_by)
-        }
-        Expr::Arithmetic(_, left, right)
-        | Expr::Compare(_, left, right)
-        | Expr::And(left, right)
-        | Expr::Or(left, right) => ungrouped(left, group_by).or_else(|| ungrouped(right, group_by)),
+        _ => expr.children().find_map(|inner| ungrouped(inner, grouped)),
     }
 }
 
-fn check_names(outputs: &[(Output, Span)]) -> Result<(), QueryError> {
+fn check_names(outputs: &Outputs) -> Result<(), QueryError> {
     let mut names = std::collections::HashSet::new();
-    for (output, span) in outputs {
+    for (output, at) in outputs {
         if !names.insert(&*output.name) {
             let problem =
                 QueryProblem::Duplicate { what: "columns of the result", name: output.name.clone() };
-            return Err(QueryError::at(*span, problem));
+            return Err(QueryError::new(*at, problem));
         }
     }
     Ok(())

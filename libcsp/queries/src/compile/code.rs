@@ -4,7 +4,8 @@ use core::cmp::Ordering;
 
 use csp_formats::{Cell, Load};
 
-use crate::plan::{ColumnPlace, Comparison, Expr, Literal, Operator, Plan};
+use crate::convert;
+use crate::plan::{Cast, ColumnPlace, Comparison, Expr, Literal, Operator, Plan};
 
 /// A condition: terms that are all true of what it accepts.
 #[derive(Clone, Debug)]
@@ -33,6 +34,14 @@ pub enum Code {
     IsNull(Box<Code>),
     /// Whether a set has a bit.
     Has(Box<Code>, u8),
+    /// The second if the first is true, else the third.
+    If(Box<[Code; 3]>),
+    /// The first unless it is null, else the second.
+    Coalesce(Box<[Code; 2]>),
+    /// A number without its sign.
+    Absolute(Box<Code>),
+    /// A number or truth value as another number.
+    Cast(Box<Code>, Cast),
 }
 
 /// What a comparison accepts.
@@ -102,6 +111,10 @@ impl Code {
             Expr::Not(inner) => Code::Not(Box::new(new(inner)?)),
             Expr::IsNull(inner) => Code::IsNull(Box::new(new(inner)?)),
             Expr::Has(inner, bit) => Code::Has(Box::new(new(inner)?), *bit),
+            Expr::If(parts) => Code::If(Box::new([new(&parts[0])?, new(&parts[1])?, new(&parts[2])?])),
+            Expr::Coalesce(first, second) => Code::Coalesce(both(first, second)?),
+            Expr::Absolute(inner) => Code::Absolute(Box::new(new(inner)?)),
+            Expr::Cast(inner, cast) => Code::Cast(Box::new(new(inner)?), *cast),
         };
         // Without rows only constants have a value.
         Some(code.run(&[]).map_or(code, Code::Constant))
@@ -150,8 +163,37 @@ impl Code {
                 Cell::Set(bits) => truth(bits >> bit & 1 == 1),
                 _ => Cell::Null,
             },
+            Code::If(parts) => match parts[0].run(rows)? {
+                Cell::True => parts[1].run(rows)?,
+                _ => parts[2].run(rows)?,
+            },
+            Code::Coalesce(sides) => match sides[0].run(rows)? {
+                Cell::Null => sides[1].run(rows)?,
+                value => value,
+            },
+            Code::Absolute(inner) => match inner.run(rows)? {
+                Cell::Int(number) => Cell::Int(number.checked_abs()?),
+                Cell::Float(bits) => Cell::float(f64::from_bits(bits).abs()),
+                _ => Cell::Null,
+            },
+            Code::Cast(inner, cast) => cast_to(inner.run(rows)?, *cast)?,
         })
     }
+}
+
+/// `None`: it has to be looked at.
+fn cast_to(cell: Cell, cast: Cast) -> Option<Cell> {
+    Some(match (cast, cell) {
+        (_, Cell::Null) => Cell::Null,
+        (_, Cell::Text(_) | Cell::Set(_) | Cell::Enum(_)) => return None,
+        (Cast::Integer, Cell::True | Cell::False) => Cell::Int(i64::from(cell == Cell::True)),
+        (Cast::Integer, Cell::Float(bits)) => {
+            convert::whole(f64::from_bits(bits)).map_or(Cell::Null, Cell::Int)
+        }
+        (Cast::Integer, Cell::Int(_)) | (Cast::Float, Cell::Float(_)) => cell,
+        (Cast::Float, Cell::Int(number)) => Cell::float(number as f64),
+        (Cast::Float, Cell::True | Cell::False) => Cell::float(f64::from(u8::from(cell == Cell::True))),
+    })
 }
 
 fn constant(literal: &Literal) -> Option<Cell> {

@@ -198,9 +198,28 @@ impl Catalog for Channels {
 pub struct Expressions<'r> {
     pub random: &'r mut Random,
     pub columns: Vec<(String, Kind)>,
+    /// Whether CASE, COALESCE, ABS and CAST are among them.
+    pub functions: bool,
 }
 
 impl Expressions<'_> {
+    /// A number by a function.
+    fn function(&mut self, depth: u32) -> String {
+        match self.random.below(5) {
+            0 => format!("ABS({})", self.number(depth - 1)),
+            1 => format!("COALESCE({}, {})", self.number(depth - 1), self.number(depth - 1)),
+            2 => {
+                let to = pick(self.random, &["BIGINT", "DOUBLE"]);
+                format!("CAST({} AS {to})", self.number(depth - 1))
+            }
+            3 => format!("CAST({} AS BIGINT)", self.truth(depth - 1)),
+            _ => {
+                let (condition, value) = (self.truth(depth - 1), self.number(depth - 1));
+                format!("CASE WHEN {condition} THEN {value} ELSE {} END", self.number(depth - 1))
+            }
+        }
+    }
+
     fn column(&mut self, kind: Kind) -> Option<String> {
         let fitting: Vec<_> = self.columns.iter().filter(|column| column.1 == kind).collect();
         let at = self.random.below(fitting.len().max(1) as u64) as usize;
@@ -208,9 +227,10 @@ impl Expressions<'_> {
     }
 
     pub fn number(&mut self, depth: u32) -> String {
-        match self.random.below(if depth == 0 { 2 } else { 4 }) {
-            0 => self.column(Kind::Number).unwrap_or_else(|| "3".to_owned()),
-            1 => pick(self.random, &["0", "1", "-7", "255", "1.5", "9000000000000000000"]).to_owned(),
+        match self.random.below(if depth == 0 { 4 } else { 8 }) {
+            0 | 1 => self.column(Kind::Number).unwrap_or_else(|| "3".to_owned()),
+            2 | 3 => pick(self.random, &["0", "1", "-7", "255", "1.5", "9000000000000000000"]).to_owned(),
+            4 if self.functions => self.function(depth),
             _ => {
                 let operator = pick(self.random, &["+", "-", "*", "/", "%"]);
                 format!("({} {operator} {})", self.number(depth - 1), self.number(depth - 1))

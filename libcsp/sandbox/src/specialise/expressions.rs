@@ -94,6 +94,9 @@ impl Builder {
                 }
                 _ => Value::NULL,
             },
+            Code::If(_) | Code::Coalesce(_) | Code::Absolute(_) | Code::Cast(..) => {
+                return Err(Declined::Function);
+            }
         })
     }
 
