@@ -131,7 +131,8 @@ impl Modules {
                             channel.path.iter().map(move |stage| (at, channel, stage))
                         });
                     for (at, channel, stage) in stages.filter(|(.., stage)| stage.handler == handler.name) {
-                        let formats = super::policy::channel_formats(policy, &catalogue, at);
+                        // Nothing is hashed by what is only checked.
+                        let formats = super::policy::channel_formats(policy, &catalogue, at, 0);
                         let fields = fields(formats.as_ref());
                         let tried =
                             Supplied::new(&module, fields, on_stop(handler.on_stop), &stage.parameters);

@@ -29,7 +29,7 @@ use super::modules::Modules;
 #[derive(Debug, Default)]
 pub struct Numbers {
     known: HashMap<String, u32>,
-    /// Determines the hashes of queries' keys; random, so that no publisher knows it.
+    /// Determines the hashes of the keys of queries and operators; random, so that no publisher knows it.
     seed: u64,
     /// The numbers of information flows.
     flows: flows::Known,
@@ -90,7 +90,7 @@ pub fn translate(
                 let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
                 if keys != Some(None) {
                     let query = at.checked_sub(active.policy.channels.len());
-                    let formats = queries::formats(&active.policy, &catalogue, at);
+                    let formats = queries::formats(&active.policy, &catalogue, at, numbers.seed);
                     paths.push(match query {
                         Some(query) => queries::path(&active.policy, &catalogue, query, number, numbers.seed),
                         None => {

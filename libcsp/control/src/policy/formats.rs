@@ -16,7 +16,9 @@ use crate::config::{Problems, number};
 /// Most formats of a policy.
 pub const FORMATS_MAX: usize = 64;
 /// Longest schema of a policy, in bytes.
-pub const FORMAT_LEN_MAX: usize = 64 << 10;
+///
+/// The schemas of exchanges have up to 350 KB.
+pub const FORMAT_LEN_MAX: usize = 512 << 10;
 /// Most formats of a channel.
 pub const CHANNEL_FORMATS_MAX: usize = 8;
 /// Longest time by which messages may be late, in milliseconds.

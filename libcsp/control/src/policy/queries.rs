@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use csp_formats::{Name, Schema};
 use csp_handlers::{FormatId, Handler};
-use csp_operators::{Limits, QuerySetupError, Time, Unit};
+use csp_operators::{Limits, QuerySetupError, Time};
 use csp_queries::{Catalog, Plan, QueryError, QueryProblem, ROW};
 use csp_types::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -97,6 +97,9 @@ pub struct QueryLimits {
     /// Seconds without messages after which a channel of the query is not waited for.
     #[serde(deserialize_with = "idle_s")]
     pub idle_s: u32,
+    /// Seconds without messages of any channel after which the windows that are open close; 0: they wait for messages.
+    #[serde(deserialize_with = "idle_s")]
+    pub flush_s: u32,
     /// Messages of the query's channels that wait for it; beyond them the newest are dropped.
     #[serde(deserialize_with = "waiting")]
     pub waiting: u32,
@@ -104,7 +107,7 @@ pub struct QueryLimits {
 
 impl Default for QueryLimits {
     fn default() -> Self {
-        QueryLimits { rows: 8_192, kib: 2_048, groups: 4_096, idle_s: 30, waiting: 4_096 }
+        QueryLimits { rows: 8_192, kib: 2_048, groups: 4_096, idle_s: 30, flush_s: 0, waiting: 4_096 }
     }
 }
 
@@ -178,11 +181,11 @@ impl Query {
             self;
         let numbered = if *sequence { ", numbered" } else { "" };
         let sql = sql.split_whitespace().collect::<Vec<_>>().join(" ");
-        let QueryLimits { rows, kib, groups, idle_s, waiting } = limits;
+        let QueryLimits { rows, kib, groups, idle_s, flush_s, waiting } = limits;
         let curve = curve.as_ref().map(Curve::summary).unwrap_or_default();
         let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
         format!(
-            "{name} {vip} port {port} as {} on {context}: {sql}; keeps {rows} rows in {kib} KiB, {groups} groups, idle after {idle_s} s, {waiting} messages wait, \
+            "{name} {vip} port {port} as {} on {context}: {sql}; keeps {rows} rows in {kib} KiB, {groups} groups, idle after {idle_s} s, windows close after {flush_s} s, {waiting} messages wait, \
              queues of {} and {} KiB {:?}, memory {} to {} MiB{numbered}{curve}{tcp}",
             output.as_str(),
             queue.messages,
@@ -218,6 +221,8 @@ struct Readable {
     /// Each with its id among the channel's messages.
     formats: Vec<(u32, KnownFormat)>,
     time: Option<ChannelTime>,
+    /// Rows of a query whose channels have a time that no column has.
+    lost_time: bool,
     is_keyed: bool,
 }
 
@@ -245,6 +250,8 @@ pub struct QuerySource {
     pub format: KnownFormat,
     /// The channel's time; `None`: when messages arrive.
     pub time: Option<ChannelTime>,
+    /// It is a query whose channels have a time, and no column of its rows has it.
+    pub lost_time: bool,
 }
 
 impl PlannedQuery {
@@ -258,34 +265,21 @@ impl PlannedQuery {
     /// # Errors
     /// The times of its channels or its limits do not fit.
     pub fn handler(&self, query: &Query, seed: u64) -> Result<csp_operators::Query, QuerySetupError> {
-        let QueryLimits { rows, kib, groups, idle_s, .. } = query.limits;
+        times::check(&self.plan, &self.sources)?;
+        let QueryLimits { rows, kib, groups, idle_s, flush_s, .. } = query.limits;
+        let seconds = |count: u32| (count > 0).then(|| Duration::from_secs(count.into()));
         let limits = Limits {
             rows,
             row_bytes: kib << 10,
             groups,
-            idle: (idle_s > 0).then(|| Duration::from_secs(idle_s.into())),
+            idle: seconds(idle_s),
+            flush: seconds(flush_s),
             seed,
             ..Limits::default()
         };
         let input = |(at, source): (usize, &QuerySource)| (FormatId(at as u32 + 1), source.time());
         let inputs: Vec<(FormatId, Time)> = self.sources.iter().enumerate().map(input).collect();
         csp_operators::Query::new(self.plan.clone(), &inputs, self.output(), limits)
-    }
-}
-
-impl QuerySource {
-    fn time(&self) -> Time {
-        let Some(ChannelTime { field, unit, lateness_ms }) = &self.time else { return Time::Arrival };
-        Time::Field {
-            path: field.clone(),
-            unit: match unit {
-                TimeUnit::S => Unit::Seconds,
-                TimeUnit::Ms => Unit::Milliseconds,
-                TimeUnit::Us => Unit::Microseconds,
-                TimeUnit::Ns => Unit::Nanoseconds,
-            },
-            lateness: Duration::from_millis((*lateness_ms).into()),
-        }
     }
 }
 
@@ -302,6 +296,7 @@ impl Catalogue {
                 let readable = Readable {
                     formats: behind,
                     time: channel.time.clone(),
+                    lost_time: false,
                     is_keyed: channel.curve.is_some(),
                 };
                 catalogue.readable.push((channel.name.clone(), readable));
@@ -372,7 +367,10 @@ impl Catalogue {
         let result = KnownFormat { name: query.name.clone(), schema, message };
         if query.output == RowFormat::Sbe {
             let formats = vec![(plan.sources.len() as u32 + 1, result.clone())];
-            let readable = Readable { formats, time: None, is_keyed: query.curve.is_some() };
+            let rows = RowTime::of(&plan, &sources);
+            let lost_time = rows == RowTime::Lost;
+            let time = if let RowTime::Column(time) = rows { Some(time) } else { None };
+            let readable = Readable { formats, time, lost_time, is_keyed: query.curve.is_some() };
             self.readable.push((query.name.clone(), readable));
         }
         let planned = PlannedQuery { index, plan: Arc::new(plan), result, sources };
@@ -408,6 +406,7 @@ impl Catalogue {
             format_id: known.formats.get(at)?.0,
             format: known.formats[at].1.clone(),
             time: known.time.clone(),
+            lost_time: known.lost_time,
         })
     }
 
@@ -475,9 +474,11 @@ mod brought;
 mod brought_handlers;
 mod places;
 mod requests;
+mod times;
 
 pub use brought::{RequestedTranslation, TranslationRequest};
 pub use brought_handlers::BroughtHandlers;
+use times::RowTime;
 pub use requests::{QueryRequest, REQUESTED_MAX, RequestError, RequestedQuery, Requests};
 
 #[cfg(test)]

@@ -24,11 +24,13 @@ const TRANSLATE: &str = "translate";
 /// Name of the operator that writes rows as JSON.
 const PRINT: &str = "to-json";
 
-/// Returns the formats of the channel with this index in the policy; `None` if it has none, or is a query.
+/// Returns the formats of the channel with this index in the policy; `None` if it has none, or is a query. `seed` determines the hashes of keys in its
+/// operators.
 pub(in crate::daemon) fn formats(
     policy: &Policy,
     catalogue: &Catalogue,
     at: usize,
+    seed: u64,
 ) -> Option<ChannelFormats> {
     let (channel, known) = (policy.channels.get(at)?, catalogue.channels.get(at)?);
     if known.is_empty() {
@@ -36,7 +38,9 @@ pub(in crate::daemon) fn formats(
     }
     let texts = policy.formats.iter().filter(|format| channel.formats.contains(&format.name));
     let key = format!("{:?} {:?}", channel.formats, texts.collect::<Vec<_>>());
-    let set = Arc::new(format_set(known));
+    let mut set = format_set(known);
+    set.set_seed(seed);
+    let set = Arc::new(set);
     // Formats that operators derive get their ids in the order of the path, as in the catalogue.
     for stage in &channel.path {
         if let Some(mut handler) = csp_operators::make(&stage.handler, &set) {

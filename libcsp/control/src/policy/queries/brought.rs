@@ -118,6 +118,7 @@ impl Catalogue {
             format_id: *id,
             format: format.clone(),
             time: time.clone(),
+            lost_time: false,
         };
         let (mut sources, mut why) = (Vec::new(), None);
         for source in own.iter().chain(brought).map(source) {

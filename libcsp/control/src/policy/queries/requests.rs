@@ -178,7 +178,8 @@ impl Scope<'_> {
                 None => self.brought.first().filter(|_| of_channel.is_empty())?,
             };
             let (channel, time) = (self.channel.to_owned(), self.catalogue.time_of(self.channel));
-            Some(QuerySource { channel, format_id: *format_id, format: format.clone(), time })
+            let format = format.clone();
+            Some(QuerySource { channel, format_id: *format_id, format, time, lost_time: false })
         })
     }
 }

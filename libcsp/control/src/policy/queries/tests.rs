@@ -303,6 +303,33 @@ fn a_wrong_query_is_refused_at_its_column() {
     }
 }
 
+/// Windows over rows that have lost the time of their channels would silently be of the time at which the rows are made.
+#[test]
+fn windows_over_a_query_use_the_time_of_its_rows_or_are_refused() {
+    let windowed = "SELECT COUNT(*) AS n FROM windy WINDOW 1 HOUR";
+    refuses(
+        "SELECT wind FROM windy",
+        windowed,
+        "72:52: queries[2].sql: the time of windy: its rows do not have that of its channels: select it there, or WINDOW_START",
+    );
+    let rows = "SELECT COUNT(*) AS n FROM windy WINDOW 100 ROWS";
+    parse(&airport().replacen("SELECT wind FROM windy", rows, 1));
+    let text = airport().replacen("SELECT wind FROM windy", windowed, 1);
+    // A pair is an hour late at most, and the flights are 5 s.
+    let carried = text.replacen("SELECT f.origin, wind, delay", "SELECT f.origin, f.at AS since", 1);
+    let time = |text: &str| parse(text).catalogue().planned(2).unwrap().sources[0].time.clone().unwrap();
+    let found = time(&carried);
+    assert_eq!((found.field.as_str(), found.lateness_ms), ("since", 3_605_000));
+    let of_windows = text.replacen(
+        "ON f.origin = w.origin WITHIN INTERVAL '1' HOUR",
+        "ON f.origin = w.origin WITHIN 1 HOUR WINDOW 5 MINUTES",
+        1,
+    );
+    let of_windows = of_windows.replacen("SELECT f.origin, wind, delay", "SELECT WINDOW_START AS begin, COUNT(*) AS n", 1);
+    let found = time(&of_windows);
+    assert_eq!((found.field.as_str(), found.lateness_ms), ("begin", 0));
+}
+
 #[test]
 fn the_examples_of_the_documentation_are_valid() {
     let block = |text: &str| {
