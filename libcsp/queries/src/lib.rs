@@ -41,7 +41,7 @@ pub use functions::{ACCUMULATOR_LEN, Accumulator, SHORT_TEXT_MAX, Sample, ShortT
 pub use like::{PATTERN_PARTS_MAX, Pattern, WILD_LEN_MAX};
 pub use plan::{
     Aggregate, AggregateFunction, Cast, Catalog, Column, ColumnPlace, Comparison, Expr, Join, Kind,
-    LIKES_MAX, Literal, NODES_MAX, Operator, Output, Plan, Source, Window,
+    LIKES_MAX, Literal, NODES_MAX, Operator, Output, PASSES_MAX, Plan, Source, Window,
 };
 pub use syntax::{DURATION_DAYS_MAX, HOPS_MAX, NESTING_MAX, QUERY_LEN_MAX, ROWS_MAX, TOKENS_MAX};
 pub use union::Union;

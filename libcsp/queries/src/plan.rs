@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use csp_formats::{Charset, Constant, EnumType, Field, Message, Name, Scalar, Schema, SetType, Type};
+use csp_formats::{Charset, Constant, EnumType, Field, Group, Message, Name, Scalar, Schema, SetType, Type};
 
 use crate::derive::Derived;
 use crate::error::QueryError;
@@ -13,6 +13,8 @@ use crate::{bind, syntax};
 pub const NODES_MAX: usize = 4096;
 /// Most LIKE of a query: each reads its text once.
 pub const LIKES_MAX: usize = 16;
+/// Most places in a query where variable data is read that lies behind groups whose entries have to be passed one by one.
+pub const PASSES_MAX: usize = 64;
 
 /// The channels that a query can name.
 pub trait Catalog {
@@ -294,6 +296,12 @@ impl Expr {
 }
 
 impl Column {
+    /// Whether the entries of groups before it are passed one by one whenever it is read.
+    pub(crate) fn is_behind_entries(&self, source: &Source) -> bool {
+        let one_by_one = |group: &Group| !(group.block.groups.is_empty() && group.block.data.is_empty());
+        matches!(self.place, ColumnPlace::Data(_)) && source.format().block.groups.iter().any(one_by_one)
+    }
+
     /// The most bytes of a text; `None`: it has any length.
     pub(crate) fn text_len(&self) -> Option<u32> {
         let ColumnPlace::Field(field) = &self.place else { return None };

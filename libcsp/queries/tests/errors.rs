@@ -351,6 +351,13 @@ fn hostile_queries_are_bounded() {
     }
     plan(&format!("SELECT origin FROM flights WHERE {} TRUE", "origin LIKE '%a' AND ".repeat(17)))
         .expect_err("too many");
+    // The passengers have meals: they are passed one by one to find the remark.
+    let many = |count: usize| {
+        format!("SELECT origin FROM flights WHERE remark IN ('a'{})", ", 'b'".repeat(count - 1))
+    };
+    assert!(plan(&many(64)).is_ok());
+    let error = plan(&many(65)).expect_err("too many").to_string();
+    assert!(error.contains("more than 64 places where variable data"), "{error}");
 }
 
 #[test]

@@ -9,12 +9,15 @@
 //!
 //! Formats: what is read from a message does not depend on its slices, and is written and read again alike.
 //!
+//! Queries: a plan is within its bounds, and its programs yield what it yields; a pattern is matched in as many steps as it may take.
+//!
 //! The targets in `fuzz_targets/` only call these functions, so that a finding can be replayed in a plain test.
 #![forbid(unsafe_code)]
 
 mod context;
 mod formats;
 mod lan;
+mod queries;
 mod ring;
 mod san;
 mod stack;
@@ -24,6 +27,7 @@ mod zmtp;
 pub use context::context;
 pub use formats::{formats_message, formats_schema};
 pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
+pub use queries::{queries_like, queries_sql};
 pub use ring::shm_ring;
 pub use san::{agent, channel, link, tunnel};
 pub use stack::{tcp_options, tcp_stack};

@@ -478,8 +478,8 @@ mod times;
 
 pub use brought::{RequestedTranslation, TranslationRequest};
 pub use brought_handlers::BroughtHandlers;
-use times::RowTime;
 pub use requests::{QueryRequest, REQUESTED_MAX, RequestError, RequestedQuery, Requests};
+use times::RowTime;
 
 #[cfg(test)]
 mod tests;

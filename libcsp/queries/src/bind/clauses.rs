@@ -6,7 +6,7 @@ use super::outputs::{self, Outputs};
 use crate::columns::Columns;
 use crate::derive;
 use crate::error::{Position, QueryError, QueryProblem};
-use crate::plan::{Catalog, Expr, Join, Kind, Output, Plan, Source, Window};
+use crate::plan::{Catalog, Expr, Join, Kind, Output, PASSES_MAX, Plan, Source, Window};
 use crate::syntax::{Ast, Binary, JoinClause, Node, Statement, Table, WindowClause};
 
 pub(crate) fn plan(statement: Statement, catalog: &dyn Catalog, schema_id: u16) -> Result<Plan, QueryError> {
@@ -49,7 +49,35 @@ pub(crate) fn plan(statement: Statement, catalog: &dyn Catalog, schema_id: u16) 
         .map_err(|problem| QueryError::new(Position::START, QueryProblem::Format(problem)))?;
     let Columns { sources, columns } = columns;
     let group_by = grouped;
-    Ok(Plan { sources, join, columns, filter, window, group_by, having, aggregates, outputs, derived })
+    let plan =
+        Plan { sources, join, columns, filter, window, group_by, having, aggregates, outputs, derived };
+    check_passes(&plan)?;
+    Ok(plan)
+}
+
+/// Bounds how often a row's groups are passed for its variable data.
+fn check_passes(plan: &Plan) -> Result<(), QueryError> {
+    let is_behind = |column: &usize| {
+        let column = &plan.columns[*column];
+        column.is_behind_entries(&plan.sources[column.source])
+    };
+    let arguments = plan.aggregates.iter().filter_map(|aggregate| aggregate.argument.as_ref());
+    let outputs = plan.outputs.iter().map(|output| &output.expr);
+    let exprs = plan.filter.iter().chain(&plan.group_by).chain(&plan.having).chain(arguments).chain(outputs);
+    let mut columns = Vec::new();
+    exprs.for_each(|expr| columns_of(expr, &mut columns));
+    if columns.iter().filter(|column| is_behind(column)).count() > PASSES_MAX {
+        let what = "places where variable data behind groups is read";
+        return Err(QueryError::new(Position::START, QueryProblem::TooMany { what, max: PASSES_MAX }));
+    }
+    Ok(())
+}
+
+fn columns_of(expr: &Expr, columns: &mut Vec<usize>) {
+    match expr {
+        Expr::Column(column) => columns.push(*column),
+        _ => expr.children().for_each(|inner| columns_of(inner, columns)),
+    }
 }
 
 fn source(table: &Table, catalog: &dyn Catalog) -> Result<Source, QueryError> {

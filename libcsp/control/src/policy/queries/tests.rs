@@ -310,7 +310,7 @@ fn windows_over_a_query_use_the_time_of_its_rows_or_are_refused() {
     refuses(
         "SELECT wind FROM windy",
         windowed,
-        "72:52: queries[2].sql: the time of windy: its rows do not have that of its channels: select it there, or WINDOW_START",
+        "72:54: queries[2].sql: the time of windy: its rows do not have that of its channels: select it there, or WINDOW_START",
     );
     let rows = "SELECT COUNT(*) AS n FROM windy WINDOW 100 ROWS";
     parse(&airport().replacen("SELECT wind FROM windy", rows, 1));
@@ -325,7 +325,8 @@ fn windows_over_a_query_use_the_time_of_its_rows_or_are_refused() {
         "ON f.origin = w.origin WITHIN 1 HOUR WINDOW 5 MINUTES",
         1,
     );
-    let of_windows = of_windows.replacen("SELECT f.origin, wind, delay", "SELECT WINDOW_START AS begin, COUNT(*) AS n", 1);
+    let of_windows =
+        of_windows.replacen("SELECT f.origin, wind, delay", "SELECT WINDOW_START AS begin, COUNT(*) AS n", 1);
     let found = time(&of_windows);
     assert_eq!((found.field.as_str(), found.lateness_ms), ("begin", 0));
 }

@@ -37,7 +37,9 @@ pub(super) enum RowTime {
 impl RowTime {
     /// Finds the column of a query's rows that has the time of its sources.
     pub fn of(plan: &Plan, sources: &[QuerySource]) -> RowTime {
-        let Some(first) = sources.iter().find_map(|source| source.time.clone()) else { return RowTime::Arrival };
+        let Some(first) = sources.iter().find_map(|source| source.time.clone()) else {
+            return RowTime::Arrival;
+        };
         let of_window = |expr: &Expr| match expr {
             Expr::Aggregate(at) => {
                 plan.aggregates.get(*at).is_some_and(|a| a.function == AggregateFunction::WindowStart)

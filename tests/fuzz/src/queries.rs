@@ -1,0 +1,102 @@
+//! Queries: texts, the plans that are made of them, and patterns of LIKE.
+
+use std::sync::{Arc, OnceLock};
+
+use csp_formats::{Cell, MessageView, Name, Schema, Writer};
+use csp_queries::{Catalog, Code, Condition, Datum, Expr, NODES_MAX, Pattern, Plan};
+
+/// A channel of messages that have every type.
+struct Channels(Arc<Schema>);
+
+impl Catalog for Channels {
+    fn format(&self, _: &str) -> Option<(Arc<Schema>, Name)> {
+        Some((self.0.clone(), "Everything".into()))
+    }
+
+    fn channels(&self) -> Vec<String> {
+        vec!["c".to_owned()]
+    }
+}
+
+fn schema() -> &'static Arc<Schema> {
+    static SCHEMA: OnceLock<Arc<Schema>> = OnceLock::new();
+    let xml = include_str!("../../../libcsp/formats/tests/vectors/everything-le.xml");
+    SCHEMA.get_or_init(|| Arc::new(Schema::parse(xml).expect("valid")))
+}
+
+/// A text is refused with its place, or planned within the bounds; programs that are compiled of the plan yield what the plan yields. Time and
+/// memory are libFuzzer's to watch: `-timeout`, `-malloc_limit_mb`.
+pub fn queries_sql(bytes: &[u8]) {
+    let Ok(sql) = core::str::from_utf8(bytes) else { return };
+    let plan = match Plan::new(sql, &Channels(schema().clone()), 7) {
+        Ok(plan) => plan,
+        Err(error) => {
+            assert!(error.position.line > 0 && error.position.column > 0, "{error}");
+            return;
+        }
+    };
+    let exprs = plan.outputs.iter().map(|output| &output.expr).chain(&plan.filter).chain(&plan.having);
+    assert!(exprs.map(Expr::size).sum::<usize>() <= 2 * NODES_MAX);
+    assert!(!plan.steps().is_empty());
+    if plan.sources.len() > 1 || !plan.aggregates.is_empty() {
+        return;
+    }
+    let schema = &plan.sources[0].schema;
+    let mut message = vec![0; 1 << 16];
+    let written = Writer::new(schema, plan.sources[0].format(), &mut message).and_then(Writer::finish);
+    let Ok(len) = written else { return };
+    let slices = [&message[..len]];
+    let view = MessageView::new(schema, &slices).expect("what was written is valid");
+    let accepted = plan.accepts(&[&view]).expect("what was written is valid");
+    let fixed = plan.fixed(0, None);
+    let Some(row) = fixed.of(slices[0], len) else { return };
+    if let Some(said) = Condition::new(&plan, &plan.filter).and_then(|condition| condition.accepts(&[row])) {
+        assert_eq!(said, accepted, "{sql}");
+    }
+    for output in &plan.outputs {
+        let value = plan.evaluate(&output.expr, &[&view], &[]).expect("what was written is valid");
+        let cell = Code::new(&plan, &output.expr).and_then(|code| code.run(&[row]));
+        match (cell, value) {
+            (None, _) => (),
+            (Some(Cell::Null), value) => assert!(matches!(value, Datum::Null), "{sql}: {value:?}"),
+            (Some(Cell::Int(cell)), Datum::Integer(value)) => assert_eq!(i128::from(cell), value, "{sql}"),
+            (Some(Cell::Float(cell)), Datum::Float(value)) => {
+                assert_eq!(f64::from_bits(cell), value, "{sql}")
+            }
+            (Some(cell @ (Cell::True | Cell::False)), Datum::Boolean(value)) => {
+                assert_eq!(cell == Cell::True, value, "{sql}")
+            }
+            (Some(_), value) => assert!(!matches!(value, Datum::Null), "{sql}: {value:?}"),
+        }
+    }
+    let mut out = vec![0; 1 << 17];
+    if let Ok(len) = plan.emit(&[&view], &[], &mut out) {
+        let slices = [&out[..len]];
+        MessageView::new(&plan.derived.schema, &slices)
+            .and_then(|view| view.check().map(drop))
+            .expect("a row is valid");
+    }
+}
+
+/// A text matches a pattern or not, however it lies; a short one as the definition of LIKE has it.
+pub fn queries_like(bytes: &[u8]) {
+    let [len, step, rest @ ..] = bytes else { return };
+    let (pattern, text) = rest.split_at(usize::from(*len).min(rest.len()));
+    let Ok(parts) = Pattern::new(pattern) else { return };
+    let whole = parts.matches(core::iter::once(text));
+    assert_eq!(whole, parts.matches(text.chunks(usize::from(*step) + 1)));
+    if text.len() < 12 && pattern.len() < 10 {
+        assert_eq!(whole, plainly(text, pattern), "{} LIKE {}", text.escape_ascii(), pattern.escape_ascii());
+    }
+}
+
+fn plainly(text: &[u8], pattern: &[u8]) -> bool {
+    match pattern {
+        [] => text.is_empty(),
+        [b'%', rest @ ..] => (0..=text.len()).any(|at| plainly(&text[at..], rest)),
+        [expected, rest @ ..] => {
+            text.first().is_some_and(|byte| *expected == b'_' || byte == expected)
+                && plainly(&text[1..], rest)
+        }
+    }
+}
