@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use csp_daemon::program::{self, ConfigFile};
+use csp_daemon::trial;
 use csp_network_node::daemon::{self, config::Config};
 
 /// The network node of the Comm Services Platform: receives clients' packets from the LAN, assigns each flow to a proxy
@@ -31,5 +32,8 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = trial::child(csp_plugin_modules::compiles) {
+        return code;
+    }
     program::main("csp-network-node", |arguments: &Arguments| &arguments.file, Config::load, daemon::run)
 }

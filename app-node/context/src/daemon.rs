@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use csp_daemon::background::lower_priority;
+use csp_daemon::trial::Trial;
 use csp_daemon::{DaemonError, clock};
 use csp_wire::context::Place;
 use tokio::signal::unix::{SignalKind, signal};
@@ -133,7 +134,7 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>, jo
 /// Makes what sessions order, in the background of their calls.
 fn make_handlers(orders: &Receiver<Job>) {
     lower_priority();
-    let mut workshop = Workshop::new(csp_sandbox::Limits::default());
+    let mut workshop = Workshop::with_trial(csp_sandbox::Limits::default(), Some(Trial::default().shared()));
     let mut is_bounded = false;
     for (order, reply) in orders {
         // Before the first module runs.

@@ -10,6 +10,7 @@ use csp_context::packets::{self, PacketArguments};
 use csp_context::session::Limits;
 use csp_control::exit_code;
 use csp_daemon::program::{Shell, print_completions};
+use csp_daemon::trial;
 use csp_telemetry::{LogFormat, init_logging};
 
 /// A context of the Comm Services Platform: runs handlers of messages for proxy workers. Start it with csp-run on an application
@@ -75,6 +76,9 @@ enum Mode {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = trial::child(csp_sandbox::compiles) {
+        return code;
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use csp_control::ClusterKey;
+use csp_daemon::trial::Trial;
 use csp_daemon::{DaemonError, DataThread, DataWorker, StopSignals, clock};
 use csp_plugin_host::{HostCounters, HostNotice, HostWorker, SessionConfig};
 use csp_plugin_modules::PluginModules;
@@ -75,7 +76,7 @@ pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
         tracing::info!(%address, provider = kind.as_str(), "waiting for network nodes");
         endpoints.push(endpoint);
     }
-    let modules = PluginModules::in_memory();
+    let modules = PluginModules::in_memory(Some(Trial::default()));
     let host = PacketHost(HostWorker::new(endpoints, session_config(&modules)), modules);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { StopSignals::new() })?;

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use csp_sandbox::{Backoff, Engine, Fields, Finally, Limits, Module, NoFields, OnStop, SbeFields, Supplied};
+use csp_sandbox::{
+    Backoff, Engine, Fields, Finally, Limits, Module, NoFields, OnStop, SbeFields, Supplied, Trial,
+};
 use csp_wire::context::{self, Hash};
 
 use crate::order::{Made, Order};
@@ -40,16 +42,23 @@ impl<T: Clone> Kept<T> {
 /// Makes supplied handlers.
 pub struct Workshop {
     limits: Limits,
+    trial: Option<Arc<Trial>>,
     engine: Option<Engine>,
     modules: Kept<Arc<Module>>,
     formats: Kept<Arc<dyn Fields>>,
 }
 
 impl Workshop {
-    /// A workshop without an engine, which is made with the first handler.
+    /// A workshop without an engine, which is made with the first handler; it compiles untried, for tests.
     pub fn new(limits: Limits) -> Self {
+        Self::with_trial(limits, None)
+    }
+
+    /// A workshop whose modules are compiled first where that harms nobody.
+    pub fn with_trial(limits: Limits, trial: Option<Arc<Trial>>) -> Self {
         Workshop {
             limits,
+            trial,
             engine: None,
             modules: Kept { most: MODULES_MAX, all: Vec::new() },
             formats: Kept { most: FORMATS_MAX, all: Vec::new() },
@@ -64,7 +73,8 @@ impl Workshop {
         match &self.engine {
             Some(engine) => Ok(engine.clone()),
             None => {
-                let made = Engine::new(self.limits).map_err(|error| error.to_string())?;
+                let made =
+                    Engine::with_trial(self.limits, self.trial.clone()).map_err(|error| error.to_string())?;
                 Ok(self.engine.insert(made).clone())
             }
         }

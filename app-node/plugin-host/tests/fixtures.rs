@@ -199,14 +199,14 @@ fn the_fixtures_give_the_same_packets_as_on_level_2() {
 /// by its declaration only.
 fn run_supplied(file: &str, word: &str, bytes: Vec<u8>) {
     let path = crate_dir().join("tests/packets").join(file);
-    let (near, hash) = (PluginModules::in_memory(), csp_daemon::module_folder::sha256(&bytes));
+    let (near, hash) = (PluginModules::in_memory(None), csp_daemon::module_folder::sha256(&bytes));
     near.offer(&hash, bytes.clone());
     while !near.is_ready(&hash) {
         std::thread::yield_now();
     }
     let text = std::fs::read_to_string(path).unwrap().replace(word, &hash);
     let supply: Arc<dyn Supply> = near;
-    let there = (PluginModules::in_memory(), vec![(hash, bytes)]);
+    let there = (PluginModules::in_memory(None), vec![(hash, bytes)]);
     run_with(&text, (WORKERS, Level::Worker), Some(supply), |published| {
         HostLevel::with(published, Some(there))
     });
@@ -234,7 +234,7 @@ const HOSTILE: &str = r#"(module (memory (export "memory") 1)
 fn a_stopped_plug_in_is_absent_so_that_the_rule_falls_back() {
     let bytes = wat::parse_str(HOSTILE).unwrap();
     let hash = csp_daemon::module_folder::sha256(&bytes);
-    let supply: Arc<dyn Supply> = PluginModules::in_memory();
+    let supply: Arc<dyn Supply> = PluginModules::in_memory(None);
     let config = SessionConfig { supply: Some(supply), ..SessionConfig::default() };
     let (mut session, mut out) = (Session::new(config), Out::default());
     let mut text = String::new();
@@ -263,7 +263,8 @@ fn a_stopped_plug_in_is_absent_so_that_the_rule_falls_back() {
             .iter()
             .enumerate()
     {
-        let config = SessionConfig { supply: Some(PluginModules::in_memory()), ..SessionConfig::default() };
+        let config =
+            SessionConfig { supply: Some(PluginModules::in_memory(None)), ..SessionConfig::default() };
         let (mut session, mut out) = (Session::new(config), Out::default());
         session
             .process(Instant::ZERO, &Head::new(Kind::Configure, 1), &mut text.clone().into_bytes(), &mut out)

@@ -25,6 +25,7 @@ pub mod query;
 mod service_manager;
 mod shell;
 mod thread;
+pub mod trial;
 
 pub use control_status::{control_metrics, set_state};
 pub use error::DaemonError;

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use csp_daemon::module_folder::{ModuleFolder, RemoveError, sha256};
+use csp_daemon::trial::Trial;
 use csp_plugins::{
     Desired, InDriverOnly, Level, OBJECT_LEVELS, ObjectDeclaration, Plugin, PluginError, SUPPLIED, Settings,
     Supply, WASM_LEVELS, is_supplied,
@@ -27,6 +28,7 @@ use csp_plugins::{
 use csp_sandbox::Engine;
 use csp_sandbox::packets::{PacketModule, PacketPlugin, limits};
 
+pub use csp_sandbox::compiles;
 pub use objects::Objects;
 use running::Running;
 pub use running::{Status, Stop};
@@ -57,6 +59,8 @@ type Offer = (String, Vec<u8>);
 struct Shared {
     engine: Mutex<Option<Engine>>,
     compiled: Mutex<HashMap<String, Compiled>>,
+    /// Where modules are compiled first; `None`: nowhere.
+    trial: Option<Trial>,
     /// `None`: there are no packet processors that eBPF objects could run in.
     objects: Option<Arc<dyn Objects>>,
 }
@@ -87,7 +91,8 @@ impl Shared {
         if let Some(engine) = &*engine {
             return Ok(engine.clone());
         }
-        let made = Engine::new(limits()).map_err(|error| error.to_string())?;
+        let made = Engine::with_trial(limits(), self.trial.as_ref().map(Trial::shared))
+            .map_err(|error| error.to_string())?;
         let ticking = made.clone();
         let tick = move || loop {
             std::thread::sleep(EPOCH);
@@ -121,22 +126,26 @@ impl Shared {
 }
 
 impl PluginModules {
-    /// The modules of a network node, in a folder; `objects` is what its packet processors do with eBPF objects.
+    /// The modules of a network node, in a folder; `objects` is what its packet processors do with eBPF objects, `trial` where modules are compiled first (`None`: in tests).
     #[must_use]
-    pub fn in_folder(folder: PathBuf, objects: Option<Arc<dyn Objects>>) -> Arc<Self> {
+    pub fn in_folder(folder: PathBuf, objects: Option<Arc<dyn Objects>>, trial: Option<Trial>) -> Arc<Self> {
         let commands = ("cspctl plugin install FILE", "cspctl plugin uninstall MODULE");
-        Self::new(Some(ModuleFolder::new(folder, MODULE_LEN_MAX, commands)), objects)
+        Self::new(Some(ModuleFolder::new(folder, MODULE_LEN_MAX, commands)), objects, trial)
     }
 
-    /// The modules of a plug-in host: those that network nodes send.
+    /// The modules of a plug-in host: those that network nodes send. `trial` as in [`in_folder`](Self::in_folder).
     #[must_use]
-    pub fn in_memory() -> Arc<Self> {
-        Self::new(None, None)
+    pub fn in_memory(trial: Option<Trial>) -> Arc<Self> {
+        Self::new(None, None, trial)
     }
 
-    fn new(folder: Option<ModuleFolder>, objects: Option<Arc<dyn Objects>>) -> Arc<Self> {
+    fn new(
+        folder: Option<ModuleFolder>,
+        objects: Option<Arc<dyn Objects>>,
+        trial: Option<Trial>,
+    ) -> Arc<Self> {
         Arc::new(PluginModules {
-            shared: Arc::new(Shared { objects, ..Shared::default() }),
+            shared: Arc::new(Shared { objects, trial, ..Shared::default() }),
             folder,
             offers: Mutex::default(),
             offered: Mutex::default(),

@@ -31,7 +31,7 @@ fn folder(name: &str) -> PathBuf {
 #[test]
 fn modules_are_stored_checked_and_outlive_the_daemon() {
     let folder = folder("store");
-    let modules = PluginModules::in_folder(folder.clone(), None);
+    let modules = PluginModules::in_folder(folder.clone(), None, None);
     let (hash, bytes) = module("i32.const 0");
     assert!(modules.put(&hash, b"other bytes").unwrap_err().contains("have the SHA-256"));
     let junk = b"\0asm junk";
@@ -49,7 +49,7 @@ fn modules_are_stored_checked_and_outlive_the_daemon() {
     modules.check(&policy, 2).unwrap();
     assert_eq!(modules.stored(), [(hash.clone(), bytes.len() as u64)]);
     // Another process finds it, and keeps it while the policy names it.
-    let modules = PluginModules::in_folder(folder.clone(), None);
+    let modules = PluginModules::in_folder(folder.clone(), None, None);
     modules.check(&policy, 2).unwrap();
     modules.set_active(&policy);
     assert_eq!(modules.remove(&hash), Err(RemoveError::Used));
@@ -66,7 +66,7 @@ fn modules_are_stored_checked_and_outlive_the_daemon() {
 #[test]
 fn what_a_policy_asks_too_much_of_is_named() {
     let folder = folder("check");
-    let modules = PluginModules::in_folder(folder.clone(), None);
+    let modules = PluginModules::in_folder(folder.clone(), None, None);
     let (hash, bytes) = module("i32.const 0");
     modules.put(&hash, &bytes).unwrap();
     let mut wrong = instance("a", &hash, Level::Worker);
@@ -88,7 +88,7 @@ fn what_a_policy_asks_too_much_of_is_named() {
 
 #[test]
 fn a_host_compiles_what_it_is_sent_beside_the_traffic() {
-    let modules = PluginModules::in_memory();
+    let modules = PluginModules::in_memory(None);
     let (hash, bytes) = module("unreachable");
     assert!(modules.make("a", &hash, &Settings::default()).is_err());
     modules.offer(&hash, bytes.clone());
@@ -142,7 +142,7 @@ impl Objects for Kernel {
 #[test]
 fn objects_are_of_level_1_and_nothing_else_is() {
     let folder = folder("objects");
-    let modules = PluginModules::in_folder(folder.clone(), Some(Arc::new(Kernel)));
+    let modules = PluginModules::in_folder(folder.clone(), Some(Arc::new(Kernel)), None);
     let bad = b"\x7fELF\x01bad";
     assert_eq!(modules.put(&sha256(bad), bad), Err("the verifier's log".to_owned()));
     let bytes = b"\x7fELF\x02good";
@@ -150,7 +150,7 @@ fn objects_are_of_level_1_and_nothing_else_is() {
     modules.put(&hash, bytes).unwrap();
     assert_eq!((modules.stored().len(), modules.outputs(&hash)), (1, Some(2)));
     assert_eq!(modules.levels(&hash), Some(OBJECT_LEVELS));
-    let error = PluginModules::in_folder(folder.clone(), None).levels(&hash);
+    let error = PluginModules::in_folder(folder.clone(), None, None).levels(&hash);
     assert_eq!(error, None, "without packet processors");
     let (wasm, wasm_bytes) = module("i32.const 0");
     modules.put(&wasm, &wasm_bytes).unwrap();

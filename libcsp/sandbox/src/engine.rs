@@ -7,7 +7,11 @@ use thiserror::Error;
 use wasmtime::{Config, InstanceAllocationStrategy, Linker, OptLevel, PoolingAllocationConfig};
 
 use crate::guest::Guest;
-use crate::module::ModuleError;
+use crate::module::{ModuleError, one_line};
+
+/// Compiles a module of an engine's [kind](Limits::kind) where a failure of the compiler harms nobody, in a process of its own, and reports why the module
+/// must not be compiled here. An engine with one compiles nothing that it has not tried.
+pub type Trial = dyn Fn(&str, &[u8]) -> Result<(), String> + Send + Sync;
 
 /// What keeps the code of modules in their memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,6 +81,49 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// Returns what decides about the code of a module, for [`compiles`].
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let confinement = match self.confinement {
+            Confinement::Compared => "compared",
+            Confinement::Guarded => "guarded",
+        };
+        format!("{confinement} {} {} {}", self.memory_max, self.table_max, self.stack_max)
+    }
+
+    fn of_kind(kind: &str) -> Option<Self> {
+        let mut words = kind.split(' ');
+        let confinement = match words.next()? {
+            "compared" => Confinement::Compared,
+            "guarded" => Confinement::Guarded,
+            _ => return None,
+        };
+        let mut number = || words.next()?.parse::<u64>().ok();
+        Some(Limits {
+            confinement,
+            memory_max: number()?,
+            table_max: number()?.try_into().ok()?,
+            stack_max: number()?.try_into().ok()?,
+            instances_max: 1,
+            ..Limits::default()
+        })
+    }
+}
+
+/// Compiles a module as engines of this [kind](Limits::kind) do, and drops the code. Whatever the compiler does with the module happens here first: called in the process of
+/// a [`Trial`].
+///
+/// # Errors
+/// The module is not valid, or the kind is unknown; contains how.
+pub fn compiles(kind: &str, bytes: &[u8]) -> Result<(), String> {
+    let limits = Limits::of_kind(kind).ok_or_else(|| format!("`{kind}` is no kind of engine"))?;
+    let engine = wasmtime::Engine::new(&config(&limits));
+    let engine = engine.map_err(|error| ModuleError::Engine(one_line(&error)).to_string())?;
+    let code = engine.precompile_module(bytes);
+    code.map(drop).map_err(|error| ModuleError::Invalid(one_line(&error)).to_string())
+}
+
 /// What instances of an engine use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -106,6 +153,7 @@ pub(crate) struct Shared {
     pub wasmtime: wasmtime::Engine,
     pub linker: Linker<Guest>,
     pub limits: Limits,
+    trial: Option<Arc<Trial>>,
     instances: AtomicU64,
     memory: AtomicU64,
 }
@@ -117,19 +165,27 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Makes an engine that compiles modules untried: for tests, and for modules of the caller's own.
+    ///
+    /// # Errors
+    /// As [`with_trial`](Self::with_trial).
+    pub fn new(limits: Limits) -> Result<Self, ModuleError> {
+        Self::with_trial(limits, None)
+    }
+
     /// Makes the engine. It reserves address space for all instances, and uses memory as they do.
     ///
     /// Unless memory is [guarded](Confinement::Guarded), it installs no signal handlers (decisions 0049, 0063).
     ///
     /// # Errors
     /// When the machine has no room for the address space, or cannot run compiled code.
-    pub fn new(limits: Limits) -> Result<Self, ModuleError> {
+    pub fn with_trial(limits: Limits, trial: Option<Arc<Trial>>) -> Result<Self, ModuleError> {
         let setup = |error: wasmtime::Error| ModuleError::Engine(format!("{error:#}"));
         let wasmtime = wasmtime::Engine::new(&config(&limits)).map_err(setup)?;
         let mut linker = Linker::new(&wasmtime);
         crate::guest::define(&mut linker).map_err(setup)?;
         let (instances, memory) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Engine { shared: Arc::new(Shared { wasmtime, linker, limits, instances, memory }) })
+        Ok(Engine { shared: Arc::new(Shared { wasmtime, linker, limits, trial, instances, memory }) })
     }
 
     /// Returns the bounds.
@@ -152,6 +208,12 @@ impl Engine {
             instances: self.shared.instances.load(Ordering::Relaxed),
             memory: self.shared.memory.load(Ordering::Relaxed),
         }
+    }
+
+    /// Tries a module, if the engine has a trial.
+    pub(crate) fn try_compile(&self, bytes: &[u8]) -> Result<(), ModuleError> {
+        let tried = self.shared.trial.as_ref().map(|trial| trial(&self.shared.limits.kind(), bytes));
+        tried.unwrap_or(Ok(())).map_err(ModuleError::Trial)
     }
 
     /// Reserves an instance with its memory.
@@ -243,6 +305,29 @@ const INSTANCE_LEN_MAX: usize = 256 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_engine_compiles_nothing_that_its_trial_refuses() {
+        let trial = |kind: &str, bytes: &[u8]| {
+            compiles(kind, bytes)?;
+            if bytes.len() > 8 { Err("too long for the trial".to_owned()) } else { Ok(()) }
+        };
+        for confinement in [Confinement::Compared, Confinement::Guarded] {
+            let limits = Limits { confinement, instances_max: 2, ..Limits::default() };
+            assert_eq!(Limits::of_kind(&limits.kind()).map(|kind| kind.kind()), Some(limits.kind()));
+            let engine = Engine::with_trial(limits, Some(Arc::new(trial))).unwrap();
+            let refused = |bytes: &[u8]| crate::Module::compile(&engine, bytes).unwrap_err();
+            let error = refused(b"\0asm\x01\0\0\0\0\x02\x01a");
+            assert_eq!(error, ModuleError::Trial("too long for the trial".to_owned()));
+            assert_eq!(
+                refused(b"\0asm\x01\0\0\0"),
+                ModuleError::Missing("csp_abi"),
+                "compiled after its trial"
+            );
+            assert!(refused(b"\0asm").to_string().starts_with("the module is not valid: "));
+        }
+        assert!(compiles("compared", b"").unwrap_err().ends_with("is no kind of engine"));
+    }
 
     #[test]
     fn an_engine_admits_up_to_its_bounds_and_room_comes_back() {

@@ -12,6 +12,7 @@
 //! | what | where |
 //! |---|---|
 //! | bounds of all modules, and of the process | [`Limits`], [`Engine`] |
+//! | compiling where it harms nobody, first | [`Trial`], [`compiles`] |
 //! | a module that was checked and compiled | [`Module`], [`Declaration`], [`ModuleError`] |
 //! | one running instance as a handler | [`Supplied`], [`Report`] |
 //! | why an instance was stopped | [`Stopped`], [`Reason`] |
@@ -43,7 +44,7 @@ pub mod swap;
 
 pub use abi::{Declaration, StateKind};
 pub use described::Described;
-pub use engine::{AdmissionError, Confinement, Engine, Limits, Usage};
+pub use engine::{AdmissionError, Confinement, Engine, Limits, Trial, Usage, compiles};
 pub use fields::{FieldAt, Fields, NoFields, SbeFields};
 pub use format_texts::{FormatsError, encode as encode_formats};
 pub use module::{Module, ModuleError, Sha256};

@@ -28,6 +28,9 @@ pub enum ModuleError {
     /// have; contains what the compiler reports.
     #[error("the module is not valid: {0}")]
     Invalid(String),
+    /// Its trial failed ([`crate::Trial`]); contains why.
+    #[error("{0}")]
+    Trial(String),
     /// It imports what the host does not offer.
     #[error("the module imports `{0}`, which is not offered")]
     Import(String),
@@ -214,6 +217,7 @@ pub(crate) fn compile(
         return Err(ModuleError::Len(bytes.len(), limits.module_len_max));
     }
     let sha256 = Sha256::of(bytes);
+    engine.try_compile(bytes)?;
     let compiled = wasmtime::Module::from_binary(&engine.shared().wasmtime, bytes);
     let compiled = compiled.map_err(|error| ModuleError::Invalid(one_line(&error)))?;
     check_imports(engine, &compiled, allowed)?;
@@ -226,7 +230,7 @@ pub(crate) fn link(engine: &Engine, compiled: &wasmtime::Module) -> Result<Insta
     pre.map_err(|error| ModuleError::Invalid(one_line(&error)))
 }
 
-fn one_line(error: &wasmtime::Error) -> String {
+pub(crate) fn one_line(error: &wasmtime::Error) -> String {
     format!("{error:#}").replace('\n', " ")
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use csp_control::{ActivePolicy, Channel, ControlOptions, Membership, NodeRecord, PluginHost, PolicyCheck};
 use csp_daemon::query::Workers;
+use csp_daemon::trial::Trial;
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
 use csp_plugin_modules::PluginModules;
 use csp_plugins::EnvironmentId;
@@ -48,7 +49,11 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     let all = Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() };
     let numbers = plugins::no_numbers();
     let objects = Arc::new(KernelObjects);
-    let modules = PluginModules::in_folder(config.node.state_dir.join("plugins"), Some(objects));
+    let modules = PluginModules::in_folder(
+        config.node.state_dir.join("plugins"),
+        Some(objects),
+        Some(Trial::default()),
+    );
     let mut driver = DriverControl::new(config, &workers.macs);
     driver.set_modules(modules.clone());
     driver.begin(&workers.sockets, &workers.ways_back)?;

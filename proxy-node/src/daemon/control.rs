@@ -8,6 +8,7 @@ use csp_control::{
     ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, Policy, PolicyCheck,
 };
 use csp_daemon::query::Workers;
+use csp_daemon::trial::Trial;
 use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions, clock};
 use csp_messages::HashKey;
 use csp_services::MessagesConfig;
@@ -37,7 +38,7 @@ type Worker = DataThread<Question, Published>;
 pub fn run(config: Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
     let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.url(&config.node));
-    let modules = Modules::new(config.node.state_dir.join("handlers"));
+    let modules = Modules::with_trial(config.node.state_dir.join("handlers"), Some(Trial::default()));
     let (mut workers, record) = start_workers(&config, record, &modules)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(serve(&config, record, &workers, modules));

@@ -18,6 +18,7 @@ use std::time::Duration;
 use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
 use csp_control::{OnStop, PathStage, Policy, SuppliedHandler};
 use csp_daemon::module_folder::{ModuleFolder, RemoveError};
+use csp_daemon::trial::Trial;
 use csp_handlers::Handler;
 use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, StopPolicy};
 use csp_sandbox::{Backoff, Described, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
@@ -34,6 +35,8 @@ const EPOCH: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Modules {
     folder: ModuleFolder,
+    /// Where modules are compiled first; `None`: nowhere.
+    trial: Option<Trial>,
     /// The engine, and where handlers go that are over.
     engine: Mutex<Option<(Engine, Sender<Supplied>)>>,
     compiled: Mutex<HashMap<String, Arc<Module>>>,
@@ -51,11 +54,18 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Modules {
-    /// The modules of a folder, which need not exist. Files are read when a policy names them.
+    /// The modules of a folder, compiled without a trial.
+    #[cfg(test)]
     pub fn new(folder: PathBuf) -> Arc<Self> {
+        Self::with_trial(folder, None)
+    }
+
+    /// The modules of a folder, which need not exist. Files are read when a policy names them.
+    pub fn with_trial(folder: PathBuf, trial: Option<Trial>) -> Arc<Self> {
         let commands = ("cspctl handler put FILE", "cspctl handler remove MODULE");
         Arc::new(Modules {
             folder: ModuleFolder::new(folder, MODULE_LEN_MAX, commands),
+            trial,
             engine: Mutex::default(),
             compiled: Mutex::default(),
             running: Mutex::default(),
@@ -66,7 +76,8 @@ impl Modules {
     }
 
     fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
-        start_engine(&self.engine, Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() })
+        let limits = Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() };
+        start_engine(&self.engine, limits, self.trial.as_ref())
     }
 
     /// Shows a stage for as long as it lives.
@@ -272,12 +283,13 @@ impl Modules {
 fn start_engine(
     engine: &Mutex<Option<(Engine, Sender<Supplied>)>>,
     limits: Limits,
+    trial: Option<&Trial>,
 ) -> Result<(Engine, Sender<Supplied>), String> {
     let mut engine = lock(engine);
     if let Some(engine) = &*engine {
         return Ok(engine.clone());
     }
-    let made = Engine::new(limits).map_err(|error| error.to_string())?;
+    let made = Engine::with_trial(limits, trial.map(Trial::shared)).map_err(|error| error.to_string())?;
     let ticking = made.clone();
     let (over, handlers_over) = channel();
     let tick = move || loop {

@@ -9,6 +9,7 @@ use csp_api::handlers::SpecialisedOperator;
 use csp_daemon::background::lower_priority;
 use csp_operators::{FormatSet, Query, Rules};
 use csp_sandbox::specialise::Workshop;
+use csp_telemetry::without_abort;
 
 use super::compiling::ALONE;
 
@@ -23,7 +24,7 @@ fn workshop() -> Option<&'static Arc<Workshop>> {
         let thread = std::thread::Builder::new().name("specialiser".to_owned());
         let run = move || {
             lower_priority();
-            work.run(&ALONE);
+            without_abort(|| work.run(&ALONE));
         };
         match thread.spawn(run) {
             Ok(_) => Some(workshop),

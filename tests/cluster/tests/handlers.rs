@@ -28,6 +28,19 @@ fn module(work: &str) -> String {
     )
 }
 
+/// A module of less than 256 KiB for which the compiler needs gigabytes: loops within loops, in the innermost of which all locals change.
+fn hungry() -> String {
+    let (locals, loops) = (6_000, 2_000);
+    let change = |local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))");
+    let inner: String = (1..=locals).map(change).collect();
+    format!(
+        "(module (func (export \"f\") (param i32) (local{}) {} {inner} {}))",
+        " i32".repeat(locals),
+        "(loop ".repeat(loops),
+        "(br_if 0 (local.get 0)))".repeat(loops)
+    )
+}
+
 /// Writes a module to a file of the cluster.
 fn write(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
     let file = cluster.scratch().join(name);
@@ -253,7 +266,7 @@ fn check_brought(name: &str, san: San) {
     let Some(mut cluster) = cluster_over(name, san) else { return };
     let text = format!(
         "apiVersion: csp/v1\nchannels:\n  - name: numbers\n    vip: {VIP}\n    port: {PORT}\n    requests: {{port: 5620, queries: 4, \
-         lease_s: 2, handlers: {{anyone: true, each: 3, on_stop: end, fuel: 20000}}}}\n\
+         lease_s: 2, handlers: {{anyone: true, each: 4, on_stop: end, fuel: 20000}}}}\n\
          egress:\n  - {{address: 10.76.0.101, destinations: [\"10.76.0.0/24\"]}}\n"
     );
     apply(&cluster, &text).unwrap();
@@ -287,6 +300,15 @@ fn check_brought(name: &str, san: San) {
         begun.unwrap_or_else(|error| panic!("{name}: {error}: {}", cluster.all_logs()));
     };
     begun("mine");
+    // Its asker gets the error, and nobody else notices.
+    let hungry = write(&cluster, "hungry.wasm", &hungry()).to_string_lossy().into_owned();
+    let mut refused = start(&cluster, "hungry", &["keep", &hungry, "hungry"]);
+    let answer = wait_until("the refusal of a module that takes the compiler too much", DEADLINE, || {
+        fs::read_to_string(refused.log()).ok().filter(|log| log.contains("error"))
+    });
+    let answer = answer.unwrap_or_else(|error| panic!("{error}: {}", cluster.all_logs()));
+    assert!(answer.contains("the compiler needed more than 256 MiB of memory for the module"), "{answer}");
+    refused.kill();
     let wild = wild.to_string_lossy().into_owned();
     let mut hostile = [("endless", &endless), ("wild", &wild)].map(|(name, file)| {
         let process = start(&cluster, name, &["keep", file, name]);

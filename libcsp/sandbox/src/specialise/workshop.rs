@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -136,7 +137,9 @@ impl Work {
     fn make(&self, request: Request) {
         // Operators that were made to check a policy are gone by now.
         if request.is_wanted() {
-            let answer = self.program(&request.plan, request.condition_only);
+            // Plans come from clients' queries, too. Neither the compiler nor the plan keeps anything that a panic leaves half-way.
+            let make = AssertUnwindSafe(|| self.program(&request.plan, request.condition_only));
+            let answer = catch_unwind(make).unwrap_or_else(|_| Err("the compiler ended".to_owned()));
             request.answer(answer);
         }
     }

@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use csp_api::handlers::MODULE_LEN_MAX;
 use csp_daemon::background::lower_priority;
+use csp_daemon::trial::Trial;
 use csp_messages::StageMaker;
 use csp_sandbox::{Confinement, Engine, Limits, Module, Sha256, Supplied};
 use csp_services::{HandlerJob, MadeHandler, OnStopped};
-use csp_telemetry::{MailboxError, MailboxSender};
+use csp_telemetry::{MailboxError, MailboxSender, without_abort};
 
 use super::running::Placed;
 use super::{Modules, fields, lock, on_stop, start_engine};
@@ -43,7 +44,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
+    fn engine(&self, trial: Option<&Trial>) -> Result<(Engine, Sender<Supplied>), String> {
         let limits = Limits {
             module_len_max: MODULE_LEN_MAX,
             instances_max: INSTANCES_MAX,
@@ -51,7 +52,7 @@ impl Clients {
             confinement: Confinement::Guarded,
             ..Limits::default()
         };
-        start_engine(&self.engine, limits)
+        start_engine(&self.engine, limits, trial)
     }
 
     /// Returns a module that a handler runs.
@@ -60,8 +61,8 @@ impl Clients {
     }
 
     /// Checks and compiles a module.
-    fn compile(&self, hash: &str, bytes: &[u8]) -> Result<Arc<Module>, String> {
-        let engine = self.engine()?.0;
+    fn compile(&self, trial: Option<&Trial>, hash: &str, bytes: &[u8]) -> Result<Arc<Module>, String> {
+        let engine = self.engine(trial)?.0;
         let check = |known: &mut HashMap<String, (usize, Weak<Module>)>| {
             known.retain(|_, (_, module)| module.strong_count() > 0);
             let stored: usize = known.values().map(|(len, _)| len).sum();
@@ -104,7 +105,8 @@ impl Modules {
         let made = Supplied::new(&module, fields(job.bounds.formats.as_ref()), on_stop, &job.parameters);
         let made = made.map_err(|error| error.to_string())?.with_fuel(job.bounds.fuel_max);
         let hash = module.sha256().to_string();
-        let (made, shown) = Placed::new(made, self.clients.engine()?.1, [&job.channel, &job.name, &hash]);
+        let (made, shown) =
+            Placed::new(made, self.clients.engine(self.trial.as_ref())?.1, [&job.channel, &job.name, &hash]);
         self.show(shown.brought(&job.by, &job.of, job.lease.as_secs()));
         // No two have the same key: each takes the place of the one before.
         let maker = StageMaker::once(&format!("{hash} {}", job.ticket), Box::new(made));
@@ -137,7 +139,7 @@ impl Modules {
             })?),
         };
         check(bytes.len())?;
-        self.clients.compile(&hash, &bytes)
+        self.clients.compile(self.trial.as_ref(), &hash, &bytes)
     }
 
     /// Starts the thread that makes clients' handlers, one after the other and in the background of all workers. It ends when these do.
@@ -156,8 +158,9 @@ impl Modules {
                 if !job.is_wanted() {
                     continue;
                 }
-                let made = catch_unwind(AssertUnwindSafe(|| modules.make_for_client(&job)));
-                let made = made.unwrap_or_else(|_| Err("the compiler ended".to_owned()));
+                // A module that makes the compiler panic fails in its trial. This is for what differs here in spite of it.
+                let make = || catch_unwind(AssertUnwindSafe(|| modules.make_for_client(&job)));
+                let made = without_abort(make).unwrap_or_else(|_| Err("the compiler ended".to_owned()));
                 if let Some(mailbox) = workers.get(usize::from(worker)).filter(|_| job.is_wanted()) {
                     answer(mailbox, job.ticket, &made);
                 }
