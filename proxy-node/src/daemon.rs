@@ -19,6 +19,7 @@ mod handlers;
 mod messages;
 mod metrics;
 mod modules;
+mod planning;
 mod policy;
 mod prepare;
 mod providers;

@@ -2,11 +2,11 @@
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{SendError, Sender};
 
 use csp_services::{
     ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowsConfig, HandlerJob, MessageBroker,
-    MessagesConfig, MoveNotice, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
+    MessagesConfig, MoveNotice, PlanJob, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
 };
 use csp_tcp::{Buffer, Direction};
 use csp_transport::{DeathCause, DownReason, Endpoint, LinkEvent, LinkId, MessageKind};
@@ -67,6 +67,8 @@ pub struct ProxyWorker {
     malformed: u64,
     /// What makes handlers that clients bring, if there is something.
     makers: Option<Sender<(u8, HandlerJob)>>,
+    /// What plans queries and formats that clients ask for; `None`: the worker.
+    planner: Option<Sender<(u8, PlanJob)>>,
 }
 
 impl ProxyWorker {
@@ -82,7 +84,7 @@ impl ProxyWorker {
         let links = Links::new(tunnel_endpoints, channel_endpoints);
         let number = config.worker;
         let core = ProxyCore::with_local_services(config, MessageBroker::new(messages));
-        ProxyWorker { number, core, links, scratch, malformed: 0, makers: None }
+        ProxyWorker { number, core, links, scratch, malformed: 0, makers: None, planner: None }
     }
 
     /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with keys.
@@ -96,7 +98,14 @@ impl ProxyWorker {
         self.makers = Some(makers);
     }
 
-    /// Passes on the handlers that clients have brought.
+    /// Sets where queries and formats are planned that clients ask for: it gets each with the worker's number, and has [`MessageBroker::planned`]
+    /// called with the answer.
+    pub fn set_planner(&mut self, planner: Sender<(u8, PlanJob)>) {
+        self.core.local_mut().plan_elsewhere();
+        self.planner = Some(planner);
+    }
+
+    /// Passes on the handlers that clients have brought, and what they have asked for that is to be planned.
     fn ask_makers(&mut self, now: Instant) {
         while let Some(job) = self.core.local_mut().poll_handler_job() {
             let ticket = job.ticket;
@@ -104,6 +113,13 @@ impl ProxyWorker {
             if !sent {
                 let none = Err("this proxy makes no handlers".to_owned());
                 self.core.local_mut().handler_made(now, ticket, none);
+            }
+        }
+        while let Some(planner) = &self.planner
+            && let Some(job) = self.core.local_mut().poll_plan_job()
+        {
+            if let Err(SendError((_, job))) = planner.send((self.number, job)) {
+                self.core.local_mut().planned(now, job.failed("this proxy plans nothing"));
             }
         }
     }

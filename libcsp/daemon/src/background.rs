@@ -10,6 +10,13 @@ pub fn lower_priority() {
     let _ = rustix::process::setpriority_process(None, NICE);
 }
 
+/// Returns the processor time that the calling thread has used.
+#[must_use]
+pub fn thread_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    std::time::Duration::try_from(time).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,9 +14,9 @@ pub use messages::{
     ChannelSpec, ContextNotice, ContextSpec, ContextsSnapshot, ElsewhereSnapshot, FieldReader, FlowFields,
     FlowStatus, FlowsConfig, FormatAsked, FormatText, GATHER_TIME, HandlerBounds, HandlerJob, HandlerRules,
     Header, LinkStatus, MadeHandler, MessageBroker, MessagesConfig, MoveNotice, Moved, OnStopped, PATIENCE,
-    PathStage, PeerName, PeerSnapshot, PeersPage, PeersQuery, PrefixedPort, Presence, QueryAsked, QueryPlan,
-    QueryPlanner, QueryRefused, RECEIVERS_TIME, RETRY, Refusals, RequestCounters, RequestNotice,
-    RequestPlace, RequestSpec, RequestedSnapshot, Rights, SENDERS_TIME, STABLE, STRANGER_TIME, SpecError,
-    StagePlace, TracedSnapshot, View, Wanted,
+    PathStage, PeerName, PeerSnapshot, PeersPage, PeersQuery, PlanJob, Planned, PrefixedPort, Presence,
+    QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RECEIVERS_TIME, RETRY, Refusals, RequestCounters,
+    RequestNotice, RequestPlace, RequestSpec, RequestedSnapshot, Rights, SENDERS_TIME, STABLE, STRANGER_TIME,
+    SpecError, StagePlace, TracedSnapshot, View, Wanted,
 };
 pub use streams::{Identity, MessageHook, StreamCounters, StreamSpec};

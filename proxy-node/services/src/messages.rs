@@ -29,6 +29,7 @@ mod sealed;
 mod seen;
 mod spec;
 mod stage_places;
+mod unread;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -52,6 +53,7 @@ use self::peer::Peer;
 use self::placement::Placement;
 use self::requested::Requested;
 use self::stage_places::StagePlaces;
+use self::unread::Unread;
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::contexts::{ContextNotice, ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
@@ -64,9 +66,9 @@ pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
 pub use self::requested::{
-    BroughtFormat, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped, QueryAsked,
-    QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace, RequestSpec,
-    RequestedSnapshot, Wanted,
+    BroughtFormat, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped, PlanJob,
+    Planned, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace,
+    RequestSpec, RequestedSnapshot, Wanted,
 };
 pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 pub use self::spec::ChannelSpec;
@@ -174,6 +176,8 @@ pub struct MessageBroker {
     placement: Placement,
     /// Queries that programs have asked for.
     requested: Requested,
+    /// Memory of answers that were not read.
+    unread: Unread,
     entropy: Option<Entropy>,
     /// Where frames for CURVE peers are sealed: as long as the longest frame of a channel with keys.
     sealing: Vec<u8>,
@@ -204,6 +208,7 @@ impl MessageBroker {
             departed: Vec::new(),
             placement: Placement::default(),
             requested: Requested::default(),
+            unread: Unread::default(),
             entropy: None,
             sealing: Vec::new(),
             streams: Streams::default(),
@@ -393,6 +398,11 @@ impl MessageBroker {
     /// Returns the memory in bytes that connections keep for messages that have arrived in part.
     pub fn incomplete_bytes(&self) -> usize {
         self.kept
+    }
+
+    /// Returns the memory in bytes of long answers that peers have not read.
+    pub fn unread_bytes(&self) -> usize {
+        self.unread.bytes()
     }
 
     /// Returns the number of connections.

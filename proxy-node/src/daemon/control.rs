@@ -25,7 +25,7 @@ use super::data_thread::Question;
 use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
 use super::modules::Modules;
 use super::prepare::Prepared;
-use super::{admin, handlers, policy, providers};
+use super::{admin, handlers, planning, policy, providers};
 
 /// Requests that may wait for one worker.
 const QUESTIONS_MAX: usize = 64;
@@ -54,6 +54,7 @@ fn start_workers(
     let key = csp_control::ClusterKey::load(&config.node.cluster_key_file)?;
     std::fs::create_dir_all(&config.node.run_dir)?;
     let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
+    let (planner, plans) = std::sync::mpsc::channel();
     record.workers = config.workers.into();
     record.capabilities = vec!["tcp".to_owned(), "channel".to_owned()];
     for number in 0..config.workers {
@@ -63,9 +64,11 @@ fn start_workers(
         worker.seed(rand::random());
         worker.set_clock(csp_daemon::clock::now);
         worker.set_makers(makers.clone());
+        worker.set_planner(planner.clone());
         record.san.push(san.address);
         workers.push(DataThread::start(format!("data-{number}"), worker, QUESTIONS_MAX, config.spin_us)?);
     }
+    planning::serve(plans, workers.iter().map(|worker| worker.mailbox().clone()).collect())?;
     modules.serve_clients(jobs, workers.iter().map(|worker| worker.mailbox().clone()).collect())?;
     Ok((workers, record))
 }

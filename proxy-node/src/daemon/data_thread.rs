@@ -6,7 +6,7 @@ use csp_api::contexts::Contexts;
 use csp_api::proxy::Channel;
 use csp_api::quality::Quality;
 use csp_daemon::{DataWorker, clock};
-use csp_services::MadeHandler;
+use csp_services::{MadeHandler, Planned};
 use csp_telemetry::Reply;
 use csp_types::{FlowLabel, Instant, TraceEvent};
 use csp_vi::{Armed, ViError, Wake};
@@ -41,6 +41,8 @@ pub enum Question {
     Messages(Messages),
     /// A handler that a client has brought was made, or why not, by the ticket of its request.
     Made(u64, Result<MadeHandler, String>),
+    /// A query or format that a client has asked for was planned.
+    Planned(Box<Planned>),
     /// The recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
     /// Close all links and end the thread.
@@ -69,6 +71,7 @@ impl DataWorker for ProxyWorker {
             Question::Contexts(reply) => reply.send(contexts::of_worker(self.core().local())),
             Question::Quality(reply) => reply.send(quality::of_worker(self.broker_mut(), now)),
             Question::Made(ticket, made) => self.broker_mut().handler_made(now, ticket, made),
+            Question::Planned(planned) => self.broker_mut().planned(now, *planned),
             Question::Messages(question) => messages::answer(self, now, question),
             Question::Trace(label, reply) => {
                 let events = self.core().trace().iter().filter(|e| label.is_none_or(|l| l == e.label));

@@ -289,9 +289,11 @@ fn process(
             }
             Item::Message(message) => {
                 if let Some(requests) = &mut peer.requests {
-                    let module_len_max = door.requested.module_len_max(peer.number);
-                    requests.keep(&message, module_len_max, |at| body(view, &message, at));
-                    return true;
+                    let bounds = door.requested.bounds(peer.number);
+                    match requests.keep(&message, bounds, |at| body(view, &message, at)) {
+                        true => return true,
+                        false => continue,
+                    }
                 }
                 let Some(id) = peer.id else { continue };
                 let start = message.span().start;

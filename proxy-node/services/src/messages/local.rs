@@ -108,6 +108,7 @@ impl LocalServices for MessageBroker {
             sealing,
             kept,
             requested,
+            unread,
             ..
         } = self;
         let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
@@ -166,6 +167,9 @@ impl LocalServices for MessageBroker {
             _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
         };
         peer.after_visit(before, client);
+        if peer.own.is_empty() {
+            unread.release(peer);
+        }
         if received.more || (answering && !is_pending && peer.own.is_empty() && client.readable() > 0) {
             peer.make_ready(ready);
         }
@@ -199,7 +203,9 @@ impl LocalServices for MessageBroker {
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
         self.kept -= peer.kept.capacity();
+        self.unread.release(&mut peer);
         self.requested.supply.gone(label);
+        self.requested.plans.gone(label);
         if let (Some(plane), Some(id)) = (&mut self.plane, peer.id) {
             plane.lost(id, peer.given.map_or(0, |given| given.messages()));
             let _ = plane.detach(id, |_| {}); // a peer of a channel that was removed is detached already

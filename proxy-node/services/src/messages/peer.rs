@@ -51,6 +51,8 @@ pub(super) struct Peer {
     pub(super) requests: Option<Requests>,
     /// Bytes of its own, such as a greeting, that had no room; under CURVE also the rest of a sealed frame.
     pub(super) own: Vec<u8>,
+    /// Bytes of long answers among them.
+    pub(super) unread: usize,
     /// It is about to be served.
     pub(super) queued: bool,
     /// It is in the list of connections that are ready.
@@ -86,6 +88,7 @@ impl Peer {
             given: None,
             requests: None,
             own: Vec::new(),
+            unread: 0,
             queued: false,
             listed: false,
             received: 0,

@@ -12,6 +12,8 @@ mod answer;
 mod brought;
 mod handlers;
 mod label;
+mod planning;
+mod plans;
 mod report;
 mod supply;
 mod wanted;
@@ -19,6 +21,8 @@ mod wanted;
 pub(super) use answer::Asker;
 pub use brought::{BroughtFormat, FormatAsked};
 pub use handlers::{HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped};
+pub(super) use planning::Source;
+pub use planning::{PlanJob, Planned};
 pub use report::{RequestCounters, RequestNotice, RequestedSnapshot};
 pub use wanted::Wanted;
 
@@ -32,10 +36,12 @@ use csp_zmtp::Connection;
 
 use self::brought::Brought;
 use self::handlers::Supply;
+use self::planning::Plans;
 use super::MessageBroker;
 use super::formats::ChannelFeed;
 use super::paths::{ChannelPath, PathStage};
 use super::peer::Peer;
+use super::requests::{REQUEST_LEN_MAX, RequestBounds, SCHEMA_REQUEST_LEN_MAX};
 use super::spec::ChannelSpec;
 
 /// Requesters of one query that are remembered; further ones share it and cannot release it.
@@ -206,6 +212,7 @@ pub(super) struct Requested {
     begun: u64,
     pub(super) brought: Brought,
     pub(super) supply: Supply,
+    pub(super) plans: Plans,
     counters: RequestCounters,
     notices: std::collections::VecDeque<RequestNotice>,
 }
@@ -222,7 +229,12 @@ impl Requested {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let queries = self.live.iter().map(|live| live.seen + live.lease).min();
         let formats = self.brought.next_timeout(|number| self.lease(number));
-        queries.into_iter().chain(formats).chain(self.supply.next_timeout()).min()
+        queries
+            .into_iter()
+            .chain(formats)
+            .chain(self.supply.next_timeout())
+            .chain(self.plans.next_timeout())
+            .min()
     }
 
     /// Returns the channels of the queries that run.
@@ -235,11 +247,19 @@ impl Requested {
         self.live.iter().map(|live| &live.plan.path)
     }
 
-    /// Returns the length of the longest module that may be brought to a channel.
-    pub(super) fn module_len_max(&self, number: u32) -> usize {
-        let rules =
-            self.specs.iter().find(|spec| spec.number == number).and_then(|spec| spec.handlers.as_ref());
-        rules.map_or(0, |rules| rules.bounds.module_len_max)
+    /// Returns what may be asked of a channel.
+    fn spec(&self, number: u32) -> Option<&RequestSpec> {
+        self.specs.iter().find(|spec| spec.number == number)
+    }
+
+    /// Returns how long requests to a channel may be.
+    pub(super) fn bounds(&self, number: u32) -> RequestBounds {
+        let spec = self.spec(number);
+        let rules = spec.and_then(|spec| spec.handlers.as_ref());
+        RequestBounds {
+            text: if spec.is_some() { SCHEMA_REQUEST_LEN_MAX } else { REQUEST_LEN_MAX },
+            module: rules.map_or(0, |rules| rules.bounds.module_len_max),
+        }
     }
 
     /// Returns how long something of a channel is kept without use.
@@ -251,7 +271,9 @@ impl Requested {
     fn free_place(&self, spec: &RequestSpec) -> Option<RequestPlace> {
         let is_free = |place: &&RequestPlace| {
             let number = place.spec.number;
-            self.live.iter().all(|live| live.number() != number) && !self.supply.keeps(number)
+            self.live.iter().all(|live| live.number() != number)
+                && !self.supply.keeps(number)
+                && !self.plans.keeps(number)
         };
         let ended = |place: &&RequestPlace| {
             self.ended.iter().position(|number| *number == place.spec.number).map_or(0, |at| at + 1)
@@ -303,6 +325,7 @@ impl MessageBroker {
         self.settle_queries(now);
         self.settle_formats(now);
         self.settle_supply(now);
+        self.settle_plans(now);
     }
 
     fn settle_queries(&mut self, now: Instant) {

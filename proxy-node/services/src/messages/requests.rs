@@ -10,9 +10,10 @@
 //! | request | answered by |
 //! |---|---|
 //! | `{"get": "channel"}`, `{"get": "formats"}` | this module |
-//! | `{"get": "queries"}`, `{"query": …}`, `{"translate": …}`, `{"format": …}`, `{"release": …}` | `requested` |
-//! | `{"get": "handlers"}`, `{"handler": …}` | `requested`; to the latter, when the handler was made |
+//! | `{"get": "queries"}`, `{"get": "handlers"}`, `{"release": …}` | `requested` |
+//! | `{"query": …}`, `{"translate": …}`, `{"format": …}`, `{"handler": …}` | `requested`, when it was planned, or the handler made |
 
+use csp_formats::SCHEMA_LEN_MAX;
 use csp_messages::{ChannelKind, ChannelStatus};
 use csp_types::{FlowLabel, Instant};
 use csp_zmtp::{Connection, FrameHeader, Message, SocketType, sealed_len};
@@ -23,13 +24,36 @@ use super::framing::Speech;
 use super::keys::Rights;
 use super::peer::Peer;
 use super::requested::Asker;
+use super::unread::Unread;
 use super::{Bound, MessageBroker};
 
 /// What a request that is not understood is answered.
 const FORM: &str = "a request is an object such as {\"get\": \"channel\"}, {\"query\": \"SELECT …\"} or {\"release\": \"…\"}";
 
-/// Longest request in bytes, all frames but that of a module together.
+/// Longest request in bytes, without the schema that it may bring.
 pub const REQUEST_LEN_MAX: usize = 16 * 1024;
+/// Longest request with a schema. As JSON a schema is somewhat longer than by itself.
+pub const SCHEMA_REQUEST_LEN_MAX: usize = REQUEST_LEN_MAX + SCHEMA_LEN_MAX / 2 * 3;
+/// Most bytes of frames that come back before an answer.
+const ENVELOPE_LEN_MAX: usize = REQUEST_LEN_MAX;
+
+/// The longest parts of a request to a channel, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestBounds {
+    pub text: usize,
+    pub module: usize,
+}
+
+/// What is behind a request.
+#[derive(Debug, Default)]
+enum Behind {
+    #[default]
+    Nothing,
+    /// The bytes of a module.
+    Module(Vec<u8>),
+    /// A frame that was not kept, and why it is not one of a module.
+    Refused(String),
+}
 
 /// A request that was not answered yet.
 #[derive(Debug, Default)]
@@ -37,8 +61,7 @@ pub(super) struct Request {
     /// Frames that come back before the answer.
     envelope: Vec<Vec<u8>>,
     text: Vec<u8>,
-    /// The frame behind it: the bytes of a module.
-    module: Option<Vec<u8>>,
+    behind: Behind,
     /// What is wrong with it, if it was not kept.
     fault: Option<String>,
 }
@@ -57,47 +80,61 @@ pub(super) fn makes_requests(socket: SocketType) -> bool {
 }
 
 impl Requests {
-    /// Keeps a request: the bodies of `message`, which `body` copies. A module has at most so many bytes.
+    /// Keeps a request: the bodies of `message`, which `body` copies, within bounds. Returns `false` for an empty message, by which a peer only says that
+    /// it is there (`ZMQ_PROBE_ROUTER`) and which has no answer.
     pub(super) fn keep(
         &mut self,
         message: &Message<'_>,
-        module_len_max: usize,
+        bounds: RequestBounds,
         mut body: impl FnMut(usize) -> Vec<u8>,
-    ) {
+    ) -> bool {
         let frames = message.frames();
-        let envelope = message.envelope_len().unwrap_or(0);
-        let module_len = frames.get(envelope + 1).map_or(0, |frame| frame.len);
-        let len = frames.iter().map(|frame| frame.len).sum::<usize>() - module_len;
-        let fault = if len > REQUEST_LEN_MAX {
-            Some(format!(
-                "a request has at most {REQUEST_LEN_MAX} bytes, beside the module that may follow it"
-            ))
-        } else if module_len > 0 && module_len_max == 0 {
-            Some(
-                "nobody brings handlers to the channel: its `requests` in the policy have no `handlers`"
-                    .to_owned(),
-            )
-        } else if module_len > module_len_max {
-            Some(format!(
-                "the frame behind the request, a module, has {module_len} bytes, and may have {module_len_max} on this channel"
-            ))
-        } else if frames.len() > envelope + 2 {
-            Some("behind a request there may be one frame more: the bytes of a module".to_owned())
+        if let [frame] = frames
+            && frame.len == 0
+        {
+            return false;
+        }
+        let at = message.envelope_len().unwrap_or(0);
+        let (before, rest) = frames.split_at(at);
+        let text_len = rest.first().map_or(0, |frame| frame.len);
+        let is_long = before.iter().map(|frame| frame.len).sum::<usize>() > ENVELOPE_LEN_MAX;
+        let fault = if is_long {
+            Some(format!("the frames before a request have at most {ENVELOPE_LEN_MAX} bytes"))
+        } else if text_len > bounds.text {
+            Some(too_long(bounds.text))
+        } else if rest.len() > 2 {
+            Some(format!("behind a request there may be one frame more, the bytes of a module; {ENVELOPE}"))
         } else {
             None
         };
-        // What is too long is not copied.
-        let envelope = if len > REQUEST_LEN_MAX { 0 } else { envelope };
-        let envelope: Vec<Vec<u8>> = (0..envelope).map(&mut body).collect();
-        if fault.is_some() {
-            self.waiting = Some(Request { envelope, fault, ..Request::default() });
-            return;
+        // A REQ recognises its answer by the empty frame before it.
+        let envelope = (if is_long { at - 1 } else { 0 }..at).map(&mut body).collect();
+        let mut request = Request { envelope, fault, ..Request::default() };
+        if request.fault.is_none() {
+            request.text = body(at);
+            request.behind = match rest.get(1).map(|frame| frame.len) {
+                None => Behind::Nothing,
+                Some(_) if bounds.module == 0 => Behind::Refused(
+                    "nobody brings handlers to the channel: its `requests` in the policy have no `handlers`"
+                        .to_owned(),
+                ),
+                Some(len) if len > bounds.module => Behind::Refused(format!(
+                    "the frame behind the request, a module, has {len} bytes, and may have {} on this channel",
+                    bounds.module
+                )),
+                Some(_) => Behind::Module(body(at + 1)),
+            };
         }
-        let at = envelope.len();
-        let text = body(at);
-        let module = (at + 1 < frames.len()).then(|| body(at + 1));
-        self.waiting = Some(Request { envelope, text, module, fault });
+        self.waiting = Some(request);
+        true
     }
+}
+
+/// What is said of frames that are not understood.
+const ENVELOPE: &str = "frames that are to come back with the answer end with an empty one";
+
+fn too_long(most: usize) -> String {
+    format!("a request has at most {most} bytes, beside the module that may follow it")
 }
 
 impl Requests {
@@ -113,9 +150,12 @@ impl Requests {
 }
 
 impl Peer {
-    /// Sends the answer to a request; `false` if it cannot be sent.
-    fn reply(&mut self, request: &Request, answer: &Value) -> bool {
-        let answer = answer.to_string();
+    /// Sends the answer to a request; `false` if it cannot be sent. A long one needs room among the answers that were not read.
+    fn reply(&mut self, request: &Request, answer: &Value, unread: &mut Unread) -> bool {
+        let mut answer = answer.to_string();
+        if let Err(why) = unread.charge(self, answer.len()) {
+            answer = refusal(&why).to_string();
+        }
         let Speech::Zmtp(connection) = &mut self.connection else { return false };
         let frames = request.envelope.iter().map(|frame| (&frame[..], true));
         frames
@@ -135,10 +175,10 @@ impl MessageBroker {
         let keys = self.channels.get(&peer.number).and_then(|bound| bound.spec.keys.as_ref());
         let rights = keys.map(|keys| known.map_or_else(Rights::default, |known| keys.rights(known)));
         let asker = Asker::new(peer, rights);
-        let module = request.module.take();
+        let (text, behind) = (std::mem::take(&mut request.text), std::mem::take(&mut request.behind));
         let answer = match &request.fault {
             Some(why) => Err(refusal(why)),
-            None => self.answer_or_wait(now, (label, asker), &request.text, module),
+            None => self.answer_or_wait(now, (label, asker), &text, behind),
         };
         let Some(peer) = self.connections.get_mut(&label) else { return };
         match answer {
@@ -147,8 +187,9 @@ impl MessageBroker {
                     requests.pending = Some((ticket, request));
                 }
             }
-            Err(answer) => peer.ended |= !peer.reply(&request, &answer),
+            Err(answer) => peer.ended |= !peer.reply(&request, &answer, &mut self.unread),
         }
+        self.plan_here(now);
     }
 
     /// Answers a request whose answer came later, if its peer is still there.
@@ -157,7 +198,7 @@ impl MessageBroker {
         let waiting = peer.requests.as_mut().map(|requests| &mut requests.pending);
         let request = waiting.and_then(|waiting| waiting.take_if(|(known, _)| *known == ticket));
         let Some((_, request)) = request else { return };
-        peer.ended |= !peer.reply(&request, answer);
+        peer.ended |= !peer.reply(&request, answer, &mut self.unread);
         peer.make_ready(&mut self.ready);
     }
 
@@ -167,27 +208,38 @@ impl MessageBroker {
         now: Instant,
         (label, asker): (FlowLabel, Asker),
         text: &[u8],
-        module: Option<Vec<u8>>,
+        behind: Behind,
     ) -> Result<u64, Value> {
+        let is_alone = matches!(behind, Behind::Nothing);
+        let hint = if is_alone { String::new() } else { format!("; {ENVELOPE}") };
         let request: Value =
-            serde_json::from_slice(text).map_err(|error| refusal(&format!("not JSON: {error}")))?;
-        let Value::Object(request) = &request else { return Err(refusal(FORM)) };
+            serde_json::from_slice(text).map_err(|error| refusal(&format!("not JSON: {error}{hint}")))?;
+        let Value::Object(request) = &request else { return Err(refusal(&format!("{FORM}{hint}"))) };
         if request.contains_key("handler") {
+            let module = match behind {
+                Behind::Nothing => None,
+                Behind::Module(bytes) => Some(bytes),
+                Behind::Refused(why) => return Err(refusal(&why)),
+            };
             return self.ask_for_handler(now, (label, asker), request, module);
         }
-        if module.is_some() {
+        if !is_alone {
             return Err(refusal("only a request for a handler is followed by a further frame"));
+        }
+        let has_schema = request.contains_key("format") || request.contains_key("translate");
+        if text.len() > REQUEST_LEN_MAX && !has_schema {
+            return Err(refusal(&too_long(REQUEST_LEN_MAX)));
+        }
+        if request.contains_key("format") {
+            return self.ask_for_format(now, (label, asker), request);
+        }
+        if request.contains_key("query") || request.contains_key("translate") {
+            return self.ask_for_query(now, (label, asker), request);
         }
         Err(self.answer_to(now, asker, request))
     }
 
     fn answer_to(&mut self, now: Instant, asker: Asker, request: &Map<String, Value>) -> Value {
-        if request.contains_key("format") {
-            return self.answer_format(now, asker, request);
-        }
-        if request.contains_key("query") || request.contains_key("translate") {
-            return self.answer_query(now, asker, request);
-        }
         if let Some(name) = request.get("release") {
             return self.answer_release(now, asker, name);
         }

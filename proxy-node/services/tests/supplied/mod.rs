@@ -203,7 +203,7 @@ impl Supply {
     }
 
     fn counters(&self) -> RequestCounters {
-        *self.w.broker.request_counters()
+        self.w.broker.request_counters()
     }
 }
 

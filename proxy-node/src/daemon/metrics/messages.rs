@@ -16,7 +16,7 @@ pub(super) struct BrokerCounters {
 impl BrokerCounters {
     pub(super) fn of(broker: &MessageBroker) -> Self {
         let plane = broker.plane().map(csp_messages::MessagePlane::counters).unwrap_or_default();
-        let (zmtp, refusals, requests) = (*broker.zmtp(), *broker.refusals(), *broker.request_counters());
+        let (zmtp, refusals, requests) = (*broker.zmtp(), *broker.refusals(), broker.request_counters());
         BrokerCounters { zmtp, refusals, plane, requests, requested: broker.requested().len() as u64 }
     }
 }
@@ -70,6 +70,10 @@ fn requests(out: &mut MetricWriter, counters: &BrokerCounters, worker: (&str, &s
         let help = "Queries and handlers on request that have ended, by reason";
         out.counter("csp_query_ends_total", help, &[("reason", reason), worker], value);
     }
+    let help = "Requests that were refused because others were being planned, or their address had used up its time for that";
+    out.counter("csp_query_requests_busy_total", help, &[worker], r.busy);
+    let help = "Time that planning of queries and formats on request has taken";
+    out.counter("csp_query_planning_nanoseconds_total", help, &[worker], r.planning_ns);
     let help = "Queries and handlers on request that run";
     out.gauge("csp_requested_queries", help, &[worker], counters.requested as f64);
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use csp_formats::{Name, Schema, nearest};
-use csp_queries::{Catalog, Plan, ROW};
+use csp_queries::{Catalog, Plan, Position, QueryError, QueryProblem, ROW};
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
@@ -166,6 +166,32 @@ impl Scope<'_> {
         channel == self.channel || self.with.iter().any(|known| known == channel)
     }
 
+    /// Returns what to say of an error: a channel may be there, and be none that such a query reads.
+    fn problem_of(&self, policy: &Policy, error: &QueryError) -> String {
+        let QueryProblem::Unknown { what: "channel", name, .. } = &error.problem else {
+            return error.to_string();
+        };
+        let channel = name.split('/').next().unwrap_or(name);
+        let known = policy.channels.iter().find(|known| known.name == channel);
+        let why = match known {
+            // What such queries cannot read is not said to be there either.
+            None => return error.to_string(),
+            Some(_) if !self.has(channel) => return error.to_string(),
+            Some(known) if !known.pool.is_empty() => {
+                format!("channel \"{channel}\" has a pool, and queries do not read it")
+            }
+            Some(known) if known.formats.is_empty() && self.brought.is_empty() => {
+                let brought = if known.takes_formats() { ", and no publisher has brought one" } else { "" };
+                format!(
+                    "channel \"{channel}\" has no formats, which queries read it by: its `formats` in the policy name none{brought}"
+                )
+            }
+            Some(_) => return error.to_string(),
+        };
+        let Position { line, column } = error.position;
+        format!("line {line}, column {column}: {why}")
+    }
+
     /// Returns what a name in a query stands for: policy and path come first.
     fn source(&self, name: &str) -> Option<QuerySource> {
         if !self.has(name) {
@@ -213,7 +239,7 @@ impl Catalogue {
         let query = requests.query(channel, name.clone(), requests.port, sql, asked.output);
         let scope = Scope { catalogue: self, channel: &channel.name, with: &requests.with, brought };
         let plan = Plan::new(asked.sql, &scope, query.schema_id()).map_err(|error| RequestError {
-            message: error.to_string(),
+            message: scope.problem_of(policy, &error),
             place: Some((error.position.line, error.position.column)),
         })?;
         let sources = plan.sources.iter().filter_map(|source| scope.source(&source.channel)).collect();

@@ -1,19 +1,22 @@
-//! The answers to `{"query": …}`, `{"translate": …}`, `{"release": …}` and `{"get": "queries"}`.
+//! Who may ask for queries and translations, and the answers to `{"release": …}` and `{"get": "queries"}`.
 
 use csp_types::{Instant, Owner};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{Live, QueryAsked, QueryRefused, RequestPlace, Requester, Runs, Wanted, labelled, refused};
+use super::planning::Source;
+use super::{Live, QueryRefused, RequestPlace, Requester, Runs, Wanted, refused};
 use crate::messages::MessageBroker;
 use crate::messages::keys::Rights;
 use crate::messages::peer::Peer;
 use crate::messages::requests::refusal;
 
 /// A requester, and the channel that it asks.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(in crate::messages) struct Asker {
     pub(in crate::messages) number: u32,
     pub(super) requester: Requester,
+    /// Where it comes from.
+    pub(super) source: Source,
     may_query: bool,
     pub(super) may_publish: bool,
 }
@@ -24,7 +27,8 @@ impl Asker {
         let (number, requester) = (peer.number, Requester::of(peer));
         let may_query = rights.is_none_or(|rights| rights.query);
         let may_publish = rights.is_none_or(|rights| rights.publish);
-        Asker { number, requester, may_query, may_publish }
+        let source = Source::of(peer.client.ip());
+        Asker { number, requester, source, may_query, may_publish }
     }
 }
 
@@ -38,33 +42,14 @@ impl From<QueryRefused> for Value {
 }
 
 impl MessageBroker {
-    /// Answers a request for a query or a translation.
-    pub(in crate::messages) fn answer_query(
+    /// Finds the query if it runs already and the requester may have it, and adds the requester to its owners.
+    pub(super) fn shared(
         &mut self,
         now: Instant,
         asker: Asker,
-        request: &Map<String, Value>,
-    ) -> Value {
-        let answer =
-            Wanted::read(request).and_then(|(wanted, json)| match self.shared(now, asker, &wanted, json) {
-                Some(at) => {
-                    self.requested.counters.shared += 1;
-                    Ok(self.granted(at, true))
-                }
-                None => {
-                    self.start_query(now, asker, wanted, json)?;
-                    self.requested.counters.granted += 1;
-                    Ok(self.granted(self.requested.live.len() - 1, false))
-                }
-            });
-        answer.unwrap_or_else(|refused| {
-            self.requested.counters.refused += 1;
-            refused.into()
-        })
-    }
-
-    /// Finds the query if it runs already and the requester may have it, and adds the requester to its owners.
-    fn shared(&mut self, now: Instant, asker: Asker, wanted: &Wanted, json: bool) -> Option<usize> {
+        wanted: &Wanted,
+        json: bool,
+    ) -> Option<usize> {
         let is_it = |runs: &Runs| matches!(runs, Runs::Wanted(known) if known == wanted);
         let same = |live: &Live| live.of == asker.number && is_it(&live.runs) && live.json == json;
         let at = self.requested.live.iter().position(same)?;
@@ -78,13 +63,13 @@ impl MessageBroker {
             live.holders.push(asker.requester);
         }
         (live.seen, live.is_released) = (now, false);
+        self.requested.counters.shared += 1;
         Some(at)
     }
 
-    /// Checks whether a requester may have one query more. Returns the place for it.
-    fn check_asker(&self, asker: Asker) -> Result<RequestPlace, QueryRefused> {
-        let spec = self.requested.specs.iter().find(|spec| spec.number == asker.number);
-        let spec = spec.ok_or_else(|| {
+    /// Checks whether a requester may have one query more.
+    pub(super) fn check_asker(&self, asker: Asker) -> Result<(), QueryRefused> {
+        let spec = self.requested.spec(asker.number).ok_or_else(|| {
             refused("the channel runs no queries on request: the policy has no `requests` for it")
         })?;
         if !asker.may_query {
@@ -93,16 +78,22 @@ impl MessageBroker {
         self.check_is_here(asker.number)?;
         let is_its = |live: &&Live| live.holders.contains(&asker.requester) && live.handler().is_none();
         let held = self.requested.live.iter().filter(is_its).count();
+        let held = held + self.requested.plans.asked(asker, false);
         if held >= spec.each {
             let most = spec.each;
             let message =
                 format!("the requester has {held} queries, and may have {most} at a time; release one");
             return Err(refused(message));
         }
-        let places = spec.places.len();
-        self.requested
-            .free_place(spec)
-            .ok_or_else(|| refused(format!("all {places} places of the channel for queries are in use")))
+        Ok(())
+    }
+
+    /// Returns the place for one query more.
+    pub(super) fn place_for_query(&self, asker: Asker) -> Result<RequestPlace, QueryRefused> {
+        let spec = self.requested.spec(asker.number);
+        let places = spec.map_or(0, |spec| spec.places.len());
+        let free = spec.and_then(|spec| self.requested.free_place(spec));
+        free.ok_or_else(|| refused(format!("all {places} places of the channel for queries are in use")))
     }
 
     /// Refuses what is asked of a channel that has moved.
@@ -115,37 +106,7 @@ impl MessageBroker {
         }
     }
 
-    fn start_query(
-        &mut self,
-        now: Instant,
-        asker: Asker,
-        wanted: Wanted,
-        json: bool,
-    ) -> Result<(), QueryRefused> {
-        let place = self.check_asker(asker)?;
-        let topic = self.new_topic(&place, now);
-        let spec = self.requested.specs.iter().find(|spec| spec.number == asker.number);
-        let spec = spec.ok_or_else(|| refused("the channel was removed"))?; // it was just found
-        let (number, brought) = (place.spec.number, self.requested.brought.formats(asker.number));
-        let asked = QueryAsked { topic: &topic, number, wanted: &wanted, json, brought };
-        let plan = labelled(spec.planner.plan(asked)?, &topic);
-        let live = Live {
-            of: asker.number,
-            place,
-            topic,
-            runs: Runs::Wanted(wanted),
-            json,
-            by: asker.requester,
-            holders: vec![asker.requester],
-            plan,
-            lease: spec.lease,
-            seen: now,
-            is_released: false,
-        };
-        self.begin_request(now, live).map_err(refused)
-    }
-
-    fn granted(&self, at: usize, shared: bool) -> Value {
+    pub(super) fn granted(&self, at: usize, shared: bool) -> Value {
         let live = &self.requested.live[at];
         json!({
             "query": live.name(),

@@ -14,10 +14,11 @@ use std::sync::Arc;
 use csp_formats::{Name, Schema};
 use csp_handlers::FormatId;
 use csp_operators::FormatSet;
-use csp_types::Instant;
+use csp_types::{FlowLabel, Instant};
 use serde_json::{Map, Value, json};
 
 use super::answer::Asker;
+use super::planning::{Purpose, Renewal, Renewed, Task};
 use super::{Live, QueryAsked, QueryRefused, Requester, Runs, Wanted, labelled, refused};
 use crate::messages::MessageBroker;
 
@@ -38,7 +39,7 @@ pub struct BroughtFormat {
     /// The message of the schema.
     pub message: Name,
     /// The schema, as XML.
-    pub xml: String,
+    pub xml: Arc<str>,
 }
 
 /// A format that a publisher wants to bring.
@@ -158,33 +159,38 @@ fn read(request: &Map<String, Value>) -> Result<FormatAsked<'_>, QueryRefused> {
 }
 
 impl MessageBroker {
-    /// Answers a publisher that brings a format.
-    pub(in crate::messages) fn answer_format(
+    /// Takes a request of a publisher that brings a format; returns the ticket of the answer, or, as an error, the answer.
+    pub(in crate::messages) fn ask_for_format(
+        &mut self,
+        now: Instant,
+        (label, asker): (FlowLabel, Asker),
+        request: &Map<String, Value>,
+    ) -> Result<u64, Value> {
+        let asked = read(request);
+        let waits = asked.and_then(|asked| match self.share_format(now, asker, asked)? {
+            true => Ok(Err(self.brought(asker, asked.name, true))),
+            false => self.admit_format(now, (label, asker), asked).map(Ok),
+        });
+        waits.unwrap_or_else(|refused| {
+            self.requested.counters.refused += 1;
+            Err(refused.into())
+        })
+    }
+
+    fn brought(&self, asker: Asker, name: &str, shared: bool) -> Value {
+        let lease = self.requested.lease(asker.number);
+        json!({"format": name, "lease_s": lease.as_secs(), "shared": shared})
+    }
+
+    /// Checks that a publisher may bring a format, and has it share the format if it is there already; returns whether it is.
+    fn share_format(
         &mut self,
         now: Instant,
         asker: Asker,
-        request: &Map<String, Value>,
-    ) -> Value {
-        let answer = read(request).and_then(|asked| self.bring(now, asker, asked));
-        match answer {
-            Ok(shared) => {
-                self.requested.counters.formats += u64::from(!shared);
-                let lease = self.requested.lease(asker.number);
-                let name = &request["format"]["name"];
-                json!({"format": name, "lease_s": lease.as_secs(), "shared": shared})
-            }
-            Err(refused) => {
-                self.requested.counters.refused += 1;
-                refused.into()
-            }
-        }
-    }
-
-    /// Adds a format. Returns whether it was there already.
-    fn bring(&mut self, now: Instant, asker: Asker, asked: FormatAsked<'_>) -> Result<bool, QueryRefused> {
+        asked: FormatAsked<'_>,
+    ) -> Result<bool, QueryRefused> {
         let (number, requester) = (asker.number, asker.requester);
-        let spec = self.requested.specs.iter().find(|spec| spec.number == number);
-        let spec = spec.filter(|spec| spec.formats_max > 0).ok_or_else(|| {
+        let spec = self.requested.spec(number).filter(|spec| spec.formats_max > 0).ok_or_else(|| {
             refused(
                 "publishers bring no formats to the channel: its `requests` in the policy have no `formats`",
             )
@@ -194,7 +200,8 @@ impl MessageBroker {
         }
         self.check_is_here(number)?;
         let brought = &self.requested.brought;
-        let (known, held) = (brought.channels.get(&number), brought.held(number, requester));
+        let held = brought.held(number, requester) + self.requested.plans.asked(asker, true);
+        let known = brought.channels.get(&number);
         let same = known.and_then(|known| {
             let same = |(format, lease): (&BroughtFormat, &Lease)| {
                 let message = lease.message.as_deref();
@@ -219,31 +226,99 @@ impl MessageBroker {
             lease.seen = now;
             return Ok(true);
         }
-        if brought.formats(number).len() >= spec.formats_max {
+        let formats = brought.formats(number).len() + self.requested.plans.formats(number);
+        if formats >= spec.formats_max {
             let most = spec.formats_max;
             return Err(refused(format!("publishers may bring {most} formats to the channel, and have")));
         }
-        let (schema, message) = spec.planner.bring(asked, brought.formats(number))?;
-        let id = self.requested.brought.next_id(number);
-        let known = self.requested.brought.channels.entry(number).or_default();
-        let (name, xml) = (asked.name.to_owned(), asked.xml.to_owned());
-        known.formats.push(BroughtFormat { name, id, schema, message, xml });
-        let message = asked.message.map(str::to_owned);
-        known.leases.push(Lease { message, holders: BTreeSet::from([requester]), seen: now });
-        known.apply();
-        self.renew_translations(now, number);
         Ok(false)
     }
 
-    /// Has translations of a channel's messages read the formats that it has now. One that cannot stays as it is.
-    fn renew_translations(&mut self, now: Instant, number: u32) {
+    /// Has a format checked that is not there yet.
+    fn admit_format(
+        &mut self,
+        now: Instant,
+        (label, asker): (FlowLabel, Asker),
+        asked: FormatAsked<'_>,
+    ) -> Result<u64, QueryRefused> {
+        self.check_time(now, asker)?;
+        let number = asker.number;
+        let planner = self.requested.spec(number).map(|spec| spec.planner.clone());
+        let planner = planner.ok_or_else(|| refused("the channel was removed"))?; // it was just found
+        let of = |live: &Live| match &live.runs {
+            Runs::Wanted(wanted @ Wanted::Translation { .. }) if live.of == number => Some(Renewal {
+                number: live.number(),
+                topic: live.topic.clone(),
+                wanted: wanted.clone(),
+                json: live.json,
+            }),
+            _ => None,
+        };
+        let renewals = self.requested.live.iter().filter_map(of).collect();
+        let id = self.requested.brought.next_id(number);
+        let brought = self.requested.brought.formats(number).to_vec();
+        let (name, xml): (_, Arc<str>) = (asked.name.to_owned(), asked.xml.into());
+        let message = asked.message.map(str::to_owned);
+        let purpose = Purpose::Format { name: name.clone(), xml: xml.clone(), message: message.clone(), id };
+        let task = Task::Format { name, xml, message, id, brought, renewals };
+        Ok(self.requested.plans.add(now, (label, asker), (task, purpose), planner))
+    }
+
+    /// Adds a format that was found right, with the plans of translations that read it. Returns the answer.
+    pub(super) fn add_format(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        ((name, xml, message), id): ((String, Arc<str>, Option<String>), FormatId),
+        ((schema, found), renewed): ((Arc<Schema>, Name), Renewed),
+    ) -> Value {
+        let number = asker.number;
+        let asked = FormatAsked { name: &name, xml: &xml, message: message.as_deref() };
+        match self.share_format(now, asker, asked) {
+            Ok(false) => {}
+            Ok(true) => return self.brought(asker, &name, true),
+            Err(refused) => {
+                self.requested.counters.refused += 1;
+                return refused.into();
+            }
+        }
+        let known = self.requested.brought.formats(number);
+        if known.iter().any(|format| format.id == id || format.name == name) {
+            self.requested.counters.refused += 1;
+            return refused("the channel's formats have changed meanwhile; ask again").into();
+        }
+        let holders = BTreeSet::from([asker.requester]);
+        let known = self.requested.brought.channels.entry(number).or_default();
+        let answer_name = name.clone();
+        known.formats.push(BroughtFormat { name, id, schema, message: found, xml });
+        known.leases.push(Lease { message, holders, seen: now });
+        known.apply();
+        self.requested.counters.formats += 1;
+        self.renew_translations(now, number, renewed);
+        self.brought(asker, &answer_name, false)
+    }
+
+    /// Has translations of a channel's messages read the formats that it has now, by plans that were made before as far as there are such. One that cannot stays as it is.
+    pub(super) fn renew_translations(
+        &mut self,
+        now: Instant,
+        number: u32,
+        mut planned: Renewed,
+    ) {
         let super::Requested { live, specs, brought, .. } = &self.requested;
         let Some(spec) = specs.iter().find(|spec| spec.number == number) else { return };
         let renewed = |(at, live): (usize, &Live)| {
             let Runs::Wanted(wanted @ Wanted::Translation { .. }) = &live.runs else { return None };
-            let (topic, json, brought) = (&live.topic[..], live.json, brought.formats(number));
-            let asked = QueryAsked { topic, number: live.number(), wanted, json, brought };
-            let plan = labelled(spec.planner.plan(asked).ok()?, topic);
+            let known = planned.iter().position(|(place, _)| *place == live.number());
+            let plan = match known.map(|at| planned.swap_remove(at).1) {
+                Some(plan) => plan,
+                None => {
+                    let (topic, json, brought) = (&live.topic[..], live.json, brought.formats(number));
+                    let asked = QueryAsked { topic, number: live.number(), wanted, json, brought };
+                    spec.planner.plan(asked).ok()?
+                }
+            };
+            let plan = labelled(plan, &live.topic);
             (plan != live.plan).then_some((at, plan))
         };
         let of = live.iter().enumerate().filter(|(_, live)| live.of == number);
@@ -338,7 +413,7 @@ impl MessageBroker {
             let by: Vec<String> = lease.holders.iter().take(LISTED_MAX).map(Requester::to_string).collect();
             let publishers = lease.holders.len();
             let (name, message) = (&format.name, &*format.message);
-            json!({"format": name, "message": message, "schema": format.xml, "by": by, "publishers": publishers})
+            json!({"format": name, "message": message, "schema": &*format.xml, "by": by, "publishers": publishers})
         };
         known.into_iter().flat_map(|known| known.formats.iter().zip(&known.leases)).map(of)
     }

@@ -22,6 +22,10 @@ pub struct RequestCounters {
     pub swapped: u64,
     /// Requests that were refused.
     pub refused: u64,
+    /// Of them, those for which there was no room or time to plan them.
+    pub busy: u64,
+    /// Nanoseconds that planning has taken.
+    pub planning_ns: u64,
     /// Queries and handlers that ended without subscribers.
     pub expired: u64,
     /// Queries and handlers that ended because their requester released them.
@@ -120,8 +124,8 @@ impl MessageBroker {
     }
 
     /// Returns what has become of requests for queries.
-    pub fn request_counters(&self) -> &RequestCounters {
-        &self.requested.counters
+    pub fn request_counters(&self) -> RequestCounters {
+        RequestCounters { planning_ns: self.requested.plans.spent, ..self.requested.counters }
     }
 
     /// Returns the next event of queries on request for the log, if any.

@@ -4,13 +4,15 @@
 
 mod brought;
 mod handlers;
+mod planned;
 mod requests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use csp_control::{ActivePolicy, Policy, PolicySource};
 use csp_messages::HashKey;
-use csp_services::{MessageBroker, MessagesConfig};
+use csp_services::{MessageBroker, MessagesConfig, SpecError};
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
@@ -117,11 +119,15 @@ impl World {
     fn apply(&mut self, policy: &str, queries: &str) {
         let policy = Policy::parse_yaml(&format!("{policy}{queries}"), "p.yaml");
         let policy = policy.unwrap_or_else(|error| panic!("{error}"));
+        self.apply_with(policy, &Modules::new("none".into())).unwrap();
+    }
+
+    /// Puts a policy into force whose handlers are among these modules.
+    fn apply_with(&mut self, policy: Policy, modules: &Arc<Modules>) -> Result<(), SpecError> {
         let source = PolicySource::Etcd;
         let active = ActivePolicy { generation: 1, hash: String::new(), policy: policy.into(), source };
-        let wanted =
-            translate(&active, &mut self.numbers, (&KeyRing::default(), &Modules::new("none".into())));
-        apply_channels(&mut self.broker, self.now, &wanted).unwrap();
+        let wanted = translate(&active, &mut self.numbers, (&KeyRing::default(), modules));
+        apply_channels(&mut self.broker, self.now, &wanted)
     }
 
     fn connect(&mut self, n: u32, channel: &str, socket: &str) {

@@ -52,7 +52,7 @@ impl World {
     }
 
     pub(super) fn counters(&self) -> RequestCounters {
-        *self.broker.request_counters()
+        self.broker.request_counters()
     }
 
     pub(super) fn running(&self) -> Vec<String> {

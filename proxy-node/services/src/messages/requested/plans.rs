@@ -1,0 +1,185 @@
+//! Requests that are answered when their plan was made: queries, translations, and formats that publishers bring.
+
+use std::sync::Arc;
+
+use csp_handlers::FormatId;
+use csp_types::{FlowLabel, Instant};
+use serde_json::{Map, Value};
+
+use super::answer::Asker;
+use super::planning::{Done, PlanJob, Planned, Purpose, Task, Waiting};
+use super::{BroughtFormat, Live, QueryPlan, QueryRefused, Runs, Wanted, labelled, refused};
+use crate::messages::MessageBroker;
+
+impl MessageBroker {
+    /// Has queries and formats planned by another thread, which gets each [`PlanJob`] from [`poll_plan_job`](Self::poll_plan_job). Otherwise the broker plans them itself.
+    pub fn plan_elsewhere(&mut self) {
+        self.requested.plans.elsewhere = true;
+    }
+
+    /// Returns the next request to be planned by a thread that may take its time; [`planned`](Self::planned) takes the answer.
+    pub fn poll_plan_job(&mut self) -> Option<PlanJob> {
+        self.requested.plans.next_job()
+    }
+
+    /// Plans what waits, where no other thread does.
+    pub(in crate::messages) fn plan_here(&mut self, now: Instant) {
+        while !self.requested.plans.elsewhere
+            && let Some(job) = self.poll_plan_job()
+        {
+            self.planned(now, job.run());
+        }
+    }
+
+    /// Puts into force what was planned, and answers those that have asked for it. What nobody waits for any more is dropped.
+    pub fn planned(&mut self, now: Instant, planned: Planned) {
+        let Some(waiting) = self.requested.plans.take(now, &planned) else { return };
+        let is_in_force = self
+            .requested
+            .specs
+            .iter()
+            .any(|spec| spec.number == waiting.of && Arc::ptr_eq(&spec.planner, &waiting.planner));
+        match planned.done {
+            Done::Query(Ok(_)) | Done::Format(Ok(_), _) if !is_in_force => {
+                self.refuse_waiting(&waiting, &refused("the policy has changed meanwhile; ask again"));
+            }
+            Done::Query(Ok(plan)) => self.begin_planned(now, waiting, &plan),
+            Done::Format(Ok(found), renewed) => {
+                let Some((label, asker)) = waiting.askers.first().copied() else { return };
+                let Purpose::Format { name, xml, message, id } = waiting.purpose else { return };
+                let answer = self.add_format(now, asker, ((name, xml, message), id), (found, renewed));
+                self.answer_later(label, waiting.ticket, &answer);
+            }
+            Done::Query(Err(error)) | Done::Format(Err(error), _) => self.refuse_waiting(&waiting, &error),
+        }
+    }
+
+    /// Refuses requests that have waited for their plans for too long.
+    pub(super) fn settle_plans(&mut self, now: Instant) {
+        while let Some(ticket) = self.requested.plans.overdue(now) {
+            let Some(waiting) = self.requested.plans.withdraw(ticket) else { return };
+            self.refuse_waiting(&waiting, &refused("the request was not planned in time; ask again"));
+        }
+    }
+
+    fn refuse_waiting(&mut self, waiting: &Waiting, error: &QueryRefused) {
+        for (label, _) in &waiting.askers {
+            self.requested.counters.refused += 1;
+            self.answer_later(*label, waiting.ticket, &error.clone().into());
+        }
+    }
+
+    /// Takes a request for a query or a translation; returns the ticket of the answer, or, as an error, the answer.
+    pub(in crate::messages) fn ask_for_query(
+        &mut self,
+        now: Instant,
+        (label, asker): (FlowLabel, Asker),
+        request: &Map<String, Value>,
+    ) -> Result<u64, Value> {
+        let asked = Wanted::read(request);
+        let waits = asked.and_then(|(wanted, json)| match self.shared(now, asker, &wanted, json) {
+            Some(at) => Ok(Err(self.granted(at, true))),
+            None => self.admit_query(now, (label, asker), wanted, json).map(Ok),
+        });
+        waits.unwrap_or_else(|refused| {
+            self.requested.counters.refused += 1;
+            Err(refused.into())
+        })
+    }
+
+    fn admit_query(
+        &mut self,
+        now: Instant,
+        (label, asker): (FlowLabel, Asker),
+        wanted: Wanted,
+        json: bool,
+    ) -> Result<u64, QueryRefused> {
+        self.check_asker(asker)?;
+        if let Some(ticket) = self.requested.plans.join(label, asker, &wanted, json) {
+            return Ok(ticket);
+        }
+        let place = self.place_for_query(asker)?;
+        self.check_time(now, asker)?;
+        let (topic, number) = (self.new_topic(&place, now), place.spec.number);
+        let brought = self.requested.brought.formats(asker.number).to_vec();
+        let (kept_topic, kept) = (topic.clone(), wanted.clone());
+        let task = Task::Query { topic, number, wanted, json, brought };
+        let formats = brought_ids(self.requested.brought.formats(asker.number));
+        let purpose =
+            Purpose::Query { wanted: kept, json, place: Box::new(place), topic: kept_topic, formats };
+        let planner = self.requested.spec(asker.number).map(|spec| spec.planner.clone());
+        let planner = planner.ok_or_else(|| refused("the channel was removed"))?; // it was just found
+        Ok(self.requested.plans.add(now, (label, asker), (task, purpose), planner))
+    }
+
+    /// Checks that there is room and time for one plan more.
+    pub(super) fn check_time(&mut self, now: Instant, asker: Asker) -> Result<(), QueryRefused> {
+        let checked = self.requested.plans.check(now, asker.source);
+        self.requested.counters.busy += u64::from(checked.is_err());
+        checked
+    }
+
+    /// Begins a query for the first of those that have asked for it and may have it; the others share it.
+    fn begin_planned(&mut self, now: Instant, waiting: Waiting, plan: &QueryPlan) {
+        let Waiting { ticket, of, askers, purpose, .. } = waiting;
+        let Purpose::Query { wanted, json, place, topic, formats } = purpose else { return };
+        for (label, asker) in askers {
+            let answer = match self.shared(now, asker, &wanted, json) {
+                Some(at) => Ok(self.granted(at, true)),
+                None => self.begin_query(now, asker, (&wanted, json, &topic, place.spec.number), plan),
+            };
+            let answer = answer.unwrap_or_else(|refused| {
+                self.requested.counters.refused += 1;
+                refused.into()
+            });
+            self.answer_later(label, ticket, &answer);
+        }
+        // A translation reads the formats that have come since it was planned, too.
+        if matches!(wanted, Wanted::Translation { .. })
+            && brought_ids(self.requested.brought.formats(of)) != formats
+        {
+            self.renew_translations(now, of, Vec::new());
+        }
+    }
+
+    fn begin_query(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        (wanted, json, topic, number): (&Wanted, bool, &str, u32),
+        plan: &QueryPlan,
+    ) -> Result<Value, QueryRefused> {
+        self.check_asker(asker)?;
+        let changed = || refused("the channel's formats or places have changed meanwhile; ask again");
+        let spec = self.requested.spec(asker.number).ok_or_else(changed)?;
+        let place = spec.places.iter().find(|place| place.spec.number == number).ok_or_else(changed)?;
+        let is_free = self.requested.live.iter().all(|live| live.number() != number);
+        let has_formats = plan.feeds.iter().filter(|feed| feed.from == asker.number).all(|feed| {
+            let known = self.requested.brought.formats(asker.number);
+            !feed.format.is_brought() || known.iter().any(|format| format.id == feed.format)
+        });
+        if !is_free || !has_formats {
+            return Err(changed());
+        }
+        let live = Live {
+            of: asker.number,
+            place: place.clone(),
+            topic: topic.to_owned(),
+            runs: Runs::Wanted(wanted.clone()),
+            json,
+            by: asker.requester,
+            holders: vec![asker.requester],
+            plan: labelled(plan.clone(), topic),
+            lease: spec.lease,
+            seen: now,
+            is_released: false,
+        };
+        self.begin_request(now, live).map_err(refused)?;
+        self.requested.counters.granted += 1;
+        Ok(self.granted(self.requested.live.len() - 1, false))
+    }
+}
+
+fn brought_ids(formats: &[BroughtFormat]) -> Vec<FormatId> {
+    formats.iter().map(|format| format.id).collect()
+}
