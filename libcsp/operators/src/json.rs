@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use csp_formats::json;
-use csp_handlers::{Call, FormatId, Handler, Needs, ParameterError, Piece, State, Stop};
+use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, Piece, State, Stop};
 
 use crate::bind::Bindings;
 use crate::counters::{Counter, claim};
@@ -80,7 +80,7 @@ impl Handler for ToJson {
     }
 }
 
-/// Emits each JSON text as a message. The parameter is the name of the message; without one the channel has one format.
+/// Emits each JSON text as a message, and messages that are in one of the channel's formats already as they are. The parameter is the name of the message; without one the channel has one format.
 #[derive(Debug)]
 pub struct FromJson {
     formats: Arc<FormatSet>,
@@ -99,17 +99,25 @@ impl FromJson {
     }
 }
 
+/// Whether a message of this format may be a JSON text: printed on the path, or published in none of the channel's formats.
+fn is_text(format: FormatId) -> bool {
+    format == JSON || format == FormatId::UNKNOWN
+}
+
 impl Handler for FromJson {
     fn needs(&self) -> Needs {
         Needs { new_len_max: ROW_LEN_MAX, ..stateless() }
     }
 
     fn accepts(&self, format: FormatId) -> bool {
-        self.target.is_some() && (format == JSON || format == FormatId::UNKNOWN)
+        self.target.is_some() && (is_text(format) || self.formats.get(format).is_some())
     }
 
-    fn yields(&self, _: u8, _: FormatId) -> FormatId {
-        self.target.as_ref().map_or(FormatId::UNKNOWN, |(id, _)| *id)
+    fn yields(&self, _: u8, format: FormatId) -> FormatId {
+        match &self.target {
+            Some((id, _)) if is_text(format) => *id,
+            _ => format,
+        }
     }
 
     fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
@@ -126,6 +134,12 @@ impl Handler for FromJson {
 
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
         claim(call.state(), FINGERPRINT);
+        if !is_text(call.message().format) {
+            call.emit(0, Emit::Same)?;
+            Counter::Read.add(call.state(), 1);
+            Counter::Emitted.add(call.state(), 1);
+            return Ok(());
+        }
         let Some((id, format)) = &self.target else { return give_up(call, (Counter::Invalid, FORMAT)) };
         let (body, id) = (Body::of(call), *id);
         let Some(text) = self.text.get_mut(..body.len as usize) else {

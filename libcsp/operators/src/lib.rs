@@ -60,6 +60,9 @@ pub use special::{Program, Request, Specialiser, StandingRef, Verdict};
 pub use split::Split;
 pub use translate::Translate;
 
+/// Name of the operator that makes messages of the channel's formats of JSON texts. As the first operator of a path it gets messages of unknown format.
+pub const FROM_JSON: &str = "from-json";
+
 /// The names of the operators that [`make`] makes.
 pub const NAMES: &[&str] = &[
     "select",
@@ -70,7 +73,7 @@ pub const NAMES: &[&str] = &[
     "split",
     "customise",
     "to-json",
-    "from-json",
+    FROM_JSON,
     "anonymise",
 ];
 
@@ -84,7 +87,7 @@ pub fn make(name: &str, formats: &Arc<FormatSet>) -> Option<Box<dyn Handler>> {
         "translate" => Box::new(Translate::new(formats)),
         "split" | "customise" => Box::new(Split::new(formats)),
         "to-json" => Box::new(ToJson::new(formats)),
-        "from-json" => Box::new(FromJson::new(formats)),
+        FROM_JSON => Box::new(FromJson::new(formats)),
         "anonymise" => Box::new(Anonymise::new(formats)),
         "merge" => Box::new(Merge::new(formats)),
         _ => return None,

@@ -31,11 +31,11 @@ mod resource_monitor;
 mod run;
 mod status;
 
-pub use control_manager::PathError;
+pub use control_manager::{PathError, check_stage};
 pub use handler_manager::{
     DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker, StageObject, StageSupply, StopPolicy,
 };
-pub use path::{PathCounters, PathId, PathSpec, STAGES_MAX, StageSpec, Targets};
+pub use path::{PathCounters, PathEntry, PathId, PathSpec, STAGES_MAX, StageSpec, Targets};
 pub use placement::{Placement, PlacementBounds, Rule, Sample, Side, Why};
 pub use remote::{GIVEN_BYTES_MAX, RemoteCall, RemoteDone, RemoteError, RemoteStage, Ticket};
 pub use resource_monitor::ContextReport;
@@ -98,8 +98,8 @@ struct Context {
 #[derive(Debug, Default)]
 pub(crate) struct ChannelPaths {
     entries: Vec<(Option<FormatId>, u16)>,
-    /// The path of all formats is not for messages of unknown format, nor for those of formats that publishers have brought.
-    known_only: bool,
+    /// Which messages the path of all formats is for.
+    entry: PathEntry,
     /// Blocks that must be free beside a message that enters any of them, so that all can go on: the most that one needs.
     pub reserve: u32,
 }
@@ -114,9 +114,9 @@ impl ChannelPaths {
     pub fn find(&self, format: FormatId) -> Option<u16> {
         let own = self.entries.iter().find(|(key, _)| *key == Some(format));
         let all = || self.entries.iter().find(|(key, _)| key.is_none());
-        let own = match self.known_only && (format == FormatId::UNKNOWN || format.is_brought()) {
-            true => own,
-            false => own.or_else(all),
+        let own = match self.entry.takes(format) {
+            true => own.or_else(all),
+            false => own,
         };
         own.map(|(_, path)| *path)
     }

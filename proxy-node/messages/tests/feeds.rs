@@ -147,7 +147,7 @@ fn a_channel_with_a_path_of_its_own_waits_too() {
     let mut w = World::new(Policy::DropNewest, (Policy::DropNewest, 1_000));
     // In another context, and eight messages for each.
     let chain = PathSpec::chain(w.source, &[("duplicate", 1, "2")]);
-    w.plane.activate_path(now(), PathSpec { known_only: true, ..chain }).unwrap();
+    w.plane.activate_path(now(), PathSpec { entry: csp_messages::PathEntry::Known, ..chain }).unwrap();
     w.plane.set_feeds(w.source, vec![Feed { format: FORMAT, to: w.derived, becomes: FORMAT }]).unwrap();
     for _ in 0..200 {
         w.publish().unwrap();

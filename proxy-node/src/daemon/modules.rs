@@ -19,8 +19,8 @@ use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
 use csp_control::{OnStop, PathStage, Policy, SuppliedHandler};
 use csp_daemon::module_folder::{ModuleFolder, RemoveError};
 use csp_daemon::trial::Trial;
-use csp_handlers::Handler;
-use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, StopPolicy};
+use csp_handlers::{CONTEXTS_MAX, Handler};
+use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, StopPolicy, check_stage};
 use csp_sandbox::{Backoff, Described, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
 use csp_services::ChannelFormats;
 use csp_wire::context::OBJECT_LEN_MAX;
@@ -28,6 +28,8 @@ use csp_wire::context::OBJECT_LEN_MAX;
 use clients::Clients;
 use running::{Placed, Running};
 
+/// Outputs of the stages of a policy's paths: each is followed by the next one.
+const OUTPUTS: usize = 1;
 /// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel.
 const EPOCH: Duration = Duration::from_millis(5);
 
@@ -78,6 +80,12 @@ impl Modules {
     fn engine(&self) -> Result<(Engine, Sender<Supplied>), String> {
         let limits = Limits { module_len_max: MODULE_LEN_MAX, ..Limits::default() };
         start_engine(&self.engine, limits, self.trial.as_ref())
+    }
+
+    /// Returns how many instances have not been released.
+    #[cfg(test)]
+    pub fn instances(&self) -> u64 {
+        self.engine().map_or(0, |(engine, _)| engine.usage().instances)
     }
 
     /// Shows a stage for as long as it lives.
@@ -142,6 +150,8 @@ impl Modules {
                             channel.path.iter().map(move |stage| (at, channel, stage))
                         });
                     for (at, channel, stage) in stages.filter(|(.., stage)| stage.handler == handler.name) {
+                        let place =
+                            channel.path.iter().position(|known| std::ptr::eq(known, stage)).unwrap_or(0);
                         // Nothing is hashed by what is only checked.
                         let formats = super::policy::channel_formats(policy, &catalogue, at, 0);
                         let fields = fields(formats.as_ref());
@@ -151,7 +161,11 @@ impl Modules {
                             true => check_elsewhere(&module, formats.as_ref()),
                             false => Ok(()),
                         };
-                        let tried = tried.map(drop).map_err(|error| error.to_string());
+                        let is_remote = stage.context_number().is_some_and(|number| number >= CONTEXTS_MAX);
+                        let tried = tried.map_err(|error| error.to_string()).and_then(|made| {
+                            let fits = check_stage((place, &handler.name), OUTPUTS, &made.needs(), is_remote);
+                            fits.map_err(|error| error.to_string())
+                        });
                         if let Err(error) = tried.and(elsewhere) {
                             let channel = &channel.name;
                             wrong.push(format!("handler {} on channel {channel}: {error}", handler.name));

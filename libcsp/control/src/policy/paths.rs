@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use csp_handlers::{CONTEXTS_MAX, FormatId, Handler, STAGES_MAX, State, builtin};
-use csp_operators::{ChainStage, FormatSet, Optimised};
+use csp_operators::{ChainStage, FROM_JSON, FormatSet, JSON, Optimised};
 use serde::{Deserialize, Serialize};
 
 use super::contexts::number_of;
 use super::formats::format_set;
 use super::handlers;
-use super::{Channel, KnownFormat, Policy, SuppliedHandler};
+use super::{Channel, KnownFormat, Policy, SuppliedHandler, UnknownFormat};
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
@@ -226,6 +226,9 @@ pub(super) fn check(
             problems.add_unless(&["formats"], format!("{at}.parameters"), error.to_string());
             continue;
         }
+        if stage.handler == FROM_JSON {
+            check_from_json(channel, &path[..index], (&ids, formats), &at, problems);
+        }
         for (id, format) in ids.iter_mut().zip(formats) {
             if !handler.accepts(*id) {
                 let message =
@@ -245,6 +248,39 @@ pub(super) fn check(
         Some((id.0, format))
     };
     ids.iter().zip(formats).filter_map(behind).collect()
+}
+
+/// Checks that JSON texts reach the stage that reads them: the path's first operator, or one behind `to-json`.
+fn check_from_json(
+    channel: &Channel,
+    before: &[PathStage],
+    (ids, formats): (&[FormatId], &[KnownFormat]),
+    at: &str,
+    problems: &mut Problems,
+) {
+    if !ids.is_empty() && ids.iter().all(|id| *id == JSON) {
+        return;
+    }
+    let operator = before.iter().find(|stage| csp_operators::NAMES.contains(&&*stage.handler));
+    if let Some(operator) = operator {
+        let message = format!(
+            "`from-json` reads messages of none of the channel's formats, which pass `{}` by before it: put `from-json` first",
+            operator.handler
+        );
+        problems.add(format!("{at}.handler"), message);
+    }
+    if channel.unknown == UnknownFormat::Drop {
+        let message = "`from-json` reads messages of none of the channel's formats, which `unknown: drop` drops before it: leave `unknown` out";
+        problems.add(format!("{at}.handler"), message);
+    }
+    let [first, .., last] = formats else { return };
+    if channel.path.get(before.len()).is_some_and(|stage| stage.parameters.trim().is_empty()) {
+        let message = format!(
+            "the channel has several formats: name the message that a text has, such as {} or {}",
+            first.message, last.message
+        );
+        problems.add(format!("{at}.parameters"), message);
+    }
 }
 
 /// Returns what the stages of a valid path make of the channel's formats: of each stage, of each format, in their order. JSON is none.

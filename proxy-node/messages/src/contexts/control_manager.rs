@@ -9,7 +9,7 @@
 //!
 //! A path that a handler has *ended* stays, and drops what enters: no message reaches receivers past a handler that was to see it.
 
-use csp_handlers::{FormatId, ParameterError, State};
+use csp_handlers::{FormatId, Needs, ParameterError, State};
 use csp_types::Instant;
 use thiserror::Error;
 
@@ -175,12 +175,7 @@ impl Contexts {
             None => self.handlers.make(number),
         };
         let (mut handler, needs) = made.ok_or_else(unknown)?;
-        if spec.outputs.len() != usize::from(needs.outputs) {
-            return Err(PathError::Outputs { stage: at, has: spec.outputs.len(), needs: needs.outputs });
-        }
-        if needs.period.is_some() && is_remote {
-            return Err(PathError::Timer(spec.handler.clone()));
-        }
+        check_stage((at, &spec.handler), spec.outputs.len(), &needs, is_remote)?;
         self.check_stage_state(spec.context, u64::from(needs.state) + u64::from(needs.more_max))?;
         let mut state = State::new(&needs);
         // A handler without parameters keeps its defaults.
@@ -226,7 +221,7 @@ impl Contexts {
     /// Puts a checked path in the place of the one that its key has.
     fn install(&mut self, mut path: Path, ch: &mut Channel, flows: Flows<'_>) -> Result<PathId, PathError> {
         let free = self.paths.iter().position(|slot| slot.path.is_none()).ok_or(PathError::TooMany)?;
-        let (index, key, known_only) = (free as u16, path.spec.format, path.spec.known_only);
+        let (index, key, entry) = (free as u16, path.spec.format, path.spec.entry);
         if ch.paths.overlaps(key) {
             return Err(PathError::Overlap);
         }
@@ -240,7 +235,7 @@ impl Contexts {
         let id = PathId { index, generation: self.paths[free].generation };
         self.paths[free].path = Some(path);
         if key.is_none() {
-            ch.paths.known_only = known_only;
+            ch.paths.entry = entry;
         }
         ch.paths.set(key, index);
         self.keep_reserve(ch);
@@ -263,7 +258,7 @@ impl Contexts {
         let context = context.filter(|context| !self.is_remote(*context)).unwrap_or(0);
         let mut spec = PathSpec {
             format: known.spec.format,
-            known_only: known.spec.known_only,
+            entry: known.spec.entry,
             queue: known.spec.queue,
             ..PathSpec::chain(known.spec.channel, &[])
         };
@@ -451,6 +446,26 @@ impl Path {
 }
 
 /// Checks that each stage processes the formats that it gets.
+/// Checks that a handler with these needs fits a stage with so many outputs; `is_remote`: in a context that is another program. Whoever accepts a path before a worker
+/// activates it asks here, too.
+///
+/// # Errors
+/// Why the worker would refuse it.
+pub fn check_stage(
+    (at, handler): (usize, &str),
+    outputs: usize,
+    needs: &Needs,
+    is_remote: bool,
+) -> Result<(), PathError> {
+    if outputs != usize::from(needs.outputs) {
+        return Err(PathError::Outputs { stage: at, has: outputs, needs: needs.outputs });
+    }
+    match needs.period.is_some() && is_remote {
+        true => Err(PathError::Timer(handler.to_owned())),
+        false => Ok(()),
+    }
+}
+
 fn check_formats(spec: &PathSpec, stages: &[Stage]) -> Result<(), PathError> {
     let mut inputs: Vec<Vec<FormatId>> = vec![Vec::new(); stages.len()];
     inputs[0].extend(spec.format);

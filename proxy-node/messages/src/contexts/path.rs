@@ -77,6 +77,30 @@ pub struct StageSpec {
     pub outputs: Vec<Targets>,
 }
 
+/// Which messages enter a path of all formats. The others go straight to the receivers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PathEntry {
+    /// All messages.
+    #[default]
+    All,
+    /// Messages of the channel's formats.
+    Known,
+    /// Messages of the channel's formats, and those of unknown format, which an operator of the path converts. Those of formats that publishers have brought
+    /// do not enter.
+    KnownOrUnknown,
+}
+
+impl PathEntry {
+    /// Returns whether messages of a format enter.
+    pub const fn takes(self, format: FormatId) -> bool {
+        match self {
+            PathEntry::All => true,
+            PathEntry::Known => format.0 != FormatId::UNKNOWN.0 && !format.is_brought(),
+            PathEntry::KnownOrUnknown => !format.is_brought(),
+        }
+    }
+}
+
 /// A path as it is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathSpec {
@@ -84,8 +108,8 @@ pub struct PathSpec {
     pub channel: ChannelId,
     /// The format; `None`: all that have no path of their own.
     pub format: Option<FormatId>,
-    /// Messages of unknown format do not take the path, if it is that of all formats.
-    pub known_only: bool,
+    /// Which messages take the path, if it is that of all formats.
+    pub entry: PathEntry,
     /// The stages. Messages go from a stage to later ones.
     pub stages: Vec<StageSpec>,
     /// Marks of each queue; `in_flight` is not used.
@@ -109,7 +133,7 @@ impl PathSpec {
         PathSpec {
             channel,
             format: None,
-            known_only: false,
+            entry: PathEntry::All,
             stages: stages.iter().enumerate().map(stage).collect(),
             queue: QueueLimits { messages: 256, bytes: 1 << 20, in_flight: 0 },
             passes_faults: false,

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use csp_handlers::FormatId;
 use csp_messages::{
-    ChannelId, ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathError, PathId, PathSpec,
-    PathStatus, QueueLimits, StageMaker, Turn,
+    ChannelId, ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathEntry, PathError, PathId,
+    PathSpec, PathStatus, QueueLimits, StageMaker, Turn,
 };
 use csp_types::Instant;
 
@@ -38,8 +38,8 @@ pub struct ChannelPath {
     pub number: u32,
     /// The handlers; none: straight to the receivers.
     pub stages: Vec<PathStage>,
-    /// Messages of unknown format go straight to the receivers.
-    pub known_only: bool,
+    /// Which messages take the path.
+    pub entry: PathEntry,
     /// Messages that a handler gives up go on as they are.
     pub passes_faults: bool,
     /// What waits for each handler; `None`: the default.
@@ -49,7 +49,7 @@ pub struct ChannelPath {
 impl ChannelPath {
     /// A path of these handlers for all messages.
     pub fn new(number: u32, stages: Vec<PathStage>) -> Self {
-        ChannelPath { number, stages, known_only: false, passes_faults: false, queue: None }
+        ChannelPath { number, stages, entry: PathEntry::All, passes_faults: false, queue: None }
     }
 
     /// Whether nothing but parameters have to change that handlers take as they run. What is made for a channel's formats is made anew.
@@ -58,7 +58,7 @@ impl ChannelPath {
             let place = (&a.handler, a.context, &a.auto) == (&b.handler, b.context, &b.auto);
             place && a.maker == b.maker && (a == b || a.maker.is_none())
         };
-        let options = |path: &ChannelPath| (path.known_only, path.passes_faults, path.queue);
+        let options = |path: &ChannelPath| (path.entry, path.passes_faults, path.queue);
         options(self) == options(other)
             && self.stages.len() == other.stages.len()
             && self.stages.iter().zip(&other.stages).all(same)
@@ -78,7 +78,7 @@ impl ChannelPath {
             stage.maker.clone_from(&known.maker);
         }
         let queue = self.queue.unwrap_or(spec.queue);
-        PathSpec { known_only: self.known_only, passes_faults: self.passes_faults, queue, ..spec }
+        PathSpec { entry: self.entry, passes_faults: self.passes_faults, queue, ..spec }
     }
 }
 
@@ -118,7 +118,8 @@ impl MessageBroker {
     }
 
     /// Replaces the paths of all channels between two messages; those that stay as they are, and those of which only parameters
-    /// change, keep their messages where they are. Called after the channels are set.
+    /// change, keep their messages where they are. Called after the channels are set. A channel whose path cannot be keeps its former path; without
+    /// one it is served no longer.
     ///
     /// # Errors
     /// The first path that cannot be; the others are.
@@ -136,6 +137,10 @@ impl MessageBroker {
                 Some(path) => self.set_path(path),
                 None => self.remove_path(number),
             };
+            if set.is_err() && !self.paths.active.contains_key(&number) {
+                // Its messages would reach receivers as they are, past handlers that hide or filter.
+                self.remove(number);
+            }
             result = result.and(set);
         }
         self.paths.active.retain(|number, _| self.channels.contains_key(number));

@@ -7,7 +7,7 @@ use csp_control::{
     RowFormat, SuppliedHandler, format_set, path_order,
 };
 use csp_handlers::{FormatId, Handler, State};
-use csp_messages::{PlacementBounds, QueueLimits, Rule, StageMaker};
+use csp_messages::{PathEntry, PlacementBounds, QueueLimits, Rule, StageMaker};
 use csp_services::{AutoPlace, ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathStage};
 use csp_types::Duration;
 
@@ -99,9 +99,14 @@ pub(super) fn channel_path(
     let is_operator = |stage: &PathStage| {
         stage.maker.is_some() && supplied.iter().all(|handler| handler.name != stage.handler)
     };
-    let known_only = stages.iter().any(is_operator);
+    // Operators get messages of the channel's formats; the first one may make such messages of others.
+    let entry = match stages.iter().find(|stage| is_operator(stage)) {
+        None => PathEntry::All,
+        Some(first) if first.handler == csp_operators::FROM_JSON => PathEntry::KnownOrUnknown,
+        Some(_) => PathEntry::Known,
+    };
     let passes_faults = channel.given_up == csp_control::GivenUp::Pass;
-    ChannelPath { known_only, passes_faults, ..ChannelPath::new(number, stages) }
+    ChannelPath { entry, passes_faults, ..ChannelPath::new(number, stages) }
 }
 
 /// Returns how a stage finds its context by itself, if it does.

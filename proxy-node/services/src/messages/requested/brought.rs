@@ -299,12 +299,7 @@ impl MessageBroker {
     }
 
     /// Has translations of a channel's messages read the formats that it has now, by plans that were made before as far as there are such. One that cannot stays as it is.
-    pub(super) fn renew_translations(
-        &mut self,
-        now: Instant,
-        number: u32,
-        mut planned: Renewed,
-    ) {
+    pub(super) fn renew_translations(&mut self, now: Instant, number: u32, mut planned: Renewed) {
         let super::Requested { live, specs, brought, .. } = &self.requested;
         let Some(spec) = specs.iter().find(|spec| spec.number == number) else { return };
         let renewed = |(at, live): (usize, &Live)| {

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod brought;
+mod from_json;
 mod handlers;
 mod planned;
 mod requests;
+mod supplied_paths;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
