@@ -3,8 +3,10 @@
 //! ```text
 //! cspctl login --(certificate)-- POST /api/v1/login ---> secret of a link, 60 s
 //! browser ----- GET /login#SECRET ----> page            (the part after # is never sent)
-//! page -------- POST /api/v1/login/redeem {SECRET} ---> cookie, 8 h; the secret is used up
+//! page -------- POST /api/v1/login/link {SECRET} -----> whose link it is: the page asks its reader
+//! reader: yes - POST /api/v1/login/redeem {SECRET} ---> cookie, 8 h; the secret is used up
 //! ```
+//! The page asks, since a link may be another person's, who wants the reader to act in that person's name (login CSRF). Redeeming names the identity that was shown.
 //!
 //! A session ends with the certificate of whoever asked for it: when that expires, or is revoked. Sessions are kept by one
 //! management node, in memory. Links and sessions are bounded, in all and for each person; a person's newest replaces
@@ -90,11 +92,18 @@ impl Logins {
         Ok(self.tables().links.add(grant, self.now())?)
     }
 
-    /// Opens a session for a link's secret, and returns the session's secret. `None` if no link has this secret, if the link was
-    /// used or is too old, or if its issuer's certificate is not accepted any longer.
-    fn redeem(&self, secret: &str) -> Option<(String, Grant)> {
+    /// Returns what a link grants, without using it up. `None` as in [`redeem`](Self::redeem).
+    fn look(&self, secret: &str) -> Option<Grant> {
+        let grant = self.tables().links.find(secret, self.now());
+        grant.filter(|grant| self.accepts(&grant.issuer))
+    }
+
+    /// Opens a session for a link's secret, and returns the session's secret. `None` if no link has this secret, if it is not
+    /// `identity`'s, if the link was used or is too old, or if its issuer's certificate is not accepted any longer.
+    fn redeem(&self, secret: &str, identity: &str) -> Option<(String, Grant)> {
         let now = self.now();
-        let grant = self.tables().links.take(secret, now).filter(|grant| self.accepts(&grant.issuer))?;
+        self.look(secret).filter(|grant| grant.issuer.identity.to_string() == identity)?;
+        let grant = self.tables().links.take(secret, now)?;
         let session = self.tables().sessions.add(grant.clone(), now).ok()?;
         Some((session, grant))
     }

@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::limits::{HISTORY_INTERVAL, HISTORY_MAX, POLICY_POLL_INTERVAL};
 use csp_api::mgmt::{DryRunView, FieldError, PolicyView};
+use csp_identity::Access;
 
 /// One reading.
 #[derive(Clone, Debug, Default)]
@@ -137,14 +138,17 @@ pub const fn ack_text(state: AckState) -> &'static str {
     }
 }
 
-/// A generation for the API.
-pub fn view(record: &GenerationRecord) -> PolicyView {
+/// A generation for the API; for a caller that may only look, without the keys that are in it.
+pub fn view(record: &GenerationRecord, access: Access) -> PolicyView {
+    let whole = &record.policy;
+    let redacted = (access < Access::Operator).then(|| whole.redacted());
+    let policy = redacted.as_ref().unwrap_or(whole);
     PolicyView {
         generation: record.generation,
         created_unix_ms: record.created_unix_ms,
         hash: record.hash.clone(),
-        yaml: yaml(&record.policy),
-        policy: serde_json::to_value(&record.policy).unwrap_or_default(),
+        yaml: yaml(policy),
+        policy: serde_json::to_value(policy).unwrap_or_default(),
     }
 }
 

@@ -294,13 +294,22 @@ struct FormatQuery {
     format: Option<String>,
 }
 
+/// Whether a caller sees a policy with its keys.
+fn access_of(caller: &Caller) -> Access {
+    let operates = require(caller, Access::Operator).is_ok();
+    if operates { Access::Operator } else { Access::Viewer }
+}
+
 async fn active_policy(
     State(cluster): Shared,
+    Extension(caller): Extension<Caller>,
     Query(query): Query<FormatQuery>,
 ) -> Result<Response, Refusal> {
     let state = cluster.policy.latest().await;
     match (&state.active, state.answered) {
-        (Some(record), _) => policy_answer(&policy_view::view(record), query.format.as_deref()),
+        (Some(record), _) => {
+            policy_answer(&policy_view::view(record, access_of(&caller)), query.format.as_deref())
+        }
         (None, Some(_)) => {
             let orphaned = state.orphaned();
             let words = match orphaned.is_empty() {
@@ -318,11 +327,12 @@ async fn active_policy(
 
 async fn generation_policy(
     State(cluster): Shared,
+    Extension(caller): Extension<Caller>,
     Path(n): Path<u64>,
     Query(query): Query<FormatQuery>,
 ) -> Result<Response, Refusal> {
     let record = cluster.manager.generation(n).await?;
-    policy_answer(&policy_view::view(&record), query.format.as_deref())
+    policy_answer(&policy_view::view(&record, access_of(&caller)), query.format.as_deref())
 }
 
 fn policy_answer(view: &PolicyView, format: Option<&str>) -> Result<Response, Refusal> {

@@ -91,10 +91,20 @@ impl Node {
         Ran::of(output.expect("task").expect("cspctl runs"))
     }
 
-    /// Redeems a link's secret as the page does.
+    /// Posts to the routes of logins as the page does.
+    async fn post(&self, browser: &Client, path: &str, body: Value) -> Response {
+        let request = browser.post(self.url(&format!("/api/v1/login/{path}"))).header("origin", self.url(""));
+        request.json(&body).send().await.expect("an answer")
+    }
+
+    /// Redeems a link's secret as the page does when its reader has agreed to what it says.
     async fn redeem(&self, browser: &Client, token: &str) -> Response {
-        let request = browser.post(self.url("/api/v1/login/redeem")).header("origin", self.url(""));
-        request.json(&json!({ "token": token })).send().await.expect("an answer")
+        let link = self.post(browser, "link", json!({ "token": token })).await;
+        if !link.status().is_success() {
+            return link;
+        }
+        let link: Value = link.json().await.expect("JSON");
+        self.post(browser, "redeem", json!({ "token": token, "identity": link["identity"] })).await
     }
 
     /// A session of the holder of `folder`: its cookie, as a browser sends it.
@@ -207,6 +217,35 @@ async fn a_link_opens_one_session_and_the_session_has_its_role() {
     assert_eq!(status(end).await, 204);
     assert_eq!(node.sees(&browser, &viewer).await, 401);
     assert_eq!(node.sees(&browser, &operator).await, 200);
+}
+
+/// A link of another person, opened by somebody who does not know whose it is.
+#[tokio::test]
+async fn a_link_says_whose_it_is_and_opens_nothing_before_its_reader_agrees() {
+    let node = Node::start().await;
+    let mallory = node.issue(IdentityRole::Operator, "mallory", None);
+    let link = node.login(&mallory, &["--role", "operator"]).await.exited(0).out;
+    let (_, token) = link.trim().split_once('#').expect("a secret");
+    let victim = node.browser();
+    for _ in 0..3 {
+        let answer = node.post(&victim, "link", json!({ "token": token })).await;
+        assert_eq!(answer.status(), 200, "looking does not use it up");
+        assert!(!answer.headers().contains_key("set-cookie"));
+        let said: Value = answer.json().await.expect("JSON");
+        assert_eq!(said, json!({ "identity": "csp://demo/operator/mallory", "role": "operator" }));
+    }
+    for body in
+        [json!({ "token": token }), json!({ "token": token, "identity": "csp://demo/operator/alice" })]
+    {
+        let answer = node.post(&victim, "redeem", body).await;
+        assert!(matches!(answer.status().as_u16(), 400 | 401), "{}", answer.status());
+        assert!(!answer.headers().contains_key("set-cookie"), "nobody agreed to that identity");
+    }
+    let script =
+        victim.get(node.url("/login.js")).send().await.expect("the script").text().await.expect("text");
+    let (before, after) = script.split_once("addEventListener(\"click\"").expect("a button");
+    assert!(before.contains("/api/v1/login/link") && after.contains("redeem(token, link.identity)"));
+    assert_eq!(node.redeem(&victim, token).await.status(), 204);
 }
 
 #[tokio::test]

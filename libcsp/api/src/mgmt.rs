@@ -14,6 +14,6 @@ pub use flows::{
     ClockView, FlowView, FlowsView, QueuesView, RecentFlowView, RecentView, SocketView, SocketsView,
     TraceEventView, TraceView,
 };
-pub use login::{LoginRequest, LoginView, RedeemRequest};
+pub use login::{LinkRequest, LinkView, LoginRequest, LoginView, RedeemRequest};
 pub use messages::{MessageTraceView, PeerView, SubscriptionsView, TracedMessageView};
 pub use policy::{AckView, DryRunView, ErrorBody, FieldError, GenerationView, LeaderView, Phase, PolicyView};

@@ -20,6 +20,7 @@ mod plugin_hosts;
 mod plugin_places;
 mod plugins;
 mod queries;
+mod redact;
 mod warnings;
 
 use std::net::IpAddr;

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use csp_api::mgmt::{LoginRequest, LoginView, RedeemRequest};
+use csp_api::mgmt::{LinkRequest, LinkView, LoginRequest, LoginView, RedeemRequest};
 use csp_identity::{Access, Caller};
 use csp_telemetry::require;
 use serde::de::DeserializeOwned;
@@ -34,6 +34,7 @@ pub fn routes(logins: Arc<Logins>) -> Router {
             get(|| async { page("text/javascript; charset=utf-8", include_str!("../../web/login.js")) }),
         )
         .route("/api/v1/login", post(login).delete(logout))
+        .route("/api/v1/login/link", post(look))
         .route("/api/v1/login/redeem", post(redeem))
         .layer(DefaultBodyLimit::max(BODY_LEN_MAX))
         .with_state(logins)
@@ -90,14 +91,24 @@ async fn login(
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(view)).into_response())
 }
 
+/// What is said of a link that opens no session.
+fn no_link() -> Refusal {
+    let text = "the link was used already, is older than a minute, or its owner's certificate has ended; run `cspctl login` again";
+    refuse(StatusCode::UNAUTHORIZED, text)
+}
+
+/// `POST /api/v1/login/link`: whose link it is. The link stays as it is.
+async fn look(State(logins): State<Arc<Logins>>, body: Bytes) -> Result<Response, Refusal> {
+    let asked: LinkRequest = parse(&body)?;
+    let grant = logins.look(&asked.token).ok_or_else(no_link)?;
+    let (identity, role) = (grant.issuer.identity.to_string(), grant.access.as_str().to_owned());
+    Ok(([(header::CACHE_CONTROL, "no-store")], Json(LinkView { identity, role })).into_response())
+}
+
 /// `POST /api/v1/login/redeem`: the link's secret for a session's cookie. 204.
 async fn redeem(State(logins): State<Arc<Logins>>, body: Bytes) -> Result<Response, Refusal> {
     let asked: RedeemRequest = parse(&body)?;
-    let Some((secret, grant)) = logins.redeem(&asked.token) else {
-        let text = "the link was used already, is older than a minute, or its owner's certificate has ended; run \
-                    `cspctl login` again";
-        return Err(refuse(StatusCode::UNAUTHORIZED, text));
-    };
+    let (secret, grant) = logins.redeem(&asked.token, &asked.identity).ok_or_else(no_link)?;
     let (issuer, role) = (grant.issuer.identity, grant.access.as_str());
     tracing::info!(%issuer, role, "a page's session begins");
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, set_cookie(&secret, SESSION_LIFE.as_secs()))])

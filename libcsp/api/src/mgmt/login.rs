@@ -22,12 +22,31 @@ pub struct LoginView {
     pub expires_in_s: u64,
 }
 
-/// `POST /api/v1/login/redeem`: what the page makes of the link.
+/// `POST /api/v1/login/link`: whose link it is, which stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkRequest {
+    /// The link's secret.
+    pub token: String,
+}
+
+/// The answer to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkView {
+    /// The identity in whose name the session acts, a URI.
+    pub identity: String,
+    /// The session's role.
+    pub role: String,
+}
+
+/// `POST /api/v1/login/redeem`: what the page makes of the link when its reader has agreed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedeemRequest {
     /// The link's secret.
     pub token: String,
+    /// The identity that the page has shown: that of the link, else the session does not begin.
+    pub identity: String,
 }
 
 fn viewer() -> String {
