@@ -157,6 +157,8 @@ pub enum CopyState {
     DroppedMemory,
     /// Dropped: the queue of the message's information flow was full.
     DroppedFlow,
+    /// Dropped: the first queue of the channel's path was full, or the path has ended.
+    DroppedPath,
     /// Not delivered: the framing of the receiver's connection cannot carry it.
     Unwritable,
     /// The receiver has left.
@@ -177,6 +179,9 @@ impl CopyState {
             CopyState::DroppedStalled => "dropped: it takes nothing, and memory was short",
             CopyState::DroppedMemory => "dropped: memory was short",
             CopyState::DroppedFlow => "dropped: its flow's queue was full (`cspctl flows top`)",
+            CopyState::DroppedPath => {
+                "dropped: the channel's path was full, or has ended (`cspctl contexts`)"
+            }
             CopyState::Unwritable => "not delivered: its framing cannot carry the message",
             CopyState::Left => "has left",
             CopyState::Consumed => "not delivered: a handler emitted nothing for it",

@@ -1,13 +1,17 @@
 //! The last message of each key of a channel, for subscribers that join later.
 //!
 //! The cache holds one reference to each of its messages, within a bound of entries and one of memory. The key that was
-//! updated longest ago is evicted first.
+//! updated longest ago is evicted first. A message that does not fit the empty cache evicts no other key; its own key is then without a
+//! message, since the former one is not the last.
+//!
+//! A *stamp* orders messages and subscriptions: both take the next one from the same count, so that what was stored before a subscription
+//! is distinguished from what came after it.
 
 use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher13;
 
-use crate::list::{Links, List};
+use crate::list::{Links, List, NIL};
 use crate::pool::{MessageHandle, MessagePool};
 use crate::table::{HashKey, Table};
 
@@ -38,6 +42,28 @@ pub struct CacheCounters {
     pub stored: u64,
     /// Keys evicted for others.
     pub evicted: u64,
+    /// Messages not stored because they are longer than the whole cache.
+    pub too_long: u64,
+}
+
+/// A place among the messages in the order of their stamps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    slot: u32,
+    stamp: u64,
+}
+
+impl Place {
+    /// Before all messages.
+    pub const START: Place = Place { slot: NIL, stamp: 0 };
+}
+
+/// A message of the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kept {
+    pub handle: MessageHandle,
+    pub stamp: u64,
+    pub place: Place,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +72,8 @@ struct Slot {
     key_len: u16,
     hash: u32,
     blocks: u32,
+    /// Stamp of the message; 0: the slot is free.
+    stamp: u64,
 }
 
 #[derive(Debug)]
@@ -60,6 +88,8 @@ pub(crate) struct LastValues {
     links: Links,
     blocks: u64,
     blocks_max: u64,
+    /// The last stamp that was given.
+    stamp: u64,
     pub counters: CacheCounters,
 }
 
@@ -76,6 +106,7 @@ impl LastValues {
             links: Links::new(entries),
             blocks: 0,
             blocks_max: config.bytes / u64::from(block_len.max(1)),
+            stamp: 0,
             counters: CacheCounters::default(),
         }
     }
@@ -83,6 +114,12 @@ impl LastValues {
     /// Number of keys.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Returns a stamp later than all before.
+    pub fn next_stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
     }
 
     /// Stores a message in place of the last one with its key. `topic_len` is the length of its topic in bytes.
@@ -102,6 +139,10 @@ impl LastValues {
         if let Some(slot) = self.table.find(hash, is_it) {
             self.remove(pool, slot);
         }
+        if u64::from(blocks) > self.blocks_max {
+            self.counters.too_long += 1;
+            return;
+        }
         while let Some(oldest) = self.order.front()
             && (self.len() >= self.config.entries as usize
                 || self.blocks + u64::from(blocks) > self.blocks_max)
@@ -109,12 +150,12 @@ impl LastValues {
             self.remove(pool, oldest);
             self.counters.evicted += 1;
         }
-        if u64::from(blocks) > self.blocks_max || !pool.refer(handle, 1) {
+        if !pool.refer(handle, 1) {
             return;
         }
         self.blocks += u64::from(blocks);
         self.counters.stored += 1;
-        let stored = Slot { handle, key_len, hash, blocks };
+        let stored = Slot { handle, key_len, hash, blocks, stamp: self.next_stamp() };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = stored;
@@ -139,15 +180,25 @@ impl LastValues {
         let Slot { handle, hash, blocks, .. } = self.slots[slot as usize];
         self.order.remove(&mut self.links, slot);
         self.table.remove(hash, slot);
+        self.slots[slot as usize].stamp = 0;
         self.free.push(slot);
         self.blocks -= u64::from(blocks);
         pool.release(handle);
     }
 
-    /// Returns the messages in the order in which they were published.
-    pub fn messages(&self) -> impl Iterator<Item = MessageHandle> + '_ {
-        let slots = std::iter::successors(self.order.front(), |slot| self.order.after(&self.links, *slot));
-        slots.filter_map(|slot| self.slots.get(slot as usize)).map(|slot| slot.handle)
+    /// Returns the message after a place, in the order in which they were published. If the message of that place was replaced, those
+    /// before it are passed over again.
+    pub fn after(&self, place: Place) -> Option<Kept> {
+        let is_there = self.slots.get(place.slot as usize).is_some_and(|slot| slot.stamp == place.stamp);
+        let mut next = if is_there { self.order.after(&self.links, place.slot) } else { self.order.front() };
+        while let Some(slot) = next {
+            let Slot { handle, stamp, .. } = *self.slots.get(slot as usize)?;
+            if stamp > place.stamp {
+                return Some(Kept { handle, stamp, place: Place { slot, stamp } });
+            }
+            next = self.order.after(&self.links, slot);
+        }
+        None
     }
 
     /// Removes all messages.
@@ -179,7 +230,8 @@ mod tests {
             pool.release(handle);
         }
         let text = |handle| String::from_utf8(pool.slices(handle).collect::<Vec<_>>().concat()).unwrap();
-        cache.messages().map(text).collect()
+        let all = std::iter::successors(cache.after(Place::START), |kept| cache.after(kept.place));
+        all.map(|kept| text(kept.handle)).collect()
     }
 
     #[test]
@@ -199,8 +251,32 @@ mod tests {
         let long = format!("l={}", "x".repeat(40));
         assert_eq!(publish(&mut pool, &mut cache, &["a=1", "b=1", &long]), ["b=1", &long]);
         let longer = format!("m={}", "x".repeat(80));
-        assert!(publish(&mut pool, &mut cache, &[&longer]).is_empty());
+        assert_eq!(
+            publish(&mut pool, &mut cache, &[&longer]),
+            ["b=1", &long],
+            "others are not evicted for it"
+        );
+        assert_eq!((cache.counters.too_long, cache.counters.evicted), (1, 1));
+        let longer = format!("b={}", "x".repeat(80));
+        assert_eq!(publish(&mut pool, &mut cache, &[&longer]), [&long[..]], "b=1 is not the last of its key");
+        cache.clear(&mut pool);
         assert_eq!(pool.occupancy().blocks_used, 0);
+    }
+
+    #[test]
+    fn a_place_is_found_again_after_its_message_was_replaced() {
+        let (mut pool, mut cache) = cache(CacheKey::Topic, 9, 1024);
+        publish(&mut pool, &mut cache, &["a=1", "b=1", "c=1", "d=1"]);
+        let b = cache.after(cache.after(Place::START).unwrap().place).unwrap();
+        let text = |cache: &LastValues, pool: &MessagePool, at: Place| {
+            cache.after(at).map(|kept| pool.prefix(kept.handle, 3).to_vec())
+        };
+        publish(&mut pool, &mut cache, &["a=2"]);
+        assert_eq!(text(&cache, &pool, b.place), Some(b"c=1".to_vec()));
+        publish(&mut pool, &mut cache, &["b=2", "c=2"]);
+        assert_eq!(text(&cache, &pool, b.place), Some(b"d=1".to_vec()), "c is behind d now");
+        cache.clear(&mut pool);
+        assert_eq!(cache.after(b.place), None);
     }
 
     #[test]

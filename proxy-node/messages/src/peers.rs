@@ -13,6 +13,7 @@ use csp_types::{Duration, Instant};
 use crate::channel::Channel;
 use crate::config::ChannelKind;
 use crate::list::Links;
+use crate::plane::Replay;
 use crate::pool::{MessageHandle, MessagePool};
 use crate::queue::{Item, Policy, Pushed, Queue};
 
@@ -76,6 +77,8 @@ pub(crate) struct Peer {
     taken: Instant,
     /// Messages that it has sent.
     pub published: u64,
+    /// Last values that it is to be given.
+    replay: Replay,
     pub queue: Queue,
 }
 
@@ -167,8 +170,9 @@ impl Peers {
         let receives = role != Role::Publisher && role != Role::Pusher;
         let queue = if receives { Queue::new(&ch.config.queue) } else { Queue::none() };
         let (parked, local, taken) = (false, false, Instant::ZERO);
+        let (generation, published, replay) = (0, 0, Replay::default());
         let mut peer =
-            Peer { generation: 0, role: Some(role), channel, parked, local, taken, published: 0, queue };
+            Peer { generation, role: Some(role), channel, parked, local, taken, published, replay, queue };
         let index = match self.free.pop() {
             Some(index) => {
                 let slot = &mut self.slots[index as usize];
@@ -192,6 +196,22 @@ impl Peers {
             self.distribute(ch);
         }
         Some(self.id(index))
+    }
+
+    /// Returns how far a subscriber has been given last values.
+    pub fn replay(&mut self, index: u32) -> Option<&mut Replay> {
+        self.slots.get_mut(index as usize).map(|peer| &mut peer.replay)
+    }
+
+    /// Returns whether last values wait for a subscriber whose queue has room for them.
+    #[inline]
+    pub fn wants_replay(&self, ch: &Channel, index: u32) -> bool {
+        self.slots.get(index as usize).is_some_and(|peer| peer.replay.waits()) && !self.is_half(ch, index)
+    }
+
+    /// Returns whether a receiver's queue is more than half full.
+    pub fn is_half(&self, ch: &Channel, index: u32) -> bool {
+        self.slots.get(index as usize).is_none_or(|peer| peer.queue.is_half(&ch.config.queue))
     }
 
     /// Removes a peer. A puller's waiting messages go back to the backlog; a subscriber's are released.

@@ -5,17 +5,20 @@
 
 mod api;
 mod discard;
+mod distribute;
 mod feeds;
 mod flows;
 mod paths;
 mod publish;
 mod receive;
 mod remote;
+mod replay;
 mod serve;
 mod trace;
 
 use csp_types::Instant;
 
+use crate::cache::{CacheCounters, LastValues};
 use crate::channel::{Channel, ChannelCounters};
 use crate::config::{ChannelConfig, ChannelError, PlaneConfig, PlaneConfigError};
 use crate::contexts::{Contexts, Fed};
@@ -26,8 +29,10 @@ use crate::schedule::{RoundRobin, Schedule as _};
 use crate::subscriptions::{Change, SubscribeError, SubscriptionCounts, Subscriptions};
 use crate::trace::{CopyState, Traces};
 
+pub(crate) use distribute::Distributor;
 pub use feeds::Feed;
-pub(crate) use publish::{gather, keep};
+pub(crate) use publish::gather;
+pub(crate) use replay::Replay;
 
 pub use api::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, PeerStatus, PublishError,
@@ -208,7 +213,7 @@ impl MessagePlane {
     }
 
     /// Subscribes a peer to the topics that begin with `prefix`. If it is new to the subscriber, the channel's last values that
-    /// only this subscription matches are queued.
+    /// only this subscription matches are queued, and those that the queue has no room for as it is emptied.
     ///
     /// # Errors
     /// When the peer does not subscribe, or a bound is reached.
@@ -223,14 +228,16 @@ impl MessagePlane {
 
     fn try_subscribe(&mut self, now: Instant, peer: PeerId, prefix: &[u8]) -> Result<Change, SubscribeError> {
         let slot = self.channel_of_subscriber(peer).ok_or(SubscribeError::NotASubscriber)?;
-        let change = self.subscriptions.subscribe(slot, peer.index, prefix)?;
-        if change.entry {
-            self.replay(now, slot, peer.index, prefix);
+        let ch = self.channels[usize::from(slot)].channel.as_mut();
+        let stamp = ch.and_then(|ch| ch.cache.as_mut()).map_or(0, LastValues::next_stamp);
+        let change = self.subscriptions.subscribe(slot, peer.index, prefix, stamp)?;
+        if change.entry && stamp > 0 {
+            self.begin_replay(now, (slot, peer.index), prefix, stamp);
         }
         Ok(change)
     }
 
-    /// Cancels a subscription once; `None` if the peer has no such subscription.
+    /// Cancels a subscription, however often it was made; `None` if the peer has no such subscription.
     pub fn cancel(&mut self, peer: PeerId, prefix: &[u8]) -> Option<Change> {
         let change = self
             .channel_of_subscriber(peer)
@@ -285,6 +292,7 @@ impl MessagePlane {
             subscriptions: self.subscriptions.counts(id.index),
             backlog: ch.backlog.len(),
             cached: ch.cache.as_ref().map_or(0, |cache| cache.len()),
+            cache: ch.cache.as_ref().map_or_else(CacheCounters::default, |cache| cache.counters),
             blocked: ch.blocked,
             counters: ch.counters,
         })

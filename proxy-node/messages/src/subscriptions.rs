@@ -1,7 +1,8 @@
 //! Who receives what: the subscriptions of all channels, by topic prefix.
 //!
-//! A subscription matches the topics that begin with its prefix; the empty prefix matches all. The same subscription made
-//! twice ends with its second cancellation.
+//! A subscription matches the topics that begin with its prefix; the empty prefix matches all. A subscriber subscribes to a prefix or
+//! does not: the same subscription made twice ends with its first cancellation, as at an XPUB of libzmq. A SUB of libzmq counts for itself,
+//! and sends SUBSCRIBE each time but CANCEL for the last one only.
 //!
 //! ```text
 //!   prefixes        a trie per channel ([`Trie`])          entries of a node, entries of a subscriber
@@ -29,7 +30,7 @@ pub const TOPIC_LEN_LIMIT: usize = 1024;
 pub struct SubscriptionsConfig {
     /// Longest topic and prefix in bytes, at most [`TOPIC_LEN_LIMIT`].
     pub topic_len_max: u32,
-    /// Entries of all channels. One takes 44 bytes.
+    /// Entries of all channels. One takes 48 bytes.
     pub entries_max: u32,
     /// Trie nodes of all channels. One takes 48 bytes and stores up to 15 bytes of prefixes.
     pub nodes_max: u32,
@@ -71,9 +72,6 @@ pub enum SubscribeError {
     /// The worker has no memory for more subscriptions.
     #[error("the worker has as many subscriptions as it may have")]
     Full,
-    /// The subscription was repeated as often as can be counted.
-    #[error("the subscription was made too often")]
-    Repeats,
     /// The peer is not attached, or does not subscribe.
     #[error("the peer is no subscriber")]
     NotASubscriber,
@@ -88,13 +86,13 @@ pub struct SubscriptionCounts {
     pub nodes: u32,
 }
 
-/// One subscriber's subscription to one prefix. Links of a free entry: `at_node.1` is the next free one.
+/// One subscriber's subscription to one prefix. Of a free entry `at_node.1` is the next free one; nothing refers to it otherwise.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     node: u32,
     subscriber: u32,
-    /// How many cancellations end it; 0 if the entry is free.
-    count: u32,
+    /// The caller's stamp of the subscription.
+    stamp: u64,
     /// (previous, next) of the node.
     at_node: (u32, u32),
     /// (previous, next) of the subscriber.
@@ -166,7 +164,7 @@ impl Subscriptions {
         self.subscribers.get(subscriber as usize).map_or(0, |subscriber| subscriber.entries)
     }
 
-    /// Subscribes to `prefix`. Returns whether the prefix is new to the channel.
+    /// Subscribes to `prefix`; a new subscription has the caller's `stamp`. Returns what has changed.
     ///
     /// # Errors
     /// When a bound is reached, or the subscriber or channel is not one of those that the index was made for.
@@ -175,15 +173,14 @@ impl Subscriptions {
         channel: u16,
         subscriber: u32,
         prefix: &[u8],
+        stamp: u64,
     ) -> Result<Change, SubscribeError> {
         if prefix.len() > self.topic_len_max() {
             return Err(SubscribeError::TooLong(prefix.len()));
         }
         if let Some(node) = self.trie.find(channel, prefix)
-            && let Some(entry) = self.find(node, subscriber)
+            && self.find(node, subscriber).is_some()
         {
-            let count = &mut self.entries[entry as usize].count;
-            *count = count.checked_add(1).ok_or(SubscribeError::Repeats)?;
             return Ok(Change { entry: false, prefix: false });
         }
         let known = self.subscribers.get(subscriber as usize).ok_or(SubscribeError::NotASubscriber)?;
@@ -199,15 +196,15 @@ impl Subscriptions {
         }
         let node = self.trie.insert(channel, prefix)?;
         let is_new = self.trie.first_entry(node) == NIL;
-        self.link(channel, node, subscriber);
+        self.link(channel, node, subscriber, stamp);
         Ok(Change { entry: true, prefix: is_new })
     }
 
-    fn link(&mut self, channel: u16, node: u32, subscriber: u32) {
+    fn link(&mut self, channel: u16, node: u32, subscriber: u32, stamp: u64) {
         let (first_at_node, first_of) =
             (self.trie.first_entry(node), self.subscribers[subscriber as usize].first);
         let (at_node, of_subscriber) = ((NIL, first_at_node), (NIL, first_of));
-        let made = Entry { node, subscriber, count: 1, at_node, of_subscriber };
+        let made = Entry { node, subscriber, stamp, at_node, of_subscriber };
         let entry = match self.free_entry {
             NIL => {
                 self.entries.push(made);
@@ -240,15 +237,10 @@ impl Subscriptions {
         self.table.find(self.key.pair(node, subscriber), is_it)
     }
 
-    /// Cancels a subscription to `prefix` once; `None` if there is none.
+    /// Cancels the subscription to `prefix`, however often it was made; `None` if there is none.
     pub fn cancel(&mut self, channel: u16, subscriber: u32, prefix: &[u8]) -> Option<Change> {
         let node = self.trie.find(channel, prefix)?;
         let entry = self.find(node, subscriber)?;
-        let count = &mut self.entries[entry as usize].count;
-        *count -= 1;
-        if *count > 0 {
-            return Some(Change { entry: false, prefix: false });
-        }
         self.unlink(channel, entry);
         let is_gone = self.trie.first_entry(node) == NIL;
         if is_gone {
@@ -276,8 +268,7 @@ impl Subscriptions {
             next.of_subscriber.0 = of_subscriber.0;
         }
         self.table.remove(self.key.pair(node, subscriber), entry);
-        let freed = &mut self.entries[entry as usize];
-        (freed.count, freed.at_node.1) = (0, self.free_entry);
+        self.entries[entry as usize].at_node.1 = self.free_entry;
         self.free_entry = entry;
         self.entries_used -= 1;
         self.channel_entries[usize::from(channel)] -= 1;
@@ -329,11 +320,14 @@ impl Subscriptions {
         count
     }
 
-    /// Returns how many prefixes of `topic` the subscriber subscribes to.
-    pub fn matches_of(&self, channel: u16, topic: &[u8], subscriber: u32) -> u32 {
-        let mut count = 0;
-        self.trie.walk(channel, topic, |_, node| count += u32::from(self.find(node, subscriber).is_some()));
-        count
+    /// Returns the stamp of the subscriber's earliest subscription to prefixes of `topic`; `None` if there is none.
+    pub fn earliest_of(&self, channel: u16, topic: &[u8], subscriber: u32) -> Option<u64> {
+        let mut earliest = None;
+        self.trie.walk(channel, topic, |_, node| {
+            let found = self.find(node, subscriber).map(|entry| self.entries[entry as usize].stamp);
+            earliest = earliest.into_iter().chain(found).min();
+        });
+        earliest
     }
 
     /// Calls `each` with prefixes that the channel's subscribers subscribe to, in no particular order. Looks at up to `nodes_max`

@@ -81,6 +81,8 @@ pub enum CopyState {
     DroppedMemory,
     /// The queue of the message's information flow had no room for it, or gave it up for a later one.
     DroppedFlow,
+    /// The first queue of the channel's path had no room for it, or gave it up for a later one; or the path has ended.
+    DroppedPath,
     /// The framing of the receiver's connection cannot carry it.
     Unwritable,
     /// The receiver has left.
@@ -429,6 +431,12 @@ impl Traces {
         for copy in copies.filter(|copy| copy.state == CopyState::InFlow) {
             (copy.state, copy.at) = (state(copy.peer), now);
         }
+    }
+
+    /// Records that a message was removed from the first queue of its channel's path.
+    #[cold]
+    pub fn left_path(&mut self, slot: u16, sequence: u64) {
+        self.check(slot, |_, number, _| (number == sequence).then_some(CopyState::DroppedPath));
     }
 
     /// Calls `state` with each waiting copy of a channel, by receiver, sequence number and state, and records what it returns.

@@ -1,7 +1,7 @@
 //! The plane beside a plain model: acts in any order give the same deliveries.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use csp_messages::{
     Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessageHandle, MessagePlane, PeerId, PlaneConfig,
@@ -32,7 +32,7 @@ struct ModelPeer {
     id: PeerId,
     channel: usize,
     role: Role,
-    subscriptions: BTreeMap<Vec<u8>, u32>,
+    subscriptions: BTreeSet<Vec<u8>>,
     waiting: VecDeque<Message>,
     in_flight: VecDeque<(MessageHandle, Message)>,
     blocks: bool,
@@ -137,7 +137,7 @@ impl World {
             id,
             channel,
             role,
-            subscriptions: BTreeMap::new(),
+            subscriptions: BTreeSet::new(),
             waiting: VecDeque::new(),
             in_flight: VecDeque::new(),
             blocks: false,
@@ -157,9 +157,9 @@ impl World {
         self.plane.detach(peer.id, |prefix| gone.push(prefix.to_vec())).unwrap();
         gone.sort();
         let others = |prefix: &&Vec<u8>| {
-            !self.peers.iter().any(|p| p.channel == peer.channel && p.subscriptions.contains_key(*prefix))
+            !self.peers.iter().any(|p| p.channel == peer.channel && p.subscriptions.contains(*prefix))
         };
-        prop_assert_eq!(gone, peer.subscriptions.keys().filter(others).cloned().collect::<Vec<_>>());
+        prop_assert_eq!(gone, peer.subscriptions.iter().filter(others).cloned().collect::<Vec<_>>());
         let again = self.plane.detach(peer.id, |_| {});
         prop_assert!(again.is_err() && self.plane.peer_status(peer.id).is_none());
         for (handle, _) in peer.in_flight {
@@ -174,7 +174,7 @@ impl World {
         let done = self.plane.subscribe(Instant::ZERO, peer.id, &prefix);
         prop_assert_eq!(done.is_ok(), peer.role.subscribes());
         if done.is_ok() {
-            *peer.subscriptions.entry(prefix).or_insert(0) += 1;
+            peer.subscriptions.insert(prefix);
         }
         Ok(())
     }
@@ -183,13 +183,8 @@ impl World {
         let Some(at) = self.at(peer) else { return Ok(()) };
         let peer = &mut self.peers[at];
         let done = self.plane.cancel(peer.id, prefix);
-        let Some(count) = peer.subscriptions.get_mut(prefix) else {
-            prop_assert!(done.is_none());
-            return Ok(());
-        };
-        *count -= 1;
-        prop_assert_eq!(done.map(|change| change.entry), Some(*count == 0));
-        peer.subscriptions.retain(|_, count| *count > 0);
+        let had = peer.subscriptions.remove(prefix);
+        prop_assert_eq!(done.map(|change| change.entry), had.then_some(true));
         Ok(())
     }
 
@@ -210,7 +205,7 @@ impl World {
         let Ok(sequence) = expected else { return Ok(()) };
         self.sequences[channel] = sequence;
         for peer in self.peers.iter_mut().filter(|peer| peer.channel == channel) {
-            if peer.subscriptions.keys().any(|prefix| topic.starts_with(prefix)) {
+            if peer.subscriptions.iter().any(|prefix| topic.starts_with(prefix)) {
                 peer.push((sequence, bytes.clone()), POLICIES[channel]);
             }
         }

@@ -275,3 +275,66 @@ fn a_trace_shows_the_handlers_of_a_path() {
     let [first, second] = &traced[0].stages[..] else { panic!("{traced:?}") };
     assert!(first.at < first.done && first.done < second.at && second.done <= traced[0].copies[0].at);
 }
+
+impl World {
+    /// Runs handlers until nothing is left for them; receivers take nothing.
+    fn run_contexts(&mut self) {
+        while self.plane.contexts_have_work() {
+            let Some(mut turn) = self.plane.next_flow() else { return };
+            if self.plane.is_context(&turn) {
+                self.plane.run_context(at(4), &mut turn, None);
+            }
+            self.plane.end_turn(turn);
+        }
+    }
+
+    fn traced_states(&self, id: TraceId) -> Vec<CopyState> {
+        self.traced(id).iter().flat_map(|message| states(message)).map(|(_, state)| state).collect()
+    }
+}
+
+#[test]
+fn copies_that_leave_a_path_are_settled_as_those_without_one() {
+    use CopyState::{DroppedNewest, DroppedOldest, Waiting, Written};
+    for (policy, waiting, settled) in [
+        (Policy::DropNewest, [Waiting, Waiting, DroppedNewest], [Written(42), Written(42), DroppedNewest]),
+        (Policy::DropOldest, [DroppedOldest, Waiting, Waiting], [DroppedOldest, Written(42), Written(42)]),
+    ] {
+        for has_path in [false, true] {
+            let mut w = World::publish_subscribe(policy, 8);
+            let all = w.subscriber(b"");
+            if has_path {
+                w.plane.activate_path(at(0), PathSpec::chain(w.channel, &[("forward", 0, "")])).unwrap();
+            }
+            let id = w.arm(request(3, b""));
+            (0..3u8).for_each(|n| _ = w.send(3, &[b"a", &[n]]).unwrap());
+            w.run_contexts();
+            assert_eq!(w.traced_states(id), waiting, "{policy:?}, path {has_path}");
+            (0..2).for_each(|_| w.write(all));
+            assert_eq!(w.traced_states(id), settled, "{policy:?}, path {has_path}");
+            assert!(w.traced(id).iter().all(TracedMessage::is_settled));
+        }
+    }
+}
+
+#[test]
+fn copies_of_messages_that_a_path_has_no_room_for_are_settled() {
+    use CopyState::{DroppedPath, Waiting, Written};
+    for (policy, waiting, settled) in [
+        (Policy::DropNewest, [Waiting, Waiting, DroppedPath], [Written(42), Written(42), DroppedPath]),
+        (Policy::DropOldest, [DroppedPath, Waiting, Waiting], [DroppedPath, Written(42), Written(42)]),
+    ] {
+        let mut w = World::publish_subscribe(policy, 8);
+        let all = w.subscriber(b"");
+        let mut spec = PathSpec::chain(w.channel, &[("forward", 0, "")]);
+        spec.queue = QueueLimits { messages: 2, ..QueueLimits::default() };
+        w.plane.activate_path(at(0), spec).unwrap();
+        let id = w.arm(request(3, b""));
+        (0..3u8).for_each(|n| _ = w.send(3, &[b"a", &[n]]).unwrap());
+        assert_eq!(w.traced_states(id), waiting, "{policy:?}");
+        w.run_contexts();
+        (0..2).for_each(|_| w.write(all));
+        assert_eq!(w.traced_states(id), settled, "{policy:?}");
+        assert!(w.traced(id).iter().all(TracedMessage::is_settled));
+    }
+}

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use csp_messages::{ChannelCounters, ChannelStatus, SubscriptionCounts, Usage};
+use csp_messages::{CacheCounters, ChannelCounters, ChannelStatus, SubscriptionCounts, Usage};
 use csp_proxy_core::service::between::{Examined, Towards};
 use csp_types::FlowLabel;
 use csp_zmtp::{Counters, Cursor, Prefix, PrefixError, PrefixReader, Prefixed};
@@ -145,6 +145,7 @@ impl<H: MessageHook + Default> Streams<H> {
                     subscriptions: SubscriptionCounts::default(),
                     backlog: 0,
                     cached: 0,
+                    cache: CacheCounters::default(),
                     blocked: 0,
                     counters,
                 },

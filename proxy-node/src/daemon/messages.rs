@@ -372,6 +372,7 @@ fn state(state: csp_messages::CopyState) -> (CopyState, u64) {
         Plane::DroppedStalled => (CopyState::DroppedStalled, 0),
         Plane::DroppedMemory => (CopyState::DroppedMemory, 0),
         Plane::DroppedFlow => (CopyState::DroppedFlow, 0),
+        Plane::DroppedPath => (CopyState::DroppedPath, 0),
         Plane::Unwritable => (CopyState::Unwritable, 0),
         Plane::Left => (CopyState::Left, 0),
         Plane::Consumed => (CopyState::Consumed, 0),

@@ -8,10 +8,11 @@ use csp_types::Instant;
 use crate::channel::Channel;
 use crate::flows::{self, Flows};
 use crate::peers::Peers;
-use crate::plane::{gather, keep};
+use crate::plane::{Distributor, gather};
 use crate::pool::{MessageHandle, MessagePool};
 use crate::queue::{Item, Policy};
 use crate::subscriptions::Subscriptions;
+use crate::trace::Traces;
 
 /// Most messages at the end of paths that wait to be given to other channels: as many as one call of a handler may emit there.
 const FED_MAX: usize = 4096;
@@ -44,6 +45,7 @@ pub(crate) struct Outlet<'a> {
     pub subscriptions: &'a mut Subscriptions,
     pub matched: &'a mut Vec<u32>,
     pub space: &'a mut Vec<u8>,
+    pub traces: &'a mut Traces,
     pub fed: &'a mut Fed,
     /// Where messages wait for the output link; absent if there are no flows, or the message has waited.
     pub flows: Option<&'a mut Flows>,
@@ -162,27 +164,14 @@ impl Outlet<'_> {
     }
 
     fn fan_out(&mut self, item: Item) {
-        let Outlet { ch, pool, peers, subscriptions, matched, space, .. } = self;
+        let Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, traces, .. } = self;
         let first = pool.frame_lens(item.handle).next().unwrap_or(0) as usize;
         let topic_len = first.min(subscriptions.topic_len_max());
-        let mut found = 0u32;
-        matched.clear();
-        if let Some(topic) = gather(space, pool.slices(item.handle), topic_len) {
-            subscriptions.matches(self.slot, topic, |subscriber| {
-                found += 1;
-                if !peers.drops_newest(ch, subscriber) {
-                    matched.push(subscriber);
-                }
-            });
-        }
-        ch.counters.unmatched += u64::from(found == 0);
-        keep(ch, pool, item.handle, topic_len);
-        pool.refer(item.handle, matched.len() as u32);
-        for subscriber in matched.iter() {
-            if let Some(dropped) = peers.push(ch, *subscriber, item, self.now) {
-                pool.release(dropped);
-            }
-        }
-        pool.release(item.handle);
+        let traced = if traces.is_armed() { pool.info(item.handle).map(|info| info.sequence) } else { None };
+        let topic = gather(space, pool.slices(item.handle), topic_len);
+        let mut to = Distributor { slot: *slot, ch, peers, subscriptions, matched, traces };
+        // The message is as long as its frames.
+        to.find(topic.unwrap_or_default(), traced);
+        to.give(pool, *now, item, topic_len);
     }
 }

@@ -3,6 +3,7 @@
 use csp_types::Instant;
 use thiserror::Error;
 
+use crate::cache::CacheCounters;
 use crate::channel::ChannelCounters;
 use crate::peers::Role;
 use crate::pool::{FRAMES_MAX, MessageHandle, Usage};
@@ -23,7 +24,7 @@ pub struct ChannelId {
 pub struct Published {
     /// Number of the message in its channel. The first has 1.
     pub sequence: u64,
-    /// Receivers that get the message; on a push/pull channel 1.
+    /// Receivers that get the message; on a push/pull channel, and where the message has entered a path, 1.
     pub receivers: u32,
     /// Subscribers for which it was dropped at once.
     pub dropped: u32,
@@ -170,6 +171,8 @@ pub struct ChannelStatus {
     pub backlog: usize,
     /// Last values.
     pub cached: usize,
+    /// What has become of messages that were to be last values.
+    pub cache: CacheCounters,
     /// Subscribers whose full queues hold back publishers.
     pub blocked: u32,
     /// Counters.

@@ -174,7 +174,16 @@ impl MessagePlane {
             return;
         };
         let MessagePlane {
-            peers, pool, subscriptions, matched, channels, schedule, topic: space, fed, ..
+            peers,
+            pool,
+            subscriptions,
+            matched,
+            channels,
+            schedule,
+            topic: space,
+            traces,
+            fed,
+            ..
         } = self;
         let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
             pool.release(handle);
@@ -182,8 +191,21 @@ impl MessagePlane {
         };
         ch.in_flows = ch.in_flows.saturating_sub(1);
         let (flows, number, flow) = (None, (0, 0), None);
-        let mut outlet =
-            Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow };
+        let mut outlet = Outlet {
+            now,
+            slot,
+            ch,
+            pool,
+            peers,
+            subscriptions,
+            matched,
+            space,
+            traces,
+            fed,
+            flows,
+            number,
+            flow,
+        };
         outlet.give(flows::item(handle, info.len));
         let has_work = !outlet.ch.pending.is_empty();
         schedule.set_active(slot, has_work);

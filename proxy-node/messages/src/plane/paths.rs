@@ -141,6 +141,7 @@ impl MessagePlane {
             fed,
             flows,
             numbers,
+            traces,
             ..
         } = self;
         let number = number_of(numbers, channels, slot);
@@ -148,8 +149,21 @@ impl MessagePlane {
             return Step::Idle;
         };
         let flows = flows.as_deref_mut();
-        let outlet =
-            Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow };
+        let outlet = Outlet {
+            now,
+            slot,
+            ch,
+            pool,
+            peers,
+            subscriptions,
+            matched,
+            space,
+            traces,
+            fed,
+            flows,
+            number,
+            flow,
+        };
         contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
     }
 
@@ -220,11 +234,17 @@ impl MessagePlane {
         let oldest = contexts.enter(path, item, policy, (schedule, self.config.channels_max));
         let sequence = ch.number(len);
         if let Some(oldest) = oldest {
+            if self.traces.is_armed()
+                && let Some(info) = pool.info(oldest)
+            {
+                self.traces.left_path(slot, info.sequence);
+            }
             pool.release(oldest);
             ch.counters.dropped_path += 1;
         }
         let yields = contexts.entry(path).is_half;
-        Ok(Published { sequence, receivers: 0, dropped: u32::from(oldest.is_some()), yields })
+        let receivers = u32::from(oldest != Some(handle));
+        Ok(Published { sequence, receivers, dropped: u32::from(oldest.is_some()), yields })
     }
 
     /// Lets stages go on that have waited for receivers or memory.

@@ -4,6 +4,7 @@ use csp_handlers::FormatId;
 use csp_quality::FlowId;
 use csp_types::Instant;
 
+use super::distribute::Distributor;
 use super::trace::{Way, trace_shed};
 use super::{ChannelSlot, Feed, MessagePlane, PublishError, Published};
 use crate::channel::Channel;
@@ -11,7 +12,6 @@ use crate::peers::{PeerId, Role};
 use crate::pool::{FRAMES_MAX, MessageHandle, MessagePool, PoolError};
 use crate::queue::{Item, Policy};
 use crate::schedule::Schedule as _;
-use crate::trace::CopyState;
 
 /// A message as it arrived.
 #[derive(Clone, Copy)]
@@ -162,6 +162,7 @@ impl MessagePlane {
         slot: u16,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
     ) -> Result<Published, PublishError> {
+        let stalled_after = self.config.stalled_after;
         let MessagePlane {
             peers,
             pool,
@@ -183,25 +184,19 @@ impl MessagePlane {
         }
         let topic_len = topic_len_max.min(first as usize);
         let topic = gather(space, message.parts.clone(), topic_len).ok_or(PublishError::LengthMismatch)?;
-        let mut found = 0;
-        matched.clear();
-        subscriptions.matches(slot, topic, |subscriber| {
-            found += 1;
-            if !peers.drops_newest(ch, subscriber) {
-                matched.push(subscriber);
-            }
-        });
-        ch.counters.unmatched += u64::from(found == 0);
-        let receivers = matched.len() as u32;
-        if matched.is_empty() && ch.cache.is_none() {
-            return Ok(Published { sequence: ch.number(len), receivers, dropped: found, yields: false });
+        let mut to = Distributor { slot, ch, peers, subscriptions, matched, traces };
+        let found = to.find(topic, None);
+        let receivers = to.matched.len() as u32;
+        if to.matched.is_empty() && to.ch.cache.is_none() {
+            return Ok(Published { sequence: to.ch.number(len), receivers, dropped: found, yields: false });
         }
         let handle = loop {
-            match pool.store(slot, (now, ch.sequence + 1), frames, message.parts.clone()) {
+            match pool.store(slot, (now, to.ch.sequence + 1), frames, message.parts.clone()) {
                 Ok(handle) => break handle,
-                Err(PoolError::Budget | PoolError::Exhausted) if ch.policy() != Policy::Block => {
-                    if !peers.shed(ch, pool, now, self.config.stalled_after) {
-                        ch.counters.keep_failed += u64::from(ch.cache.is_some());
+                Err(PoolError::Budget | PoolError::Exhausted) if to.ch.policy() != Policy::Block => {
+                    if !to.peers.shed(to.ch, pool, now, stalled_after) {
+                        to.ch.counters.keep_failed += u64::from(to.ch.cache.is_some());
+                        let Distributor { ch, peers, matched, .. } = to;
                         matched.iter().for_each(|subscriber| peers.count_dropped_memory(ch, *subscriber));
                         return Ok(Published {
                             sequence: ch.number(len),
@@ -210,29 +205,16 @@ impl MessagePlane {
                             yields: false,
                         });
                     }
-                    if traces.is_armed() {
-                        trace_shed(traces, slot, peers, pool);
+                    if to.traces.is_armed() {
+                        trace_shed(to.traces, slot, to.peers, pool);
                     }
                 }
-                Err(error) => return Err(refused(ch, error, len)),
+                Err(error) => return Err(refused(to.ch, error, len)),
             }
         };
-        let sequence = ch.number(len);
-        keep(ch, pool, handle, topic_len);
-        pool.refer(handle, receivers);
-        for subscriber in matched.iter() {
-            let item = Item { handle, len, cached: false };
-            if let Some(dropped) = peers.push(ch, *subscriber, item, now) {
-                if traces.is_armed()
-                    && let Some(info) = pool.info(dropped)
-                {
-                    traces.settle(slot, info.sequence, peers.id(*subscriber), CopyState::DroppedOldest);
-                }
-                pool.release(dropped);
-            }
-        }
-        pool.release(handle);
-        schedule.set_active(slot, !ch.pending.is_empty());
+        let sequence = to.ch.number(len);
+        to.give(pool, now, Item { handle, len, cached: false }, topic_len);
+        schedule.set_active(slot, !to.ch.pending.is_empty());
         Ok(Published { sequence, receivers, dropped: found - receivers, yields: false })
     }
 
@@ -273,29 +255,6 @@ impl MessagePlane {
             }
         }
         None
-    }
-
-    /// Queues last values for a subscriber that has begun to subscribe to `prefix`, unless it has other subscriptions to
-    /// them.
-    pub(super) fn replay(&mut self, now: Instant, slot: u16, subscriber: u32, prefix: &[u8]) {
-        let MessagePlane { peers, pool, subscriptions, channels, schedule, .. } = self;
-        let Some(ch) = channels[usize::from(slot)].channel.as_mut() else { return };
-        let Some(cache) = ch.cache.take() else { return };
-        for handle in cache.messages() {
-            let first = pool.frame_lens(handle).next().unwrap_or(0) as usize;
-            let topic = pool.prefix(handle, first.min(subscriptions.topic_len_max()));
-            if !topic.starts_with(prefix) || subscriptions.matches_of(slot, topic, subscriber) != 1 {
-                continue;
-            }
-            let len = pool.info(handle).map_or(0, |info| info.len);
-            pool.refer(handle, 1);
-            match peers.push(ch, subscriber, Item { handle, len, cached: true }, now) {
-                Some(dropped) => _ = pool.release(dropped),
-                None => ch.counters.replayed += 1,
-            }
-        }
-        ch.cache = Some(cache);
-        schedule.set_active(slot, !ch.pending.is_empty());
     }
 }
 

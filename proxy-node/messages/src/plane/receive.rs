@@ -42,8 +42,11 @@ impl MessagePlane {
     pub fn next_delivery(&mut self, now: Instant, peer: PeerId) -> Option<Delivery> {
         let (peers, _, ch, slot) = self.parts(peer)?;
         let (item, numbered) = (peers.take(ch, peer.index, now), ch.config.sequence);
-        let has_work = !ch.pending.is_empty();
+        let (has_work, refills) = (!ch.pending.is_empty(), peers.wants_replay(ch, peer.index));
         self.schedule.set_active(slot, has_work);
+        if refills {
+            self.resume_replay(now, peer);
+        }
         let item = item?;
         let info = self.pool.info(item.handle)?;
         Some(Delivery {
@@ -100,6 +103,14 @@ impl MessagePlane {
         let has_work = !ch.pending.is_empty();
         self.schedule.set_active(slot, has_work);
         Ok(())
+    }
+
+    /// Queues last values that wait for room in a subscriber's queue: those of one that was given nothing because its messages were dropped.
+    #[inline]
+    pub fn refill(&mut self, now: Instant, peer: PeerId) {
+        if self.parts(peer).is_some_and(|(peers, _, ch, _)| peers.wants_replay(ch, peer.index)) {
+            self.resume_replay(now, peer);
+        }
     }
 
     /// Returns the parts that a call about an attached peer works on.

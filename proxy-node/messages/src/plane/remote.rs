@@ -65,14 +65,28 @@ impl MessagePlane {
             fed,
             flows,
             numbers,
+            traces,
             ..
         } = self;
         let number = number_of(numbers, channels, slot);
         let ch = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut());
         let ch = ch.ok_or(RemoteError::Stale)?;
         let (flows, flow) = (flows.as_deref_mut(), None);
-        let outlet =
-            Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow };
+        let outlet = Outlet {
+            now,
+            slot,
+            ch,
+            pool,
+            peers,
+            subscriptions,
+            matched,
+            space,
+            traces,
+            fed,
+            flows,
+            number,
+            flow,
+        };
         let done = contexts.remote_emit(ticket, (output, emit), outlet, (schedule, self.config.channels_max));
         self.feed_stored();
         let has_work =

@@ -163,14 +163,29 @@ impl MessagePlane {
 
     /// A message has no path, or none any more.
     fn pass_by(&mut self, now: Instant, slot: u16, item: Item, flow: FlowId) {
-        let MessagePlane { peers, pool, subscriptions, matched, channels, topic: space, fed, .. } = self;
+        let MessagePlane { peers, pool, subscriptions, matched, channels, topic: space, traces, fed, .. } =
+            self;
         let number = number_of(&self.numbers, channels, slot);
         let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
             return;
         };
         let (flows, flow) = (self.flows.as_deref_mut(), Some(flow));
-        Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, fed, flows, number, flow }
-            .wait(item);
+        Outlet {
+            now,
+            slot,
+            ch,
+            pool,
+            peers,
+            subscriptions,
+            matched,
+            space,
+            traces,
+            fed,
+            flows,
+            number,
+            flow,
+        }
+        .wait(item);
     }
 
     /// Puts a message that waited for a context of flows into its path, or gives it to receivers if there is none.

@@ -118,7 +118,8 @@ impl MessagePlane {
         let stored = published.receivers > 0;
         let of_all = match way {
             // Its receivers are found when the path emits it.
-            Way::Path if published.dropped == 0 => Some(CopyState::Waiting),
+            Way::Path if stored => Some(CopyState::Waiting),
+            Way::Path => Some(CopyState::DroppedPath),
             Way::Served if stored => Some(CopyState::InFlow),
             // Receivers were found here only if it has not gone to a flow's queue.
             Way::Receivers if stored && self.matched.is_empty() => Some(CopyState::InFlow),

@@ -39,6 +39,7 @@ pub(super) fn send(
             client.call_again();
         }
         let _ = plane.set_parked(id, full); // it is attached
+        plane.refill(now, id);
     }
     moved
 }

@@ -62,6 +62,7 @@ pub(super) fn send(
         }
         let full = !peer.own.is_empty() || client.room() == 0 || allowed == 0;
         let _ = plane.set_parked(id, full); // it is attached
+        plane.refill(now, id);
     }
     moved
 }
