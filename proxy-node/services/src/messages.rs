@@ -90,6 +90,9 @@ pub struct ChannelSnapshot {
     pub waiting: u64,
     /// Connections of length-prefixed peers that were reset for a malformed header, or for the end of their stream within a message.
     pub malformed: u64,
+    /// Messages that were refused while their peers stay connected: they have too many frames or bytes, or too long a topic, or their peers do
+    /// not publish.
+    pub refused: u64,
     /// Messages of none of the channel's formats, if it has any.
     pub unknown_format: u64,
     /// Of them, those that were dropped for it.
@@ -130,6 +133,8 @@ struct Bound {
     zmtp: Arc<ZmtpConfig>,
     /// Connections that were reset for what they sent.
     malformed: u64,
+    /// Messages that were refused while their peers stay.
+    refused: u64,
     unknown: UnknownCounters,
 }
 
@@ -275,7 +280,8 @@ impl MessageBroker {
             self.sealing = vec![0; sealed_len(zmtp.message_len_max)];
         }
         let unknown = UnknownCounters::default();
-        self.channels.insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, unknown, spec });
+        self.channels
+            .insert(spec.number, Bound { id, zmtp: Arc::new(zmtp), malformed: 0, refused: 0, unknown, spec });
         Ok(())
     }
 
@@ -348,7 +354,7 @@ impl MessageBroker {
             let name = bound.spec.channel.name.clone();
             let status = plane.channel_status(bound.id)?;
             let waiting = status.backlog as u64;
-            let (number, malformed) = (bound.spec.number, bound.malformed);
+            let (number, malformed, refused) = (bound.spec.number, bound.malformed, bound.refused);
             let UnknownCounters { arrived: unknown_format, dropped: unknown_dropped } = bound.unknown;
             let (owner, moved) = (self.placement.owner(number), self.placement.moved(number));
             let (senders, receivers) = (0, 0);
@@ -360,6 +366,7 @@ impl MessageBroker {
                     receivers,
                     waiting,
                     malformed,
+                    refused,
                     unknown_format,
                     unknown_dropped,
                     status,

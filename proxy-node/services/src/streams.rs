@@ -135,6 +135,7 @@ impl<H: MessageHook + Default> Streams<H> {
                 receivers: channel.connections,
                 waiting: 0,
                 malformed: channel.counters.malformed(),
+                refused: 0,
                 unknown_format: 0,
                 unknown_dropped: 0,
                 owner: None,

@@ -105,12 +105,19 @@ fn a_malformed_frame_or_length() {
 #[test]
 fn a_message_of_too_many_frames_or_bytes() {
     let after = |bytes: &[u8]| [&null_handshake("PUB", 1), bytes].concat();
-    let frames = csp_messages::FRAMES_MAX;
-    refused(&after(&frame(1, b"x").repeat(frames + 1)), |c| &mut c.failed_too_many_frames);
     let long = vec![0; MESSAGE_LEN_MAX + 1];
     refused(&after(&frame(0, &long)[..9]), |c| &mut c.failed_message_too_long); // by its header alone
+    // Of several frames it costs the message only, and what is before and behind it arrives.
+    let mut w = world();
+    w.connect_null(BAD, "PUB");
+    let many = [frame(1, b"x").repeat(csp_messages::FRAMES_MAX), frame(0, b"x")].concat();
     let split = [frame(1, &long[1..]), frame(0, b"x")].concat();
-    refused(&after(&split), |c| &mut c.failed_message_too_long);
+    let good = [&b"1"[..], b"2", b"3"].map(|n| message(&[b"good", n]));
+    w.arrive(BAD, &[&good[0], &many, &good[1], &split, &good[2]].map(|bytes| &bytes[..]).concat());
+    assert_eq!(w.taken(2), good.concat());
+    assert_eq!((w.broker.zmtp().messages_refused(), w.broker.snapshots()[0].refused), (2, 2));
+    assert!(!w.has_ended(BAD) && w.broker.incomplete_bytes() < MESSAGE_LEN_MAX);
+    neighbours_go_on(&mut w);
 }
 
 #[test]
@@ -128,6 +135,7 @@ fn a_topic_of_a_mebibyte() {
     w.arrive(BAD, &message(&[&topic[..255], b"x"]));
     assert_eq!(w.taken(2), message(&[&topic[..255], b"x"]));
     assert_eq!(w.broker.plane().unwrap().counters().refused_topic, 1);
+    assert_eq!(w.broker.snapshots()[0].refused, 1);
     assert!(!w.has_ended(BAD));
     neighbours_go_on(&mut w);
 }

@@ -124,6 +124,136 @@ fn old_and_new_subscriptions_are_understood() {
     });
 }
 
+/// Random subscriptions and cancellations of two peers, repeated and overlapping ones among them: each gets the same messages from the
+/// broker as from an XPUB of libzmq.
+#[test]
+fn repeated_subscriptions_count_as_at_an_xpub_of_libzmq() {
+    if !has_pyzmq() {
+        return;
+    }
+    let mut server = Server::new(open_channel());
+    let mut publisher = Program::start(&server, "publish", &[], &[]);
+    let mut theirs = Program::start(&server, "xpub", &[], &[]);
+    assert_eq!(publisher.line(&mut server), "connected");
+    let ports = [server.port(), theirs.line(&mut server).parse().unwrap()];
+    // Each peer has a connection to the broker and one to the XPUB.
+    let mut peers = [(); 2].map(|()| ports.map(|port| Raw::new(&mut server, port)));
+    let twice = ["SUBSCRIBE", "SUBSCRIBE", "CANCEL"].map(|name| (0, client::command(name, b"A")));
+    let mut random = csp_support::Random::new(36);
+    let mut act = |_| {
+        let name = ["SUBSCRIBE", "CANCEL"][random.below(2) as usize];
+        let prefix = [&b""[..], b"A", b"AB", b"B"][random.below(4) as usize];
+        (random.below(2) as usize, client::command(name, prefix))
+    };
+    let rounds =
+        std::iter::once(twice.to_vec()).chain((0..30).map(|n| (0..1 + n % 9).map(&mut act).collect()));
+    let mut commands = 0;
+    for (round, mut acts) in rounds.enumerate() {
+        if round == 0 {
+            acts.extend([0, 1].map(|peer| (peer, client::command("SUBSCRIBE", b"end"))));
+        }
+        commands += acts.len() as u64;
+        for (peer, command) in &acts {
+            peers[*peer].iter_mut().for_each(|end| end.send(command));
+        }
+        let received = |b: &csp_services::MessageBroker| {
+            b.zmtp().subscriptions_received + b.zmtp().cancellations_received
+        };
+        server.until(|broker| received(broker) == commands);
+        let topics = ["A1", "AB1", "B1", "C1", "end"];
+        topics.iter().for_each(|topic| publisher.give(topic));
+        theirs.give(&format!("{} {}", acts.len(), topics.join(" ")));
+        for peer in &mut peers {
+            let [ours, theirs] = peer.each_mut().map(|end| end.received(&mut server, &message(&[b"end"])));
+            assert_eq!(ours, theirs, "round {round}: {acts:02x?}");
+        }
+    }
+}
+
+/// A PULL of libzmq takes messages of any number of frames. Here one of too many is refused, and those behind it on the connection arrive.
+#[test]
+fn a_message_of_too_many_frames_costs_a_pusher_no_other() {
+    if !has_pyzmq() {
+        return;
+    }
+    let mut spec = open_channel();
+    spec.channel.kind = csp_messages::ChannelKind::PushPull { backlog: spec.channel.queue };
+    let mut server = Server::new(spec);
+    let puller = Program::start(&server, "pull", &[], &[]);
+    let frames = csp_messages::FRAMES_MAX + 1;
+    let pusher = Program::start(&server, "push", &[], &["50", &frames.to_string(), "49"]);
+    assert_eq!(pusher.line(&mut server), "100");
+    for n in (0..50).chain(51..100) {
+        assert_eq!(puller.line(&mut server), format!("message {n}"));
+    }
+    let snapshot = &server.broker.snapshots()[0];
+    assert_eq!((snapshot.refused, snapshot.senders, snapshot.status.counters.published), (1, 1, 99));
+}
+
+/// A SUB of libzmq gets more last values than its queue at the broker holds, and none twice.
+#[test]
+fn a_joiner_gets_all_last_values() {
+    if !has_pyzmq() {
+        return;
+    }
+    let (mut spec, topics) = (open_channel(), 2_500);
+    let cache =
+        csp_messages::CacheConfig { key: csp_messages::CacheKey::Topic, entries: 4_000, bytes: 8 << 20 };
+    let policy = csp_messages::Policy::DropNewest;
+    spec.channel.kind = csp_messages::ChannelKind::PublishSubscribe { policy, cache: Some(cache) };
+    assert!(spec.channel.queue.messages < topics);
+    let mut server = Server::new(spec);
+    let mut publisher = Program::start(&server, "publish", &[], &[]);
+    assert_eq!(publisher.line(&mut server), "connected");
+    let sent: Vec<String> = (0..topics).map(|n| format!("T{n:04} value")).collect();
+    // A PUB keeps 1,000 messages.
+    for (n, lines) in (1..).zip(sent.chunks(500)) {
+        lines.iter().for_each(|line| publisher.give(line));
+        server.until(|broker| broker.snapshots()[0].status.counters.published == 500 * n);
+    }
+    let joiner = Program::start(&server, "subscribe", &[], &["T", "T1"]);
+    let got: Vec<String> = sent.iter().map(|_| joiner.line(&mut server)).collect();
+    assert_eq!(got, sent);
+    publisher.give("T9999 live");
+    assert_eq!(joiner.line(&mut server), "T9999 live");
+}
+
+/// A peer that is played by bytes.
+struct Raw(std::net::TcpStream, Vec<u8>);
+
+impl Raw {
+    /// Connects and completes the handshake of a SUB. libzmq reads READY once its greeting was sent.
+    fn new(server: &mut Server, port: u16) -> Self {
+        let mut raw = Raw(std::net::TcpStream::connect(("127.0.0.1", port)).unwrap(), Vec::new());
+        raw.0.set_nonblocking(true).unwrap();
+        let handshake = client::null_handshake("SUB", 1);
+        raw.send(&handshake[..64]);
+        raw.until(server, |got| got.len() >= 64);
+        raw.send(&handshake[64..]);
+        raw.until(server, |got| got.len() > 65 && got.len() == 66 + usize::from(got[65]));
+        raw.1.clear();
+        raw
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        std::io::Write::write_all(&mut self.0, bytes).unwrap();
+    }
+
+    /// Receives until `done`.
+    fn until(&mut self, server: &mut Server, done: impl Fn(&[u8]) -> bool) {
+        server.until(|_| {
+            let _ = std::io::Read::read_to_end(&mut self.0, &mut self.1);
+            done(&self.1)
+        });
+    }
+
+    /// Returns what has come up to `last`.
+    fn received(&mut self, server: &mut Server, last: &[u8]) -> Vec<u8> {
+        self.until(server, |got| got.ends_with(last));
+        std::mem::take(&mut self.1)
+    }
+}
+
 #[test]
 fn subscribers_connect_again_under_curve() {
     if !has_pyzmq() {

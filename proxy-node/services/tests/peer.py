@@ -94,6 +94,46 @@ def ask():
             say(" ".join(frame.decode() for frame in peer.recv_multipart()))
 
 
+def xpub():
+    """Binds an XPUB and prints its port. Of each line it receives as many subscriptions and cancellations as the first word says, then
+    publishes the others."""
+    peer = context.socket(zmq.XPUB)
+    prepare(peer)
+    peer.setsockopt(78, 1)  # XPUB_VERBOSER: repeated subscriptions and every cancellation are reported
+    say(peer.bind_to_random_port("tcp://127.0.0.1"))
+    for line in sys.stdin:
+        count, *topics = line.split()
+        for _ in range(int(count)):
+            peer.recv()
+        for topic in topics:
+            peer.send(topic.encode())
+
+
+def push():
+    """Sends messages to the broker and to a PULL of libzmq: as many as the first argument says, one of as many frames as the second says,
+    as many as the third. Prints how many the PULL has received."""
+    before, frames, after = (int(argument) for argument in ARGUMENTS)
+    theirs = context.socket(zmq.PULL)
+    prepare(theirs)
+    direct = context.socket(zmq.PUSH)
+    direct.connect(f"tcp://127.0.0.1:{theirs.bind_to_random_port('tcp://127.0.0.1')}")
+    messages = [[b"message", b"%d" % n] for n in range(before + 1 + after)]
+    messages[before] = [b"x"] * frames
+    for peer in direct, connect(zmq.PUSH):
+        for message in messages:
+            peer.send_multipart(message)
+    assert [theirs.recv_multipart() for _ in messages] == messages
+    say(len(messages))
+    sys.stdin.readline()
+
+
+def pull():
+    """Prints what it pulls."""
+    peer = connect(zmq.PULL)
+    while True:
+        say(" ".join(frame.decode() for frame in peer.recv_multipart()))
+
+
 def outcome():
     """Connects as SUB, or as the argument says, and prints how the handshake ended."""
     kind = getattr(zmq, ARGUMENTS[0]) if ARGUMENTS else zmq.SUB
@@ -106,5 +146,5 @@ def outcome():
     say(f"{EVENTS[event['event']]} {event['value']}")
 
 
-{"publish": publish, "subscribe": subscribe, "crowd": crowd, "outcome": outcome, "ask": ask}[NAME]()
+{"publish": publish, "subscribe": subscribe, "crowd": crowd, "outcome": outcome, "ask": ask, "xpub": xpub, "push": push, "pull": pull}[NAME]()
 context.destroy(linger=5000)

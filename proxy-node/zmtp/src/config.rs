@@ -23,7 +23,8 @@ pub struct Config {
     /// Most bytes of the bodies of a message, all frames together. Under CURVE a connection allocates as many for
     /// decrypted bodies when its peer is authorised.
     pub message_len_max: usize,
-    /// Most frames of a message; room for them is allocated with the connection.
+    /// Most frames of a message; room for them is allocated with the connection. A message of more is refused, see
+    /// [`LocalType::refuses_alone`].
     pub frames_max: usize,
     /// Most bytes in the body of a command that is not a subscription. Under CURVE, INITIATE alone has 257 bytes and the
     /// peer's metadata: less than 1024 would refuse honest peers.

@@ -1,6 +1,7 @@
 //! Counters of the connections of a worker. The caller owns them; the daemon's telemetry exposes them.
 
 use crate::error::{Excess, ZmtpError};
+use crate::message::Refusal;
 
 /// Monotonic counts since start. A connection that fails counts once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -10,6 +11,10 @@ pub struct Counters {
     pub messages_received: u64,
     /// Messages of peers that may not send any to this socket type.
     pub messages_ignored: u64,
+    /// Messages of too many frames that were refused without their connections.
+    pub messages_refused_frames: u64,
+    /// The same of messages whose frames were too long together.
+    pub messages_refused_length: u64,
     pub subscriptions_received: u64,
     pub cancellations_received: u64,
     pub pings_received: u64,
@@ -53,6 +58,19 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Returns how many messages were refused without their connections.
+    pub fn messages_refused(&self) -> u64 {
+        self.messages_refused_frames + self.messages_refused_length
+    }
+
+    /// Counts a message that was refused without its connection.
+    pub(crate) fn refused(&mut self, refusal: Refusal) {
+        match refusal {
+            Refusal::Frames => self.messages_refused_frames += 1,
+            Refusal::Length => self.messages_refused_length += 1,
+        }
+    }
+
     /// Counts the end of a connection by `error`.
     pub(crate) fn failed(&mut self, error: ZmtpError) {
         let counter = match error {

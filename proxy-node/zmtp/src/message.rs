@@ -71,18 +71,29 @@ pub enum Item<'a> {
     Authorise(&'a Peer),
     /// The handshake is complete.
     Ready(&'a Peer),
-    /// The peer subscribes to messages whose first frame starts with this topic. Each subscription counts.
+    /// The peer subscribes to messages whose first frame starts with this topic.
     Subscribe(&'a [u8]),
-    /// The peer cancels one subscription to this topic.
+    /// The peer cancels its subscription to this topic, however often it was made.
     Cancel(&'a [u8]),
     /// A message.
     Message(Message<'a>),
+}
+
+/// Why a message is refused, and its connection is not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// It has too many frames.
+    Frames,
+    /// Its frames are too long together.
+    Length,
 }
 
 /// The message that arrives, frame by frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Assembly {
     frames: Vec<Frame>,
+    /// The message is refused: its frames are passed over up to its last one.
+    refused: Option<Refusal>,
     frames_max: usize,
     start: u64,
     end: u64,
@@ -99,6 +110,7 @@ impl Assembly {
     pub fn new(config: &Config) -> Self {
         Assembly {
             frames: Vec::with_capacity(config.frames_max),
+            refused: None,
             frames_max: config.frames_max,
             start: 0,
             end: 0,
@@ -115,15 +127,21 @@ impl Assembly {
         self.scratch = vec![0; self.len_max + self.frames_max + 1 + command_len_max];
     }
 
-    /// Releases a message that was delivered.
+    /// Releases a message that was delivered or refused.
     pub fn clear(&mut self) {
         self.frames.clear();
+        self.refused = None;
         (self.len, self.filled) = (0, 0);
     }
 
     /// Whether no frame has begun.
     pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.frames.is_empty() && self.refused.is_none()
+    }
+
+    /// Why the message is refused, whose frames are passed over.
+    pub fn refused(&self) -> Option<Refusal> {
+        self.refused
     }
 
     /// Where the message that has begun starts.
@@ -131,19 +149,31 @@ impl Assembly {
         (!self.frames.is_empty()).then_some(self.start)
     }
 
-    /// Checks that the message can have another frame, whose body is `body_len` bytes long.
-    pub fn check(&self, at: u64, body_len: u64) -> Result<(), ZmtpError> {
-        if self.frames.len() >= self.frames_max {
-            return Err(ZmtpError::TooManyFrames { at, most: self.frames_max });
-        }
+    /// Checks whether the message can have another frame, whose body is `body_len` bytes long; `false`: the message is refused, `alone`,
+    /// and the frame is to be passed over. A frame that is longer than the longest message ends the connection, before it has arrived.
+    pub fn admit(&mut self, at: u64, body_len: u64, alone: bool) -> Result<bool, ZmtpError> {
+        let most = self.len_max;
         let found = body_len.saturating_add(self.len as u64);
-        if found > self.len_max as u64 {
-            return Err(ZmtpError::TooLong { what: Excess::Message, at, found, most: self.len_max });
+        let refusal = match () {
+            () if self.frames.len() >= self.frames_max => Some(Refusal::Frames),
+            () if found > most as u64 => Some(Refusal::Length),
+            () => self.refused,
+        };
+        match refusal {
+            None => return Ok(true),
+            Some(refusal) if alone && body_len <= most as u64 => {
+                self.clear();
+                self.refused = Some(refusal);
+            }
+            Some(Refusal::Frames) if !alone => {
+                return Err(ZmtpError::TooManyFrames { at, most: self.frames_max });
+            }
+            Some(_) => return Err(ZmtpError::TooLong { what: Excess::Message, at, found, most }),
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// Adds a frame of the stream, which [`check`](Self::check) permitted.
+    /// Adds a frame of the stream, which [`admit`](Self::admit) permitted.
     pub fn push_received(&mut self, header: Received) {
         let at = header.at + u64::from(header.header_len);
         self.push(header.at, Frame { at, len: header.body_len as usize, header_len: header.header_len });

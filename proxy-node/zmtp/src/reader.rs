@@ -10,7 +10,7 @@
 //!                │                           ▼     │          │
 //!                │                       [Topic] ──┼──────────┤ Unit::Topic
 //!                │                                 ▼          │
-//!                └─ else ──────────────────────▶ [Body] ──────┘ Unit::Message, if MORE is not set
+//!                └─ else ──────────────────────▶ [Body] ──────┘ Unit::Message or Unit::Refused, if MORE is not set
 //! ```
 //! Bodies are passed over where they lie. Commands and topics are copied to the command buffer.
 
@@ -30,6 +30,8 @@ pub(crate) enum Unit {
     Topic { subscribe: bool },
     /// A message is complete.
     Message,
+    /// A message that is refused has ended.
+    Refused,
 }
 
 /// What the peer may send.
@@ -101,7 +103,8 @@ impl FrameReader {
                     self.step = Step::Header;
                     if !more {
                         message.complete(input.position());
-                        return Ok(Some(Unit::Message));
+                        let is_refused = message.refused().is_some();
+                        return Ok(Some(if is_refused { Unit::Refused } else { Unit::Message }));
                     }
                 }
             }
@@ -158,7 +161,7 @@ fn begin(
     if single && header.body_len > 0 && config.local.is_publisher() {
         return Ok(Step::First(header));
     }
-    body(header, header.body_len, message)
+    body(header, header.body_len, config, message)
 }
 
 /// Decides by the first byte whether a message is a subscription (23/ZMTP, "The Publish-Subscribe Pattern").
@@ -171,7 +174,7 @@ fn first_byte(
 ) -> Result<Step, ZmtpError> {
     let left = header.body_len - 1;
     if first > 1 {
-        return body(header, left, message);
+        return body(header, left, config, message);
     }
     let most = config.topic_len_max;
     let topic_len = usize::try_from(left).unwrap_or(usize::MAX);
@@ -182,9 +185,10 @@ fn first_byte(
     Ok(Step::Topic { subscribe: first == 1 })
 }
 
-/// Adds a frame to the message; `left` bytes of its body are not read yet.
-fn body(header: Received, left: u64, message: &mut Assembly) -> Result<Step, ZmtpError> {
-    message.check(header.at, header.body_len)?;
-    message.push_received(header);
+/// Adds a frame to the message, or passes it over; `left` bytes of its body are not read yet.
+fn body(header: Received, left: u64, config: &Config, message: &mut Assembly) -> Result<Step, ZmtpError> {
+    if message.admit(header.at, header.body_len, config.local.refuses_alone())? {
+        message.push_received(header);
+    }
     Ok(Step::Body { left, more: header.has_more() })
 }

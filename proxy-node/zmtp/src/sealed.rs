@@ -55,7 +55,7 @@ impl SealedReader {
         loop {
             match self.step {
                 Step::Header => {
-                    if !self.begin(input, command, message)? {
+                    if !self.begin(input, config, command, message)? {
                         return Ok(None);
                     }
                     self.step = Step::Prefix { have: 0 };
@@ -90,8 +90,9 @@ impl SealedReader {
     fn begin<'a, I>(
         &mut self,
         input: &mut Cursor<'a, I>,
+        config: &Config,
         command: &CommandBuffer,
-        message: &Assembly,
+        message: &mut Assembly,
     ) -> Result<bool, ZmtpError>
     where
         I: Iterator<Item = &'a [u8]>,
@@ -106,7 +107,7 @@ impl SealedReader {
         // Whether it is a command or a frame of the message is known after decryption; the buffer has room for either.
         let body_len = text_len - 1;
         if body_len > command.len_max() as u64 {
-            message.check(at, body_len)?;
+            message.admit(at, body_len, config.local.refuses_alone())?;
         }
         (self.at, self.text_len) = (at, usize::try_from(text_len).unwrap_or(usize::MAX));
         Ok(true)
@@ -143,13 +144,14 @@ impl SealedReader {
             let topic = message.scratch.get(from + 2..from + self.text_len).unwrap_or_default();
             return self.command(topic, command).map(|()| Some(Unit::Topic { subscribe: first == 1 }));
         }
-        message.check(self.at, body_len as u64)?;
-        message.push_decrypted(self.at, body_len);
+        if message.admit(self.at, body_len as u64, config.local.refuses_alone())? {
+            message.push_decrypted(self.at, body_len);
+        }
         if flags & MORE != 0 {
             return Ok(None);
         }
         message.complete(end);
-        Ok(Some(Unit::Message))
+        Ok(Some(if message.refused().is_some() { Unit::Refused } else { Unit::Message }))
     }
 
     fn command(&self, body: &[u8], command: &mut CommandBuffer) -> Result<(), ZmtpError> {

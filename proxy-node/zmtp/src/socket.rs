@@ -133,6 +133,12 @@ impl LocalType {
         matches!(self, LocalType::Pub | LocalType::Xpub)
     }
 
+    /// Returns whether a message of too many frames, or whose frames are too long together, is refused without its connection: what peers
+    /// send before and after it is not lost. A peer that waits for an answer learns by the end of its connection that there is none.
+    pub const fn refuses_alone(self) -> bool {
+        !matches!(self, LocalType::Rep | LocalType::Router)
+    }
+
     /// Returns whether the socket receives messages; those of peers that send nevertheless are dropped and counted.
     pub const fn receives(self) -> bool {
         !matches!(self, LocalType::Pub | LocalType::Push)

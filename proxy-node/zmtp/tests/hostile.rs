@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::Server;
 use common::client::{command, frame, greeting, message, null_handshake, property};
+use common::{Got, Server};
 use csp_zmtp::{Config, Counters, Excess, LocalType, ZmtpError};
 
 /// Small bounds.
@@ -121,6 +121,23 @@ fn frames_must_have_defined_flags_and_lengths() {
 }
 
 #[test]
+fn a_message_of_too_many_frames_or_bytes_costs_no_other() {
+    let good = |n: u8| message(&[&[n], b"good"]);
+    let many = [frame(1, b"x").repeat(16), frame(0, b"x")].concat();
+    let long =
+        [frame(1, &[7; 900]), command("PING", b"\0\0"), frame(1, &[7; 900]), frame(0, &[7; 900])].concat();
+    let (bytes, _) = after("PUSH", &[good(1), many.clone(), good(2), long, good(3), many, good(4)].concat());
+    for step in [bytes.len(), 1, 7, 1000] {
+        let mut server = Server::null(config(LocalType::Pull));
+        let got: Vec<Got> = bytes.chunks(step).flat_map(|chunk| server.feed(chunk).unwrap()).collect();
+        assert_eq!(got[1..], (1..5).map(|n| Got::Message(vec![vec![n], b"good".to_vec()])).collect::<Vec<_>>());
+        let counters = &server.counters;
+        assert_eq!((counters.messages_refused_frames, counters.messages_refused_length), (2, 1));
+        assert_eq!((counters.messages_received, counters.pings_received), (4, 1));
+    }
+}
+
+#[test]
 fn bounds_hold_before_the_bytes_arrive() {
     let too_long = |what, at, found, most| ZmtpError::TooLong { what, at, found, most };
     let huge = (1 << 63) - 1u64;
@@ -128,13 +145,17 @@ fn bounds_hold_before_the_bytes_arrive() {
     check(LocalType::Pull, &bytes, too_long(Excess::Message, at, huge, 1000), |c| c.failed_message_too_long);
     let (bytes, at) = after("PUSH", &[&[6][..], &huge.to_be_bytes()].concat());
     check(LocalType::Pull, &bytes, too_long(Excess::Command, at, huge, 200), |c| c.failed_command_too_long);
-    // The frames of a message together.
-    let (bytes, at) = after("PUSH", &[frame(1, &[0; 200]), frame(1, &[0; 800]), vec![0, 1]].concat());
+    // The frames of a message together, and their number: of a request. Of others they cost the message alone.
+    let (bytes, at) = after("REQ", &[frame(1, &[0; 200]), frame(1, &[0; 800]), vec![0, 1]].concat());
     let error = too_long(Excess::Message, at + 202 + 809, 1001, 1000);
-    check(LocalType::Pull, &bytes, error, |c| c.failed_message_too_long);
-    let (bytes, at) = after("PUSH", &[frame(1, b"").repeat(4), vec![0, 0]].concat());
+    check(LocalType::Router, &bytes, error, |c| c.failed_message_too_long);
+    let (bytes, at) = after("REQ", &[frame(1, b"").repeat(4), vec![0, 0]].concat());
     let error = ZmtpError::TooManyFrames { at: at + 8, most: 4 };
-    check(LocalType::Pull, &bytes, error, |c| c.failed_too_many_frames);
+    check(LocalType::Router, &bytes, error, |c| c.failed_too_many_frames);
+    // A frame of its own that is too long, of a message that is refused anyway.
+    let (bytes, at) = after("PUSH", &[frame(1, b"").repeat(5), vec![2, 0, 0, 0, 0, 0, 1, 0, 0]].concat());
+    let error = too_long(Excess::Message, at + 10, 1 << 16, 1000);
+    check(LocalType::Pull, &bytes, error, |c| c.failed_message_too_long);
     // A topic of 1 MiB, in both forms: of the command the length alone is known.
     let topic = [&[1][..], &vec![b'a'; 1 << 20]].concat();
     let (bytes, at) = after("SUB", &frame(0, &topic));

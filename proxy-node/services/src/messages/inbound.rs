@@ -49,6 +49,8 @@ pub(super) struct Door<'a> {
     /// Messages of none of the formats are dropped.
     pub(super) drops_unknown: bool,
     pub(super) unknown: &'a mut UnknownCounters,
+    /// Messages of the channel that were refused while their peers stay.
+    pub(super) refused: &'a mut u64,
     pub(super) refusals: &'a mut Refusals,
     /// The channel's path is filling: contexts are to have their turns before more is published.
     pub(super) yields: bool,
@@ -73,13 +75,15 @@ impl Door<'_> {
             self.unknown.dropped += 1;
             return Ok(());
         }
-        let published = match &mut self.classifier {
-            None => plane.publish_as(now, id, format, lens, bodies)?,
+        let done = match &mut self.classifier {
+            None => plane.publish_as(now, id, format, lens, bodies),
             Some(classifier) => {
                 let flow = classifier.flow_of(plane, now, format, lens, record);
-                plane.publish_in(now, id, (format, flow), lens, bodies)?
+                plane.publish_in(now, id, (format, flow), lens, bodies)
             }
         };
+        *self.refused += u64::from(done.is_err_and(|error| error != PublishError::Held));
+        let published = done?;
         self.yields |= published.yields;
         self.unknown.arrived += u64::from(is_unknown);
         Ok(())
@@ -186,7 +190,9 @@ pub(super) fn receive(
         seen = readable;
         &all
     };
+    let refused = counters.messages_refused();
     let mut more = process(now, peer, View { slices, at: from }, plane, door, counters);
+    *door.refused += counters.messages_refused() - refused;
     let released =
         if peer.held.is_empty() { peer.connection.released() } else { peer.unpublished.unwrap_or(from) };
     let end = peer.consumed + seen as u64;

@@ -128,6 +128,7 @@ impl LocalServices for MessageBroker {
             derived: bound.spec.derived,
             drops_unknown: bound.spec.drops_unknown,
             unknown: &mut bound.unknown,
+            refused: &mut bound.refused,
             refusals,
             yields: false,
             classifier: Classifier::of(plane, peer, client.is_local()),

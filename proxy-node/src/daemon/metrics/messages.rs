@@ -115,8 +115,8 @@ fn peers(counters: &BrokerCounters) -> [(&'static str, u64); 26] {
 fn messages(counters: &BrokerCounters) -> [(&'static str, u64); 6] {
     let p = &counters.plane;
     [
-        ("frames", p.refused_frames),
-        ("too_long", p.refused_too_long),
+        ("frames", p.refused_frames + counters.zmtp.messages_refused_frames),
+        ("too_long", p.refused_too_long + counters.zmtp.messages_refused_length),
         ("topic", p.refused_topic),
         ("not_a_publisher", p.refused_peer),
         ("wrong_direction", counters.zmtp.messages_ignored),
@@ -124,7 +124,7 @@ fn messages(counters: &BrokerCounters) -> [(&'static str, u64); 6] {
     ]
 }
 
-fn totals(counters: &BrokerCounters) -> [(&'static str, &'static str, u64); 11] {
+fn totals(counters: &BrokerCounters) -> [(&'static str, &'static str, u64); 12] {
     let (z, p) = (&counters.zmtp, &counters.plane);
     [
         (
@@ -149,6 +149,11 @@ fn totals(counters: &BrokerCounters) -> [(&'static str, &'static str, u64); 11] 
         ("csp_message_pongs_sent_total", "Answers to heartbeats of peers", z.pongs_sent),
         ("csp_message_pings_sent_total", "Heartbeats to peers", z.pings_sent),
         ("csp_message_pongs_received_total", "Answers of peers to heartbeats", z.pongs_received),
+        (
+            "csp_message_copies_unwritable_total",
+            "Copies that length-prefixed receivers did not get: shorter than their header, or longer than its length field can say",
+            z.prefixed_unwritable,
+        ),
         ("csp_message_commands_ignored_total", "Commands that ZMTP 3.1 does not define", z.commands_ignored),
     ]
 }

@@ -253,6 +253,11 @@ impl Connection {
             Unit::Command => return self.command(at, now, counters),
             Unit::Topic { subscribe } => return Ok(Step::Found(topic(subscribe, 0, counters))),
             Unit::Message => {}
+            Unit::Refused => {
+                self.message.refused().into_iter().for_each(|refusal| counters.refused(refusal));
+                self.message.clear();
+                return Ok(Step::Again);
+            }
         }
         if !self.config.local.receives() {
             counters.messages_ignored += 1;
