@@ -197,6 +197,10 @@ function drawChannels(view) {
     open.addEventListener("click", () => showPeers(c.name === chosen ? null : c.name));
     const lost = c.dropped_total + c.lost_total;
     const losing = grown("dropped", lost);
+    const rows = Object.entries(c.lost_rows || {}).filter(([, total]) => total);
+    const lostRows = rows.reduce((sum, [, total]) => sum + total, 0);
+    const losingRows = grown("lost rows", lostRows);
+    const why = rows.map(([reason, total]) => `${count(total)} ${reason.replace("_total", "").replace("_", " ")}`).join(", ");
     const holding = grown("held", c.held_total);
     return [
       h("div", {}, open, h("div", { class: "small quiet" }, h("code", {}, address(c.vip, c.port)), " " + c.pattern)),
@@ -206,6 +210,7 @@ function drawChannels(view) {
       h("span", { title: `${bytes(c.bytes_total)} in all` }, each(grown("bytes", c.bytes_total), bytes)),
       h("span", { title: `${count(c.delivered_total)} in all` }, each(grown("delivered", c.delivered_total), count)),
       losing ? mark("warn", "▲", `${count(losing)}/s`, `${count(lost)} in all`) : count(lost),
+      losingRows ? mark("warn", "▲", `${count(losingRows)}/s`, why) : h("span", { title: why }, count(lostRows)),
       holding ? mark("warn", "▲", `${count(holding)}/s`, `${count(c.held_total)} in all`) : count(c.held_total),
       count(c.waiting),
       h("span", { class: "memory" }, `${bytes(c.memory_bytes)} of ${bytes(c.memory_max_bytes)}`,
@@ -214,7 +219,7 @@ function drawChannels(view) {
   };
   put("channels", table("Channels of messages", [["Channel", "nowrap"], ["Owner", "nowrap"], ["Senders", "number"], ["Receivers", "number"],
     ["Topics", "number"], ["Messages", "number"], ["Bytes", "number"], ["Delivered", "number"], ["Dropped", "number"],
-    ["Held back", "number"], ["Waiting", "number"], ["Memory"]], channels.map(row)), missing(unreachable));
+    ["Lost rows", "number"], ["Held back", "number"], ["Waiting", "number"], ["Memory"]], channels.map(row)), missing(unreachable));
   for (const open of byId("channels").querySelectorAll("button")) {
     if (open.dataset.channel === focused) open.focus();
   }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Text;
 use crate::mgmt::Unreachable;
+use crate::proxy::LostRows;
 
 /// `/v1/contexts`: what runs handlers at a proxy. Totals count from when a worker, or a path, began.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -85,6 +86,9 @@ pub struct PathStage {
     pub entered_total: u64,
     /// Messages dropped by the path, for any reason; of the first stage only.
     pub dropped_total: u64,
+    /// Rows that its operator was given and has not used.
+    #[serde(default)]
+    pub lost_rows: LostRows,
     /// Messages processed.
     pub messages_total: u64,
     /// Messages emitted.

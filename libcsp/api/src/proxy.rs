@@ -158,6 +158,21 @@ pub struct ChannelFigures {
     /// Messages of none of the channel's formats, if it has any.
     #[serde(default)]
     pub unknown_format_total: u64,
+    /// Messages refused while their sender stayed connected: too many frames or bytes, too long a topic, or a peer that does not publish.
+    #[serde(default)]
+    pub refused_total: u64,
+    /// Rows that operators of the channel's path, or its query, were given and have not used.
+    #[serde(default)]
+    pub lost_rows: LostRows,
+    /// Last values that are kept.
+    #[serde(default)]
+    pub last_values: u64,
+    /// Last values that gave way to others.
+    #[serde(default)]
+    pub last_values_evicted_total: u64,
+    /// Messages that were not kept as last values because they are longer than the memory for all of them.
+    #[serde(default)]
+    pub last_values_too_long_total: u64,
     /// Copies that wait for receivers, and pushed messages that wait for one.
     pub waiting: u64,
     /// Memory of messages, in bytes.
@@ -179,10 +194,64 @@ impl ChannelFigures {
             (&mut self.held_total, other.held_total),
             (&mut self.malformed_total, other.malformed_total),
             (&mut self.unknown_format_total, other.unknown_format_total),
+            (&mut self.refused_total, other.refused_total),
+            (&mut self.last_values, other.last_values),
+            (&mut self.last_values_evicted_total, other.last_values_evicted_total),
+            (&mut self.last_values_too_long_total, other.last_values_too_long_total),
             (&mut self.waiting, other.waiting),
             (&mut self.memory_bytes, other.memory_bytes),
             (&mut self.memory_max_bytes, other.memory_max_bytes),
         ];
         pairs.into_iter().for_each(|(own, more)| *own = own.saturating_add(more));
+        self.lost_rows.add(&other.lost_rows);
+    }
+}
+
+/// Rows that operators were given and have not used, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LostRows {
+    /// They came after the time up to which rows were waited for.
+    pub late_total: u64,
+    /// They gave way to others, or found no room, because the operator's memory is bounded.
+    pub evicted_total: u64,
+    /// They are not of their format, or have a value that the result cannot say.
+    pub invalid_total: u64,
+    /// They have a null in a key or in their time.
+    pub unmatched_total: u64,
+    /// They are longer than the operator has room for.
+    pub too_long_total: u64,
+}
+
+impl LostRows {
+    /// The totals by reason, as metrics and lists name them.
+    pub fn named(&self) -> [(&'static str, u64); 5] {
+        [
+            ("late", self.late_total),
+            ("evicted", self.evicted_total),
+            ("invalid", self.invalid_total),
+            ("unmatched", self.unmatched_total),
+            ("too_long", self.too_long_total),
+        ]
+    }
+
+    /// Adds those of another operator.
+    pub fn add(&mut self, other: &LostRows) {
+        let own = [
+            &mut self.late_total,
+            &mut self.evicted_total,
+            &mut self.invalid_total,
+            &mut self.unmatched_total,
+            &mut self.too_long_total,
+        ];
+        own.into_iter().zip(other.named()).for_each(|(own, (_, more))| *own = own.saturating_add(more));
+    }
+
+    /// The totals in words, such as `4 late, 1927 evicted`; `0` if nothing was lost.
+    pub fn words(&self) -> String {
+        let lost = self.named().into_iter().filter(|(_, count)| *count > 0);
+        let words: Vec<String> =
+            lost.map(|(reason, count)| format!("{count} {}", reason.replace('_', " "))).collect();
+        if words.is_empty() { "0".to_owned() } else { words.join(", ") }
     }
 }

@@ -4,6 +4,7 @@ use csp_types::Duration;
 use thiserror::Error;
 
 use crate::call::{Call, Full, Tick};
+use crate::losses::Losses;
 use crate::reported::Reported;
 use crate::state::State;
 
@@ -136,6 +137,12 @@ pub trait Handler: std::fmt::Debug + Send {
     /// Returns what the handler has used beside time.
     fn usage(&self) -> Usage {
         Usage::default()
+    }
+
+    /// Returns what the handler was given and has not used, as its state says.
+    fn losses(&self, state: &State) -> Losses {
+        let _ = state;
+        Losses::default()
     }
 
     /// Returns whether the handler has given up a message and will give up all later ones: its path is to end, and nothing passes by it.

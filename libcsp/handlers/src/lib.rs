@@ -14,6 +14,7 @@
 //! | what a handler emits | [`Emit`], [`Piece`] |
 //! | memory that outlives a call | [`State`] |
 //! | what a handler costs | [`Profile`], [`Usage`], [`Quantiles`] |
+//! | what a handler has lost | [`Losses`] |
 //! | what is known of one that runs in another program | [`Reported`] |
 //! | handlers without formats | [`builtin`] |
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub const STAGES_MAX: usize = 8;
 pub mod builtin;
 mod call;
 mod handler;
+mod losses;
 mod profile;
 mod quantiles;
 mod reported;
@@ -36,6 +38,7 @@ mod state;
 
 pub use call::{Call, Emit, Full, Message, Piece, Place, Port, Slices, Tick};
 pub use handler::{FormatId, Handler, Needs, OUTPUTS_MAX, ParameterError, Stop, Usage};
+pub use losses::Losses;
 pub use profile::{Profile, Timing};
 pub use quantiles::Quantiles;
 pub use reported::{Reported, ReportedTimes, Standing};

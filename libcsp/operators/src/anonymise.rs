@@ -76,6 +76,10 @@ fn mapping(format: &Arc<Format>, hidden: &[(String, Hide)]) -> Result<(Arc<Forma
 }
 
 impl Handler for Anonymise {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         Needs { new_len_max: ROW_LEN_MAX, ..stateless() }
     }

@@ -5,7 +5,7 @@
 //!                0       8             16           128       256
 //! ```
 
-use csp_handlers::State;
+use csp_handlers::{Losses, State};
 
 /// Bytes of the block that all operators use.
 pub(crate) const HEADER: usize = 256;
@@ -127,6 +127,13 @@ impl Counters {
             ("held_bytes", self.held_bytes),
         ]
     }
+}
+
+/// Returns what the operator with this state was given and has not used.
+pub(crate) fn losses(state: &State) -> Losses {
+    let Counters { late, evicted, invalid, unmatched, too_long, .. } =
+        Counters::of(state).unwrap_or_default();
+    Losses { late, evicted, invalid, unmatched, too_long }
 }
 
 /// Makes the state an operator's own: it is cleared unless the same operator with the same meaning has written it. Returns whether it was

@@ -37,6 +37,10 @@ impl ToJson {
 }
 
 impl Handler for ToJson {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         Needs { new_len_max: ROW_LEN_MAX, ..stateless() }
     }
@@ -105,6 +109,10 @@ fn is_text(format: FormatId) -> bool {
 }
 
 impl Handler for FromJson {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         Needs { new_len_max: ROW_LEN_MAX, ..stateless() }
     }

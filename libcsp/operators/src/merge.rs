@@ -158,6 +158,10 @@ fn setup(error: QuerySetupError) -> ParameterError {
 }
 
 impl Handler for Merge {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         let state = HEADER as u32 + MERGE_STATE;
         Needs { state, new_len_max: ROW_LEN_MAX, period: Some(PERIOD), ..Needs::default() }

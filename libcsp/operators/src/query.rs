@@ -137,6 +137,10 @@ pub(crate) fn state_len(beside_header: u64) -> Result<u32, QuerySetupError> {
 }
 
 impl Handler for Query {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         self.needs
     }

@@ -31,6 +31,10 @@ impl Select {
 }
 
 impl Handler for Select {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         stateless()
     }
@@ -92,6 +96,10 @@ impl Project {
 }
 
 impl Handler for Project {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         Needs { new_len_max: ROW_LEN_MAX, ..stateless() }
     }
@@ -147,6 +155,10 @@ impl Default for Sample {
 }
 
 impl Handler for Sample {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         stateless()
     }

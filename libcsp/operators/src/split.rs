@@ -60,6 +60,10 @@ fn part(set: &FormatSet, format: &Format, text: &str) -> Result<Part, String> {
 }
 
 impl Handler for Split {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         Needs { outputs: OUTPUTS_MAX, new_len_max: ROW_LEN_MAX, ..stateless() }
     }

@@ -139,6 +139,10 @@ fn defaults(block: &Block, text: &str) -> Result<Vec<(String, map::Default)>, Pa
 }
 
 impl Handler for Translate {
+    fn losses(&self, state: &State) -> csp_handlers::Losses {
+        crate::counters::losses(state)
+    }
+
     fn needs(&self) -> Needs {
         Needs { new_len_max: ROW_LEN_MAX, ..stateless() }
     }

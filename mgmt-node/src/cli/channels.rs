@@ -3,6 +3,7 @@
 use csp_api::mgmt::ChannelsView;
 
 use super::Context;
+use super::contexts::lost_rows;
 use super::error::CliError;
 use super::observe::{address, missing};
 use super::paint::Colour;
@@ -28,6 +29,7 @@ pub(super) async fn channels(context: &Context) -> Result<(), CliError> {
             "BYTES",
             "DELIVERED",
             "DROPPED",
+            "LOST ROWS",
             "HELD",
             "WAITING",
             "MEMORY",
@@ -51,6 +53,7 @@ pub(super) async fn channels(context: &Context) -> Result<(), CliError> {
                 Cell::from(bytes(figures.bytes_total)).right(),
                 figures.delivered_total.into(),
                 Cell::from(figures.dropped_total + figures.lost_total).coloured(dropped),
+                lost_rows(&figures.lost_rows),
                 figures.held_total.into(),
                 figures.waiting.into(),
                 Cell::from(memory).right(),

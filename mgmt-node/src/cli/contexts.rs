@@ -1,6 +1,7 @@
 //! `cspctl contexts`.
 
 use csp_api::contexts::{ContextsView, PathStage};
+use csp_api::proxy::LostRows;
 
 use super::Context;
 use super::error::CliError;
@@ -55,8 +56,20 @@ fn contexts_table(view: &ContextsView) -> Table {
 
 fn stages_table(view: &ContextsView) -> Table {
     let mut table = Table::new(&[
-        "CHANNEL", "NODE", "WORKER", "PATH", "STAGE", "HANDLER", "CONTEXT", "WAITING", "MESSAGES", "EMITTED",
-        "DROPPED", "MEAN", "MAX",
+        "CHANNEL",
+        "NODE",
+        "WORKER",
+        "PATH",
+        "STAGE",
+        "HANDLER",
+        "CONTEXT",
+        "WAITING",
+        "MESSAGES",
+        "EMITTED",
+        "DROPPED",
+        "LOST ROWS",
+        "MEAN",
+        "MAX",
     ]);
     for node in &view.nodes {
         for stage in &node.contexts.stages {
@@ -74,12 +87,19 @@ fn stages_table(view: &ContextsView) -> Table {
                 stage.messages_total.into(),
                 stage.emitted_total.into(),
                 Cell::from(stage.dropped_total).coloured(dropped),
+                lost_rows(&stage.lost_rows),
                 time(stage, stage.mean_ns),
                 time(stage, stage.max_ns),
             ]);
         }
     }
     table
+}
+
+/// A cell for rows that were lost, by reason.
+pub(super) fn lost_rows(lost: &LostRows) -> Cell {
+    let colour = if *lost == LostRows::default() { Colour::Plain } else { Colour::Yellow };
+    Cell::from(lost.words()).right().coloured(colour)
 }
 
 fn time(stage: &PathStage, ns: u64) -> Cell {

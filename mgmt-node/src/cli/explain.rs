@@ -76,6 +76,7 @@ pub(super) struct Cost {
     pub messages_total: u64,
     pub emitted_total: u64,
     pub dropped_total: u64,
+    pub lost_rows: csp_api::proxy::LostRows,
     pub mean_ns: u64,
     pub max_ns: u64,
 }
@@ -136,6 +137,7 @@ impl Seen {
                 messages_total: stage.messages_total,
                 emitted_total: stage.emitted_total,
                 dropped_total: stage.dropped_total,
+                lost_rows: stage.lost_rows,
                 mean_ns: stage.mean_ns,
                 max_ns: stage.max_ns,
             }));

@@ -10,6 +10,7 @@ use csp_queries::Plan;
 use serde::Serialize;
 
 use super::args::{Command, Output};
+use super::contexts::lost_rows;
 use super::error::CliError;
 use super::explain::{self, Cost, FormatView, PathExplanation, Placement, QueryExplanation, Seen};
 use super::observe::address;
@@ -257,6 +258,7 @@ fn all_table(policy: &Policy, all: &[Listed], seen: &Seen, paint: Paint) -> Stri
         "RECEIVERS",
         "MESSAGES",
         "DROPPED",
+        "LOST ROWS",
         "LEASE",
         "ENDS",
         "SQL",
@@ -279,6 +281,7 @@ fn all_table(policy: &Policy, all: &[Listed], seen: &Seen, paint: Paint) -> Stri
             channel.receivers.into(),
             channel.figures.messages_total.into(),
             channel.figures.dropped_total.into(),
+            lost_rows(&channel.figures.lost_rows),
             Cell::from(format!("{} s", query.lease_s)).right(),
             Cell::from(ends).right(),
             sql.split_whitespace().collect::<Vec<_>>().join(" ").into(),
@@ -308,6 +311,7 @@ fn queries_table(policy: &Policy, all: &[&QueryExplanation], seen: &Seen, paint:
         "MESSAGES",
         "ROWS",
         "DROPPED",
+        "LOST ROWS",
         "SQL",
     ]);
     for query in all {
@@ -330,6 +334,7 @@ fn queries_table(policy: &Policy, all: &[&QueryExplanation], seen: &Seen, paint:
             figure(live.map(|live| live.figures.messages_total)),
             figure(rows),
             figure(dropped).coloured(colour),
+            live.map_or_else(|| Cell::from("-").right(), |live| lost_rows(&live.figures.lost_rows)),
             query.sql.split_whitespace().collect::<Vec<_>>().join(" ").into(),
         ]);
     }
@@ -420,8 +425,17 @@ fn cost_text(cost: &[Cost], paint: Paint) -> String {
     if cost.is_empty() {
         return String::new();
     }
-    let mut table =
-        Table::new(&["WORKER", "STAGE", "HANDLER", "MESSAGES", "EMITTED", "DROPPED", "MEAN", "MAX"]);
+    let mut table = Table::new(&[
+        "WORKER",
+        "STAGE",
+        "HANDLER",
+        "MESSAGES",
+        "EMITTED",
+        "DROPPED",
+        "LOST ROWS",
+        "MEAN",
+        "MAX",
+    ]);
     for stage in cost {
         let time = |ns: u64| {
             if stage.max_ns == 0 { Cell::from("-") } else { Cell::from(format!("{ns} ns")).right() }
@@ -433,6 +447,7 @@ fn cost_text(cost: &[Cost], paint: Paint) -> String {
             stage.messages_total.into(),
             stage.emitted_total.into(),
             stage.dropped_total.into(),
+            lost_rows(&stage.lost_rows),
             time(stage.mean_ns),
             time(stage.max_ns),
         ]);

@@ -1,10 +1,11 @@
 //! What a worker's channels of messages show, on the admin endpoint and as metrics.
 
-use csp_api::proxy::{Channel, ChannelFigures, RequestedQuery};
+use csp_api::proxy::{Channel, ChannelFigures, LostRows, RequestedQuery};
 use csp_services::{ChannelSnapshot, MessageBroker, MoveNotice, Moved, RequestNotice, RequestedSnapshot};
 use csp_telemetry::MetricWriter;
 use csp_types::Instant;
 
+use super::contexts::lost_rows;
 use crate::ProxyWorker;
 
 /// Returns the channels of a worker, each with its name.
@@ -12,6 +13,12 @@ pub(super) fn of_worker(broker: &MessageBroker, now: Instant) -> Vec<(String, Ch
     let block_len = broker.block_len();
     let mut channels: Vec<(String, Channel)> =
         broker.snapshots().into_iter().map(|snapshot| describe(snapshot, block_len)).collect();
+    for (name, path) in &broker.contexts().paths {
+        if let Some((_, channel)) = channels.iter_mut().find(|(known, _)| known == name) {
+            let lost = path.stages.iter().map(|stage| lost_rows(&stage.losses));
+            lost.for_each(|lost| channel.figures.lost_rows.add(&lost));
+        }
+    }
     for (name, requested) in broker.requested() {
         if let Some((_, channel)) = channels.iter_mut().find(|(known, _)| *known == name) {
             channel.requested = Some(describe_request(&requested, now));
@@ -35,7 +42,8 @@ fn describe_request(query: &RequestedSnapshot, now: Instant) -> RequestedQuery {
 }
 
 fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
-    let ChannelSnapshot { name, senders, receivers, waiting, malformed, status, owner, .. } = snapshot;
+    let ChannelSnapshot { name, senders, receivers, waiting, malformed, refused, status, owner, .. } =
+        snapshot;
     let (unknown_format_total, unknown_dropped) = (snapshot.unknown_format, snapshot.unknown_dropped);
     let counters = status.counters;
     let figures = ChannelFigures {
@@ -54,6 +62,11 @@ fn describe(snapshot: ChannelSnapshot, block_len: u64) -> (String, Channel) {
         held_total: counters.held,
         malformed_total: malformed,
         unknown_format_total,
+        refused_total: refused,
+        lost_rows: LostRows::default(),
+        last_values: status.cached as u64,
+        last_values_evicted_total: status.cache.evicted,
+        last_values_too_long_total: status.cache.too_long,
         waiting,
         memory_bytes: u64::from(status.memory.used) * block_len,
         memory_max_bytes: u64::from(status.memory.max) * block_len,
@@ -97,6 +110,21 @@ pub(super) fn collect(out: &mut MetricWriter, channels: &[(String, Channel)], wo
                 "Messages of none of the channel's formats",
                 figures.unknown_format_total,
             ),
+            (
+                "csp_channel_refused_total",
+                "Messages refused while their senders stayed connected",
+                figures.refused_total,
+            ),
+            (
+                "csp_channel_last_values_evicted_total",
+                "Last values of a channel that gave way to others",
+                figures.last_values_evicted_total,
+            ),
+            (
+                "csp_channel_last_values_too_long_total",
+                "Messages longer than the memory for all last values of their channel",
+                figures.last_values_too_long_total,
+            ),
         ];
         for (name, help, value) in counters {
             out.counter(name, help, &labels, value);
@@ -105,6 +133,7 @@ pub(super) fn collect(out: &mut MetricWriter, channels: &[(String, Channel)], wo
             ("csp_channel_senders", "Connected peers that publish or push", channel.senders),
             ("csp_channel_receivers", "Connected peers that subscribe or pull", channel.receivers),
             ("csp_channel_subscriptions", "Pairs of a receiver and a topic", channel.subscriptions),
+            ("csp_channel_last_values", "Last values of a channel that are kept", figures.last_values),
             ("csp_channel_waiting_messages", "Copies of messages that wait for receivers", figures.waiting),
             ("csp_channel_memory_bytes", "Memory of a channel's messages", figures.memory_bytes),
         ];

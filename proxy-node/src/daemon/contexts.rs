@@ -1,7 +1,8 @@
 //! What a worker's contexts, paths and handlers show, on the admin endpoint and as metrics.
 
 use csp_api::contexts::{Context, Contexts, FormatProfile, Handler, PathStage};
-use csp_handlers::{CONTEXTS_MAX, FormatId, Profile};
+use csp_api::proxy::LostRows;
+use csp_handlers::{CONTEXTS_MAX, FormatId, Losses, Profile};
 use csp_messages::{ContextStatus, HandlerStatus, PathState, PathStatus};
 use csp_services::{ContextNotice, ContextsSnapshot, ElsewhereSnapshot, MessageBroker, Presence, StagePlace};
 use csp_telemetry::MetricWriter;
@@ -123,6 +124,7 @@ fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus, places: &[St
             held: stage.held,
             entered_total: if at == 0 { counters.entered } else { 0 },
             dropped_total: if at == 0 { dropped } else { 0 },
+            lost_rows: lost_rows(&stage.losses),
             messages_total: stage.profile.messages,
             emitted_total: stage.profile.emitted,
             mean_ns,
@@ -137,6 +139,18 @@ fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus, places: &[St
         }
     };
     path.stages.iter().enumerate().map(stage).collect()
+}
+
+/// Returns what an operator has lost as bodies show it.
+pub(super) fn lost_rows(losses: &Losses) -> LostRows {
+    let Losses { late, evicted, invalid, unmatched, too_long } = *losses;
+    LostRows {
+        late_total: late,
+        evicted_total: evicted,
+        invalid_total: invalid,
+        unmatched_total: unmatched,
+        too_long_total: too_long,
+    }
 }
 
 /// Says why a stage runs where it does; nothing of one that the policy has placed and that runs.
@@ -275,6 +289,12 @@ fn collect_formats(out: &mut MetricWriter, contexts: &Contexts, worker: &str) {
         ];
         let help = "How often the proxy has moved a stage to another context by itself";
         out.counter("csp_stage_moves_total", help, &labels, stage.moves_total);
+        for (reason, value) in stage.lost_rows.named() {
+            let [channel, number, handler, worker] = labels;
+            let labels = [channel, number, handler, ("reason", reason), worker];
+            let help = "Rows that an operator of the channel's path was given and has not used";
+            out.counter("csp_stage_lost_rows_total", help, &labels, value);
+        }
         for profile in &stage.formats {
             let labels = [
                 ("channel", stage.channel.as_str()),

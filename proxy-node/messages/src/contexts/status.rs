@@ -1,6 +1,6 @@
 //! What is reported of contexts, paths and handlers.
 
-use csp_handlers::{FormatId, Profile, ReportedTimes, Usage};
+use csp_handlers::{FormatId, Losses, Profile, ReportedTimes, Usage};
 
 use super::path::{Path, PathCounters, PathId, Stage};
 use super::resource_monitor::ContextReport;
@@ -76,6 +76,8 @@ pub struct StageStatus {
     pub formats: Vec<(Option<FormatId>, Profile)>,
     /// What its handler has used.
     pub usage: Usage,
+    /// What its handler was given and has not used.
+    pub losses: Losses,
     /// Times of calls that a context elsewhere has measured.
     pub times: Option<ReportedTimes>,
     /// Why a context elsewhere does not run it.
@@ -97,6 +99,7 @@ impl Contexts {
             profile: stage.profiles.total(),
             formats: stage.profiles.by_format(),
             usage: stage.handler.usage(),
+            losses: stage.handler.losses(&stage.state),
             times: stage.times,
             refused: stage.refused.clone(),
             keeps_state: stage.handler.keeps_state(),
