@@ -443,3 +443,42 @@ fn nobody_publishes_to_a_query() {
     w.connect(1, "late", "PUB");
     assert_eq!((w.steps[&1], w.broker.refusals().may_not_publish), (Step::Close, 1));
 }
+
+#[test]
+fn keys_of_operators_are_hashed_with_the_random_seed_of_queries() {
+    let policy = Policy::parse_yaml(&POLICY.replace("queries:\n", ""), "p.yaml").unwrap();
+    let active = ActivePolicy {
+        generation: 1,
+        hash: String::new(),
+        policy: policy.into(),
+        source: PolicySource::Etcd,
+    };
+    let modules = Modules::new("none".into());
+    for seed in [5, 6] {
+        let wanted = translate(&active, &mut Numbers::new(seed), (&KeyRing::default(), &modules));
+        let seeds: Vec<_> =
+            wanted.channels.iter().map(|c| c.formats.as_ref().unwrap().set().seed()).collect();
+        assert_eq!(seeds, [Some(seed); 2]);
+    }
+}
+
+/// A row behind the watermark is not used, and is seen where an operator looks: with the channel, with the stage and as a metric.
+#[test]
+fn rows_that_a_query_loses_are_shown_by_reason() {
+    let sql = "SELECT origin, COUNT(*) AS n FROM flights GROUP BY origin WINDOW INTERVAL '10' SECONDS";
+    let mut w = World::new(&query("counts", 5611, "output: json, limits: {groups: 1}, ", sql));
+    w.connect(1, "flights", "PUB");
+    let rows = [("EWR", 100), ("EWR", 120), ("EWR", 95), ("JFK", 121), ("LGA", 122)];
+    rows.iter().for_each(|(origin, at)| w.arrive(1, &message(&[&record(1, origin, 1, *at)])));
+    let channels = crate::daemon::channels::of_worker(&w.broker, w.now);
+    let lost = |name: &str| channels.iter().find(|(known, _)| known == name).unwrap().1.figures.lost_rows;
+    assert_eq!((lost("counts").words(), lost("flights").words()), ("1 late, 2 evicted".into(), "0".into()));
+    let contexts = crate::daemon::contexts::of_worker(&w.broker);
+    let stage = contexts.stages.iter().find(|stage| &*stage.channel == "counts" && stage.stage == 0).unwrap();
+    assert_eq!(stage.lost_rows, lost("counts"));
+    let mut out = csp_telemetry::MetricWriter::default();
+    crate::daemon::contexts::collect(&mut out, &contexts, "0");
+    let text = out.render();
+    let line = "csp_stage_lost_rows_total{channel=\"counts\",handler=\"query\",reason=\"evicted\",stage=\"0\",worker=\"0\"} 2";
+    assert!(text.contains(line), "{text}");
+}
