@@ -18,6 +18,7 @@ mod placement;
 mod prefix;
 mod program;
 pub mod spin;
+pub mod steering;
 mod time;
 mod trace;
 

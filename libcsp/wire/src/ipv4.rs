@@ -1,4 +1,4 @@
-//! IPv4 headers (RFC 791). Options are skipped, fragments are reported, not reassembled.
+//! IPv4 headers (RFC 791). Options are skipped. Fragments are reported; their reassembly belongs to the caller.
 
 use core::net::Ipv4Addr;
 
@@ -160,6 +160,24 @@ impl<'a> Packet<'a> {
     fn flags_and_offset(&self) -> u16 {
         u16::from_be_bytes([self.fixed[6], self.fixed[7]])
     }
+}
+
+/// Rewrites the header at the start of `packet`, the first fragment's, into that of the whole datagram of `packet.len()` bytes: no
+/// fragment, and a valid checksum (RFC 791 §3.2). Returns `false` if the header or the length is invalid.
+pub fn make_whole(packet: &mut [u8], ecn: Ecn) -> bool {
+    let Ok(total_len) = u16::try_from(packet.len()) else { return false };
+    let Some(header_len) = packet.first().map(|byte| usize::from(byte & 0xf) * 4) else { return false };
+    let Some(header) = packet.get_mut(..header_len).filter(|_| header_len >= HEADER_LEN) else {
+        return false;
+    };
+    header[1] = header[1] & !3 | ecn.bits();
+    header[2..4].copy_from_slice(&total_len.to_be_bytes());
+    let flags = u16::from_be_bytes([header[6], header[7]]) & DONT_FRAGMENT;
+    header[6..8].copy_from_slice(&flags.to_be_bytes());
+    header[10..12].fill(0);
+    let field = checksum(header);
+    header[10..12].copy_from_slice(&field.to_be_bytes());
+    true
 }
 
 /// A header without options, of a packet that is no fragment.

@@ -1,7 +1,11 @@
 //! IPv6 headers (RFC 8200). Hop-by-hop and destination options are skipped, up to a bound; other extension headers
 //! are errors that name them.
 
+mod fragment;
+
 use core::net::Ipv6Addr;
+
+pub use fragment::{Fragment, make_whole};
 
 use crate::bytes::{array_at, room, slice_at};
 use crate::{Ecn, WireError};

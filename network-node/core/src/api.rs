@@ -83,6 +83,10 @@ impl PortConfig {
 pub struct CoreConfig {
     /// The LAN ports, indexed by [`PortId`].
     pub ports: Vec<PortConfig>,
+    /// This worker's number.
+    pub worker: u8,
+    /// Workers that share the frames of the ports.
+    pub workers: u8,
     /// Flows in the table, pending and lingering ones included. At most 2²².
     pub flows_max: usize,
     /// Proxies known at once.
@@ -106,11 +110,13 @@ pub struct CoreConfig {
 }
 
 impl CoreConfig {
-    /// Returns the defaults: 65,536 flows, 64 proxies, 1,024 rules, 1,024 neighbours, no packet plug-ins; 60 s without a label, 5 s after
+    /// Returns the defaults: the only worker, 65,536 flows, 64 proxies, 1,024 rules, 1,024 neighbours, no packet plug-ins; 60 s without a label, 5 s after
     /// the end, 1 h of silence. The caller draws `table_key` at random.
     pub fn new(ports: Vec<PortConfig>, table_key: (u64, u64)) -> Self {
         CoreConfig {
             ports,
+            worker: 0,
+            workers: 1,
             flows_max: 65_536,
             proxies_max: 64,
             rules_max: 1024,
@@ -202,8 +208,23 @@ pub struct Counters {
     pub drop_malformed: u64,
     /// Dropped from the LAN: an IP, ICMP or TCP checksum was wrong.
     pub drop_bad_checksum: u64,
-    /// Dropped from the LAN: a fragment.
+    /// Fragments for addresses of the cluster.
+    pub fragments_in: u64,
+    /// Datagrams that were reassembled from them.
+    pub datagrams_reassembled: u64,
+    /// Reassembled datagrams of flows that another worker owns. It has received the same fragments.
+    pub datagrams_elsewhere: u64,
+    /// Dropped from the LAN: fragments without payload, of a length that is no multiple of 8, or beyond the longest datagram; fragments whose
+    /// ECN fields contradict each other.
     pub drop_fragment: u64,
+    /// Dropped from the LAN: fragments of datagrams with overlapping fragments.
+    pub drop_fragment_overlap: u64,
+    /// Dropped from the LAN: fragments that repeat another one exactly.
+    pub drop_fragment_duplicate: u64,
+    /// Dropped from the LAN: fragments of datagrams that were not complete in time.
+    pub drop_fragment_timeout: u64,
+    /// Dropped from the LAN: fragments of datagrams that gave way to others of their source or, as the table was full, of any.
+    pub drop_fragment_room: u64,
     /// Dropped from the LAN: for another Ethernet or IP address. At ports with a way to the kernel: the kernel cannot take the frame as its
     /// device has changed it.
     pub drop_not_ours: u64,
@@ -229,7 +250,7 @@ pub struct Counters {
     /// Dropped from the tunnel: a source address that the cluster does not own, a flow of another proxy, or a segment given back
     /// for which there is no flow any more.
     pub drop_foreign_flow: u64,
-    /// Dropped from the tunnel: longer than the port's MTU and without a segment size.
+    /// Dropped from the tunnel: longer than the port's MTU and without a segment size. An echo reply longer than the port's MTU.
     pub drop_too_long: u64,
     /// Dropped from the tunnel: the peer's Ethernet address is not known.
     pub drop_unresolved: u64,

@@ -40,7 +40,7 @@ struct Inbound<'a> {
 }
 
 /// Addresses that no host may use as a source.
-fn is_martian(source: IpAddr) -> bool {
+pub(super) fn is_martian(source: IpAddr) -> bool {
     let broadcast = matches!(source, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || source.is_multicast() || source.is_unspecified() || source.is_loopback()
 }
@@ -105,7 +105,7 @@ impl NetworkCore {
             return self.give_to_kernel(port, frame, out);
         }
         if packet.is_fragment() {
-            self.counters.drop_fragment += 1;
+            self.take_fragment(now, port, frame, out);
             return;
         }
         if is_martian(source) || self.classifier.owns(source) {
@@ -137,6 +137,11 @@ impl NetworkCore {
     ) {
         let packet = match ipv6::Packet::parse(payload) {
             Ok(packet) => packet,
+            Err(WireError::Unsupported { what: "ipv6 fragment", .. })
+                if self.take_fragment(now, port, frame, out) =>
+            {
+                return;
+            }
             Err(error) => return self.unreadable(port, frame, &error, out),
         };
         let (source, destination) = (packet.source().into(), packet.destination().into());

@@ -24,8 +24,10 @@
 #![deny(clippy::disallowed_types)]
 
 mod api;
+mod classified;
 mod emit;
 mod flow_table;
+mod fragments;
 mod hosted;
 mod hosts;
 mod inbound;
@@ -39,6 +41,7 @@ mod plugins;
 mod ports;
 mod proxies;
 mod rate_limit;
+mod reassembly;
 mod responder;
 mod search;
 #[cfg(test)]

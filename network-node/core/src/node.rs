@@ -13,6 +13,7 @@ use super::neighbour::Neighbours;
 use super::plugins::PacketPlugins;
 use super::proxies::Proxies;
 use super::rate_limit::RateLimit;
+use super::reassembly::Reassembly;
 use super::responder::ANSWERS_PER_SECOND_MAX;
 use super::search::SEARCHES_PER_SECOND_MAX;
 
@@ -44,6 +45,10 @@ pub struct NetworkCore {
     pub(super) counters: Counters,
     pub(super) trace: TraceRing,
     pub(super) plugins: PacketPlugins,
+    pub(super) reassembly: Reassembly,
+    /// This worker's number, and how many share the frames of the ports.
+    pub(super) worker: u8,
+    pub(super) workers: u8,
     announcements: Vec<Announcement>,
     rules: Vec<Rule>,
     identification: u16,
@@ -70,6 +75,9 @@ impl NetworkCore {
             counters: Counters::default(),
             trace: TraceRing::new(config.trace_len),
             plugins: PacketPlugins::new(config.plugins),
+            reassembly: Reassembly::new(),
+            worker: config.worker,
+            workers: config.workers.max(1),
             announcements: Vec::with_capacity(config.rules_max),
             rules: Vec::with_capacity(config.rules_max),
             identification: 0,
@@ -223,6 +231,7 @@ impl NetworkCore {
             self.counters.flows_expired += u64::from(!lingering);
             self.remove_flow(index);
         }
+        self.reassembly.expire(now, &mut self.counters);
         self.announce_due(now, out);
         self.go_on_with_held(now, out);
         while let Some(request) = self.neighbours.due(now, &mut self.counters.drop_unresolved) {
@@ -234,10 +243,9 @@ impl NetworkCore {
     pub fn next_timeout(&self) -> Option<Instant> {
         let announcement = self.announcements.iter().map(|a| a.due).min();
         let held = self.plugins.hosts.next_timeout();
-        [self.flows.next_deadline(), self.neighbours.next_deadline(), announcement, held]
-            .into_iter()
-            .flatten()
-            .min()
+        let tables =
+            [self.flows.next_deadline(), self.neighbours.next_deadline(), self.reassembly.next_deadline()];
+        tables.into_iter().chain([announcement, held]).flatten().min()
     }
 
     fn announce_due(&mut self, now: Instant, out: &mut impl NetworkOutput) {

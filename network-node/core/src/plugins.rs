@@ -25,14 +25,14 @@ use csp_plugins::{
 };
 use csp_types::Instant;
 use csp_wire::ethernet;
-use csp_wire::offload::{Checksum, Frame, TxOffload};
+use csp_wire::offload::TxOffload;
 use csp_wire::packets::Head;
 use csp_wire::tunnel::Record;
 
 use super::api::{NetworkOutput, PortId, ProxyId, TunnelFull};
 use super::hosts::{HostCounters, Hosts, Offload};
 use super::node::NetworkCore;
-use super::ports::{Ports, coalesced, gather};
+use super::ports::{Ports, gather};
 
 /// Longest frame that plug-ins get: Ethernet and the longest IP packet.
 const FRAME_LEN_MAX: usize = ethernet::HEADER_LEN + 65_535;
@@ -171,7 +171,7 @@ impl PacketPlugins {
     }
 
     /// Returns the rule that decides on a received packet, unless the program in the driver has processed it.
-    fn classify_received(&mut self, port: PortId, parsed: &Parsed, len: usize) -> Option<Hit> {
+    pub(super) fn classify_received(&mut self, port: PortId, parsed: &Parsed, len: usize) -> Option<Hit> {
         if !self.driver.has_seen(port, parsed) {
             return self.classify(&parsed.fields, len);
         }
@@ -202,7 +202,7 @@ impl PacketPlugins {
     }
 
     /// Gives a frame whose first plug-in runs at a host to that host, as it is; false if it runs here, or does not run.
-    fn leave(
+    pub(super) fn leave(
         &mut self,
         now: Instant,
         hit: Hit,
@@ -366,58 +366,6 @@ pub(super) fn fields_of(
 }
 
 impl NetworkCore {
-    /// Leads a frame that a rule matches through the plug-ins; what passes, and what no rule matches, is routed.
-    #[inline(never)]
-    pub(super) fn receive_classified(
-        &mut self,
-        now: Instant,
-        port: PortId,
-        frame: &Frame<'_>,
-        out: &mut impl NetworkOutput,
-    ) {
-        // What is not IP, and what is malformed, matches no rule.
-        let parsed = match parse_ethernet(frame.bytes, port.0, Direction::Ingress) {
-            Ok(parsed) => parsed,
-            Err(reason) if self.is_refused(port, frame.bytes, &reason) => {
-                self.counters.drop_malformed += 1;
-                return;
-            }
-            Err(_) => return self.receive_any(now, port, frame, out),
-        };
-        let Some(hit) = self.plugins.classify_received(port, &parsed, frame.bytes.len()) else {
-            return self.receive_any(now, port, frame, out);
-        };
-        let offload = Offload::Received(frame.checksum, frame.gso);
-        let checksum_partial = matches!(frame.checksum, Checksum::Partial { .. });
-        let metadata = Metadata {
-            coalesced: coalesced(frame, &parsed),
-            checksum_partial,
-            resizable: frame.gso.is_none() && !checksum_partial,
-            ..Metadata::new(port.0, Direction::Ingress)
-        };
-        if self.plugins.hosts.holds() {
-            return self.plugins.hosts.hold(now, hit, (metadata, offload), frame.bytes);
-        }
-        let mut ports = Ports::new(out, self.port_count(), offload);
-        if self.plugins.leave(now, hit, frame.bytes, metadata, &mut ports) {
-            return;
-        }
-        let mut buffer = core::mem::take(&mut self.plugins.received);
-        if let Some(bytes) = buffer.get_mut(..frame.bytes.len()) {
-            bytes.copy_from_slice(frame.bytes);
-            let mut ports = Ports::new(out, self.port_count(), offload);
-            let len = frame.bytes.len();
-            let (verdict, len) = self.plugins.enter(now, hit, (&mut buffer, len), metadata, &mut ports);
-            let bytes = buffer.get(..len).unwrap_or_default();
-            if verdict == Verdict::Pass {
-                self.receive_any(now, port, &Frame { bytes, ..*frame }, out);
-            }
-        } else {
-            self.counters.drop_malformed += 1;
-        }
-        self.plugins.received = buffer;
-    }
-
     /// Transmits a frame that the node itself has made, through the plug-ins if a rule matches it.
     pub(super) fn transmit_frame(
         &mut self,

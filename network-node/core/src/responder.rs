@@ -199,6 +199,12 @@ impl NetworkCore {
             self.counters.drop_answer_limit += 1;
             return;
         }
+        let header_len = if route.source.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        if header_len + message.len() > usize::from(self.port_mtu(route.port)) {
+            // A reassembled request. The node does not fragment.
+            self.counters.drop_too_long += 1;
+            return;
+        }
         self.counters.echo_answers += 1;
         let (ip, ecn) = (self.next_identification(), Ecn::NotEct);
         let ip = IpFields { protocol, ttl: TTL, ecn, identification: ip };

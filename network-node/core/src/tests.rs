@@ -3,6 +3,7 @@
 mod channels;
 mod fixture;
 mod flows;
+mod fragments;
 mod hostile;
 mod kernel;
 mod neighbours;

@@ -22,6 +22,8 @@ struct Station {
     group: (usize, usize),
     queue: VecDeque<Vec<u8>>,
     overrun: u64,
+    /// The MTU of a router that its frames pass, and the identification of the next packet that this router fragments.
+    narrow: Option<(u16, u16)>,
 }
 
 struct State {
@@ -30,8 +32,23 @@ struct State {
 }
 
 impl State {
-    /// Queues `frame` at every station that it is addressed to, except its sender.
+    /// Delivers `frame`, in fragments if its sender is behind a router with a small MTU.
     fn deliver(&mut self, from: usize, frame: &[u8]) {
+        let Some((mtu, identification)) = self.stations.get_mut(from).and_then(|s| s.narrow.as_mut()) else {
+            return self.deliver_one(from, frame);
+        };
+        let whole = frame.len() <= segment::ETHERNET_LEN + usize::from(*mtu);
+        if whole || frame.get(12..14) != Some(&[0x08, 0x00]) {
+            return self.deliver_one(from, frame);
+        }
+        *identification = identification.wrapping_add(1);
+        for fragment in fragments(frame, *mtu, *identification) {
+            self.deliver_one(from, &fragment);
+        }
+    }
+
+    /// Queues `frame` at every station that it is addressed to, except its sender.
+    fn deliver_one(&mut self, from: usize, frame: &[u8]) {
         let Some(destination) = frame.first_chunk::<6>().map(|m| MacAddr(*m)) else { return };
         for (at, station) in self.stations.iter_mut().enumerate() {
             let (first, workers) = station.group;
@@ -49,6 +66,30 @@ impl State {
             }
         }
     }
+}
+
+/// Cuts an IPv4 packet without options as a router does that ignores DF (RFC 791 §3.2).
+fn fragments(frame: &[u8], mtu: u16, identification: u16) -> Vec<Vec<u8>> {
+    const HEADER_LEN: usize = 20;
+    let Some((headers, payload)) = frame.split_at_checked(segment::ETHERNET_LEN + HEADER_LEN) else {
+        return Vec::new();
+    };
+    let len = (usize::from(mtu).saturating_sub(HEADER_LEN) & !7).max(8);
+    let count = payload.len().div_ceil(len);
+    let fragment = |(at, part): (usize, &[u8])| {
+        let mut bytes = headers.to_vec();
+        let ip = &mut bytes[segment::ETHERNET_LEN..];
+        ip[2..4].copy_from_slice(&((HEADER_LEN + part.len()) as u16).to_be_bytes());
+        ip[4..6].copy_from_slice(&identification.to_be_bytes());
+        let more = u16::from(at + 1 < count) << 13;
+        ip[6..8].copy_from_slice(&((at * len / 8) as u16 | more).to_be_bytes());
+        ip[10..12].fill(0);
+        let sum = csp_wire::checksum::checksum(ip);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        bytes.extend_from_slice(part);
+        bytes
+    };
+    payload.chunks(len).enumerate().map(fragment).collect()
 }
 
 /// The hub that memory ports are attached to. Clones refer to the same hub.
@@ -82,7 +123,8 @@ impl Hub {
 
     fn attach_at(&self, first: usize, workers: usize, name: &str, mac: MacAddr, mtu: u16) -> LanPort {
         let mut state = lock(&self.state);
-        state.stations.push(Station { mac, group: (first, workers), queue: VecDeque::new(), overrun: 0 });
+        let (queue, group) = (VecDeque::new(), (first, workers));
+        state.stations.push(Station { mac, group, queue, overrun: 0, narrow: None });
         let at = state.stations.len() - 1;
         LanPort {
             info: PortInfo { name: name.to_owned(), mac, mtu },
@@ -95,6 +137,13 @@ impl Hub {
                 counters: TransmitCounters::default(),
             }),
         }
+    }
+
+    /// Puts a router with this MTU in front of the stations with an Ethernet address: it fragments their longer IPv4 packets, whatever their
+    /// DF says.
+    pub fn fragment(&self, mac: MacAddr, mtu: u16) {
+        let mut state = lock(&self.state);
+        state.stations.iter_mut().filter(|s| s.mac == mac).for_each(|s| s.narrow = Some((mtu, 0)));
     }
 
     /// Returns the number of queued frames on all ports together.

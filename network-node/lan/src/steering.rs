@@ -6,18 +6,18 @@
 //! ```text
 //!  TCP to a port below 49,152           (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 16, modulo workers
 //!  ICMP errors about TCP                                             the worker of the segments that the quoted one answers
-//!  ARP replies, neighbour advertisements                                                                        every worker
-//!  everything else: TCP to the ports that applications connect from, other ARP and ICMP, fragments                  worker 0
+//!  ARP replies, neighbour advertisements, fragments of TCP                                                      every worker
+//!  everything else: TCP to the ports that applications connect from, other ARP, ICMP and fragments                  worker 0
 //! ```
+//! Only the first fragment of a datagram has ports. Each worker therefore reassembles, and the owner of the flow processes the datagram.
+//!
 //! The kernel applies it as classic BPF programs (`program`), the memory hub by [`worker_of`] and [`is_shared`].
 
 pub(crate) mod program;
 
 use csp_types::limits::EGRESS_PORT_FIRST;
+use csp_types::steering::{MULTIPLIER, SHIFT};
 
-/// 2³² divided by the golden ratio (Knuth, vol. 3, §6.4).
-const MULTIPLIER: u32 = 0x9e37_79b1;
-const SHIFT: u32 = 16;
 const ETHERNET_LEN: usize = 14;
 const ETHERTYPE_V4: u16 = 0x0800;
 const ETHERTYPE_V6: u16 = 0x86dd;
@@ -36,6 +36,10 @@ const ICMP_LEN: u8 = 8;
 /// More fragments, and the fragment's offset (RFC 791 §3.1).
 const FRAGMENT: u16 = 0x3fff;
 const V6_LEN: u8 = 40;
+/// Protocol number of IPv6 fragment headers, and the offset and flag in them that show that the packet is not whole (RFC 8200 §4.5,
+/// RFC 6946).
+const V6_FRAGMENT: u8 = 44;
+const V6_OFFSET_AND_MORE: u16 = 0xfff9;
 
 /// Returns which of `workers` workers receives this Ethernet frame. Truncated frames go to worker 0.
 pub fn worker_of(frame: &[u8], workers: usize) -> usize {
@@ -43,15 +47,23 @@ pub fn worker_of(frame: &[u8], workers: usize) -> usize {
         % workers.max(1)
 }
 
-/// Returns whether every worker receives this Ethernet frame: an ARP reply or a neighbour advertisement. Any worker may
-/// have requested it, and nothing in it names that worker.
+/// Returns whether every worker receives this Ethernet frame, because nothing in it names the worker that needs it: an ARP reply, a
+/// neighbour advertisement, or a fragment of TCP. In IPv6 the fragment header follows the base header; fragments with other extension
+/// headers go to worker 0.
 pub fn is_shared(frame: &[u8]) -> bool {
     let Some(packet) = frame.get(ETHERNET_LEN..) else { return false };
     match ethertype(frame) {
         Some(ETHERTYPE_ARP) => half(packet, 6) == Some(ARP_REPLY),
-        Some(ETHERTYPE_V6) => {
-            (packet.get(6), packet.get(40)) == (Some(&ICMP_V6), Some(&NEIGHBOUR_ADVERTISEMENT))
+        Some(ETHERTYPE_V4) => {
+            packet.get(9) == Some(&TCP) && half(packet, 6).is_some_and(|flags| flags & FRAGMENT != 0)
         }
+        Some(ETHERTYPE_V6) => match (packet.get(6), packet.get(40)) {
+            (Some(&ICMP_V6), Some(&kind)) => kind == NEIGHBOUR_ADVERTISEMENT,
+            (Some(&V6_FRAGMENT), Some(&TCP)) => {
+                half(packet, 42).is_some_and(|offset| offset & V6_OFFSET_AND_MORE != 0)
+            }
+            _ => false,
+        },
         _ => false,
     }
 }
@@ -113,6 +125,5 @@ fn hash_v6(packet: &[u8]) -> Option<u32> {
 
 /// The peer's port and the last 4 bytes of its address, and the port of the cluster.
 fn hash_of(peer_port: u16, peer: u32, own_port: u16) -> Option<u32> {
-    let ports = u32::from(peer_port) << 16 | u32::from(own_port);
-    (own_port < EGRESS_PORT_FIRST).then(|| ports.wrapping_add(peer).wrapping_mul(MULTIPLIER) >> SHIFT)
+    csp_types::steering::hash(peer_port, peer, own_port)
 }

@@ -85,7 +85,7 @@ of_all! {
     a_large_frame_keeps_the_mark_that_only_its_first_segment_has_cwr
     a_refused_frame_is_dropped_and_counted_and_the_others_are_sent
     frames_are_shared_out_as_the_rule_says
-    every_worker_receives_the_replies_of_neighbours
+    every_worker_receives_what_is_shared
     frames_of_vlans_are_not_the_interface_s
 }
 
@@ -269,21 +269,46 @@ fn an_error_reaches_the_worker_that_has_the_flow() {
     }
 }
 
-/// Any worker may have asked for a neighbour: all of them receive the reply, once, also while they are busy.
-fn every_worker_receives_the_replies_of_neighbours(kind: Kind, test: &str) {
+/// Any worker may have asked for a neighbour, and may own the flow of a fragment: all of them receive these frames, once, also while they
+/// are busy.
+fn every_worker_receives_what_is_shared(kind: Kind, test: &str) {
     let Some(pair) = Pair::new(test) else { return };
     let Some(mut ports) = pair.open(kind, 3) else { return };
     let mut peer = pair.open_far();
     let arp = |operation| frame(0x0806, &[0, 1, 8, 0, 6, 4, 0, operation, 2, 2, 2, 2, 2, 2]);
     let advertisement = |kind| frame(0x86dd, &v6(58, (1, 99), &[kind, 0, 0, 0]));
-    let sent = [arp(2), arp(1), advertisement(136), advertisement(135), arp(2)];
+    let fragment = |flags, protocol| {
+        let mut packet = v4(5, protocol, flags, ([10, 9, 9, 3], VIP), &[0x13, 0x89, 0, 80]);
+        packet[7] = u8::from(flags == 0) * 9;
+        frame(0x0800, &packet)
+    };
+    let fragment_v6 = |protocol, more| {
+        frame(0x86dd, &v6(44, (1, 99), &[protocol, 0, 0, more, 0, 0, 0, 1, 0x13, 0x88, 0, 80]))
+    };
+    let sent = [
+        arp(2),
+        arp(1),
+        advertisement(136),
+        advertisement(135),
+        arp(2),
+        // Of TCP, the first and a later one; of UDP.
+        fragment(0x20, 6),
+        fragment(0, 6),
+        fragment(0x20, 17),
+        // The same, and a fragment header of a whole packet.
+        fragment_v6(6, 1),
+        fragment_v6(6, 8),
+        fragment_v6(17, 1),
+        fragment_v6(6, 0),
+    ];
+    const SHARED: usize = 7;
     for frame in &sent {
         peer.transmitter.transmit(&[frame], None).unwrap();
     }
     peer.transmitter.flush();
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut seen: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
-    while seen.iter().map(Vec::len).sum::<usize>() < 5 + 3 + 3 {
+    while seen.iter().map(Vec::len).sum::<usize>() < sent.len() + 2 * SHARED {
         assert!(Instant::now() < deadline, "{seen:02x?}");
         for (worker, seen) in ports.workers.iter_mut().zip(&mut seen) {
             let ours = |bytes: &[u8]| sent.iter().any(|frame| frame == bytes);
@@ -294,6 +319,7 @@ fn every_worker_receives_the_replies_of_neighbours(kind: Kind, test: &str) {
         thread::yield_now();
     }
     let shared: Vec<_> = sent.iter().filter(|frame| is_shared(frame)).cloned().collect();
+    assert_eq!(shared.len(), SHARED);
     assert_eq!(seen, [sent.to_vec(), shared.clone(), shared]);
     let fds = ports.workers.iter().map(|worker| worker.receiver.fds().map(|fd| fd.is_some()));
     let expected = match kind {

@@ -14,6 +14,8 @@ pub struct Published {
     lan: LanCounters,
     flows: usize,
     flow_capacity: usize,
+    /// Datagrams that wait for fragments, and their capacity.
+    datagrams: (usize, usize),
     lingering: usize,
     labels: usize,
     malformed: u64,
@@ -39,6 +41,7 @@ impl Published {
             lan,
             flows: core.flow_count(),
             flow_capacity: core.flow_capacity(),
+            datagrams: (core.datagram_count(), core.datagram_capacity()),
             lingering: core.lingering_count(),
             labels: core.label_count(),
             malformed: worker.malformed(),
@@ -86,6 +89,7 @@ impl MetricSource for WorkerMetrics {
             collect_links(out, published.interrupted, &labels);
             collect_drops(out, &published);
             out.table("flows", published.flows, published.flow_capacity);
+            out.table("datagrams", published.datagrams.0, published.datagrams.1);
             out.table("proxies", published.proxies.0, published.proxies.1);
             let help = "Proxies of the membership that are not used, because capacity.proxies others are";
             out.gauge("csp_proxies_unused", help, &labels, published.proxies.2 as f64);
@@ -137,6 +141,13 @@ fn collect_core(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)]) {
             "csp_address_conflicts_total",
             "Packets of other hosts that claim an address of the cluster",
             c.address_conflicts,
+        ),
+        ("csp_fragments_received_total", "IP fragments for addresses of the cluster", c.fragments_in),
+        ("csp_datagrams_reassembled_total", "Datagrams reassembled from them", c.datagrams_reassembled),
+        (
+            "csp_datagrams_elsewhere_total",
+            "Reassembled datagrams of flows that another worker owns",
+            c.datagrams_elsewhere,
         ),
         ("csp_echo_answers_total", "ICMP echo requests answered", c.echo_answers),
         (
@@ -204,6 +215,10 @@ fn collect_drops(out: &mut MetricWriter, p: &Published) {
         ("malformed", c.drop_malformed),
         ("bad_checksum", c.drop_bad_checksum),
         ("fragment", c.drop_fragment),
+        ("fragment_overlap", c.drop_fragment_overlap),
+        ("fragment_duplicate", c.drop_fragment_duplicate),
+        ("fragment_timeout", c.drop_fragment_timeout),
+        ("fragment_room", c.drop_fragment_room),
         ("not_ours", c.drop_not_ours),
         ("protocol", c.drop_protocol),
         ("no_service", c.drop_no_service),

@@ -83,7 +83,7 @@ impl DataWorkers {
                 node: record.id,
                 nonce: rand::random(),
             };
-            let core = core_config(config, &ports);
+            let core = core_config(config, number, &ports);
             let mut worker = NetworkWorker::new(core, number, ports, endpoints, tokens);
             for (at, back) in all.ways_back.iter().enumerate() {
                 if let Some(tap) = back {
@@ -182,13 +182,15 @@ fn open_ports(
     config.lan.iter().enumerate().map(open).collect()
 }
 
-fn core_config(config: &Config, ports: &[LanPort]) -> CoreConfig {
+fn core_config(config: &Config, worker: u8, ports: &[LanPort]) -> CoreConfig {
     let port = |(port, lan): (&LanPort, &LanSection)| PortConfig {
         on_link: lan.on_link.clone(),
         gateways: lan.gateways.clone(),
         ..PortConfig::new(port.info.mac, port.info.mtu)
     };
     CoreConfig {
+        worker,
+        workers: config.workers,
         flows_max: config.capacity.flows,
         proxies_max: config.capacity.proxies,
         rules_max: RULES_MAX,

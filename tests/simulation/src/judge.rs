@@ -15,6 +15,8 @@ use crate::world::World;
 pub struct Report {
     /// Hairpins opened.
     pub hairpins: u64,
+    /// Datagrams that network nodes reassembled.
+    pub reassembled: u64,
     /// Transactions that completed.
     pub complete: usize,
     /// Those that were aborted as planned.
@@ -68,6 +70,8 @@ pub(crate) fn judge(world: &mut World) {
     report.violations.append(&mut protocol_errors(world));
     let of_proxy = |proxy: &csp_proxy_node::ProxyWorker| proxy.core().counters().connections_hairpin;
     report.hairpins = world.proxies.iter().flatten().map(of_proxy).sum();
+    let workers = world.networks.iter().flatten().flat_map(|network| &network.workers);
+    report.reassembled = workers.map(|(worker, _)| worker.core().counters().datagrams_reassembled).sum();
     report.counters = counters(world);
     report.prompt_end = world.client.prompt_end.saturating_since(world.began);
     world.report = report;
@@ -140,6 +144,7 @@ fn leftovers(world: &World) -> Vec<String> {
             let node = format!("nn-{}", at + 1);
             look(&node, "flows", core.flow_count());
             look(&node, "labels", core.label_count());
+            look(&node, "datagrams", core.datagram_count());
         }
     }
     for (at, application) in world.applications.iter().enumerate() {

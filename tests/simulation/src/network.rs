@@ -15,13 +15,13 @@ pub(crate) fn provider_name(node: &str, number: u8) -> String {
     if number == 0 { node.to_owned() } else { format!("{node}.{number}") }
 }
 
-/// Creates worker `number` of a network node, on a fabric and a LAN port. `incarnation` distinguishes its starts.
+/// Creates worker `number` of `workers` of a network node, on a fabric and a LAN port. `incarnation` distinguishes its starts.
 pub(crate) fn network_node(
     fabric: &MemoryFabric,
     key: &ClusterKey,
     name: &str,
     incarnation: u64,
-    number: u8,
+    (number, workers): (u8, u8),
     port: LanPort,
 ) -> NetworkWorker {
     let node: NodeId = name.parse().expect("the simulation's own names are valid");
@@ -32,6 +32,8 @@ pub(crate) fn network_node(
     );
     let ports = vec![PortConfig::new(port.info.mac, port.info.mtu)];
     let config = CoreConfig {
+        worker: number,
+        workers,
         flows_max: 1024,
         proxies_max: 4,
         rules_max: 16,

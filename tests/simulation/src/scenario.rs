@@ -168,6 +168,8 @@ pub struct Scenario {
     pub cookies: bool,
     /// The largest IP packet on the path to the client; a router in front of it reports larger ones (RFC 1191).
     pub path_mtu: u16,
+    /// The MTU of a router that fragments the client's packets to the network nodes, whose DF it ignores.
+    pub fragments: Option<u16>,
     /// The MTU of the network nodes' LAN ports.
     pub lan_mtu: u16,
     /// A router marks one in this number of ECN-capable packets of each direction (RFC 3168); 0: none, and the client
@@ -244,6 +246,7 @@ impl Scenario {
             drain,
             cookies,
             path_mtu,
+            fragments: None,
             lan_mtu,
             marks,
             moves,

@@ -117,7 +117,9 @@ impl World {
         }
         fabric.set_default_delay(scenario.san);
         let hub = Hub::new(4096);
-        let port = hub.attach("client", MacAddr([2, 0, 0, 0, 0, 1]), 1500);
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let port = hub.attach("client", mac, 1500);
+        scenario.fragments.into_iter().for_each(|mtu| hub.fragment(mac, mtu));
         let (client_port, client_faults) = wrap(port, scenario.lan[0], scenario.seed);
         let clocks = Clocks::of(&scenario);
         let proxies = [0, 1].map(|at| {
@@ -173,7 +175,8 @@ impl World {
             let seed = self.scenario.seed.rotate_left(17 + at as u32 + u32::from(number)) ^ self.lives;
             let (port, faults) = wrap(port, self.scenario.lan[1], seed);
             faults.set_now(self.now);
-            let mut worker = network_node(&self.fabric, &self.key, &name, self.lives, number, port);
+            let mut worker =
+                network_node(&self.fabric, &self.key, &name, self.lives, (number, count as u8), port);
             configure(&mut worker, now, &proxies, &[(VIP, PORT).into()], &[EGRESS.into()]);
             (worker, faults)
         };

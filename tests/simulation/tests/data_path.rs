@@ -98,6 +98,19 @@ fn connections_live_through_the_loss_of_a_network_node_with_several_workers() {
     }
 }
 
+/// A router cuts the client's packets, and what else a scenario contains happens to the fragments: faults, several workers, incidents.
+#[test]
+fn bytes_arrive_through_a_router_that_fragments() {
+    let mut reassembled = 0;
+    for seed in seeds() {
+        let mtu = [400, 576, 1_000][seed as usize % 3];
+        let report = World::new(Scenario { fragments: Some(mtu), ..Scenario::of(seed) }).run();
+        assert_eq!(&report.violations, &Vec::<String>::new(), "seed {seed}: {}", report.counters);
+        reassembled += report.reassembled;
+    }
+    assert!(reassembled > 0);
+}
+
 #[test]
 fn a_seed_replays_bit_for_bit() {
     let incidents =

@@ -9,7 +9,8 @@ use libc::{
 
 use super::{
     ARP_REPLY, EGRESS_PORT_FIRST, ERRORS_V4, ETHERTYPE_ARP, ETHERTYPE_V4, ETHERTYPE_V6, FRAGMENT, ICMP_LEN,
-    ICMP_V4, ICMP_V6, INFORMATIONAL_V6, MULTIPLIER, NEIGHBOUR_ADVERTISEMENT, SHIFT, TCP, V6_LEN,
+    ICMP_V4, ICMP_V6, INFORMATIONAL_V6, MULTIPLIER, NEIGHBOUR_ADVERTISEMENT, SHIFT, TCP, V6_FRAGMENT, V6_LEN,
+    V6_OFFSET_AND_MORE,
 };
 
 /// Offsets from the network header, and the frame's EtherType (linux/filter.h: SKF_NET_OFF, SKF_AD_OFF).
@@ -169,15 +170,29 @@ pub(crate) fn shared() -> Vec<libc::sock_filter> {
         Unless(BPF_JEQ, 0, "end"),
         half(PROTOCOL),
         If(BPF_JEQ, ETHERTYPE_V6 as u32, "v6"),
+        If(BPF_JEQ, ETHERTYPE_V4 as u32, "v4"),
         Unless(BPF_JEQ, ETHERTYPE_ARP as u32, "end"),
         half(net(6)),
         Unless(BPF_JEQ, ARP_REPLY as u32, "end"),
         Do(BPF_RET | BPF_K, u32::MAX),
+        Label("v4"),
+        half(net(6)),
+        Unless(BPF_JSET, FRAGMENT as u32, "end"),
+        byte(net(9)),
+        Unless(BPF_JEQ, TCP as u32, "end"),
+        Do(BPF_RET | BPF_K, u32::MAX),
         Label("v6"),
         byte(net(6)),
+        If(BPF_JEQ, V6_FRAGMENT as u32, "v6 fragment"),
         Unless(BPF_JEQ, ICMP_V6 as u32, "end"),
         byte(net(V6_LEN as u32)),
         Unless(BPF_JEQ, NEIGHBOUR_ADVERTISEMENT as u32, "end"),
+        Do(BPF_RET | BPF_K, u32::MAX),
+        Label("v6 fragment"),
+        byte(net(V6_LEN as u32)),
+        Unless(BPF_JEQ, TCP as u32, "end"),
+        half(net(V6_LEN as u32 + 2)),
+        Unless(BPF_JSET, V6_OFFSET_AND_MORE as u32, "end"),
         Do(BPF_RET | BPF_K, u32::MAX),
     ])
 }

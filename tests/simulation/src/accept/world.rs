@@ -117,7 +117,7 @@ impl AcceptWorld {
         let port = hub.attach("nn-1", MacAddr([2, 0, 0, 0, 0, 2]), MTU);
         let (port, network_faults) = wrap(port, scenario.lan, scenario.seed.rotate_left(17));
         let proxy = proxy(&fabric, &key, "pn-1", (Instant::ZERO, 1), &policy(&scenario));
-        let mut network = network_node(&fabric, &key, "nn-1", 1, 0, port);
+        let mut network = network_node(&fabric, &key, "nn-1", 1, (0, 1), port);
         configure(
             &mut network,
             Instant::ZERO,

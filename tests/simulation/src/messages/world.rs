@@ -200,11 +200,12 @@ impl MessageWorld {
         let ports = self.hub.attach_workers(links.network_workers, "nn-1", NN_MAC, links.lan_mtu);
         let services: Vec<_> =
             self.scenario.channels.iter().map(|c| c.address).chain([(VIP, PORT).into()]).collect();
+        let place = |number| (number, links.network_workers as u8);
         let worker = |(port, number)| {
             let (port, faults) =
                 wrap(port, links.lan[1], links.seed.rotate_left(17 + u32::from(number)) ^ self.lives);
             faults.set_now(self.now);
-            let mut worker = network_node(&self.fabric, &self.key, "nn-1", self.lives, number, port);
+            let mut worker = network_node(&self.fabric, &self.key, "nn-1", self.lives, place(number), port);
             let now = self.clocks.network.at(self.now);
             configure(&mut worker, now, &[proxy_spec("pn-1", 1, false)], &services, &[EGRESS.into()]);
             (worker, faults)

@@ -1,0 +1,103 @@
+//! A client behind a link with a small MTU that does no path MTU discovery: routers (or, in IPv6, the client itself) cut its packets, and the
+//! network node reassembles them, whichever worker has the flow. And the option by which clients' segments stay small.
+#![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
+
+use std::fs;
+
+use csp_cluster::{Cluster, Host, Tier, VIP, testing};
+
+const FAR: &str = "10.78.0.2";
+/// Of the link behind the router, towards the network node.
+const NARROW: &str = "600";
+
+/// Creates a host behind the client's, which becomes its router. The far host sets no DF, so that the router fragments what is longer than
+/// [`NARROW`] bytes.
+fn behind_a_narrow_link(cluster: &Cluster, name: &str) -> Host {
+    let (far, router) = (Host::new(name, &format!("frag{}", std::process::id())).unwrap(), &cluster.client);
+    router.join("far0", &far, "eth0").unwrap();
+    router.address("far0", "10.78.0.1/24").unwrap();
+    router.run("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]).unwrap();
+    router.ip(&["route", "add", VIP, "dev", "lan0", "mtu", "lock", NARROW]).unwrap();
+    far.address("eth0", &format!("{FAR}/24")).unwrap();
+    far.ip(&["route", "add", "default", "via", "10.78.0.1"]).unwrap();
+    far.run("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_no_pmtu_disc"]).unwrap();
+    far
+}
+
+fn use_af_xdp(cluster: &Cluster) {
+    let config = cluster.config(Tier::NetworkNode);
+    let text = fs::read_to_string(&config).unwrap();
+    let other = text.replace("interface: lan0\n", "interface: lan0\n    port: af_xdp\n");
+    assert_ne!(text, other);
+    fs::write(&config, other).unwrap();
+}
+
+/// Uploads files from ports of both workers; what arrives is what was sent.
+fn uploads_arrive(cluster: &mut Cluster, name: &str) {
+    cluster.set_workers(Tier::NetworkNode, 2).unwrap();
+    cluster.serve().unwrap();
+    cluster.start_upload().unwrap();
+    let far = behind_a_narrow_link(cluster, name);
+    let file = cluster.scratch().join("sent");
+    fs::write(&file, testing::pattern(300_000)).unwrap();
+    let sum = cluster.client.run("sha256sum", &[&file.to_string_lossy()]).unwrap();
+    let sum = sum.split_whitespace().next().unwrap().to_owned();
+    let url = format!("http://{VIP}:{}/", csp_cluster::UPLOAD_PORT);
+    let metric = |name: &str, label: &str| cluster.metric(Tier::NetworkNode, name, label).unwrap();
+    for port in ["40000", "40001", "40002", "40003"] {
+        let data = format!("@{}", file.display());
+        let arguments = ["-sSf", "-m", "60", "--local-port", port, "--data-binary", &data, &url];
+        let answer = far.run("curl", &arguments).map_err(|error| error.context(cluster.all_logs())).unwrap();
+        assert_eq!(answer.trim(), sum, "{}", cluster.log_tail(Tier::NetworkNode));
+    }
+    let (fragments, datagrams) =
+        (metric("csp_fragments_received_total", ""), metric("csp_datagrams_reassembled_total", ""));
+    let elsewhere = metric("csp_datagrams_elsewhere_total", "");
+    // Both workers receive all fragments; each datagram is processed once.
+    assert!(datagrams > 1_000.0 && fragments >= 3.0 * datagrams - 100.0, "{fragments} {datagrams}");
+    assert!((elsewhere - datagrams / 2.0).abs() <= datagrams * 0.01, "{elsewhere} {datagrams}");
+    assert_eq!(metric("csp_drops_total", "reason=\"fragment_overlap\""), 0.0);
+    assert_eq!(cluster.casualties(), "");
+}
+
+#[test]
+fn uploads_pass_a_narrow_link_whose_router_fragments() {
+    let Some(mut cluster) = testing::lay_out("frag") else { return };
+    uploads_arrive(&mut cluster, "frag");
+    cluster.stop().unwrap();
+}
+
+#[test]
+fn the_same_through_ports_of_af_xdp() {
+    let Some(mut cluster) = testing::lay_out("xfrag") else { return };
+    use_af_xdp(&cluster);
+    uploads_arrive(&mut cluster, "xfrag");
+    cluster.stop().unwrap();
+}
+
+/// `tcp.mss` of the policy: in the SYN/ACK, and for what is sent.
+#[test]
+fn a_service_keeps_segments_small() {
+    let Some(mut cluster) = testing::lay_out("mss") else { return };
+    cluster.serve().unwrap();
+    let mss = |cluster: &Cluster| {
+        let script = format!(
+            "import socket\ns = socket.create_connection(('{VIP}', 80))\nprint(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))"
+        );
+        cluster.client.run("/usr/bin/python3", &["-c", &script]).unwrap().trim().parse::<u32>().unwrap()
+    };
+    // Without the 12 bytes of timestamps.
+    assert_eq!(mss(&cluster), 1_448);
+    let policy = cluster.scratch().join("demo.yaml");
+    let text = fs::read_to_string(&policy).unwrap();
+    let small = text.replacen("    port: 80\n", "    port: 80\n    tcp: {mss: 512}\n", 1);
+    assert_ne!(text, small, "{text}");
+    fs::write(&policy, small).unwrap();
+    cluster.apply_policy().unwrap();
+    csp_cluster::wait_until("the smaller segments", testing::SERVING_DEADLINE, || {
+        (mss(&cluster) == 500).then_some(())
+    })
+    .unwrap();
+    cluster.wait_answer("1KiB").unwrap();
+    cluster.stop().unwrap();
+}
