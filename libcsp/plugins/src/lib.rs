@@ -46,6 +46,6 @@ pub use plugin::{
     combine,
 };
 pub use settings::{
-    Kind, PARAMETERS_MAX, Parameter, SettingError, Settings, Value, parse_duration, parse_number,
+    FOREVER, Kind, PARAMETERS_MAX, Parameter, SettingError, Settings, Value, parse_duration, parse_number,
 };
 pub use supplied::{OBJECT_LEVELS, SUPPLIED, Supply, WASM_LEVELS, is_supplied};

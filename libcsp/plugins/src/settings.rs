@@ -8,6 +8,9 @@ use csp_types::{Duration, Prefix};
 
 use crate::text::parse_match;
 
+/// The time that does not end.
+pub const FOREVER: Duration = Duration::MAX;
+
 /// Most parameters of a module or an operation.
 pub const PARAMETERS_MAX: usize = 8;
 
@@ -16,7 +19,7 @@ pub const PARAMETERS_MAX: usize = 8;
 pub enum Kind {
     /// A whole number with an optional suffix k, M or G (powers of 1,000), between two bounds, both included.
     Number(u64, u64),
-    /// A time with its unit: ns, us, ms, s, min or h; `0` is none.
+    /// A time greater than 0 with its unit: ns, us, ms, s, min or h; or `forever`, which is [`FOREVER`].
     Duration,
     /// A network, or an address, which is the network of one.
     Prefix,
@@ -60,6 +63,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Number(number) => write!(f, "{number}"),
+            Value::Duration(FOREVER) => f.write_str("forever"),
             Value::Duration(duration) => write!(f, "{duration:?}"),
             Value::Prefix(prefix) => write!(f, "{prefix}"),
             Value::Text(text) => f.write_str(text),
@@ -219,9 +223,9 @@ fn parse_value(
                 .map(Value::Number)
                 .ok_or_else(|| format!("a number from {low} to {high}, such as {low} or 10k"))
         }
-        Kind::Duration => parse_duration(text)
-            .map(Value::Duration)
-            .ok_or_else(|| "a time with its unit (ns, us, ms, s, min, h), such as 60s".into()),
+        Kind::Duration => parse_duration(text).map(Value::Duration).ok_or_else(|| {
+            "a time greater than 0 with its unit (ns, us, ms, s, min, h), such as 60s, or forever".into()
+        }),
         Kind::Prefix => parse_prefix(text).map(Value::Prefix),
         Kind::Choice(words) => {
             let known = words.contains(&text).then(|| Value::Text(text.into()));
@@ -253,10 +257,10 @@ pub fn parse_number(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Parses a time with its unit.
+/// Parses a time greater than 0 with its unit, or `forever`.
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
+    if text == "forever" {
+        return Some(FOREVER);
     }
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -269,7 +273,8 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         "h" => 3_600_000_000_000,
         _ => return None,
     };
-    number.parse::<u64>().ok()?.checked_mul(nanos).map(Duration::from_nanos)
+    let nanos = number.parse::<u64>().ok()?.checked_mul(nanos).filter(|nanos| *nanos > 0)?;
+    Some(Duration::from_nanos(nanos))
 }
 
 /// Parses a network; an address without length is the network of one.

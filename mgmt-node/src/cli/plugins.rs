@@ -161,7 +161,7 @@ pub enum BlocksCommand {
     Add {
         /// A network or an address
         prefix: String,
-        /// How long, such as 60s or 1h; without it until it is removed
+        /// How long, such as 60s or 1h, or forever; without it until it is removed
         #[arg(long)]
         time: Option<String>,
         /// Where the verdict comes from; default: your identity

@@ -258,7 +258,7 @@ impl DriverControl {
             .map(|(name, row)| {
                 let left =
                     row.numbers.iter().find(|(name, _)| *name == "seconds_left").map_or(0, |(_, left)| *left);
-                let time = if left == 0 { "0".to_owned() } else { format!("{left}s") };
+                let time = if left == 0 { "forever".to_owned() } else { format!("{left}s") };
                 (name.clone(), row.key.clone(), time, row.note.to_string())
             })
             .collect();

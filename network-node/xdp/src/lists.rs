@@ -7,7 +7,7 @@ use std::path::Path;
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, Map, MapData, MapError, PerCpuHashMap};
-use csp_plugins::{Answer, CallError, ROWS_MAX, Row, Settings, Value};
+use csp_plugins::{Answer, CallError, FOREVER, ROWS_MAX, Row, Settings, Value};
 use csp_types::{Instant, Prefix};
 
 use crate::driver::DriverError;
@@ -237,7 +237,7 @@ impl Blocks {
             "add" => {
                 let Some(prefix) = arguments.prefix("prefix") else { return Ok(Answer::Done) };
                 let time = arguments.duration("time");
-                let until = if time.is_zero() { Instant::FAR_FUTURE } else { now + time };
+                let until = if time == FOREVER { Instant::FAR_FUTURE } else { now + time };
                 let from = match arguments.value("from") {
                     Some(Value::Text(text)) => text.to_string(),
                     _ => "plug-in".to_owned(),

@@ -12,6 +12,10 @@ const PROTOCOL_TCP: u8 = 6;
 /// Protocols whose headers start with source and destination port: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const PROTOCOLS_WITH_PORTS: [u8; 5] = [PROTOCOL_TCP, 17, 33, 132, 136];
 
+/// IPv6 extension headers, which the parser passes over to find the protocol: hop-by-hop options, routing, fragment, authentication,
+/// destination options, mobility, host identity, shim6.
+const EXTENSION_HEADERS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
+
 /// Returns whether headers of this IP protocol start with two ports.
 pub const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, 6 | 17 | 33 | 132 | 136)
@@ -97,7 +101,7 @@ pub struct Match {
     pub source_ports: PortRange,
     /// Destination ports.
     pub destination_ports: PortRange,
-    /// IP protocol number; in IPv6 that of the last header.
+    /// IP protocol number; in IPv6 that of the header behind all extension headers.
     pub protocol: Option<u8>,
     /// Interface number, as the caller counts its interfaces.
     pub interface: Option<u16>,
@@ -185,6 +189,11 @@ impl Match {
             && (mask == 0 || value & !mask != 0)
         {
             return Err(RuleError::Flags { value, mask });
+        }
+        if let Some(protocol) = self.protocol.filter(|protocol| EXTENSION_HEADERS.contains(protocol))
+            && self.family() == Some(false)
+        {
+            return Err(RuleError::ExtensionHeader(protocol));
         }
         let restricts_ports = !(self.source_ports.is_any() && self.destination_ports.is_any());
         match self.protocol {
@@ -304,4 +313,9 @@ pub enum RuleError {
         "ports are required, but protocol {0} has none; protocols with ports are 6, 17, 33, 132 and 136 (TCP, UDP, DCCP, SCTP, UDP-Lite)"
     )]
     PortsWithoutProtocol(u8),
+    /// An IPv6 rule for an extension header, which is not the protocol of any packet.
+    #[error(
+        "protocol {0} is an extension header in IPv6, and no packet matches: an IPv6 rule compares the protocol behind all extension headers, such as 6 (TCP)"
+    )]
+    ExtensionHeader(u8),
 }

@@ -14,11 +14,11 @@ use crate::packet::Packet;
 use crate::plugin::{
     Action, Answer, CallError, Effects, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,
 };
-use crate::settings::{Kind, Settings, Value};
+use crate::settings::{FOREVER, Kind, Settings, Value};
 
 /// Drops packets whose `field` is in a network of the list; others go to output 0.
 ///
-/// Operations: `add` a network for a `time` (0: until it is removed) with `from`, a note; `remove` it; `list` the first
+/// Operations: `add` a network for a `time` (`forever`: until it is removed) with `from`, a note; `remove` it; `list` the first
 /// [`ROWS_MAX`] and one more if there are more; `dump` all, which keeps
 /// packets waiting meanwhile; `find` the longest one that contains an address; `read` the counters.
 pub const BLOCK_LIST: Module = Module {
@@ -34,7 +34,7 @@ pub const BLOCK_LIST: Module = Module {
             name: "add",
             arguments: &[
                 required("prefix", Kind::Prefix),
-                optional("time", Kind::Duration, "0"),
+                optional("time", Kind::Duration, "forever"),
                 optional("from", Kind::Text, "operator"),
             ],
         },
@@ -105,7 +105,7 @@ impl BlockList {
     fn add(&mut self, now: Instant, arguments: &Settings) -> Result<Answer, CallError> {
         let Some(prefix) = arguments.prefix("prefix") else { return Ok(Answer::Done) };
         let time = arguments.duration("time");
-        let until = if time.is_zero() { Instant::FAR_FUTURE } else { now + time };
+        let until = if time == FOREVER { Instant::FAR_FUTURE } else { now + time };
         let from = match arguments.value("from") {
             Some(Value::Text(text)) => text.clone(),
             _ => self.plugin.clone(),

@@ -11,14 +11,15 @@ use crate::plugin::{Action, Answer, Call, CallError, Effects, Module, Operation,
 use crate::settings::{Kind, Settings, Value};
 
 /// Lets `rate` bits of frames a second pass, and `burst` bytes at once. What exceeds that is dropped, or led to output 1
-/// (`exceed=next`). With `block`, the source address of what exceeds is added to that block list for `block_time`.
+/// (`exceed=next`). A frame that the port has coalesced counts as the frames that it was, each with its headers; as it cannot be dropped in
+/// part, one that is longer than the burst passes with a full bucket, and the tokens that it lacks are a debt. With `block`, the source address of what exceeds is added to that block list for `block_time`.
 pub const POLICER: Module = Module {
     name: "policer",
     levels: &[Level::Driver, Level::Worker, Level::Host],
     outputs: 2,
     parameters: &[
         required("rate", Kind::Number(1, 1_000_000_000_000)),
-        optional("burst", Kind::Number(64, 1_000_000_000), "64k"),
+        optional("burst", Kind::Number(64, 1_000_000_000), "256k"),
         optional("exceed", Kind::Choice(&["drop", "next"]), "drop"),
         optional("block", Kind::Instance, ""),
         optional("block_time", Kind::Duration, "60s"),
@@ -44,13 +45,16 @@ pub const POLICER: Module = Module {
 
 /// Units of tokens for each byte: a rate of r bits a second adds r units a nanosecond.
 const BYTE: u64 = 8 * 1_000_000_000;
+/// Position of the header length in a TCP header: only TCP is coalesced.
+const TCP_DATA_OFFSET_AT: usize = 12;
 
 struct Policer {
     /// Bits a second: units a nanosecond.
     rate: u64,
     /// Units that fit the bucket: at most 10⁹ bytes, which is below 2⁶³.
-    burst: u64,
-    tokens: u64,
+    burst: i64,
+    /// Units in the bucket; a debt if negative.
+    tokens: i64,
     filled: Option<Instant>,
     exceed_next: bool,
     block: Option<InstanceId>,
@@ -63,7 +67,7 @@ struct Policer {
 impl Policer {
     fn set(&mut self, settings: &Settings) {
         self.rate = settings.number("rate");
-        self.burst = settings.number("burst").saturating_mul(BYTE);
+        self.burst = units(settings.number("burst"));
         self.tokens = self.tokens.min(self.burst);
         self.exceed_next = settings.text("exceed") == "next";
         self.block = settings.instance("block");
@@ -73,18 +77,36 @@ impl Policer {
     fn fill(&mut self, now: Instant) {
         let since = self.filled.map_or(Duration::ZERO, |filled| now.saturating_since(filled));
         let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        self.tokens = self.tokens.saturating_add(nanos.saturating_mul(self.rate)).min(self.burst);
+        let added = i64::try_from(nanos.saturating_mul(self.rate)).unwrap_or(i64::MAX);
+        self.tokens = self.tokens.saturating_add(added).min(self.burst);
         self.filled = Some(self.filled.map_or(now, |filled| filled.max(now)));
     }
+}
+
+/// Units of tokens of so many bytes.
+fn units(bytes: u64) -> i64 {
+    i64::try_from(bytes.saturating_mul(BYTE)).unwrap_or(i64::MAX)
+}
+
+/// Bytes of the frames that a frame represents.
+fn wire_len(packet: &Packet<'_>) -> u64 {
+    let (bytes, repeated) = (packet.bytes(), u64::from(packet.metadata.coalesced.saturating_sub(1)));
+    let headers = packet.parsed().map_or(0, |parsed| {
+        let tcp =
+            bytes.get(parsed.transport + TCP_DATA_OFFSET_AT).map_or(0, |byte| usize::from(byte >> 4) * 4);
+        parsed.transport + tcp
+    });
+    bytes.len() as u64 + repeated * headers as u64
 }
 
 impl Plugin for Policer {
     fn process(&mut self, now: Instant, packet: &mut Packet<'_>, effects: &mut dyn Effects) -> Action {
         self.fill(now);
-        let len = packet.bytes().len() as u64;
-        let cost = len.saturating_mul(BYTE);
-        if cost <= self.tokens {
-            self.tokens -= cost;
+        let len = wire_len(packet);
+        let cost = units(len);
+        let needed = if packet.metadata.coalesced > 1 { cost.min(self.burst) } else { cost };
+        if needed <= self.tokens {
+            self.tokens = self.tokens.saturating_sub(cost);
             self.conforming = (self.conforming.0 + 1, self.conforming.1 + len);
             return Action::Next(0);
         }
