@@ -84,6 +84,10 @@ pub const PROGRAMS_MAX: usize = 256;
 pub const SERVICE_NAME_LEN_MAX: usize = 63;
 /// Most connections that a service lets wait at a proxy worker.
 pub const BACKLOG_MAX: u32 = 1 << 20;
+/// Smallest segment size of TCP options, in bytes: that of the engine.
+pub const TCP_MSS_MIN: u16 = 88;
+/// Largest segment size of TCP options, in bytes.
+pub const TCP_MSS_MAX: u16 = 9_000;
 /// Longest keepalive idle time, user timeout and time in a backlog, in seconds (30 days).
 pub const TCP_TIME_S_MAX: u32 = 2_592_000;
 
@@ -229,6 +233,10 @@ pub struct TcpOptions {
     /// Seconds that sent data may stay unacknowledged (RFC 5482); 0 leaves it to retransmission limits.
     #[serde(deserialize_with = "seconds")]
     pub user_timeout_s: u32,
+    /// Largest segment in bytes: in the MSS option that clients get, and towards them. `None`: that of the LAN's MTU. Restricts the segments of
+    /// clients behind links with a small MTU from which no path MTU discovery comes back.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "mss")]
+    pub mss: Option<u16>,
 }
 
 impl Default for TcpOptions {
@@ -239,6 +247,7 @@ impl Default for TcpOptions {
             pacing: true,
             keepalive_s: 7200,
             user_timeout_s: 0,
+            mss: None,
         }
     }
 }
@@ -407,6 +416,11 @@ const fn yes() -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 const fn is_yes(value: &bool) -> bool {
     *value
+}
+
+fn mss<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    let (least, most) = (TCP_MSS_MIN.into(), TCP_MSS_MAX.into());
+    Ok(Some(number(deserializer, least, most, "a segment size in bytes")? as u16))
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

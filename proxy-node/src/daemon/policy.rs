@@ -234,6 +234,7 @@ fn translate_tcp(tcp: &TcpOptions) -> ServiceTcp {
         pacing: Some(tcp.pacing),
         keepalive_s: Some(tcp.keepalive_s),
         user_timeout_s: Some(tcp.user_timeout_s),
+        mss: tcp.mss,
     }
 }
 
@@ -249,6 +250,7 @@ mod tests {
             pacing: false,
             keepalive_s: 30,
             user_timeout_s: 0,
+            mss: Some(1_200),
         };
         let expected = ServiceTcp {
             congestion: Some(CongestionControl::NewReno),
@@ -256,6 +258,7 @@ mod tests {
             pacing: Some(false),
             keepalive_s: Some(30),
             user_timeout_s: Some(0),
+            mss: Some(1_200),
         };
         assert_eq!(translate_tcp(&tcp), expected);
     }

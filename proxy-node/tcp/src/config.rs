@@ -198,6 +198,7 @@ impl StackConfig {
             keepalive_interval: self.keepalive_interval,
             keepalive_probes: self.keepalive_probes,
             user_timeout: None,
+            mss: None,
         }
     }
 
@@ -262,6 +263,9 @@ pub struct ConnectionOptions {
     /// How long sent data may stay unacknowledged, or the peer's window closed, before the connection fails
     /// (RFC 5482). `None`: only the number of retries limits it.
     pub user_timeout: Option<Duration>,
+    /// Largest segment to advertise to the peer and to send, in bytes of payload and TCP options, if smaller than [`StackConfig::mss_v4`] or
+    /// [`StackConfig::mss_v6`]. Has no effect once the handshake has begun.
+    pub mss: Option<u16>,
 }
 
 /// [`ConnectionOptions`] in compact form: times are whole milliseconds, and 0 means `None`.
@@ -274,6 +278,8 @@ pub(crate) struct KeptOptions {
     keepalive_idle_ms: u32,
     keepalive_interval_ms: u32,
     user_timeout_ms: u32,
+    /// [`ConnectionOptions::mss`]; `u16::MAX` for `None`.
+    pub mss_max: u16,
 }
 
 impl From<ConnectionOptions> for KeptOptions {
@@ -287,6 +293,7 @@ impl From<ConnectionOptions> for KeptOptions {
             keepalive_idle_ms: options.keepalive_idle.map_or(0, kept),
             keepalive_interval_ms: kept(options.keepalive_interval),
             user_timeout_ms: options.user_timeout.map_or(0, kept),
+            mss_max: options.mss.map_or(u16::MAX, |mss| mss.max(crate::MSS_MIN)),
         }
     }
 }
@@ -303,6 +310,7 @@ impl KeptOptions {
             keepalive_interval: self.keepalive_interval(),
             keepalive_probes: self.keepalive_probes,
             user_timeout: self.user_timeout(),
+            mss: (self.mss_max < u16::MAX).then_some(self.mss_max),
         }
     }
 

@@ -87,7 +87,7 @@ impl Tcb {
         self.syn_due = false;
         let again = self.snd_nxt != self.iss;
         let passive = self.state == State::SynReceived;
-        let ours = if self.tuple.remote.is_ipv4() { cx.config.mss_v4 } else { cx.config.mss_v6 };
+        let ours = self.own_mss(cx.config);
         let timestamps = Timestamps { value: self.timestamp(cx.now), echo: self.ts_recent };
         let options = Options {
             mss: Some(ours),

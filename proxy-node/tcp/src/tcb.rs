@@ -155,7 +155,7 @@ impl Tcb {
         let v4 = self.tuple.remote.is_ipv4();
         // RFC 9293 §3.7.1: MUST-15
         let peer_mss = options.mss.unwrap_or(if v4 { 536 } else { 1220 });
-        let ours = if v4 { cx.config.mss_v4 } else { cx.config.mss_v6 };
+        let ours = self.own_mss(cx.config);
         self.start_path(cx, peer_mss.min(ours).max(crate::MSS_MIN));
         self.timestamps &= options.timestamps.is_some();
         let timestamps_len = if self.timestamps { 12 } else { 0 };
@@ -193,6 +193,12 @@ impl Tcb {
     /// acknowledged.
     pub fn data_end(&self) -> Seq {
         self.send_base().plus(self.send.len())
+    }
+
+    /// The MSS to advertise, and the limit of segments to the peer.
+    pub fn own_mss(&self, config: &StackConfig) -> u16 {
+        let configured = if self.tuple.remote.is_ipv4() { config.mss_v4 } else { config.mss_v6 };
+        configured.min(self.options.mss_max)
     }
 
     /// Largest payload of a segment to the peer that carries no SACK blocks; the unit of congestion control (SMSS).

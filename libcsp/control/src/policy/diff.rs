@@ -99,6 +99,8 @@ fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
     change("tcp.pacing", old.tcp.pacing.to_string(), new.tcp.pacing.to_string());
     change("tcp.keepalive_s", old.tcp.keepalive_s.to_string(), new.tcp.keepalive_s.to_string());
     change("tcp.user_timeout_s", old.tcp.user_timeout_s.to_string(), new.tcp.user_timeout_s.to_string());
+    let mss = |tcp: &TcpOptions| tcp.mss.map_or_else(|| "of the LAN".to_owned(), |mss| mss.to_string());
+    change("tcp.mss", mss(&old.tcp), mss(&new.tcp));
     change("backlog.connections", old.backlog.connections.to_string(), new.backlog.connections.to_string());
     change("backlog.time_s", old.backlog.time_s.to_string(), new.backlog.time_s.to_string());
     let gone = old.pool.iter().filter(|member| !new.pool.contains(member));
@@ -159,12 +161,13 @@ fn egress_summary(egress: &Egress) -> String {
         [] => String::new(),
         except => format!(" except {}", list(except)),
     };
-    let TcpOptions { congestion, ecn, pacing, keepalive_s, user_timeout_s } = egress.tcp;
+    let TcpOptions { congestion, ecn, pacing, keepalive_s, user_timeout_s, mss } = egress.tcp;
+    let mss = mss.map(|mss| format!(" tcp.mss {mss}")).unwrap_or_default();
     let tcp = match egress.tcp == TcpOptions::default() {
         true => String::new(),
         false => format!(
             " tcp.congestion {congestion:?} tcp.ecn {ecn:?} tcp.pacing {pacing} tcp.keepalive_s {keepalive_s} \
-             tcp.user_timeout_s {user_timeout_s}"
+             tcp.user_timeout_s {user_timeout_s}{mss}"
         ),
     };
     format!("{} to {}{except}{tcp}", egress.address, list(&egress.destinations))

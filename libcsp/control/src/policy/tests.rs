@@ -98,6 +98,15 @@ fn wrong_options_and_egress_are_refused() {
     refuses("congestion: newreno, keepalive_s", "congestion: cubic, pacing: sometimes, keepalive_s", pacing);
     let long = "7:45: services[0].tcp.keepalive_s: 2592001 is not a number of seconds (0: off); allowed is 0 to 2592000";
     refuses("keepalive_s: 7200", "keepalive_s: 2592001", long);
+    for mss in ["87", "9001", "65536"] {
+        let wrong =
+            format!("7:37: services[0].tcp.mss: {mss} is not a segment size in bytes; allowed is 88 to 9000");
+        refuses(
+            "congestion: newreno, keepalive_s",
+            &format!("congestion: cubic, mss: {mss}, keepalive_s"),
+            &wrong,
+        );
+    }
     let host =
         "14:43: egress[0].destinations[0]: 10.76.0.1/24 has host bits set; the network is 10.76.0.0/24";
     refuses("10.76.0.0/24", "10.76.0.1/24", host);
@@ -249,6 +258,22 @@ fn egress_connections_have_options_of_their_own() {
     assert_eq!(good().diff(&new), ["- egress 10.76.0.101 to 10.76.0.0/24", told]);
     let variant = "14:69: egress[0].tcp.ecn: `maybe` is not known; allowed are off, passive, active";
     refuses("[10.76.0.0/24]}", "[10.76.0.0/24], tcp: {ecn: maybe}}", variant);
+}
+
+#[test]
+fn a_smaller_segment_size_is_kept_and_shown() {
+    let text = GOOD
+        .replace("keepalive_s: 7200", "mss: 1200")
+        .replace("[10.76.0.0/24]}", "[10.76.0.0/24], tcp: {mss: 536}}");
+    let new = Policy::parse_yaml(&text, "p.yaml").unwrap();
+    assert_eq!((new.services[0].tcp.mss, new.egress[0].tcp.mss), (Some(1200), Some(536)));
+    assert_eq!(Policy::from_json(&new.to_json(), "json").unwrap(), new);
+    // Nodes that do not know the option read policies without it.
+    assert!(!good().to_json().contains("mss"));
+    let shown = "+ egress 10.76.0.101 to 10.76.0.0/24 tcp.congestion Cubic tcp.ecn Passive tcp.pacing true \
+                 tcp.keepalive_s 7200 tcp.user_timeout_s 0 tcp.mss 536";
+    let lines = ["~ service web: tcp.mss of the LAN -> 1200", "- egress 10.76.0.101 to 10.76.0.0/24", shown];
+    assert_eq!(good().diff(&new), lines);
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub struct ServiceTcp {
     pub keepalive_s: Option<u32>,
     /// Seconds that sent data may stay unacknowledged (RFC 5482); 0 means as long as it is retransmitted.
     pub user_timeout_s: Option<u32>,
+    /// Largest segment in bytes, in both directions; `None`: that of the engine's configuration.
+    pub mss: Option<u16>,
 }
 
 impl ServiceTcp {
@@ -68,6 +70,7 @@ impl ServiceTcp {
             congestion: self.congestion.unwrap_or(options.congestion),
             ecn: self.ecn.unwrap_or(options.ecn),
             pacing: self.pacing.unwrap_or(options.pacing),
+            mss: self.mss,
             ..options
         }
     }
