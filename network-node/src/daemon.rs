@@ -22,6 +22,7 @@ mod plugin_routes;
 mod plugin_views;
 mod plugins;
 mod proxies;
+mod verification;
 mod workers;
 
 pub use control::run;

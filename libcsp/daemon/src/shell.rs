@@ -155,6 +155,17 @@ impl Shell {
         }))
     }
 
+    /// Waits for work that other threads do, and feeds systemd's watchdog meanwhile. The caller bounds how long the work lasts.
+    pub async fn while_alive<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                result = &mut work => return result,
+                _ = self.ticks.tick() => self.manager.alive(clock::now()),
+            }
+        }
+    }
+
     /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self) -> Event {
         loop {

@@ -20,7 +20,7 @@ use super::driver::DriverControl;
 use super::driver_objects::KernelObjects;
 use super::metrics::WorkerMetrics;
 use super::module_routes;
-use super::plugin_metrics::{PluginMetrics, Shared};
+use super::plugin_metrics::{self, PluginMetrics, Shared};
 use super::plugin_places::Placing;
 use super::plugin_routes;
 use super::plugins::{self, PluginControl, Plugins};
@@ -47,7 +47,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
 async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Result<(), DaemonError> {
     let (host, owned) = (record.host.clone(), record.owned());
     let all = Workers { node: config.node.id.to_string(), mailboxes: workers.mailboxes() };
-    let numbers = plugins::no_numbers();
+    let numbers = plugin_metrics::no_numbers();
     let objects = Arc::new(KernelObjects);
     let modules = PluginModules::in_folder(
         config.node.state_dir.join("plugins"),
@@ -68,12 +68,14 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
             Event::Membership(now) => {
                 send_proxies(config, &host, workers, &now);
                 note_neighbours(&mut neighbours, &now, &host);
-                send_hosts(config, workers, &neighbours, &plugins.lock().await.hosts());
+                let plugins = shell.while_alive(plugins.lock()).await;
+                send_hosts(config, workers, &neighbours, &plugins.hosts());
             }
             Event::Policy(active) => {
                 let ActivePolicy { policy, .. } = &active;
-                let mut plugins = plugins.lock().await;
-                let packets = plugins.apply(policy.packet_plugins(), &policy.plugin_hosts).await;
+                let mut plugins = shell.while_alive(plugins.lock()).await;
+                let packets = plugins.apply(policy.packet_plugins(), &policy.plugin_hosts);
+                let packets = shell.while_alive(packets).await;
                 send_hosts(config, workers, &neighbours, &plugins.hosts());
                 let applied = match packets {
                     Ok(()) => apply(&owned, workers, &active).await,

@@ -16,12 +16,13 @@ use csp_lan::tap::Tap;
 use csp_plugin_modules::PluginModules;
 use csp_plugins::{Answer, Manager, Row};
 use csp_types::MacAddr;
-use csp_xdp::{Driver, DriverError, Plan, PortConfig, Stay, Taking};
+use csp_xdp::{Driver, DriverError, Loaded, Plan, PortConfig, Stay, Taking};
 
 use crate::core::{DriverRules, PluginCounts};
 
 use super::config::{Config, LanSection, OnStop, PortKind};
 use super::plugins::{CallFailure, PreparedCall};
+use super::verification::Verification;
 use super::workers::PortSocket;
 
 /// Blocks of an earlier daemon that workers get, too; the driver has all.
@@ -73,6 +74,10 @@ pub struct DriverControl {
     pub(super) modules: Option<Arc<PluginModules>>,
     /// Why instances of supplied objects do not run, by name.
     pub(super) idle: HashMap<String, String>,
+    pub(super) verification: Verification<Loaded>,
+    /// Why objects were not loaded for the next plan, by instance; and what of that was logged last.
+    pub(super) refused_objects: HashMap<String, String>,
+    pub(super) logged_objects: HashMap<String, String>,
     /// Ports whose rules are the program's, a bit for each.
     attached: u32,
     /// Rules that it decides on.
@@ -104,6 +109,9 @@ impl DriverControl {
             driver: None,
             modules: None,
             idle: HashMap::new(),
+            verification: Verification::new(),
+            refused_objects: HashMap::new(),
+            logged_objects: HashMap::new(),
             attached: 0,
             rules: HashSet::new(),
             taken_over: Vec::new(),
@@ -209,13 +217,10 @@ impl DriverControl {
         }
     }
 
-    /// Returns what the program is to do; `None` if there is none, or cannot be: all rules are level 2's.
+    /// Returns what the program is to do, after [`load_objects`](Self::load_objects); `None` if there is none, or cannot be: all rules are
+    /// level 2's.
     pub fn plan(&mut self, manager: &Manager, table: &Table) -> Option<Plan> {
-        if manager.instances().any(|(.., environment)| environment == csp_plugins::DRIVER) {
-            self.prepare();
-        }
-        self.take_over();
-        let refused = self.load_objects(manager);
+        let refused = std::mem::take(&mut self.refused_objects);
         let before = self.driver.as_ref()?.slots().clone();
         match Plan::without(manager, table, &before, &refused) {
             Ok(plan) => {

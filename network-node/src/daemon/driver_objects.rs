@@ -1,13 +1,20 @@
 //! eBPF objects that administrators supply: how the node verifies them, loads those of the policy, and what it says of their instances.
 
-use std::collections::HashMap;
+use std::time::Duration;
 
 use csp_api::plugins::Supplied;
 use csp_plugin_modules::Objects;
 use csp_plugins::{DRIVER, Manager, ObjectDeclaration, is_supplied};
 use csp_telemetry::without_abort;
+use csp_xdp::Loaded;
 
 use super::driver::DriverControl;
+use super::plugins::PluginControl;
+use super::verification::{Job, Subject};
+
+/// How long the control thread waits for the kernel to verify the objects that a change needs, all together. Longer is no error of the
+/// object's: its rules' fallback applies until the kernel is done.
+const VERIFY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The node's kernel.
 #[derive(Debug)]
@@ -26,27 +33,50 @@ impl Objects for KernelObjects {
 }
 
 impl DriverControl {
-    /// Loads the programs of instances that do not run yet. Returns why some were not loaded, by the instance's name.
-    pub(super) fn load_objects(&mut self, manager: &Manager) -> HashMap<String, String> {
-        let mut refused = HashMap::new();
-        let (Some(driver), Some(modules)) = (&mut self.driver, &self.modules) else { return refused };
+    /// Returns the objects of instances that have no program yet, to be loaded. Loads the node's own program first, if an instance needs it.
+    fn objects_needed(&mut self, manager: &Manager) -> Vec<Job<Loaded>> {
+        if manager.instances().any(|(.., environment)| environment == DRIVER) {
+            self.prepare();
+        }
+        self.take_over();
+        self.refused_objects.clear();
+        let mut jobs = Vec::new();
+        let (Some(driver), Some(modules)) = (&self.driver, &self.modules) else { return jobs };
         let in_driver = manager.instances().filter(|(.., environment)| *environment == DRIVER);
         for (_, name, module, _) in in_driver.filter(|(_, _, module, _)| is_supplied(module)) {
             let parameters =
                 manager.settings_of(name).map_or("", |(_, settings)| settings.text("parameters"));
             let bytes = || modules.bytes(module).ok_or_else(|| format!("module {module} is not here"));
-            if let Err(error) = without_abort(|| driver.load(name, module, parameters, bytes)) {
-                let first = error.lines().next().unwrap_or_default().to_owned();
-                tracing::error!(
-                    plugin = name,
-                    module,
-                    error,
-                    "a supplied packet plug-in of level 1 was not loaded"
-                );
-                refused.insert(name.to_owned(), first);
+            match driver.to_load(name, module, parameters, bytes) {
+                Ok(None) => {}
+                Ok(Some(loading)) => {
+                    let subject = Subject { instance: name.to_owned(), module: module.to_owned() };
+                    let run = Box::new(move || without_abort(|| loading.run()));
+                    jobs.push(Job { subject, run });
+                }
+                Err(error) => drop(self.refused_objects.insert(name.to_owned(), error)),
             }
         }
-        refused
+        jobs
+    }
+
+    /// Has the kernel verify objects, for a bounded time. [`plan`](Self::plan) leaves out the instances of those that are refused, or not
+    /// verified in time.
+    async fn load_objects(&mut self, jobs: Vec<Job<Loaded>>) {
+        let verified = self.verification.run(jobs, VERIFY_TIME_MAX).await;
+        if let Some(driver) = &mut self.driver {
+            verified.ready.into_iter().for_each(|loaded| driver.add_loaded(loaded));
+        }
+        self.refused_objects.extend(verified.refused);
+        for (plugin, error) in &self.refused_objects {
+            if self.logged_objects.get(plugin) != Some(error) {
+                tracing::error!(plugin, error, "a supplied packet plug-in of level 1 was not loaded");
+            }
+        }
+        self.logged_objects.clone_from(&self.refused_objects);
+        for error in self.refused_objects.values_mut() {
+            error.truncate(error.find('\n').unwrap_or(error.len()));
+        }
     }
 
     /// Adds whether the instance of an eBPF object runs, and why not; `held` is why it does not for all packets.
@@ -61,5 +91,22 @@ impl DriverControl {
         // Others run at level 2 for these packets, an object does not.
         let in_part = held.filter(|_| runs).map(|held| held.replacen("runs at level 2", "falls back", 1));
         supplied.reason = in_part.unwrap_or(reason).into();
+    }
+}
+
+impl PluginControl {
+    /// Loads the objects of instances that have no program yet, as far as the kernel verifies them in time.
+    pub(super) async fn load_objects(&mut self) {
+        let jobs = self.driver.objects_needed(&self.manager);
+        self.driver.load_objects(jobs).await;
+    }
+
+    /// Puts an object into force that was not verified in time before, and is now.
+    pub(super) async fn use_verified_object(&mut self) {
+        if self.driver.verification.has_ended()
+            && let Err(error) = self.put_into_force().await
+        {
+            tracing::error!(error, "a supplied packet plug-in of level 1 is verified, and not in force");
+        }
     }
 }

@@ -31,6 +31,11 @@ pub struct Numbers {
 /// Numbers that the refreshing task writes and a scrape reads.
 pub type Shared = Arc<Mutex<Numbers>>;
 
+/// What the numbers of a node without rules are kept in.
+pub fn no_numbers() -> Shared {
+    Arc::default()
+}
+
 /// The source.
 pub struct PluginMetrics(pub Shared);
 

@@ -1,7 +1,7 @@
 //! The control thread's part of packet plug-ins: the manager, what it sends to the workers, what it asks them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use csp_api::plugins as api;
@@ -144,6 +144,7 @@ impl PluginControl {
     /// Changes workers and driver so that no packet is left out: first the workers, which from now on leave only those rules to the driver
     /// that it had and will have; then the driver; when what it had passed has been processed, the workers leave all its rules to it.
     pub(super) async fn put_into_force(&mut self) -> Result<(), String> {
+        self.load_objects().await;
         let table = self.manager.publish_rules();
         let Some(plan) = self.driver.plan(&self.manager, &table.table) else {
             return self.send(&table, DriverRules::default()).await;
@@ -478,6 +479,7 @@ pub async fn refresh(plugins: Plugins) {
         beat.tick().await;
         let mut plugins = plugins.lock().await;
         plugins.driver.expire();
+        plugins.use_verified_object().await;
         if plugins.generation > 0 {
             plugins.refresh().await;
         }
@@ -491,9 +493,4 @@ fn directions<'a>(rules: impl Iterator<Item = &'a Rule>) -> (bool, bool) {
         let of = |direction| rule.fields.direction.is_none_or(|own| own == direction);
         (ingress || of(Direction::Ingress), egress || of(Direction::Egress))
     })
-}
-
-/// What the numbers of a node without rules are kept in.
-pub fn no_numbers() -> Shared {
-    Arc::new(Mutex::default())
 }

@@ -31,6 +31,7 @@ use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
 
 use counts::since;
 use supplied::Supplied;
+pub use supplied::{Loaded, Loading};
 
 /// The maps that the program has.
 const MAPS: [&str; 14] = [

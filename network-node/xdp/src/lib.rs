@@ -32,7 +32,7 @@ mod plan;
 mod slots;
 
 pub use answers::merge;
-pub use driver::{Counts, Driver, DriverError, PortConfig, Totals};
+pub use driver::{Counts, Driver, DriverError, Loaded, Loading, PortConfig, Totals};
 pub use layout::{STEPS_MAX, TABLE_LEN, TUPLES_MAX, TableError};
 pub use object::{
     OBJECT_COUNTERS_MAX, OBJECT_LEN_MAX, OBJECT_MAPS_LEN_MAX, OBJECT_MAPS_MAX, ObjectError,

@@ -49,6 +49,43 @@ struct Ready {
     maps: Maps,
 }
 
+/// A supplied object that the kernel has not verified yet.
+pub struct Loading {
+    wanted: Wanted,
+    parameters: String,
+    bytes: Vec<u8>,
+    continuations: PathBuf,
+}
+
+/// A supplied program that the kernel has verified.
+pub struct Loaded {
+    name: String,
+    ready: Ready,
+}
+
+impl Loading {
+    /// Has the kernel make the maps and verify the program. Blocks for as long as that takes, which no caller can bound.
+    ///
+    /// # Errors
+    /// Why the instance cannot be at level 1, as text.
+    pub fn run(self) -> Result<Loaded, String> {
+        let Loading { wanted, parameters, bytes, continuations } = self;
+        let mut ebpf = object::contained(|| object::load(&bytes, Some(&continuations)))
+            .map_err(|error| error.to_string())?;
+        let program = object::program_of(&mut ebpf).map_err(|error| error.to_string())?;
+        let program = program
+            .fd()
+            .map_err(DriverError::from)
+            .and_then(|fd| fd.try_clone().map_err(folder_error(Path::new("a program"))));
+        let ready = program.and_then(|program| {
+            let mut maps = Maps::of(&mut ebpf);
+            maps.set(&parameters)?;
+            Ok(Ready { kind: wanted.kind, program, maps })
+        });
+        Ok(Loaded { name: wanted.name, ready: ready.map_err(|error| error.to_string())? })
+    }
+}
+
 /// The supplied programs of a driver.
 pub(super) struct Supplied {
     programs: ProgramArray<MapData>,
@@ -142,7 +179,37 @@ impl RawParameters {
 }
 
 impl Driver {
-    /// Loads the object of an instance, unless it runs already or is loaded: [`apply`](Self::apply) then has it. `bytes` is asked for the object.
+    /// Returns the object of an instance to load; `None` if it runs already or is loaded. `bytes` is asked for the object.
+    ///
+    /// # Errors
+    /// Why the instance cannot be at level 1, as text.
+    pub fn to_load(
+        &self,
+        name: &str,
+        module: &str,
+        parameters: &str,
+        bytes: impl FnOnce() -> Result<Vec<u8>, String>,
+    ) -> Result<Option<Loading>, String> {
+        let wanted = Wanted::supplied(name, module).ok_or("the module is no SHA-256")?;
+        let known = self.supplied.ready.get(name).is_some_and(|ready| ready.kind == wanted.kind);
+        if known || self.slots.0.iter().flatten().any(|slot| *slot == wanted) {
+            return Ok(None);
+        }
+        let Some(folder) = &self.folder else {
+            return Err(
+                "there is no BPF file system, where supplied programs meet those of the node".to_owned()
+            );
+        };
+        let continuations = folder.join(CONTINUE);
+        Ok(Some(Loading { wanted, parameters: parameters.to_owned(), bytes: bytes()?, continuations }))
+    }
+
+    /// Takes a program that was loaded: [`apply`](Self::apply) then has it.
+    pub fn add_loaded(&mut self, Loaded { name, ready }: Loaded) {
+        self.supplied.ready.insert(name, ready);
+    }
+
+    /// Loads the object of an instance, unless it runs already or is loaded, and waits for the kernel.
     ///
     /// # Errors
     /// Why the instance cannot be at level 1, as text.
@@ -153,31 +220,9 @@ impl Driver {
         parameters: &str,
         bytes: impl FnOnce() -> Result<Vec<u8>, String>,
     ) -> Result<(), String> {
-        let wanted = Wanted::supplied(name, module).ok_or("the module is no SHA-256")?;
-        let known = self.supplied.ready.get(name).is_some_and(|ready| ready.kind == wanted.kind);
-        if known || self.slots.0.iter().flatten().any(|slot| *slot == wanted) {
-            return Ok(());
+        if let Some(loading) = self.to_load(name, module, parameters, bytes)? {
+            self.add_loaded(loading.run()?);
         }
-        let Some(folder) = &self.folder else {
-            return Err(
-                "there is no BPF file system, where supplied programs meet those of the node".to_owned()
-            );
-        };
-        let continuations = folder.join(CONTINUE);
-        let bytes = bytes()?;
-        let mut ebpf = object::contained(|| object::load(&bytes, Some(&continuations)))
-            .map_err(|error| error.to_string())?;
-        let program = object::program_of(&mut ebpf).map_err(|error| error.to_string())?;
-        let program = program
-            .fd()
-            .map_err(DriverError::from)
-            .and_then(|fd| fd.try_clone().map_err(folder_error(Path::new("a program"))));
-        let ready = program.and_then(|program| {
-            let mut maps = Maps::of(&mut ebpf);
-            maps.set(parameters)?;
-            Ok(Ready { kind: wanted.kind, program, maps })
-        });
-        self.supplied.ready.insert(name.to_owned(), ready.map_err(|error| error.to_string())?);
         Ok(())
     }
 
