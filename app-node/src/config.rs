@@ -1,6 +1,7 @@
 //! The daemon's configuration file.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use csp_control::config::{ConfigError, Problems, load_checked, spin};
@@ -88,6 +89,8 @@ pub struct SanSection {
     /// `auto`: proxies of this host by shared memory, others through the agent, by verbs if available or else by ucx.
     /// `shm`: proxies of this host only. `verbs`, `ucx`: all through the agent.
     pub provider: SanProvider,
+    /// This host's address on the SAN. UCX then listens on this address' network interface only, otherwise on all.
+    pub address: Option<IpAddr>,
     /// Whether programs that use libcsp may reach proxies of other hosts by queue pairs of their own instead of through
     /// the agent, if both hosts have verbs. Such programs open the RDMA device.
     pub direct: bool,

@@ -71,7 +71,11 @@ pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
         let Some(address) = address else { continue };
         let fail =
             |error: ViError| DaemonError::Unavailable(format!("--{kind} {address} cannot be had: {error}"));
-        let mut endpoint = Endpoint::new(kind.open().map_err(fail)?, config.clone());
+        let ip = match &address {
+            ViAddress::Ip(address) => Some(address.ip()).filter(|ip| !ip.is_unspecified()),
+            _ => None,
+        };
+        let mut endpoint = Endpoint::new(kind.open_at(ip).map_err(fail)?, config.clone());
         endpoint.listen(&address).map_err(fail)?;
         tracing::info!(%address, provider = kind.as_str(), "waiting for network nodes");
         endpoints.push(endpoint);

@@ -3,14 +3,14 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use csp_control::{ClusterKey, NodeRecord, SanProvider};
+use csp_control::{ClusterKey, NodeRecord};
 use csp_daemon::{DaemonError, DataThread, DataWorker, Progress, clock};
 use csp_telemetry::{MailboxError, MetricSource, MetricWriter, Reply, SnapshotCell};
 use csp_transport::{EndpointConfig, PeerIdentity};
 use csp_types::{Duration, Instant};
 use csp_vi::{Armed, ProviderKind, ViConfig, ViError, Wake};
 
-use crate::config::Config;
+use crate::config::{Config, SanSection};
 use crate::relay::{Counters, Relay, RelayConfig, SanPort, Target};
 
 /// Longest sleep, so that published values stay current.
@@ -65,7 +65,7 @@ impl RelayThread {
         record: &NodeRecord,
         key: &ClusterKey,
     ) -> Result<Option<RelayThread>, DaemonError> {
-        let (providers, ports) = open_ports(config.san.provider)?;
+        let (providers, ports) = open_ports(&config.san)?;
         if ports.is_empty() {
             return Ok(None);
         }
@@ -97,14 +97,19 @@ impl RelayThread {
     }
 }
 
-fn open_ports(wanted: SanProvider) -> Result<(Vec<ProviderKind>, Vec<SanPort>), DaemonError> {
+fn open_ports(san: &SanSection) -> Result<(Vec<ProviderKind>, Vec<SanPort>), DaemonError> {
     let (mut kinds, mut ports) = (Vec::new(), Vec::new());
+    let wanted = san.provider;
+    let open = |kind: ProviderKind| kind.open_at(san.address);
     for kind in [ProviderKind::Verbs, ProviderKind::Ucx] {
         if !wanted.allows(kind.as_str()) {
             continue;
         }
-        match kind.open().and_then(|forward| Ok(SanPort { forward, watch: kind.open()? })) {
+        match open(kind).and_then(|forward| Ok(SanPort { forward, watch: open(kind)? })) {
             Ok(port) => {
+                if kind == ProviderKind::Ucx && san.address.is_none() {
+                    tracing::warn!("UCX listens on every address of this host, as san.address is not set");
+                }
                 kinds.push(kind);
                 ports.push(port);
             }

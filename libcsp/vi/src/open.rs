@@ -1,6 +1,7 @@
 //! Creates the providers of a daemon.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use crate::shm::ShmProvider;
 use crate::ucx::UcxProvider;
@@ -32,10 +33,17 @@ impl ProviderKind {
     /// [`ProviderKind::Ucx`] of a process loads a library and modifies the environment, so a daemon opens it before it
     /// starts threads.
     pub fn open(self) -> Result<Box<dyn Provider>, ViError> {
-        Ok(match self {
-            ProviderKind::Shm => Box::new(ShmProvider::new()?),
-            ProviderKind::Verbs => Box::new(VerbsProvider::new()?),
-            ProviderKind::Ucx => Box::new(UcxProvider::new()?),
+        self.open_at(None)
+    }
+
+    /// As [`open`](Self::open), for the SAN that has this address of the host: a UCX provider then listens on the address' network interface
+    /// only, otherwise on all.
+    pub fn open_at(self, address: Option<IpAddr>) -> Result<Box<dyn Provider>, ViError> {
+        Ok(match (self, address) {
+            (ProviderKind::Shm, _) => Box::new(ShmProvider::new()?),
+            (ProviderKind::Verbs, _) => Box::new(VerbsProvider::new()?),
+            (ProviderKind::Ucx, None) => Box::new(UcxProvider::new()?),
+            (ProviderKind::Ucx, Some(address)) => Box::new(UcxProvider::at(address)?),
         })
     }
 }

@@ -219,7 +219,7 @@ fn open_endpoints(
             continue;
         }
         // Loading a library may change the environment: worker 0 loads it before any thread is started.
-        match kind.open() {
+        match kind.open_at(Some(config.san.address)) {
             Ok(provider) => {
                 *place = Some(endpoints.len());
                 endpoints.push(Endpoint::new(provider, endpoint.clone()));

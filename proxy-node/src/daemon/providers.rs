@@ -89,7 +89,11 @@ fn open(
     let fail = |error: ViError| {
         DaemonError::Unavailable(format!("san: worker {worker} cannot listen on {address}: {error}"))
     };
-    let mut endpoint = Endpoint::new(kind.open().map_err(fail)?, config);
+    let ip = match address {
+        ViAddress::Ip(address) => Some(address.ip()).filter(|ip| !ip.is_unspecified()),
+        _ => None,
+    };
+    let mut endpoint = Endpoint::new(kind.open_at(ip).map_err(fail)?, config);
     endpoint.listen(address).map_err(fail)?;
     Ok(endpoint)
 }

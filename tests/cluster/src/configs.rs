@@ -58,7 +58,8 @@ impl Place {
     /// Returns the app node's configuration for this place, with the agent's `socket`.
     pub fn app_node(&self, scratch: &Path, provider: &str, socket: &Path) -> String {
         let (common, socket) = (self.common(scratch, IdentityRole::AppNode), socket.display());
-        format!("{common}{ETCD}socket: {socket}\nsan:\n  provider: {provider}\n")
+        let address = self.address();
+        format!("{common}{ETCD}socket: {socket}\nsan:\n  provider: {provider}\n  address: {address}\n")
     }
 
     /// Returns its address on the SAN.

@@ -190,3 +190,29 @@ fn unmodified_programs_serve_through_their_agent() {
     assert_eq!(cluster.casualties(), "");
     cluster.stop().unwrap();
 }
+
+/// UCX listens before any peer has shown a token: on the SAN's interface, and on no other that a host has.
+#[test]
+fn nothing_listens_beside_the_san() {
+    let Some(mut cluster) = testing::lay_out_over("sanonly", San::Ucx) else { return };
+    let tiers = [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode];
+    for tier in tiers {
+        let host = cluster.host(tier);
+        host.ip(&["link", "add", "other0", "type", "veth", "peer", "name", "other1"]).unwrap();
+        host.address("other0", "192.0.2.1/24").unwrap();
+        host.ip(&["link", "set", "other0", "up"]).unwrap();
+        host.ip(&["link", "set", "other1", "up"]).unwrap();
+    }
+    cluster.serve().unwrap();
+    Fetch(&cluster).file("1KiB").unwrap();
+    for tier in tiers {
+        let pid = format!("pid={},", cluster.daemon(tier).unwrap().pid());
+        let listening = cluster.host(tier).run("ss", &["-Htlnp"]).unwrap();
+        let own: Vec<&str> = listening.lines().filter(|line| line.contains(&pid)).collect();
+        let on_san =
+            |line: &&str| line.split_whitespace().nth(3).is_some_and(|at| at.starts_with("10.77.0."));
+        // The admin endpoint, and those of UCX.
+        assert!(own.len() > 1 && own.iter().all(on_san), "{tier:?}: {listening}");
+    }
+    cluster.stop().unwrap();
+}

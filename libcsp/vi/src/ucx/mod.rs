@@ -17,6 +17,7 @@
 
 mod callbacks;
 mod core;
+mod device;
 mod end;
 mod frame;
 mod sys;
@@ -97,9 +98,18 @@ fn plain(kind: Kind, immediate: u32) -> Header {
 }
 
 impl UcxProvider {
-    /// Creates a provider without VIs. Fails if libucp is not installed.
+    /// Creates a provider without VIs. The library listens on every network interface at once. Fails if libucp is not installed.
     pub fn new() -> Result<Self, ViError> {
-        let (worker, regions) = (Worker::new()?, Regions::new());
+        Self::on_device(None)
+    }
+
+    /// As [`new`](Self::new), on the network interface of this address only. Fails, too, if no interface has the address.
+    pub fn at(address: std::net::IpAddr) -> Result<Self, ViError> {
+        Self::on_device(Some(&device::of_address(address)?))
+    }
+
+    fn on_device(device: Option<&str>) -> Result<Self, ViError> {
+        let (worker, regions) = (Worker::new(device)?, Regions::new());
         Ok(UcxProvider { worker, regions, lingering: VecDeque::new(), order: 0, calls: 0 })
     }
 

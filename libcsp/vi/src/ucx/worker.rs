@@ -47,15 +47,21 @@ fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
     }
 }
 
-fn start_context(api: &'static Api) -> Result<*mut sys::Context, ViError> {
+/// `device`: the only network interface whose address the library listens on; `None`: those of all.
+fn start_context(api: &'static Api, device: Option<&str>) -> Result<*mut sys::Context, ViError> {
     let mut config = null_mut();
     // SAFETY: null prefix and file select the defaults; `config` is a local that outlives the call.
     let read = unsafe { (api.config_read)(std::ptr::null(), std::ptr::null(), &raw mut config) };
     api.check("ucp_config_read", read)?;
     // Processes of one host use the shm provider, so TCP is the only transport needed here.
-    for (name, value) in
-        [("TLS", "tcp"), ("RNDV_THRESH", "inf"), ("MAX_EAGER_LANES", "1"), ("MAX_RNDV_LANES", "1")]
-    {
+    let options = [
+        ("TLS", "tcp"),
+        ("RNDV_THRESH", "inf"),
+        ("MAX_EAGER_LANES", "1"),
+        ("MAX_RNDV_LANES", "1"),
+        ("NET_DEVICES", device.unwrap_or("all")),
+    ];
+    for (name, value) in options {
         let (name, value) = (CString::new(name), CString::new(value));
         if let (Ok(name), Ok(value)) = (name, value) {
             // SAFETY: both strings end with a zero byte and outlive the call; `config` was read above. A later version
@@ -94,7 +100,7 @@ fn start_worker(api: &'static Api, context: *mut sys::Context) -> Result<*mut sy
 }
 
 impl Worker {
-    pub(super) fn new() -> Result<Self, ViError> {
+    pub(super) fn new(device: Option<&str>) -> Result<Self, ViError> {
         let api = sys::api()?;
         let core = Box::into_raw(Box::new(Core::new()));
         let closing = Box::into_raw(Box::new(Closing { core, api }));
@@ -109,7 +115,7 @@ impl Worker {
             closing,
         };
         with_signals_blocked(|| {
-            this.context = start_context(api)?;
+            this.context = start_context(api, device)?;
             this.worker = start_worker(api, this.context)?;
             Ok(())
         })?;
