@@ -194,7 +194,13 @@ pub fn no_kernel_tcp(cluster: &Cluster, how_long: Duration) -> Result<()> {
 pub fn kernel_tcp(host: &Host, ports: &[u16]) -> Result<Option<String>> {
     let sockets = host.run("ss", &["-Htan"])?;
     // Any other socket must belong to the control network: etcd and admin endpoints.
-    Ok(sockets.lines().find(|line| !control_only(line, ports)).map(str::to_owned))
+    Ok(sockets.lines().find(|line| !is_placeholder(line) && !control_only(line, ports)).map(str::to_owned))
+}
+
+/// Returns whether a line of `ss -Htan` is a socket that is bound and neither listens nor is connected, such as the
+/// placeholder of an accelerated listener. iproute2 lists these from 6.9 on (Debian 13), earlier releases do not.
+pub fn is_placeholder(line: &str) -> bool {
+    line.split_whitespace().next() == Some("UNCONN")
 }
 
 /// Returns whether a line of `ss -Htan` does not concern the services: both ends are in the SAN and control network or
@@ -274,5 +280,24 @@ fn wait_for_interrupt(cluster: &Cluster, stop: &AtomicBool) {
     println!("Ctrl-C ends it.");
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_placeholder_is_told_from_a_kernel_socket_of_a_service() {
+        for (line, placeholder, control) in [
+            ("UNCONN 0 0 0.0.0.0:80 0.0.0.0:*", true, false),
+            ("UNCONN 0 0 [::]:80 [::]:*", true, false),
+            ("LISTEN 0 511 0.0.0.0:80 0.0.0.0:*", false, false),
+            ("ESTAB 0 0 10.77.0.3:80 10.77.0.2:40000", false, false),
+            ("TIME-WAIT 0 0 10.76.0.100:80 10.76.0.1:40000", false, false),
+            ("ESTAB 0 0 10.77.0.3:40002 10.77.0.4:2379", false, true),
+        ] {
+            assert_eq!((is_placeholder(line), control_only(line, &[80])), (placeholder, control), "{line}");
+        }
     }
 }

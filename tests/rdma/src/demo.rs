@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use csp_cluster::demo::step;
+use csp_cluster::demo::{is_placeholder, step};
 use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, UPLOAD_PORT, VIP, configs, identities, wait_until};
 
 mod contexts;
@@ -301,8 +301,9 @@ impl Machines {
                 .map(|port| format!("sport = {port} or dport = {port}"))
                 .join(" or ");
             let sockets = self.shell(guest, &format!("ss -Htan '{ports}'"))?;
-            if !sockets.trim().is_empty() {
-                bail!("guest {}:\n{sockets}", guest + 1);
+            if let Some(socket) = sockets.lines().map(str::trim).find(|s| !s.is_empty() && !is_placeholder(s))
+            {
+                bail!("guest {}: a kernel TCP socket: {socket}", guest + 1);
             }
         }
         Ok(())
