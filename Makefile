@@ -3,7 +3,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# What a bare Debian 12 lacks. `make packages-*` installs only what is missing, and needs root only then.
+# The release of Debian: 12 or 13, whose packages differ in few names.
+DEBIAN := $(shell . /etc/os-release 2> /dev/null; echo $${VERSION_ID:-13})
+# What a bare Debian lacks. `make packages-*` installs only what is missing, and needs root only then.
 PACKAGES_BUILD := gcc libc6-dev protobuf-compiler libprotobuf-dev clang libbpf-dev linux-libc-dev
 PACKAGES_INTEROP := iproute2 ethtool util-linux
 PACKAGES_RDMA := qemu-system-x86 busybox-static util-linux iproute2 rdma-core ibverbs-providers ibverbs-utils \
@@ -14,13 +16,15 @@ PACKAGES_TEST := apache2-bin prometheus busybox-static openssl python3-zmq
 PACKAGES_RUN := iproute2 procps curl nginx-light etcd-server wrk python3 libucx0
 # The programs of `make test-apps`, each as Debian ships it.
 PACKAGES_APPS := nginx-light apache2-bin lighttpd vsftpd redis-server redis-tools memcached haproxy python3-gunicorn \
-  openssh-server openssh-client postgresql postgresql-contrib mariadb-server mariadb-client varnish dovecot-imapd dnsmasq-base
+  openssh-server openssh-client postgresql postgresql-contrib mariadb-server mariadb-client varnish dovecot-imapd dnsmasq-base \
+  $(if $(filter 12,$(DEBIAN)),h2o) nghttp2-client openssl uwsgi-core uwsgi-plugin-python3 python3-uvicorn puma php-fpm rsync git subversion pgbouncer mosquitto \
+  mosquitto-clients prosody bind9 bind9-dnsutils kamailio samba smbclient
 PACKAGES_MESSAGES := libzmq3-dev python3-zmq
 PACKAGES_FLIGHTS := python3-pandas python3-pip
-PACKAGES_FORMATS := openjdk-17-jdk-headless maven
+PACKAGES_FORMATS := default-jdk-headless maven
 PACKAGES_STREAMS := python3-venv
 PACKAGES_FILTER := redis-server redis-tools
-PACKAGES_CPYTHON := python3.11 libpython3.11-testsuite
+PACKAGES_CPYTHON := $(if $(filter 12,$(DEBIAN)),python3.11 libpython3.11-testsuite,python3.13 libpython3.13-testsuite)
 # Compilers and checkers of the C API's tests.
 # What makes packages: debhelper, and manual pages from --help.
 PACKAGES_DEB := debhelper dpkg-dev help2man
@@ -52,7 +56,7 @@ packages-test: packages-run packages-capi
 packages-apps: packages-run
 	@tests/setup/packages.sh $(PACKAGES_APPS)
 	@command -v node > /dev/null || tests/setup/packages.sh nodejs
-	@command -v javac > /dev/null || tests/setup/packages.sh openjdk-17-jdk-headless
+	@command -v javac > /dev/null || tests/setup/packages.sh default-jdk-headless
 packages-bench:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) valgrind
 packages-san:

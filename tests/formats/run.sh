@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/formats vectors=libcsp/formats/tests/vectors
 for program in javac mvn; do
-  command -v $program >/dev/null || { echo "formats: needs $program (Debian: openjdk-17-jdk-headless, maven)" >&2; exit 69; }
+  command -v $program >/dev/null || { echo "formats: needs $program (Debian: default-jdk-headless, maven)" >&2; exit 69; }
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

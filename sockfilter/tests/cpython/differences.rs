@@ -1,4 +1,4 @@
-//! The known differences and their reasons: `differences.txt`.
+//! The known differences and their reasons: `differences-VERSION.txt`.
 
 use std::fs;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! difference.
 //!
 //! `make test-cpython [CPYTHON="[MODULE ...] [--only PATTERN] [--keep FOLDER]"]`. Known differences are listed in
-//! `differences.txt` with their reasons; the exit code is 1 if any other difference occurs, or a listed one does not.
+//! `differences-VERSION.txt` with their reasons; the exit code is 1 if any other difference occurs, or a listed one does not.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(
     missing_docs,
@@ -23,7 +23,7 @@ mod stage;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use differences::Known;
@@ -31,8 +31,8 @@ use outcomes::Run;
 use report::Comparison;
 use stage::Stage;
 
-/// Debian's; another may come first in PATH.
-const PYTHON: &str = "/usr/bin/python3.11";
+/// The versions of Debian 12 and 13.
+const VERSIONS: [&str; 2] = ["3.11", "3.13"];
 
 /// The modules that use sockets, waits, descriptors and processes.
 const MODULES: [&str; 11] = [
@@ -79,13 +79,29 @@ impl Mode {
 
 fn main() -> ExitCode {
     let options = Options::parse(std::env::args().skip(1));
-    if !Command::new(PYTHON).args(["-c", "import test.test_socket"]).status().is_ok_and(|s| s.success()) {
-        println!("SKIPPED test-cpython: {PYTHON} with libpython3.11-testsuite is not installed");
+    let Some(version) = VERSIONS.into_iter().find(|version| has_suite(version)) else {
+        println!(
+            "SKIPPED test-cpython: neither of libpython3.11-testsuite and libpython3.13-testsuite is installed"
+        );
         return ExitCode::SUCCESS;
-    }
-    let known = Known::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cpython/differences.txt"));
-    let compared: Vec<_> = options.modules.iter().map(|m| compare(m, &known, &options)).collect();
+    };
+    let file = format!("tests/cpython/differences-{version}.txt");
+    let known = Known::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
+    let python = python(version);
+    let compared: Vec<_> = options.modules.iter().map(|m| compare(&python, m, &known, &options)).collect();
     report::print(&compared, &known)
+}
+
+/// Returns Debian's program of a version; another may come first in PATH.
+fn python(version: &str) -> String {
+    format!("/usr/bin/python{version}")
+}
+
+/// Returns whether a version is installed with its test suite.
+fn has_suite(version: &str) -> bool {
+    let mut command = Command::new(python(version));
+    command.args(["-c", "import test.test_socket"]).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 struct Options {
@@ -115,10 +131,10 @@ impl Options {
     }
 }
 
-fn compare(module: &str, known: &Known, options: &Options) -> Comparison {
+fn compare(python: &str, module: &str, known: &Known, options: &Options) -> Comparison {
     let runs = Mode::ALL.map(|mode| {
         eprint!("{module}, {}: ", mode.name());
-        let (run, output) = run(module, mode, known, options.only.as_deref());
+        let (run, output) = run(python, module, mode, known, options.only.as_deref());
         eprintln!("{}", run.summary());
         if let Some(folder) = &options.keep {
             std::fs::create_dir_all(folder).unwrap();
@@ -129,9 +145,9 @@ fn compare(module: &str, known: &Known, options: &Options) -> Comparison {
     Comparison::new(module, runs, known, options.only.is_some())
 }
 
-fn run(module: &str, mode: Mode, known: &Known, only: Option<&str>) -> (Run, String) {
+fn run(python: &str, module: &str, mode: Mode, known: &Known, only: Option<&str>) -> (Run, String) {
     let mut stage = if mode == Mode::Loopback { Stage::loopback() } else { Stage::passive() };
-    let mut command = stage.command(PYTHON);
+    let mut command = stage.command(python);
     if mode == Mode::Plain {
         command.env_remove("LD_PRELOAD").env_remove("CSP_AGENT");
     }

@@ -4,7 +4,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 for program in javac mvn python3; do
-  command -v $program >/dev/null || { echo "streams: needs $program (Debian: openjdk-17-jdk-headless, maven, python3-venv)" >&2; exit 69; }
+  command -v $program >/dev/null || { echo "streams: needs $program (Debian: default-jdk-headless, maven, python3-venv)" >&2; exit 69; }
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
