@@ -10,21 +10,34 @@ mod crowd;
 mod dnsmasq;
 mod dovecot;
 mod endurance;
+mod h2o;
 mod haproxy;
 mod hosts;
 mod http;
 mod java;
+mod kamailio;
 mod lighttpd;
 mod mariadb;
 mod memcached;
+mod mosquitto;
+mod named;
 mod nginx;
 mod node;
+mod pgbouncer;
+mod php_fpm;
 mod postgresql;
+mod prosody;
+mod puma;
 mod python;
 mod redis;
+mod repositories;
+mod rsync;
+mod samba;
 mod sshd;
 mod stage;
 mod table;
+mod uvicorn;
+mod uwsgi;
 mod varnish;
 mod vsftpd;
 mod watch;
@@ -67,7 +80,7 @@ struct Row {
     run: fn(&mut Stage) -> Result<String>,
 }
 
-const ROWS: [&[Row]; 18] = [
+const ROWS: [&[Row]; 31] = [
     &nginx::ROWS,
     &endurance::ROWS,
     &apache::ROWS,
@@ -85,8 +98,24 @@ const ROWS: [&[Row]; 18] = [
     &varnish::ROWS,
     &dovecot::ROWS,
     &dnsmasq::ROWS,
+    &h2o::ROWS,
+    &uwsgi::ROWS,
+    &uvicorn::ROWS,
+    &puma::ROWS,
+    &php_fpm::ROWS,
+    &rsync::ROWS,
+    &repositories::ROWS,
+    &pgbouncer::ROWS,
+    &mosquitto::ROWS,
+    &prosody::ROWS,
+    &named::ROWS,
+    &kamailio::ROWS,
+    &samba::ROWS,
     &crowd::ROWS,
 ];
+
+/// Programs that a release of Debian does not have: the row's name, and the release's VERSION_ID.
+const NOT_PACKAGED: [(&str, &str); 1] = [("h2o", "13")];
 
 /// Which rows to run, and how.
 #[derive(Clone, Debug)]
@@ -116,9 +145,27 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
     Ok(all().filter(|row| only.is_empty() || only.iter().any(|name| name == row.name)).collect())
 }
 
+/// Returns the release of Debian that has no package of a row's program, if this host runs it.
+fn not_packaged(row: &Row) -> Option<&'static str> {
+    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let is = |release: &str| text.lines().any(|line| line == format!("VERSION_ID=\"{release}\""));
+    NOT_PACKAGED
+        .into_iter()
+        .find(|(name, release)| *name == row.name && is(release))
+        .map(|(_, release)| release)
+}
+
 /// Runs the rows one after another and prints the table. Returns whether every row works.
 pub fn run(options: &Options) -> Result<bool> {
-    let rows = chosen(&options.only)?;
+    let (absent, rows): (Vec<&Row>, Vec<&Row>) =
+        chosen(&options.only)?.into_iter().partition(|row| not_packaged(row).is_some());
+    for row in absent {
+        eprintln!(
+            "  not run: {}, which Debian {} does not have",
+            row.name,
+            not_packaged(row).unwrap_or_default()
+        );
+    }
     // With this handler an interrupt makes the present row fail, and everything created is still removed.
     let stop = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop))?;

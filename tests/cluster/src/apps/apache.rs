@@ -35,16 +35,17 @@ pub const ROWS: [Row; 3] = [
 fn drive(stage: &mut Stage, module: &str) -> Result<String> {
     // A process of prefork serves one kept connection; it takes seconds to start further processes.
     let servers = if module == "prefork" { 2 * CONNECTIONS } else { 2 };
-    let sizes = format!("StartServers {servers}\nMaxRequestWorkers 100\n");
+    let sizes = format!("StartServers {servers}\nMaxRequestWorkers 100\nLimitRequestBody 33554432\n");
     let text = configs::apache(stage.hosts.dir(), module, &sizes);
     let conf = stage.hosts.write("apache.conf", &text)?;
     stage.start("apache2", "/usr/sbin/apache2", &["-f", &conf, "-DFOREGROUND"])?;
     http::files(stage)?;
+    let refused = http::refused(&stage.hosts, "1KiB", 413)?;
     let figures = http::under_load(stage, LOAD, CONNECTIONS, |stage| {
         std::thread::sleep(LOAD / 2);
         let master = stage.pid("apache2")?.to_string();
         stage.hosts.app("kill", &["-s", "USR1", &master]).map(drop)
     })?;
     http::files(stage)?;
-    Ok(figures)
+    Ok(format!("{figures}; {refused}"))
 }

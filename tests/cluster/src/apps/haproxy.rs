@@ -16,7 +16,7 @@ pub const ROWS: [Row; 1] = [Row {
     name: "haproxy",
     program: "HAProxy, 2 threads",
     version: &["/usr/sbin/haproxy", "-v"],
-    driven: "files by curl; wrk and a checking client; backends by loopback and by the egress rule",
+    driven: "files by curl; early refusals; wrk and a checking client; backends by loopback and by the egress rule",
     ports: &[http::PORT],
     sans: BY_SHM,
     limit: Duration::from_secs(60),
@@ -39,7 +39,8 @@ fn drive(stage: &mut Stage) -> Result<String> {
     stage.start_outside("outside", "/usr/sbin/nginx", &["-c", &outside])?;
     let text = format!(
         "global\n  nbthread 2\n  maxconn 1000\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 30s\n  \
-         timeout server 30s\n  retries 0\nfrontend web\n  bind 0.0.0.0:{port}\n  default_backend both\n\
+         timeout server 30s\n  retries 0\nfrontend web\n  bind 0.0.0.0:{port}\n  \
+         http-request deny deny_status 403 if {{ req.hdr_val(content-length) gt 33554432 }}\n  default_backend both\n\
          backend both\n  balance roundrobin\n  http-response set-header X-Server %s\n  \
          server inside 127.0.0.1:{BACKEND_PORT}\n  server outside {CLIENT_ADDRESS}:{BACKEND_PORT}\n",
         port = http::PORT
@@ -47,6 +48,7 @@ fn drive(stage: &mut Stage) -> Result<String> {
     let conf = stage.hosts.write("haproxy.cfg", &text)?;
     stage.start("haproxy", "/usr/sbin/haproxy", &["-db", "-f", &conf])?;
     http::files(stage)?;
+    let refused = http::refused(&stage.hosts, "1KiB", 403)?;
     let figures = http::under_load(stage, http::SHORT, 0, |_| Ok(()))?;
     let url = format!("http://{VIP}:{}/1KiB?[1-4]", http::PORT);
     let heads = stage.hosts.client("curl", &["-sSf", "-m", "10", "-o", "/dev/null", "-D", "-", &url])?;
@@ -55,5 +57,5 @@ fn drive(stage: &mut Stage) -> Result<String> {
             bail!("no answer from the backend {server}:\n{heads}");
         }
     }
-    Ok(figures)
+    Ok(format!("{figures}; {refused}"))
 }

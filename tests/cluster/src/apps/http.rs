@@ -56,6 +56,22 @@ pub fn upload(hosts: &Hosts, path: &str) -> Result<()> {
     Ok(())
 }
 
+/// Number of uploads that [`refused`] sends.
+const REFUSALS: u32 = 30;
+
+/// Sends uploads that the server refuses with `status` before it has read them. Every answer must arrive whole, though the
+/// server closes its connections with unread bytes. Returns the figures.
+pub fn refused(hosts: &Hosts, path: &str, status: u16) -> Result<String> {
+    let (port, status, count) = (PORT.to_string(), status.to_string(), REFUSALS.to_string());
+    let script = include_str!("../../apps/refused_client.py");
+    let reported = hosts.client_python(
+        "refused_client.py",
+        script,
+        &[VIP, &port, &format!("/{path}"), &status, &count],
+    )?;
+    Ok(reported.trim().to_owned())
+}
+
 /// Runs wrk on the 1 KiB file; returns the answered requests. Fails if more than `errors_max` connections failed.
 pub fn wrk(hosts: &Hosts, how_long: Duration, errors_max: u32) -> Result<u64> {
     let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", how_long.as_secs()));

@@ -23,7 +23,7 @@ pub const ROWS: [Row; 3] = [
         name: "nginx-2",
         program: "nginx, 2 workers",
         version: VERSION,
-        driven: "files by curl; wrk and a checking client while it reloads every 2 s",
+        driven: "files by curl; early refusals; wrk and a checking client while it reloads every 2 s",
         ports: &[http::PORT],
         sans: BY_SHM,
         limit: Duration::from_secs(150),
@@ -33,7 +33,7 @@ pub const ROWS: [Row; 3] = [
         name: "nginx-4",
         program: "nginx, 4 workers",
         version: VERSION,
-        driven: "files by curl; wrk and a checking client while it reloads every 2 s",
+        driven: "files by curl; early refusals; wrk and a checking client while it reloads every 2 s",
         ports: &[http::PORT],
         sans: BY_SHM,
         limit: Duration::from_secs(150),
@@ -63,6 +63,7 @@ fn reloads(stage: &mut Stage, workers: usize) -> Result<String> {
     let conf = configure(stage, workers, "off")?;
     stage.start("nginx", "/usr/sbin/nginx", &["-c", &conf])?;
     http::files(stage)?;
+    let refused = http::refused(&stage.hosts, "1KiB", 413)?;
     let (master, load) = (stage.pid("nginx")?, stage.load());
     let before = children(master, "nginx");
     let count = (load.as_secs() / RELOAD_EVERY.as_secs()).saturating_sub(1) as u32;
@@ -81,7 +82,7 @@ fn reloads(stage: &mut Stage, workers: usize) -> Result<String> {
         (now.len() == workers && !now.iter().any(|id| before.contains(id))).then_some(())
     })?;
     http::files(stage)?;
-    Ok(format!("{count} reloads, {figures}"))
+    Ok(format!("{count} reloads, {figures}; {refused}"))
 }
 
 /// Returns the master's process id from nginx's pid file.

@@ -11,7 +11,8 @@ use super::stage::Stage;
 use super::{BY_SHM, Row};
 use crate::configs::VIP;
 
-const PORT: u16 = 5432;
+/// The server's port, and the number of its Unix socket.
+pub const PORT: u16 = 5432;
 /// Debian's directory of each version's programs.
 const VERSIONS: &str = "/usr/lib/postgresql";
 
@@ -38,7 +39,8 @@ fn programs() -> Result<PathBuf> {
     found.pop().with_context(|| format!("{VERSIONS} has no version"))
 }
 
-fn start(stage: &mut Stage) -> Result<()> {
+/// Makes a database, and returns the command that starts the server on it.
+fn command(stage: &Stage) -> Result<Vec<String>> {
     let programs = programs()?;
     let program = |name: &str| programs.join(name).to_string_lossy().into_owned();
     let data = stage.hosts.path("data");
@@ -51,23 +53,29 @@ fn start(stage: &mut Stage) -> Result<()> {
         with(&[&program("initdb"), "-D", &data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     stage.hosts.app("setpriv", &words)?;
-    fs::write(format!("{data}/pg_hba.conf"), "host all all 10.76.0.0/24 trust\n")?;
-    let port = PORT.to_string();
-    let words = with(&[
-        &program("postgres"),
-        "-D",
-        &data,
-        "-p",
-        &port,
-        "-c",
-        "listen_addresses=0.0.0.0",
-        "-k",
-        &data,
-    ]);
+    fs::write(format!("{data}/pg_hba.conf"), "host all all 10.76.0.0/24 trust\nlocal all all trust\n")?;
+    Ok(with(&[&program("postgres"), "-D", &data, "-p", &PORT.to_string(), "-k", &data]))
+}
+
+fn start(stage: &mut Stage) -> Result<()> {
+    let mut words = command(stage)?;
+    words.extend(["-c".to_owned(), "listen_addresses=0.0.0.0".to_owned()]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     stage.start("postgres", "setpriv", &words)?;
     stage.wait("an answer to psql", |hosts| {
         hosts.client("timeout", &["3", "psql", "-h", VIP, "-U", "postgres", "-c", "select 1"]).is_ok()
+    })
+}
+
+/// Starts a server without the filter that listens on a Unix socket in the folder `data` only.
+pub fn start_plain(stage: &mut Stage) -> Result<()> {
+    let mut words = command(stage)?;
+    words.extend(["-c".to_owned(), "listen_addresses=".to_owned()]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    stage.start_plain("postgres", "setpriv", &words)?;
+    let data = stage.hosts.path("data");
+    stage.wait("an answer to psql", |hosts| {
+        hosts.app("timeout", &["3", "psql", "-h", &data, "-U", "postgres", "-c", "select 1"]).is_ok()
     })
 }
 

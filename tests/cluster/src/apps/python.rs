@@ -22,7 +22,7 @@ pub const ROWS: [Row; 3] = [
         name: "python-http",
         program: "Python, http.server",
         version: &[PYTHON, "--version"],
-        driven: "files by curl; wrk and a checking client, a connection a request",
+        driven: "files by curl; early refusals; wrk and a checking client, a connection a request",
         ports: &[http::PORT],
         sans: BY_SHM,
         limit: LIMIT,
@@ -42,7 +42,7 @@ pub const ROWS: [Row; 3] = [
         name: "gunicorn",
         program: "gunicorn, 2 workers",
         version: &[PYTHON, "-m", "gunicorn", "--version"],
-        driven: "files and an upload by curl; wrk and a checking client, a connection a request; one worker busy for 4 s",
+        driven: "files and an upload by curl; early refusals; wrk and a checking client, a connection a request; one worker busy for 4 s",
         ports: &[http::PORT],
         sans: BY_SHM,
         limit: LIMIT,
@@ -55,7 +55,8 @@ fn http_server(stage: &mut Stage) -> Result<String> {
     let arguments = ["-m", "http.server", &port, "--bind", "0.0.0.0", "--directory", &www];
     stage.start("http.server", PYTHON, &arguments)?;
     http::files(stage)?;
-    http::under_load(stage, http::SHORT, 0, |_| Ok(()))
+    let refused = http::refused(&stage.hosts, "1KiB", 501)?;
+    Ok(format!("{}; {refused}", http::under_load(stage, http::SHORT, 0, |_| Ok(()))?))
 }
 
 fn asyncio(stage: &mut Stage) -> Result<String> {
@@ -76,7 +77,8 @@ fn gunicorn(stage: &mut Stage) -> Result<String> {
     http::files(stage)?;
     http::upload(&stage.hosts, "16MiB")?;
     let figures = http::under_load(stage, http::SHORT, 0, |_| Ok(()))?;
-    Ok(format!("{figures}; {}", one_busy(stage)?))
+    let refused = http::refused(&stage.hosts, "upload", 413)?;
+    Ok(format!("{figures}; {refused}; {}", one_busy(stage)?))
 }
 
 /// One worker is busy for seconds, and the other answers other requests meanwhile: a busy process must not delay
