@@ -1,4 +1,4 @@
-"""Booted hosts: systemd-nspawn on overlays of one root, on two bridges of this network namespace."""
+"""Booted hosts: systemd-nspawn on overlays of a root of their release, on two bridges of this network namespace."""
 
 import json
 import pathlib

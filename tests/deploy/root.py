@@ -1,4 +1,4 @@
-"""The file system that all hosts share, read-only: a Debian made once and kept."""
+"""The file systems that hosts share, read-only: a Debian of each release, made once and kept."""
 
 import hashlib
 import pathlib
@@ -24,22 +24,22 @@ rm -rf "$root/var/lib/etcd/default"
 """
 
 
-def build(cache, debs):
-    """Returns the root directory; makes it if there is none for these packages."""
+def build(cache, debs, suite):
+    """Returns the root directory of a release; makes it if there is none for these packages."""
     packages = sorted(set(PACKAGES) | dependencies(debs))
     script = CUSTOMIZE % " ".join(DISABLED)
     digest = hashlib.sha256("\n".join(packages + [script]).encode()).hexdigest()[:12]
-    root = cache / f"root-{digest}"
+    root = cache / f"root-{suite}-{digest}"
     if (root / "etc/ssh/sshd_config.d/test.conf").is_file():
         return root
-    for old in cache.glob("root-*"):
+    for old in [*cache.glob(f"root-{suite}-*"), *cache.glob("root-making")]:
         subprocess.run(["rm", "-rf", "--one-file-system", old], check=True, timeout=300)
-    print(f"  … Debian root with {len(packages)} packages")
+    print(f"  … root of Debian {suite} with {len(packages)} packages")
     making = cache / "root-making"
     hook = cache / "customize.sh"
     hook.write_text(script, encoding="utf-8")
     command = ["mmdebstrap", "--variant=minbase", "--quiet", f"--include={','.join(packages)}"]
-    command += [f"--customize-hook=sh {hook} \"$1\"", "bookworm", str(making), "http://deb.debian.org/debian"]
+    command += [f"--customize-hook=sh {hook} \"$1\"", suite, str(making), "http://deb.debian.org/debian"]
     subprocess.run(command, check=True, timeout=BUILD_S)
     making.rename(root)
     return root

@@ -27,6 +27,8 @@ from transcript import Failed, Transcript
 HERE = pathlib.Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 CACHE = pathlib.Path("/var/tmp/csp-deploy")
+# What hosts boot. Packages run on the release that they were built on and on later ones.
+RELEASES = ["bookworm", "trixie"]
 # The whole run on a machine of two processors; a step has its own, shorter bound.
 RUN_MINUTES = 30
 
@@ -36,11 +38,19 @@ def arguments():
     parser.add_argument("--debs", type=pathlib.Path, default=PROJECT / "target/deb", help="directory of the packages")
     parser.add_argument("--ansible", default=os.environ.get("ANSIBLE_PLAYBOOK", "ansible-playbook"), help="ansible-playbook")
     parser.add_argument("--steps", default="", help="only these steps, by comma; boot and site always run")
+    parser.add_argument("--suites", default=",".join(suites()), help="releases of Debian, by comma, that hosts boot by turns")
     parser.add_argument("--minutes", type=int, default=RUN_MINUTES, help="bound of the whole run, for machines that do other things beside")
     parser.add_argument("--keep", action="store_true", help="leave the hosts running; run the steps that standard input names")
     parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--root", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--root", type=pathlib.Path, action="append", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def suites():
+    """Returns the release of this machine and those after it."""
+    with open("/etc/os-release", encoding="utf-8") as file:
+        own = dict(line.rstrip().split("=", 1) for line in file if "=" in line).get("VERSION_CODENAME", RELEASES[-1])
+    return RELEASES[RELEASES.index(own) :] if own in RELEASES else RELEASES[-1:]
 
 
 def missing(args):
@@ -77,9 +87,9 @@ def prepared(args):
     directory = CACHE / f"run-{os.getpid()}"
     directory.mkdir(mode=0o700)
     try:
-        hosts_root = root.build(CACHE, args.debs)
+        roots = [root.build(CACHE, args.debs, suite) for suite in args.suites.split(",")]
         command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, __file__]
-        command += ["--inside", directory, "--root", hosts_root, "--debs", args.debs.resolve(), "--ansible", shutil.which(args.ansible)]
+        command += ["--inside", directory, *(word for path in roots for word in ("--root", path)), "--debs", args.debs.resolve(), "--ansible", shutil.which(args.ansible)]
         command += ["--steps", args.steps] + (["--keep"] if args.keep else [])
         timeout = None if args.keep else args.minutes * 60
         return subprocess.run([str(word) for word in command], timeout=timeout, check=False).returncode
