@@ -23,7 +23,7 @@ fn drive(stage: &mut Stage) -> Result<String> {
     let dir = stage.hosts.path("");
     let text = format!(
         "server.document-root = \"{dir}www\"\nserver.port = {}\nserver.errorlog = \"{dir}log/lighttpd.error\"\n\
-         server.username = \"www-data\"\nserver.groupname = \"www-data\"\nserver.max-keep-alive-requests = 100000\nserver.max-request-size = 32768\n\
+         server.username = \"www-data\"\nserver.groupname = \"www-data\"\nserver.max-keep-alive-requests = 65535\nserver.max-request-size = 32768\n\
          mimetype.assign = ( \"\" => \"application/octet-stream\" )\n",
         http::PORT
     );
