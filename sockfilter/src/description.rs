@@ -7,6 +7,8 @@ use csp_app::{FlowId, ListenerId};
 use libc::c_int;
 
 use crate::epoll_set::EpollSet;
+use crate::ops::lacking::Asked;
+use crate::ops::zerocopy::ZeroCopy;
 
 /// Identifies a description. The id of a description that has ended is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +26,8 @@ pub struct ListenState {
     pub address: SocketAddr,
     /// The program's backlog.
     pub backlog: u32,
+    /// IPV6_V6ONLY: IPv4 clients are refused.
+    pub v6_only: bool,
     /// Its id in the application end; `None` in a forked child that has not used it yet.
     pub id: Option<ListenerId>,
     /// Whether the program polls it or accepts from it.
@@ -119,6 +123,10 @@ pub struct Description {
     pub options: Arc<Vec<SetOption>>,
     /// Options not yet applied to the placeholder of an accepted connection.
     pub inherited: Arc<Vec<SetOption>>,
+    /// While it is a candidate: what is known of options that accelerated sockets lack.
+    pub asked: Asked,
+    /// SO_ZEROCOPY, and the completions to report.
+    pub zero_copy: ZeroCopy,
     /// SO_LINGER with time 0: close resets the connection.
     pub linger_zero: bool,
     /// SO_RCVTIMEO in nanoseconds.
@@ -147,6 +155,8 @@ impl Description {
             write_ended: false,
             options: Arc::default(),
             inherited: Arc::default(),
+            asked: Asked::Nothing,
+            zero_copy: ZeroCopy::default(),
             linger_zero: false,
             receive_timeout: None,
             send_timeout: None,

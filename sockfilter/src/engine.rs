@@ -268,7 +268,10 @@ impl Engine {
         let Some(description) = self.descriptions.get(id.index) else { return 0 };
         let app = self.link.as_ref().map(|l| &l.app);
         match (&description.kind, app) {
-            (Kind::Flow(flow), Some(app)) => poll_bits(app.readiness(Handle::Flow(*flow))),
+            (Kind::Flow(flow), Some(app)) => {
+                let queue = if description.zero_copy.is_pending() { libc::EPOLLERR as u32 } else { 0 };
+                poll_bits(app.readiness(Handle::Flow(*flow))) | queue
+            }
             (Kind::Listener(ListenState { id: Some(id), .. }), Some(app)) => {
                 poll_bits(app.readiness(Handle::Listener(*id)))
             }

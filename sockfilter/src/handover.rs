@@ -6,7 +6,7 @@
 
 use core::ffi::c_void;
 
-use csp_app::{FlowId, HandOver, LeftFlow};
+use csp_app::{AppSide, FlowId, HandOver, Handle, LeftFlow, Readiness};
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use csp_wire::channel::{TICKET_LEN, Ticket};
 use libc::c_int;
@@ -24,6 +24,9 @@ use crate::{bootstrap, lock, signals};
 /// program waits meanwhile.
 const PROXY_TIMEOUT_NS: u64 = 1_000_000_000;
 const AGENT_TIMEOUT_NS: u64 = 1_000_000_000;
+/// Time limit, in nanoseconds, for a connection that is passed to another process to be established. The program waits
+/// meanwhile, and what it passes afterwards is an unconnected socket.
+const CONNECT_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Requested send buffer of the Unix socket, so that all unread bytes fit.
 const SOCKET_BUFFER: c_int = 1024 * 1024;
 
@@ -82,8 +85,18 @@ pub fn is_placeholder(fd: c_int) -> bool {
         && bootstrap::owns_tables()
 }
 
+/// Whether the agent carries a descriptor's connection.
+pub fn is_carried(fd: c_int) -> bool {
+    matches!(fdtable::entry(fd), Entry::Carried(_)) && bootstrap::is_on() && bootstrap::owns_tables()
+}
+
+/// Descriptors of connections that the agent carries and that stay open over exec.
+pub fn carried_over_exec() -> impl Iterator<Item = c_int> {
+    (0..=fdtable::highest()).filter(|fd| is_carried(*fd) && stays_open(*fd))
+}
+
 /// Whether a descriptor stays open over exec.
-fn stays_open(fd: c_int) -> bool {
+pub fn stays_open(fd: c_int) -> bool {
     // SAFETY: no pointers.
     let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFD) };
     flags.is_ok_and(|flags| flags as c_int & libc::FD_CLOEXEC == 0)
@@ -120,7 +133,11 @@ impl Engine {
     /// Makes the proxies release the connections, all at once, and the agent take them over.
     pub fn let_leave(&mut self, which: Which) {
         let mut under_way = Vec::new();
-        for (index, flow) in self.leaving(which) {
+        let leaving = self.leaving(which);
+        if let (Which::Of(_), [(_, flow)]) = (which, leaving.as_slice()) {
+            self.await_connected(*flow);
+        }
+        for (index, flow) in leaving {
             let mut ticket = [0; TICKET_LEN];
             ticket[..8].copy_from_slice(&sys::random().to_ne_bytes());
             ticket[8..].copy_from_slice(&sys::random().to_ne_bytes());
@@ -146,13 +163,27 @@ impl Engine {
     }
 
     fn await_proxies(&mut self, under_way: &[(usize, FlowId, Ticket)]) {
-        let deadline = Deadline::after(Some(PROXY_TIMEOUT_NS));
+        self.await_that(PROXY_TIMEOUT_NS, |app| {
+            under_way.iter().all(|(_, flow, _)| app.handing_over(*flow) != HandOver::Waiting)
+        });
+    }
+
+    /// Waits until a connection that is to leave is established: no other process could (Dante passes sockets that are
+    /// connecting).
+    fn await_connected(&mut self, flow: FlowId) {
+        self.await_that(CONNECT_TIMEOUT_NS, |app| {
+            let over = app.readiness(Handle::Flow(flow)).contains(Readiness::HANG_UP);
+            over || app.addresses(flow).is_none_or(|(.., connected)| connected)
+        });
+    }
+
+    /// Waits until `done`, at most for `limit_ns`.
+    fn await_that(&mut self, limit_ns: u64, done: impl Fn(&AppSide) -> bool) {
+        let deadline = Deadline::after(Some(limit_ns));
         loop {
             self.progress();
             let Some(link) = &self.link else { return };
-            let waits =
-                |(_, flow, _): &(usize, FlowId, Ticket)| link.app.handing_over(*flow) == HandOver::Waiting;
-            if !under_way.iter().any(waits) || deadline.is_over() {
+            if done(&link.app) || deadline.is_over() {
                 return;
             }
             let Ok(wake) = self.arm(None) else { continue };
@@ -321,7 +352,7 @@ fn fill(far: c_int, mut unread: &[u8]) -> Result<(), Errno> {
 }
 
 /// Sends a datagram and a descriptor.
-fn send_with(socket: c_int, datagram: &[u8], descriptor: c_int) -> Result<(), Errno> {
+pub fn send_with(socket: c_int, datagram: &[u8], descriptor: c_int) -> Result<(), Errno> {
     let mut part =
         libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast::<c_void>(), iov_len: datagram.len() };
     let mut control = [0u64; 3];

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CStr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use csp_wire::channel::{ADDRESS_LEN, emit_address, parse_address};
 use libc::{c_int, sock_filter, socklen_t};
@@ -15,15 +15,18 @@ use libc::{c_int, sock_filter, socklen_t};
 use crate::description::{Kind, ListenState};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
+use crate::ops::lacking::{Asked, Name};
 use crate::ops::{listen, sockets};
 use crate::sys::{self, Errno, syscall};
-use crate::{bootstrap, lock};
+use crate::{bootstrap, lock, seal};
 
 /// "CSPf", and the version of the mark's form.
 const MAGIC: u32 = 0x4353_5066;
 const FORM: u32 = 1;
 const LISTENER: u32 = 1;
 const CARRIED: u32 = 2;
+const KERNEL: u32 = 3;
+const SEALED: u32 = 4;
 /// Load a constant; accept the whole packet.
 const LOAD: u16 = 0x00;
 const RETURN: u16 = 0x06;
@@ -32,6 +35,9 @@ const ADDRESS_WORDS: usize = ADDRESS_LEN / 4;
 const WORDS: usize = 5 + 2 * ADDRESS_WORDS;
 const PROGRAM: usize = WORDS + 1;
 
+/// An address for marks that have none.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// What a marked socket represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
@@ -39,6 +45,10 @@ pub enum Mark {
     Listener { family: c_int, backlog: u32, address: SocketAddr },
     /// A Unix socket whose other end the agent holds.
     Carried { family: c_int, local: SocketAddr, remote: SocketAddr },
+    /// A TCP socket with an option, by level and number, that accelerated sockets lack and that cannot be read back.
+    Kernel { option: Name },
+    /// A Unix socket that holds a carried connection (`seal`).
+    Sealed,
 }
 
 impl Mark {
@@ -46,6 +56,10 @@ impl Mark {
         let (what, family, backlog, first, second) = match *self {
             Mark::Listener { family, backlog, address } => (LISTENER, family, backlog, address, address),
             Mark::Carried { family, local, remote } => (CARRIED, family, 0, local, remote),
+            Mark::Kernel { option: (level, number) } => {
+                (KERNEL, c_int::from(level), number.into(), NOWHERE, NOWHERE)
+            }
+            Mark::Sealed => (SEALED, 0, 0, NOWHERE, NOWHERE),
         };
         let mut words = [MAGIC, FORM, what, family as u32, backlog, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let bytes = [emit_address(first), emit_address(second)];
@@ -66,6 +80,10 @@ impl Mark {
         match *what {
             LISTENER => Some(Mark::Listener { family, backlog: *backlog, address: first }),
             CARRIED => Some(Mark::Carried { family, local: first, remote: second }),
+            KERNEL => {
+                Some(Mark::Kernel { option: (u16::try_from(family).ok()?, u16::try_from(*backlog).ok()?) })
+            }
+            SEALED => Some(Mark::Sealed),
             _ => None,
         }
     }
@@ -169,19 +187,33 @@ fn each_number(mut entries: &[u8], mut then: impl FnMut(c_int)) {
     }
 }
 
-/// Handles a descriptor received over exec or a Unix socket. A marked one becomes what its mark describes. A listener
-/// of the kernel becomes a candidate, so that its use is noticed.
+/// Handles a descriptor received over exec or a Unix socket. A marked one becomes what its mark describes. A TCP socket
+/// without a peer becomes a candidate: it may listen or connect, and the use of one that the kernel listens on is
+/// noticed.
 pub fn adopt(fd: c_int) {
     if fd < 0 || !bootstrap::is_on() || lock::inside() || fdtable::entry(fd) != Entry::Kernel {
         return;
     }
-    let Some(mark) = Mark::of(fd) else {
-        if let Some(family) = listen::kernel_listener_family(fd) {
-            sockets::created(fd, family, libc::SOCK_STREAM, 0);
+    let asked = match Mark::of(fd) {
+        Some(Mark::Kernel { option }) => Asked::Once(option),
+        // The number of seals within seals is limited by the kernel.
+        Some(Mark::Sealed) => {
+            return if seal::open(fd).is_ok() {
+                adopt(fd)
+            };
         }
-        return;
+        Some(mark) => return ENGINE.with(|engine| engine.adopt_marked(fd, mark)),
+        None => Asked::Perhaps,
     };
-    ENGINE.with(|engine| engine.adopt_marked(fd, mark));
+    let Some((family, _)) = listen::kernel_state(fd) else { return };
+    sockets::created(fd, family, libc::SOCK_STREAM, 0);
+    ENGINE.with(|engine| {
+        let Entry::Candidate(index) = fdtable::entry(fd) else { return };
+        if let Some(d) = engine.descriptions.get_mut(index) {
+            d.asked = asked;
+            d.zero_copy.on = sockets::option_value::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY) != 0;
+        }
+    });
 }
 
 static INHERITED_LISTENER: AtomicBool = AtomicBool::new(false);
@@ -198,9 +230,11 @@ impl Engine {
         let (kind, family) = match mark {
             Mark::Listener { family, backlog, address } => {
                 INHERITED_LISTENER.store(true, Ordering::Relaxed);
-                (Kind::Listener(ListenState { address, backlog, id: None, interest: false }), family)
+                let v6_only = listen::is_v6_only(fd, family);
+                (Kind::Listener(ListenState { address, backlog, v6_only, id: None, interest: false }), family)
             }
             Mark::Carried { family, local, remote } => (Kind::Carried { local, remote }, family),
+            Mark::Kernel { .. } | Mark::Sealed => return,
         };
         let carried = matches!(kind, Kind::Carried { .. });
         let Some(index) = self.descriptions.insert(kind, family) else {
@@ -236,7 +270,9 @@ mod tests {
         };
         let (local, remote) = ("10.76.0.100:80".parse().unwrap(), "10.76.0.1:40000".parse().unwrap());
         let carried = Mark::Carried { family: libc::AF_INET, local, remote };
-        for (mark, family) in [(listener, libc::AF_INET6), (carried, libc::AF_UNIX)] {
+        let kernel = Mark::Kernel { option: (6, 14) };
+        for (mark, family) in [(listener, libc::AF_INET6), (carried, libc::AF_UNIX), (kernel, libc::AF_INET)]
+        {
             let fd = socket(family);
             assert_eq!(Mark::of(fd), None);
             mark.put(fd).unwrap();

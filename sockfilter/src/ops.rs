@@ -7,6 +7,7 @@ pub mod ending;
 pub mod epoll;
 pub mod epoll_sleep;
 pub mod io;
+pub mod lacking;
 pub mod listen;
 pub mod names;
 pub mod options;
@@ -17,6 +18,7 @@ pub mod sockets;
 pub mod tcp_info;
 pub mod transfer;
 pub mod watched;
+pub mod zerocopy;
 
 use csp_types::Instant;
 use libc::c_int;

@@ -15,11 +15,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use csp_api::app::{AcceptQueue, Process, Proxy, Socket};
 use csp_api::{RecentFlow, TraceEntry};
-use csp_app::errno;
+use csp_app::{errno, options};
 use csp_daemon::query::{Label, Limit};
 use csp_telemetry::{Exposition, MetricWriter};
 use csp_types::{TraceEvent, TraceKind};
-use csp_wire::agent::page::{COUNTER_NAMES, SocketEntry, SocketKind};
+use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketEntry, SocketKind};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -180,7 +180,7 @@ fn of_socket(info: &ProcessInfo, socket: &SocketEntry) -> Socket {
         pid: info.pid,
         program: info.program.to_string().into(),
         kind: socket.kind.as_str().into(),
-        reason: socket.reason.as_str().into(),
+        reason: reason_of(socket).into(),
         fd: socket.fd,
         label: (!socket.label.is_none()).then_some(socket.label),
         local: socket.local,
@@ -188,6 +188,18 @@ fn of_socket(info: &ProcessInfo, socket: &SocketEntry) -> Socket {
         error: (socket.error != 0).then(|| error_name(socket.error)),
         queue: (socket.kind == SocketKind::Listener)
             .then(|| AcceptQueue { waiting: socket.queue.0.into(), backlog: socket.queue.1.into() }),
+    }
+}
+
+/// Returns why a socket is where it is. An option that accelerated sockets lack is named.
+fn reason_of(socket: &SocketEntry) -> String {
+    match (socket.reason, socket.option.map(|(level, number)| (i32::from(level), i32::from(number)))) {
+        (Reason::Lacking, Some((level, number))) => match options::of(level, number) {
+            Some(option) => format!("asked for {}", option.name),
+            None => format!("asked for option {number} of level {level}"),
+        },
+        (Reason::Lacking, None) => "asked for SIGIO".to_owned(),
+        (reason, _) => reason.as_str().to_owned(),
     }
 }
 

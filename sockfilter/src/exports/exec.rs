@@ -10,9 +10,9 @@ use std::ffi::CString;
 
 use libc::c_int;
 
-use crate::bootstrap;
 use crate::handover::{self, Which};
 use crate::next::Next;
+use crate::{bootstrap, seal};
 
 /// An array of C strings that ends with a null pointer.
 pub(super) type Strings = *const *const c_char;
@@ -42,11 +42,14 @@ macro_rules! with_environment {
             before_exec();
             // SAFETY: `$environment` is null or an array of C strings that ends with a null pointer, as the function requires.
             let kept = unsafe { Environment::of($environment, handover::any_over_exec) };
-            call_next!(
+            seal::before_exec();
+            let failed = call_next!(
                 next::$name,
                 fn($($type,)* Strings $(, $last_type)?) -> c_int,
                 ($($argument,)* kept.pointer() $(, $last)?)
-            )
+            );
+            seal::after_failed_exec();
+            failed
         })*
     };
 }
@@ -228,6 +231,18 @@ impl Environment {
         kept.extend(texts.iter().map(|text| text.as_ptr()));
         kept.push(null());
         Environment { given, kept, _texts: texts }
+    }
+
+    /// Whether the loader of a program in this environment loads the filter, and the filter is on.
+    pub(super) fn has_filter(&self) -> bool {
+        let (mut loads, mut on) = (false, true);
+        // SAFETY: the environment is null or an array of C strings that ends with a null pointer, by the contract of `of`.
+        for text in (0..).map_while(|at| unsafe { text_at(self.pointer(), at) }) {
+            loads |=
+                text.to_bytes().starts_with(bootstrap::INHERITED[0]) && !bootstrap::is_another_preload(text);
+            on &= text != c"CSP_MODE=off";
+        }
+        loads && on
     }
 
     /// The environment to pass to the program.

@@ -6,6 +6,7 @@ use super::poll;
 
 use crate::fdtable::{self, Entry};
 use crate::ops::io;
+use crate::ops::rights::Sealed;
 use crate::ops::{c_int_result, c_result, ending, rights, sockets};
 use crate::{real, sys};
 
@@ -206,6 +207,9 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Opti
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return io::receive_error(fd, message, flags).map(c_result);
+        }
         let parts = match message_parts(message) {
             Ok(parts) => parts,
             Err(errno) => return Some(c_result(Err(errno))),
@@ -261,8 +265,8 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
         send_message(fd, message, flags).unwrap_or_else(|| {
-            rights::outgoing(message);
-            real::sendmsg(fd, message, flags)
+            let sealed = rights::outgoing(message);
+            real::sendmsg(fd, sealed.as_ref().map_or(message, Sealed::header), flags)
         })
     }
 }
@@ -363,10 +367,16 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
             return result;
         }
     }
-    for at in 0..if messages.is_null() { 0 } else { count as usize } {
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call.
-        unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) };
+    let count_known = if messages.is_null() { 0 } else { count as usize };
+    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the call.
+    if (0..count_known)
+        .any(|at| unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) }.is_some())
+    {
+        // One by one, each with its own seals.
+        // SAFETY: as above.
+        let one = |message: *mut msghdr, _| Some(unsafe { sendmsg(fd, message, flags) });
+        // SAFETY: as above.
+        return unsafe { each(messages, count.min(libc::UIO_MAXIOV as c_uint), one, || false) }.unwrap_or(-1);
     }
     // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
     // call.

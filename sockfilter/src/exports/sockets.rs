@@ -4,7 +4,9 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::fdtable::{self, Entry};
 use crate::ops::names::{self, End};
-use crate::ops::{self, c_int_result, carried, ending, listen as listening, options, sockets, tcp_info};
+use crate::ops::{
+    self, c_int_result, carried, ending, lacking, listen as listening, options, sockets, tcp_info, zerocopy,
+};
 use crate::{real, sys};
 
 /// socket(2)
@@ -178,6 +180,11 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
 }
 
 unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    if !len.is_null() && lacking::is_filter_query(fd, level, name) {
+        // SAFETY: by the caller's contract `len` is writable. The program attached no filter.
+        unsafe { len.write_unaligned(0) };
+        return 0;
+    }
     if let Entry::Carried(index) = fdtable::entry(fd)
         && !value.is_null()
         && !len.is_null()
@@ -242,14 +249,17 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
 }
 
 unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    if fdtable::is_named_by_us(fd)
+        // SAFETY: by the caller's contract `value` is readable for `len` bytes.
+        && let Some(refused) = unsafe { lacking::refuse(fd, level, name, value, len) }
+    {
+        return c_int_result(refused);
+    }
     if let Entry::Carried(index) = fdtable::entry(fd)
         && carried::keeps(level)
     {
         // SAFETY: by the caller's contract `value` is readable for `len` bytes.
         return c_int_result(unsafe { carried::set(index, level, name, value, len) });
-    }
-    if fdtable::is_ours(fd) && options::is_lacking(fd, level, name) {
-        return c_int_result(Err(libc::EOPNOTSUPP));
     }
     if fdtable::is_ours(fd) {
         options::inherit(fd);
@@ -264,6 +274,11 @@ unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void,
     if result == 0 && fdtable::entry(fd) != Entry::Kernel {
         // SAFETY: the kernel has read `len` bytes of `value`.
         unsafe { options::note_inherited(fd, level, name, value, len) };
+        lacking::note(fd, level, name);
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && len as usize >= size_of::<c_int>() {
+            // SAFETY: the kernel has read an int of `value`.
+            zerocopy::set(fd, unsafe { value.cast::<c_int>().read_unaligned() } != 0);
+        }
     }
     result
 }

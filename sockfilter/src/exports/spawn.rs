@@ -1,14 +1,16 @@
 //! posix_spawn and pidfd_spawn: their children get the connections that stay open over exec, and those that file
 //! actions duplicate.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{CStr, c_char, c_void};
 
 use libc::c_int;
 
 use super::exec::{Environment, Strings, before_exec};
 use crate::handover::{self, Which};
 use crate::next::Next;
+use crate::preload;
 use crate::spawned::ACTIONS;
+use crate::sys::{self, syscall};
 
 static INIT: Next = Next::new("posix_spawn_file_actions_init\0");
 static DESTROY: Next = Next::new("posix_spawn_file_actions_destroy\0");
@@ -64,6 +66,49 @@ fn before_spawn(actions: *const c_void) -> bool {
     any
 }
 
+/// Connections that a child without the filter must not inherit: while this lives they are closed over exec.
+struct Withheld(Vec<c_int>);
+
+impl Withheld {
+    /// Withholds connections that the agent carries from a child that will not have the filter. Error: EPERM if the child
+    /// would have one as a standard stream, or by its file actions: it could not work without.
+    fn from(has_filter: impl FnOnce() -> bool, actions: *const c_void) -> Result<Self, c_int> {
+        let inherited: Vec<c_int> = handover::carried_over_exec().collect();
+        let mut named = ACTIONS.of(actions as usize).filter(|fd| handover::is_carried(*fd));
+        let first_named = named.next();
+        if (inherited.is_empty() && first_named.is_none()) || has_filter() {
+            return Ok(Withheld(Vec::new()));
+        }
+        if first_named.is_some() || inherited.iter().any(|fd| *fd <= libc::STDERR_FILENO) {
+            sys::complain("a client's connection is not given to a program without the filter");
+            return Err(libc::EPERM);
+        }
+        inherited.iter().for_each(|fd| close_over_exec(*fd, libc::FD_CLOEXEC));
+        Ok(Withheld(inherited))
+    }
+}
+
+impl Drop for Withheld {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|fd| close_over_exec(*fd, 0));
+    }
+}
+
+fn close_over_exec(fd: c_int, flag: c_int) {
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_SETFD, flag) };
+}
+
+/// Whether a program that is started in this environment will have the filter.
+///
+/// # Safety
+/// `program` must be a C string.
+unsafe fn has_filter(program: *const c_char, environment: &Environment) -> bool {
+    // SAFETY: by this function's contract `program` is a C string.
+    let program = unsafe { CStr::from_ptr(program) };
+    environment.has_filter() && preload::find(program).is_some_and(|file| preload::reaches(&file))
+}
+
 macro_rules! spawn {
     ($($name:ident: $next:ident;)*) => {
         $(#[doc = concat!(stringify!($name), "(3)")]
@@ -83,6 +128,12 @@ macro_rules! spawn {
             let any = before_spawn(actions);
             // SAFETY: `environment` is null or an array of C strings that ends with a null pointer, as the function requires.
             let kept = unsafe { Environment::of(environment, || any) };
+            // SAFETY: `program` is a C string, as the function requires.
+            let withheld = Withheld::from(|| unsafe { has_filter(program, &kept) }, actions);
+            let _withheld = match withheld {
+                Ok(withheld) => withheld,
+                Err(errno) => return errno,
+            };
             call_next!(
                 $next,
                 fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int,

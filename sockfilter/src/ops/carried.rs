@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use libc::{c_int, c_void, socklen_t};
 
+use super::lacking::Scratch;
 use super::options;
 use crate::description::{OPTION_LEN_MAX, SetOption};
 use crate::engine::ENGINE;
 use crate::lock;
-use crate::sys::{self, Errno, syscall};
+use crate::sys::{Errno, syscall};
 
 /// The options, all ints, that are read from a connection's placeholder before the agent carries it.
 const KEPT: [(c_int, c_int); 8] = [
@@ -41,23 +42,24 @@ pub fn options_of(fd: c_int) -> Arc<Vec<SetOption>> {
 }
 
 /// A temporary TCP socket with the kept options of a connection.
-struct Scratch(c_int);
-
-impl Scratch {
-    fn of(family: c_int, options: &[SetOption]) -> Result<Self, Errno> {
-        // SAFETY: no pointers.
-        let fd = unsafe { syscall!(libc::SYS_socket, family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }?;
-        let scratch = Scratch(fd as c_int);
-        options::apply(scratch.0, options);
-        Ok(scratch)
-    }
+fn scratch(family: c_int, options: &[SetOption]) -> Result<Scratch, Errno> {
+    let scratch = Scratch::new(family)?;
+    options::apply(scratch.0, options);
+    Ok(scratch)
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        sys::close(self.0);
-    }
-}
+/// Options of SOL_SOCKET of which a Unix socket has another value. The peer's credentials are those of the process that
+/// made the socket, and say nothing of the client: a program could take it for local.
+const OF_TCP: [c_int; 7] = [
+    libc::SO_DOMAIN,
+    libc::SO_PROTOCOL,
+    libc::SO_PEERCRED,
+    libc::SO_PEERSEC,
+    libc::SO_PEERNAME,
+    libc::SO_PEERGROUPS,
+    SO_PEERPIDFD,
+];
+const SO_PEERPIDFD: c_int = 77;
 
 /// Family and options of a connection.
 fn known(index: usize) -> Result<(c_int, Arc<Vec<SetOption>>), Errno> {
@@ -81,15 +83,14 @@ pub unsafe fn get(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<Result<usize, Errno>> {
-    let of_family = level == libc::SOL_SOCKET && matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL);
-    if !keeps(level) && !of_family {
+    if !keeps(level) && !(level == libc::SOL_SOCKET && OF_TCP.contains(&name)) {
         return None;
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
         return Some(Err(libc::EOPNOTSUPP));
     }
     Some(known(index).and_then(|(family, options)| {
-        let scratch = Scratch::of(family, &options)?;
+        let scratch = scratch(family, &options)?;
         // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
         unsafe { syscall!(libc::SYS_getsockopt, scratch.0, level, name, value, len) }
     }))
@@ -107,7 +108,7 @@ pub unsafe fn set(
     len: socklen_t,
 ) -> Result<usize, Errno> {
     let (family, kept) = known(index)?;
-    let scratch = Scratch::of(family, &kept)?;
+    let scratch = scratch(family, &kept)?;
     // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     unsafe { syscall!(libc::SYS_setsockopt, scratch.0, level, name, value, len) }?;
     drop(scratch);

@@ -5,7 +5,7 @@ use core::slice;
 use csp_app::{AppError, AppSide, FlowId, Handle, Readiness};
 use libc::{c_int, iovec};
 
-use super::{PASS, now};
+use super::{PASS, now, zerocopy};
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::lock;
@@ -93,7 +93,7 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
         return Some(Err(libc::EINVAL));
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return Some(Err(libc::EAGAIN));
+        return Some(zerocopy::receive(id, flags));
     }
     let taking = Taking {
         peek: flags & libc::MSG_PEEK != 0,
@@ -223,6 +223,23 @@ unsafe fn look_at(
     if over && *done < taking.wanted { Err(None) } else { Ok(()) }
 }
 
+/// recvmsg with MSG_ERRQUEUE on an accelerated connection; `None`: the call is passed to the kernel.
+///
+/// # Safety
+/// As recvmsg: the header must be valid.
+pub unsafe fn receive_error(
+    fd: c_int,
+    message: *mut libc::msghdr,
+    flags: c_int,
+) -> Option<Result<usize, Errno>> {
+    match prepare(fd, flags, Direction::Receive) {
+        // SAFETY: by the caller's contract the header is valid.
+        Ok(Some((id, _))) => Some(unsafe { zerocopy::receive_message(id, message, flags) }),
+        Ok(None) => None,
+        Err(errno) => Some(Err(errno)),
+    }
+}
+
 /// send and its variants on an accelerated connection; `None`: the call is passed to the kernel.
 ///
 /// # Safety
@@ -256,6 +273,9 @@ pub unsafe fn send(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<us
         }
     });
     if done > 0 {
+        if flags & libc::MSG_ZEROCOPY != 0 {
+            zerocopy::sent(id);
+        }
         return Some(Ok(done));
     }
     if result == Err(PASS) {

@@ -7,7 +7,8 @@ use csp_app::Handle;
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use libc::{c_int, socklen_t};
 
-use super::sockets::{LISTEN_LINK_WAIT_NS, asks_too_much, option_value, refused_in_strict_mode};
+use super::lacking::Stay;
+use super::sockets::{LISTEN_LINK_WAIT_NS, option_value, refused_in_strict_mode};
 use crate::description::{Kind, ListenState};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
@@ -23,15 +24,16 @@ pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
     }
     match fdtable::entry(fd) {
         Entry::Candidate(index) if !lock::inside() => ENGINE.with(|engine| {
-            let reason = match engine.start_listening(index, fd, backlog) {
+            let stay = match engine.start_listening(index, fd, backlog) {
                 Ok(()) => return Some(Ok(0)),
                 Err(NoListener::Refused(errno)) => return Some(Err(errno)),
-                Err(NoListener::Kernel(reason)) => reason,
+                Err(NoListener::Kernel(stay)) => stay,
             };
-            if refused_in_strict_mode(reason) {
+            if refused_in_strict_mode(stay.reason) {
+                engine.show_kernel_socket(fd, kernel_entry(fd, stay));
                 return Some(Err(libc::ENETDOWN));
             }
-            engine.kernel_listener(index, fd, reason);
+            engine.kernel_listener(index, fd, stay);
             None
         }),
         Entry::Ours(index) if !lock::inside() => {
@@ -50,11 +52,34 @@ pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
     }
 }
 
-/// The family of a TCP socket in the kernel's LISTEN state; `None` for other descriptors.
-pub fn kernel_listener_family(fd: c_int) -> Option<c_int> {
+/// The state of a TCP socket that no peer has, by Linux's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelState {
+    /// Bound or not; it may listen or connect.
+    Closed,
+    /// The kernel accepts its connections.
+    Listening,
+}
+
+/// Family and state of a TCP socket without a peer; `None` for connections and other descriptors.
+pub fn kernel_state(fd: c_int) -> Option<(c_int, KernelState)> {
+    const CLOSE: u8 = 7;
+    const LISTEN: u8 = 10;
     let option = |name| option_value::<c_int>(fd, libc::SOL_SOCKET, name);
-    (option(libc::SO_ACCEPTCONN) != 0 && option(libc::SO_PROTOCOL) == libc::IPPROTO_TCP)
-        .then(|| option(libc::SO_DOMAIN))
+    if option(libc::SO_PROTOCOL) != libc::IPPROTO_TCP {
+        return None;
+    }
+    // The state is the first byte.
+    let state = match option_value::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO) {
+        CLOSE => KernelState::Closed,
+        LISTEN => KernelState::Listening,
+        _ => return None,
+    };
+    Some((option(libc::SO_DOMAIN), state))
+}
+
+fn is_kernel_listener(fd: c_int) -> bool {
+    matches!(kernel_state(fd), Some((_, KernelState::Listening)))
 }
 
 /// Called when a listener that was made outside the filter, and received over exec (`LISTEN_FDS`) or a Unix socket, is
@@ -62,16 +87,16 @@ pub fn kernel_listener_family(fd: c_int) -> Option<c_int> {
 /// shows it. Error: ENETDOWN, in strict mode.
 pub fn made_elsewhere(fd: c_int) -> Result<(), Errno> {
     let Entry::Candidate(index) = fdtable::entry(fd) else { return Ok(()) };
-    if lock::inside() || kernel_listener_family(fd).is_none() {
+    if lock::inside() || !is_kernel_listener(fd) {
         return Ok(());
     }
     ENGINE.with(|engine| {
         let reason = engine.why_elsewhere(fd);
         if !refused_in_strict_mode(reason) {
-            engine.kernel_listener(index, fd, reason);
+            engine.kernel_listener(index, fd, reason.into());
             return Ok(());
         }
-        engine.show_kernel_socket(fd, kernel_entry(fd, reason));
+        engine.show_kernel_socket(fd, kernel_entry(fd, reason.into()));
         static SAID: AtomicBool = AtomicBool::new(false);
         if !SAID.swap(true, Ordering::Relaxed) {
             let at = address::bound(fd).map_or_else(|_| String::from("?"), |a| a.to_string());
@@ -83,17 +108,28 @@ pub fn made_elsewhere(fd: c_int) -> Result<(), Errno> {
     })
 }
 
+/// Whether a socket has IPV6_V6ONLY.
+pub fn is_v6_only(fd: c_int, family: c_int) -> bool {
+    family == libc::AF_INET6 && option_value::<c_int>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != 0
+}
+
 /// Why a socket does not become an accelerated listener.
 enum NoListener {
     /// It stays in the kernel.
-    Kernel(Reason),
+    Kernel(Stay),
     /// listen() fails with this error.
     Refused(Errno),
 }
 
+impl From<Stay> for NoListener {
+    fn from(stay: Stay) -> Self {
+        NoListener::Kernel(stay)
+    }
+}
+
 impl From<Reason> for NoListener {
     fn from(reason: Reason) -> Self {
-        NoListener::Kernel(reason)
+        NoListener::Kernel(reason.into())
     }
 }
 
@@ -105,18 +141,17 @@ impl Engine {
         if !link.session.rules().listens(address.port()) {
             return Err(Reason::Rule.into());
         }
-        if asks_too_much(fd) {
-            return Err(Reason::Lacking.into());
-        }
-        let id = link.app.listen(address::canonical(address), backlog).map_err(|_| Reason::Full)?;
+        self.check_lacking(index, fd)?;
+        let id =
+            self.attached()?.app.listen(address::canonical(address), backlog).map_err(|_| Reason::Full)?;
         if let Err(errno) = hold(fd) {
-            let _ = link.app.close_listener(id);
+            let _ = self.attached()?.app.close_listener(id);
             return Err(NoListener::Refused(errno));
         }
-        let state =
-            ListenState { address: address::canonical(address), backlog, id: Some(id), interest: false };
-        self.accelerate(index, fd, Kind::Listener(state));
         let family = self.descriptions.get(index).map_or(libc::AF_INET, |d| d.family);
+        let (canonical, v6_only) = (address::canonical(address), is_v6_only(fd, family));
+        let state = ListenState { address: canonical, backlog, v6_only, id: Some(id), interest: false };
+        self.accelerate(index, fd, Kind::Listener(state));
         // A process that receives the descriptor over exec or a Unix socket recognises it by the mark; without the mark
         // only that is lost.
         let _ = Mark::Listener { family, backlog, address: state.address }.put(fd);
@@ -128,9 +163,9 @@ impl Engine {
         Ok(())
     }
 
-    fn kernel_listener(&mut self, index: usize, fd: c_int, reason: Reason) {
+    fn kernel_listener(&mut self, index: usize, fd: c_int, stay: Stay) {
         self.counters.listeners_kernel += 1;
-        self.leave_to_kernel(fd, index, kernel_entry(fd, reason));
+        self.leave_to_kernel(fd, index, kernel_entry(fd, stay));
     }
 
     /// Why a listener that was made outside the filter stays in the kernel.
@@ -148,9 +183,9 @@ impl Engine {
 }
 
 /// The page's entry for a listener in the kernel.
-fn kernel_entry(fd: c_int, reason: Reason) -> SocketEntry {
+fn kernel_entry(fd: c_int, stay: Stay) -> SocketEntry {
     let local = address::bound(fd).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    SocketEntry::new(SocketKind::KernelListener, reason, fd as u32, local, local)
+    stay.entry(SocketKind::KernelListener, fd, local, local)
 }
 
 /// The address of a listener; an unbound one gets a port, as listen() assigns it.

@@ -49,11 +49,6 @@ pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     })
 }
 
-/// Whether an accelerated socket lacks an option: the completion of zero-copy sends cannot be reported.
-pub fn is_lacking(fd: c_int, level: c_int, name: c_int) -> bool {
-    (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) && is_socket(fd)
-}
-
 /// Whether an accelerated descriptor is a socket, not an epoll set.
 pub fn is_socket(fd: c_int) -> bool {
     with_description(fd, |engine, index| Some(!engine.is_epoll(index))).unwrap_or(false)
@@ -125,8 +120,8 @@ pub(super) fn put(options: &mut Vec<SetOption>, option: SetOption) {
     }
 }
 
-/// Records an option that the program set on a socket that may become a listener: connections that it accepts inherit
-/// it.
+/// Records an option that the program set on a socket that may become accelerated, or is a listener: connections that
+/// it accepts inherit it.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
@@ -176,6 +171,10 @@ pub unsafe fn write_int(number: c_int, value: *mut c_void, len: *mut socklen_t) 
     }
 }
 
+/// SO_RCVTIMEO_NEW and SO_SNDTIMEO_NEW, of the same form on this architecture.
+const RCVTIMEO_NEW: c_int = 66;
+const SNDTIMEO_NEW: c_int = 67;
+
 /// Handles a socket option that the program set and the kernel accepted.
 ///
 /// # Safety
@@ -204,10 +203,12 @@ pub unsafe fn option_set(fd: c_int, level: c_int, name: c_int, value: *const c_v
             let linger = unsafe { value.cast::<[i32; 2]>().read_unaligned() };
             note(fd, |d| d.linger_zero = linger[0] != 0 && linger[1] == 0);
         }
-        libc::SO_RCVTIMEO | libc::SO_SNDTIMEO if len as usize >= size_of::<KernelTime>() => {
+        libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | RCVTIMEO_NEW | SNDTIMEO_NEW
+            if len as usize >= size_of::<KernelTime>() =>
+        {
             // SAFETY: the length was checked.
             let time = nanos_of(unsafe { value.cast::<KernelTime>().read_unaligned() });
-            let receive = name == libc::SO_RCVTIMEO;
+            let receive = matches!(name, libc::SO_RCVTIMEO | RCVTIMEO_NEW);
             note(fd, |d| if receive { d.receive_timeout = time } else { d.send_timeout = time });
         }
         _ => {}

@@ -2,14 +2,24 @@
 
 use libc::{c_int, cmsghdr, msghdr};
 
+use crate::fdtable::{self, Entry};
 use crate::handover::{self, Which};
-use crate::{fdtable, inherit};
+use crate::{inherit, seal, sys};
 
 /// Calls `then` with every descriptor in a message's control data.
 ///
 /// # Safety
 /// The header must be valid, its control data readable for the length that it states.
 unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
+    // SAFETY: the contract is the same, and each place is within the control data.
+    unsafe { each_place(message, |at| then(at.read_unaligned())) };
+}
+
+/// Calls `then` with the place of every descriptor in a message's control data.
+///
+/// # Safety
+/// The header must be valid, its control data readable for the length that it states.
+unsafe fn each_place(message: *const msghdr, mut then: impl FnMut(*mut c_int)) {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call; the macros
     // stay within the control data.
     unsafe {
@@ -19,7 +29,7 @@ unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let count = (*header).cmsg_len.saturating_sub(empty) / size_of::<c_int>();
                 let first = libc::CMSG_DATA(header).cast::<c_int>();
-                (0..count).for_each(|at| then(first.add(at).read_unaligned()));
+                (0..count).for_each(|at| then(first.add(at)));
             }
             if (*header).cmsg_len < empty {
                 return;
@@ -29,18 +39,85 @@ unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
     }
 }
 
+/// A message whose connections are sealed, so that only a program with the filter can use them.
+pub struct Sealed {
+    header: msghdr,
+    /// The control data of `header`, in words that are aligned as it requires.
+    _control: Vec<usize>,
+    seals: Vec<c_int>,
+}
+
+impl Sealed {
+    /// The message to send.
+    pub fn header(&self) -> *const msghdr {
+        &raw const self.header
+    }
+
+    /// A copy of a message.
+    ///
+    /// # Safety
+    /// The header must be valid, its control data readable for the length that it states.
+    unsafe fn of(message: *const msghdr) -> Self {
+        // SAFETY: by the caller's contract the header is valid.
+        let mut header = unsafe { message.read_unaligned() };
+        let len = header.msg_controllen;
+        let mut control = vec![0usize; len.div_ceil(size_of::<usize>())];
+        // SAFETY: by the caller's contract the control data has `len` readable bytes, and the copy has room for them.
+        unsafe {
+            core::ptr::copy_nonoverlapping(header.msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len)
+        };
+        // The words stay where they are when the value moves.
+        header.msg_control = control.as_mut_ptr().cast();
+        let mut sealed = Sealed { header, _control: control, seals: Vec::new() };
+        sealed.seal();
+        sealed
+    }
+
+    /// Replaces connections by their seals. One that cannot be sealed leaves as a descriptor that is closed, so that the
+    /// message is refused (EBADF).
+    fn seal(&mut self) {
+        let seals = &mut self.seals;
+        let replace = |at: *mut c_int| {
+            // SAFETY: `at` lies within the copied control data.
+            let fd = unsafe { at.read_unaligned() };
+            if !matches!(fdtable::entry(fd), Entry::Carried(_)) {
+                return;
+            }
+            let seal = seal::of(fd).unwrap_or(-1);
+            seals.push(seal);
+            // SAFETY: as above.
+            unsafe { at.write_unaligned(seal) };
+        };
+        // SAFETY: header and control data are this value's own.
+        unsafe { each_place(&raw const self.header, replace) };
+    }
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        self.seals.iter().copied().for_each(sys::close);
+    }
+}
+
 /// Before a message is sent: its accelerated connections leave this process, so that the descriptors sent can be used
-/// by any process.
+/// by another process. `None`: the message is sent as it is.
 ///
 /// # Safety
 /// As sendmsg: the header must be null or valid.
-pub unsafe fn outgoing(message: *const msghdr) {
+pub unsafe fn outgoing(message: *const msghdr) -> Option<Sealed> {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     if message.is_null() || unsafe { (*message).msg_controllen } == 0 || fdtable::highest() <= 0 {
-        return;
+        return None;
     }
+    let mut any = false;
     // SAFETY: as above.
-    unsafe { each_descriptor(message, |fd| handover::leave(Which::Of(fd))) };
+    unsafe {
+        each_descriptor(message, |fd| {
+            handover::leave(Which::Of(fd));
+            any |= handover::is_carried(fd);
+        });
+        any.then(|| Sealed::of(message))
+    }
 }
 
 /// After a message was received: adopts descriptors of accelerated sockets.

@@ -1,13 +1,14 @@
 //! socket, listen, accept, connect, shutdown.
 
-use csp_app::{AppError, Directions, FlowId, Handle, Readiness};
+use csp_app::{Accepted, AppError, AppSide, Directions, FlowId, Handle, ListenerId, Readiness};
 use csp_wire::agent::page::{self, Reason, SocketEntry, SocketKind};
 use libc::{c_int, sockaddr, socklen_t};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::lacking::Stay;
 use super::{PASS, c_int_result, now};
-use crate::description::{DescriptionId, Kind};
+use crate::description::{DescriptionId, Kind, ListenState};
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::fdtable::{self, Entry};
 use crate::sys::{self, Errno, syscall};
@@ -138,14 +139,6 @@ pub fn before_chroot() {
     });
 }
 
-/// Whether the program has enabled features that an accelerated socket lacks: completions of zero-copy sends, and
-/// SIGIO.
-pub(super) fn asks_too_much(fd: c_int) -> bool {
-    // SAFETY: no pointers.
-    let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFL) }.unwrap_or(0);
-    flags & libc::O_ASYNC as usize != 0 || socket_option::<c_int>(fd, libc::SO_ZEROCOPY) != 0
-}
-
 /// Whether strict mode refuses a socket for this reason.
 pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
     use Reason::{Elsewhere, Full, Lacking, NoAgent, NoProxy};
@@ -186,9 +179,12 @@ fn accept_attempt(
     id: DescriptionId,
     flags: c_int,
 ) -> Attempt<(c_int, c_int, SocketAddr)> {
-    if !matches!(engine.descriptions.get(id.index).map(|d| &d.kind), Some(Kind::Listener(_))) {
+    let Some(Kind::Listener(ListenState { v6_only, .. })) =
+        engine.descriptions.get(id.index).map(|d| &d.kind)
+    else {
         return Attempt::Done(Err(libc::EINVAL));
-    }
+    };
+    let v6_only = *v6_only;
     let Some(listener) = engine.show_interest(id.index) else { return Attempt::Done(Err(libc::ENETDOWN)) };
     let Some(link) = &engine.link else { return Attempt::Done(Err(libc::ENETDOWN)) };
     if link.app.accept_queue_len(listener) == 0 {
@@ -196,20 +192,21 @@ fn accept_attempt(
     }
     let Some(of) = engine.descriptions.get(id.index) else { return Attempt::Done(Err(libc::EBADF)) };
     let (family, linger, options) = (of.family, of.linger_zero, of.options.clone());
-    let timeouts = (of.receive_timeout, of.send_timeout);
+    let (timeouts, zero_copy) = ((of.receive_timeout, of.send_timeout), of.zero_copy.inherited());
     // The placeholder is unbound, so that I/O that bypasses the filter fails.
     // SAFETY: no pointers.
     let fd = match unsafe { syscall!(libc::SYS_socket, family, libc::SOCK_STREAM | flags, 0) } {
         Ok(fd) => fd as c_int,
         Err(errno) => return Attempt::Done(Err(errno)),
     };
-    match adopt(engine, listener, fd, family) {
+    match adopt(engine, listener, fd, (family, v6_only)) {
         Ok((index, flow, remote)) => {
             engine.forward_options(fd, flow, &options);
             if let Some(d) = engine.descriptions.get_mut(index) {
                 d.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
                 d.linger_zero = linger;
                 d.inherited = options;
+                d.zero_copy = zero_copy;
                 (d.receive_timeout, d.send_timeout) = timeouts;
             }
             Attempt::Done(Ok((fd, family, remote)))
@@ -225,18 +222,29 @@ fn accept_attempt(
     }
 }
 
+/// Accepts the next connection of a client that the listener serves; others are reset, as the kernel refuses them.
+fn accept_wanted(app: &mut AppSide, listener: ListenerId, v6_only: bool) -> Result<Accepted, AppError> {
+    loop {
+        let accepted = app.accept(listener)?;
+        if !(v6_only && accepted.remote.ip().to_canonical().is_ipv4()) {
+            return Ok(accepted);
+        }
+        let _ = app.close(now(), accepted.flow, true);
+    }
+}
+
 /// Accepts the next connection and makes `fd` refer to it.
 fn adopt(
     engine: &mut Engine,
-    listener: csp_app::ListenerId,
+    listener: ListenerId,
     fd: c_int,
-    family: c_int,
+    (family, v6_only): (c_int, bool),
 ) -> Result<(usize, FlowId, SocketAddr), AppError> {
     if fd as usize >= fdtable::DESCRIPTORS_MAX {
         return Err(AppError::Full("descriptor"));
     }
     let index = engine.descriptions.insert(Kind::Lost, family).ok_or(AppError::Full("description"))?;
-    let accepted = match engine.link.as_mut().map(|l| l.app.accept(listener)) {
+    let accepted = match engine.link.as_mut().map(|l| accept_wanted(&mut l.app, listener, v6_only)) {
         Some(Ok(accepted)) => accepted,
         other => {
             engine.descriptions.remove(index);
@@ -311,19 +319,20 @@ fn start_connecting(
     at_once: bool,
 ) -> Option<Result<usize, Errno>> {
     let started = ENGINE.with(|engine| {
-        let reason = match engine.try_connect(index, fd, remote) {
+        let stay = match engine.try_connect(index, fd, remote) {
             Ok(id) => {
                 let d = engine.descriptions.get(index)?;
                 return Some(Ok((id, d.nonblocking, d.send_timeout)));
             }
-            Err(reason) => reason,
+            Err(stay) => stay,
         };
-        if refused_in_strict_mode(reason) {
+        let local = SocketAddr::from(([0, 0, 0, 0], 0));
+        let entry = stay.entry(SocketKind::KernelConnection, fd, local, remote);
+        if refused_in_strict_mode(stay.reason) {
+            engine.show_kernel_socket(fd, entry);
             return Some(Err(libc::ENETUNREACH));
         }
         engine.counters.connects_kernel += 1;
-        let local = SocketAddr::from(([0, 0, 0, 0], 0));
-        let entry = SocketEntry::new(SocketKind::KernelConnection, reason, fd as u32, local, remote);
         engine.leave_to_kernel(fd, index, entry);
         None
     })?;
@@ -377,20 +386,18 @@ impl Engine {
         Err(errno)
     }
 
-    fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Reason> {
+    fn try_connect(&mut self, index: usize, fd: c_int, remote: SocketAddr) -> Result<DescriptionId, Stay> {
         let remote = address::reachable(remote);
         self.check_loopback(remote)?;
         if !self.attached()?.session.rules().connects(remote.ip()) {
-            return Err(Reason::Rule);
+            return Err(Reason::Rule.into());
         }
         if address::is_own(remote) && !self.attached()?.session.rules().loopback() {
-            return Err(Reason::Own);
+            return Err(Reason::Own.into());
         }
-        if asks_too_much(fd) {
-            return Err(Reason::Lacking);
-        }
+        self.check_lacking(index, fd)?;
         if !self.await_link(LINK_WAIT_NS) {
-            return Err(Reason::NoProxy);
+            return Err(Reason::NoProxy.into());
         }
         let local = address::bound(fd).ok().filter(|a| a.port() != 0).map(address::canonical);
         let link = self.link.as_mut().ok_or(Reason::NoAgent)?;
@@ -403,7 +410,7 @@ impl Engine {
         self.forward_options(fd, flow, &options.unwrap_or_default());
         self.own(Handle::Flow(flow), index);
         self.show_flow(index, fd, local.unwrap_or(remote), remote);
-        self.descriptions.id(index).ok_or(Reason::Full)
+        self.descriptions.id(index).ok_or(Reason::Full.into())
     }
 }
 

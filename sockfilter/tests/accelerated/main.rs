@@ -18,4 +18,6 @@ mod nginx;
 mod programs;
 mod proxy;
 mod python;
+mod restrictions;
+mod sealed;
 mod stage;

@@ -82,7 +82,7 @@ pub struct Asked {
     request: u32,
     window: u32,
     pub remote: SocketAddr,
-    local: Option<SocketAddr>,
+    pub local: Option<SocketAddr>,
 }
 
 pub struct Proxy {

@@ -132,7 +132,7 @@ pub enum Reason {
     Full = 5,
     /// The connection is accelerated up to the agent, which relays it to the processes that share it.
     Shared = 6,
-    /// The program uses a feature that accelerated sockets lack: zero-copy sends or SIGIO.
+    /// The program uses a feature that accelerated sockets lack: a socket option, or SIGIO.
     Lacking = 7,
     /// A listener that was created outside the filter and passed to the program; other processes may share it.
     Elsewhere = 8,
@@ -189,7 +189,7 @@ impl Reason {
             Reason::NoProxy => "no proxy",
             Reason::Full => "table full",
             Reason::Shared => "shared, carried by the agent",
-            Reason::Lacking => "asked for zero-copy or SIGIO",
+            Reason::Lacking => "asked for what accelerated sockets lack",
             Reason::Elsewhere => "made outside the filter",
             Reason::Own => "an address of this host",
         }
@@ -215,6 +215,8 @@ pub struct SocketEntry {
     pub error: u16,
     /// For a listener: number of connections that wait to be accepted, and its limit.
     pub queue: (u32, u32),
+    /// For [`Reason::Lacking`]: level and number of the option; `None`: SIGIO.
+    pub option: Option<(u16, u16)>,
 }
 
 /// Offset of the error in socket entry `index`, 2 bytes.
@@ -241,7 +243,7 @@ impl SocketEntry {
     /// A socket without label, error and queue. For a listener, `remote` equals `local`.
     pub fn new(kind: SocketKind, reason: Reason, fd: u32, local: SocketAddr, remote: SocketAddr) -> Self {
         let label = FlowLabel::NONE;
-        SocketEntry { kind, reason, fd, label, local, remote, error: 0, queue: (0, 0) }
+        SocketEntry { kind, reason, fd, label, local, remote, error: 0, queue: (0, 0), option: None }
     }
 
     /// The entry as bytes; an all-zero entry is a free one.
@@ -256,6 +258,10 @@ impl SocketEntry {
         out[16..16 + ADDRESS_LEN].copy_from_slice(&emit_address(self.local));
         out[36..36 + ADDRESS_LEN].copy_from_slice(&emit_address(self.remote));
         out[56..60].copy_from_slice(&self.queue.1.to_le_bytes());
+        // No level has an option 0.
+        let (level, number) = self.option.unwrap_or((0, 0));
+        out[60..62].copy_from_slice(&level.to_le_bytes());
+        out[62..64].copy_from_slice(&number.to_le_bytes());
         out
     }
 
@@ -269,6 +275,8 @@ impl SocketEntry {
             remote: parse_address(raw, 36).ok()?,
             error: u16::from_le_bytes([raw[2], raw[3]]),
             queue: (number(raw, 12), number(raw, 56)),
+            option: Some((u16::from_le_bytes([raw[60], raw[61]]), u16::from_le_bytes([raw[62], raw[63]])))
+                .filter(|(_, number)| *number != 0),
         })
     }
 }

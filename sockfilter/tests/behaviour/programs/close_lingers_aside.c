@@ -1,4 +1,4 @@
-/* A duplicate of a connection that stayed in the kernel (it asked for zero-copy sends) is closed with SO_LINGER while its
+/* A duplicate of a connection that stayed in the kernel (it asked for a lifetime of packets) is closed with SO_LINGER while its
  * peer reads nothing: close waits, and other threads use their sockets meanwhile. */
 #include "behaviour.h"
 
@@ -10,15 +10,15 @@ static void *closer(void *fd) {
     return NULL;
 }
 
-static void zerocopy(int s) {
+static void restrict_ttl(int s) {
     int on = 1;
-    MUST(setsockopt(s, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
+    MUST(setsockopt(s, IPPROTO_IP, IP_MINTTL, &on, sizeof on));
 }
 
 int main(void) {
     int kernel = bound(), c = MUST(socket(AF_INET, SOCK_STREAM, 0));
-    zerocopy(kernel);
-    zerocopy(c);
+    restrict_ttl(kernel);
+    restrict_ttl(c);
     MUST(listen(kernel, 1));
     int d = MUST(dup(c));
     struct linger linger = {.l_onoff = 1, .l_linger = 5};
