@@ -257,8 +257,12 @@ fn change(
 
 /// The result of one check of a set.
 enum Look {
-    /// The number of ready accelerated members; the flag requires the kernel's members to be polled too.
-    Ready(usize, bool),
+    /// The number of ready accelerated members.
+    Ready(usize),
+    /// The same; the kernel's members are polled for the remaining entries.
+    Also(usize),
+    /// The kernel's members are polled first; ready accelerated members get the remaining entries.
+    KernelFirst,
     /// Work was done: check again.
     Again,
     /// Nothing is ready: sleep in the kernel, at most for this time in nanoseconds.
@@ -294,16 +298,14 @@ pub unsafe fn wait(
             let by = engine.still_by(epoll, id);
             let look = engine.look(by, id, events, ready, deadline, &mut gap);
             match (&look, counted) {
-                (Look::NotOurs | Look::Ready(_, false), true) => engine.end_call(id),
-                (Look::Ready(_, true) | Look::Again | Look::Sleep(_) | Look::SleepOutside, false) => {
-                    engine.begin_call(id.index);
-                }
-                _ => {}
+                (Look::NotOurs | Look::Ready(_), true) => engine.end_call(id),
+                (Look::NotOurs | Look::Ready(_), false) | (_, true) => {}
+                (_, false) => engine.begin_call(id.index),
             }
             (look, by)
         });
         counted = true;
-        let mut nap = Nap { id, epoll, found: 0, time_ns: Some(0), deadline };
+        let mut nap = Nap { id, epoll, found: 0, turn: false, time_ns: Some(0), deadline };
         let mut let_in = core::ptr::null();
         match look {
             Look::NotOurs => return Some(Err(libc::EBADF)),
@@ -311,8 +313,9 @@ pub unsafe fn wait(
                 wait::give_way(&gap);
                 continue;
             }
-            Look::Ready(count, false) => return Some(Ok(count)),
-            Look::Ready(count, true) => nap.found = count,
+            Look::Ready(count) => return Some(Ok(count)),
+            Look::Also(count) => nap.found = count,
+            Look::KernelFirst => nap.turn = true,
             // The mask applies to each sleep as a whole.
             Look::Sleep(time_ns) => (nap.time_ns, let_in) = (time_ns, mask),
             Look::SleepOutside => {
@@ -364,19 +367,22 @@ impl Engine {
         if let Some(wakes) = self.wakes() {
             set.follow(epoll, wakes);
         }
-        // On the kernel's turn one entry is reserved for its members.
         let turn = set.turns.wrapping_add(1).is_multiple_of(KERNEL_TURN) && set.has_queued();
-        let room = events.len() - usize::from(turn);
-        let count = set.collect(events.get_mut(..room).unwrap_or(&mut []), |member| self.ready_bits(member));
-        // A ready set inside this one is the kernel's member.
-        let kernel = turn || (!self.raised.is_empty() && (1..room).contains(&count));
-        if count > 0 || kernel {
+        // An event that is collected must be reported by this call: on the kernel's turn that is done last.
+        let count = if turn { 0 } else { set.collect(events, |member| self.ready_bits(member)) };
+        if count > 0 || turn {
+            // A ready set inside this one is the kernel's member.
+            let also = !self.raised.is_empty() && (1..events.len()).contains(&count);
             set.turns = set.turns.wrapping_add(1);
-            set.sleepers += u32::from(kernel);
+            set.sleepers += u32::from(turn || also);
             self.return_set(id, set);
             wait::found(&mut self.spin, gap);
             self.publish_soon();
-            return Look::Ready(count, kernel);
+            return match (turn, also) {
+                (true, _) => Look::KernelFirst,
+                (false, true) => Look::Also(count),
+                (false, false) => Look::Ready(count),
+            };
         }
         if ready || deadline.is_over() {
             set.sleepers += 1;

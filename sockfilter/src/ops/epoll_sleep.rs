@@ -60,6 +60,9 @@ pub(super) struct Nap {
     pub epoll: c_int,
     /// Number of events found before.
     pub found: usize,
+    /// It is the turn of the kernel's members: they are reported before accelerated ones, for which one entry is
+    /// reserved unless it is the only one.
+    pub turn: bool,
     /// Time limit of this sleep, in nanoseconds.
     pub time_ns: Option<u64>,
     /// The deadline of the call.
@@ -77,7 +80,8 @@ pub(super) unsafe fn kernel_wait(
     events: &mut [epoll_event],
     mask: *const sigset_t,
 ) -> Result<Option<usize>, Errno> {
-    let rest = events.get_mut(nap.found..).unwrap_or(&mut []);
+    let end = if nap.turn { (events.len() - 1).max(1) } else { events.len() };
+    let rest = events.get_mut(nap.found..end).unwrap_or(&mut []);
     let count = c_int::try_from(rest.len()).unwrap_or(c_int::MAX);
     let errno = sys::errno();
     let mut sleeper = nap.id;
@@ -147,15 +151,12 @@ impl Engine {
         };
         let (kept, ours) = self.strip_own(nap.id, events.get_mut(nap.found..).unwrap_or(&mut []), kernel);
         let mut found = nap.found + kept;
-        if found == 0 {
-            return Ok((!ours && nap.deadline.is_over()).then_some(0));
-        }
-        if ours && nap.found == 0 {
-            // Accelerated members may be ready besides the kernel's.
+        // Accelerated members may be ready besides the kernel's.
+        if nap.turn || (ours && kept > 0 && nap.found == 0) {
             self.progress();
             found += self.collect(nap.id, events.get_mut(found..).unwrap_or(&mut [])).unwrap_or(0);
         }
-        Ok(Some(found))
+        Ok(if found > 0 || (!ours && nap.deadline.is_over()) { Some(found) } else { None })
     }
 
     fn has_moved(&mut self, nap: &Nap) -> bool {
