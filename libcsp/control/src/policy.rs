@@ -4,6 +4,7 @@
 //! is JSON in field order; generations and hashes are made of that.
 
 mod access;
+mod bounds;
 mod channel_options;
 mod channels;
 mod check;

@@ -26,6 +26,12 @@ pub const CONTEXTS_MAX: u16 = 8;
 pub const G_CONTEXTS_MAX: u16 = 8;
 /// Most handlers of a path.
 pub const STAGES_MAX: usize = 8;
+/// Paths of channels at a proxy worker, those of queries and of places for queries on request included.
+pub const PATHS_MAX: u16 = 64;
+/// Length of the blocks in which a proxy worker stores messages, in bytes. Each message takes at least one.
+pub const MESSAGE_BLOCK_LEN: u32 = 2048;
+/// Memory of a proxy worker for messages, in bytes.
+pub const MESSAGE_POOL_LEN: u64 = 64 << 20;
 
 pub mod builtin;
 mod call;

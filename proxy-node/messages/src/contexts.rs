@@ -74,7 +74,7 @@ impl Default for ContextsConfig {
     fn default() -> Self {
         ContextsConfig {
             contexts_max: csp_handlers::CONTEXTS_MAX,
-            paths_max: 64,
+            paths_max: csp_handlers::PATHS_MAX,
             state_bytes_max: 16 << 20,
             point_every: 64,
             measure_every: 16,

@@ -11,6 +11,7 @@
 mod budget;
 pub(crate) mod derive;
 
+use csp_handlers::{MESSAGE_BLOCK_LEN, MESSAGE_POOL_LEN};
 use csp_types::Instant;
 use thiserror::Error;
 
@@ -31,9 +32,9 @@ pub struct PoolConfig {
 }
 
 impl Default for PoolConfig {
-    /// 64 MiB.
     fn default() -> Self {
-        PoolConfig { block_len: 2048, blocks: 32 * 1024 }
+        let blocks = (MESSAGE_POOL_LEN / MESSAGE_BLOCK_LEN as u64) as u32;
+        PoolConfig { block_len: MESSAGE_BLOCK_LEN, blocks }
     }
 }
 

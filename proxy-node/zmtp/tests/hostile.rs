@@ -130,7 +130,10 @@ fn a_message_of_too_many_frames_or_bytes_costs_no_other() {
     for step in [bytes.len(), 1, 7, 1000] {
         let mut server = Server::null(config(LocalType::Pull));
         let got: Vec<Got> = bytes.chunks(step).flat_map(|chunk| server.feed(chunk).unwrap()).collect();
-        assert_eq!(got[1..], (1..5).map(|n| Got::Message(vec![vec![n], b"good".to_vec()])).collect::<Vec<_>>());
+        assert_eq!(
+            got[1..],
+            (1..5).map(|n| Got::Message(vec![vec![n], b"good".to_vec()])).collect::<Vec<_>>()
+        );
         let counters = &server.counters;
         assert_eq!((counters.messages_refused_frames, counters.messages_refused_length), (2, 1));
         assert_eq!((counters.messages_received, counters.pings_received), (4, 1));

@@ -37,6 +37,7 @@ impl Policy {
         self.check_ends_are_distinct(problems);
         super::contexts::check(self, problems);
         super::paths::check_contexts(self, problems);
+        super::bounds::check(self, problems);
         super::flows::check(self, &catalogue, problems);
         let members = self.services.iter().flat_map(|service| &service.pool);
         let members = members.chain(self.contexts.iter().flat_map(|context| &context.pool));

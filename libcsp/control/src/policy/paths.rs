@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::contexts::number_of;
 use super::formats::format_set;
-use super::handlers;
 use super::{Channel, KnownFormat, Policy, SuppliedHandler, UnknownFormat};
+use super::{bounds, handlers};
 use crate::config::Problems;
 
 /// A handler of a channel's path, and where it runs.
@@ -185,6 +185,7 @@ pub(super) fn check(
             format!("{} handlers are too many; allowed are {STAGES_MAX}", path.len()),
         );
     }
+    let (channel_at, mut made) = (at, Vec::new());
     for (index, stage) in path.iter().enumerate() {
         let at = format!("{at}.path[{index}]");
         if stage.context_number().is_none() {
@@ -219,6 +220,7 @@ pub(super) fn check(
             );
             problems.add(at, message);
         }
+        made.push(handler.needs().new_len_max);
         let mut state = State::new(&handler.needs());
         if !stage.parameters.is_empty()
             && let Err(error) = handler.configure(&stage.parameters, &mut state)
@@ -238,6 +240,7 @@ pub(super) fn check(
             *id = handler.yields(0, *id);
         }
     }
+    bounds::check_path(channel, &made, channel_at, problems);
     let behind = |(id, format): (&FormatId, &KnownFormat)| {
         let found = set.get(*id)?;
         let format = KnownFormat {
@@ -327,7 +330,11 @@ fn unknown(name: &str, formats: &Arc<FormatSet>, supplied: &[SuppliedHandler]) -
     // A supplied one of a built-in one's name is refused by itself.
     let supplied = supplied.iter().map(|handler| handler.name.as_str()).filter(|name| !is_built_in(name));
     let names: Vec<&str> = names.chain(supplied).collect();
-    format!("`{name}` is not known; allowed are {}", names.join(", "))
+    let why = match is_built_in(name) {
+        true => "has several outputs, and a path of the policy has one",
+        false => "is not known",
+    };
+    format!("`{name}` {why}; allowed are {}", names.join(", "))
 }
 
 /// Checks that paths name no context elsewhere that the policy does not have.
@@ -452,6 +459,10 @@ channels:
         let begins = "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate, select";
         assert!(unknown("frward").starts_with(begins) && !unknown("frward").contains("multicast"));
         let wrong = ["frward", "multicast"].map(unknown);
+        assert!(
+            wrong[1].contains("`multicast` has several outputs, and a path of the policy has one; allowed")
+        );
+        assert!(unknown("split").contains("`split` has several outputs"));
         let many = format!("[{}]", ["{handler: forward}"; 9].join(", "));
         let cases = [
             ("{handler: forward}", "{handler: frward}", &wrong[0][..]),

@@ -197,8 +197,8 @@ impl Query {
     }
 }
 
-/// Longest row, in KiB.
-const MESSAGE_KIB: u32 = 1_024;
+/// Longest row, and longest message that a query reads, in KiB.
+pub(super) const MESSAGE_KIB: u32 = 1_024;
 
 /// The formats and queries of a policy, parsed and checked against each other.
 #[derive(Debug, Default)]

@@ -420,7 +420,19 @@ fn channels_can_keep_last_values_and_number_messages() {
         assert!(plain.diff(&policy).iter().any(|line| line.contains(shown)), "{:?}", plain.diff(&policy));
     }
     let defaults = options("port: 5556\n    last_value: {}\n").unwrap().channels[0].last_value;
-    assert_eq!(defaults, Some(LastValue { entries: 10_000, kib: 1_024, key: LastValueKey::Topic }));
+    assert_eq!(defaults, Some(LastValue { entries: 512, kib: 1_024, key: LastValueKey::Topic }));
+    // A bound that is not said follows from the other.
+    for (said, entries, kib) in [
+        ("entries: 10000", 10_000, 20_000),
+        ("entries: 7", 7, 1_024),
+        ("kib: 20000", 10_000, 20_000),
+        ("kib: 2", 1, 2),
+        ("entries: 512, kib: 1024", 512, 1_024),
+    ] {
+        let last =
+            options(&format!("port: 5556\n    last_value: {{{said}}}\n")).unwrap().channels[0].last_value;
+        assert_eq!(last, Some(LastValue { entries, kib, key: LastValueKey::Topic }), "{said}");
+    }
     for (text, expected) in [
         (
             "last_value: {entries: 0}",
@@ -429,6 +441,18 @@ fn channels_can_keep_last_values_and_number_messages() {
         (
             "last_value: {kib: 40000}",
             "channels[0].last_value.kib: 40000 KiB are more than half of memory.max_mib, 32768 KiB",
+        ),
+        (
+            "last_value: {entries: 513, kib: 1024}",
+            "channels[0].last_value.entries: 513 last values take 2 KiB each at least, and `kib` is 1024: write at most 512, or `kib: 1026`",
+        ),
+        (
+            "last_value: {entries: 100000, kib: 1024}",
+            "channels[0].last_value.entries: 100000 last values take 2 KiB each at least, and `kib` is 1024: write at most 512",
+        ),
+        (
+            "last_value: {entries: 100000}",
+            "channels[0].last_value.kib: 200000 KiB are more than half of memory.max_mib, 32768 KiB",
         ),
         (
             "last_value: {}\n    pattern: push",

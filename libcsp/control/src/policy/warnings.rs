@@ -1,4 +1,4 @@
-//! What a policy may say but hardly means: rules, plug-ins and flows that nothing reaches.
+//! What a policy may say but hardly means: rules, plug-ins, flows and bounds that nothing reaches.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -8,12 +8,14 @@ use csp_types::Prefix;
 use super::{DEFAULT_FLOW, Flow, FlowMatch, Policy, PortRange};
 
 impl Policy {
-    /// Returns what is allowed but is hardly meant: rules, plug-ins and flows that no packet and no message reaches, each with the reason.
+    /// Returns what is allowed but is hardly meant: rules, plug-ins and flows that no packet and no message reaches, and bounds that others
+    /// keep from being reached, each with the reason.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = super::plugins::covered_rules(self);
         warnings.extend(self.unreached_plugins());
         warnings.extend(super::plugin_places::never_in_driver(&self.plugins));
         warnings.extend(self.unreached_flows());
+        warnings.extend(self.unreached_bounds());
         warnings
     }
 
