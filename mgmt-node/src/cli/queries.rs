@@ -122,7 +122,8 @@ fn run(
                 .filter_map(|index| explain::query(policy, &catalogue, index, seen))
                 .collect();
             let requested = seen.requested().filter_map(RequestedRow::of).map(Listed::Requested);
-            let all: Vec<Listed> = all.into_iter().map(Listed::OfPolicy).chain(requested).collect();
+            let all: Vec<Listed> =
+                all.into_iter().map(|query| Listed::OfPolicy(Box::new(query))).chain(requested).collect();
             show_as(output, &all, |all| all_table(policy, all, seen, paint))
         }
         Command::Query(QueryCommand::Explain(args)) => {
@@ -222,7 +223,7 @@ fn formats_table(all: &[FormatRow], paint: Paint) -> String {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Listed {
-    OfPolicy(QueryExplanation),
+    OfPolicy(Box<QueryExplanation>),
     Requested(RequestedRow),
 }
 
@@ -245,7 +246,7 @@ fn all_table(policy: &Policy, all: &[Listed], seen: &Seen, paint: Paint) -> Stri
     let of_policy: Vec<&QueryExplanation> = all
         .iter()
         .filter_map(|listed| match listed {
-            Listed::OfPolicy(query) => Some(query),
+            Listed::OfPolicy(query) => Some(&**query),
             Listed::Requested(_) => None,
         })
         .collect();
