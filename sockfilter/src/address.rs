@@ -4,14 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use libc::{c_int, sockaddr, socklen_t};
 
+use crate::memory::is_nowhere;
 use crate::sys::{self, Errno, syscall};
 
 /// Reads an AF_INET or AF_INET6 address; `None` for others and for short ones.
 ///
 /// # Safety
-/// `address` must be null or point to `len` readable bytes.
+/// `address` must point to `len` readable bytes, or be [nowhere](is_nowhere).
 pub unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
-    if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+    if is_nowhere(address) || (len as usize) < size_of::<libc::sa_family_t>() {
         return None;
     }
     // SAFETY: the family's two bytes are readable; unaligned reads are allowed.
@@ -33,23 +34,39 @@ pub unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAd
 }
 
 /// Writes an address as the kernel does: truncated to `*len`, which is then set to its full length. A socket of family
-/// AF_INET6 sees IPv4 peers as mapped addresses.
+/// AF_INET6 sees IPv4 peers as mapped addresses. Errors: EFAULT, EINVAL for a negative length.
 ///
 /// # Safety
-/// `into` must be null or point to `*len` writable bytes, `len` to a readable and writable length.
-pub unsafe fn write(address: SocketAddr, family: c_int, into: *mut sockaddr, len: *mut socklen_t) {
-    if into.is_null() || len.is_null() {
-        return;
+/// `into` must point to `*len` writable bytes, `len` to a readable and writable length, or either be
+/// [nowhere](is_nowhere).
+pub unsafe fn write(
+    address: SocketAddr,
+    family: c_int,
+    into: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<(), Errno> {
+    if is_nowhere(len) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: by the caller's contract `len` is readable.
+    let room = unsafe { len.read_unaligned() };
+    if room > c_int::MAX as socklen_t {
+        return Err(libc::EINVAL);
+    }
+    if room > 0 && is_nowhere(into) {
+        return Err(libc::EFAULT);
     }
     let mut storage = [0u8; 28];
     let full = fill(address, family, &mut storage);
-    // SAFETY: by the caller's contract `into` is null or writable for `*len` bytes; at most `*len` bytes are
-    // written.
+    // SAFETY: by the caller's contract `into` is writable for `*len` bytes, at most as many are written, and `len` is
+    // writable.
     unsafe {
-        let room = *len as usize;
-        core::ptr::copy_nonoverlapping(storage.as_ptr(), into.cast::<u8>(), room.min(full));
-        *len = full as socklen_t;
+        if room > 0 {
+            core::ptr::copy_nonoverlapping(storage.as_ptr(), into.cast::<u8>(), full.min(room as usize));
+        }
+        len.write_unaligned(full as socklen_t);
     }
+    Ok(())
 }
 
 fn fill(address: SocketAddr, family: c_int, storage: &mut [u8; 28]) -> usize {
@@ -127,14 +144,14 @@ mod tests {
             let mut storage = [0u64; 4];
             let mut len = 32;
             // SAFETY: 32 bytes are there.
-            unsafe { write(address, family, storage.as_mut_ptr().cast(), &mut len) };
+            unsafe { write(address, family, storage.as_mut_ptr().cast(), &mut len) }.unwrap();
             // SAFETY: `len` bytes were written.
             assert_eq!(unsafe { parse(storage.as_ptr().cast(), len) }, Some(address));
             let full = len;
             let mut short = [0xffu8; 32];
             let mut room = 4;
             // SAFETY: 4 bytes are there.
-            unsafe { write(address, family, short.as_mut_ptr().cast(), &mut room) };
+            unsafe { write(address, family, short.as_mut_ptr().cast(), &mut room) }.unwrap();
             assert_eq!((room, short[4]), (full, 0xff));
             // SAFETY: too short to be an address.
             assert_eq!(unsafe { parse(short.as_ptr().cast(), 4) }, None);
@@ -144,7 +161,8 @@ mod tests {
         // SAFETY: 32 bytes are there.
         unsafe {
             write("10.1.2.3:80".parse().unwrap(), libc::AF_INET6, storage.as_mut_ptr().cast(), &mut len)
-        };
+        }
+        .unwrap();
         // SAFETY: `len` bytes were written.
         let mapped = unsafe { parse(storage.as_ptr().cast(), len) }.unwrap();
         assert_eq!(mapped.to_string(), "[::ffff:10.1.2.3]:80");

@@ -329,6 +329,9 @@ fn pair() -> Result<[c_int; 2], Errno> {
     unsafe { syscall!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }?;
     let pair = pair.map(sys::move_high);
     pair.iter().for_each(|fd| set_option(*fd, libc::SO_SNDBUF, &SOCKET_BUFFER));
+    // A program without the filter may send urgent data: the agent reads it as part of the stream.
+    let inline: c_int = 1;
+    set_option(pair[1], libc::SO_OOBINLINE, &inline);
     Ok(pair)
 }
 

@@ -39,6 +39,7 @@ mod fork;
 mod handover;
 mod inherit;
 mod lock;
+mod memory;
 mod next;
 mod ops;
 mod page;

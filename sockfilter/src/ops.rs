@@ -2,6 +2,7 @@
 
 pub mod bind;
 pub mod carried;
+pub mod carried_io;
 pub mod descriptors;
 pub mod ending;
 pub mod epoll;

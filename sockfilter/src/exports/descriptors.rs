@@ -3,6 +3,7 @@
 use libc::{FILE, c_int, c_uint, c_ulong, c_void};
 
 use crate::fdtable::{self, Entry};
+use crate::memory::is_nowhere;
 use crate::next::Next;
 use crate::ops::{c_int_result, descriptors, options};
 use crate::real;
@@ -133,14 +134,14 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
     }
     let pointer = argument as *mut c_int;
     if matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
-        && !pointer.is_null()
+        && !is_nowhere(pointer)
         && let Some(count) = options::queued(fd, request)
     {
         // SAFETY: these requests take a pointer to a writable int.
         return c_int_result(count.map(|count| unsafe { pointer.write_unaligned(count) }).map(|()| 0));
     }
     // The kernel returns this for files that raise no signals.
-    if request == FIOASYNC && !pointer.is_null() && options::is_socket(fd) {
+    if request == FIOASYNC && !is_nowhere(pointer) && options::is_socket(fd) {
         // SAFETY: FIOASYNC takes a pointer to a readable int.
         return c_int_result(if unsafe { pointer.read_unaligned() } != 0 {
             Err(libc::ENOTTY)

@@ -256,7 +256,7 @@ impl Environment {
 /// # Safety
 /// `strings` must be null, or an array with at least `at` elements before its null pointer.
 unsafe fn text_at<'a>(strings: Strings, at: usize) -> Option<&'a CStr> {
-    if strings.is_null() {
+    if crate::memory::is_nowhere(strings) {
         return None;
     }
     // SAFETY: by this function's contract the array has an element at `at`, which may be its null pointer.

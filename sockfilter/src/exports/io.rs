@@ -5,9 +5,10 @@ use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, sock
 use super::poll;
 
 use crate::fdtable::{self, Entry};
+use crate::memory::is_nowhere;
 use crate::ops::io;
 use crate::ops::rights::Sealed;
-use crate::ops::{c_int_result, c_result, ending, rights, sockets};
+use crate::ops::{c_int_result, c_result, carried_io, ending, rights, sockets};
 use crate::{real, sys};
 
 /// One buffer as a list.
@@ -36,26 +37,27 @@ unsafe fn opened(
 
 /// The same with the address of a message.
 unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) -> Result<c_int, ssize_t> {
-    if flags & libc::MSG_FASTOPEN == 0 || message.is_null() {
+    if flags & libc::MSG_FASTOPEN == 0 || is_nowhere(message) {
         return Ok(flags);
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe { opened(fd, flags, (*message).msg_name.cast(), (*message).msg_namelen) }
 }
 
-/// A receive of one buffer on an accelerated connection.
+/// A receive of one buffer on an accelerated connection, or on a carried one with flags that the kernel would treat
+/// otherwise.
 unsafe fn receive_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     if !fdtable::is_ours(fd) {
-        return None;
+        return carried_io::receive(fd, len, flags);
     }
     // SAFETY: by the caller's contract `into` is writable for `len` bytes.
     unsafe { io::receive(fd, &[part(into, len)], flags) }.map(c_result)
 }
 
-/// A send of one buffer on an accelerated connection.
+/// A send of one buffer on an accelerated connection; a carried one refuses some.
 unsafe fn send_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     if !fdtable::is_ours(fd) {
-        return None;
+        return carried_io::refuses(fd, flags);
     }
     // SAFETY: by the caller's contract `from` is readable for `len` bytes.
     unsafe { io::send(fd, &[part(from, len)], flags) }.map(c_result)
@@ -118,17 +120,46 @@ unsafe extern "C-unwind" fn __recv_chk(
     }
 }
 
-/// A stream socket returns no sender's address with the data.
-unsafe fn no_address(
-    result: Option<ssize_t>,
-    address: *mut sockaddr,
-    len: *mut socklen_t,
-) -> Option<ssize_t> {
-    if result.is_some_and(|n| n >= 0) && !address.is_null() && !len.is_null() {
-        // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
-        unsafe { *len = 0 };
+/// A stream socket returns no sender's address with the data: only a length of 0 is stored.
+unsafe fn no_address(result: ssize_t, address: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
+    if result < 0 || address.is_null() {
+        return result;
+    }
+    if is_nowhere(len) {
+        return c_result(Err(libc::EFAULT));
+    }
+    // SAFETY: by the caller's contract `len` is readable and writable.
+    unsafe {
+        if len.read_unaligned() > c_int::MAX as socklen_t {
+            return c_result(Err(libc::EINVAL));
+        }
+        len.write_unaligned(0);
     }
     result
+}
+
+/// A receive of one buffer on an accelerated or carried connection by a call that returns the sender's address.
+unsafe fn receive_from(
+    fd: c_int,
+    into: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> Option<ssize_t> {
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable for
+    // `*address_len` bytes.
+    unsafe {
+        let received = match receive_one(fd, into, len, flags) {
+            Some(received) => received,
+            // The agent's socket may have a name, which is not the peer's.
+            None if carried_io::concerns(fd) => {
+                ending::or_reset(fd, real::recv(fd, into, len, flags), len > 0)
+            }
+            None => return None,
+        };
+        Some(no_address(received, address, address_len))
+    }
 }
 
 /// recvfrom(2)
@@ -144,10 +175,8 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable for
     // `*address_len` bytes.
     unsafe {
-        no_address(receive_one(fd, into, len, flags), address, address_len).unwrap_or_else(|| {
-            let received = real::recvfrom(fd, into, len, flags, address, address_len);
-            ending::or_reset(fd, received, len > 0)
-        })
+        receive_from(fd, into, len, flags, address, address_len)
+            .unwrap_or_else(|| real::recvfrom(fd, into, len, flags, address, address_len))
     }
 }
 
@@ -165,15 +194,8 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable for
     // `*address_len` bytes; a buffer that is too small is the C library's to complain of.
     unsafe {
-        let ours = if len > room {
-            None
-        } else {
-            no_address(receive_one(fd, into, len, flags), address, address_len)
-        };
-        ours.unwrap_or_else(|| {
-            let received = real::__recvfrom_chk(fd, into, len, room, flags, address, address_len);
-            ending::or_reset(fd, received, len > 0)
-        })
+        let ours = if len > room { None } else { receive_from(fd, into, len, flags, address, address_len) };
+        ours.unwrap_or_else(|| real::__recvfrom_chk(fd, into, len, room, flags, address, address_len))
     }
 }
 
@@ -194,15 +216,14 @@ unsafe fn any_room(parts: *const iovec, count: usize) -> bool {
     (0..count).any(|at| unsafe { (*parts.add(at)).iov_len } > 0)
 }
 
-/// Whether a message that the kernel has read has room for any byte.
-unsafe fn has_room(message: *const msghdr) -> bool {
-    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
-    unsafe { any_room((*message).msg_iov, (*message).msg_iovlen) }
+/// Whether the filter serves messages of a descriptor: an accelerated or carried connection's.
+fn has_messages(fd: c_int) -> bool {
+    matches!(fdtable::entry(fd), Entry::Ours(_) | Entry::Carried(_))
 }
 
-/// recvmsg on an accelerated connection.
+/// recvmsg on an accelerated or carried connection.
 unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
-    if !fdtable::is_ours(fd) || message.is_null() {
+    if !has_messages(fd) || is_nowhere(message) {
         return None;
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
@@ -214,23 +235,30 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Opti
             Ok(parts) => parts,
             Err(errno) => return Some(c_result(Err(errno))),
         };
+        if carried_io::concerns(fd) {
+            let wanted = parts.iter().map(|p| p.iov_len).sum();
+            return Some(carried_io::receive_message(fd, message, flags, wanted));
+        }
         let result = io::receive(fd, parts, flags)?;
         if result.is_ok() {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
-            (*message).msg_flags = 0;
+            (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         }
         Some(c_result(result))
     }
 }
 
-/// sendmsg on an accelerated connection.
+/// sendmsg on an accelerated or carried connection.
 unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
-    if !fdtable::is_ours(fd) || message.is_null() {
+    if !has_messages(fd) || is_nowhere(message) {
         return None;
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
+        if carried_io::concerns(fd) {
+            return Some(carried_io::send_message(fd, message, flags));
+        }
         match message_parts(message) {
             Ok(parts) => io::send(fd, parts, flags).map(c_result),
             Err(errno) => Some(c_result(Err(errno))),
@@ -250,7 +278,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
         if result >= 0 {
             rights::incoming(message);
         }
-        ending::or_reset(fd, result, result == 0 && has_room(message))
+        result
     }
 }
 
@@ -279,7 +307,7 @@ unsafe fn each(
     mut one: impl FnMut(*mut msghdr, bool) -> Option<ssize_t>,
     mut enough: impl FnMut() -> bool,
 ) -> Option<c_int> {
-    if messages.is_null() && count > 0 {
+    if is_nowhere(messages) && count > 0 {
         return None;
     }
     for at in 0..count as usize {
@@ -306,7 +334,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if fdtable::is_ours(fd) {
+    if has_messages(fd) {
         // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
         // call and `timeout` is null or points to a time.
         let limit = match unsafe { poll::of_timespec(timeout) } {
@@ -335,10 +363,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         // SAFETY: the kernel filled in so many headers.
         unsafe { rights::incoming(&raw const (*messages.add(at)).msg_hdr) };
     }
-    // SAFETY: as above.
-    let ended =
-        received > 0 && unsafe { (*messages).msg_len == 0 && has_room(&raw const (*messages).msg_hdr) };
-    if ended && ending::or_reset(fd, 0, true) < 0 { -1 } else { received }
+    received
 }
 
 /// sendmmsg(2)
@@ -356,7 +381,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
         Ok(flags) => flags,
         Err(result) => return result as c_int,
     };
-    if fdtable::is_ours(fd) {
+    if has_messages(fd) {
         // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
         // call.
         let one = |message: *mut msghdr, _| unsafe { send_message(fd, message, flags) };
@@ -367,7 +392,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
             return result;
         }
     }
-    let count_known = if messages.is_null() { 0 } else { count as usize };
+    let count_known = if is_nowhere(messages) { 0 } else { count as usize };
     // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the call.
     if (0..count_known)
         .any(|at| unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) }.is_some())
@@ -467,7 +492,12 @@ pub(super) unsafe extern "C-unwind" fn sendto(
     // SAFETY: by the caller's contract `from` is readable for `len` bytes and `address` is readable for
     // `address_len` bytes.
     unsafe {
-        send_one(fd, from, len, flags)
-            .unwrap_or_else(|| real::sendto(fd, from, len, flags, address, address_len))
+        send_one(fd, from, len, flags).unwrap_or_else(|| {
+            // A Unix socket refuses the address that TCP ignores.
+            if carried_io::concerns(fd) {
+                return real::send(fd, from, len, flags);
+            }
+            real::sendto(fd, from, len, flags, address, address_len)
+        })
     }
 }

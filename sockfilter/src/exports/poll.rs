@@ -5,6 +5,7 @@ use core::slice;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, time_t, timespec, timeval};
 
 use crate::fdtable::{self, Entry};
+use crate::memory::{is_nowhere, is_wrong};
 use crate::ops::{c_int_result, epoll, epoll_sleep, poll as poll_ops, select as select_ops, watched};
 use crate::sys;
 use crate::{lock, real};
@@ -16,10 +17,13 @@ fn of_millis(timeout: c_int) -> Option<u64> {
 /// Nanoseconds of a time-out; null: no limit. `Err` for an ill-formed one.
 ///
 /// # Safety
-/// `time` must be null or readable.
+/// `time` must be null, readable, or [nowhere](is_nowhere).
 pub unsafe fn of_timespec(time: *const timespec) -> Result<Option<u64>, sys::Errno> {
     if time.is_null() {
         return Ok(None);
+    }
+    if is_nowhere(time) {
+        return Err(libc::EFAULT);
     }
     // SAFETY: by the caller's contract `time` is null or points to a time.
     let t = unsafe { time.read_unaligned() };
@@ -35,7 +39,7 @@ fn nanos(seconds: time_t, fraction: i64, unit: i64) -> Result<Option<u64>, sys::
 
 /// The program's poll set, if the filter serves any descriptor in it.
 unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if fds.is_null() || count == 0 || count as usize > fdtable::DESCRIPTORS_MAX {
+    if is_nowhere(fds) || count == 0 || count as usize > fdtable::DESCRIPTORS_MAX {
         return None;
     }
     // SAFETY: by the caller's contract `fds` has `count` entries.
@@ -109,6 +113,10 @@ pub(super) unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    // The C library reads the time itself.
+    if is_wrong(timeout) {
+        return c_int_result(Err(libc::EFAULT));
+    }
     // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and `mask`
     // is null or points to a signal set.
     match unsafe { ours(fds, count) } {
@@ -154,6 +162,10 @@ pub(super) unsafe extern "C-unwind" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    // The C library reads the time itself.
+    if is_wrong(timeout) {
+        return c_int_result(Err(libc::EFAULT));
+    }
     let sets = select_ops::Sets([read, write, except]);
     // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
     // points to a time.
@@ -196,6 +208,10 @@ pub(super) unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    // The C library reads the time itself.
+    if is_wrong(timeout) {
+        return c_int_result(Err(libc::EFAULT));
+    }
     let sets = select_ops::Sets([read, write, except]);
     // SAFETY: by the caller's contract each set is null or covers `count` descriptors, `timeout` is null or points
     // to a time and `mask` is null or points to a signal set.
@@ -249,10 +265,13 @@ unsafe fn epoll_any(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     let room = usize::try_from(count).unwrap_or(0);
-    if events.is_null() || room == 0 || lock::inside() {
+    if is_nowhere(events) || room == 0 || lock::inside() {
         return kernel();
     }
-    let Ok(timeout) = timeout else { return c_int_result(Err(libc::EINVAL)) };
+    let timeout = match timeout {
+        Ok(timeout) => timeout,
+        Err(errno) => return c_int_result(Err(errno)),
+    };
     let late = if fdtable::is_ours(set) {
         None
     } else {

@@ -3,6 +3,7 @@
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::fdtable::{self, Entry};
+use crate::memory::is_nowhere;
 use crate::ops::names::{self, End};
 use crate::ops::{
     self, c_int_result, carried, ending, lacking, listen as listening, options, sockets, tcp_info, zerocopy,
@@ -180,14 +181,17 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
 }
 
 unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
-    if !len.is_null() && lacking::is_filter_query(fd, level, name) {
+    let is_wrong = is_nowhere(value) || is_nowhere(len);
+    if is_wrong && carried::keeps(level) && matches!(fdtable::entry(fd), Entry::Carried(_)) {
+        return c_int_result(Err(libc::EFAULT));
+    }
+    if !is_nowhere(len) && lacking::is_filter_query(fd, level, name) {
         // SAFETY: by the caller's contract `len` is writable. The program attached no filter.
         unsafe { len.write_unaligned(0) };
         return 0;
     }
     if let Entry::Carried(index) = fdtable::entry(fd)
-        && !value.is_null()
-        && !len.is_null()
+        && !is_wrong
         // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
         && let Some(result) = unsafe { carried::get(index, level, name, value, len) }
     {
@@ -195,16 +199,14 @@ unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, l
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
         && fdtable::is_ours(fd)
-        && !value.is_null()
-        && !len.is_null()
+        && !is_wrong
         // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
         && let Some(Ok(_)) = unsafe { tcp_info::get(fd, value, len) }
     {
         return 0;
     }
     if fdtable::is_ours(fd)
-        && !value.is_null()
-        && !len.is_null()
+        && !is_wrong
         && let Some(number) = options::socket_state(fd, level, name)
     {
         // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.

@@ -13,6 +13,7 @@ use crate::engine::{ENGINE, Engine};
 use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::lock;
+use crate::memory::is_nowhere;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Busy, Deadline, sooner};
 
@@ -40,7 +41,7 @@ pub unsafe fn control(
     if lock::inside() {
         return None;
     }
-    let event = if event.is_null() {
+    let event = if operation == libc::EPOLL_CTL_DEL || is_nowhere(event) {
         None
     } else {
         // SAFETY: by the caller's contract `event` is null or points to an event.

@@ -8,9 +8,9 @@ use libc::{c_int, iovec};
 use super::{PASS, now, zerocopy};
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine, errno_of};
-use crate::lock;
 use crate::sys::{self, Errno, syscall};
 use crate::wait::{Attempt, Deadline, blocking};
+use crate::{lock, memory};
 
 /// Parts of a gather list written at a time; longer lists are written in several steps.
 const PARTS: usize = 64;
@@ -59,7 +59,7 @@ pub unsafe fn iovecs<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec
     if count == 0 {
         return Ok(&[]);
     }
-    if parts.is_null() {
+    if memory::is_nowhere(parts) {
         return Err(libc::EFAULT);
     }
     // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
@@ -127,12 +127,9 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
     Some(if done > 0 { Ok(done) } else { result })
 }
 
-/// Whether a part lies outside the addresses of any program: the kernel would return EFAULT. Other invalid addresses
-/// fault in the program.
+/// Whether a part lies outside the addresses of any program.
 fn is_nowhere(part: &iovec) -> bool {
-    const LOWEST: usize = 4096;
-    const HIGHEST: usize = 1 << 47;
-    part.iov_len > 0 && !(LOWEST..HIGHEST).contains(&(part.iov_base as usize))
+    part.iov_len > 0 && memory::is_nowhere(part.iov_base)
 }
 
 /// Consumes (or peeks at) the available bytes, into `parts` from byte `done` on. `Err(None)` is the end of the stream.

@@ -43,13 +43,10 @@ pub unsafe fn name(fd: c_int, end: End, into: *mut sockaddr, len: *mut socklen_t
         })
     })?;
     Some(match found {
-        Ok(_) if into.is_null() || len.is_null() => c_int_result(Err(libc::EFAULT)),
-        // SAFETY: by the caller's contract `into` is null or writable for `*len` bytes.
-        Ok(_) if unsafe { len.read_unaligned() } > c_int::MAX as socklen_t => c_int_result(Err(libc::EINVAL)),
         Ok((name, family)) => {
-            // SAFETY: by the caller's contract `into` is null or writable for `*len` bytes.
-            unsafe { address::write(name, family, into, len) };
-            0
+            // SAFETY: by the caller's contract `into` is writable for `*len` bytes.
+            let written = unsafe { address::write(name, family, into, len) };
+            c_int_result(written.map(|()| 0))
         }
         Err(errno) => c_int_result(Err(errno)),
     })

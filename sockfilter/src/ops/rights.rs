@@ -4,6 +4,7 @@ use libc::{c_int, cmsghdr, msghdr};
 
 use crate::fdtable::{self, Entry};
 use crate::handover::{self, Which};
+use crate::memory::is_nowhere;
 use crate::{inherit, seal, sys};
 
 /// Calls `then` with every descriptor in a message's control data.
@@ -106,7 +107,11 @@ impl Drop for Sealed {
 /// As sendmsg: the header must be null or valid.
 pub unsafe fn outgoing(message: *const msghdr) -> Option<Sealed> {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
-    if message.is_null() || unsafe { (*message).msg_controllen } == 0 || fdtable::highest() <= 0 {
+    if is_nowhere(message) || unsafe { (*message).msg_controllen } == 0 || fdtable::highest() <= 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    if is_nowhere(unsafe { (*message).msg_control }) {
         return None;
     }
     let mut any = false;

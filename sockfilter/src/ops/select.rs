@@ -3,6 +3,7 @@
 use libc::{c_int, c_short, fd_set, pollfd, sigset_t};
 
 use super::poll;
+use crate::memory::is_wrong;
 use crate::sys::Errno;
 use crate::{fdtable, lock};
 
@@ -52,7 +53,8 @@ impl Sets {
     /// # Safety
     /// As [`has`](Self::has).
     pub unsafe fn concern(&self, count: c_int) -> bool {
-        if lock::inside() {
+        // The kernel returns EFAULT for an address that cannot be the program's.
+        if lock::inside() || self.0.iter().any(|set| is_wrong(*set)) {
             return false;
         }
         (0..count.min(fdtable::highest() + 1)).any(|fd| {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::lacking::Stay;
-use super::{PASS, c_int_result, now};
+use super::{PASS, c_int_result, descriptors, now};
 use crate::description::{DescriptionId, Kind, ListenState};
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::fdtable::{self, Entry};
@@ -150,12 +150,16 @@ pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
 /// # Safety
 /// As accept4: `name` and `len` null, or writable for the lengths that they state.
 pub unsafe fn accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-    let accepted = accept_one(fd, flags);
-    if let Ok((_, family, remote)) = accepted {
-        // SAFETY: by the caller's contract `name` is null or writable for `*len` bytes.
-        unsafe { address::write(remote, family, name, len) };
-    }
-    c_int_result(accepted.map(|(new, ..)| new as usize))
+    let accepted = accept_one(fd, flags).and_then(|(new, family, remote)| {
+        if name.is_null() {
+            return Ok(new as usize);
+        }
+        // SAFETY: by the caller's contract `name` is writable for `*len` bytes.
+        let named = unsafe { address::write(remote, family, name, len) };
+        // As in the kernel, the connection is lost if its name cannot be stored.
+        named.map(|()| new as usize).inspect_err(|_| _ = descriptors::close(new))
+    });
+    c_int_result(accepted)
 }
 
 fn accept_one(fd: c_int, flags: c_int) -> Result<(c_int, c_int, SocketAddr), Errno> {

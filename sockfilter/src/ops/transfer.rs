@@ -10,6 +10,7 @@ use super::io::{Direction, FILE_CHUNK, prepare, raise_sigpipe, receive, write_so
 use super::{PASS, c_result};
 use crate::description::DescriptionId;
 use crate::engine::errno_of;
+use crate::memory::is_wrong;
 use crate::signals::{self, Effect};
 use crate::sys::{Errno, syscall};
 use crate::wait::{self, Attempt, Deadline, Sleeper, blocking};
@@ -24,6 +25,9 @@ pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize)
         Ok(None) => return None,
         Err(errno) => return Some(c_result(Err(errno))),
     };
+    if is_wrong(offset) {
+        return Some(c_result(Err(libc::EFAULT)));
+    }
     // SAFETY: by the caller's contract `offset` is null or points to an offset. Without an offset the file's own
     // position counts, and moves.
     let start = if offset.is_null() {

@@ -1,0 +1,32 @@
+//! Addresses that a program passes to a call.
+
+/// The lowest address that a program can map (vm.mmap_min_addr is at least a page wherever it is set), and the end of
+/// its address space.
+const LOWEST: usize = 4096;
+const END: usize = 1 << 47;
+
+/// Whether an address, null included, lies outside those that any program can map: the kernel returns EFAULT for it.
+/// Other invalid addresses fault in the program.
+#[inline]
+pub fn is_nowhere<T>(pointer: *const T) -> bool {
+    !(LOWEST..END).contains(&pointer.addr())
+}
+
+/// Whether an optional address was passed, and lies outside those that any program can map.
+#[inline]
+pub fn is_wrong<T>(pointer: *const T) -> bool {
+    !pointer.is_null() && is_nowhere(pointer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_that_no_program_can_map_are_nowhere() {
+        let at = |address: usize| is_nowhere(core::ptr::without_provenance::<u8>(address));
+        assert!(at(0) && at(1) && at(4095) && at(1 << 47) && at(usize::MAX));
+        assert!(!at(4096) && !at((1 << 47) - 1));
+        assert!(!is_wrong(core::ptr::null::<u8>()) && is_wrong(core::ptr::without_provenance::<u8>(1)));
+    }
+}
