@@ -11,6 +11,7 @@
 //! connections that processes serve themselves.
 
 mod connection;
+mod options;
 mod thread;
 
 use std::collections::HashMap;
@@ -28,10 +29,11 @@ use csp_types::spin::SpinSetting;
 use csp_types::{Duration, FlowLabel, Instant, NodeId, Role};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, ViAddress, ViError, Wake};
-use csp_wire::agent::Left;
+use csp_wire::agent::{CarriedOption, Left};
 use rustix::event::epoll;
 
 use connection::{Connection, Fate};
+use options::Options;
 pub use thread::{Custodian, Published};
 
 /// How long a connection waits for a link to its proxy. The proxy waits longer.
@@ -102,6 +104,8 @@ pub struct Custody {
     connections: HashMap<FlowId, Connection>,
     /// Connections that wait for a link to their proxy.
     waiting: Vec<Waiting>,
+    /// Their options that processes set.
+    carried_options: Options,
     /// Number of connections of each user, waiting ones included.
     of_user: HashMap<u32, usize>,
     /// The epoll set of the programs' sockets.
@@ -136,6 +140,7 @@ impl Custody {
             targets: Vec::new(),
             connections: HashMap::new(),
             waiting: Vec::new(),
+            carried_options: Options::default(),
             of_user: HashMap::new(),
             sockets,
             chunk: vec![0; CHUNK],
@@ -207,7 +212,8 @@ impl Custody {
             let (proxy, ends) = ((&left.node, left.worker), (left.local, left.remote));
             match self.side.take_over(now, proxy, left.label, left.ticket, ends) {
                 Ok(flow) => {
-                    self.connections.insert(flow, Connection::new(charge.socket, charge.uid));
+                    self.connections.insert(flow, Connection::new(charge.socket, charge.uid, left.ticket));
+                    self.carried_options.taken(&mut self.side, now, left.ticket, flow);
                     self.counters.taken += 1;
                 }
                 Err(AppError::NoProxy) if now.saturating_since(since) < LINK_TIMEOUT => {
@@ -263,8 +269,14 @@ impl Custody {
         }
         let _ = self.side.close(now, flow, fate == Fate::Reset); // a broken flow is closed like any other
         if let Some(over) = self.connections.remove(&flow) {
+            self.carried_options.ended(over.ticket);
             self.release_share(over.uid);
         }
+    }
+
+    /// Sets an option of a connection.
+    pub fn set_option(&mut self, now: Instant, option: CarriedOption) {
+        self.carried_options.set(&mut self.side, now, option);
     }
 
     /// Returns when to call [`turn`](Self::turn) next if nothing happens.
@@ -327,7 +339,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use csp_types::FlowLabel;
-    use csp_wire::channel::Ticket;
+    use csp_wire::channel::{ChannelOption, Ticket};
 
     use super::*;
 
@@ -369,5 +381,17 @@ mod tests {
         assert_eq!((custody.counters().1, custody.counters().0.lost), (0, 9));
         assert!((0..8).map(|_| places.enter(65534)).collect::<Vec<_>>().iter().all(Option::is_some));
         assert!(custody.of_user.is_empty());
+    }
+
+    #[test]
+    fn options_of_connections_that_never_come_are_bounded() {
+        let (mut custody, now) = (custody(), Instant::from_nanos(1));
+        for n in 0..5_000u64 {
+            let mut ticket = [0; 16];
+            ticket[..8].copy_from_slice(&n.to_le_bytes());
+            let (ticket, option) = (Ticket(ticket), ChannelOption::NoDelay);
+            custody.set_option(now, CarriedOption { ticket, option, value: 1 });
+        }
+        assert_eq!(custody.carried_options.waiting(), 1024);
     }
 }

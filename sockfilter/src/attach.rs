@@ -3,10 +3,11 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use csp_app::session::{Action, RECEIVED_LEN_MAX, Received, Session, SessionError};
+use csp_app::session::{Action, OPTION_LEN_MAX, RECEIVED_LEN_MAX, Received, Session, SessionError};
 use csp_app::{AppConfig, AppSide};
 use csp_types::Instant;
 use csp_vi::Wake;
+use csp_wire::agent::CarriedOption;
 use libc::c_int;
 
 use crate::page::{self, Page};
@@ -19,6 +20,9 @@ pub use lent::Owner;
 
 /// Lowest number of the provider's descriptors, if the limit of open files permits.
 const DESCRIPTOR_FLOOR: c_int = 700;
+
+/// Time limit for the agent to read an option of a process without a session, in nanoseconds.
+const OPTION_READ_NS: u64 = 100_000_000;
 
 /// Why there is no attachment.
 #[derive(Debug)]
@@ -103,6 +107,24 @@ fn connect_agent() -> Result<c_int, Errno> {
             Err(errno)
         }
     }
+}
+
+/// Sets an option of a connection in the agent's custody. A process that has no session, as a child that only uses what
+/// it inherited, sends it over a socket of its own, and waits until the agent has read it: options take effect in the
+/// order in which they are set. Without an agent nothing happens.
+pub fn set_carried_option(session: Option<c_int>, option: &CarriedOption) {
+    let mut room = [0; OPTION_LEN_MAX];
+    let message = Session::option(&mut room, option);
+    if session.is_some_and(|socket| send(socket, message).is_ok()) {
+        return;
+    }
+    let Ok(socket) = connect_agent() else { return };
+    if send(socket, message).is_ok() {
+        let mut closed = [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }];
+        // SAFETY: no mask.
+        let _ = unsafe { sys::ppoll(&mut closed, Some(OPTION_READ_NS), core::ptr::null()) };
+    }
+    sys::close(socket);
 }
 
 /// Performs the attachment: waits until the agent has admitted the process. Signals that the program handles do not end

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use csp_app::{FlowId, ListenerId};
+use csp_wire::channel::Ticket;
 use libc::c_int;
 
 use crate::epoll_set::EpollSet;
@@ -49,6 +50,8 @@ pub enum Kind {
         local: SocketAddr,
         /// The client's end.
         remote: SocketAddr,
+        /// The ticket by which options are set at the agent.
+        ticket: Ticket,
     },
     /// A connection that a forked child inherited and that only the parent can use.
     Lost,

@@ -215,12 +215,12 @@ impl Engine {
             let _ = unsafe { syscall!(libc::SYS_shutdown, near, libc::SHUT_WR) };
         }
         // Without the mark only names are lost after exec.
-        let _ = Mark::Carried { family, local, remote }.put(near);
+        let _ = Mark::Carried { family, local, remote, ticket }.put(near);
         // A signal handler could close a number that is then replaced, or duplicate the placeholder.
         signals::undisturbed(|| self.replace(index, near));
         sys::close(near);
         if let Some(d) = self.descriptions.get_mut(index) {
-            d.kind = Kind::Carried { local, remote };
+            d.kind = Kind::Carried { local, remote, ticket };
         }
         self.move_to_kernel(index);
         self.on_change(index);

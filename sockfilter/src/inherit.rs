@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use csp_wire::channel::{ADDRESS_LEN, emit_address, parse_address};
+use csp_wire::channel::{ADDRESS_LEN, TICKET_LEN, Ticket, emit_address, parse_address};
 use libc::{c_int, sock_filter, socklen_t};
 
 use crate::description::{Kind, ListenState};
@@ -22,7 +22,7 @@ use crate::{bootstrap, lock, seal};
 
 /// "CSPf", and the version of the mark's form.
 const MAGIC: u32 = 0x4353_5066;
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 const LISTENER: u32 = 1;
 const CARRIED: u32 = 2;
 const KERNEL: u32 = 3;
@@ -31,8 +31,9 @@ const SEALED: u32 = 4;
 const LOAD: u16 = 0x00;
 const RETURN: u16 = 0x06;
 const ADDRESS_WORDS: usize = ADDRESS_LEN / 4;
-/// Magic, form, kind, family, backlog, two addresses.
-const WORDS: usize = 5 + 2 * ADDRESS_WORDS;
+const TICKET_WORDS: usize = TICKET_LEN / 4;
+/// Magic, form, kind, family, backlog, two addresses, a ticket.
+const WORDS: usize = 5 + 2 * ADDRESS_WORDS + TICKET_WORDS;
 const PROGRAM: usize = WORDS + 1;
 
 /// An address for marks that have none.
@@ -43,8 +44,8 @@ const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0
 pub enum Mark {
     /// The placeholder of an accelerated listener.
     Listener { family: c_int, backlog: u32, address: SocketAddr },
-    /// A Unix socket whose other end the agent holds.
-    Carried { family: c_int, local: SocketAddr, remote: SocketAddr },
+    /// A Unix socket whose other end the agent holds; the agent sets options for whoever has the ticket.
+    Carried { family: c_int, local: SocketAddr, remote: SocketAddr, ticket: Ticket },
     /// A TCP socket with an option, by level and number, that accelerated sockets lack and that cannot be read back.
     Kernel { option: Name },
     /// A Unix socket that holds a carried connection (`seal`).
@@ -53,17 +54,22 @@ pub enum Mark {
 
 impl Mark {
     fn words(&self) -> [u32; WORDS] {
-        let (what, family, backlog, first, second) = match *self {
-            Mark::Listener { family, backlog, address } => (LISTENER, family, backlog, address, address),
-            Mark::Carried { family, local, remote } => (CARRIED, family, 0, local, remote),
-            Mark::Kernel { option: (level, number) } => {
-                (KERNEL, c_int::from(level), number.into(), NOWHERE, NOWHERE)
+        const NONE: Ticket = Ticket([0; TICKET_LEN]);
+        let (what, family, backlog, first, second, ticket) = match *self {
+            Mark::Listener { family, backlog, address } => {
+                (LISTENER, family, backlog, address, address, NONE)
             }
-            Mark::Sealed => (SEALED, 0, 0, NOWHERE, NOWHERE),
+            Mark::Carried { family, local, remote, ticket } => (CARRIED, family, 0, local, remote, ticket),
+            Mark::Kernel { option: (level, number) } => {
+                (KERNEL, c_int::from(level), number.into(), NOWHERE, NOWHERE, NONE)
+            }
+            Mark::Sealed => (SEALED, 0, 0, NOWHERE, NOWHERE, NONE),
         };
-        let mut words = [MAGIC, FORM, what, family as u32, backlog, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let bytes = [emit_address(first), emit_address(second)];
-        for (word, bytes) in words[5..].iter_mut().zip(bytes.as_flattened().chunks_exact(4)) {
+        let mut words = [0; WORDS];
+        words[..5].copy_from_slice(&[MAGIC, FORM, what, family as u32, backlog]);
+        let addresses = [emit_address(first), emit_address(second)];
+        let bytes = addresses.as_flattened().chunks_exact(4).chain(ticket.0.chunks_exact(4));
+        for (word, bytes) in words[5..].iter_mut().zip(bytes) {
             *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
         words
@@ -71,7 +77,7 @@ impl Mark {
 
     fn of_words(words: &[u32; WORDS]) -> Option<Mark> {
         let [MAGIC, FORM, what, family, backlog, addresses @ ..] = words else { return None };
-        let mut bytes = [0; 2 * ADDRESS_LEN];
+        let mut bytes = [0; 2 * ADDRESS_LEN + TICKET_LEN];
         for (bytes, word) in bytes.chunks_exact_mut(4).zip(addresses) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
@@ -79,7 +85,10 @@ impl Mark {
         let family = c_int::try_from(*family).ok()?;
         match *what {
             LISTENER => Some(Mark::Listener { family, backlog: *backlog, address: first }),
-            CARRIED => Some(Mark::Carried { family, local: first, remote: second }),
+            CARRIED => {
+                let ticket = Ticket(*bytes.last_chunk()?);
+                Some(Mark::Carried { family, local: first, remote: second, ticket })
+            }
             KERNEL => {
                 Some(Mark::Kernel { option: (u16::try_from(family).ok()?, u16::try_from(*backlog).ok()?) })
             }
@@ -233,7 +242,9 @@ impl Engine {
                 let v6_only = listen::is_v6_only(fd, family);
                 (Kind::Listener(ListenState { address, backlog, v6_only, id: None, interest: false }), family)
             }
-            Mark::Carried { family, local, remote } => (Kind::Carried { local, remote }, family),
+            Mark::Carried { family, local, remote, ticket } => {
+                (Kind::Carried { local, remote, ticket }, family)
+            }
             Mark::Kernel { .. } | Mark::Sealed => return,
         };
         let carried = matches!(kind, Kind::Carried { .. });
@@ -269,7 +280,8 @@ mod tests {
             address: "[2001:db8::1]:443".parse().unwrap(),
         };
         let (local, remote) = ("10.76.0.100:80".parse().unwrap(), "10.76.0.1:40000".parse().unwrap());
-        let carried = Mark::Carried { family: libc::AF_INET, local, remote };
+        let ticket = Ticket(core::array::from_fn(|at| at as u8));
+        let carried = Mark::Carried { family: libc::AF_INET, local, remote, ticket };
         let kernel = Mark::Kernel { option: (6, 14) };
         for (mark, family) in [(listener, libc::AF_INET6), (carried, libc::AF_UNIX), (kernel, libc::AF_INET)]
         {

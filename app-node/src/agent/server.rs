@@ -17,7 +17,9 @@ use csp_transport::{ClusterKey, ProcessId};
 use csp_types::{Grant, NodeId, ProgramName, Role};
 use csp_vi::kernel::{Credentials, peer_credentials, take_descriptors};
 use csp_wire::agent::page::PAGE_LEN;
-use csp_wire::agent::{self as wire, AgentMessage, AttachedRepr, Left, MESSAGE_LEN_MAX, Proxy};
+use csp_wire::agent::{
+    self as wire, AgentMessage, AttachedRepr, CarriedOption, Left, MESSAGE_LEN_MAX, Proxy,
+};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType,
@@ -195,6 +197,7 @@ async fn serve_process(
                         renew(options, socket, (&process, &program), credentials, &rules).await;
                     }
                     Ok(AgentMessage::Left(left)) => take(options, &process, (left, credentials.uid), given),
+                    Ok(AgentMessage::Option(option)) => set_option(options, option),
                     Ok(_) => {}
                     Err(error) => {
                         tracing::warn!(process = process.as_str(), %error, "a malformed message of a process");
@@ -228,6 +231,13 @@ fn take(options: &AgentOptions, process: &ProcessId, (left, uid): (Left, u32), d
             process = process.as_str(),
             "a connection was left without a socket pair of the process's own"
         ),
+    }
+}
+
+/// Passes an option of a connection in custody on. The ticket in it is the authorisation.
+fn set_option(options: &AgentOptions, option: CarriedOption) {
+    if let Some(custodian) = &options.custodian {
+        custodian.set_option(option);
     }
 }
 
@@ -292,6 +302,10 @@ async fn attach(
     }
     let (program, former) = match AgentMessage::parse(&datagram) {
         Ok(AgentMessage::Attach(attach)) => (attach.program, attach.former),
+        Ok(AgentMessage::Option(option)) => {
+            set_option(options, option);
+            return None;
+        }
         Ok(_) => return refuse(Refusal::Protocol, "the first message must be ATTACH".to_owned()),
         Err(error) => return refuse(Refusal::Protocol, format!("ATTACH is malformed: {error}")),
     };

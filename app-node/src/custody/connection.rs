@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use csp_app::{AppError, AppSide, Directions, FlowId};
 use csp_types::Instant;
+use csp_wire::channel::Ticket;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix};
@@ -62,12 +63,14 @@ pub(super) struct Connection {
     flow_full: bool,
     /// The user of the process that left it.
     pub uid: u32,
+    /// The ticket with which it was left: processes that share it set options by it.
+    pub ticket: Ticket,
     /// Bytes moved to programs and to the client since the owner read this field.
     pub moved: (u64, u64),
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, uid: u32) -> Self {
+    pub fn new(socket: OwnedFd, uid: u32, ticket: Ticket) -> Self {
         Connection {
             socket,
             watched: None,
@@ -78,6 +81,7 @@ impl Connection {
             hung_up: false,
             flow_full: false,
             uid,
+            ticket,
             moved: (0, 0),
         }
     }

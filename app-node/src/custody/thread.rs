@@ -11,6 +11,7 @@ use csp_telemetry::{MetricSource, MetricWriter, Place, Shares, SnapshotCell};
 use csp_types::spin::SpinSetting;
 use csp_types::{Duration, Instant, NodeId};
 use csp_vi::{Armed, ViError, Wake};
+use csp_wire::agent::CarriedOption;
 
 use super::{Charge, Counters, Custody, WAITING_MAX, waiting_places};
 
@@ -25,6 +26,8 @@ const ORDERS_MAX: usize = WAITING_MAX + 16;
 pub enum Order {
     /// Take this connection, which has this place among those that wait.
     Take(Box<(Charge, Place<u32>)>),
+    /// Set an option of a connection.
+    Option(CarriedOption),
     /// Replace the list of proxy workers.
     Proxies(Vec<(NodeId, u8, PathBuf)>),
     /// Stop the thread.
@@ -58,6 +61,11 @@ impl Custodian {
             .enter(charge.uid)
             .is_some_and(|place| self.thread.mailbox().send(Order::Take(Box::new((charge, place)))).is_ok());
         self.crowded_out.fetch_add(u64::from(!sent), Ordering::Relaxed);
+    }
+
+    /// Sets an option of a connection in custody; it is lost if the queue is full.
+    pub fn set_option(&self, option: CarriedOption) {
+        let _ = self.thread.mailbox().send(Order::Option(option));
     }
 
     /// Replaces the list of proxies; `false` if the queue is full and the caller has to try again later.
@@ -96,6 +104,7 @@ impl DataWorker for Custody {
                 let (charge, place) = *taken;
                 self.take(now, charge, place);
             }
+            Order::Option(option) => self.set_option(now, option),
             Order::Proxies(proxies) => self.set_proxies(proxies.into_iter()),
             Order::Stop => return ControlFlow::Break(()),
         }

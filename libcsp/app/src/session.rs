@@ -20,7 +20,7 @@ use csp_transport::{Endpoint, EndpointConfig, PeerIdentity, ProcessId, Token};
 use csp_types::{Duration, Instant, NodeId, ProgramName};
 use csp_vi::{Provider, ViAddress};
 use csp_wire::agent::{
-    self as wire, AgentMessage, Attach, Attached, Destination, Left, Proxies, leads_through,
+    self as wire, AgentMessage, Attach, Attached, CarriedOption, Destination, Left, Proxies, leads_through,
 };
 use csp_wire::channel::Ticket;
 
@@ -41,6 +41,8 @@ const RENEW_BEFORE_S: u64 = 300;
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Longest message that a process sends.
 const SENT_LEN_MAX: usize = 512;
+/// Size of the buffer for a message that sets an option, in bytes.
+pub const OPTION_LEN_MAX: usize = 64;
 /// Size of the buffer that the shell provides for a message of the agent, in bytes.
 pub const RECEIVED_LEN_MAX: usize = wire::MESSAGE_LEN_MAX;
 
@@ -409,5 +411,12 @@ impl Session {
         let left = Left { node, worker, label, ticket, local: flow.local, remote: flow.remote };
         let len = wire::emit_left(&mut self.sent[..], &left).ok()?;
         self.sent.get(..len)
+    }
+
+    /// Composes in `buffer` the message that sets an option of a connection in the agent's custody. A process needs no
+    /// session to send it.
+    pub fn option<'a>(buffer: &'a mut [u8; OPTION_LEN_MAX], option: &CarriedOption) -> &'a [u8] {
+        let len = wire::emit_option(&mut buffer[..], option).unwrap_or(0);
+        buffer.get(..len).unwrap_or(&[])
     }
 }

@@ -8,6 +8,7 @@
 //! process ◀── PROXIES                whenever the proxies change
 //! process ── RENEW ──▶ agent, TOKEN back
 //! process ── LEFT ──▶ agent          hands over a connection; with it one descriptor: the peer of a Unix socket
+//! process ── OPTION ─▶ agent         sets an option of a connection in custody; also as the only message of a socket
 //! ```
 //! Integers are little-endian; texts are preceded by their length. The process page is in [`page`].
 
@@ -17,7 +18,7 @@ use csp_types::{FlowLabel, NodeId, Prefix, ProgramName, longest_match};
 
 use crate::WireError;
 use crate::bytes::{array_at, slice_at};
-use crate::channel::{ADDRESS_LEN, TICKET_LEN, Ticket, parse_address};
+use crate::channel::{ADDRESS_LEN, ChannelOption, TICKET_LEN, Ticket, parse_address};
 
 mod emit;
 pub mod page;
@@ -25,7 +26,8 @@ pub mod page;
 mod tests;
 
 pub use emit::{
-    AttachedRepr, emit_attach, emit_attached, emit_left, emit_proxies, emit_refused, emit_renew, emit_token,
+    AttachedRepr, emit_attach, emit_attached, emit_left, emit_option, emit_proxies, emit_refused, emit_renew,
+    emit_token,
 };
 
 /// The version of the protocol.
@@ -204,6 +206,20 @@ pub enum AgentMessage<'a> {
     Token(&'a [u8], u64),
     /// Process to agent.
     Left(Left),
+    /// Process to agent.
+    Option(CarriedOption),
+}
+
+/// An option for a connection that the agent carries, set by a process that shares it. The ticket, with which the
+/// connection was left, is the authorisation: it can be read from the connection's socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CarriedOption {
+    /// The connection's ticket.
+    pub ticket: Ticket,
+    /// The option.
+    pub option: ChannelOption,
+    /// Its value, in the option's unit.
+    pub value: u64,
 }
 
 /// A connection that the process has handed over at its proxy. The agent continues it over the Unix socket that comes
@@ -268,6 +284,11 @@ impl<'a> AgentMessage<'a> {
                 local: r.address()?,
                 remote: r.address()?,
             }),
+            8 => AgentMessage::Option(CarriedOption {
+                ticket: Ticket(*r.array::<TICKET_LEN>()?),
+                option: r.option()?,
+                value: r.u64()?,
+            }),
             found => {
                 let found = found.into();
                 return Err(WireError::Kind { what: "agent message kind", offset: 1, found });
@@ -316,6 +337,12 @@ impl<'a> Reader<'a> {
 
     fn u64(&mut self) -> Result<u64, WireError> {
         Ok(u64::from_le_bytes(*self.array()?))
+    }
+
+    fn option(&mut self) -> Result<ChannelOption, WireError> {
+        let (offset, number) = (self.at, self.u32()?);
+        let found = || WireError::Kind { what: "connection option", offset, found: number };
+        ChannelOption::from_u32(number).ok_or_else(found)
     }
 
     fn long(&mut self, what: &'static str) -> Result<&'a [u8], WireError> {

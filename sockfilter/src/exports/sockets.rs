@@ -261,7 +261,7 @@ unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void,
         && carried::keeps(level)
     {
         // SAFETY: by the caller's contract `value` is readable for `len` bytes.
-        return c_int_result(unsafe { carried::set(index, level, name, value, len) });
+        return c_int_result(unsafe { carried::set(fd, index, level, name, value, len) });
     }
     if fdtable::is_ours(fd) {
         options::inherit(fd);
@@ -272,6 +272,11 @@ unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void,
     if result == 0 && fdtable::is_ours(fd) {
         // SAFETY: the kernel has read `len` bytes of `value`.
         unsafe { options::option_set(fd, level, name, value, len) };
+    }
+    if let (0, libc::SOL_SOCKET, libc::SO_KEEPALIVE, Entry::Carried(index)) =
+        (result, level, name, fdtable::entry(fd))
+    {
+        carried::keepalive_set(fd, index);
     }
     if result == 0 && fdtable::entry(fd) != Entry::Kernel {
         // SAFETY: the kernel has read `len` bytes of `value`.

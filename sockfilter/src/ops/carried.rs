@@ -3,14 +3,38 @@
 
 use std::sync::Arc;
 
+use csp_wire::agent::CarriedOption;
 use libc::{c_int, c_void, socklen_t};
 
 use super::lacking::Scratch;
-use super::options;
-use crate::description::{OPTION_LEN_MAX, SetOption};
+use super::{options, sockets};
+use crate::attach;
+use crate::description::{Kind, OPTION_LEN_MAX, SetOption};
 use crate::engine::ENGINE;
 use crate::lock;
 use crate::sys::{Errno, syscall};
+
+/// Called after SO_KEEPALIVE was set on the Unix socket of a connection.
+pub fn keepalive_set(fd: c_int, index: usize) {
+    if let Ok(scratch) = known(index).and_then(|(family, options)| scratch(family, &options)) {
+        forward(fd, index, (libc::SOL_SOCKET, libc::SO_KEEPALIVE), scratch.0);
+    }
+}
+
+/// Puts an option in force that concerns the client's TCP connection: the agent forwards it to the proxy. `scratch` has
+/// the TCP options, the Unix socket `fd` those of sockets.
+fn forward(fd: c_int, index: usize, (level, name): (c_int, c_int), scratch: c_int) {
+    let of = |level| if level == libc::SOL_SOCKET { fd } else { scratch };
+    let value = |level, name| sockets::option_value::<c_int>(of(level), level, name);
+    let Some((option, value)) = options::forwarded(level, name, value) else { return };
+    let found = ENGINE.with(|engine| match engine.descriptions.get(index)?.kind {
+        Kind::Carried { ticket, .. } => Some((ticket, engine.link.as_ref().and_then(|link| link.agent))),
+        _ => None,
+    });
+    if let Some((ticket, session)) = found {
+        attach::set_carried_option(session, &CarriedOption { ticket, option, value });
+    }
+}
 
 /// The options, all ints, that are read from a connection's placeholder before the agent carries it.
 const KEPT: [(c_int, c_int); 8] = [
@@ -101,6 +125,7 @@ pub unsafe fn get(
 /// # Safety
 /// `value` must have `len` readable bytes.
 pub unsafe fn set(
+    fd: c_int,
     index: usize,
     level: c_int,
     name: c_int,
@@ -111,6 +136,7 @@ pub unsafe fn set(
     let scratch = scratch(family, &kept)?;
     // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     unsafe { syscall!(libc::SYS_setsockopt, scratch.0, level, name, value, len) }?;
+    forward(fd, index, (level, name), scratch.0);
     drop(scratch);
     // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     if let Some(option) = unsafe { options::copied(level, name, value, len) } {

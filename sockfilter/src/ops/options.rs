@@ -227,7 +227,7 @@ fn forward_option(fd: c_int, level: c_int, name: c_int) {
 }
 
 /// The form in which an option is forwarded to the proxy; `value` returns the socket's options.
-fn forwarded(
+pub(super) fn forwarded(
     level: c_int,
     name: c_int,
     value: impl Fn(c_int, c_int) -> c_int,

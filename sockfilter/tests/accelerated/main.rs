@@ -10,6 +10,7 @@
 )]
 
 mod agent;
+mod carried;
 mod clients;
 mod exports;
 mod handover;

@@ -5,8 +5,8 @@ use core::net::SocketAddr;
 use csp_types::NodeId;
 
 use super::{
-    Attach, DESTINATIONS_MAX, Destination, EXCEPT, HEADER_LEN, LIST_MAX, Left, MESSAGE_LEN_MAX, PROXY_DIRECT,
-    PROXY_DRAINING, Proxy, VERSION,
+    Attach, CarriedOption, DESTINATIONS_MAX, Destination, EXCEPT, HEADER_LEN, LIST_MAX, Left,
+    MESSAGE_LEN_MAX, PROXY_DIRECT, PROXY_DRAINING, Proxy, VERSION,
 };
 use crate::WireError;
 use crate::bytes::Writer;
@@ -179,5 +179,14 @@ pub fn emit_left(buffer: &mut [u8], message: &Left) -> Result<usize, WireError> 
         e.put(&message.ticket.0)?;
         e.put(&emit_address(message.local))?;
         e.put(&emit_address(message.remote))?;
+    })
+}
+
+/// Writes OPTION; returns its length.
+pub fn emit_option(buffer: &mut [u8], message: &CarriedOption) -> Result<usize, WireError> {
+    emit!(buffer, 8, |e| {
+        e.put(&message.ticket.0)?;
+        e.put(&(message.option as u32).to_le_bytes())?;
+        e.put(&message.value.to_le_bytes())?;
     })
 }

@@ -74,6 +74,16 @@ fn the_other_messages_come_back() {
     assert_eq!(AgentMessage::parse(&b[..n]), Ok(AgentMessage::Token(b"t", 7)));
     let n = emit_proxies(&mut b, &[], &[]).unwrap();
     assert!(matches!(AgentMessage::parse(&b[..n]), Ok(AgentMessage::Proxies(p, _)) if p.is_empty()));
+    let option = CarriedOption {
+        ticket: Ticket([9; TICKET_LEN]),
+        option: ChannelOption::KeepaliveIdle,
+        value: 60_000,
+    };
+    let n = emit_option(&mut b, &option).unwrap();
+    assert_eq!(AgentMessage::parse(&b[..n]), Ok(AgentMessage::Option(option)));
+    assert!((0..n).all(|cut| AgentMessage::parse(&b[..cut]).is_err()), "cuts");
+    b[HEADER_LEN + TICKET_LEN] = 99;
+    assert!(matches!(AgentMessage::parse(&b[..n]), Err(WireError::Kind { found: 99, .. })));
 }
 
 #[test]
