@@ -105,6 +105,8 @@ pub enum Obstacle {
     Capabilities,
     /// It is built for another machine.
     Foreign,
+    /// It is linked with another C library than glibc; its loader would fail to load the filter.
+    OtherLibrary,
 }
 
 impl fmt::Display for Obstacle {
@@ -117,6 +119,9 @@ impl fmt::Display for Obstacle {
             }
             Obstacle::Capabilities => "has file capabilities: the loader ignores LD_PRELOAD, its sockets stay in the kernel",
             Obstacle::Foreign => "is made for another machine or word size than the socket filter",
+            Obstacle::OtherLibrary => {
+                "is linked with another C library than glibc: its loader cannot load the socket filter, its sockets stay in the kernel"
+            }
         })
     }
 }
@@ -130,6 +135,8 @@ pub struct Verdict {
     pub interpreter: Option<PathBuf>,
     /// What prevents its acceleration.
     pub obstacle: Option<Obstacle>,
+    /// Its own code creates io_uring instances by a system call; the filter then makes the kernel refuse them.
+    pub rings: bool,
 }
 
 impl fmt::Display for Verdict {
@@ -140,6 +147,9 @@ impl fmt::Display for Verdict {
         }
         match self.obstacle {
             Some(obstacle) => write!(f, " {obstacle}"),
+            None if self.rings => f.write_str(
+                " can be accelerated; its code calls io_uring_setup itself, which is refused with ENOSYS if it has CAP_SYS_ADMIN or no_new_privs",
+            ),
             None => f.write_str(" can be accelerated"),
         }
     }
@@ -155,20 +165,22 @@ impl Launch {
         let (mut file, mut interpreter) = (path.clone(), None);
         for _ in 0..SCRIPT_DEPTH_MAX {
             let linkage = elf::inspect(&file).map_err(|error| not_executable(&file, error))?;
-            let obstacle = match linkage {
+            let obstacle = match &linkage {
                 Linkage::Script(next) => {
                     interpreter = Some(next.clone());
-                    file = next;
+                    file = next.clone();
                     continue;
                 }
                 Linkage::Static => Some(Obstacle::Static),
                 Linkage::Foreign => Some(Obstacle::Foreign),
+                Linkage::OtherLibrary => Some(Obstacle::OtherLibrary),
                 Linkage::Go => Some(Obstacle::Go),
-                Linkage::Dynamic if changes_user(&file) => Some(Obstacle::Setuid),
-                Linkage::Dynamic if has_capabilities(&file) => Some(Obstacle::Capabilities),
-                Linkage::Dynamic | Linkage::Unknown => None,
+                Linkage::Dynamic { .. } if changes_user(&file) => Some(Obstacle::Setuid),
+                Linkage::Dynamic { .. } if has_capabilities(&file) => Some(Obstacle::Capabilities),
+                Linkage::Dynamic { .. } | Linkage::Unknown => None,
             };
-            return Ok(Verdict { path, interpreter, obstacle });
+            let rings = linkage == Linkage::Dynamic { rings: true };
+            return Ok(Verdict { path, interpreter, obstacle, rings });
         }
         Err(not_executable(&path, "too many interpreters"))
     }
@@ -199,9 +211,17 @@ impl Launch {
         if let Some(agent) = &self.agent {
             command.env("CSP_AGENT", agent);
         }
-        if self.mode != Mode::Off {
-            let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-            command.env("LD_PRELOAD", preload(&filter()?, &before)?);
+        if self.mode == Mode::Off {
+            return Ok(command);
+        }
+        let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        // The loader of another library ends a program whose preloaded library it cannot load.
+        match preload(&filter()?, &before, verdict.obstacle != Some(Obstacle::OtherLibrary))? {
+            list if list.is_empty() => command.env_remove("LD_PRELOAD"),
+            list => command.env("LD_PRELOAD", list),
+        };
+        if verdict.rings {
+            command.env("CSP_IO_URING", "refuse");
         }
         Ok(command)
     }
@@ -266,19 +286,15 @@ fn filter() -> Result<PathBuf, LaunchError> {
     })
 }
 
-/// Returns LD_PRELOAD with the filter in front; existing entries of the filter are removed.
-fn preload(filter: &Path, before: &OsStr) -> Result<OsString, LaunchError> {
+/// Returns LD_PRELOAD, with the filter in front if the program can load it; existing entries of the filter are removed.
+fn preload(filter: &Path, before: &OsStr, loads: bool) -> Result<OsString, LaunchError> {
     if filter.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) {
         return Err(LaunchError::FilterPath(filter.to_owned()));
     }
-    let mut value = filter.as_os_str().to_owned();
-    for entry in before.as_bytes().split(|b| b" :".contains(b)) {
-        if !entry.is_empty() && entry != filter.as_os_str().as_bytes() {
-            value.push(":");
-            value.push(OsStr::from_bytes(entry));
-        }
-    }
-    Ok(value)
+    let filter = filter.as_os_str().as_bytes();
+    let others = before.as_bytes().split(|b| b" :".contains(b)).filter(|e| !e.is_empty() && *e != filter);
+    let entries: Vec<&[u8]> = loads.then_some(filter).into_iter().chain(others).collect();
+    Ok(OsStr::from_bytes(&entries.join(&b':')).to_owned())
 }
 
 #[cfg(test)]

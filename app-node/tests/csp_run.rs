@@ -97,6 +97,43 @@ os.setxattr(sys.argv[1], 'security.capability', struct.pack('<5I', 0x02000001, 1
     cannot(&program, "capabilities");
 }
 
+/// Compiles a C program in the folder.
+fn compiled(folder: &Folder, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let (from, program) = (folder.0.join(format!("{name}.c")), folder.0.join(name));
+    fs::write(&from, source).unwrap();
+    let built = Command::new("cc").arg("-o").args([&program, &from]).args(flags).status().unwrap();
+    assert!(built.success());
+    program
+}
+
+#[test]
+fn a_program_of_another_c_library_is_reported_and_runs_without_the_filter() {
+    let folder = Folder::new("musl");
+    // glibc's loader under musl's name: the program runs on any machine.
+    let loader = folder.0.join("ld-musl-x86_64.so.1");
+    std::os::unix::fs::symlink("/lib64/ld-linux-x86-64.so.2", &loader).unwrap();
+    let source = "#include <stdlib.h>\nint main(void) { return getenv(\"LD_PRELOAD\") != 0; }";
+    let flag = format!("-Wl,--dynamic-linker={}", loader.display());
+    cannot(&compiled(&folder, "program", source, &[&flag]), "another C library");
+    let plain = compiled(&folder, "plain", source, &[]);
+    assert_eq!(output(&["--mode", "on"], &plain).0, Some(1), "others are preloaded");
+}
+
+#[test]
+fn a_program_that_creates_rings_in_its_own_code_has_them_refused() {
+    let folder = Folder::new("rings");
+    let source = "#include <stdlib.h>\n#include <string.h>
+        long ring(void *p) { long r; __asm__ volatile(\"syscall\" : \"=a\"(r) : \"a\"(425), \"D\"(8L), \"S\"(p) : \"rcx\", \"r11\", \"memory\"); return r; }
+        int main(int n, char **a) { char *is = getenv(\"CSP_IO_URING\"); if (n > 9) return ring(a); return !is || strcmp(is, \"refuse\"); }";
+    let program = compiled(&folder, "program", source, &["-O1"]);
+    let (code, text) = output(&["--check"], &program);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("io_uring_setup"), "{text}");
+    for (mode, code) in [("on", 0), ("strict", 0), ("off", 1)] {
+        assert_eq!(output(&["--mode", mode], &program), (Some(code), String::new()), "{mode}");
+    }
+}
+
 #[test]
 fn what_is_missing_or_wrong_has_its_exit_code() {
     assert_eq!(output(&[], Path::new("/no/such/program")).0, Some(127));

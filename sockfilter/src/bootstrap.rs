@@ -62,8 +62,50 @@ pub extern "C" fn start() {
         fork::register();
     }
     MODE.store(mode, Ordering::Release);
+    refuse_rings();
     inherit::scan();
     handed_listeners();
+}
+
+/// Makes the kernel refuse new io_uring instances to this process and its children, with ENOSYS: a program may create
+/// them by system calls in its own code, and would read and write placeholders. Done in strict mode, and where csp-run
+/// found such code, since it costs every system call some time. Needs CAP_SYS_ADMIN or no_new_privs; the latter is
+/// never set here, since children would lose the rights of set-user-id programs (decision 0075).
+fn refuse_rings() {
+    let found = variable(c"CSP_IO_URING").map(CStr::to_bytes) == Some(b"refuse");
+    let wanted = is_strict() || (is_on() && found);
+    if !wanted {
+        return;
+    }
+    // SAFETY: the kernel has no parameters to read, and creates nothing.
+    if unsafe { syscall!(libc::SYS_io_uring_setup, 0, 0) } != Err(libc::EFAULT) {
+        // It has none, or refuses them already.
+        return;
+    }
+    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    /// Set in the numbers of the x32 ABI; all other ABIs have the same number.
+    const X32: u32 = 0x4000_0000;
+    const SETUP: u32 = libc::SYS_io_uring_setup as u32;
+    let step = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
+    let mut program = [
+        step(LOAD_NUMBER, 0, 0),
+        step(JUMP_EQUAL, 2, SETUP),
+        step(JUMP_EQUAL, 1, SETUP | X32),
+        step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+        step(RETURN, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let (operation, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW);
+    // SAFETY: the kernel reads `filter` and its instructions.
+    let done = unsafe { syscall!(libc::SYS_seccomp, operation, flags, &raw const filter) };
+    if let (Err(errno), true) = (done, found) {
+        sys::complain(&format!(
+            "io_uring cannot be refused (error {errno}: no CAP_SYS_ADMIN and no no_new_privs); accelerated sockets \
+             fail in a ring"
+        ));
+    }
 }
 
 /// Handles listeners that systemd, or a program that follows its protocol, created for this process (sd_listen_fds(3)):

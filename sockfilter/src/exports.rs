@@ -15,11 +15,14 @@ macro_rules! call_next {
 }
 
 mod aliases;
+mod clone;
 mod descriptors;
 mod exec;
 mod io;
+mod loading;
 mod poll;
 pub mod processes;
+mod rings;
 mod signals;
 mod sockets;
 mod spawn;

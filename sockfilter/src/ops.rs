@@ -16,6 +16,7 @@ pub mod poll;
 pub mod rights;
 pub mod select;
 pub mod sockets;
+pub mod streams;
 pub mod tcp_info;
 pub mod transfer;
 pub mod watched;

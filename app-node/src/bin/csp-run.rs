@@ -24,6 +24,7 @@ ENVIRONMENT:
   CSP_SOCKFILTER  path of libcsp_sockfilter.so (default: beside csp-run, or in ../lib)
   CSP_AGENT       the agent's socket, as --agent
   CSP_SPIN_US     how long a blocking call polls before it sleeps: auto (default), or 0 to 1000 microseconds
+  CSP_IO_URING    refuse: the kernel refuses io_uring to the program (set for programs whose code contains the call)
   CSP_POOL        Virtual Interfaces to each proxy worker (1 to 16, default 2)
 
 EXIT CODES:

@@ -69,9 +69,59 @@ fn static_setuid_and_foreign_programs_are_detected() {
 #[test]
 fn the_filter_stands_first_in_ld_preload_and_once() {
     let filter = Path::new("/usr/lib/csp/libcsp_sockfilter.so");
-    let value = |before: &str| preload(filter, OsStr::new(before)).unwrap().into_string().unwrap();
+    let value = |before: &str| preload(filter, OsStr::new(before), true).unwrap().into_string().unwrap();
     assert_eq!(value(""), "/usr/lib/csp/libcsp_sockfilter.so");
     assert_eq!(value("/a.so /b.so"), "/usr/lib/csp/libcsp_sockfilter.so:/a.so:/b.so");
     assert_eq!(value("/a.so:/usr/lib/csp/libcsp_sockfilter.so"), "/usr/lib/csp/libcsp_sockfilter.so:/a.so");
-    assert!(preload(Path::new("/a b/f.so"), OsStr::new("")).is_err());
+    assert!(preload(Path::new("/a b/f.so"), OsStr::new(""), true).is_err());
+    let without = |before: &str| preload(filter, OsStr::new(before), false).unwrap().into_string().unwrap();
+    assert_eq!(without("/a.so:/usr/lib/csp/libcsp_sockfilter.so"), "/a.so");
+    assert_eq!(without("/usr/lib/csp/libcsp_sockfilter.so"), "");
+}
+
+/// Returns an ELF file that names a loader, and has code.
+fn elf_with(loader: &str, code: &[u8]) -> Vec<u8> {
+    let mut bytes = elf(3);
+    bytes[56] = 2;
+    bytes.resize(64 + 2 * 56, 0);
+    let start = bytes.len() as u64;
+    bytes.extend(loader.bytes().chain([0]));
+    bytes[72..80].copy_from_slice(&start.to_le_bytes());
+    bytes[96..104].copy_from_slice(&(loader.len() as u64 + 1).to_le_bytes());
+    let start = bytes.len() as u64;
+    bytes.extend(code);
+    bytes[120..128].copy_from_slice(&[1, 0, 0, 0, 5, 0, 0, 0]);
+    bytes[128..136].copy_from_slice(&start.to_le_bytes());
+    bytes[152..160].copy_from_slice(&(code.len() as u64).to_le_bytes());
+    bytes
+}
+
+#[test]
+fn programs_of_another_c_library_are_detected_and_not_preloaded() {
+    let verdict = |name: &str, loader: &str| {
+        let path = file(name, &elf_with(loader, b""), 0o755);
+        launch(path.to_str().unwrap()).check().unwrap().obstacle
+    };
+    assert_eq!(verdict("musl", "/lib/ld-musl-x86_64.so.1"), Some(Obstacle::OtherLibrary));
+    assert_eq!(verdict("bionic", "/system/bin/linker64"), Some(Obstacle::OtherLibrary));
+    for (name, loader) in [
+        ("glibc", "/lib64/ld-linux-x86-64.so.2"),
+        ("nix", "/nix/store/abc-glibc-2.40/lib/ld-linux-x86-64.so.2"),
+        ("lsb", "/lib64/ld-lsb-x86-64.so.3"),
+    ] {
+        assert_eq!(verdict(name, loader), None, "{loader}");
+    }
+}
+
+#[test]
+fn code_that_creates_rings_by_its_own_system_calls_is_detected() {
+    let rings = |name: &str, code: &[u8]| {
+        let path = file(name, &elf_with("/lib64/ld-linux-x86-64.so.2", code), 0o755);
+        launch(path.to_str().unwrap()).check().unwrap().rings
+    };
+    let load = [&[0x90; 100][..], b"\xb8\xa9\x01\x00\x00\x48\x89\xe6"].concat();
+    assert!(rings("ring", &[&load[..], b"\x0f\x05\xc3"].concat()));
+    assert!(!rings("call", &[&load[..], b"\xe8\x01\x02\x03\x04\xc3"].concat()), "syscall(2) by a call");
+    assert!(!rings("far", &[&load[..], &[0x90; 100][..], b"\x0f\x05"].concat()));
+    assert!(!rings("end", &load));
 }

@@ -2,7 +2,7 @@
 
 use core::arch::naked_asm;
 
-use super::{descriptors, io, poll, processes, sockets};
+use super::{clone, descriptors, io, poll, processes, sockets};
 
 macro_rules! alias {
     ($($alias:ident = $function:path;)*) => {
@@ -15,6 +15,7 @@ macro_rules! alias {
 }
 
 alias! {
+    __clone = clone::clone;
     __close = descriptors::close;
     __connect = sockets::connect;
     __dup2 = descriptors::dup2;

@@ -36,7 +36,10 @@ macro_rules! entry {
         pub fn resolve() {
             $(next::$name.get();)*
             VFORK.get();
+            super::clone::resolve();
             super::exec::resolve();
+            super::loading::resolve();
+            crate::ops::streams::resolve();
             super::spawn::resolve();
             super::stat::resolve();
         }

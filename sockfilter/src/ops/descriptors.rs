@@ -2,6 +2,7 @@
 
 use libc::{c_int, c_uint};
 
+use super::streams;
 use crate::description::DescriptionId;
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
@@ -176,7 +177,9 @@ pub fn duplicate(
         made.iter().for_each(|new| deferred::duplicated(old, *new as c_int));
         return Some(made);
     }
-    Some(ENGINE.with(|engine| engine.duplicate(old, over, make)))
+    let made = ENGINE.with(|engine| engine.duplicate(old, over, make));
+    made.iter().for_each(|new| streams::duplicated(*new as c_int));
+    Some(made)
 }
 
 /// close(); `None` means that the kernel has to do it.

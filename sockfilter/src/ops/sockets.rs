@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::lacking::Stay;
-use super::{PASS, c_int_result, descriptors, now};
+use super::{PASS, c_int_result, descriptors, now, streams};
 use crate::description::{DescriptionId, Kind, ListenState};
 use crate::engine::{ENGINE, Engine, errno_of};
 use crate::fdtable::{self, Entry};
@@ -282,7 +282,9 @@ pub unsafe fn connect(
         Entry::Candidate(index) => {
             // SAFETY: by the caller's contract `name` is readable for `len` bytes.
             let remote = unsafe { address::parse(name, len) }?;
-            start_connecting(fd, index, address::canonical(remote), at_once)
+            let started = start_connecting(fd, index, address::canonical(remote), at_once)?;
+            started.iter().for_each(|_| streams::connected(fd));
+            Some(started)
         }
         Entry::Ours(index) => ENGINE.with(|engine| {
             if engine.is_epoll(index) {

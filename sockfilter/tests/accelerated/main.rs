@@ -10,6 +10,7 @@
 )]
 
 mod agent;
+mod bypasses;
 mod carried;
 mod clients;
 mod exports;
