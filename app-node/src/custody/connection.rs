@@ -59,6 +59,8 @@ pub(super) struct Connection {
     programs_ended: bool,
     /// No program holds the other end any more.
     hung_up: bool,
+    /// The client's connection has failed. Programs still receive what it has sent before.
+    broken: bool,
     /// The flow has no room.
     flow_full: bool,
     /// The user of the process that left it.
@@ -79,6 +81,7 @@ impl Connection {
             client_ended: false,
             programs_ended: false,
             hung_up: false,
+            broken: false,
             flow_full: false,
             uid,
             ticket,
@@ -100,9 +103,17 @@ impl Connection {
             Fate::Continue => {}
             fate => return fate,
         }
+        let was_broken = self.broken;
         match self.programs_to_client(side, now, flow, chunk) {
             Fate::Continue => {}
             fate => return fate,
+        }
+        if self.broken {
+            return match (self.hung_up, was_broken) {
+                (true, _) => Fate::Reset,
+                (false, true) => Fate::Continue,
+                (false, false) => self.client_to_programs(side, now, flow, chunk),
+            };
         }
         match self.hung_up && self.programs_ended && self.to_client.rest().is_empty() {
             true if self.to_programs.rest().is_empty() => {
@@ -144,10 +155,13 @@ impl Connection {
                 }
                 break;
             }
-            if self.client_ended {
-                break;
+            match self.client_ended {
+                true if self.broken => return Fate::Reset,
+                true => break,
+                false => {}
             }
             match side.read(now, flow, chunk, false) {
+                Ok(0) if self.broken => return Fate::Reset,
                 Ok(0) => {
                     self.client_ended = true;
                     self.sign();
@@ -182,7 +196,7 @@ impl Connection {
                         self.flow_full = true;
                         return Fate::Continue;
                     }
-                    Err(_) => return Fate::Reset,
+                    Err(_) => return self.fail(),
                 }
             }
             if self.programs_ended {
@@ -200,7 +214,7 @@ impl Connection {
                     self.programs_ended = true;
                     return Fate::Continue;
                 }
-                Err(_) => return Fate::Reset,
+                Err(_) => return self.fail(),
             }
             match rustix::net::recv(&self.socket, &mut *chunk, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => {
@@ -216,6 +230,14 @@ impl Connection {
                 Err(_) => return Fate::Reset,
             }
         }
+    }
+
+    /// Ends the programs' direction, because the client's connection has failed.
+    fn fail(&mut self) -> Fate {
+        (self.broken, self.programs_ended) = (true, true);
+        self.to_client = Held::default();
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Read); // the programs may have closed their end
+        Fate::Continue
     }
 
     /// Registers with epoll the events that the connection waits for.

@@ -299,15 +299,16 @@ impl Proxy {
     /// After the bytes that could be sent to a flow: its end, if there is one to report.
     pub(super) fn push_end(&mut self, label: u32, link: LinkId) {
         let flow = self.flows.get_mut(&label).unwrap();
-        if flow.reset_after && !flow.reset_sent {
+        if flow.sent < flow.to_send.len() || flow.reset_sent {
+            return;
+        }
+        if std::mem::take(&mut flow.shutdown_after) && !std::mem::replace(&mut flow.end_sent, true) {
+            self.send_control(link, MessageKind::Shutdown, label, 0);
+        }
+        let flow = self.flows.get_mut(&label).unwrap();
+        if flow.reset_after {
             flow.reset_sent = true;
             self.send_control(link, MessageKind::Reset, label, libc::ECONNRESET as u32);
-        } else if flow.shutdown_after && flow.sent == flow.to_send.len() && !flow.reset_sent {
-            flow.shutdown_after = false;
-            if std::mem::replace(&mut flow.end_sent, true) {
-                return;
-            }
-            self.send_control(link, MessageKind::Shutdown, label, 0);
         }
     }
 }

@@ -362,8 +362,9 @@ impl AppSide {
 
     fn writable_flow(&mut self, id: FlowId) -> Result<(Lane, FlowLabel), AppError> {
         let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
-        if let Some(error) = flow.error.take() {
-            return Err(AppError::Broken(error));
+        match flow.error.take() {
+            None | Some(errno::EPIPE) => {}
+            Some(error) => return Err(AppError::Broken(error)),
         }
         if flow.write_shutdown || flow.broken || flow.peer_closed {
             return Err(AppError::Pipe);
@@ -452,10 +453,14 @@ fn nothing_to_read(flow: &mut Flow, asked_nothing: bool) -> Result<usize, AppErr
     if asked_nothing && !flow.queue.is_empty() {
         return Ok(0);
     }
+    // The end of the stream is the end, whatever has happened since: the error stays for writing and SO_ERROR.
+    if flow.peer_shutdown {
+        return Ok(0);
+    }
     if let Some(error) = flow.error.take() {
         return Err(AppError::Broken(error));
     }
-    if flow.peer_shutdown || flow.read_shutdown || flow.broken {
+    if flow.read_shutdown || flow.broken {
         return Ok(0);
     }
     match flow.phase {

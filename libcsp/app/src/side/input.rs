@@ -255,11 +255,17 @@ impl AppSide {
         self.answer_close(id, lane, label);
         let Some(flow) = self.flows.get(id.0) else { return Ok(()) };
         let (orphan, broken) = (flow.orphan, flow.broken);
+        // As kernel TCP does in CLOSE-WAIT: the program has the whole stream, only writing to it fails.
+        let only_writing = flow.peer_shutdown && !flow.write_shutdown;
         self.release_label(id);
         if orphan {
             self.flows.remove(id.0);
         } else if !broken {
-            self.break_flow(id, errors::reason(header.argument, errno::ECONNRESET));
+            let error = match errors::reason(header.argument, errno::ECONNRESET) {
+                errno::ECONNRESET if only_writing => errno::EPIPE,
+                error => error,
+            };
+            self.break_flow(id, error);
         }
         Ok(())
     }

@@ -144,6 +144,32 @@ fn a_reset_is_reported_after_the_delivered_data_and_once() {
 }
 
 #[test]
+fn a_reset_behind_the_end_of_the_stream_is_an_error_of_writing_only() {
+    let (mut w, flow) = World::with_flow();
+    w.proxy.data(label(1), b"last");
+    w.proxy.send(Shutdown, label(1).to_wire(), 0, &[]);
+    w.proxy.send(Reset, label(1).to_wire(), 104, &[]);
+    w.run();
+    let ready = w.app.readiness(Handle::Flow(flow));
+    assert!(ready.contains(Readiness::HANG_UP.with(Readiness::ERROR)));
+    let mut buffer = [0; 8];
+    assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Ok(4));
+    assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Ok(0));
+    assert_eq!(w.app.error(flow), Some(errno::EPIPE), "as in a kernel's CLOSE-WAIT");
+    assert_eq!(w.app.write(w.now, flow, &[b"x"]), Err(AppError::Pipe));
+    assert_eq!((w.app.error(flow), w.app.read(w.now, flow, &mut buffer, false)), (None, Ok(0)));
+    // After its own end of the stream, the reset is reported as one; the other's stream is still whole.
+    let (mut w, flow) = World::with_flow();
+    w.proxy.send(Shutdown, label(1).to_wire(), 0, &[]);
+    w.run();
+    w.app.shutdown(w.now, flow, Directions { read: false, write: true }).unwrap();
+    w.proxy.send(Reset, label(1).to_wire(), 104, &[]);
+    w.run();
+    assert_eq!(w.app.read(w.now, flow, &mut buffer, false), Ok(0));
+    assert_eq!(w.app.take_error(flow), Some(errno::ECONNRESET));
+}
+
+#[test]
 fn closing_with_unread_data_or_linger_zero_is_signalled() {
     let (mut w, flow) = World::with_flow();
     w.proxy.data(label(1), b"unread");
