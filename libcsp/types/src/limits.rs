@@ -1,5 +1,15 @@
 //! Bounds that several crates share. A bound that one crate uses alone is defined in that crate.
 
+use core::time::Duration;
+
+/// Time for which a reset waits until its receiver has taken what was written before it. A kernel waits for nothing, but it has
+/// transmitted at the time of the write, which a proxy has not.
+pub const RESET_WAIT: Duration = Duration::from_secs(10);
+
+/// Time for which a reset waits while its receiver takes nothing: enough for three retransmissions on common paths. A peer
+/// that is blocked in a write learns of the reset after this time at the latest.
+pub const RESET_STALL: Duration = Duration::from_secs(2);
+
 /// Largest TCP payload that the tunnel carries in one segment (CSP §4.1: segments up to 64 KB), in bytes.
 pub const SEGMENT_LEN_MAX: usize = 65_536 - 20 - 60 - 16;
 

@@ -10,8 +10,8 @@ use super::context::{Context, Ends, Turn};
 use super::flow::{Attachment, Stage};
 use super::service::between::{Passage, Towards};
 use super::service::local::LocalServices;
-use super::service::{ApplicationEnd, ClientEnd, Relay, Service};
-use super::{ChannelId, Lane, ProxyOutput, options};
+use super::service::{ApplicationEnd, ClientEnd, Passed, Relay, Service};
+use super::{ChannelId, Lane, ProxyOutput, options, reason};
 
 /// Result of processing a message of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,6 +168,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         match outcome {
             Outcome::PassedOn if malformed => self.reset_both(label),
             Outcome::PassedOn => {}
+            // Without unread bytes the failure is about to be reported.
+            Outcome::Over => {
+                if self.cx.tcp.readable(label) > 0 && !self.pump.fail_later(&mut self.cx, label) {
+                    self.fail_broken(label);
+                }
+            }
             Outcome::PassedOnInHairpin => {
                 self.hairpin_written(label);
                 if malformed {
@@ -178,6 +184,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             Outcome::Lost => self.abandon(label),
         }
         Verdict::Fine
+    }
+
+    /// Ends a flow whose client's connection has failed, and discards the bytes that its process has not received.
+    pub(super) fn fail_broken(&mut self, label: FlowLabel) {
+        self.cx.recorder.counters.connections_failed += 1;
+        self.cx.tcp.abort(self.cx.now, label);
+        self.fail(label, reason::CONNECTION_RESET);
     }
 
     /// Processes the end of an application's stream, which still receives.
@@ -210,13 +223,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return self.close_hairpin(label);
         }
         cx.tcp.close(cx.now, label);
-        let waiting = cx.tcp.info(label).map_or(0, |i| i.send_queue) as u32;
-        let Some(flow) = cx.flows.get_mut(label) else { return };
-        if let Some(choice) = flow.choice() {
-            self.dispatcher.release(choice);
-        }
-        self.pump.application_closed(flow, waiting);
-        cx.flows.set_stage(cx.now, label, Stage::Finishing);
+        self.leave_to_engine(label);
     }
 }
 
@@ -225,6 +232,8 @@ enum Outcome {
     PassedOn,
     /// To the other flow of a hairpin.
     PassedOnInHairpin,
+    /// The client's connection has ended; they were discarded.
+    Over,
     /// They exceed the window granted to the process.
     BeyondWindow,
     /// Some or all of them are lost.
@@ -244,7 +253,7 @@ fn pass_on(
         Some(Ends::Tcp(client, application)) => pass_on_to(service, client, application, bytes, buffer),
         Some(Ends::Loop(client, application)) => {
             match pass_on_to(service, client, application, bytes, buffer) {
-                Outcome::PassedOn => Outcome::PassedOnInHairpin,
+                Outcome::PassedOn | Outcome::Over => Outcome::PassedOnInHairpin,
                 other => other,
             }
         }
@@ -262,11 +271,14 @@ fn pass_on_to(
     if !application.received(bytes.len() as u32) {
         return Outcome::BeyondWindow;
     }
-    if !service.pass_to_client(&mut client, bytes, buffer) {
-        // Windows are granted only for available memory, so this is an error of the proxy. A stream with missing bytes
-        // must not continue.
-        application.report_loss();
-        return Outcome::Lost;
+    match service.pass_to_client(&mut client, bytes, buffer) {
+        Passed::All => Outcome::PassedOn,
+        Passed::Over => Outcome::Over,
+        Passed::Lost => {
+            // Windows are granted only for available memory, so this is an error of the proxy. A stream with missing bytes
+            // must not continue.
+            application.report_loss();
+            Outcome::Lost
+        }
     }
-    Outcome::PassedOn
 }

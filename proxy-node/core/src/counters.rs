@@ -21,6 +21,10 @@ pub struct Counters {
     pub connections_active: u64,
     /// Connections between two programs of the cluster that use no TCP.
     pub connections_hairpin: u64,
+    /// Resets between two programs of the cluster that waited for the bytes before them.
+    pub hairpin_resets_delayed: u64,
+    /// Those that were sent before all bytes were, because the receiving program took too long.
+    pub hairpin_resets_overdue: u64,
     /// Connections that ended without an error.
     pub connections_closed: u64,
     /// Connections that ended with an error.

@@ -30,6 +30,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                     self.pump.enqueue(self.cx.flows, label);
                 }
                 Event::Closed => self.tcp_closed(label),
+                Event::Reset => self.remove_flow(label),
+                Event::Broken(why) => self.tcp_broken(label, why),
                 Event::Failed(why) => self.tcp_failed(label, why),
             }
         }
@@ -108,6 +110,17 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.remove_flow(label);
     }
 
+    /// Processes the failure of a connection with unread bytes. A process receives them before the failure, as from a kernel's
+    /// socket; a client that was not accepted yet has left.
+    fn tcp_broken(&mut self, label: FlowLabel, why: FailReason) {
+        let waits = |flow: &Flow| matches!(flow.stage, Stage::Pending | Stage::Offered(_));
+        if self.cx.flows.get(label).is_none_or(waits) {
+            self.cx.tcp.abort(self.cx.now, label);
+            return self.tcp_failed(label, why);
+        }
+        self.pump.enqueue(self.cx.flows, label);
+    }
+
     fn tcp_failed(&mut self, label: FlowLabel, why: FailReason) {
         self.cx.recorder.counters.connections_failed += 1;
         let code = match why {
@@ -120,6 +133,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Ends a flow and reports the reason to its process.
     pub(super) fn fail(&mut self, label: FlowLabel, code: u32) {
+        self.notify_failure(label, code);
+        self.remove_flow(label);
+    }
+
+    /// Reports the failure of a flow to its process.
+    pub(super) fn notify_failure(&mut self, label: FlowLabel, code: u32) {
         let notice = self.cx.flows.get(label).and_then(|flow| match flow.stage {
             Stage::Connecting { request, .. } => {
                 Some((flow.lane, MessageHeader::new(MessageKind::Refused, request, code, 0)))
@@ -132,7 +151,6 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if let Some((lane, header)) = notice {
             self.cx.send(lane, header, &[]);
         }
-        self.remove_flow(label);
     }
 }
 
@@ -159,6 +177,7 @@ pub(super) fn new_flow(
         client_finished: false,
         shutdown_sent: false,
         app_finished: false,
+        broken: false,
         charge: Charge::NONE,
         withdrawals: 0,
         between: false,

@@ -86,6 +86,8 @@ pub struct Flow {
     pub shutdown_sent: bool,
     /// The application sent SHUTDOWN.
     pub app_finished: bool,
+    /// The client's connection has failed while bytes of it were unread, and the application has written since.
+    pub broken: bool,
     /// What it holds on the account of the user whose process opened it.
     pub charge: Charge,
     /// Number of processes from which its offer was withdrawn.

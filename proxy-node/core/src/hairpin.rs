@@ -18,9 +18,10 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use csp_tcp::Buffer;
-use csp_types::{FlowLabel, LabelAllocator};
+use csp_types::{FlowLabel, Instant, LabelAllocator};
 
 use super::service::ClientEnd;
+use super::waits::Waits;
 
 /// The window of a process at either end of a hairpin, in bytes.
 pub const HAIRPIN_WINDOW: u32 = 64 * 1024;
@@ -51,6 +52,8 @@ struct End {
     finished: bool,
     /// Whether the end is in the list of flows to settle.
     settling: bool,
+    /// The other flow has ended by a reset, which follows the bytes in the ring.
+    resetting: bool,
 }
 
 /// All hairpins of a worker.
@@ -64,6 +67,8 @@ pub(crate) struct Hairpin {
     live: usize,
     /// Flows whose hairpin may be over.
     to_settle: VecDeque<FlowLabel>,
+    /// Resets of ends that wait for the bytes in their rings.
+    delayed: Waits,
 }
 
 impl Hairpin {
@@ -78,6 +83,7 @@ impl Hairpin {
             memory: vec![0; count * RING_LEN].into_boxed_slice(),
             live: 0,
             to_settle: VecDeque::with_capacity(2 * count),
+            delayed: Waits::new(count),
         }
     }
 
@@ -90,8 +96,9 @@ impl Hairpin {
         };
         for (label, peer) in [(a, b), (b, a)] {
             let at = self.slot(label)?;
+            let (finished, settling, resetting) = (false, false, false);
             self.ends[at] =
-                Some(End { label, peer, source, start: 0, len: 0, finished: false, settling: false });
+                Some(End { label, peer, source, start: 0, len: 0, finished, settling, resetting });
         }
         self.live += 2;
         Some((a, b))
@@ -158,6 +165,37 @@ impl Hairpin {
         if settling == Some(false) {
             self.to_settle.push_back(label);
         }
+    }
+
+    /// Lets a reset follow the bytes that wait for the process of a flow; `false` if it must be sent at once.
+    pub(crate) fn reset_later(&mut self, now: Instant, label: FlowLabel) -> bool {
+        let mut delayed = std::mem::take(&mut self.delayed);
+        let (waiting, _) = self.waiting(label);
+        let added = delayed.add(now, (label, waiting), |label| self.is_resetting(label));
+        self.delayed = delayed;
+        if let Some(end) = self.get_mut(label).filter(|_| added) {
+            end.resetting = true;
+        }
+        added
+    }
+
+    /// Returns whether a reset follows the bytes that wait for the process of a flow.
+    pub(crate) fn is_resetting(&self, label: FlowLabel) -> bool {
+        self.get(label).is_some_and(|end| end.resetting)
+    }
+
+    /// Returns when [`next_overdue`](Self::next_overdue) is to be called.
+    pub(crate) fn resets_deadline(&self) -> Option<Instant> {
+        self.delayed.deadline()
+    }
+
+    /// Removes and returns a flow whose reset has waited for long enough.
+    pub(crate) fn next_overdue(&mut self, now: Instant) -> Option<FlowLabel> {
+        let mut delayed = std::mem::take(&mut self.delayed);
+        let left = |label| self.is_resetting(label).then(|| self.waiting(label).0);
+        let overdue = delayed.next_overdue(now, left);
+        self.delayed = delayed;
+        overdue
     }
 
     /// Returns the next flow whose hairpin is to be checked.

@@ -39,6 +39,7 @@ mod shares;
 mod snapshot;
 mod tunnels;
 mod turn;
+mod waits;
 
 use std::collections::HashSet;
 
@@ -309,8 +310,10 @@ impl<S: LocalServices> ProxyCore<S> {
         }
         let dispatcher = &self.dispatcher;
         let pending = dispatcher.pending_deadline(&self.flows);
-        let own = [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()];
-        own.into_iter().chain([self.tcp.next_timeout(), self.local.next_timeout()]).flatten().min()
+        let resets = [self.hairpin.resets_deadline(), self.pump.failures_deadline()];
+        let own =
+            [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()].into_iter().chain(resets);
+        own.chain([self.tcp.next_timeout(), self.local.next_timeout()]).flatten().min()
     }
 
     /// Lends memory for the next message: records of a network node, or messages of a process. See [`Stack::lend`].

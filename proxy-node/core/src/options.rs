@@ -67,7 +67,7 @@ const fn linux_state(state: State) -> u32 {
         State::SynReceived => 3,
         State::FinWait1 => 4,
         State::FinWait2 => 5,
-        State::Done => 7,
+        State::Resetting | State::Done => 7,
         State::CloseWait => 8,
         State::LastAck => 9,
         State::Closing => 11,

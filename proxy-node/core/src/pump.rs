@@ -9,7 +9,8 @@ mod stalled;
 
 use std::collections::VecDeque;
 
-use csp_types::FlowLabel;
+use csp_tcp::Stack;
+use csp_types::{FlowLabel, Instant};
 
 use self::budget::SendBudget;
 use self::parked::Parked;
@@ -20,6 +21,7 @@ use super::flow::{Flow, FlowTable, Stage};
 use super::service::between::Passage;
 use super::service::local::{LocalServices, Step};
 use super::service::{ApplicationEnd, ClientEnd, Progress, Relay, Service};
+use super::waits::Waits;
 
 /// The pump of one worker.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(crate) struct Pump {
     parked: Parked,
     budget: SendBudget,
     stalled: Stalled,
+    /// Failures of connections whose process writes, but has not received all bytes before them.
+    failures: Waits,
     /// Flows that their service is done with, and how.
     done: Vec<(FlowLabel, Step)>,
     /// More can be moved than the last turn did.
@@ -44,6 +48,7 @@ impl Pump {
             parked: Parked::default(),
             budget,
             stalled: Stalled::default(),
+            failures: Waits::new(connections),
             done: Vec::new(),
             unfinished: false,
         }
@@ -196,7 +201,7 @@ impl Pump {
     /// Gives a local service's flow a larger window if it has used most of its own.
     fn widen(&mut self, client: &mut impl ClientEnd, flow: &mut Flow) {
         let window = flow.from_app_window;
-        if client.unacknowledged() < window - window / 4 {
+        if client.unacknowledged() < window - window / 4 || client.is_over() {
             return;
         }
         let wider = self.budget.widen(window, client.useful_window().min(window.saturating_mul(2)));
@@ -204,6 +209,27 @@ impl Pump {
             client.set_window(wider);
             flow.from_app_window = wider;
         }
+    }
+
+    /// Processes data of a process for a client whose connection has failed while bytes of it were unread. The process receives
+    /// them first, for a bounded time; `false` if the failure must be reported at once.
+    pub(crate) fn fail_later<O>(&mut self, cx: &mut Context<'_, O>, label: FlowLabel) -> bool {
+        let Context { now, flows, tcp, .. } = cx;
+        let Some(flow) = flows.get_mut(label).filter(|flow| !flow.broken) else { return true };
+        flow.broken = true;
+        let waits = |label| flows.get(label).is_some_and(|flow| flow.broken);
+        self.failures.add(*now, (label, tcp.readable(label)), waits)
+    }
+
+    /// Returns when [`next_failed`](Self::next_failed) is to be called.
+    pub(crate) fn failures_deadline(&self) -> Option<Instant> {
+        self.failures.deadline()
+    }
+
+    /// Removes and returns a flow whose failure has waited for long enough.
+    pub(crate) fn next_failed(&mut self, now: Instant, flows: &FlowTable, tcp: &Stack) -> Option<FlowLabel> {
+        let broken = |label: &FlowLabel| flows.get(*label).is_some_and(|flow| flow.broken);
+        self.failures.next_overdue(now, |label| Some(label).filter(broken).map(|label| tcp.readable(label)))
     }
 
     /// Records whether more can be moved.
@@ -223,9 +249,12 @@ impl Pump {
 
     /// After serving a flow of a hairpin: if something was moved, the other flow has room, and both may be over.
     fn looped<O>(&mut self, cx: &mut Context<'_, O>, label: FlowLabel, moved: bool) {
-        if let Some(peer) = cx.hairpin.peer(label).filter(|_| moved) {
+        if !moved {
+            return;
+        }
+        cx.hairpin.settle_later(label);
+        if let Some(peer) = cx.hairpin.peer(label) {
             self.enqueue(cx.flows, peer);
-            cx.hairpin.settle_later(label);
         }
     }
 

@@ -58,8 +58,13 @@ pub trait Service {
     ) -> Progress;
 
     /// Passes on bytes that the application sent within its window. They are in `buffer` of the TCP engine if one is
-    /// given. `false`: some of them are lost, and the caller must reset the flow.
-    fn pass_to_client(&mut self, client: &mut impl ClientEnd, bytes: &[u8], buffer: Option<&Buffer>) -> bool;
+    /// given.
+    fn pass_to_client(
+        &mut self,
+        client: &mut impl ClientEnd,
+        bytes: &[u8],
+        buffer: Option<&Buffer>,
+    ) -> Passed;
 
     /// Advertises to the application the room of bytes that are no longer in flight. Returns whether it did: the
     /// application then uses its whole window, and may benefit from a larger one.
@@ -68,6 +73,17 @@ pub trait Service {
         client: &mut impl ClientEnd,
         application: &mut ApplicationEnd<'_, impl ProxyOutput>,
     ) -> bool;
+}
+
+/// What has become of bytes of an application.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Passed {
+    /// The client's end has accepted all of them.
+    All,
+    /// The client's connection has ended.
+    Over,
+    /// Some of them are lost: the caller must reset the flow.
+    Lost,
 }
 
 /// What a service has done.

@@ -115,6 +115,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.cx.recorder.counters.drop_not_taken_over += 1;
             self.abandon(label);
         }
+        while let Some(label) = self.cx.hairpin.next_overdue(now) {
+            self.cx.recorder.counters.hairpin_resets_overdue += 1;
+            self.fail(label, reason::CONNECTION_RESET);
+        }
+        while let Some(label) = self.pump.next_failed(now, self.cx.flows, self.cx.tcp) {
+            self.fail_broken(label);
+        }
         self.dispatcher.check_offers(&mut self.cx);
         self.drive();
     }
@@ -128,22 +135,35 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     /// Resets the client's connection, or the other end of a hairpin, and ends the flow; its own process is not
-    /// notified.
+    /// notified. The reset follows what the process has written.
     pub(super) fn abandon(&mut self, label: FlowLabel) {
-        match self.cx.hairpin.peer(label) {
-            Some(peer) => self.fail_peer(peer),
-            None => self.cx.tcp.abort(self.cx.now, label),
+        if let Some(peer) = self.cx.hairpin.peer(label) {
+            self.reset_peer(peer);
+        } else if self.cx.tcp.reset(self.cx.now, label) {
+            return self.leave_to_engine(label);
         }
         self.remove_flow(label);
     }
 
     /// Resets both ends of a flow whose protocol was violated.
     pub(super) fn reset_both(&mut self, label: FlowLabel) {
-        match self.cx.hairpin.peer(label) {
-            Some(peer) => self.fail_peer(peer),
-            None => self.cx.tcp.abort(self.cx.now, label),
+        self.notify_failure(label, reason::INVALID);
+        self.abandon(label);
+    }
+
+    /// Leaves a flow without process to the TCP engine, which delivers the written bytes. The flow keeps only the budget for
+    /// these.
+    pub(super) fn leave_to_engine(&mut self, label: FlowLabel) {
+        let waiting = self.cx.tcp.info(label).map_or(0, |info| info.send_queue) as u32;
+        let Some(flow) = self.cx.flows.get_mut(label) else { return };
+        if let Some(choice) = flow.choice() {
+            self.dispatcher.release(choice);
         }
-        self.fail(label, reason::INVALID);
+        self.pump.application_closed(flow, waiting);
+        if flow.stage == Stage::Local {
+            self.local.gone(self.cx.now, label);
+        }
+        self.cx.flows.set_stage(self.cx.now, label, Stage::Finishing);
     }
 
     /// Returns whether a stream of a flow would end where its service between both ends does not permit it.

@@ -200,6 +200,16 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             "Connections between two programs of the cluster, without TCP",
             c.connections_hairpin,
         ),
+        (
+            "csp_hairpin_resets_delayed_total",
+            "Resets between two programs of the cluster that waited for the bytes before them",
+            c.hairpin_resets_delayed,
+        ),
+        (
+            "csp_hairpin_resets_overdue_total",
+            "Delayed resets that were sent before those bytes, because the receiving program took too long",
+            c.hairpin_resets_overdue,
+        ),
         ("csp_connections_closed_total", "Connections that ended without an error", c.connections_closed),
         ("csp_connections_failed_total", "Connections that ended with an error", c.connections_failed),
         (

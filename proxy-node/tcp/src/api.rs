@@ -82,8 +82,13 @@ pub enum Event {
     PeerFinished,
     /// Both sides finished, and all data was delivered and read. The label is invalid from here on.
     Closed,
-    /// The connection failed; unread bytes are discarded. The label is invalid from here on.
+    /// The connection has failed and bytes are unread. They remain readable, as in a kernel's receive queue;
+    /// [`Event::Failed`] follows once they are read.
+    Broken(FailReason),
+    /// The connection failed, and all received bytes were read. The label is invalid from here on.
     Failed(FailReason),
+    /// The reset that [`crate::Stack::reset`] delayed is due. The label is invalid from here on.
+    Reset,
 }
 
 /// Why a connection failed.
@@ -202,6 +207,8 @@ pub enum State {
     CloseWait,
     Closing,
     LastAck,
+    /// A reset waits until the peer has acknowledged what was written before ([`crate::Stack::reset`]).
+    Resetting,
     /// The protocol has ended (closed, reset, or handed over to the TIME-WAIT table). The block remains until its
     /// last events are reported and its last record is transmitted.
     Done,

@@ -109,6 +109,10 @@ pub struct StackConfig {
     pub time_wait: Duration,
     /// How long FIN-WAIT-2 lasts after [`crate::Stack::close`].
     pub fin_wait_2: Duration,
+    /// How long a reset waits for the written data to be acknowledged ([`crate::Stack::reset`]).
+    pub reset_wait: Duration,
+    /// How long a reset waits while the peer acknowledges nothing.
+    pub reset_stall: Duration,
     /// Idle time after which keepalive probes start; `None` disables them (RFC 9293 §3.8.4).
     pub keepalive_idle: Option<Duration>,
     /// Time between unanswered keepalive probes.
@@ -167,6 +171,8 @@ impl Default for StackConfig {
             quick_acks: 16,
             time_wait: Duration::from_secs(60),
             fin_wait_2: Duration::from_secs(60),
+            reset_wait: csp_types::limits::RESET_WAIT,
+            reset_stall: csp_types::limits::RESET_STALL,
             keepalive_idle: Some(Duration::from_secs(7_200)),
             keepalive_interval: Duration::from_secs(75),
             keepalive_probes: 9,

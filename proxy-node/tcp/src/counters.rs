@@ -63,6 +63,10 @@ pub struct Counters {
     pub duplicates_reported: u64,
     /// Timeouts at which a peer had discarded SACKed data (RFC 2018 §8).
     pub reneged: u64,
+    /// Resets that waited for written data.
+    pub resets_delayed: u64,
+    /// Delayed resets that were sent before all data was acknowledged, because the peer took too long.
+    pub resets_overdue: u64,
     /// ICMP errors that quote no segment in flight, or report no smaller MTU.
     pub path_errors_ignored: u64,
     pub path_mtu_lowered: u64,

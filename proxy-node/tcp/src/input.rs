@@ -135,6 +135,10 @@ impl Tcb {
         if self.state == State::Done {
             return Ok(());
         }
-        self.process_data(cx, &segment)
+        let result = self.process_data(cx, &segment);
+        if self.state == State::Resetting {
+            self.continue_reset(cx);
+        }
+        result
     }
 }

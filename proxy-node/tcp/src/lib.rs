@@ -48,6 +48,7 @@ mod ranges;
 mod reassembly;
 mod recovery;
 mod replies;
+mod reset;
 mod rtt;
 mod sendqueue;
 mod seq;

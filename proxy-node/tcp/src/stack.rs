@@ -283,7 +283,7 @@ impl Stack {
     }
 
     /// Returns the next event. The last event of a label is exactly one of [`Event::Closed`] and [`Event::Failed`],
-    /// unless the caller has called [`Stack::abort`]; then no event follows.
+    /// or [`Event::Reset`] after [`Stack::reset`], unless the caller has called [`Stack::abort`]; then no event follows.
     pub fn poll_event(&mut self) -> Option<(FlowLabel, Event)> {
         self.wake_block_waiters();
         while let Some(slot) = self.eventful.pop_front() {
@@ -306,13 +306,24 @@ impl Stack {
         self.with(now, label, |tcb, cx| tcb.queue_fin(cx.now));
     }
 
-    /// Sends RST and discards the connection. The label is invalid at once, and no event follows.
+    /// Resets the connection after the written data: data and a FIN that was queued are transmitted and, if lost,
+    /// retransmitted until the peer has acknowledged them, then RST follows. A kernel transmits at the time of the write, so
+    /// its RST never overtakes that data. The wait ends early when the peer acknowledges nothing for
+    /// [`StackConfig::reset_stall`], and in any case after [`StackConfig::reset_wait`]. Received data is discarded.
+    ///
+    /// Returns `true` if the reset waits: the label remains valid, and [`Event::Reset`], [`Event::Closed`] or
+    /// [`Event::Failed`] follows. `false`: RST is sent at once, the label is invalid, and no event follows.
+    pub fn reset(&mut self, now: Instant, label: FlowLabel) -> bool {
+        self.with(now, label, |tcb, cx| tcb.reset(cx)) == Some(true)
+    }
+
+    /// Sends RST and discards the connection with all written data. The label is invalid at once, and no event follows.
     pub fn abort(&mut self, now: Instant, label: FlowLabel) {
         self.with(now, label, |tcb, cx| tcb.abort(cx));
     }
 
     /// Closes both directions: written data is delivered, then FIN. Data that is unread, or arrives later, is
-    /// answered with RST (RFC 9293 §3.6.1). [`Event::Closed`] or [`Event::Failed`] still follows.
+    /// answered with RST (RFC 9293 §3.6.1), which follows the written data as that of [`Stack::reset`]. [`Event::Closed`] or [`Event::Failed`] still follows.
     pub fn close(&mut self, now: Instant, label: FlowLabel) {
         self.with(now, label, |tcb, cx| tcb.close(cx));
     }
@@ -413,7 +424,7 @@ impl Tcb {
         match self.state {
             State::Done => self.receive.clear(cx.blocks, cx.ranges),
             State::SynSent if self.send.len() == 0 => self.finish(cx, FinalTransmit::Record),
-            _ if unread => self.fail(cx, FinalTransmit::Reset, crate::api::FailReason::DataAfterClose),
+            _ if unread => self.begin_reset(cx),
             State::FinWait2 => self.timers.linger = cx.now + cx.config.fin_wait_2,
             _ => self.queue_fin(cx.now),
         }

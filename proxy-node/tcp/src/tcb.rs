@@ -56,6 +56,7 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Pending {
     pub established: bool,
     pub readable: bool,
+    /// There is room again; after the end of the protocol: it has failed while bytes were unread.
     pub writable: bool,
     pub peer_finished: bool,
     /// The last event; set when the protocol ends.
@@ -67,6 +68,8 @@ pub(crate) struct Pending {
 pub(crate) enum Ending {
     Closed,
     Failed(FailReason),
+    /// By the caller's reset.
+    Reset,
 }
 
 impl From<Ending> for Event {
@@ -74,6 +77,7 @@ impl From<Ending> for Event {
         match ending {
             Ending::Closed => Event::Closed,
             Ending::Failed(reason) => Event::Failed(reason),
+            Ending::Reset => Event::Reset,
         }
     }
 }
@@ -228,7 +232,7 @@ impl Tcb {
 
     /// Whether the state permits receiving data.
     pub fn receives(&self) -> bool {
-        matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
+        matches!(self.state, State::Established | State::FinWait1 | State::FinWait2 | State::Resetting)
     }
 
     /// Completes the handshake. `ack` acknowledges our SYN; `seq` is the sequence number of the peer's segment;
@@ -291,7 +295,7 @@ impl Tcb {
         self.end(cx, final_transmit, Ending::Closed);
     }
 
-    /// Ends the protocol with a failure and discards unread bytes.
+    /// Ends the protocol with a failure. Unread bytes remain readable, as in the kernel's receive queue after a RST.
     pub fn fail(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit, reason: FailReason) {
         let counter = match reason {
             FailReason::Reset => &mut cx.counters.failed_reset,
@@ -303,9 +307,8 @@ impl Tcb {
         // A passive connection is not reported to the caller before it is established, so its failure is not reported
         // either.
         self.events_off |= self.passive && matches!(self.state, State::SynReceived);
-        self.receive.clear(cx.blocks, cx.ranges);
-        self.pending = Pending { established: self.pending.established, ..Pending::default() };
         self.end(cx, final_transmit, Ending::Failed(reason));
+        self.pending.writable = self.receive.readable() > 0;
     }
 
     /// Ends the connection for `Stack::abort`; no event is reported.
@@ -326,7 +329,7 @@ impl Tcb {
         self.end(cx, final_transmit, Ending::Closed);
     }
 
-    fn end(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit, ending: Ending) {
+    pub(crate) fn end(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit, ending: Ending) {
         self.state = State::Done;
         self.pending.last = Some(ending);
         self.pending.writable = false;
@@ -369,7 +372,13 @@ impl Tcb {
         }
         if writable {
             self.pending.writable = false;
-            return Some(Event::Writable);
+            match last {
+                None => return Some(Event::Writable),
+                Some(Ending::Failed(reason)) if self.receive.readable() > 0 => {
+                    return Some(Event::Broken(reason));
+                }
+                Some(_) => {}
+            }
         }
         // The last event is reported only after all received data was read.
         if last.is_some() && self.receive.readable() == 0 {

@@ -26,7 +26,7 @@ pub(crate) struct Timers {
     /// When the data sent so far will have taken its time at the pacing rate.
     pub paced_until: Instant,
     pub keepalive: Instant,
-    /// End of FIN-WAIT-2 after `Stack::close`.
+    /// End of FIN-WAIT-2 after `Stack::close`, or of the wait of a reset.
     pub linger: Instant,
     /// How often in succession the retransmission timer fired without a response.
     pub retries: u8,
@@ -127,6 +127,10 @@ impl Tcb {
         if self.timers.pacing && self.timers.paced_until <= cx.now {
             self.timers.pacing = false;
             self.maybe_transmit = true;
+        }
+        if self.timers.linger <= cx.now && self.state == State::Resetting {
+            cx.counters.resets_overdue += 1;
+            return self.send_reset(cx);
         }
         if self.timers.linger <= cx.now {
             return self.fail(cx, FinalTransmit::Reset, FailReason::TimedOut);

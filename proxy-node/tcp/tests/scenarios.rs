@@ -445,7 +445,9 @@ fn a_peer_that_never_reads_cannot_hold_an_orphan_for_ever() {
     pair.net.hosts[0].stack.close(pair.net.now, client);
     pair.run(Duration::from_secs(3600));
     assert_eq!(pair.events(0), [Event::Failed(FailReason::TimedOut)]);
-    assert!(pair.events(1).contains(&Event::Failed(FailReason::Reset)));
+    assert!(pair.events(1).contains(&Event::Broken(FailReason::Reset)));
+    assert_eq!(pair.read(1, server, usize::MAX).len(), window);
+    assert_eq!(pair.events(1), [Event::Failed(FailReason::Reset)]);
     assert_eq!(pair.state(1, server), None);
     pair.assert_empty([0, 0]);
 }

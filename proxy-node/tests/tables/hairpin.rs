@@ -9,6 +9,7 @@ use csp_proxy_node::core::{
     BacklogLimits, ChannelId, EgressRule, HAIRPIN_WINDOW, Lane, NO_SERVER_GRACE, Process, ServiceSpec,
     ServiceTcp,
 };
+use csp_types::limits::RESET_STALL;
 use csp_types::{FlowLabel, Grant};
 use csp_wire::channel::{
     CLOSE_UNREAD, ConnectPayload, ConnectedPayload, MessageHeader, MessageKind, OpenPayload,
@@ -37,11 +38,13 @@ enum Step {
     Write(u32, usize),
     /// A process ends (`true`), or its link is lost.
     Gone(u32, bool),
+    /// A process advertises room for this number of bytes.
+    Credit(u32, u32),
     /// Time passes.
     Wait(Duration),
 }
 use MessageKind::{Accepted, Close, Connected, Data, Open, Refused, Reset, Shutdown};
-use Step::{Accept, CloseUnread, Connect, Gone, Refuse, Send, Wait, Write};
+use Step::{Accept, CloseUnread, Connect, Credit, Gone, Refuse, Send, Wait, Write};
 
 fn of(label: u32, kind: MessageKind, argument: u32, len: usize) -> MessageHeader {
     MessageHeader::of_flow(kind, FlowLabel::from_wire(label).unwrap(), argument, len as u32)
@@ -89,6 +92,7 @@ fn take(w: &mut World, step: Step) {
             w.send(side, MessageHeader { flags: CLOSE_UNREAD, ..header }, &[]);
         }
         Write(side, len) => w.send(side, of(label_of(w, side), Data, 0, len), &vec![7; len]),
+        Credit(side, room) => w.send(side, of(label_of(w, side), MessageKind::Credit, room, 0), &[]),
         Gone(side, hangup) => w.core.channel_down(w.now, ChannelId(side), hangup, &mut w.out),
         Wait(time) => w.pass(time),
     }
@@ -132,6 +136,40 @@ fn each_end_sees_what_it_would_see_over_tcp() {
     check(&open(&[Gone(SERVER, false)]), &[Connected, Reset], &[Open], 0);
     check(&open(&[Write(CLIENT, 3), Gone(CLIENT, true)]), &[Connected], &[Open, Data, Shutdown], 2);
     check(&open(&[Gone(CLIENT, false)]), &[Connected], &[Open, Reset], 0);
+}
+
+#[test]
+fn what_one_end_wrote_reaches_the_other_before_a_reset() {
+    const ALL: u32 = 1 << 16;
+    // The client has room for 4 bytes: the others wait.
+    let narrow = |then: &[Step]| [&[Connect(4), Accept(ALL), Write(SERVER, 10)], then].concat();
+    for end in [CloseUnread(SERVER), Send(SERVER, Reset), Gone(SERVER, false)] {
+        let answer: &[MessageKind] = if matches!(end, Gone(..)) { &[Open] } else { &[Open, Close] };
+        check(&narrow(&[end]), &[Connected, Data], answer, 1);
+        let all = narrow(&[end, Credit(CLIENT, 100)]);
+        check(&all, &[Connected, Data, Data, Reset], answer, 0);
+        // The end of the stream, if it was asked for, comes before the reset as well.
+        let finished = narrow(&[Send(SERVER, Shutdown), end, Credit(CLIENT, 100)]);
+        check(&finished, &[Connected, Data, Data, Shutdown, Reset], answer, 0);
+        // The time is bounded, and longer while the client takes something.
+        let slow = narrow(&[end, Wait(RESET_STALL)]);
+        check(&slow, &[Connected, Data, Reset], answer, 0);
+        let some = narrow(&[end, Credit(CLIENT, 1), Wait(RESET_STALL)]);
+        check(&some, &[Connected, Data, Data], answer, 1);
+        let nearly = [some, vec![Wait(RESET_STALL)]].concat();
+        check(&nearly, &[Connected, Data, Data, Reset], answer, 0);
+        // A client that closes meanwhile ends it.
+        check(&narrow(&[end, Send(CLIENT, Close)]), &[Connected, Data, Close], answer, 0);
+        check(&narrow(&[end, Write(CLIENT, 3), Send(CLIENT, Reset)]), &[Connected, Data, Close], answer, 0);
+    }
+    // Data for a server that has closed resets the client after what the server wrote.
+    let late = narrow(&[Send(SERVER, Close), Write(CLIENT, 1), Credit(CLIENT, 100)]);
+    check(&late, &[Connected, Data, Data, Shutdown, Reset], &[Open, Close], 0);
+    // A server that has not accepted yet receives what the client wrote before its reset.
+    let early = [Connect(ALL), Write(CLIENT, 5), Send(CLIENT, Reset), Accept(ALL)];
+    check(&early, &[Connected, Close], &[Open, Data, Reset], 0);
+    check(&early[..3], &[Connected, Close], &[Open], 1);
+    check(&[&early[..3], &[Wait(RESET_STALL)]].concat(), &[Connected, Close], &[Open, Reset], 0);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod idle;
 mod local;
 mod offers;
 mod open;
+mod resets;
 mod shares;
 mod unknown;
 mod world;

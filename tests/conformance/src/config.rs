@@ -102,6 +102,8 @@ impl Config {
             "quick_acks" => stack.quick_acks = number(text)?,
             "time_wait" => stack.time_wait = value::duration(text)?,
             "fin_wait_2" => stack.fin_wait_2 = value::duration(text)?,
+            "reset_wait" => stack.reset_wait = value::duration(text)?,
+            "reset_stall" => stack.reset_stall = value::duration(text)?,
             "keepalive" => stack.keepalive_idle = optional(text)?,
             "keepalive_interval" => stack.keepalive_interval = value::duration(text)?,
             "keepalive_probes" => stack.keepalive_probes = number(text)?,
@@ -122,7 +124,7 @@ impl Config {
 const KEYS: &str = "ip, tolerance, peer_isn, labels, connections, half_open, time_wait_entries, replies, \
     replies_per_second, blocks, block_len, range_sets, receive_window, send_buffer, mss_v4, mss_v6, \
     initial_window, congestion, syn_cookies, rto_initial, rto_min, rto_max, syn_retries, syn_ack_retries, retries, \
-    delayed_ack, quick_acks, time_wait, fin_wait_2, keepalive, keepalive_interval, keepalive_probes, \
+    delayed_ack, quick_acks, time_wait, fin_wait_2, reset_wait, reset_stall, keepalive, keepalive_interval, keepalive_probes, \
     challenge_interval, nagle, pacing, ecn";
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {

@@ -128,13 +128,14 @@ fn call(word: &str, rest: &str) -> Result<Call, String> {
         ("read", n) => Call::Read(count(n)?, Some(result.map_or_else(|| count(n), count)?)),
         ("shutdown", "") => Call::Shutdown,
         ("close", "") => Call::Close,
+        ("reset", "") => Call::Reset,
         ("abort", "") => Call::Abort,
         ("set", pairs) => Call::Options(key_values(pairs)?),
         ("icmp", error) => path_error(error, result)?,
         _ => {
             return Err(format!(
                 "`{word} {rest}`: expected < and > with a segment, ! event, ? figure, quiet, accept, open, listen, \
-                 unlisten, connect, write N, read N|all, shutdown, close, abort, set key=value, icmp"
+                 unlisten, connect, write N, read N|all, shutdown, close, reset, abort, set key=value, icmp"
             ));
         }
     })
@@ -168,6 +169,8 @@ fn event(text: &str) -> Result<Reported, String> {
         ["writable"] => Reported::Writable,
         ["peer_finished"] => Reported::PeerFinished,
         ["closed"] => Reported::Closed,
+        ["reset"] => Reported::Reset,
+        ["broken", reason] => Reported::Broken(value::word(reason)),
         ["failed", reason] => Reported::Failed(value::word(reason)),
         ["none"] => Reported::None,
         _ => {

@@ -316,7 +316,7 @@ impl<'a> Run<'a> {
 }
 
 fn is_last(event: &Event) -> bool {
-    matches!(event, Event::Closed | Event::Failed(_))
+    matches!(event, Event::Closed | Event::Failed(_) | Event::Reset)
 }
 
 fn matches(event: &Event, expected: &Reported) -> bool {
@@ -325,8 +325,10 @@ fn matches(event: &Event, expected: &Reported) -> bool {
         | (Event::Readable, Reported::Readable(_))
         | (Event::Writable, Reported::Writable)
         | (Event::PeerFinished, Reported::PeerFinished)
-        | (Event::Closed, Reported::Closed) => true,
-        (Event::Failed(reason), Reported::Failed(wanted)) => reason_name(*reason) == *wanted,
+        | (Event::Closed, Reported::Closed)
+        | (Event::Reset, Reported::Reset) => true,
+        (Event::Failed(reason), Reported::Failed(wanted))
+        | (Event::Broken(reason), Reported::Broken(wanted)) => reason_name(*reason) == *wanted,
         _ => false,
     }
 }

@@ -65,6 +65,7 @@ pub(crate) enum Call {
     Read(usize, Option<usize>),
     Shutdown,
     Close,
+    Reset,
     Abort,
     /// `set key=value …`
     Options(Vec<(String, String)>),
@@ -80,7 +81,9 @@ pub(crate) enum Reported {
     PeerFinished,
     Closed,
     /// The reason's name in lower case without underscores.
+    Broken(String),
     Failed(String),
+    Reset,
     /// No event that ends the connection was reported.
     None,
 }

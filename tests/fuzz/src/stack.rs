@@ -204,7 +204,7 @@ impl Run {
         while let Some((label, event)) = self.stack.poll_event() {
             match event {
                 Event::Established { .. } => self.labels.push(label),
-                Event::Closed | Event::Failed(_) => self.labels.retain(|live| *live != label),
+                Event::Closed | Event::Failed(_) | Event::Reset => self.labels.retain(|live| *live != label),
                 _ => assert!(self.labels.contains(&label), "{event:?} of {label:?}, which is not live"),
             }
         }

@@ -197,14 +197,14 @@ impl Service {
                 Event::Established { .. } => {
                     self.sessions.insert(label, Session::default());
                 }
-                Event::Readable | Event::Writable => self.advance(now, label),
+                Event::Readable | Event::Writable | Event::Broken(_) => self.advance(now, label),
                 Event::PeerFinished => {
                     self.advance(now, label);
                     if self.sessions.get(&label).is_some_and(|s| s.want() == Want::Read) {
                         self.stack.close(now, label);
                     }
                 }
-                Event::Closed | Event::Failed(_) => {
+                Event::Closed | Event::Failed(_) | Event::Reset => {
                     self.sessions.remove(&label);
                 }
             }

@@ -176,7 +176,12 @@ impl Application {
             }
             return;
         };
-        let _ = self.side.close(now, id, ended == Ended::Aborted); // a broken flow is closed like any other
+        let refusal = talk.refusal().filter(|_| !talk.asks());
+        if refusal.is_some_and(|refusal| refusal.shuts) {
+            let _ = self.side.shutdown(now, id, Directions { read: false, write: true });
+        }
+        let resets = ended == Ended::Aborted || refusal.is_some_and(|refusal| refusal.resets);
+        let _ = self.side.close(now, id, resets); // a broken flow is closed like any other
         if talk.asks() {
             self.ended.push((talk.key(), ended));
         } else {
@@ -225,9 +230,12 @@ impl Application {
         // Each conversation has its own size of reads and writes.
         let mut chunk = [0; CHUNK_MAX];
         let chunk = &mut chunk[..512 + talk.key() as usize % (CHUNK_MAX - 512)];
-        loop {
+        while talk.asks() || talk.refusal().is_none() {
             match self.side.read(now, id, chunk, false) {
-                Ok(0) => break talk.on_end(),
+                Ok(0) => {
+                    talk.on_end();
+                    break;
+                }
                 Ok(n) => talk.take(&chunk[..n]),
                 Err(AppError::WouldBlock) => break,
                 Err(error) => return Some(talk.ended(Some(error.to_string()))),
@@ -244,6 +252,11 @@ impl Application {
             match self.side.write(now, id, &[&chunk[..len]]) {
                 Ok(n) => talk.sent(n),
                 Err(AppError::WouldBlock) => break,
+                // The response was read before.
+                Err(_) if talk.asks() && talk.refusal().is_some() => {
+                    talk.on_end();
+                    return Some(talk.ended(None));
+                }
                 Err(error) => return Some(talk.ended(Some(error.to_string()))),
             }
         }

@@ -113,7 +113,7 @@ impl Client {
                 }
                 self.converse(now, label);
             }
-            Event::Writable | Event::Readable => self.converse(now, label),
+            Event::Writable | Event::Readable | Event::Broken(_) => self.converse(now, label),
             Event::PeerFinished if self.deaf.contains_key(&label) => {
                 self.deaf.entry(label).and_modify(|(_, finished)| *finished = true);
             }
@@ -124,7 +124,7 @@ impl Client {
                 }
                 self.converse(now, label);
             }
-            Event::Closed => self.end(now, label, None),
+            Event::Closed | Event::Reset => self.end(now, label, None),
             Event::Failed(reason) => self.end(now, label, Some(format!("{reason:?}"))),
         }
     }
@@ -144,6 +144,9 @@ impl Client {
         let Some(talk) = self.talks.get_mut(&label).filter(|_| !self.deaf.contains_key(&label)) else {
             return;
         };
+        if talk.refusal().is_some() && !talk.asks() {
+            return;
+        }
         self.lan.tcp.read_with(now, label, usize::MAX, |bytes| {
             talk.take(bytes);
             bytes.len()
@@ -174,8 +177,17 @@ impl Client {
         if talk.ends_sending() {
             self.lan.tcp.shutdown(now, label);
         }
-        if talk.is_over() {
-            self.lan.tcp.close(now, label);
+        if !talk.is_over() {
+            return;
+        }
+        let refusal = talk.refusal().filter(|_| !talk.asks());
+        if refusal.is_some_and(|refusal| refusal.shuts) {
+            self.lan.tcp.shutdown(now, label);
+        }
+        match refusal.is_some_and(|refusal| refusal.resets) {
+            true if !self.lan.tcp.reset(now, label) => self.end(now, label, None),
+            true => {}
+            false => self.lan.tcp.close(now, label),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Both the client host and the application processes drive it, each over its own kind of socket; either may request.
 
-use crate::pattern::{self, Request};
+use crate::pattern::{self, Refusal, Request};
 
 /// How a transaction ended, as observed by the requesting side.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,7 +117,9 @@ impl Conversation {
 
     fn may_answer(&self, request: &Request) -> bool {
         let uploaded = self.received == u64::from(request.upload);
-        request.duplex || (uploaded && (self.peer_finished || !request.half_close))
+        request.refusal.is_some()
+            || request.duplex
+            || (uploaded && (self.peer_finished || !request.half_close))
     }
 
     fn all_sent(&self) -> bool {
@@ -138,7 +140,11 @@ impl Conversation {
     /// Returns whether this side closes the connection now.
     pub(crate) fn is_over(&self) -> bool {
         if self.asks {
-            return self.peer_finished;
+            // A reset may be lost, and nothing is sent that would cause another one.
+            return self.peer_finished || (self.refusal().is_some() && self.has_response());
+        }
+        if self.refusal().is_some() {
+            return self.all_sent();
         }
         let uploaded = self.request.filter(|r| self.received == u64::from(r.upload));
         match uploaded {
@@ -155,12 +161,21 @@ impl Conversation {
 
     /// Returns how it ended for the requesting side, when the connection ended with `failure` or without one.
     pub(crate) fn ended(&self, failure: Option<String>) -> Ended {
-        let all = self.peer_finished && self.request.is_some_and(|r| self.received == u64::from(r.download));
         match failure {
+            _ if self.refusal().is_some() && self.has_response() => Ended::Complete,
             Some(reason) => Ended::Failed(reason),
-            None if all => Ended::Complete,
+            None if self.peer_finished && self.has_response() => Ended::Complete,
             None => Ended::Short(self.received),
         }
+    }
+
+    /// Returns how the serving side refuses the upload, if it does and this side knows it.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.request.and_then(|request| request.refusal)
+    }
+
+    fn has_response(&self) -> bool {
+        self.request.is_some_and(|request| self.received == u64::from(request.download))
     }
 
     /// Identifies the transaction; 0 before the request arrived.

@@ -92,8 +92,21 @@ fn judge_one(world: &World, report: &mut Report, at: usize, transaction: &Transa
             report.broken += 1;
         }
         Ended::Short(_) | Ended::Failed(_) if may_break => report.broken += 1,
+        // The time for which a reset waits is bounded.
+        Ended::Short(_) | Ended::Failed(_) if transaction.refusal.is_some() && resets_overdue(world) > 0 => {
+            report.broken += 1;
+        }
         _ => report.violations.push(format!("transaction {at} {transaction:?} ended as {how:?}")),
     }
+}
+
+/// Returns how many resets were sent before all data ahead of them was delivered.
+fn resets_overdue(world: &World) -> u64 {
+    let at_client = world.client.tcp().counters().resets_overdue;
+    let cores = world.proxies.iter().flatten().map(|proxy| proxy.core());
+    cores.fold(at_client, |sum, core| {
+        sum + core.counters().hairpin_resets_overdue + core.tcp().counters().resets_overdue
+    })
 }
 
 /// At the end of a stall: checks that no upload got further than the windows of proxy and process permit.

@@ -22,5 +22,6 @@ mod world;
 
 pub use accept::{AcceptReport, AcceptScenario, AcceptWorld};
 pub use judge::Report;
+pub use pattern::Refusal;
 pub use scenario::{Drain, Incident, Scenario, Stall, Transaction};
 pub use world::World;

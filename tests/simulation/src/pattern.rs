@@ -23,6 +23,15 @@ pub(crate) fn mismatch(key: u32, offset: u64, bytes: &[u8]) -> Option<u64> {
         .map(|(i, _)| offset + i as u64)
 }
 
+/// How the serving side ends a connection early: it responds right after the request, without reading the upload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// It ends its direction before it closes.
+    pub shuts: bool,
+    /// It closes with SO_LINGER 0.
+    pub resets: bool,
+}
+
 /// A request: the bytes in front of all others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
@@ -36,6 +45,8 @@ pub(crate) struct Request {
     pub half_close: bool,
     /// The response does not wait for the end of the upload.
     pub duplex: bool,
+    /// The response refuses the upload.
+    pub refusal: Option<Refusal>,
 }
 
 impl Request {
@@ -43,7 +54,8 @@ impl Request {
     const MAGIC: u32 = 0x4353_5031;
 
     pub(crate) fn emit(self) -> [u8; Self::LEN] {
-        let flags = u32::from(self.half_close) | u32::from(self.duplex) << 1;
+        let refusal = self.refusal.map_or(0, |r| 1 + u32::from(r.shuts) + 2 * u32::from(r.resets));
+        let flags = u32::from(self.half_close) | u32::from(self.duplex) << 1 | refusal << 2;
         let mut out = [0; Self::LEN];
         for (at, field) in [Self::MAGIC, self.upload, self.download, self.key, flags].into_iter().enumerate()
         {
@@ -56,12 +68,16 @@ impl Request {
         let field = |n: usize| {
             u32::from_le_bytes([bytes[n * 4], bytes[n * 4 + 1], bytes[n * 4 + 2], bytes[n * 4 + 3]])
         };
-        (field(0) == Self::MAGIC && field(4) < 4).then(|| Request {
+        let refusal = (field(4) >> 2)
+            .checked_sub(1)
+            .map(|bits| Refusal { shuts: bits & 1 != 0, resets: bits & 2 != 0 });
+        (field(0) == Self::MAGIC && field(4) < 20).then(|| Request {
             upload: field(1),
             download: field(2),
             key: field(3),
             half_close: field(4) & 1 != 0,
             duplex: field(4) & 2 != 0,
+            refusal,
         })
     }
 }

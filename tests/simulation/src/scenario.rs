@@ -6,6 +6,8 @@ use csp_vi::memory::Delay;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::pattern::Refusal;
+
 /// Makes the random source of hairpins independent of all others.
 const HAIRPIN_SEED: u64 = 0x6861_6972_7069_6e73;
 /// The same for draining.
@@ -106,6 +108,8 @@ pub struct Transaction {
     pub duplex: bool,
     /// The requesting side resets the connection after this number of bytes in both directions.
     pub abort_after: Option<u64>,
+    /// The serving side refuses the upload.
+    pub refusal: Option<Refusal>,
     /// It starts after the incident is over: it must complete.
     pub late: bool,
     /// The requesting client reads nothing until this time after the earliest start.
@@ -277,8 +281,12 @@ fn transaction(random: &mut ChaCha8Rng) -> Transaction {
         4 => random.random_range(0..64_000),
         _ => random.random_range(0..400_000),
     };
-    let (upload, download) = (size(random), size(random));
+    let (upload, download): (u32, u32) = (size(random), size(random));
     let aborts = random.random_range(0..8) == 0;
+    // Of the sizes, so that a seed keeps its other parts.
+    let mixed = upload.wrapping_mul(0x9e37_79b1) ^ download;
+    let refuses = !aborts && download > 0 && mixed >> 8 & 3 == 0;
+    let refusal = Refusal { shuts: mixed >> 10 & 1 == 0, resets: mixed >> 11 & 1 == 0 };
     Transaction {
         start: Duration::from_micros(random.random_range(0..200_000)),
         by_process: (random.random_range(0..5) == 0).then(|| random.random_range(0..2)),
@@ -288,6 +296,7 @@ fn transaction(random: &mut ChaCha8Rng) -> Transaction {
         half_close: random.random_range(0..4) == 0,
         duplex: random.random_range(0..4) == 0,
         abort_after: aborts.then(|| random.random_range(0..u64::from(upload) + u64::from(download) + 20)),
+        refusal: refuses.then_some(refusal),
         late: false,
         deaf: None,
     }

@@ -236,8 +236,8 @@ impl World {
     }
 
     fn start(&mut self, at: usize, work: Transaction) {
-        let Transaction { upload, download, half_close, duplex, deaf, .. } = work;
-        let request = Request { upload, download, key: self.key_of(at), half_close, duplex };
+        let Transaction { upload, download, half_close, duplex, refusal, deaf, .. } = work;
+        let request = Request { upload, download, key: self.key_of(at), half_close, duplex, refusal };
         let now = self.now;
         let Some(process) = work.by_process else {
             let deaf = deaf.map(|time| self.began + time);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use csp_lan::faulty::FaultConfig;
-use csp_simulation::{Incident, Report, Scenario, Stall, Transaction, World};
+use csp_simulation::{Incident, Refusal, Report, Scenario, Stall, Transaction, World};
 use csp_vi::memory::Delay;
 
 fn number(name: &str) -> Option<u64> {
@@ -141,6 +141,7 @@ fn ask(start_ms: u64, download: u32) -> Transaction {
         half_close: false,
         duplex: false,
         abort_after: None,
+        refusal: None,
         late: false,
         deaf: None,
     }
@@ -181,6 +182,30 @@ fn programs_reach_their_own_cluster_s_service_without_the_lan() {
         let report = World::new(Scenario { work: work.clone(), moves, ..quiet() }).run();
         let outcome = (report.complete, report.hairpins, &report.violations);
         assert_eq!(outcome, (4, 4, &Vec::new()), "{}", report.counters);
+    }
+}
+
+#[test]
+fn a_refusal_reaches_its_client_before_the_reset() {
+    let mut work = Vec::new();
+    for (n, (shuts, resets)) in
+        [(false, false), (true, false), (false, true), (true, true)].iter().enumerate()
+    {
+        let refusal = Some(Refusal { shuts: *shuts, resets: *resets });
+        for (at, download) in [1, 900, 30_000, 400_000].into_iter().enumerate() {
+            for (by_process, hairpin) in [(None, false), (Some(n % 2), false), (Some(n % 2), true)] {
+                let start = (at * 4 + n) as u64;
+                let refused =
+                    Transaction { by_process, hairpin, upload: 200_000, refusal, ..ask(start, download) };
+                work.push(refused);
+            }
+        }
+    }
+    work.sort_by_key(|transaction| transaction.start);
+    for moves in [0, 1] {
+        let report = World::new(Scenario { work: work.clone(), moves, ..quiet() }).run();
+        let outcome = (report.complete, report.broken, &report.violations);
+        assert_eq!(outcome, (work.len(), 0, &Vec::new()), "moves {moves}: {}", report.counters);
     }
 }
 

@@ -237,6 +237,7 @@ fn byte_streams_go_on_beside_a_flood_of_messages() {
         half_close: false,
         duplex: false,
         abort_after: None,
+        refusal: None,
         late: false,
         deaf: None,
     };

@@ -94,6 +94,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Closes the end of a flow's process: queued bytes are delivered, then the end of the stream.
     pub(crate) fn close_hairpin(&mut self, label: FlowLabel) {
+        if self.cx.hairpin.is_resetting(label) {
+            return self.remove_flow(label);
+        }
         let (unread, _) = self.cx.hairpin.waiting(label);
         if unread > 0 {
             // RFC 9293 §3.6.1: the other end must be informed that its data was not read.
@@ -121,22 +124,40 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let closed = self.cx.flows.get(peer).is_none_or(|flow| flow.stage == Stage::Finishing);
         if closed {
             self.remove_flow(peer);
-            self.fail_peer(label);
+            self.reset_peer(label);
         } else {
             self.pump.enqueue(self.cx.flows, peer);
         }
     }
 
-    /// Resets the other end of a hairpin whose one end was lost without an end of its stream.
-    pub(crate) fn fail_peer(&mut self, peer: FlowLabel) {
+    /// Resets the other end of a hairpin whose one end has ended by a reset. The reset follows the bytes that wait for the other
+    /// end's process, and the end of their stream; it waits for these at most as long as one over TCP.
+    pub(crate) fn reset_peer(&mut self, peer: FlowLabel) {
         self.cx.recorder.counters.connections_failed += 1;
-        self.fail(peer, reason::CONNECTION_RESET);
+        if self.has_received(peer) || !self.cx.hairpin.reset_later(self.cx.now, peer) {
+            return self.fail(peer, reason::CONNECTION_RESET);
+        }
+        self.cx.recorder.counters.hairpin_resets_delayed += 1;
+        self.pump.enqueue(self.cx.flows, peer);
+    }
+
+    /// Returns whether nothing that the other process wrote waits for the process of this flow any more: it has received all, or
+    /// has closed.
+    fn has_received(&self, label: FlowLabel) -> bool {
+        let (waiting, finished) = self.cx.hairpin.waiting(label);
+        let Some(flow) = self.cx.flows.get(label) else { return true };
+        flow.stage == Stage::Finishing || (waiting == 0 && (!finished || flow.shutdown_sent))
     }
 
     /// Ends hairpins whose both directions are finished, as TCP does when both FINs are acknowledged.
     pub(crate) fn settle_hairpins(&mut self) {
         while let Some(label) = self.cx.hairpin.next_to_settle() {
-            let Some(peer) = self.cx.hairpin.peer(label) else { continue };
+            let Some(peer) = self.cx.hairpin.peer(label) else {
+                if self.cx.hairpin.is_resetting(label) && self.has_received(label) {
+                    self.fail(label, reason::CONNECTION_RESET);
+                }
+                continue;
+            };
             if !self.has_all(label) || !self.has_all(peer) {
                 continue;
             }

@@ -13,7 +13,7 @@ use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::relay::{PARTS_MAX, Relay};
-use super::{ApplicationEnd, ClientEnd, DATA_MAX, Progress, Service};
+use super::{ApplicationEnd, ClientEnd, DATA_MAX, Passed, Progress, Service};
 use crate::ProxyOutput;
 use crate::output::Blocked;
 
@@ -134,7 +134,12 @@ impl<B: Between> Service for Passage<'_, B> {
         Progress { moved, blocked: false }
     }
 
-    fn pass_to_client(&mut self, client: &mut impl ClientEnd, bytes: &[u8], buffer: Option<&Buffer>) -> bool {
+    fn pass_to_client(
+        &mut self,
+        client: &mut impl ClientEnd,
+        bytes: &[u8],
+        buffer: Option<&Buffer>,
+    ) -> Passed {
         let (at, whole) = (self.from_application, std::iter::once(bytes));
         let Examined { pass, malformed } = self.between.examine(self.label, Towards::Client, at, whole);
         // They are in the memory of a message that is not kept: all pass, or none does any more.

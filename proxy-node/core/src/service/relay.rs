@@ -2,7 +2,7 @@
 
 use csp_tcp::Buffer;
 
-use super::{ApplicationEnd, ClientEnd, DATA_MAX, Progress, Service};
+use super::{ApplicationEnd, ClientEnd, DATA_MAX, Passed, Progress, Service};
 use crate::ProxyOutput;
 use crate::output::Blocked;
 
@@ -47,8 +47,17 @@ impl Service for Relay {
         Progress { moved, blocked: false }
     }
 
-    fn pass_to_client(&mut self, client: &mut impl ClientEnd, bytes: &[u8], buffer: Option<&Buffer>) -> bool {
-        client.write(bytes, buffer) == bytes.len() || client.is_over()
+    fn pass_to_client(
+        &mut self,
+        client: &mut impl ClientEnd,
+        bytes: &[u8],
+        buffer: Option<&Buffer>,
+    ) -> Passed {
+        match client.write(bytes, buffer) == bytes.len() {
+            true => Passed::All,
+            false if client.is_over() => Passed::Over,
+            false => Passed::Lost,
+        }
     }
 
     /// Advertises in steps worth a message: a quarter of the window.

@@ -57,9 +57,13 @@ impl ClientEnd for TcpEnd<'_> {
         self.tcp.writable(self.label)
     }
 
+    /// After the end of the connection, all: room that nothing can be sent from is not advertised.
     #[inline]
     fn unacknowledged(&self) -> u32 {
-        self.tcp.info(self.label).map_or(0, |info| info.send_queue as u32)
+        self.tcp.info(self.label).map_or(0, |info| match info.state {
+            State::Done => u32::MAX,
+            _ => info.send_queue as u32,
+        })
     }
 
     /// Twice the congestion window: one in flight, and one available when acknowledgements permit more.

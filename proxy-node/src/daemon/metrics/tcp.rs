@@ -65,6 +65,8 @@ const FIGURES: &[Figure] = figures![
     sack_blocks_skipped: "Acknowledgements with more SACK blocks than were processed",
     duplicates_reported: "D-SACKs received (RFC 2883)",
     reneged: "Peers that discarded what they had SACKed",
+    resets_delayed: "Resets that waited until the client had acknowledged what was written before",
+    resets_overdue: "Delayed resets that were sent before that, because the client took too long",
     path_errors_ignored: "ICMP errors about no segment in flight, or without effect",
     path_mtu_lowered: "Path MTUs lowered by ICMP",
     path_mtu_raised: "Path MTUs raised by probing",

@@ -108,6 +108,9 @@ impl Tcb {
         self.on_path_progress(cx, ack, segment.options.sack.as_slice());
         self.progress_at = cx.now;
         self.timers.retries = 0;
+        if self.state == State::Resetting {
+            self.extend_reset(cx);
+        }
         if fin_acked {
             self.fin = Fin::Acknowledged;
             self.on_fin_acknowledged(cx);

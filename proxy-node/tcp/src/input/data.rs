@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use csp_types::Instant;
 
-use crate::api::{DropReason, FailReason, State};
+use crate::api::{DropReason, State};
 use crate::blocks::Place;
 use crate::input::full_sized::estimate;
 use crate::input::{Incoming, Reject};
@@ -54,10 +54,13 @@ impl Tcb {
             self.full_sized = estimate(self.full_sized, &mut self.short_segment, segment, most);
         }
         let (seq, data) = self.trim(cx, segment);
-        if self.state != State::Established && self.closed && !data.is_empty() {
+        let closed = self.closed && !matches!(self.state, State::Established | State::Resetting);
+        if closed && !data.is_empty() {
             // RFC 9293 §3.6.1: the data has no reader.
-            self.fail(cx, FinalTransmit::Reset, FailReason::DataAfterClose);
-            return Err(DropReason::DataAfterClose.into());
+            self.begin_reset(cx);
+            if self.state == State::Done {
+                return Err(DropReason::DataAfterClose.into());
+            }
         }
         if segment.flags.fin() {
             let fin_at = segment.end().minus(1);

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use csp_types::Instant;
 
+use crate::api::State;
 use crate::seq::Seq;
 use crate::tcb::{Context, Tcb};
 
@@ -61,7 +62,9 @@ impl Tcb {
         let shift = if syn { 0 } else { self.receive_shift };
         let allowed = self.allowed_edge(cx);
         let step = (self.largest_window(cx) / 2).min(u32::from(self.receive_mss));
-        let edge = if allowed.since(self.rcv_edge) >= step { allowed } else { self.rcv_edge };
+        // The data has no reader while a reset waits.
+        let opens = allowed.since(self.rcv_edge) >= step && self.state != State::Resetting;
+        let edge = if opens { allowed } else { self.rcv_edge };
         // Rounded up, so that the advertised edge does not move back. Each rounding may promise up to one unit more
         // than memory permits; a peer that sends tiny segments to provoke it gains at most a quarter of the window.
         let left = edge.since(self.rcv_nxt);

@@ -81,7 +81,7 @@ impl Stack {
     /// Bytes that `write` would accept now if the pool had enough free blocks.
     pub fn writable(&self, label: FlowLabel) -> usize {
         match self.tcb(label) {
-            Some(tcb) if tcb.state != State::Done && !tcb.fin.is_queued() => {
+            Some(tcb) if tcb.accepts_data() => {
                 tcb.send_capacity(&self.config, &self.send_blocks).saturating_sub(tcb.send.len()) as usize
             }
             _ => 0,
@@ -108,6 +108,11 @@ impl Stack {
     pub fn set_send_capacity(&mut self, label: FlowLabel, bytes: u32) -> bool {
         let tcb = self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_mut());
         tcb.map(|tcb| tcb.send.set_capacity(bytes)).is_some()
+    }
+
+    /// Whether the peer has sent bytes or FIN, read or not. `false` if the label is stale.
+    pub fn has_received(&self, label: FlowLabel) -> bool {
+        self.tcb(label).is_some_and(|tcb| tcb.state != State::SynSent && tcb.rcv_nxt != tcb.irs.plus(1))
     }
 
     /// When the last acceptable segment of the peer arrived. `None` if the label is stale.
@@ -139,7 +144,7 @@ impl Stack {
         let room = self.writable(label);
         let Some(slot) = self.slot(label) else { return 0 };
         let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
-        if tcb.state == State::Done || tcb.fin.is_queued() {
+        if !tcb.accepts_data() {
             return 0;
         }
         let capacity = tcb.send_capacity(cx.config, cx.send_blocks);

@@ -116,7 +116,8 @@ pub(crate) struct Tcb {
     pub syn_sent: Instant,
     /// Earliest time of the next challenge ACK.
     pub challenge_after: Instant,
-    /// Start of the current measurement of `read_bytes`, the bytes that the application has read.
+    /// Start of the current measurement of `read_bytes`, the bytes that the application has read. In state `Resetting`,
+    /// in which nothing is read, the time of the reset.
     pub read_since: Instant,
     pub read_bytes: u32,
     pub hole_acks: HoleAcks,

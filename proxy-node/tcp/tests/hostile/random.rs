@@ -139,7 +139,7 @@ impl Attack {
         while let Some((label, event)) = self.stack.poll_event() {
             match event {
                 Event::Established { .. } => self.labels.push(label),
-                Event::Closed | Event::Failed(_) => self.labels.retain(|l| *l != label),
+                Event::Closed | Event::Failed(_) | Event::Reset => self.labels.retain(|l| *l != label),
                 _ => assert!(self.labels.contains(&label), "{event:?} of a stale label"),
             }
         }

@@ -37,11 +37,12 @@ impl Run<'_> {
                 let result = self.host.stack.on_path_error(now, &tuple, seq, *error);
                 if result == *believed { Ok(()) } else { Err(format!("the engine acted on it: {result}")) }
             }
-            Call::Shutdown | Call::Close | Call::Abort => {
+            Call::Shutdown | Call::Close | Call::Reset | Call::Abort => {
                 let label = self.label(line.peer)?;
                 match call {
                     Call::Shutdown => self.host.stack.shutdown(now, label),
                     Call::Close => self.host.stack.close(now, label),
+                    Call::Reset => drop(self.host.stack.reset(now, label)),
                     _ => self.host.stack.abort(now, label),
                 }
                 Ok(())

@@ -193,7 +193,7 @@ impl Crowd {
                 assert_eq!(written, REQUEST_LEN, "a new connection has room for a request");
             }
             Event::Writable => {}
-            Event::Readable => self.read(now, label, number),
+            Event::Readable | Event::Broken(_) => self.read(now, label, number),
             Event::PeerFinished => {
                 self.read(now, label, number);
                 let answer = &self.answers[number];
@@ -205,7 +205,7 @@ impl Crowd {
                 self.ends(now, number, fate);
                 self.tcp.close(now, label);
             }
-            Event::Closed => drop(self.labels.remove(&label)),
+            Event::Closed | Event::Reset => drop(self.labels.remove(&label)),
             Event::Failed(reason) => {
                 self.labels.remove(&label);
                 self.ends(now, number, Fate::Failed(format!("{reason:?}")));

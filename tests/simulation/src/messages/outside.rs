@@ -57,9 +57,9 @@ impl Outside {
     ) {
         let Some(peer) = self.peers.get(&label).map(|at| &mut peers[*at]) else { return };
         let stage = match event {
-            Event::Established { .. } | Event::Writable | Event::Readable => return,
+            Event::Established { .. } | Event::Writable | Event::Readable | Event::Broken(_) => return,
             // The broker has ended it, or has acknowledged that the peer has.
-            Event::PeerFinished | Event::Closed => Stage::Ended,
+            Event::PeerFinished | Event::Closed | Event::Reset => Stage::Ended,
             Event::Failed(reason) => Stage::Failed(format!("{reason:?}")),
         };
         self.read((now, time), label, peer, senders);

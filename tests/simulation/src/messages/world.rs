@@ -258,6 +258,7 @@ impl MessageWorld {
                 key: self.key_of(at),
                 half_close: work.half_close,
                 duplex: work.duplex,
+                refusal: work.refusal,
             };
             self.client.start(self.now, (VIP, PORT).into(), request, None, None);
         }

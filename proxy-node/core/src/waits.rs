@@ -1,0 +1,75 @@
+//! Resets that wait until a process has received the bytes before them: for [`RESET_STALL`] while it takes none, and for
+//! [`RESET_WAIT`] in all ([decision 0073](../../../docs/decisions/0073-resets-follow-data.md)).
+
+use std::collections::VecDeque;
+
+use csp_types::limits::{RESET_STALL, RESET_WAIT};
+use csp_types::{FlowLabel, Instant};
+
+/// A reset that waits.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    label: FlowLabel,
+    /// When it is examined.
+    due: Instant,
+    /// When it is sent at the latest.
+    latest: Instant,
+    /// Number of bytes before it when it was last examined.
+    waiting: usize,
+}
+
+/// Resets that wait, in the order in which they are due; some were sent since.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    queue: VecDeque<Wait>,
+    max: usize,
+}
+
+impl Waits {
+    /// Creates a list for this number of flows.
+    pub(crate) fn new(max: usize) -> Self {
+        Waits { queue: VecDeque::new(), max }
+    }
+
+    /// Adds a reset behind `waiting` bytes; `false` if there is no room. `waits` returns whether a reset still does.
+    pub(crate) fn add(
+        &mut self,
+        now: Instant,
+        (label, waiting): (FlowLabel, usize),
+        waits: impl Fn(FlowLabel) -> bool,
+    ) -> bool {
+        while let Some(first) = self.queue.front()
+            && !waits(first.label)
+        {
+            self.queue.pop_front();
+        }
+        let room = self.queue.len() < self.max;
+        if room {
+            let (due, latest) = (now + RESET_STALL, now + RESET_WAIT);
+            self.queue.push_back(Wait { label, due, latest, waiting });
+        }
+        room
+    }
+
+    /// Returns when [`next_overdue`](Self::next_overdue) is to be called.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.queue.front().map(|wait| wait.due)
+    }
+
+    /// Removes and returns a flow whose reset has waited for long enough. `left` returns the number of bytes before a reset,
+    /// `None` if it waits no longer.
+    pub(crate) fn next_overdue(
+        &mut self,
+        now: Instant,
+        left: impl Fn(FlowLabel) -> Option<usize>,
+    ) -> Option<FlowLabel> {
+        while let Some(wait) = self.queue.pop_front_if(|wait| wait.due <= now) {
+            let Some(waiting) = left(wait.label) else { continue };
+            if waiting == wait.waiting || wait.latest <= now {
+                return Some(wait.label);
+            }
+            self.queue.push_back(Wait { due: now + RESET_STALL, waiting, ..wait });
+        }
+        None
+    }
+}
