@@ -50,7 +50,7 @@ impl Network {
 struct Candidate {
     label: FlowLabel,
     network: Network,
-    /// Whether the client has sent data.
+    /// Whether the client has sent data, or its FIN.
     spoke: bool,
     /// When its last segment arrived; when it connected, if it has sent nothing.
     since: Instant,
@@ -63,7 +63,7 @@ impl Candidate {
             return None;
         }
         let last = tcp.last_received(flow.label)?;
-        let spoke = flow.bytes_to_app > 0 || flow.client_finished || tcp.readable(flow.label) > 0;
+        let spoke = tcp.has_received(flow.label);
         let since = if spoke { last } else { flow.began };
         let idle = !spoke || now.saturating_since(since) >= IDLE_MIN;
         let network = Network::of(flow.tuple.remote.ip());

@@ -7,7 +7,8 @@ use csp_support::Random;
 use csp_wire::channel::{MessageHeader, MessageKind};
 use csp_wire::tcp::Flags as TcpFlags;
 
-use crate::world::World;
+use crate::local;
+use crate::world::{World, web};
 
 const SERVER: u32 = 8001;
 
@@ -119,4 +120,51 @@ fn clients_that_use_their_connections_keep_them() {
     let counters = w.core.counters();
     assert_eq!((w.core.flow_count(), counters.idle_given_up), (128, 0));
     assert_eq!(w.core.tcp().counters().dropped_table_full, 10, "without room, SYNs are dropped");
+}
+
+/// A client joins the chat, and says something if it `speaks`; returns the sequence number that it expects next.
+fn join(w: &mut World, from: Ipv4Addr, port: u16, speaks: bool) -> u32 {
+    w.from = from;
+    w.connect_to(local::PORT, port);
+    let ack = w.out.records.iter().rev().find(|r| r.1 == port).unwrap().2.wrapping_add(1);
+    if speaks {
+        w.segment(1, (port, local::PORT), (101, ack), TcpFlags::ACK, b"subscribe");
+    }
+    ack
+}
+
+/// What has been read by a service of the proxy itself, and by no process, counts as well.
+#[test]
+fn subscribers_that_have_spoken_keep_their_connections_before_those_that_have_not() {
+    // Of many networks: none gives way, however long ago they spoke.
+    let mut w = World::sized(&[SERVER as u16], 128, 8_192);
+    w.policy(vec![web(&[SERVER as u16]), local::service()]);
+    for network in 0..128 {
+        join(&mut w, client(network), 1_000 + u16::from(network), true);
+        w.pass(Duration::from_millis(20));
+    }
+    w.pass(Duration::from_secs(60));
+    for n in 0..10 {
+        w.from = client(200 + n);
+        w.client(1, 2_000, 100, 0, TcpFlags::SYN, &[]);
+        w.pass(Duration::from_millis(20));
+    }
+    assert_eq!((w.core.flow_count(), w.core.counters().idle_given_up), (128, 0));
+    // Of one network: those that say nothing give way first, although they are younger.
+    let mut w = World::sized(&[SERVER as u16], 64, 2_048);
+    w.policy(vec![web(&[SERVER as u16]), local::service()]);
+    for n in 0..60 {
+        join(&mut w, client(1), 1_000 + n, n < 50);
+        w.pass(Duration::from_millis(20));
+    }
+    w.pass(Duration::from_secs(2));
+    for n in 0..10 {
+        join(&mut w, client(100 + n as u8), 2_000 + n, true);
+        w.pass(Duration::from_millis(20));
+    }
+    assert_eq!((w.core.counters().idle_given_up, w.core.local().len()), (10, 60));
+    let live = w.core.flows(w.now, 64);
+    let mut ports: Vec<u16> = live.iter().map(|flow| flow.tuple.remote.port()).collect();
+    ports.sort_unstable();
+    assert_eq!(ports, (1_000..1_050).chain(2_000..2_010).collect::<Vec<_>>());
 }

@@ -13,7 +13,7 @@ use csp_wire::tcp::Flags as TcpFlags;
 
 use crate::world::{VIP, World, web};
 
-const PORT: u16 = 5555;
+pub const PORT: u16 = 5555;
 const NUMBER: u32 = 3;
 
 /// A service that passes what a connection says to all others, ends one that says `bye`, its own side of one that says `fin`, and
@@ -115,15 +115,18 @@ impl LocalServices for Chat {
     fn on_timeout(&mut self, _: Instant) {}
 }
 
+/// The chat at [`PORT`].
+pub fn service() -> ServiceSpec {
+    ServiceSpec { name: "chat".to_owned(), address: (VIP, PORT).into(), local: Some(NUMBER), ..web(&[]) }
+}
+
 /// A world whose port [`PORT`] is the chat.
 fn chat() -> World {
     let mut w = World::new(&[8001]);
-    let chat =
-        ServiceSpec { name: "chat".to_owned(), address: (VIP, PORT).into(), local: Some(NUMBER), ..web(&[]) };
     let address = Ipv4Addr::new(10, 0, 0, 9).into();
     let destinations = vec!["10.0.0.0/24".parse().unwrap()];
     let rule = EgressRule { address, destinations, except: Vec::new(), tcp: ServiceTcp::default() };
-    w.core.set_policy(w.now, vec![web(&[8001]), chat], vec![rule], &mut w.out);
+    w.core.set_policy(w.now, vec![web(&[8001]), service()], vec![rule], &mut w.out);
     w
 }
 

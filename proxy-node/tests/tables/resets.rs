@@ -128,7 +128,8 @@ fn bytes_that_arrive_after_the_close_do_not_overtake_what_was_written() {
     let (seq, ack) = (101 + REQUEST.len() as u32, open.expects);
     open.w.client(1, PORT, seq, ack, TcpFlags::ACK, b"more of the body");
     assert!(!open.is_reset());
-    open.acknowledge(REFUSAL.len() + 1);
+    let ack = open.expects.wrapping_add(REFUSAL.len() as u32 + 1);
+    open.w.client(1, PORT, seq + 16, ack, TcpFlags::ACK, &[]);
     assert!(open.is_reset() && open.is_over());
 }
 
