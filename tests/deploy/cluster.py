@@ -102,6 +102,17 @@ class Cluster:
     def new_key(self):
         self.write("cluster.key", secrets.token_hex(32) + "\n")
 
+    def add_key(self):
+        """Adds a generation to the cluster's keys, as `cspctl key add` does; returns the first one's line."""
+        old = (self.directory / "cluster.key").read_text(encoding="utf-8").split()[-1]
+        self.write("cluster.key", f"2 cluster {secrets.token_hex(32)}\n1 cluster {old}\n")
+        return old
+
+    def retire_key(self):
+        """Removes the old generation of the cluster's keys, as `cspctl key retire` does."""
+        newest = (self.directory / "cluster.key").read_text(encoding="utf-8").splitlines()[0]
+        self.write("cluster.key", newest + "\n")
+
     def write(self, name, text):
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
