@@ -23,8 +23,8 @@ use std::path::PathBuf;
 use csp_app::{AppConfig, AppError, AppSide, FlowId, Handle, ProxyTarget};
 use csp_daemon::clock;
 use csp_telemetry::{Place, Shares};
-use csp_transport::token::{self, TokenClaims};
-use csp_transport::{ClusterKey, Endpoint, EndpointConfig, PeerIdentity, ProcessId};
+use csp_transport::token::{Token, TokenClaims};
+use csp_transport::{Endpoint, EndpointConfig, Keys, PeerIdentity, ProcessId};
 use csp_types::spin::SpinSetting;
 use csp_types::{Duration, FlowLabel, Instant, NodeId, Role};
 use csp_vi::shm::ShmProvider;
@@ -56,8 +56,8 @@ const CHUNK: usize = 64 * 1024;
 pub struct CustodyOptions {
     /// This node.
     pub node: NodeId,
-    /// The key that signs its token.
-    pub key: ClusterKey,
+    /// The keys that sign its token: this node's.
+    pub keys: Keys,
     /// Random: identifies this start, and seeds what must differ between starts.
     pub seed: u64,
 }
@@ -307,7 +307,7 @@ impl Custody {
     }
 }
 
-fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (token::Token, u64) {
+fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (Token, u64) {
     let expires = unix_s + TOKEN_LIFETIME_S;
     let claims = TokenClaims {
         role: Role::Process,
@@ -319,7 +319,7 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (token::T
         expires,
         nonce: rand::random(),
     };
-    (token::issue(&options.key, &claims), expires)
+    (options.keys.issue(&claims), expires)
 }
 
 /// Returns the places of connections that wait. Each is released when the connection is taken over or lost, so that a
@@ -346,7 +346,7 @@ mod tests {
     fn custody() -> Custody {
         let node = "an-1".parse().unwrap();
         Custody::new(
-            CustodyOptions { node, key: ClusterKey::from_hex(&"07".repeat(32)).unwrap(), seed: 1 },
+            CustodyOptions { node, keys: csp_transport::ClusterKey::from_bytes([7; 32]).into(), seed: 1 },
             1_000,
         )
         .unwrap()

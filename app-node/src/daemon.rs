@@ -7,9 +7,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use csp_control::{ClusterKey, ControlOptions, Membership, NodeRecord, Policy};
-use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
+use csp_control::{ControlOptions, Membership, NodeRecord, Policy};
+use csp_daemon::{DaemonError, Event, KeyFile, Shell, ShellOptions};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
+use csp_transport::{Holder, Keys};
 use csp_types::Role;
 use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX};
 use tokio::sync::watch;
@@ -27,14 +28,15 @@ const SHUTDOWN_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: &Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
-    let key = ClusterKey::load(&config.node.cluster_key_file)?;
+    let holder = Holder::Node(Role::AppNode, config.node.id);
+    let keys = KeyFile::load(&config.node.cluster_key_file, holder)?;
     let mut record = NodeRecord::new(config.node.id, Role::AppNode, config.admin.url(&config.node));
     record.capabilities = vec!["agent".to_owned()];
-    let relay = RelayThread::start(config, &record, &key)?;
+    let relay = RelayThread::start(config, &record, keys.keys())?;
     record.capabilities.extend(relay.is_some().then(|| "relay".to_owned()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    let result = local.block_on(&runtime, serve(config, &key, record, relay.as_ref()));
+    let result = local.block_on(&runtime, serve(config, keys, record, relay.as_ref()));
     relay.into_iter().for_each(RelayThread::stop);
     drop(local);
     // A helper that a process blocks does not delay the shutdown.
@@ -44,7 +46,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
 
 async fn serve(
     config: &Config,
-    key: &ClusterKey,
+    keys: KeyFile,
     record: NodeRecord,
     relay: Option<&RelayThread>,
 ) -> Result<(), DaemonError> {
@@ -54,12 +56,12 @@ async fn serve(
     relay.into_iter().for_each(|relay| metrics.register(relay.metrics()));
     let (publisher, directory) = watch::channel(Directory::default());
     let (routes, questions) = admin::routes(config.node.id.to_string(), &metrics, directory.clone());
-    let custodian = Arc::new(custody::start(custody_options(config, key), config.spin_us)?);
+    let custodian = Arc::new(custody::start(custody_options(config, keys.keys()), config.spin_us)?);
     metrics.register(custodian.metrics());
     let of_relay = relay.map(RelayThread::progress);
     let threads = of_relay.into_iter().chain([custodian.progress()]).cloned().collect();
     tokio::task::spawn_local(admin::answer(questions, processes.clone()));
-    let serving = agent::serve(agent_options(config, key, custodian), directory, processes);
+    let serving = agent::serve(agent_options(config, keys.keys(), custodian), directory, processes);
     tokio::pin!(serving);
     let starting = Shell::start(ShellOptions {
         record,
@@ -68,6 +70,7 @@ async fn serve(
         admin: &config.admin,
         metrics,
         routes,
+        keys: Some(keys),
         threads,
         control: ControlOptions::default(),
     });
@@ -156,16 +159,15 @@ async fn proxies(
     choice.near
 }
 
-fn custody_options(config: &Config, key: &ClusterKey) -> CustodyOptions {
-    let key = csp_transport::ClusterKey::from_bytes(*key.as_bytes());
-    CustodyOptions { node: config.node.id, key, seed: rand::random() }
+fn custody_options(config: &Config, keys: &Keys) -> CustodyOptions {
+    CustodyOptions { node: config.node.id, keys: keys.clone(), seed: rand::random() }
 }
 
-fn agent_options(config: &Config, key: &ClusterKey, custodian: Arc<Custodian>) -> AgentOptions {
+fn agent_options(config: &Config, keys: &Keys, custodian: Arc<Custodian>) -> AgentOptions {
     AgentOptions {
         node: config.node.id,
         socket: config.socket.clone(),
-        key: csp_transport::ClusterKey::from_bytes(*key.as_bytes()),
+        keys: keys.clone(),
         listen: match &config.accelerate.listen {
             Listen::All => None,
             Listen::Ports(ports) => Some(ports.clone()),

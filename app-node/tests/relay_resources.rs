@@ -63,8 +63,10 @@ impl World {
         let folder = std::env::temp_dir().join(format!("csp-relay-resources-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let ucx = || ProviderKind::Ucx.open().unwrap();
-        let channel =
-            EndpointConfig::channel(PeerIdentity::daemon(Role::ProxyNode, node("pn-1"), 1, 0), Some(key()));
+        let channel = EndpointConfig::channel(
+            PeerIdentity::daemon(Role::ProxyNode, node("pn-1"), 1, 0),
+            Some(key().into()),
+        );
         let EndpointConfig { receive_depth, send_depth, message_len, .. } = channel;
         let mut proxy = Endpoint::new(ucx(), channel);
         let port = 10_000 + (std::process::id() * 83 % 20_000) as u16;
@@ -76,7 +78,7 @@ impl World {
             folder: folder.clone(),
             users: None,
             vis_max: 8,
-            key: key(),
+            keys: key().into(),
             nonce: 1 << 32,
             vi: ViConfig { receive_depth, send_depth, message_len },
         };
@@ -111,7 +113,7 @@ impl World {
         let mut app =
             Endpoint::new(ProviderKind::Shm.open().unwrap(), EndpointConfig::channel(identity, None));
         let address = ViAddress::Path(path_of(&self.folder, an, node("pn-1"), 0));
-        let token = token::issue(&key(), &claims);
+        let token = token::issue(&key().signing(&claims), &claims);
         let link = app.connect(now(), &address, Purpose::Channel, 0, (0, 1), token.as_bytes()).unwrap();
         let (mut up, mut at_proxy) = (false, None);
         let end = Wall::now() + std::time::Duration::from_secs(20);

@@ -46,9 +46,7 @@ pub use ladder::{Style, draw};
 pub use messages::draw_messages;
 pub use paint::Paint;
 
-use args::{
-    Command, ContextsCommand, FlowCommand, FlowsArgs, FlowsCommand, KeyCommand, Output, PolicyCommand,
-};
+use args::{Command, ContextsCommand, FlowCommand, FlowsArgs, FlowsCommand, Output, PolicyCommand};
 use client::Client;
 use messages::MessageCommand;
 
@@ -85,7 +83,7 @@ pub fn main() -> u8 {
 /// Runs one command.
 async fn run(cli: Cli) -> Result<(), CliError> {
     match cli.command {
-        Command::Key(KeyCommand::Generate { file }) => return key::generate(file.as_deref()),
+        Command::Key(command) => return key::run(&command),
         Command::ChannelKey { file } => return channel_key::make(file.as_deref(), cli.output),
         Command::Completions { shell } => return completions(shell),
         Command::Pki(args) => return pki::run(args, cli.output, Paint::for_stdout()),

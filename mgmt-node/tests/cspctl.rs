@@ -83,10 +83,47 @@ fn a_key_is_64_hex_digits_for_its_owner_alone_and_never_overwritten() {
     let key = std::fs::read_to_string(&path).expect("key");
     assert!(key.len() == 65 && key.trim_end().bytes().all(|b| b.is_ascii_hexdigit()), "{key}");
     assert_eq!(std::fs::metadata(&path).expect("metadata").permissions().mode() & 0o777, 0o600);
-    csp_control::ClusterKey::load(&path).expect("daemons can read it");
+    csp_control::key_file::read(&path).expect("daemons can read it");
     run(&["key", "generate", name]).exited(73);
     assert_eq!(std::fs::read_to_string(&path).expect("key"), key);
     assert_ne!(run(&["key", "generate"]).exited(0).out, key, "every key is another");
+}
+
+#[test]
+fn keys_of_nodes_are_derived_and_generations_replaced() {
+    let scratch = Scratch::new();
+    let (cluster, node) = (scratch.0.join("cluster.key"), scratch.0.join("node.key"));
+    let (cluster, node) = (cluster.to_str().expect("path"), node.to_str().expect("path"));
+    let read = |name: &str| std::fs::read_to_string(name).expect("a file");
+    run(&["key", "generate", cluster]).exited(0);
+    let first = read(cluster);
+    let derive = ["key", "derive", cluster, "network-node", "nn-1"];
+    run(&[&derive[..], &["--out", node]].concat()).exited(0);
+    let old = read(node);
+    assert!(old.starts_with("1 node network-node nn-1 ") && old.lines().count() == 1, "{old}");
+    assert!(!old.contains(first.trim()), "the cluster's key is not in it");
+    assert_eq!(std::fs::metadata(node).expect("metadata").permissions().mode() & 0o777, 0o600);
+    assert_eq!(run(&derive).exited(0).out, old, "it is the same each time");
+    let host = ["key", "derive", cluster, "app-node", "an-1", "--network-node", "nn-1"];
+    let host = run(&host).exited(0).out;
+    assert!(host.contains("1 link nn-1 an-1 ") && host.contains("1 node app-node an-1 "), "{host}");
+    assert!(!host.contains(old.trim().rsplit(' ').next().expect("digits")), "nor its network nodes' keys");
+
+    run(&["key", "add", cluster]).exited(0);
+    assert!(read(cluster).starts_with("2 cluster ") && read(cluster).contains(first.trim()));
+    run(&[&derive[..], &["--out", node]].concat()).exited(0);
+    assert!(read(node).starts_with("2 node ") && read(node).ends_with(&old), "{}", read(node));
+    run(&["key", "retire", cluster]).exited(0);
+    assert!(!read(cluster).contains(first.trim()) && read(cluster).lines().count() == 1);
+    assert!(run(&["key", "retire", cluster]).exited(0).out.starts_with("0 old generations"));
+    for wrong in [
+        &["key", "derive", node, "network-node", "nn-1"][..],
+        &["key", "derive", cluster, "network-node", "nn-1", "--network-node", "nn-2"],
+        &["key", "derive", cluster, "app-node", "AN"],
+        &["key", "derive", cluster, "proxy-node", "pn-1"],
+    ] {
+        run(wrong).exited(64);
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ struct Proxy {
 impl Proxy {
     fn new(fabric: &MemoryFabric, name: &str, identity: &str, key: u8) -> Proxy {
         let identity = PeerIdentity::daemon(Role::ProxyNode, identity.parse().unwrap(), 7, 0);
-        let config = EndpointConfig::tunnel(identity, Some(ClusterKey::from_bytes([key; 32])));
+        let config = EndpointConfig::tunnel(identity, Some(ClusterKey::from_bytes([key; 32]).into()));
         let mut endpoint = Endpoint::new(Box::new(fabric.provider(name)), config);
         endpoint.listen(&ViAddress::Name(name.to_owned())).unwrap();
         Proxy { endpoint, link: None, seen: Vec::new(), takes: true }
@@ -87,7 +87,7 @@ impl World {
         let endpoint =
             Endpoint::new(Box::new(fabric.provider("nn-1")), EndpointConfig::tunnel(identity, None));
         let key = ClusterKey::from_bytes([1; 32]);
-        let tokens = TokenSource { key, node: identity.node, nonce: 9 };
+        let tokens = TokenSource { keys: key.into(), node: identity.node, nonce: 9 };
         let config = CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2));
         let plugins = PluginCapacity { rules: 64, instances: 256, environments: 16, flows: 64 };
         let config = CoreConfig { proxies_max, plugins, ..config };

@@ -24,7 +24,7 @@ EXAMPLES:
   csp-run --mode strict csp-context
   csp-run --mode strict csp-context --listen 0.0.0.0:7100 --listen 0.0.0.0:7101
   csp-context --handlers
-  csp-context packets --node an-1 --cluster-key-file /etc/csp/cluster.key --shm /run/csp/h0.sock --ucx 10.77.0.3:7200
+  csp-context packets --node an-1 --cluster-key-file /etc/csp/app-node.key --shm /run/csp/h0.sock --ucx 10.77.0.3:7200
 
   In the policy:
     contexts:

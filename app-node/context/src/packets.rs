@@ -1,6 +1,6 @@
 //! `csp-context packets`: the attached host of packet plug-ins (level 3), a data thread of its own beside nothing else.
 //!
-//! It holds the cluster's key, with which it checks that network nodes are of the cluster. So it is a process of its own, which runs no
+//! It holds keys of its links to network nodes, by which both ends know each other. So it is a process of its own, which runs no
 //! handlers: these may be others' code.
 #![allow(clippy::disallowed_types, reason = "it owns clocks and threads")]
 
@@ -11,13 +11,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use csp_control::ClusterKey;
 use csp_daemon::trial::Trial;
-use csp_daemon::{DaemonError, DataThread, DataWorker, StopSignals, clock};
+use csp_daemon::{DaemonError, DataThread, DataWorker, KeyFile, StopSignals, clock};
 use csp_plugin_host::{HostCounters, HostNotice, HostWorker, SessionConfig};
 use csp_plugin_modules::PluginModules;
 use csp_plugins::{HashKey, Supply};
-use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
+use csp_transport::{Endpoint, EndpointConfig, Holder, PeerIdentity};
 use csp_types::spin::SpinSetting;
 use csp_types::{Instant, NodeId, Role};
 use csp_vi::{Armed, ProviderKind, ViAddress, ViError, Wake};
@@ -35,7 +34,7 @@ pub struct PacketArguments {
     /// The application node on whose host it runs, as the policy's plugin_hosts name it.
     #[arg(long, value_name = "NODE")]
     node: NodeId,
-    /// The cluster's key, with which network nodes prove that they are of the cluster.
+    /// Key file with the keys of this host's links to network nodes (`cspctl key derive ... --network-node`).
     #[arg(long, value_name = "FILE")]
     cluster_key_file: PathBuf,
     /// Unix socket for network nodes of the same host.
@@ -57,10 +56,12 @@ pub struct PacketArguments {
 /// # Errors
 /// The key cannot be read, or an address cannot be had.
 pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
-    let key = ClusterKey::load(&arguments.cluster_key_file)?;
-    let key = csp_transport::ClusterKey::from_bytes(*key.as_bytes());
+    let keys = KeyFile::load(&arguments.cluster_key_file, Holder::Host(arguments.node))?;
     let identity = PeerIdentity::daemon(Role::AppNode, arguments.node, rand::random(), 0);
-    let config = EndpointConfig { links_max: LINKS_MAX, ..EndpointConfig::tunnel(identity, Some(key)) };
+    let config = EndpointConfig {
+        links_max: LINKS_MAX,
+        ..EndpointConfig::tunnel(identity, Some(keys.keys().clone()))
+    };
     let mut endpoints = Vec::new();
     // The first of UCX loads a library, which threads would disturb.
     for (kind, address) in [
@@ -85,7 +86,10 @@ pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { StopSignals::new() })?;
     let mut threads = [DataThread::start("packets".to_owned(), host, QUESTIONS_MAX, arguments.spin_us)?];
-    let signal = runtime.block_on(signals.recv());
+    let signal = runtime.block_on(async {
+        tokio::spawn(keys.follow());
+        signals.recv().await
+    });
     let counters = threads[0].published().read();
     DataThread::stop_all(&mut threads, || Stop);
     let (packets, links) = (counters.sessions.packets, counters.links);

@@ -22,7 +22,9 @@ fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("csp-packets-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let key = folder.join("cluster.key");
-    fs::write(&key, "07".repeat(32)).unwrap();
+    let cluster = csp_transport::KeySet::from(ClusterKey::from_bytes([7; 32]));
+    let own = cluster.derive(Role::AppNode, "an-1".parse().unwrap(), &["nn-1".parse().unwrap()]);
+    fs::write(&key, own.to_text()).unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     folder
 }
@@ -65,7 +67,10 @@ impl Node {
             expires: not_before + 100,
             nonce: 1,
         };
-        let token = token::issue(&ClusterKey::from_bytes([key; 32]), &claims);
+        let token = token::issue(
+            &ClusterKey::from_bytes([key; 32]).signing(&claims).link("an-1".parse().unwrap()),
+            &claims,
+        );
         let address = ViAddress::Path(folder.join("h0.sock"));
         let end = Clock::now() + DEADLINE;
         while own.link.is_none() && !matches!(own.down, Some(DownReason::Refused { .. })) {

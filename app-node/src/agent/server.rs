@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use csp_control::{AccessRule, Subject};
 use csp_telemetry::{Place, Shares};
-use csp_transport::token::{self, TokenClaims};
-use csp_transport::{ClusterKey, ProcessId};
+use csp_transport::token::{Token, TokenClaims};
+use csp_transport::{Keys, ProcessId};
 use csp_types::{Grant, NodeId, ProgramName, Role};
 use csp_vi::kernel::{Credentials, peer_credentials, take_descriptors};
 use csp_wire::agent::page::PAGE_LEN;
@@ -69,8 +69,8 @@ pub struct AgentOptions {
     pub node: NodeId,
     /// The path to listen on.
     pub socket: PathBuf,
-    /// The key that signs tokens.
-    pub key: ClusterKey,
+    /// The keys that sign tokens: this node's.
+    pub keys: Keys,
     /// Accelerated ports; `None`: all.
     pub listen: Option<Vec<u16>>,
     /// Whether loopback addresses are accelerated.
@@ -361,7 +361,7 @@ async fn grant_for(
     AccessRule::grant(AccessRule::of(rules, &subject), bindable(peer)).holding(held.unwrap_or_default())
 }
 
-fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32, grant: Grant) -> (token::Token, u64) {
+fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32, grant: Grant) -> (Token, u64) {
     let now = unix_ms() / 1000;
     let expires = now + TOKEN_LIFETIME_S;
     let claims = TokenClaims {
@@ -374,7 +374,7 @@ fn token_for(options: &AgentOptions, process: &ProcessId, uid: u32, grant: Grant
         expires,
         nonce: rand::random(),
     };
-    (token::issue(&options.key, &claims), expires)
+    (options.keys.issue(&claims), expires)
 }
 
 fn welcome(
@@ -451,7 +451,7 @@ mod tests {
         let options = |users| AgentOptions {
             node: "an-1".parse().unwrap(),
             socket: PathBuf::from("/run/csp/agent.sock"),
-            key: ClusterKey::from_bytes([1; 32]),
+            keys: csp_transport::ClusterKey::from_bytes([1; 32]).into(),
             listen: None,
             loopback: false,
             users,

@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use csp_control::{ClusterKey, NodeRecord};
+use csp_control::NodeRecord;
 use csp_daemon::{DaemonError, DataThread, DataWorker, Progress, clock};
 use csp_telemetry::{MailboxError, MetricSource, MetricWriter, Reply, SnapshotCell};
-use csp_transport::{EndpointConfig, PeerIdentity};
+use csp_transport::{EndpointConfig, Keys, PeerIdentity};
 use csp_types::{Duration, Instant};
 use csp_vi::{Armed, ProviderKind, ViConfig, ViError, Wake};
 
@@ -63,14 +63,14 @@ impl RelayThread {
     pub fn start(
         config: &Config,
         record: &NodeRecord,
-        key: &ClusterKey,
+        keys: &Keys,
     ) -> Result<Option<RelayThread>, DaemonError> {
         let (providers, ports) = open_ports(&config.san)?;
         if ports.is_empty() {
             return Ok(None);
         }
         std::fs::create_dir_all(&config.node.run_dir)?;
-        let relay = Relay::new(relay_config(config, record, key), ports)
+        let relay = Relay::new(relay_config(config, record, keys), ports)
             .map_err(|error| DaemonError::provider(ProviderKind::Shm, &error))?;
         let thread = DataThread::start("relay".to_owned(), relay, QUESTIONS_MAX, config.spin_us)?;
         Ok(Some(RelayThread { providers, thread }))
@@ -122,7 +122,7 @@ fn open_ports(san: &SanSection) -> Result<(Vec<ProviderKind>, Vec<SanPort>), Dae
     Ok((kinds, ports))
 }
 
-fn relay_config(config: &Config, record: &NodeRecord, key: &ClusterKey) -> RelayConfig {
+fn relay_config(config: &Config, record: &NodeRecord, keys: &Keys) -> RelayConfig {
     let identity = PeerIdentity::daemon(csp_types::Role::AppNode, record.id, record.incarnation, 0);
     let channel = EndpointConfig::channel(identity, None);
     RelayConfig {
@@ -131,7 +131,7 @@ fn relay_config(config: &Config, record: &NodeRecord, key: &ClusterKey) -> Relay
         folder: config.node.run_dir.clone(),
         users: config.users.clone(),
         vis_max: config.capacity.relay_vis,
-        key: csp_transport::ClusterKey::from_bytes(*key.as_bytes()),
+        keys: keys.clone(),
         nonce: rand::random(),
         vi: ViConfig {
             receive_depth: channel.receive_depth,

@@ -1,6 +1,6 @@
 //! Forwards messages in both directions.
 
-use csp_transport::token;
+use csp_transport::Keys;
 use csp_vi::{BufferId, Piece, Provider, ViError, ViId};
 use csp_wire::link::{Header, Hello, Kind};
 
@@ -108,7 +108,7 @@ impl Relay {
         let Some(memory) = &forwarding.memory else { return Forwarded::Ended };
         memory.read(message.offset, copy);
         let refused = &mut self.counters.refused;
-        match user_of(copy, &self.config.key, unix_now_s) {
+        match user_of(copy, &self.config.keys, unix_now_s) {
             None => {
                 refused.protocol += 1;
                 self.drop_forwarding(at, Ending::Broken);
@@ -187,11 +187,12 @@ impl Relay {
 
 /// Returns the user of a HELLO's token, if the token has one and is valid; `None` if the message is no HELLO. Refusing
 /// an invalid token is left to the proxy.
-fn user_of(message: &[u8], key: &csp_transport::ClusterKey, unix_now_s: u64) -> Option<Option<u32>> {
+fn user_of(message: &[u8], keys: &Keys, unix_now_s: u64) -> Option<Option<u32>> {
     let (header, body) = Header::parse(message).ok()?;
     if header.kind != Kind::Hello {
         return None;
     }
     let hello = Hello::parse(body).ok()?;
-    Some(token::verify(key, hello.token, unix_now_s).ok().and_then(|claims| claims.uid))
+    let verified = keys.current().verify(hello.token, unix_now_s, None).ok();
+    Some(verified.and_then(|verified| verified.claims.uid))
 }

@@ -19,7 +19,7 @@ mod watch;
 
 use std::path::PathBuf;
 
-use csp_transport::ClusterKey;
+use csp_transport::Keys;
 use csp_types::{Duration, Instant, NodeId};
 use csp_vi::shm::ShmProvider;
 use csp_vi::{Armed, Completion, Event, Provider, ViConfig, ViError, ViId, Wake};
@@ -50,8 +50,8 @@ pub struct RelayConfig {
     pub users: Option<Vec<u32>>,
     /// VIs forwarded at once.
     pub vis_max: usize,
-    /// The key that signs and verifies tokens.
-    pub key: ClusterKey,
+    /// The keys that sign and verify tokens: this node's.
+    pub keys: Keys,
     /// First nonce of the agent's own tokens; random.
     pub nonce: u64,
     /// Configuration of channel VIs: message length, and the number of receive buffers of a proxy.

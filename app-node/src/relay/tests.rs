@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use csp_transport::{
-    DownReason, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind, PeerIdentity, ProcessId, Purpose,
-    SendError, TokenClaims, token,
+    ClusterKey, DownReason, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind, PeerIdentity,
+    ProcessId, Purpose, SendError, TokenClaims, token,
 };
 use csp_types::Role;
 use csp_vi::memory::MemoryFabric;
@@ -43,7 +43,7 @@ fn token_of(uid: Option<u32>, nonce: u64) -> token::Token {
         expires: UNIX_S + 60,
         nonce,
     };
-    token::issue(&key(), &claims)
+    token::issue(&key().signing(&claims), &claims)
 }
 
 /// A relay, a proxy behind it, and the providers that connect the two.
@@ -66,7 +66,7 @@ fn provider(kind: &str, fabric: &MemoryFabric, name: &str) -> Box<dyn Provider> 
 }
 
 fn proxy_config() -> EndpointConfig {
-    EndpointConfig::channel(PeerIdentity::daemon(Role::ProxyNode, node("pn-1"), 1, 0), Some(key()))
+    EndpointConfig::channel(PeerIdentity::daemon(Role::ProxyNode, node("pn-1"), 1, 0), Some(key().into()))
 }
 
 impl World {
@@ -98,7 +98,7 @@ impl World {
             folder,
             users: None,
             vis_max: 8,
-            key: key(),
+            keys: key().into(),
             nonce: 1000,
             vi,
         };

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 
 use csp_transport::{
-    Backoff, BackoffConfig, ClusterKey, DeathCause, DownReason, Endpoint, EndpointConfig, LinkEvent, LinkId,
-    PeerIdentity, ProcessId, Purpose, Token, TokenClaims, token,
+    Backoff, BackoffConfig, DeathCause, DownReason, Endpoint, EndpointConfig, Keys, LinkEvent, LinkId,
+    PeerIdentity, ProcessId, Purpose, Token, TokenClaims,
 };
 use csp_types::{Instant, NodeId, Role};
 use csp_vi::{Armed, Provider, ViError, Wake};
@@ -48,7 +48,7 @@ pub(super) struct Watch {
     used: Vec<bool>,
     list: Vec<Watched>,
     dead: VecDeque<u32>,
-    key: ClusterKey,
+    keys: Keys,
     node: NodeId,
     nonce: u64,
 }
@@ -68,7 +68,7 @@ impl Watch {
             endpoints: providers.into_iter().map(|p| Endpoint::new(p, endpoint.clone())).collect(),
             list: Vec::new(),
             dead: VecDeque::new(),
-            key: config.key.clone(),
+            keys: config.keys.clone(),
             node: config.node,
             nonce: config.nonce,
         }
@@ -193,7 +193,7 @@ impl Watch {
             expires: unix_now_s.saturating_add(TOKEN_LIFETIME_S),
             nonce,
         };
-        token::issue(&self.key, &claims)
+        self.keys.issue(&claims)
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {

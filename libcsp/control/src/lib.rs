@@ -7,7 +7,6 @@
 #![allow(clippy::disallowed_types)]
 
 mod client;
-pub mod cluster_key;
 pub mod config;
 mod daemon;
 pub mod drain;
@@ -16,6 +15,7 @@ mod endpoints;
 mod error;
 mod etcd_process;
 mod follow;
+pub mod key_file;
 pub mod keys;
 mod lkg;
 mod manager;
@@ -34,7 +34,6 @@ pub mod users;
 mod tests;
 
 pub use client::{EtcdAccess, EtcdClient};
-pub use cluster_key::ClusterKey;
 pub use config::{
     AdminSection, ConfigError, EtcdSection, LogFormat, LogSection, NodeSection, Problems, SanProvider,
     SanSection,

@@ -18,6 +18,7 @@ pub mod clock;
 mod control_status;
 mod error;
 pub mod identity;
+mod keys;
 pub mod module_folder;
 pub mod module_routes;
 pub mod program;
@@ -29,6 +30,7 @@ pub mod trial;
 
 pub use control_status::{control_metrics, set_state};
 pub use error::DaemonError;
+pub use keys::KeyFile;
 pub use service_manager::ServiceManager;
 pub use shell::{Event, Shell, ShellOptions, StopSignals, init_logging};
 pub use thread::{DataThread, DataWorker, Progress};

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::control_status::{control_metrics, policy_metrics, set_readiness};
 use crate::thread::Progress;
-use crate::{DaemonError, ServiceManager, clock, identity};
+use crate::{DaemonError, KeyFile, ServiceManager, clock, identity};
 
 /// Interval of [`Event::Tick`].
 const TICK: Duration = Duration::from_millis(250);
@@ -65,6 +65,8 @@ pub struct ShellOptions<'a> {
     pub metrics: Exposition,
     /// The daemon's own routes on the admin endpoint.
     pub routes: Router,
+    /// The keys of the SAN, to be followed on disk.
+    pub keys: Option<KeyFile>,
     /// The data threads, for systemd's watchdog.
     pub threads: Vec<Progress>,
     /// What the daemon chooses about its control plane.
@@ -103,7 +105,8 @@ impl Shell {
     /// Opens the admin endpoint, then registers the node. Returns `None` if a signal asked to stop meanwhile. Must run
     /// inside tokio.
     pub async fn start(options: ShellOptions<'_>) -> Result<Option<Shell>, DaemonError> {
-        let ShellOptions { record, node: own, etcd, admin, metrics, routes, threads, control } = options;
+        let ShellOptions { record, node: own, etcd, admin, metrics, routes, keys, threads, control } =
+            options;
         let credentials = own.credentials(record.role)?;
         let mut signals = StopSignals::new()?;
         let readiness = Readiness::new();
@@ -122,6 +125,9 @@ impl Shell {
         let admin = AdminServer::start(listen, admin).await?;
         if let Some(credentials) = &credentials {
             identity::watch(credentials, &metrics);
+        }
+        if let Some(keys) = keys {
+            tokio::spawn(keys.follow());
         }
         let etcd = EtcdAccess { section: etcd.clone(), credentials: credentials.clone() };
         let (id, role) = (record.id, record.role);

@@ -1,9 +1,10 @@
 //! Configuration of an endpoint.
 
 use csp_types::{Duration, limits};
+use csp_wire::link::Versions;
 
 use crate::identity::PeerIdentity;
-use crate::token::ClusterKey;
+use crate::keys::Keys;
 
 /// Smallest number of receive descriptors of either side. Two are reserved for control messages, so that credits and
 /// heartbeats can always be sent.
@@ -52,10 +53,12 @@ pub struct EndpointConfig {
     /// links are not resumed. The sum with the time that a provider takes to notice a broken VI must stay below one
     /// second, within which the peer's death is to be noticed.
     pub resume_deadline: Duration,
-    /// Key that verifies tokens; `None`: this side accepts no links of the cluster.
-    pub verify: Option<ClusterKey>,
+    /// Keys that verify tokens; `None`: this side accepts no links of the cluster.
+    pub verify: Option<Keys>,
     /// Processes of this host whose message links are accepted; `None`: none.
     pub local: Option<LocalPeers>,
+    /// Protocol versions that this side speaks: [`Versions::SPOKEN`], except in tests.
+    pub versions: Versions,
 }
 
 /// Processes of the same host that may open message links. The provider determines a process's user (shm); a peer whose
@@ -80,7 +83,7 @@ impl LocalPeers {
 
 impl EndpointConfig {
     /// The configuration for tunnel links: 64 messages of [`limits::TUNNEL_MESSAGE_LEN_MAX`] bytes each way.
-    pub fn tunnel(identity: PeerIdentity, verify: Option<ClusterKey>) -> Self {
+    pub fn tunnel(identity: PeerIdentity, verify: Option<Keys>) -> Self {
         EndpointConfig {
             identity,
             receive_depth: 64,
@@ -92,11 +95,12 @@ impl EndpointConfig {
             resume_deadline: Duration::from_millis(400),
             verify,
             local: None,
+            versions: Versions::SPOKEN,
         }
     }
 
     /// The configuration for channel links: 64 messages of [`limits::CHANNEL_MESSAGE_LEN_MAX`] bytes each way.
-    pub fn channel(identity: PeerIdentity, verify: Option<ClusterKey>) -> Self {
+    pub fn channel(identity: PeerIdentity, verify: Option<Keys>) -> Self {
         EndpointConfig {
             message_len: limits::CHANNEL_MESSAGE_LEN_MAX as u32,
             links_max: 256,

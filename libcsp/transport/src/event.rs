@@ -113,6 +113,9 @@ pub enum ProtocolError {
     /// The acceptor's HELLO_ACK names a role or purpose that does not match the link.
     #[error("the acceptor is not what the link is for")]
     Identity,
+    /// The peer did not prove that it has the secret of the link's token: it is not who it says, or its keys differ.
+    #[error("the peer does not prove that it has the token's secret: it is another, or holds another key")]
+    Proof,
 }
 
 /// A data message whose body was copied to the caller's buffer.

@@ -1,7 +1,7 @@
 //! Links, credits and flow multiplexing over Virtual Interfaces.
 //!
-//! [`Endpoint`] owns one VI provider and runs links over it: HELLO with a signed token, descriptor credits, heartbeat,
-//! CLOSE. [`TunnelBatch`] and [`Channel`] put tunnel records and flow messages into link messages; [`SendCredit`] and
+//! [`Endpoint`] owns one VI provider and runs links over it: HELLO with a signed token and proofs of both sides,
+//! descriptor credits, heartbeat, CLOSE. [`Keys`] sign and verify the tokens. [`TunnelBatch`] and [`Channel`] put tunnel records and flow messages into link messages; [`SendCredit`] and
 //! [`ReceiveCredit`] keep a flow's byte window.
 //!
 //! The crate runs in daemons and inside unmodified applications. It starts no thread, reads no clock, performs I/O only
@@ -17,6 +17,9 @@ mod credit;
 mod endpoint;
 mod event;
 mod identity;
+pub mod key_file;
+pub mod keys;
+pub mod proof;
 pub mod token;
 mod tunnel;
 
@@ -29,5 +32,7 @@ pub use credit::{CreditViolation, ReceiveCredit, SendCredit};
 pub use endpoint::{Endpoint, GATHER_MAX, InPlace, LinkInfo};
 pub use event::{DeathCause, DownReason, LinkEvent, LinkId, MessageKind, ProtocolError, Received, SendError};
 pub use identity::{PeerIdentity, ProcessId, Purpose, RefusalCode};
-pub use token::{ClusterKey, KeyError, TOKEN_LEN_MAX, Token, TokenClaims, TokenError};
+pub use key_file::KeyFileError;
+pub use keys::{ClusterKey, Holder, KeyError, KeyOf, KeySet, Keys, NodeKey, Verified};
+pub use token::{TOKEN_LEN_MAX, Token, TokenClaims, TokenError};
 pub use tunnel::{Full, TunnelBatch};

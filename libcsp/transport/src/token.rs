@@ -1,93 +1,37 @@
 //! Signed tokens: they authorise a role, node and process to open links, for a limited time.
 //!
+//! A token is signed with the key of its node and travels in HELLO. Its *secret* is derived from the same key and the
+//! token, and never travels over the SAN: the signer gives it to the token's holder, and an acceptor that knows the key
+//! derives it. Each side proves to the other that it has it ([`crate::proof`]).
+//!
 //! ```text
 //!  0 version | 1 role | 2 flags (1: uid is meant) | 3 reserved 0 | 4 uid (4) | 8 not before (8) | 16 expires (8)
 //! 24 nonce (8) | 32 node id (1 + n) | process id (1 + n) | grant | HMAC-SHA256 over all before it (32)
 //! ```
-//! Integers are little-endian; the grant has the form of [`Grant`]. The key belongs to the cluster. Daemons hold it;
-//! application processes receive tokens from their host's agent and never see the key.
+//! Integers are little-endian; the grant has the form of [`Grant`]. Application processes receive tokens with their
+//! secrets from their host's agent, and never see its key.
 
 use core::fmt;
 
 use csp_types::grant::GRANT_LEN_MAX;
 use csp_types::{Grant, NodeId, Role};
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use hmac::Mac;
 
 use crate::identity::ProcessId;
+use crate::keys::{NodeKey, Verified};
 
-/// Longest token in bytes.
+/// Longest token with its secret, in bytes.
 pub const TOKEN_LEN_MAX: usize = 576;
+/// Bytes of a token's secret.
+pub const SECRET_LEN: usize = 32;
 /// Largest difference between the clocks of two hosts that both ends of a token's validity tolerate, in seconds: an hour,
 /// which is how far a clock is off that took local time for UTC across a change to summer time, and five minutes.
 pub const CLOCK_SKEW_S: u64 = 3_900;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const FLAG_UID: u8 = 1;
 const FIXED_LEN: usize = 32;
 const MAC_LEN: usize = 32;
-
-/// The key of the cluster: 32 bytes. Never printed.
-#[derive(Clone)]
-pub struct ClusterKey([u8; 32]);
-
-/// Why a text is not a cluster key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum KeyError {
-    /// It does not have 64 digits (surrounding white space is ignored).
-    #[error("a cluster key has 64 hexadecimal digits, this one has {0}")]
-    Length(usize),
-    /// The character at this index, from 0, is not a hexadecimal digit.
-    #[error("character {} of the cluster key is not a hexadecimal digit", .0 + 1)]
-    Digit(usize),
-}
-
-impl ClusterKey {
-    /// Parses 64 hexadecimal digits, as the key file holds them.
-    pub fn from_hex(text: &str) -> Result<Self, KeyError> {
-        let digits = text.trim().as_bytes();
-        if digits.len() != 64 {
-            return Err(KeyError::Length(digits.len()));
-        }
-        let mut key = [0; 32];
-        for (at, &digit) in digits.iter().enumerate() {
-            let value = char::from(digit).to_digit(16).ok_or(KeyError::Digit(at))?;
-            if let Some(byte) = key.get_mut(at / 2) {
-                *byte = (*byte << 4) | value as u8;
-            }
-        }
-        Ok(ClusterKey(key))
-    }
-
-    /// The key of these bytes.
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-        ClusterKey(bytes)
-    }
-
-    /// Derives a secret from the key and `parts`. It cannot be guessed without the key, and differs for different
-    /// `parts`.
-    pub(crate) fn secret(&self, parts: &[&[u8]]) -> Option<[u8; 16]> {
-        let mut mac = self.mac()?;
-        // No token starts with these bytes, so a secret is never a token's signature.
-        mac.update(b"\0csp session");
-        for part in parts {
-            mac.update(&(part.len() as u64).to_le_bytes());
-            mac.update(part);
-        }
-        mac.finalize().into_bytes().first_chunk().copied()
-    }
-
-    fn mac(&self) -> Option<Hmac<Sha256>> {
-        // HMAC takes keys of any length, hence never `None`.
-        Hmac::<Sha256>::new_from_slice(&self.0).ok()
-    }
-}
-
-impl fmt::Debug for ClusterKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClusterKey(..)")
-    }
-}
 
 /// The claims that a token certifies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,7 +54,7 @@ pub struct TokenClaims {
     pub nonce: u64,
 }
 
-/// A signed token, stored inline.
+/// A signed token with its secret, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Token {
     len: u16,
@@ -118,16 +62,25 @@ pub struct Token {
 }
 
 impl Token {
-    /// An unverified token received from elsewhere, such as the agent's answer. Returns `None` if it is too long.
+    /// No token: for links within a host, and where no key can sign one.
+    pub const EMPTY: Token = Token { len: 0, bytes: [0; TOKEN_LEN_MAX] };
+
+    /// An unverified token with its secret, received from the signer, such as the agent's answer. Returns `None` if it
+    /// is too long.
     pub fn from_bytes(token: &[u8]) -> Option<Self> {
         let mut bytes = [0; TOKEN_LEN_MAX];
         bytes.get_mut(..token.len())?.copy_from_slice(token);
         Some(Token { len: u16::try_from(token.len()).ok()?, bytes })
     }
 
-    /// The bytes to send.
+    /// The token with its secret, for its holder.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+
+    /// The token as it is sent to an acceptor, and its secret; `None` if it is too short for one.
+    pub fn split(&self) -> Option<(&[u8], &[u8; SECRET_LEN])> {
+        self.as_bytes().split_last_chunk()
     }
 
     fn put(&mut self, part: &[u8]) {
@@ -146,7 +99,7 @@ impl fmt::Debug for Token {
 }
 
 // The longest token there can be fits.
-const _: () = assert!(FIXED_LEN + 1 + 63 + 1 + 63 + GRANT_LEN_MAX + MAC_LEN <= TOKEN_LEN_MAX);
+const _: () = assert!(FIXED_LEN + 1 + 63 + 1 + 63 + GRANT_LEN_MAX + MAC_LEN + SECRET_LEN <= TOKEN_LEN_MAX);
 
 /// Why a token is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -154,8 +107,8 @@ pub enum TokenError {
     /// It is not well-formed, or has another version.
     #[error("the token is ill-formed")]
     Malformed,
-    /// It is not signed with this key.
-    #[error("the token is not signed with this cluster's key")]
+    /// It is not signed with a key of its node.
+    #[error("the token is not signed with its node's key")]
     Signature,
     /// Its validity has ended.
     #[error("the token has expired")]
@@ -165,9 +118,9 @@ pub enum TokenError {
     NotYetValid,
 }
 
-/// Signs `claims` with the cluster key.
-pub fn issue(key: &ClusterKey, claims: &TokenClaims) -> Token {
-    let mut token = Token { len: 0, bytes: [0; TOKEN_LEN_MAX] };
+/// Signs `claims` with the key of their node, or of the link that the token is for.
+pub fn issue(key: &NodeKey, claims: &TokenClaims) -> Token {
+    let mut token = Token::EMPTY;
     let flags = if claims.uid.is_some() { FLAG_UID } else { 0 };
     token.put(&[VERSION, claims.role as u8, flags, 0]);
     token.put(&claims.uid.unwrap_or(0).to_le_bytes());
@@ -183,13 +136,16 @@ pub fn issue(key: &ClusterKey, claims: &TokenClaims) -> Token {
         mac.update(token.as_bytes());
         token.put(&mac.finalize().into_bytes());
     }
+    let secret = key.0.derive(b"csp token secret", &[token.as_bytes()]);
+    token.put(&secret);
     token
 }
 
-/// Checks the signature (in constant time) and the validity of a token received from a peer. No field is read before
-/// the signature is verified. `now_unix_s` and the times in the token may differ by [`CLOCK_SKEW_S`].
-pub fn verify(key: &ClusterKey, token: &[u8], now_unix_s: u64) -> Result<TokenClaims, TokenError> {
-    if token.len() > TOKEN_LEN_MAX {
+/// Checks the signature (in constant time) and the validity of a token received from a peer. No claim is used before
+/// the signature is verified, but those that select the key ([`named`]). `now_unix_s` and the times in the token may
+/// differ by [`CLOCK_SKEW_S`].
+pub fn verify(key: &NodeKey, token: &[u8], now_unix_s: u64) -> Result<Verified, TokenError> {
+    if token.len() > TOKEN_LEN_MAX - SECRET_LEN {
         return Err(TokenError::Malformed);
     }
     let (signed, tag) = token.split_last_chunk::<MAC_LEN>().ok_or(TokenError::Malformed)?;
@@ -203,7 +159,13 @@ pub fn verify(key: &ClusterKey, token: &[u8], now_unix_s: u64) -> Result<TokenCl
     if now_unix_s.saturating_add(CLOCK_SKEW_S) < claims.not_before {
         return Err(TokenError::NotYetValid);
     }
-    Ok(claims)
+    Ok(Verified { claims, secret: key.0.derive(b"csp token secret", &[token]) })
+}
+
+/// The role and node that an unverified token names: they select the key that must have signed it.
+pub(crate) fn named(token: &[u8]) -> Option<(Role, NodeId)> {
+    let (signed, _) = token.split_last_chunk::<MAC_LEN>()?;
+    parse(signed).map(|claims| (claims.role, claims.node))
 }
 
 fn parse(signed: &[u8]) -> Option<TokenClaims> {
@@ -242,8 +204,16 @@ mod tests {
 
     use super::*;
 
-    fn key(byte: u8) -> ClusterKey {
-        ClusterKey::from_bytes([byte; 32])
+    fn key(byte: u8) -> NodeKey {
+        NodeKey::from_bytes([byte; 32])
+    }
+
+    fn verified(key: &NodeKey, token: &Token, now: u64) -> Result<TokenClaims, TokenError> {
+        let (signed, secret) = token.split().unwrap();
+        verify(key, signed, now).map(|verified| {
+            assert_eq!(verified.secret, *secret);
+            verified.claims
+        })
     }
 
     fn claims() -> TokenClaims {
@@ -263,12 +233,12 @@ mod tests {
     fn a_token_yields_its_claims_during_its_validity_only() {
         let token = issue(&key(1), &claims());
         let (begins, ends) = (claims().not_before, claims().expires);
-        assert_eq!(verify(&key(1), token.as_bytes(), ends - 1 + CLOCK_SKEW_S), Ok(claims()));
-        assert_eq!(verify(&key(1), token.as_bytes(), begins - CLOCK_SKEW_S), Ok(claims()));
-        assert_eq!(verify(&key(1), token.as_bytes(), ends + CLOCK_SKEW_S), Err(TokenError::Expired));
+        assert_eq!(verified(&key(1), &token, ends - 1 + CLOCK_SKEW_S), Ok(claims()));
+        assert_eq!(verified(&key(1), &token, begins - CLOCK_SKEW_S), Ok(claims()));
+        assert_eq!(verified(&key(1), &token, ends + CLOCK_SKEW_S), Err(TokenError::Expired));
         let early = begins - 1 - CLOCK_SKEW_S;
-        assert_eq!(verify(&key(1), token.as_bytes(), early), Err(TokenError::NotYetValid));
-        assert_eq!(verify(&key(2), token.as_bytes(), begins), Err(TokenError::Signature));
+        assert_eq!(verified(&key(1), &token, early), Err(TokenError::NotYetValid));
+        assert_eq!(verified(&key(2), &token, begins), Err(TokenError::Signature));
     }
 
     #[test]
@@ -281,31 +251,23 @@ mod tests {
             ..claims()
         };
         let token = issue(&key(1), &claims);
-        assert_eq!(verify(&key(1), token.as_bytes(), 10_000), Ok(claims));
+        assert_eq!(verified(&key(1), &token, 10_000), Ok(claims));
     }
 
     #[test]
     fn no_changed_bit_and_no_other_length_passes() {
         let token = issue(&key(1), &claims());
-        let good = token.as_bytes();
+        let (good, _) = token.split().unwrap();
         for bit in 0..good.len() * 8 {
             let mut bad = good.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(verify(&key(1), &bad, 10_000), Err(TokenError::Signature), "bit {bit}");
+            let result = verify(&key(1), &bad, 10_000).map(|verified| verified.claims);
+            assert_eq!(result, Err(TokenError::Signature), "bit {bit}");
         }
         for len in 0..good.len() {
             assert!(verify(&key(1), &good[..len], 10_000).is_err(), "length {len}");
         }
         let longer = [good, &[0]].concat();
         assert!(verify(&key(1), &longer, 10_000).is_err());
-    }
-
-    #[test]
-    fn a_key_file_is_64_digits() {
-        let digits = "00ff".repeat(16);
-        assert!(ClusterKey::from_hex(&format!("{digits}\n")).is_ok());
-        assert_eq!(ClusterKey::from_hex("00ff").unwrap_err(), KeyError::Length(4));
-        assert_eq!(ClusterKey::from_hex(&digits.replacen('f', "g", 1)).unwrap_err(), KeyError::Digit(2));
-        assert!(!format!("{:?}", ClusterKey::from_hex(&digits).unwrap()).contains("ff"));
     }
 }

@@ -85,7 +85,7 @@ fn connected() -> (Side, Side) {
     let address = ViAddress::Path(path);
     let provider = || Box::new(ShmProvider::new().unwrap());
     let proxy = PeerIdentity::daemon(Role::ProxyNode, node("pn-1"), 1, 0);
-    let mut proxy = Endpoint::new(provider(), EndpointConfig::channel(proxy, Some(key.clone())));
+    let mut proxy = Endpoint::new(provider(), EndpointConfig::channel(proxy, Some(key.clone().into())));
     proxy.listen(&address).unwrap();
     let app = PeerIdentity::process(node("an-1"), process, 1);
     let mut app = Endpoint::new(provider(), EndpointConfig::channel(app, None));
@@ -99,7 +99,7 @@ fn connected() -> (Side, Side) {
         expires: 2_000,
         nonce: 1,
     };
-    let token = token::issue(&key, &claims);
+    let token = token::issue(&key.signing(&claims), &claims);
     let link = app.connect(Instant::ZERO, &address, Purpose::Channel, 0, (0, 1), token.as_bytes()).unwrap();
     while app.link(link).unwrap().up_since.is_none() {
         for side in [&mut app, &mut proxy] {

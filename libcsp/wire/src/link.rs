@@ -9,14 +9,12 @@ mod hello;
 
 use crate::WireError;
 use crate::bytes::{Writer, array_at};
-pub use hello::{Hello, HelloAck, Resume, SESSION_LEN};
+pub use hello::{EXTENSION_LEN_MAX, Hello, HelloAck, NONCE_LEN, PROOF_LEN, Resume, SESSION_LEN, Versions};
 
 /// Bytes of a [`Header`].
 pub const HEADER_LEN: usize = 16;
 /// The version in every header.
 pub const VERSION: u8 = 1;
-/// The protocol version that a [`Hello`] offers.
-pub const PROTOCOL_VERSION: u16 = 4;
 /// Longest process id in a [`Hello`], in bytes.
 pub const PROCESS_ID_LEN_MAX: usize = 127;
 /// Longest token in a [`Hello`], in bytes.
@@ -52,6 +50,8 @@ pub enum Kind {
     Message = 10,
     /// Packets for a plug-in host, and its verdicts ([`crate::packets`]).
     Packets = 11,
+    /// The connecting side's answer to HELLO_ACK: a proof over both ([`PROOF_LEN`] bytes). Data may follow at once.
+    Confirm = 12,
 }
 
 impl Kind {
@@ -69,6 +69,7 @@ impl Kind {
             9 => Kind::Channel,
             10 => Kind::Message,
             11 => Kind::Packets,
+            12 => Kind::Confirm,
             _ => return None,
         })
     }
@@ -154,11 +155,12 @@ pub enum Purpose {
 pub enum RefusalCode {
     /// A reason that this version does not know (any number not listed here is parsed as this one).
     Unspecified = 0,
-    /// The protocol version is not supported.
+    /// The ends have no protocol version in common.
     Version = 1,
     /// The HELLO is malformed, or another message came first.
     Malformed = 2,
-    /// The token is not signed with the cluster key, or names another identity.
+    /// The token is not signed with a key of its node, its holder does not prove that it has the token's secret, or it
+    /// names another identity.
     BadToken = 3,
     /// The token is not valid at this time.
     ExpiredToken = 4,

@@ -6,11 +6,11 @@ mod common;
 use common::{check_error, damaged, damages, noise};
 use csp_types::{NodeId, Role};
 use csp_wire::WireError;
-use csp_wire::link::{self, Hello, HelloAck, HelloRefused, Purpose, RefusalCode, Resume};
+use csp_wire::link::{self, Hello, HelloAck, HelloRefused, Purpose, RefusalCode, Resume, Versions};
 use proptest::prelude::*;
 
 fn any_header() -> impl Strategy<Value = link::Header> {
-    (1u8..=9, any::<u16>(), 0u32..200, any::<u64>()).prop_map(|(kind, credits, body_len, sequence)| {
+    (1u8..=12, any::<u16>(), 0u32..200, any::<u64>()).prop_map(|(kind, credits, body_len, sequence)| {
         let kind = link::Kind::from_u8(kind).unwrap();
         let body_len = if kind == link::Kind::Credit { 0 } else { body_len };
         link::Header { kind, credits, body_len, sequence }
@@ -20,21 +20,26 @@ fn any_header() -> impl Strategy<Value = link::Header> {
 /// Fields of a HELLO and texts it borrows.
 #[derive(Clone, Debug)]
 struct HelloParts {
+    versions: Versions,
     role: Role,
     purpose: Purpose,
     worker: u8,
     pool: (u8, u8),
     receive_depth: u32,
     incarnation: u64,
+    nonce: [u8; 16],
     node_id: NodeId,
     process_id: String,
     resume: Option<Resume>,
     token: Vec<u8>,
+    extension: Vec<u8>,
+    proof: Option<[u8; 32]>,
 }
 
 impl HelloParts {
     fn hello(&self) -> Hello<'_> {
         Hello {
+            versions: self.versions,
             role: self.role,
             purpose: self.purpose,
             worker: self.worker,
@@ -42,15 +47,19 @@ impl HelloParts {
             pool_size: self.pool.1,
             receive_depth: self.receive_depth,
             incarnation: self.incarnation,
+            nonce: self.nonce,
             node_id: self.node_id,
             process_id: &self.process_id,
             resume: self.resume,
             token: &self.token,
+            extension: &self.extension,
+            proof: self.proof,
         }
     }
 
     fn ack(&self) -> HelloAck<'_> {
         HelloAck {
+            versions: self.versions,
             role: self.role,
             purpose: self.purpose,
             worker: self.worker,
@@ -58,9 +67,12 @@ impl HelloParts {
             pool_size: self.pool.1,
             receive_depth: self.receive_depth,
             incarnation: self.incarnation,
+            nonce: self.nonce,
             node_id: self.node_id,
             process_id: &self.process_id,
             resume: self.resume,
+            extension: &self.extension,
+            proof: self.proof,
         }
     }
 }
@@ -75,23 +87,31 @@ fn any_hello() -> impl Strategy<Value = HelloParts> {
     ];
     let pool = (1u8..=16).prop_flat_map(|size| (0..size, Just(size)));
     let node_id = "[a-z0-9][a-z0-9._-]{0,62}".prop_map(|id| id.parse::<NodeId>().unwrap());
-    let resume = prop::option::of(any::<([u8; 16], u64)>());
-    let resume = resume.prop_map(|given| given.map(|(session, received)| Resume { session, received }));
-    let rest = ("[!-~]{0,127}", resume, prop::collection::vec(any::<u8>(), 0..=1024));
+    let resume = prop::option::of(any::<([u8; 16], u64, u32)>())
+        .prop_map(|given| given.map(|(session, received, attempt)| Resume { session, received, attempt }));
+    let token = prop::collection::vec(any::<u8>(), 0..=1024);
+    let versions = (0u16..=9, 5u16..=9).prop_map(|(a, b)| Versions { lowest: a.min(b), highest: a.max(b) });
+    let extension = prop::collection::vec(any::<u8>(), 0..=link::EXTENSION_LEN_MAX);
+    let end = (versions, any::<[u8; 16]>(), extension, any::<Option<[u8; 32]>>());
+    let rest = ("[!-~]{0,127}", resume, token, end);
     (role, purpose, any::<u8>(), pool, 1u32.., any::<u64>(), node_id, rest).prop_map(
         |(role, purpose, worker, pool, receive_depth, incarnation, node_id, rest)| {
-            let (process_id, resume, token) = rest;
+            let (process_id, resume, token, (versions, nonce, extension, proof)) = rest;
             HelloParts {
+                versions,
                 role,
                 purpose,
                 worker,
                 pool,
                 receive_depth,
                 incarnation,
+                nonce,
                 node_id,
                 process_id,
                 resume,
                 token,
+                extension,
+                proof,
             }
         },
     )
@@ -112,9 +132,14 @@ fn the_link_header_is_laid_out_as_documented() {
     assert!(matches!(link::Header::parse(&message), Err(WireError::Version { found: 2, .. })));
 }
 
+/// A HELLO as documented, without resume, extension and proof.
+const HELLO: &[u8] = b"\x06\x00\x05\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\
+    NNNNNNNNNNNNNNNN\x04an-1\x02p7\x03\x00tok\x00\x00";
+
 #[test]
 fn the_hello_is_laid_out_as_documented() {
     let hello = Hello {
+        versions: Versions { lowest: 5, highest: 6 },
         role: Role::Process,
         purpose: Purpose::Channel,
         worker: 3,
@@ -122,52 +147,71 @@ fn the_hello_is_laid_out_as_documented() {
         pool_size: 2,
         receive_depth: 64,
         incarnation: 0x1122,
+        nonce: [b'N'; 16],
         node_id: "an-1".parse().unwrap(),
         process_id: "p7",
         resume: None,
         token: b"tok",
+        extension: b"",
+        proof: None,
     };
     let mut bytes = [0; link::HELLO_LEN_MAX];
     let len = hello.emit(&mut bytes).unwrap();
-    let expected = b"\x04\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
-    assert_eq!(&bytes[..len], expected);
+    assert_eq!(&bytes[..len], HELLO);
     assert_eq!(len, hello.len());
 
-    let resume = Some(Resume { session: *b"0123456789abcdef", received: 0x0a0b });
-    let len = Hello { resume, ..hello }.emit(&mut bytes).unwrap();
-    let expected = b"\x04\x00\x05\x02\x03\x01\x02\x01\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\
-        0123456789abcdef\x0b\x0a\0\0\0\0\0\0\x03\x00tok";
+    let resume = Some(Resume { session: *b"0123456789abcdef", received: 0x0a0b, attempt: 3 });
+    let len = Hello { resume, extension: b"new", proof: Some([b'P'; 32]), ..hello }.emit(&mut bytes).unwrap();
+    let expected = b"\x06\x00\x05\x00\x05\x02\x03\x01\x02\x01\x40\0\0\0\x22\x11\0\0\0\0\0\0NNNNNNNNNNNNNNNN\x04an-1\x02p7\
+        0123456789abcdef\x0b\x0a\0\0\0\0\0\0\x03\0\0\0\x03\x00tok\x03new\x20PPPPPPPPPPPPPPPPPPPPPPPPPPPPPPPP";
     assert_eq!(&bytes[..len], expected);
 }
 
 /// The `what` of the error that a HELLO with one byte changed meets.
 fn hello_error(at: usize, value: u8) -> &'static str {
-    let mut bytes =
-        *b"\x04\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x11\0\0\0\0\0\0\x04an-1\x02p7\x03\x00tok";
+    let mut bytes = HELLO.to_vec();
     bytes[at] = value;
     Hello::parse(&bytes).unwrap_err().what()
 }
 
 #[test]
 fn a_wrong_hello_is_refused_for_what_is_wrong() {
-    assert_eq!(hello_error(0, 1), "hello protocol version");
-    assert_eq!(hello_error(2, 6), "hello role");
-    assert_eq!(hello_error(3, 0), "hello purpose");
-    assert_eq!(hello_error(5, 2), "hello pool index");
-    assert_eq!(hello_error(6, 0), "hello pool size");
-    assert_eq!(hello_error(6, 17), "hello pool size");
-    assert_eq!(hello_error(7, 2), "hello flags");
-    assert_eq!(hello_error(7, 1), "hello session", "cut off");
-    assert_eq!(hello_error(8, 0), "hello receive depth");
-    assert_eq!(hello_error(21, b'A'), "hello node id");
-    assert_eq!(hello_error(20, 0), "hello node id");
-    assert_eq!(hello_error(26, b'\n'), "hello process id");
-    assert_eq!(hello_error(26, 0xff), "hello process id");
-    assert_eq!(hello_error(29, 5), "hello token length");
-    assert_eq!(hello_error(28, 4), "hello token");
-    assert_eq!(hello_error(28, 2), "hello");
-    // A newer HELLO is refused for its version even where it is shorter than this one.
-    assert!(matches!(Hello::parse(&[9, 0]), Err(WireError::Version { found: 9, .. })));
+    assert_eq!(hello_error(0, 4), "hello protocol version");
+    assert_eq!(hello_error(2, 7), "hello protocol version");
+    assert_eq!(hello_error(4, 6), "hello role");
+    assert_eq!(hello_error(5, 0), "hello purpose");
+    assert_eq!(hello_error(7, 2), "hello pool index");
+    assert_eq!(hello_error(8, 0), "hello pool size");
+    assert_eq!(hello_error(8, 17), "hello pool size");
+    assert_eq!(hello_error(9, 2), "hello flags");
+    assert_eq!(hello_error(9, 1), "hello session", "cut off");
+    assert_eq!(hello_error(10, 0), "hello receive depth");
+    assert_eq!(hello_error(39, b'A'), "hello node id");
+    assert_eq!(hello_error(38, 0), "hello node id");
+    assert_eq!(hello_error(44, b'\n'), "hello process id");
+    assert_eq!(hello_error(44, 0xff), "hello process id");
+    assert_eq!(hello_error(47, 5), "hello token length");
+    assert_eq!(hello_error(46, 7), "hello token");
+    assert_eq!(hello_error(51, 65), "hello extension");
+    assert_eq!(hello_error(52, 32), "hello proof", "cut off");
+    assert_eq!(hello_error(52, 1), "hello proof");
+    assert_eq!(Hello::parse(&[HELLO, b"x"].concat()).unwrap_err().what(), "hello");
+    // A HELLO of the form before version 5 has one version at its start, and is refused for it even where it is shorter.
+    assert!(matches!(Hello::parse(&[4, 0]), Err(WireError::Version { found: 4, .. })));
+}
+
+#[test]
+fn the_ends_use_the_highest_version_that_both_speak() {
+    let range = |lowest, highest| Versions { lowest, highest };
+    for (a, b, common) in [
+        (range(5, 5), range(5, 5), Some(5)),
+        (range(5, 7), range(6, 9), Some(7)),
+        (range(5, 9), range(6, 6), Some(6)),
+        (range(5, 6), range(7, 8), None),
+    ] {
+        assert_eq!((a.common(b), b.common(a)), (common, common), "{a}, {b}");
+    }
+    assert_eq!((range(5, 5).to_string(), range(5, 7).to_string()), ("5".to_owned(), "5 to 7".to_owned()));
 }
 
 #[test]
@@ -193,6 +237,7 @@ fn what_does_not_fit_its_field_is_not_emitted() {
     let refused = HelloRefused { code: RefusalCode::Full, text: &long };
     assert_eq!(refused.emit(&mut out), Err(WireError::TooLarge { what: "hello-refused text" }));
     let ack = HelloAck {
+        versions: Versions::SPOKEN,
         role: Role::ProxyNode,
         purpose: Purpose::Tunnel,
         worker: 0,
@@ -200,11 +245,16 @@ fn what_does_not_fit_its_field_is_not_emitted() {
         pool_size: 1,
         receive_depth: 1,
         incarnation: 0,
+        nonce: [0; 16],
         node_id: "pn-1".parse().unwrap(),
         process_id: &long,
         resume: None,
+        extension: &[],
+        proof: None,
     };
     assert_eq!(ack.emit(&mut out), Err(WireError::TooLarge { what: "hello process id" }));
+    let ack = HelloAck { process_id: "", extension: &[0; link::EXTENSION_LEN_MAX + 1], ..ack };
+    assert_eq!(ack.emit(&mut out), Err(WireError::TooLarge { what: "hello extension" }));
 }
 
 /// Whatever parses is what its own emission says: no two spellings of one message.

@@ -49,7 +49,7 @@ fn key() -> ClusterKey {
 
 fn endpoint(role: Role, name: &str) -> Endpoint {
     let identity = PeerIdentity::daemon(role, name.parse().unwrap(), 1, 0);
-    let verify = (role == Role::AppNode).then(key);
+    let verify = (role == Role::AppNode).then(|| key().into());
     Endpoint::new(ProviderKind::Shm.open().unwrap(), EndpointConfig::tunnel(identity, verify))
 }
 
@@ -118,7 +118,7 @@ impl Bed {
         let plugins = PluginCapacity { rules: 16_384, instances: 256, environments: 16, flows: 8192 };
         let config =
             CoreConfig { plugins, ..CoreConfig::new(vec![PortConfig::new(OUR_MAC, 9000); 2], (1, 2)) };
-        let tokens = TokenSource { key: key(), node: "nn-1".parse().unwrap(), nonce: 9 };
+        let tokens = TokenSource { keys: key().into(), node: "nn-1".parse().unwrap(), nonce: 9 };
         let endpoints = vec![endpoint(Role::NetworkNode, "nn-1")];
         let mut worker = NetworkWorker::new(config, 0, lans, endpoints, tokens);
         let frames = load::frames_of(&rules, len);
@@ -325,7 +325,7 @@ fn ping_pong(len: usize, time: Duration) -> (f64, f64) {
         expires: UNIX_S + 100,
         nonce: 1,
     };
-    let token = token::issue(&key(), &claims);
+    let token = token::issue(&key().signing(&claims).link("an-1".parse().unwrap()), &claims);
     near.connect(now(begin), &ViAddress::Path(path), Purpose::Packets, 0, (0, 1), token.as_bytes()).unwrap();
     let (mut link, mut buffer) = (None, vec![0; near.message_len()]);
     while link.is_none() {

@@ -206,7 +206,7 @@ fn frame(fields: &Fields, len: usize) -> Vec<u8> {
 /// A worker without tunnels.
 pub fn worker(config: CoreConfig, lan: Vec<LanPort>) -> NetworkWorker {
     let key = ClusterKey::from_bytes([1; 32]);
-    let tokens = TokenSource { key, node: "nn-1".parse().unwrap(), nonce: 9 };
+    let tokens = TokenSource { keys: key.into(), node: "nn-1".parse().unwrap(), nonce: 9 };
     let mut worker = NetworkWorker::new(config, 0, lan, vec![], tokens);
     worker.set_services(Instant::from_nanos(1), &[service()], &[]).unwrap();
     worker

@@ -125,6 +125,7 @@ fn shell_options<'a>(
         routes: admin::routes(state)
             .merge(plugin_routes::routes(plugins))
             .merge(module_routes::routes(modules.clone())),
+        keys: Some(workers.keys.clone()),
         threads: workers.threads.iter().map(|thread| thread.progress().clone()).collect(),
         control: ControlOptions { check: policy_check(workers, modules), ..ControlOptions::default() },
     }

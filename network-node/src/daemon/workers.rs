@@ -3,14 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use csp_control::{ClusterKey, NodeRecord};
-use csp_daemon::{DaemonError, DataThread};
+use csp_control::NodeRecord;
+use csp_daemon::{DaemonError, DataThread, KeyFile};
 use csp_lan::LanPort;
 use csp_lan::af_packet::{self, AfPacketConfig, Fanout};
 use csp_lan::af_xdp::{self, AfXdpConfig, Handoffs, Sharing};
 use csp_lan::tap::Tap;
 use csp_telemetry::{MailboxSender, SnapshotCell};
-use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
+use csp_transport::{Endpoint, EndpointConfig, Holder, PeerIdentity};
 use csp_types::{MacAddr, Role};
 use csp_vi::ProviderKind;
 
@@ -40,6 +40,8 @@ const PLUGINS: PluginCapacity = PluginCapacity {
 pub struct DataWorkers {
     /// By worker number.
     pub threads: Vec<DataThread<Question, Published>>,
+    /// This node's keys of the SAN.
+    pub keys: KeyFile,
     /// The endpoints of each worker, the same for all.
     pub endpoints: Endpoints,
     /// The Ethernet addresses of the LAN ports.
@@ -64,8 +66,10 @@ pub struct PortSocket {
 impl DataWorkers {
     /// Opens ports and endpoints and starts the threads.
     pub fn start(config: &Config, record: &NodeRecord) -> Result<Self, DaemonError> {
-        let key = ClusterKey::load(&config.node.cluster_key_file)?;
+        let holder = Holder::Node(Role::NetworkNode, record.id);
+        let keys = KeyFile::load(&config.node.cluster_key_file, holder)?;
         let mut all = DataWorkers {
+            keys: keys.clone(),
             threads: Vec::new(),
             endpoints: Endpoints::default(),
             macs: Vec::new(),
@@ -78,11 +82,7 @@ impl DataWorkers {
             let (endpoints, places) = open_endpoints(config, record, number)?;
             all.endpoints = places;
             all.macs = ports.iter().map(|port| port.info.mac).collect();
-            let tokens = TokenSource {
-                key: csp_transport::ClusterKey::from_bytes(*key.as_bytes()),
-                node: record.id,
-                nonce: rand::random(),
-            };
+            let tokens = TokenSource { keys: keys.keys().clone(), node: record.id, nonce: rand::random() };
             let core = core_config(config, number, &ports);
             let mut worker = NetworkWorker::new(core, number, ports, endpoints, tokens);
             for (at, back) in all.ways_back.iter().enumerate() {

@@ -215,7 +215,7 @@ impl Hosts {
                 continue;
             }
             any = true;
-            let token = tokens.issue(unix_now_s);
+            let token = tokens.issue_for_host(unix_now_s, host.spec.node);
             let DialSpec { endpoint, address, .. } = &host.spec.dial;
             let endpoint = &mut endpoints[*endpoint];
             match endpoint.connect(now, address, Purpose::Packets, worker, (0, 1), token.as_bytes()) {

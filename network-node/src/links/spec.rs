@@ -1,7 +1,7 @@
 //! What passes between a worker's links and the control thread: the proxies to connect to, the identity to prove, events
 //! for the log, tunnels for the admin endpoint.
 
-use csp_transport::{ClusterKey, ProcessId, Token, TokenClaims, token};
+use csp_transport::{Keys, ProcessId, Token, TokenClaims};
 use csp_types::{NodeId, Role};
 use csp_vi::ViAddress;
 
@@ -37,8 +37,8 @@ pub struct ProxySpec {
 /// Issues the tokens that prove this node's identity.
 #[derive(Clone, Debug)]
 pub struct TokenSource {
-    /// The cluster's key.
-    pub key: ClusterKey,
+    /// This node's keys.
+    pub keys: Keys,
     /// This node.
     pub node: NodeId,
     /// The first nonce of the tokens; random.
@@ -46,9 +46,21 @@ pub struct TokenSource {
 }
 
 impl TokenSource {
+    /// Issues a token for a proxy.
     pub(super) fn issue(&mut self, unix_now_s: u64) -> Token {
+        let claims = self.claims(unix_now_s);
+        self.keys.issue(&claims)
+    }
+
+    /// Issues a token for the plug-in host of an application node.
+    pub(super) fn issue_for_host(&mut self, unix_now_s: u64, host: NodeId) -> Token {
+        let claims = self.claims(unix_now_s);
+        self.keys.issue_for_host(&claims, host)
+    }
+
+    fn claims(&mut self, unix_now_s: u64) -> TokenClaims {
         self.nonce = self.nonce.wrapping_add(1);
-        let claims = TokenClaims {
+        TokenClaims {
             role: Role::NetworkNode,
             node: self.node,
             process: ProcessId::NONE,
@@ -57,8 +69,7 @@ impl TokenSource {
             not_before: unix_now_s,
             expires: unix_now_s.saturating_add(TOKEN_LIFETIME_S),
             nonce: self.nonce,
-        };
-        token::issue(&self.key, &claims)
+        }
     }
 }
 

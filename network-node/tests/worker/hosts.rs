@@ -24,7 +24,7 @@ pub fn identity(name: &str) -> PeerIdentity {
 }
 
 fn endpoint(fabric: &MemoryFabric, key: u8) -> Endpoint {
-    let config = EndpointConfig::tunnel(identity("an-1"), Some(ClusterKey::from_bytes([key; 32])));
+    let config = EndpointConfig::tunnel(identity("an-1"), Some(ClusterKey::from_bytes([key; 32]).into()));
     let mut endpoint = Endpoint::new(Box::new(fabric.provider("h0")), config);
     endpoint.listen(&ViAddress::Name("h0".to_owned())).unwrap();
     endpoint

@@ -52,7 +52,7 @@ fn with_liar(key: u8, name: &str) -> (Hosted, Liar) {
     );
     h.kill();
     h.run(1000);
-    let config = EndpointConfig::tunnel(identity(name), Some(ClusterKey::from_bytes([key; 32])));
+    let config = EndpointConfig::tunnel(identity(name), Some(ClusterKey::from_bytes([key; 32]).into()));
     let mut endpoint = Endpoint::new(Box::new(h.w.fabric.provider("h0")), config);
     endpoint.listen(&ViAddress::Name("h0".to_owned())).unwrap();
     let mut liar = Liar { endpoint, link: None, got: Vec::new() };

@@ -9,10 +9,11 @@ use csp_control::{
 };
 use csp_daemon::query::Workers;
 use csp_daemon::trial::Trial;
-use csp_daemon::{DaemonError, DataThread, Event, Shell, ShellOptions, clock};
+use csp_daemon::{DaemonError, DataThread, Event, KeyFile, Shell, ShellOptions, clock};
 use csp_messages::HashKey;
 use csp_services::MessagesConfig;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
+use csp_transport::{Holder, Keys};
 use csp_types::{NodeId, Owner, Role};
 
 use crate::core::{CoreConfig, HairpinConfig};
@@ -39,9 +40,10 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
     let record = NodeRecord::new(config.node.id, Role::ProxyNode, config.admin.url(&config.node));
     let modules = Modules::with_trial(config.node.state_dir.join("handlers"), Some(Trial::default()));
-    let (mut workers, record) = start_workers(&config, record, &modules)?;
+    let keys = KeyFile::load(&config.node.cluster_key_file, Holder::Proxy)?;
+    let (mut workers, record) = start_workers(&config, record, (&modules, keys.keys()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(&config, record, &workers, modules));
+    let result = runtime.block_on(serve(&config, record, &workers, (modules, keys)));
     DataThread::stop_all(&mut workers, || Question::Stop);
     result
 }
@@ -49,16 +51,15 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
 fn start_workers(
     config: &Config,
     mut record: NodeRecord,
-    modules: &Arc<Modules>,
+    (modules, keys): (&Arc<Modules>, &Keys),
 ) -> Result<(Vec<Worker>, NodeRecord), DaemonError> {
-    let key = csp_control::ClusterKey::load(&config.node.cluster_key_file)?;
     std::fs::create_dir_all(&config.node.run_dir)?;
     let (mut workers, (makers, jobs)) = (Vec::<Worker>::new(), std::sync::mpsc::channel());
     let (planner, plans) = std::sync::mpsc::channel();
     record.workers = config.workers.into();
     record.capabilities = vec!["tcp".to_owned(), "channel".to_owned()];
     for number in 0..config.workers {
-        let san = providers::listen(config, &record, &key, number)?;
+        let san = providers::listen(config, &record, keys, number)?;
         let core = core_config(config, number);
         let mut worker = ProxyWorker::new(core, messages_config(), san.tunnels, san.channels);
         worker.seed(rand::random());
@@ -113,11 +114,12 @@ async fn serve(
     config: &Config,
     record: NodeRecord,
     workers: &[Worker],
-    modules: Arc<Modules>,
+    (modules, keys): (Arc<Modules>, KeyFile),
 ) -> Result<(), DaemonError> {
     let costs = policy::flows::Costs::new(usize::from(config.workers));
     let times = ApplyTimes::default();
     let options = shell_options(config, record, workers, (&modules, &costs, &times));
+    let options = ShellOptions { keys: Some(keys), ..options };
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
     let mut prepared = Prepared::default();
@@ -163,6 +165,7 @@ fn shell_options<'a>(
         metrics,
         routes: admin::routes(Workers { node: config.node.id.to_string(), mailboxes })
             .merge(handlers::routes(modules.clone())),
+        keys: None,
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
         control: ControlOptions {
             check: policy_check(config, modules.clone(), costs.clone()),

@@ -1,8 +1,8 @@
 //! The endpoints of one worker, over the providers that configuration and host permit.
 
-use csp_control::{ClusterKey, NodeRecord, SanAddress};
+use csp_control::{NodeRecord, SanAddress};
 use csp_daemon::DaemonError;
-use csp_transport::{Endpoint, EndpointConfig, PeerIdentity};
+use csp_transport::{Endpoint, EndpointConfig, Keys, PeerIdentity};
 use csp_types::Role;
 use csp_vi::{ProviderKind, ViAddress, ViError};
 
@@ -25,17 +25,11 @@ pub struct San {
 }
 
 /// Opens the endpoints that worker `worker` listens on.
-pub fn listen(
-    config: &Config,
-    record: &NodeRecord,
-    key: &ClusterKey,
-    worker: u8,
-) -> Result<San, DaemonError> {
+pub fn listen(config: &Config, record: &NodeRecord, keys: &Keys, worker: u8) -> Result<San, DaemonError> {
     let identity = PeerIdentity::daemon(Role::ProxyNode, record.id, record.incarnation, worker);
-    let key = csp_transport::ClusterKey::from_bytes(*key.as_bytes());
-    let tunnel = EndpointConfig::tunnel(identity, Some(key.clone()));
-    let channel =
-        EndpointConfig { links_max: CHANNEL_LINKS_MAX, ..EndpointConfig::channel(identity, Some(key)) };
+    let tunnel = EndpointConfig::tunnel(identity, Some(keys.clone()));
+    let channel = EndpointConfig::channel(identity, Some(keys.clone()));
+    let channel = EndpointConfig { links_max: CHANNEL_LINKS_MAX, ..channel };
     let path = |purpose: &str| {
         ViAddress::Path(config.node.run_dir.join(format!("{}.w{worker}.{purpose}.sock", record.id)))
     };

@@ -23,7 +23,7 @@ impl World {
         let fabric = MemoryFabric::with_seed(1);
         let endpoint = |role, name: &str| {
             let identity = PeerIdentity::daemon(role, name.parse().unwrap(), 1, 0);
-            let key = (role == Role::ProxyNode).then(|| ClusterKey::from_bytes([1; 32]));
+            let key = (role == Role::ProxyNode).then(|| ClusterKey::from_bytes([1; 32]).into());
             Endpoint::new(Box::new(fabric.provider(name)), EndpointConfig::tunnel(identity, key))
         };
         let address = ViAddress::Name("pn-1".to_owned());
@@ -92,7 +92,7 @@ fn token(node: NodeId, nonce: u64) -> Vec<u8> {
         expires: UNIX_S + 60,
         nonce,
     };
-    token::issue(&ClusterKey::from_bytes([1; 32]), &claims).as_bytes().to_vec()
+    token::issue(&ClusterKey::from_bytes([1; 32]).signing(&claims), &claims).as_bytes().to_vec()
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn unix_s() -> u64 {
 impl Proxy {
     pub fn listen(path: &Path, key: ClusterKey) -> Proxy {
         let identity = PeerIdentity::daemon(Role::ProxyNode, "pn-1".parse().unwrap(), 7, 0);
-        let config = EndpointConfig::channel(identity, Some(key));
+        let config = EndpointConfig::channel(identity, Some(key.into()));
         let mut endpoint = Endpoint::new(Box::new(ShmProvider::new().unwrap()), config);
         endpoint.listen(&ViAddress::Path(path.to_owned())).unwrap();
         let scratch = vec![0; endpoint.message_len()];

@@ -98,11 +98,12 @@ impl Stage {
         let key = ClusterKey::from_bytes([5; 32]);
         let node = "an-1".parse().unwrap();
         let (socket_path, loopback) = (path.clone(), self.loopback);
-        let custody = CustodyOptions { node, key: key.clone(), seed: std::process::id().into() };
+        let custody = CustodyOptions { node, keys: key.clone().into(), seed: std::process::id().into() };
         let custodian = Some(Arc::new(custody::start(custody, csp_types::spin::SpinSetting::Auto).unwrap()));
         let (socket, listen, users) = (socket_path, self.ports.clone(), None);
         let helpers = Helpers::default();
-        let options = AgentOptions { node, socket, key, listen, loopback, users, helpers, custodian };
+        let options =
+            AgentOptions { node, socket, keys: key.into(), listen, loopback, users, helpers, custodian };
         let (questions, asked) = mpsc::unbounded_channel();
         self.questions = Some(questions);
         self.thread = Some(std::thread::spawn(move || run_agent(options, directory, asked)));

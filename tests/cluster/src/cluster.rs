@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use csp_identity::IdentityRole;
 
 use crate::configs;
 use crate::host::Host;
-use crate::identities;
 use crate::process::{Process, wait_until};
+use crate::{identities, keys};
 
 const READY_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -113,17 +113,6 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Generates the cluster's key with the `cspctl` in the folder `binaries`.
-    pub(crate) fn generate_key(&self, binaries: &Path) -> Result<()> {
-        let mut command = Command::new(binaries.join("cspctl"));
-        let command = command.args(["key", "generate"]).arg(self.0.join("cluster.key"));
-        let output = command.output().context("cspctl key generate")?;
-        if !output.status.success() {
-            bail!("cspctl key generate: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(())
-    }
-
     /// Returns a command that runs a program through `csp-run` on an application host, with the agent at `socket`.
     pub(crate) fn accelerated(
         &self,
@@ -198,7 +187,8 @@ impl Cluster {
         }
         fs::write(dir.join("demo.yaml"), configs::policy())?;
         fs::write(dir.join("nginx.conf"), configs::nginx(dir))?;
-        self.scratch.generate_key(&self.options.binaries)?;
+        keys::generate(&self.options.binaries, dir)?;
+        keys::derive(&self.options.binaries, dir, configs::NODES.map(|(role, place)| (role, place.id)))?;
         let nodes = configs::NODES.map(|(role, place)| (role, place.id, place.address()));
         identities::create(dir, &nodes)
     }

@@ -70,9 +70,10 @@ impl Place {
     fn common(&self, scratch: &Path, role: IdentityRole) -> String {
         let (id, dir, admin) = (self.id, scratch.display(), self.admin());
         let identity = identities::folder(scratch, role, id);
-        let identity = identity.display();
+        let (identity, key) = (identity.display(), crate::keys::path(scratch, role, id));
+        let key = key.display();
         format!(
-            "node:\n  id: {id}\n  run_dir: {dir}/run\n  state_dir: {dir}/state/{id}\n  cluster_key_file: {dir}/cluster.key\n  identity: {identity}\n\
+            "node:\n  id: {id}\n  run_dir: {dir}/run\n  state_dir: {dir}/state/{id}\n  cluster_key_file: {key}\n  identity: {identity}\n\
              admin:\n  listen: \"{admin}\"\nlog:\n  level: info\n  format: text\n"
         )
     }

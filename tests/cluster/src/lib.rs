@@ -22,6 +22,7 @@ pub mod demo_supplied;
 pub mod filter_bench;
 mod host;
 pub mod identities;
+pub mod keys;
 pub mod messages_bench;
 mod process;
 pub mod quality_bench;

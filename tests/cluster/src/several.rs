@@ -24,9 +24,9 @@ use crate::client::Digest;
 use crate::cluster::{San, Scratch, Tier};
 use crate::configs::{self, MGMT, Place, UPLOAD_PORT};
 use crate::host::Host;
-use crate::identities;
 use crate::process::{Process, wait_until};
 use crate::testing;
+use crate::{identities, keys};
 
 pub use lans::{Lans, OWNED};
 
@@ -166,7 +166,8 @@ impl Several {
         fs::write(dir.join("upload.py"), include_str!("../apps/upload.py"))?;
         fs::write(dir.join("www/1KiB"), testing::pattern(1 << 10))?;
         fs::write(dir.join("www/4MiB"), testing::pattern(4 << 20))?;
-        self.scratch.generate_key(&self.binaries)?;
+        keys::generate(&self.binaries, dir)?;
+        keys::derive(&self.binaries, dir, MEMBERS.map(|(tier, place)| (tier.role(), place.id)))?;
         let nodes = MEMBERS.map(|(tier, place)| (tier.role(), place.id, place.address()));
         identities::create(dir, &nodes)
     }

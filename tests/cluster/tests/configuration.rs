@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use csp_cluster::{Tier, configs, testing};
+use csp_cluster::{Tier, configs, keys, testing};
 
 /// A daemon that runs for longer than this has accepted what it should have refused.
 const END_S: &str = "20";
@@ -25,9 +25,9 @@ impl Files {
         let folder = std::env::temp_dir().join(format!("csp-configuration-{tag}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let files = Files(folder);
-        let key = files.0.join("cluster.key");
-        let output = run(&binary("cspctl"), &["key", "generate", &key.to_string_lossy()]);
-        assert!(output.status.success(), "{output:?}");
+        let binaries = testing::binaries().unwrap();
+        keys::generate(&binaries, &files.0).unwrap();
+        keys::derive(&binaries, &files.0, configs::NODES.map(|(role, place)| (role, place.id))).unwrap();
         files
     }
 
@@ -149,26 +149,42 @@ fn a_file_that_is_not_there_is_refused_by_name() {
 }
 
 #[test]
-fn a_cluster_key_that_is_missing_or_no_key_is_refused_by_name() {
+fn a_key_file_that_is_missing_or_not_this_node_s_is_refused_by_name() {
     let files = Files::new("key");
-    let key = files.0.join("cluster.key");
-    let right = format!("{}\n", "a5".repeat(32));
-    for (text, mode) in [(None, 0), (Some("12345\n"), 0o600), (Some(right.as_str()), 0o640)] {
-        let _ = fs::remove_file(&key);
-        if let Some(text) = text {
-            fs::write(&key, text).unwrap();
-            fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
-        }
-        // The management node signs nothing and needs no key.
-        for tier in [Tier::NetworkNode, Tier::ProxyNode, Tier::AppNode] {
+    // The management node signs nothing and needs no key.
+    for (tier, name, other) in [
+        (Tier::NetworkNode, "nn-1.key", "cluster.key"),
+        (Tier::ProxyNode, "cluster.key", "nn-1.key"),
+        (Tier::AppNode, "an-1.key", "cluster.key"),
+        (Tier::AppNode, "an-1.key", "nn-1.key"),
+    ] {
+        let key = files.0.join(name);
+        let right = fs::read_to_string(&key).unwrap();
+        let other = fs::read_to_string(files.0.join(other)).unwrap();
+        let faults = [
+            (None, 0, "cannot be read"),
+            (Some("12345\n"), 0o600, "line 1: a key has 64 hexadecimal digits"),
+            (Some(right.as_str()), 0o640, "chmod 600"),
+            (Some(other.as_str()), 0o600, "cspctl key"),
+        ];
+        for (text, mode, word) in faults {
+            let _ = fs::remove_file(&key);
+            if let Some(text) = text {
+                fs::write(&key, text).unwrap();
+                fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+            }
             let path = files.0.join("good.yaml");
             fs::write(&path, files.good(tier)).unwrap();
             let output = start(tier, &path, &[]);
             let reported = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(78), "{} with key {text:?}: {reported}", tier.daemon());
-            assert!(reported.contains(&*key.to_string_lossy()), "{}: {reported}", tier.daemon());
-            assert_eq!(reported.contains("chmod 600"), mode == 0o640, "{}: {reported}", tier.daemon());
+            for word in [&*key.to_string_lossy(), word] {
+                assert!(reported.contains(word), "{} does not say {word:?}: {reported}", tier.daemon());
+            }
         }
+        let _ = fs::remove_file(&key);
+        fs::write(&key, &right).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use csp_cluster::{Cluster, Tier, testing, wait_until};
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{
-    ClusterKey, DownReason, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind, PeerIdentity,
-    ProcessId, Purpose, RefusalCode, Token,
+    ClusterKey, DownReason, Endpoint, EndpointConfig, KeySet, LinkEvent, LinkId, MessageKind, PeerIdentity,
+    ProcessId, Purpose, RefusalCode,
 };
 use csp_types::{Instant, NodeId, Role};
 use csp_vi::shm::ShmProvider;
@@ -31,6 +31,7 @@ for length in [0, 1, 19, 20, 21, 64, 200] * 20:
 
 /// The identity that a dishonest peer claims, and its proof.
 struct Lie {
+    node: &'static str,
     role: Role,
     purpose: Purpose,
     token: Vec<u8>,
@@ -38,15 +39,16 @@ struct Lie {
 
 struct Liar<'a> {
     cluster: &'a Cluster,
-    key: ClusterKey,
+    /// The keys of the application node an-1, which were stolen.
+    keys: KeySet,
     began: std::time::Instant,
 }
 
 impl<'a> Liar<'a> {
     fn new(cluster: &'a Cluster) -> Self {
-        let text = std::fs::read_to_string(cluster.scratch().join("cluster.key")).unwrap();
-        let key = ClusterKey::from_hex(text.trim()).unwrap();
-        Liar { cluster, key, began: std::time::Instant::now() }
+        let text = std::fs::read_to_string(cluster.scratch().join("an-1.key")).unwrap();
+        let keys = KeySet::parse(&text).unwrap();
+        Liar { cluster, keys, began: std::time::Instant::now() }
     }
 
     fn address(&self, purpose: Purpose) -> ViAddress {
@@ -76,15 +78,16 @@ impl<'a> Liar<'a> {
     }
 
     fn token(&self, claims: &TokenClaims) -> Vec<u8> {
-        let token: Token = token::issue(&self.key, claims);
+        let token = self.keys.issue(claims, None);
+        assert!(!token.as_bytes().is_empty(), "it signs for its own processes");
         token.as_bytes().to_vec()
     }
 
     /// Connects with this identity and returns the result.
     fn connect(&self, lie: &Lie) -> (Endpoint, LinkId, LinkEvent) {
         let claims = self.claims(lie.role, 0);
-        let identity =
-            PeerIdentity { process: claims.process, ..PeerIdentity::daemon(lie.role, claims.node, 1, 0) };
+        let node = lie.node.parse().unwrap();
+        let identity = PeerIdentity { process: claims.process, ..PeerIdentity::daemon(lie.role, node, 1, 0) };
         let config = match lie.purpose {
             Purpose::Channel => EndpointConfig::channel(identity, None),
             Purpose::Tunnel | Purpose::Packets => EndpointConfig::tunnel(identity, None),
@@ -123,7 +126,7 @@ impl<'a> Liar<'a> {
     fn cut_off(&self, body: &[u8], reason: &str) {
         let before = drops(self.cluster, reason);
         let token = self.token(&self.claims(Role::Process, 0));
-        let lie = Lie { role: Role::Process, purpose: Purpose::Channel, token };
+        let lie = Lie { node: "an-1", role: Role::Process, purpose: Purpose::Channel, token };
         let (mut endpoint, link, event) = self.connect(&lie);
         assert!(matches!(event, LinkEvent::Up { .. }), "a good token: {event:?}");
         endpoint.send(self.now(), link, MessageKind::Channel, 0, &[body]).unwrap();
@@ -170,17 +173,46 @@ fn strangers(cluster: &Cluster, liar: &Liar<'_>) {
 
 fn liars(liar: &Liar<'_>) {
     let good = liar.claims(Role::Process, 0);
-    let channel = |token: Vec<u8>| Lie { role: Role::Process, purpose: Purpose::Channel, token };
-    let forged = token::issue(&ClusterKey::from_bytes([7; 32]), &good).as_bytes().to_vec();
+    let channel =
+        |token: Vec<u8>| Lie { node: "an-1", role: Role::Process, purpose: Purpose::Channel, token };
+    let forged = token::issue(&ClusterKey::from_bytes([7; 32]).signing(&good), &good).as_bytes().to_vec();
     liar.refused(&channel(forged), RefusalCode::BadToken, "san_bad_token");
     liar.refused(&channel(b"let me in".to_vec()), RefusalCode::BadToken, "san_bad_token");
     liar.refused(&channel(Vec::new()), RefusalCode::BadToken, "san_bad_token");
     let old = liar.token(&liar.claims(Role::Process, 14_400));
     liar.refused(&channel(old), RefusalCode::ExpiredToken, "san_token_expired");
+    // A token that was seen on the SAN, without its secret.
+    let seen = liar.token(&good);
+    let without = [&seen[..seen.len() - 32], &[7; 32]].concat();
+    liar.refused(&channel(without), RefusalCode::BadToken, "san_bad_token");
     // A valid token of a process does not authenticate a network node.
     let token = liar.token(&good);
-    let tunnel = Lie { role: Role::NetworkNode, purpose: Purpose::Tunnel, token };
+    let tunnel = Lie { node: "an-1", role: Role::NetworkNode, purpose: Purpose::Tunnel, token };
     liar.refused(&tunnel, RefusalCode::BadToken, "san_identity");
+}
+
+/// The keys of an application node sign for no other node: not as one, and not as a network node.
+fn impostors(liar: &Liar<'_>) {
+    let hex = std::fs::read_to_string(liar.cluster.scratch().join("an-1.key")).unwrap();
+    let hex = hex.lines().find(|line| line.contains(" node ")).unwrap().rsplit(' ').next().unwrap();
+    let own = ClusterKey::from_hex(hex).unwrap();
+    for (node, role, purpose) in [
+        ("an-2", Role::Process, Purpose::Channel),
+        ("nn-1", Role::NetworkNode, Purpose::Tunnel),
+        ("an-1", Role::NetworkNode, Purpose::Tunnel),
+    ] {
+        let claims = TokenClaims { node: node.parse().unwrap(), ..liar.claims(role, 0) };
+        assert!(liar.keys.issue(&claims, None).as_bytes().is_empty(), "{node} {role}");
+        // Its key as it is, and as a key from which others are derived.
+        let bytes =
+            hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16));
+        let bytes: Vec<u8> = bytes.collect::<Result<_, _>>().unwrap();
+        let key = csp_transport::NodeKey::from_bytes(bytes.try_into().unwrap());
+        for token in [token::issue(&key, &claims), token::issue(&own.signing(&claims), &claims)] {
+            let lie = Lie { node, role, purpose, token: token.as_bytes().to_vec() };
+            liar.refused(&lie, RefusalCode::BadToken, "san_bad_token");
+        }
+    }
 }
 
 #[test]
@@ -190,6 +222,7 @@ fn strangers_and_liars_on_the_san_are_refused_and_counted() {
     let liar = Liar::new(&cluster);
     strangers(&cluster, &liar);
     liars(&liar);
+    impostors(&liar);
     liar.cut_off(&[0xa5; 64], "message_malformed");
     // DATA (type 7) with a length of 4 GiB that the message does not contain.
     liar.cut_off(&[7, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0], "message_malformed");

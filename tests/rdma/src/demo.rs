@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use csp_cluster::demo::{is_placeholder, step};
-use csp_cluster::{ADMIN_PORTS, CLIENT_ADDRESS, Digest, UPLOAD_PORT, VIP, configs, identities, wait_until};
+use csp_cluster::{
+    ADMIN_PORTS, CLIENT_ADDRESS, Digest, UPLOAD_PORT, VIP, configs, identities, keys, wait_until,
+};
 
 mod contexts;
 mod library;
@@ -124,13 +126,8 @@ fn lay_out(options: &Options) -> Result<Scratch> {
         fs::write(dir.join("www").join(name), csp_cluster::testing::pattern(len as usize))?;
     }
     library::compile(&options.binaries, dir)?;
-    let key = dir.join("cluster.key");
-    let cspctl = options.binaries.join("cspctl");
-    let status = std::process::Command::new(&cspctl).args(["key", "generate"]).arg(key).output();
-    let status = status.with_context(|| cspctl.display().to_string())?.status;
-    if !status.success() {
-        bail!("cspctl key generate: {status}");
-    }
+    keys::generate(&options.binaries, dir)?;
+    keys::derive(&options.binaries, dir, configs::NODES.map(|(role, place)| (role, place.id)))?;
     identities::create(dir, &configs::NODES.map(|(role, place)| (role, place.id, place.address())))?;
     Ok(scratch)
 }

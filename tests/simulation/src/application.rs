@@ -57,7 +57,7 @@ pub(crate) fn app_side(
         seed,
         ..AppConfig::default()
     };
-    let mut side = AppSide::new(endpoint, config, token::issue(key, &claims));
+    let mut side = AppSide::new(endpoint, config, token::issue(&key.signing(&claims), &claims));
     side.set_proxies(proxies);
     side
 }

@@ -41,7 +41,8 @@ pub(crate) fn network_node(
         trace_len: 1024,
         ..CoreConfig::new(ports, (incarnation, 7))
     };
-    let tokens = TokenSource { key: key.clone(), node, nonce: incarnation << 32 | u64::from(number) << 16 };
+    let tokens =
+        TokenSource { keys: key.clone().into(), node, nonce: incarnation << 32 | u64::from(number) << 16 };
     NetworkWorker::new(config, number, vec![port], vec![endpoint], tokens)
 }
 

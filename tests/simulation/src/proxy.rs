@@ -83,8 +83,8 @@ pub(crate) fn proxy(
         endpoint.listen(&ViAddress::Name(address)).expect("a dead node's name is free again");
         endpoint
     };
-    let tunnels = vec![listen("tunnel", EndpointConfig::tunnel(identity, Some(key.clone())))];
-    let channels = vec![listen("channel", EndpointConfig::channel(identity, Some(key.clone())))];
+    let tunnels = vec![listen("tunnel", EndpointConfig::tunnel(identity, Some(key.clone().into())))];
+    let channels = vec![listen("channel", EndpointConfig::channel(identity, Some(key.clone().into())))];
     let mut isn_secret = [incarnation as u8; 16];
     for (byte, of_name) in isn_secret.iter_mut().zip(name.bytes()).filter(|_| !policy.same_secrets) {
         *byte ^= of_name;

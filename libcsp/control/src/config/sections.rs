@@ -28,8 +28,8 @@ pub struct NodeSection {
     /// else `/var/lib/csp`.
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
-    /// File with the cluster key in 64 hex digits. Default: the unit's credential `cluster.key` under systemd, else
-    /// `/etc/csp/cluster.key`.
+    /// File with this node's keys of the SAN: of proxy nodes the cluster's, of others those derived for them. Default: the
+    /// unit's credential `cluster.key` under systemd, else `/etc/csp/cluster.key`.
     #[serde(default = "default_cluster_key_file")]
     pub cluster_key_file: PathBuf,
     /// Folder of this node's certificate, which `cspctl pki issue` makes. Default: `/etc/csp/identity` if it exists. A node

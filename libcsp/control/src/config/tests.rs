@@ -1,13 +1,11 @@
 //! Tests of configuration files: what is accepted, and the exact words for what is not.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::*;
-use crate::cluster_key::ClusterKey;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -222,30 +220,4 @@ fn hostile_yaml_is_an_error_not_a_crash() {
     {
         read(text).unwrap_err();
     }
-}
-
-#[test]
-fn a_cluster_key_is_64_hex_digits() {
-    let path = std::env::temp_dir().join(format!("csp-key-{}", std::process::id()));
-    let load = |text: &str| {
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        ClusterKey::load(&path)
-            .map_err(|error| error.to_string().replace(&path.display().to_string(), "FILE"))
-    };
-    let key = load(&format!("{}0f\n", "A5".repeat(31))).unwrap();
-    assert_eq!((key.as_bytes()[0], key.as_bytes()[31]), (0xa5, 0x0f));
-    assert_eq!(format!("{key:?}"), "ClusterKey(..)", "a key must not get into logs");
-    let wrong = "allowed are exactly 64 hex digits (0-9 a-f)";
-    assert_eq!(load("abc").unwrap_err(), format!("FILE: cluster key: has 3 characters; {wrong}"));
-    let not_hex = format!("FILE: cluster key: has 64 characters; {wrong}");
-    assert_eq!(load(&"g".repeat(64)).unwrap_err(), not_hex);
-    fs::write(&path, "a5".repeat(32)).unwrap();
-    for mode in [0o640, 0o604, 0o620, 0o644] {
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        let error = ClusterKey::load(&path).unwrap_err().to_string();
-        assert!(error.contains(&format!("its mode {mode:03o}")), "{error}");
-        assert!(error.ends_with(&format!("chmod 600 {}", path.display())), "{error}");
-    }
-    fs::remove_file(&path).unwrap();
 }

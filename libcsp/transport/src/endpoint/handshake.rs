@@ -1,42 +1,32 @@
-//! The handshake: HELLO with a token, and its answer.
+//! The handshake: HELLO with a token, its answer, and the confirmation. Both sides prove that they have the token's
+//! secret ([`crate::proof`]).
 
-use csp_types::{Grant, Instant, Role};
+use csp_types::{Instant, Role};
 use csp_vi::{ConnectRequest, ViConfig, ViId};
-use csp_wire::WireError;
-use csp_wire::link::{HELLO_LEN_MAX, Hello, HelloAck, HelloRefused, Kind, Resume};
+use csp_wire::link::{
+    HELLO_LEN_MAX, Hello, HelloAck, HelloRefused, Kind, NONCE_LEN, PROOF_LEN, Resume, SESSION_LEN,
+};
+use sha2::{Digest, Sha256};
 
 use super::Endpoint;
+use super::admission::{Admitted, RECEIVE_DEPTH_MAX, Refusal, RefusalReason};
 use super::link::{Link, State};
 use super::resume::Resumes;
 use crate::config::RECEIVE_DEPTH_MIN;
 use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, ProtocolError, SendError};
-use crate::identity::{PeerIdentity, ProcessId, Purpose, RefusalCode, acceptor_role, connector_role};
-use crate::token::{self, TokenClaims, TokenError};
+use crate::identity::{PeerIdentity, ProcessId, Purpose, acceptor_role};
+use crate::proof::{Handshake, same};
+use crate::token::TokenClaims;
 
-/// Largest number of receive descriptors that a peer may claim.
-const RECEIVE_DEPTH_MAX: u32 = 4096;
+const MALFORMED: DeathCause = DeathCause::Protocol(ProtocolError::Malformed);
+const UNPROVED: DeathCause = DeathCause::Protocol(ProtocolError::Proof);
 
-/// The refusal of a HELLO: the code and text sent to the peer, and the reason, which selects the counter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Refusal {
-    code: RefusalCode,
-    text: &'static str,
-    reason: RefusalReason,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RefusalReason {
-    Parameters,
-    BadToken,
-    Expired,
-    Identity,
-    Replay,
-    Session,
-    Share,
-}
-
-pub(super) const fn refusal(code: RefusalCode, reason: RefusalReason, text: &'static str) -> Refusal {
-    Refusal { code, text, reason }
+/// The peer of an accepted link that has not confirmed yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    peer: PeerIdentity,
+    /// The proof that CONFIRM must contain.
+    confirm: [u8; PROOF_LEN],
 }
 
 impl Endpoint {
@@ -75,14 +65,21 @@ impl Endpoint {
     /// The VI of an outgoing link is established: sends HELLO.
     pub(super) fn on_established(&mut self, now: Instant, vi: ViId) {
         let Some(id) = self.table.find(vi) else { return };
+        let nonce = self.nonce(now);
         let Some(link) = self.table.get_mut(id).filter(|link| link.state == State::Connecting) else {
             return;
         };
-        let local = link.local;
-        let token = link.token;
-        let received = link.messages_received;
+        let (local, received) = (link.local, link.messages_received);
         let resume = link.session.filter(|_| link.interruption.is_some());
+        link.attempt = link.attempt.saturating_add(u32::from(resume.is_some()));
+        let attempt = link.attempt;
+        let token = link.token;
+        let (token, secret) = token.as_ref().map_or((&[][..], None), |token| match token.split() {
+            Some((token, secret)) if link.purpose != Purpose::Message => (token, Some(secret)),
+            _ => (token.as_bytes(), None),
+        });
         let hello = Hello {
+            versions: self.config.versions,
             role: local.role,
             purpose: link.purpose,
             worker: local.worker,
@@ -90,20 +87,41 @@ impl Endpoint {
             pool_size: local.pool_size,
             receive_depth: self.config.receive_depth,
             incarnation: local.incarnation,
+            nonce,
             node_id: local.node,
             process_id: local.process.as_str(),
-            resume: resume.map(|session| Resume { session, received }),
-            token: token.as_ref().map_or(&[], |token| token.as_bytes()),
+            resume: resume.map(|session| Resume { session, received, attempt }),
+            token,
+            extension: &[],
+            proof: secret.map(|_| [0; PROOF_LEN]),
         };
         let mut body = [0; HELLO_LEN_MAX];
         let len = hello.emit(&mut body).unwrap_or(0);
-        let body = body.get(..len).unwrap_or(&[]);
+        let body = body.get_mut(..len).unwrap_or(&mut []);
+        link.handshake = secret.and_then(|secret| Handshake::sign_hello(secret, body));
         match link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Hello, 0, &[body]) {
             Ok(()) => link.state = State::AwaitAck,
             // The VI has ended already. The provider reports that, and the link then asks for another VI.
             Err(SendError::Down) if resume.is_some() => {}
             Err(error) => self.give_up(id, error.to_string()),
         }
+    }
+
+    /// Returns a number that no other handshake with the same token has: each end counts its handshakes, and its
+    /// incarnation differs after each start.
+    fn nonce(&mut self, now: Instant) -> [u8; NONCE_LEN] {
+        self.handshakes += 1;
+        let own = &self.config.identity;
+        let mut hash = Sha256::new();
+        for part in [self.provider.name(), own.node.as_str(), own.process.as_str()] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.update([own.role as u8, own.worker]);
+        for number in [own.incarnation, self.handshakes, now.as_nanos()] {
+            hash.update(number.to_le_bytes());
+        }
+        hash.finalize().first_chunk().copied().unwrap_or_default()
     }
 
     /// Handles the first message on an accepted VI.
@@ -114,45 +132,71 @@ impl Endpoint {
         id: LinkId,
         body: &[u8],
     ) -> Result<(), DeathCause> {
-        let verdict = self.admit(unix_now_s, id, body);
-        let (hello, claims, resumed) = match verdict {
+        let nonce = self.nonce(now);
+        let admitted = match self.admit(unix_now_s, id, body) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.refuse(now, id, refusal);
                 return Ok(());
             }
         };
-        if let (Some(of), Some(Resume { received, .. })) = (resumed, hello.resume) {
-            if let Some(link) = self.table.get_mut(id) {
-                link.state = State::Resuming;
-                link.resumes = Some(Resumes { link: of, received, depth: hello.receive_depth });
-                self.resumptions.push(id);
-            }
-            return Ok(());
-        }
-        let session = self.new_session(&claims, &hello);
+        let can_resume = self.can_resume();
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
-        let peer = PeerIdentity {
-            role: hello.role,
-            node: hello.node_id,
-            process: claims.process,
-            incarnation: hello.incarnation,
-            uid: claims.uid.or(link.peer_uid),
-            worker: hello.worker,
-            pool_index: hello.pool_index,
-            pool_size: hello.pool_size,
+        link.own_nonce = nonce;
+        let (hello, claims) = match admitted {
+            Admitted::New { hello, claims, handshake, version } => {
+                (link.handshake, link.version) = (handshake, version);
+                (hello, claims)
+            }
+            Admitted::Resumed { of, resume: Resume { received, attempt, .. }, depth, handshake } => {
+                link.handshake = Some(handshake);
+                link.state = State::Resuming;
+                link.resumes = Some(Resumes { link: of, received, attempt, depth });
+                self.resumptions.push(id);
+                return Ok(());
+            }
         };
-        link.purpose = hello.purpose;
-        link.grant = (hello.role == Role::Process).then(|| Box::new(claims.grant));
-        link.nonce = (hello.purpose != Purpose::Message).then_some(claims.nonce);
-        link.local.pool_index = hello.pool_index;
-        link.local.pool_size = hello.pool_size;
-        (link.session, link.admitted_at) = (session, unix_now_s);
-        link.descriptors.set_peer_depth(hello.receive_depth, 0);
-        if let Some(nonce) = link.nonce {
+        link.session = link.handshake.as_ref().filter(|_| can_resume).map(|known| known.session(&nonce));
+        let peer = link.adopt(&hello, &claims);
+        match self.acknowledge(now, id).map_err(|_| DeathCause::HangUp)? {
+            // The kernel identifies the peer of a link within a host: there is nothing to confirm.
+            None => self.up(now, id, peer),
+            Some(confirm) => {
+                if let Some(link) = self.table.get_mut(id) {
+                    link.state = State::AwaitConfirm;
+                    link.pending = Some(Box::new(Pending { peer, confirm }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles CONFIRM, by which the connector proves that its HELLO is no copy of an earlier one.
+    pub(super) fn on_confirm(
+        &mut self,
+        now: Instant,
+        id: LinkId,
+        credits: u16,
+        body: &[u8],
+    ) -> Result<(), DeathCause> {
+        let Some(link) = self.table.get_mut(id) else { return Ok(()) };
+        let pending = link.pending.take().ok_or(DeathCause::Protocol(ProtocolError::Unexpected))?;
+        let proof: &[u8; PROOF_LEN] = body.try_into().map_err(|_| MALFORMED)?;
+        if !same(proof, &pending.confirm) {
+            return Err(UNPROVED);
+        }
+        if !link.descriptors.returned(credits) {
+            return Err(DeathCause::CreditViolation);
+        }
+        let (peer, nonce) = (pending.peer, link.nonce);
+        // Another link may have taken the place since HELLO.
+        if nonce.is_some_and(|nonce| self.is_replay(&peer, nonce)) {
+            self.counters.refused_replay += 1;
+            return Err(DeathCause::Protocol(ProtocolError::Unexpected));
+        }
+        if let Some(nonce) = nonce {
             self.end_superseded(id, nonce);
         }
-        self.acknowledge(now, id).map_err(|_| DeathCause::HangUp)?;
         self.up(now, id, peer);
         Ok(())
     }
@@ -165,15 +209,20 @@ impl Endpoint {
         credits: u16,
         body: &[u8],
     ) -> Result<(), DeathCause> {
-        let malformed = DeathCause::Protocol(ProtocolError::Malformed);
-        let ack = HelloAck::parse(body).map_err(|_| malformed)?;
-        let process = ProcessId::parse(ack.process_id.as_bytes()).ok_or(malformed)?;
+        let ack = HelloAck::parse(body).map_err(|_| MALFORMED)?;
+        let process = ProcessId::parse(ack.process_id.as_bytes()).ok_or(MALFORMED)?;
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
+        let confirm = match (&link.handshake, ack.proof) {
+            (Some(handshake), Some(_)) => Some(handshake.check_ack(body).ok_or(UNPROVED)?),
+            (None, None) => None,
+            _ => return Err(UNPROVED),
+        };
         if ack.role != acceptor_role(link.purpose) || ack.purpose != link.purpose {
             return Err(DeathCause::Protocol(ProtocolError::Identity));
         }
+        link.version = self.config.versions.common(ack.versions).ok_or(MALFORMED)?;
         if !(RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&ack.receive_depth) {
-            return Err(malformed);
+            return Err(MALFORMED);
         }
         link.descriptors.set_peer_depth(ack.receive_depth, 1);
         if !link.descriptors.returned(credits) {
@@ -189,11 +238,14 @@ impl Endpoint {
             pool_index: ack.pool_index,
             pool_size: ack.pool_size,
         };
-        if self.table.get(id).is_some_and(|link| link.interruption.is_some()) {
+        if link.interruption.is_some() {
             return self.on_resumed(now, id, peer, ack.resume);
         }
-        if let Some(link) = self.table.get_mut(id) {
-            link.session = ack.resume.map(|resume| resume.session);
+        link.session = ack.resume.map(|resume| resume.session);
+        if let Some(confirm) = confirm {
+            let posted =
+                link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Confirm, 0, &[&confirm]);
+            posted.map_err(|_| DeathCause::HangUp)?;
         }
         self.up(now, id, peer);
         Ok(())
@@ -201,8 +253,7 @@ impl Endpoint {
 
     /// Handles HELLO_REFUSED.
     pub(super) fn on_refused(&mut self, id: LinkId, body: &[u8]) -> Result<(), DeathCause> {
-        let refused =
-            HelloRefused::parse(body).map_err(|_| DeathCause::Protocol(ProtocolError::Malformed))?;
+        let refused = HelloRefused::parse(body).map_err(|_| MALFORMED)?;
         let resuming = self.table.get(id).is_some_and(|link| link.interruption.is_some());
         let reason = match resuming {
             true => DownReason::Died(DeathCause::HangUp),
@@ -226,10 +277,17 @@ impl Endpoint {
         self.events.push_back(LinkEvent::Up { link: id, purpose: link.purpose, peer });
     }
 
-    pub(super) fn acknowledge(&mut self, now: Instant, id: LinkId) -> Result<(), SendError> {
+    /// Sends HELLO_ACK. Returns the proof that CONFIRM must contain.
+    pub(super) fn acknowledge(
+        &mut self,
+        now: Instant,
+        id: LinkId,
+    ) -> Result<Option<[u8; PROOF_LEN]>, SendError> {
         let link = self.table.get_mut(id).ok_or(SendError::Down)?;
-        let local = link.local;
+        let (local, received, attempt) = (link.local, link.messages_received, link.attempt);
+        let resume = |session: [u8; SESSION_LEN]| Resume { session, received, attempt };
         let ack = HelloAck {
+            versions: self.config.versions,
             role: local.role,
             purpose: link.purpose,
             worker: local.worker,
@@ -237,14 +295,19 @@ impl Endpoint {
             pool_size: local.pool_size,
             receive_depth: self.config.receive_depth,
             incarnation: local.incarnation,
+            nonce: link.own_nonce,
             node_id: local.node,
             process_id: local.process.as_str(),
-            resume: link.session.map(|session| Resume { session, received: link.messages_received }),
+            resume: link.session.map(resume),
+            extension: &[],
+            proof: link.handshake.as_ref().map(|_| [0; PROOF_LEN]),
         };
         let mut body = [0; HELLO_LEN_MAX];
         let len = ack.emit(&mut body).unwrap_or(0);
-        let body = body.get(..len).unwrap_or(&[]);
-        link.post(now, self.provider.as_mut(), &mut self.counters, Kind::HelloAck, 0, &[body])
+        let body = body.get_mut(..len).unwrap_or(&mut []);
+        let confirm = link.handshake.as_ref().and_then(|handshake| handshake.sign_ack(body));
+        link.post(now, self.provider.as_mut(), &mut self.counters, Kind::HelloAck, 0, &[body])?;
+        Ok(confirm)
     }
 
     pub(super) fn refuse(&mut self, now: Instant, id: LinkId, refusal: Refusal) {
@@ -259,7 +322,7 @@ impl Endpoint {
         };
         *counter += 1;
         let mut body = [0; 256];
-        let refused = HelloRefused { code: refusal.code, text: refusal.text };
+        let refused = HelloRefused { code: refusal.code, text: &refusal.text };
         let len = refused.emit(&mut body).unwrap_or(0);
         let body = body.get(..len).unwrap_or(&[]);
         if let Some(link) = self.table.get_mut(id) {
@@ -272,127 +335,26 @@ impl Endpoint {
             let _ = self.provider.disconnect(link.vi);
         }
     }
-
-    /// Decides whether the HELLO opens a link, or which link it resumes. The token is verified before any other field
-    /// of HELLO is used. The token of a resumed link need only have been valid when the link was opened.
-    fn admit<'a>(
-        &self,
-        unix_now_s: u64,
-        id: LinkId,
-        body: &'a [u8],
-    ) -> Result<(Hello<'a>, TokenClaims, Option<LinkId>), Refusal> {
-        use RefusalReason::*;
-        let hello = Hello::parse(body).map_err(|error| match error {
-            WireError::Version { .. } => {
-                refusal(RefusalCode::Version, Parameters, "no common protocol version")
-            }
-            _ => refusal(RefusalCode::Malformed, Parameters, "HELLO is ill-formed"),
-        })?;
-        if hello.purpose == Purpose::Message {
-            let claims = self.admit_local(id, &hello)?;
-            return Ok((hello, claims, None));
-        }
-        let resumed = hello.resume.and_then(|resume| self.find_session(&resume.session));
-        let admitted_at = resumed.and_then(|of| self.table.get(of)).map(|link| link.admitted_at);
-        let at = admitted_at.unwrap_or(unix_now_s);
-        let key = self.config.verify.as_ref();
-        let no_key = refusal(RefusalCode::BadToken, BadToken, "no links are accepted here");
-        let claims = token::verify(key.ok_or(no_key)?, hello.token, at).map_err(refusal_of)?;
-        let same = claims.role == hello.role
-            && claims.node == hello.node_id
-            && claims.process.as_str() == hello.process_id;
-        if !same {
-            let text = "the token belongs to another role, node or process";
-            return Err(refusal(RefusalCode::BadToken, Identity, text));
-        }
-        let own_role = self.config.identity.role;
-        let fits = connector_role(hello.purpose) == hello.role && acceptor_role(hello.purpose) == own_role;
-        if !fits || (hello.role == Role::Process) == claims.process.is_empty() {
-            let text = "this role may not open such a link here";
-            return Err(refusal(RefusalCode::WrongRole, Identity, text));
-        }
-        let known_uid = self.table.get(id).and_then(|link| link.peer_uid);
-        if let (Some(claimed), Some(known)) = (claims.uid, known_uid)
-            && claimed != known
-        {
-            return Err(refusal(RefusalCode::BadToken, Identity, "the token belongs to another user"));
-        }
-        check_depth(&hello)?;
-        if hello.resume.is_some() {
-            let of = self.check_resumed(resumed, &hello, &claims)?;
-            return Ok((hello, claims, Some(of)));
-        }
-        self.check_share(id, &hello, &claims)?;
-        if self.is_replay(&hello, &claims) {
-            return Err(refusal(RefusalCode::Duplicate, Replay, "the token is in use already"));
-        }
-        Ok((hello, claims, None))
-    }
-
-    /// Admits a message link between processes of this host. The kernel certifies the user; the peer's names are not
-    /// certified.
-    fn admit_local(&self, id: LinkId, hello: &Hello<'_>) -> Result<TokenClaims, Refusal> {
-        use RefusalReason::Identity;
-        let uid = self.table.get(id).and_then(|link| link.peer_uid);
-        if !self.config.local.is_some_and(|local| local.admits(uid)) || hello.role != Role::Process {
-            let text = "no links for messages are accepted here from this user or role";
-            return Err(refusal(RefusalCode::WrongRole, Identity, text));
-        }
-        check_depth(hello)?;
-        if hello.resume.is_some() {
-            return Err(refusal(
-                RefusalCode::NoSession,
-                RefusalReason::Session,
-                "such links are not resumed",
-            ));
-        }
-        let process = ProcessId::parse(hello.process_id.as_bytes());
-        let too_long =
-            refusal(RefusalCode::Malformed, RefusalReason::Parameters, "the process id is too long");
-        let process = process.ok_or(too_long)?;
-        let (role, node) = (hello.role, hello.node_id);
-        Ok(TokenClaims {
-            role,
-            node,
-            process,
-            uid,
-            grant: Grant::NONE,
-            not_before: 0,
-            expires: u64::MAX,
-            nonce: 0,
-        })
-    }
-
-    /// Whether the token is in use: it serves one incarnation, and each place of its pool once at a time. An
-    /// interrupted link does not hold its place against its own peer.
-    fn is_replay(&self, hello: &Hello<'_>, claims: &TokenClaims) -> bool {
-        self.table.iter().any(|(_, link)| {
-            let Some(peer) = link.peer.filter(|_| link.nonce == Some(claims.nonce)) else { return false };
-            let same_owner = peer.node == claims.node && peer.process == claims.process;
-            let free = peer.pool_index != hello.pool_index || link.state == State::Interrupted;
-            let fits = peer.incarnation == hello.incarnation && peer.pool_size == hello.pool_size && free;
-            same_owner && !fits
-        })
-    }
 }
 
-fn check_depth(hello: &Hello<'_>) -> Result<(), Refusal> {
-    if (RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&hello.receive_depth) {
-        return Ok(());
-    }
-    Err(refusal(RefusalCode::Malformed, RefusalReason::Parameters, "receive depth must be 4 to 4096"))
-}
-
-fn refusal_of(error: TokenError) -> Refusal {
-    use RefusalReason::*;
-    match error {
-        TokenError::Malformed => refusal(RefusalCode::BadToken, BadToken, "the token is ill-formed"),
-        TokenError::Signature => {
-            refusal(RefusalCode::BadToken, BadToken, "the token is not signed with this cluster's key")
-        }
-        TokenError::Expired => refusal(RefusalCode::ExpiredToken, Expired, "the token has expired"),
-        TokenError::NotYetValid => {
-            refusal(RefusalCode::ExpiredToken, Expired, "the token is not valid yet: check the clocks")
+impl Link {
+    /// Takes what an admitted HELLO states. Returns the peer's identity.
+    fn adopt(&mut self, hello: &Hello<'_>, claims: &TokenClaims) -> PeerIdentity {
+        self.purpose = hello.purpose;
+        self.grant = (hello.role == Role::Process).then(|| Box::new(claims.grant));
+        self.nonce = (hello.purpose != Purpose::Message).then_some(claims.nonce);
+        self.local.pool_index = hello.pool_index;
+        self.local.pool_size = hello.pool_size;
+        self.descriptors.set_peer_depth(hello.receive_depth, 0);
+        PeerIdentity {
+            role: hello.role,
+            node: hello.node_id,
+            process: claims.process,
+            incarnation: hello.incarnation,
+            uid: claims.uid.or(self.peer_uid),
+            worker: hello.worker,
+            pool_index: hello.pool_index,
+            pool_size: hello.pool_size,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! One link: its state, its descriptor credit, its sequence numbers.
 //!
 //! ```text
-//! connector:  Connecting --Established, HELLO sent--> AwaitAck --HELLO_ACK--> Up --+
-//! acceptor:   AwaitHello --HELLO good, HELLO_ACK sent-----------------------> Up --+--> Ending --last message
-//!                                                                                        received--> gone
+//! connector:  Connecting --Established, HELLO sent--> AwaitAck --HELLO_ACK, CONFIRM sent--> Up --+
+//! acceptor:   AwaitHello --HELLO good, HELLO_ACK sent--> AwaitConfirm --CONFIRM--> Up --+--> Ending --last message
+//!                                                                                              received--> gone
 //! VI broken:  Up --> Interrupted, at the connector --> Connecting --> AwaitAck --> Up
 //!                    at the acceptor --another VI's HELLO resumes the link-------> Up
 //! ```
@@ -13,14 +13,16 @@ use std::collections::VecDeque;
 
 use csp_types::{Grant, Instant};
 use csp_vi::{Provider, ViAddress, ViError, ViId};
-use csp_wire::link::{HEADER_LEN, Header, Kind, SESSION_LEN};
+use csp_wire::link::{HEADER_LEN, Header, Kind, NONCE_LEN, SESSION_LEN};
 
 use super::GATHER_MAX;
+use super::handshake::Pending;
 use super::resume::{Interruption, Resumes, Saved};
 use crate::config::Heartbeat;
 use crate::counters::Counters;
 use crate::event::{DeathCause, DownReason, ProtocolError, SendError};
 use crate::identity::{PeerIdentity, Purpose};
+use crate::proof::Handshake;
 use crate::token::Token;
 
 /// Descriptors of the peer that data never uses. With two, each side can always send a heartbeat and its answer, and
@@ -36,8 +38,9 @@ pub(super) enum State {
     AwaitAck,
     /// Acceptor: nothing was received yet.
     AwaitHello,
-    /// Acceptor: HELLO resumes another link, which takes over this link's VI once all messages that arrived for it are
-    /// received.
+    /// Acceptor: HELLO_ACK was sent.
+    AwaitConfirm,
+    /// Acceptor: HELLO resumes another link, which takes over this VI once all that arrived for it is received.
     Resuming,
     /// Data may be sent.
     Up,
@@ -83,7 +86,9 @@ impl Descriptors {
             Kind::Ping | Kind::Pong | Kind::Credit => {
                 self.available >= 2 || (self.available == 1 && self.owed > 0)
             }
-            Kind::Hello | Kind::HelloAck | Kind::HelloRefused | Kind::Close => self.available >= 1,
+            Kind::Hello | Kind::HelloAck | Kind::Confirm | Kind::HelloRefused | Kind::Close => {
+                self.available >= 1
+            }
         }
     }
 
@@ -123,8 +128,7 @@ impl Descriptors {
         self.data() > 0 || (self.available >= 1 && self.owed > 0)
     }
 
-    /// Whether a CREDIT message is due. A single descriptor is not enough, since both sides would answer each other's
-    /// CREDIT for ever.
+    /// Whether a CREDIT message is due. For a single descriptor both sides would answer each other's for ever.
     pub(super) const fn return_due(&self) -> bool {
         self.owed >= 2 && self.owed >= self.own_depth / 2
     }
@@ -158,8 +162,16 @@ pub(super) struct Link {
     pub(super) address: Option<ViAddress>,
     /// Identifies the link for resumption after the loss of its VI; `None`: the link is lost with its VI.
     pub(super) session: Option<[u8; SESSION_LEN]>,
-    /// Acceptor: the time at which the token was verified, in Unix seconds.
-    pub(super) admitted_at: u64,
+    /// The handshake over the current VI, with the secret of the connector's token; `None` on links within a host.
+    pub(super) handshake: Option<Handshake>,
+    /// Acceptor: its nonce in the handshake.
+    pub(super) own_nonce: [u8; NONCE_LEN],
+    /// Acceptor: the peer that has to confirm.
+    pub(super) pending: Option<Box<Pending>>,
+    /// Number of the last attempt to resume the link.
+    pub(super) attempt: u32,
+    /// The protocol version in use; 0 before the handshake.
+    pub(super) version: u16,
     /// Present from the loss of a VI until another VI replaces it.
     pub(super) interruption: Option<Interruption>,
     /// Messages sent over a lost VI, to be retransmitted before any other message, oldest first.
@@ -214,7 +226,11 @@ impl Link {
             token: None,
             address: None,
             session: None,
-            admitted_at: 0,
+            handshake: None,
+            own_nonce: [0; NONCE_LEN],
+            pending: None,
+            attempt: 0,
+            version: 0,
             interruption: None,
             replay: VecDeque::new(),
             resumes: None,
@@ -336,8 +352,7 @@ impl Link {
         Ok(())
     }
 
-    /// Checks the header of a received message and takes its credits (except in the handshake, when the depth is not
-    /// known yet).
+    /// Checks the header of a received message and takes its credits, but in the handshake, which tells the depth.
     pub(super) fn check(&mut self, raw: &[u8; HEADER_LEN], len: usize) -> Result<Header, DeathCause> {
         let counted = self.interruption.is_none();
         let sequence = if counted { self.messages_received } else { 0 };
@@ -387,8 +402,7 @@ impl Link {
         self.last_received.max(self.used_since)
     }
 
-    /// Whether only this side sends PING. An application cannot rely on the peer's PINGs: a daemon sends none if a
-    /// hang-up reports the application's end.
+    /// Whether only this side sends PING: a daemon sends none if a hang-up reports the application's end.
     fn pings_alone(&self) -> bool {
         !self.local.is_daemon()
     }
@@ -448,8 +462,7 @@ impl Link {
             || (self.descriptors.starves_peer() && now >= self.last_sent + heartbeat.interval)
     }
 
-    /// Whether PING is due. At most one is outstanding: a VI loses nothing, and an application process may sleep for
-    /// hours before it answers.
+    /// Whether PING is due. At most one is outstanding: a VI loses nothing, and a process may sleep for hours.
     pub(super) fn ping_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
         let at = self.ping_at(heartbeat);
         self.ping_allowed() && now >= at && now < self.pings_until(heartbeat)
@@ -459,14 +472,15 @@ impl Link {
         self.can_send() && self.descriptors.allows(Kind::Ping) && !self.ping_unanswered
     }
 
-    /// The time at which the link must be served next if nothing arrives. A PING without credit has no deadline of its
-    /// own: it is sent when credit arrives.
+    /// The time at which the link must be served next if nothing arrives. A PING without credit waits for credit.
     pub(super) fn next_deadline(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
         let grace = self.grace_until.unwrap_or(Instant::ZERO);
         match self.state {
-            State::Connecting | State::AwaitAck | State::AwaitHello | State::Resuming => {
-                self.handshake_until.max(grace)
-            }
+            State::Connecting
+            | State::AwaitAck
+            | State::AwaitHello
+            | State::AwaitConfirm
+            | State::Resuming => self.handshake_until.max(grace),
             State::Interrupted => {
                 let retry = self.interruption.as_ref().map_or(Instant::FAR_FUTURE, |known| known.retry_at);
                 self.handshake_until.max(grace).min(retry)

@@ -1,5 +1,6 @@
 //! Links over one VI provider: handshake, descriptor credits, heartbeat, CLOSE.
 
+mod admission;
 mod handshake;
 mod in_place;
 mod link;
@@ -38,6 +39,8 @@ pub struct LinkInfo {
     pub purpose: Purpose,
     /// Identity of the peer; `None` until the handshake is complete.
     pub peer: Option<PeerIdentity>,
+    /// The protocol version in use, the highest that both ends speak; 0 before the handshake.
+    pub version: u16,
     /// The time at which it came up.
     pub up_since: Option<Instant>,
     /// Whether its VI broke and it waits for another one.
@@ -84,8 +87,8 @@ pub struct Endpoint {
     hang_ups: Vec<LinkId>,
     /// Links whose HELLO resumes another link, while messages of that link may remain to be polled.
     resumptions: Vec<LinkId>,
-    /// Number of sessions created.
-    sessions: u64,
+    /// Number of handshakes begun.
+    handshakes: u64,
     /// A lower bound of all links' deadlines.
     next_check: Instant,
     last_progress: Instant,
@@ -110,7 +113,7 @@ impl Endpoint {
             dirty: Vec::with_capacity(links_max),
             hang_ups: Vec::with_capacity(links_max),
             resumptions: Vec::with_capacity(links_max),
-            sessions: 0,
+            handshakes: 0,
             next_check: Instant::FAR_FUTURE,
             last_progress: Instant::ZERO,
             back_at: Instant::ZERO,
@@ -397,6 +400,7 @@ fn info(id: LinkId, link: &Link) -> LinkInfo {
         vi: link.vi,
         purpose: link.purpose,
         peer: link.peer,
+        version: link.version,
         up_since: link.up_since,
         interrupted: link.is_interrupted(),
         last_received: link.last_received,

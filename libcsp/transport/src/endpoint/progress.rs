@@ -132,9 +132,11 @@ impl Endpoint {
         self.repost(id, arrival.buffer);
         let state = |of: State| self.table.get(id).is_some_and(|link| link.state == of);
         let (awaits_hello, awaits_answer) = (state(State::AwaitHello), state(State::AwaitAck));
+        let awaits_confirm = state(State::AwaitConfirm);
         match header.kind {
             Kind::Hello if awaits_hello && header.credits == 0 => self.on_hello(now, unix_now_s, id, body),
             Kind::HelloAck if awaits_answer => self.on_ack(now, id, header.credits, body),
+            Kind::Confirm if awaits_confirm => self.on_confirm(now, id, header.credits, body),
             Kind::HelloRefused if awaits_answer => self.on_refused(id, body),
             _ => Err(DeathCause::Protocol(ProtocolError::Unexpected)),
         }
@@ -169,7 +171,7 @@ impl Endpoint {
                 });
                 return Ok(());
             }
-            Kind::Hello | Kind::HelloAck | Kind::HelloRefused => return Err(unexpected),
+            Kind::Hello | Kind::HelloAck | Kind::HelloRefused | Kind::Confirm => return Err(unexpected),
             Kind::Ping | Kind::Pong | Kind::Credit | Kind::Close => {}
         }
         if header.body_len != 0 {
@@ -289,6 +291,7 @@ impl Endpoint {
                 if link.handshake_failed(now, late, &heartbeat) {
                     let why = match link.state {
                         State::Connecting => "no connection in time",
+                        State::AwaitConfirm => "no confirmation in time",
                         _ => "no answer to HELLO in time",
                     };
                     return self.give_up(id, why.to_owned());

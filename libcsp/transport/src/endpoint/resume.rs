@@ -7,6 +7,9 @@
 //!   drops messages up to `received`,       ◀─── HELLO_ACK(session, received), retransmits the others
 //!   retransmits the others
 //! ```
+//! HELLO and its answer prove knowledge of the secret of the link's token. A HELLO that resumes needs no CONFIRM: each
+//! attempt has a higher number, which the acceptor remembers, so that a copy of an earlier HELLO resumes nothing.
+//!
 //! When the VI is lost, both sides copy the messages that the owner has not received and the sent messages that the
 //! provider still holds. Sequence numbers continue, so that a lost or duplicated message is detected; descriptor credit
 //! starts anew.
@@ -17,13 +20,13 @@ use csp_types::{Duration, Instant};
 use csp_vi::{Provider, ViError};
 use csp_wire::link::{HEADER_LEN, Header, Hello, Kind, SESSION_LEN};
 
-use super::handshake::{Refusal, RefusalReason, refusal};
+use super::admission::{Refusal, RefusalReason, refusal};
 use super::link::{Descriptors, Link, State};
 use super::{Endpoint, Ready};
 use crate::config::{EndpointConfig, Heartbeat};
 use crate::event::{DeathCause, DownReason, LinkId, ProtocolError};
-use crate::identity::{PeerIdentity, Purpose, RefusalCode};
-use crate::token::TokenClaims;
+use crate::identity::{PeerIdentity, RefusalCode};
+use crate::proof::same;
 
 /// Delay before another VI is requested after one that ended before the link had resumed.
 const RETRY: Duration = Duration::from_millis(50);
@@ -67,11 +70,13 @@ pub(super) struct Resumes {
     pub(super) link: LinkId,
     /// Messages that the peer has received.
     pub(super) received: u64,
+    /// Number of the attempt.
+    pub(super) attempt: u32,
     /// Its receive descriptors.
     pub(super) depth: u32,
 }
 
-const NO_SESSION: Refusal =
+pub(super) const NO_SESSION: Refusal =
     refusal(RefusalCode::NoSession, RefusalReason::Session, "there is no such link to be resumed");
 
 impl Endpoint {
@@ -195,22 +200,21 @@ impl Endpoint {
         self.table.iter().find(|(_, link)| !link.outgoing && is_it(link)).map(|(id, _)| id)
     }
 
-    /// Whether a HELLO whose token is valid may resume `id`.
-    pub(super) fn check_resumed(
-        &self,
-        id: Option<LinkId>,
-        hello: &Hello<'_>,
-        claims: &TokenClaims,
-    ) -> Result<LinkId, Refusal> {
+    /// Checks that a HELLO, which came over the VI of `id` and whose proof is valid, resumes the link `of`.
+    pub(super) fn check_resumed(&self, id: LinkId, of: LinkId, hello: &Hello<'_>) -> Result<(), Refusal> {
         let lives = |link: &&Link| matches!(link.state, State::Up | State::Interrupted);
-        let link = id.and_then(|id| self.table.get(id)).filter(lives).ok_or(NO_SESSION)?;
-        let peer = link.peer.filter(|_| link.nonce == Some(claims.nonce)).ok_or(NO_SESSION)?;
-        let same_end = (peer.role, peer.node, peer.process) == (claims.role, claims.node, claims.process)
+        let link = self.table.get(of).filter(lives).ok_or(NO_SESSION)?;
+        let peer = link.peer.ok_or(NO_SESSION)?;
+        let uid = self.table.get(id).and_then(|new| new.peer_uid);
+        let same_end = (peer.role, peer.node, peer.process.as_str())
+            == (hello.role, hello.node_id, hello.process_id)
             && peer.incarnation == hello.incarnation
             && link.purpose == hello.purpose
             && (peer.worker, peer.pool_index, peer.pool_size)
-                == (hello.worker, hello.pool_index, hello.pool_size);
-        id.filter(|_| same_end).ok_or(NO_SESSION)
+                == (hello.worker, hello.pool_index, hello.pool_size)
+            && (uid.is_none() || peer.uid.is_none() || uid == peer.uid);
+        let later = hello.resume.is_some_and(|resume| resume.attempt > link.attempt);
+        if same_end && later { Ok(()) } else { Err(NO_SESSION) }
     }
 
     /// Acceptor: all messages that had arrived are received, so the links named by resuming HELLOs are resumed.
@@ -231,6 +235,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether links of the cluster outlive their VIs here.
+    pub(super) fn can_resume(&self) -> bool {
+        self.config.resume_deadline > Duration::ZERO && self.provider.can_break()
+    }
+
     /// Moves the VI of `from`, whose HELLO names the interrupted link, to that link.
     fn hand_over(&mut self, now: Instant, from: LinkId, resumes: Resumes) -> bool {
         let interrupted = |link: &Link| link.state == State::Interrupted && link.covers(resumes.received);
@@ -240,6 +249,7 @@ impl Endpoint {
         let Some(new) = self.table.remove(from) else { return false };
         self.table.rebind(resumes.link, new.vi);
         if let Some(link) = self.table.get_mut(resumes.link) {
+            (link.handshake, link.own_nonce, link.attempt) = (new.handshake, new.own_nonce, resumes.attempt);
             link.descriptors = new.descriptors;
             link.descriptors.set_peer_depth(resumes.depth, 0);
         }
@@ -262,31 +272,6 @@ impl Endpoint {
         (link.pong_due, link.ping_unanswered, link.grace_until) = (false, false, None);
         self.counters.links_resumed += 1;
         self.serve(now, id);
-    }
-
-    /// Creates the session that identifies a link of this peer when its VI is lost. Returns `None` if the link cannot
-    /// be resumed.
-    pub(super) fn new_session(
-        &mut self,
-        claims: &TokenClaims,
-        hello: &Hello<'_>,
-    ) -> Option<[u8; SESSION_LEN]> {
-        let wanted = hello.purpose != Purpose::Message && self.config.resume_deadline > Duration::ZERO;
-        if !wanted || !self.provider.can_break() {
-            return None;
-        }
-        self.sessions += 1;
-        let own = &self.config.identity;
-        self.config.verify.as_ref()?.secret(&[
-            self.provider.name().as_bytes(),
-            own.node.as_str().as_bytes(),
-            &own.incarnation.to_le_bytes(),
-            &[own.worker, hello.purpose as u8],
-            &self.sessions.to_le_bytes(),
-            claims.node.as_str().as_bytes(),
-            claims.process.as_str().as_bytes(),
-            &claims.nonce.to_le_bytes(),
-        ])
     }
 
     /// Ends an interrupted link whose place in the pool a new link of the same token has taken: the peer gave the old
@@ -338,8 +323,9 @@ fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
     let mut saved: VecDeque<Saved> = VecDeque::new();
     let walked = provider.unconfirmed(link.vi, &mut |immediate, bytes| {
         let Ok((header, body)) = Header::parse(bytes) else { return };
-        // Messages of a resumed link's handshake are not counted; those of the first handshake have arrived.
-        if matches!(header.kind, Kind::Hello | Kind::HelloAck | Kind::HelloRefused) {
+        // Messages of a resumed link's handshake are not counted. Those of the first have arrived, or the acceptor does
+        // not know the link.
+        if matches!(header.kind, Kind::Hello | Kind::HelloAck | Kind::HelloRefused | Kind::Confirm) {
             return;
         }
         if saved.back().is_some_and(|last| last.sequence + 1 != header.sequence) {
@@ -371,9 +357,4 @@ fn copy_unread(provider: &dyn Provider, ready: &mut VecDeque<Ready>, link: &Link
         message.kept = Some(body.into());
     }
     true
-}
-
-/// Compares secrets in constant time.
-fn same(a: &[u8; SESSION_LEN], b: &[u8; SESSION_LEN]) -> bool {
-    a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

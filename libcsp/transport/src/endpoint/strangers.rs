@@ -1,4 +1,4 @@
-//! Slots for unauthenticated peers ("strangers": no token verified yet), and each user's share of the links of
+//! Slots for unauthenticated peers ("strangers": no token and proof verified yet, or not confirmed), and each user's share of the links of
 //! processes.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use csp_types::{Instant, Role};
 use csp_wire::link::{Hello, RefusalCode};
 
 use super::Endpoint;
-use super::handshake::{Refusal, RefusalReason, refusal};
+use super::admission::{Refusal, RefusalReason, refusal};
 use super::link::State;
 use crate::event::LinkId;
 use crate::token::TokenClaims;
@@ -47,7 +47,9 @@ impl Endpoint {
     /// The unauthenticated peers of each user.
     fn strangers(&self) -> BTreeMap<Option<u32>, Strangers> {
         let mut by_user: BTreeMap<Option<u32>, Strangers> = BTreeMap::new();
-        for (id, link) in self.table.iter().filter(|(_, link)| link.state == State::AwaitHello) {
+        let strange =
+            |link: &super::link::Link| matches!(link.state, State::AwaitHello | State::AwaitConfirm);
+        for (id, link) in self.table.iter().filter(|(_, link)| strange(link)) {
             let one = Strangers { count: 0, oldest: (link.handshake_until, id) };
             let its = by_user.entry(link.peer_uid).or_insert(one);
             its.count += 1;

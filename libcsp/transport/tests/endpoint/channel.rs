@@ -85,7 +85,7 @@ fn small_messages_share_one_vi_message_which_names_a_single_flow() {
 
 #[test]
 fn without_credit_data_is_blocked_and_control_waits_behind_what_was_taken() {
-    let mut pair = pair(4, 4096);
+    let mut pair = pair(5, 4096);
     pair.proxy.receives = false;
     let mut taken = 0u32;
     let mut round = 0;
@@ -164,7 +164,7 @@ proptest! {
         let long = |mut config: csp_transport::EndpointConfig| { config.message_len = 4096; config };
         let pn = csp_transport::PeerIdentity::daemon(csp_types::Role::ProxyNode, node(PROXY), 1, 0);
         let an = csp_transport::PeerIdentity::process(node("an-1"), process("p"), 1);
-        let mut proxy = world.proxy_of(long(small(pn, 5, Some(key()))));
+        let mut proxy = world.proxy_of(long(small(pn, 5, Some(key().into()))));
         let mut app = world.side("p", long(small(an, 5, None)));
         let (link, _) = world.channel_up(&mut app, &mut proxy);
         let mut channel = Channel::new(&app.endpoint, ChannelConfig { links_max: 1, control_capacity: 1 << 16 });

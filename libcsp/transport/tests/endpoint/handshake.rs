@@ -12,10 +12,8 @@ use crate::harness::*;
 fn both_sides_learn_the_identity_of_the_other() {
     let mut world = World::new();
     let (mut proxy, mut app) = (world.proxy(8), world.process("nginx.1", 4));
-    let token = token::issue(
-        &key(),
-        &TokenClaims { uid: Some(own_uid()), ..claims(Role::Process, "an-1", process("nginx.1"), 9) },
-    );
+    let claims = claims(Role::Process, "an-1", process("nginx.1"), 9);
+    let token = signed(&TokenClaims { uid: Some(own_uid()), ..claims });
     let link = connect(&world, &mut app, Purpose::Channel, (1, 2), &token);
     world.step(ms(1), &mut [&mut app, &mut proxy]);
 
@@ -28,8 +26,8 @@ fn both_sides_learn_the_identity_of_the_other() {
     let acceptor = app.peer(link).unwrap();
     assert_eq!(acceptor, PeerIdentity { pool_index: 1, pool_size: 2, ..*proxy.endpoint.identity() });
     // Two of the peer's descriptors are for control messages.
-    assert_eq!(app.endpoint.credits(link), 8 - 2, "HELLO's descriptor came back with HELLO_ACK");
-    assert_eq!(proxy.endpoint.credits(at_proxy), 4 - 1 - 2);
+    assert_eq!(app.endpoint.credits(link), 8 - 1 - 2, "HELLO's descriptor came back with HELLO_ACK");
+    assert_eq!(proxy.endpoint.credits(at_proxy), 4 - 2, "and that of HELLO_ACK with CONFIRM");
     assert_eq!((app.counters().links_up, proxy.counters().links_up), (1, 1));
 }
 
@@ -78,7 +76,7 @@ fn tokens_that_do_not_fit_are_refused() {
     let with = |change: fn(&mut TokenClaims)| {
         let mut claims = good;
         change(&mut claims);
-        refusal(&token::issue(&key(), &claims)).0
+        refusal(&signed(&claims)).0
     };
     assert_eq!(with(|c| c.expires = UNIX_START - CLOCK_SKEW_S), RefusalCode::ExpiredToken);
     assert_eq!(with(|c| c.not_before = UNIX_START + CLOCK_SKEW_S + 9), RefusalCode::ExpiredToken);
@@ -86,8 +84,14 @@ fn tokens_that_do_not_fit_are_refused() {
     assert_eq!(with(|c| c.node = node("an-2")), RefusalCode::BadToken);
     assert_eq!(with(|c| c.process = process("nginx.2")), RefusalCode::BadToken);
     let other_key = ClusterKey::from_bytes([8; 32]);
-    let (code, text) = refusal(&token::issue(&other_key, &good));
-    assert_eq!((code, &text[..]), (RefusalCode::BadToken, "the token is not signed with this cluster's key"));
+    let (code, text) = refusal(&token::issue(&other_key.signing(&good), &good));
+    assert_eq!(
+        (code, &text[..]),
+        (
+            RefusalCode::BadToken,
+            "the token is not signed with its node's key, or with one that is not valid here"
+        )
+    );
     assert_eq!(refusal(&Token::from_bytes(b"").unwrap()).0, RefusalCode::BadToken);
 }
 
@@ -98,8 +102,7 @@ fn a_clock_that_is_an_hour_off_refuses_no_link() {
         let mut world = World::new();
         let (mut proxy, mut nn) = (world.proxy(8), world.network_node(8));
         let claims = claims(Role::NetworkNode, "nn-1", ProcessId::NONE, 1);
-        let token =
-            token::issue(&key(), &TokenClaims { not_before: issued, expires: issued + 120, ..claims });
+        let token = signed(&TokenClaims { not_before: issued, expires: issued + 120, ..claims });
         let link = connect(&world, &mut nn, Purpose::Tunnel, (0, 1), &token);
         world.step(ms(1), &mut [&mut nn, &mut proxy]);
         assert_eq!(nn.up(), [link], "issued at {issued}");
@@ -117,13 +120,13 @@ fn a_role_opens_only_links_of_its_purpose() {
     // Daemons of other roles, and a process without a name, are not admitted.
     for purpose in [Purpose::Tunnel, Purpose::Channel, Purpose::Packets] {
         for role in [Role::AppNode, Role::MgmtNode, Role::ProxyNode] {
-            let token = token::issue(&key(), &claims(role, "x", ProcessId::NONE, 1));
+            let token = signed(&claims(role, "x", ProcessId::NONE, 1));
             let identity = PeerIdentity::daemon(role, node("x"), 1, 0);
             assert_eq!(refusal_of(identity, purpose, &token).0, RefusalCode::WrongRole, "{role} {purpose:?}");
         }
     }
     let nameless = PeerIdentity::process(node("x"), ProcessId::NONE, 1);
-    let token = token::issue(&key(), &claims(Role::Process, "x", ProcessId::NONE, 1));
+    let token = signed(&claims(Role::Process, "x", ProcessId::NONE, 1));
     assert_eq!(refusal_of(nameless, Purpose::Channel, &token).0, RefusalCode::WrongRole);
 }
 

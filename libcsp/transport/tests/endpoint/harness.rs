@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{
-    ClusterKey, Counters, DownReason, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind, PeerIdentity,
-    ProcessId, Purpose, Token,
+    ClusterKey, Counters, DownReason, Endpoint, EndpointConfig, Keys, LinkEvent, LinkId, MessageKind,
+    PeerIdentity, ProcessId, Purpose, Token,
 };
 use csp_types::{Duration, Instant, NodeId, Role};
 use csp_vi::memory::{Delay, MemoryFabric};
@@ -193,7 +193,11 @@ impl World {
 
     /// A listening proxy worker whose links have `depth` descriptors.
     pub fn proxy(&self, depth: u32) -> Side {
-        self.proxy_of(small(PeerIdentity::daemon(Role::ProxyNode, node(PROXY), 41, 3), depth, Some(key())))
+        self.proxy_of(small(
+            PeerIdentity::daemon(Role::ProxyNode, node(PROXY), 41, 3),
+            depth,
+            Some(key().into()),
+        ))
     }
 
     pub fn proxy_of(&self, config: EndpointConfig) -> Side {
@@ -254,8 +258,9 @@ impl World {
         let link = connect(self, side, purpose, (0, 1), token);
         for _ in 0..1_500 {
             self.step(ms(1), &mut [side, proxy]);
-            if side.up().contains(&link) {
-                return (link, *proxy.up().last().unwrap());
+            // The proxy reports the link when the confirmation has arrived.
+            if let Some(at_proxy) = proxy.up().last().filter(|_| side.up().contains(&link)) {
+                return (link, *at_proxy);
             }
         }
         panic!("the link does not come up: {:?}", side.events);
@@ -263,7 +268,7 @@ impl World {
 }
 
 /// Small messages and tables, so that limits are reached soon.
-pub fn small(identity: PeerIdentity, depth: u32, verify: Option<ClusterKey>) -> EndpointConfig {
+pub fn small(identity: PeerIdentity, depth: u32, verify: Option<Keys>) -> EndpointConfig {
     EndpointConfig {
         receive_depth: depth,
         send_depth: depth,
@@ -291,9 +296,14 @@ pub fn claims(role: Role, node_name: &str, process_id: ProcessId, nonce: u64) ->
 }
 
 pub fn process_token(name: &str, nonce: u64) -> Token {
-    token::issue(&key(), &claims(Role::Process, "an-1", process(name), nonce))
+    signed(&claims(Role::Process, "an-1", process(name), nonce))
 }
 
 pub fn node_token(nonce: u64) -> Token {
-    token::issue(&key(), &claims(Role::NetworkNode, "nn-1", ProcessId::NONE, nonce))
+    signed(&claims(Role::NetworkNode, "nn-1", ProcessId::NONE, nonce))
+}
+
+/// A token signed with the key of its node.
+pub fn signed(claims: &TokenClaims) -> Token {
+    token::issue(&key().signing(claims), claims)
 }

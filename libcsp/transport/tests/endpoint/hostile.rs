@@ -1,9 +1,10 @@
 //! Peers that violate the protocol: their own link breaks, and no other.
 
-use csp_transport::{DeathCause, DownReason, LinkEvent, ProtocolError, Purpose, RefusalCode};
+use csp_transport::proof::Handshake;
+use csp_transport::{DeathCause, DownReason, LinkEvent, ProtocolError, Purpose, RefusalCode, Token};
 use csp_types::Role;
 use csp_vi::{BufferId, Completion, Event, Provider, ViConfig, ViId};
-use csp_wire::link::{Header, Hello, HelloAck, HelloRefused, Kind};
+use csp_wire::link::{Header, Hello, HelloAck, HelloRefused, Kind, PROOF_LEN, Versions};
 use proptest::prelude::*;
 
 use crate::harness::*;
@@ -15,6 +16,8 @@ pub struct Raw {
     pub provider: Box<dyn Provider>,
     pub vi: ViId,
     pub sequence: u64,
+    /// Body of the HELLO_ACK that `open` received.
+    pub ack: Vec<u8>,
     held: Vec<BufferId>,
 }
 
@@ -26,17 +29,27 @@ impl Raw {
         let event = next_event(world, provider.as_mut(), proxy);
         assert!(matches!(event, Event::Established { .. }), "{event:?}");
         world.step(ms(1), &mut [proxy]);
-        Raw { provider, vi, sequence: 0, held: Vec::new() }
+        Raw { provider, vi, sequence: 0, ack: Vec::new(), held: Vec::new() }
     }
 
     /// As [`connect`](Self::connect), with a good HELLO.
     pub fn up(world: &mut World, proxy: &mut Side) -> Raw {
         let mut raw = Raw::connect(world, proxy);
-        let token = process_token("raw", 1);
-        raw.message(Kind::Hello, 0, &hello(token.as_bytes()));
-        world.step(ms(1), &mut [proxy]);
+        raw.open(world, proxy, &process_token("raw", 1));
         assert_eq!(proxy.up().len(), 1, "{:?}", proxy.events);
         raw
+    }
+
+    /// Sends a good HELLO, and confirms the answer.
+    pub fn open(&mut self, world: &mut World, proxy: &mut Side, token: &Token) {
+        let body = hello(token.as_bytes());
+        self.message(Kind::Hello, 0, &body);
+        world.step(ms(1), &mut [proxy]);
+        self.ack = self.received().pop().filter(|(kind, _)| *kind == Kind::HelloAck).unwrap().1;
+        let (_, secret) = token.split().unwrap();
+        let confirm = Handshake::check_hello(secret, &body).unwrap().check_ack(&self.ack).unwrap();
+        self.message(Kind::Confirm, 0, &confirm);
+        world.step(ms(1), &mut [proxy]);
     }
 
     /// Posts bytes as they are; `false` when the provider has no room for more.
@@ -51,17 +64,23 @@ impl Raw {
         self.bytes(&[&header.emit(), body].concat())
     }
 
-    /// Returns the kinds of the messages that arrived, and keeps their buffers.
+    /// Returns the kinds of the messages that arrived.
     pub fn received_kinds(&mut self) -> Vec<Kind> {
-        let mut kinds = Vec::new();
+        self.received().into_iter().map(|(kind, _)| kind).collect()
+    }
+
+    /// Returns kinds and bodies of the messages that arrived, and keeps their buffers.
+    pub fn received(&mut self) -> Vec<(Kind, Vec<u8>)> {
+        let mut messages = Vec::new();
         while let Some(completion) = self.provider.poll() {
             let Completion::Received { buffer, len, .. } = completion else { continue };
             let mut bytes = vec![0; len as usize];
             self.provider.read(self.vi, buffer, 0, &mut bytes).unwrap();
-            kinds.push(Header::parse(&bytes).unwrap().0.kind);
+            let (header, body) = Header::parse(&bytes).unwrap();
+            messages.push((header.kind, body.to_vec()));
             self.held.push(buffer);
         }
-        kinds
+        messages
     }
 }
 
@@ -82,8 +101,12 @@ fn hello(token: &[u8]) -> Vec<u8> {
     hello_with(token, |_| {})
 }
 
+/// A HELLO with a token and the proof that its secret makes, if it has one.
 pub fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> {
+    let token = Token::from_bytes(token).unwrap();
+    let parts = token.split();
     let mut hello = Hello {
+        versions: Versions::SPOKEN,
         role: Role::Process,
         purpose: Purpose::Channel,
         worker: 0,
@@ -91,14 +114,18 @@ pub fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> 
         pool_size: 1,
         receive_depth: 8,
         incarnation: 1,
+        nonce: [b'n'; 16],
         node_id: node("an-1"),
         process_id: "raw",
         resume: None,
-        token,
+        token: parts.map_or(token.as_bytes(), |(token, _)| token),
+        extension: &[],
+        proof: parts.map(|_| [0; PROOF_LEN]),
     };
     change(&mut hello);
     let mut body = vec![0; hello.len()];
     hello.emit(&mut body).unwrap();
+    parts.and_then(|(_, secret)| Handshake::sign_hello(secret, &mut body));
     body
 }
 
@@ -124,19 +151,19 @@ fn each_violation_breaks_the_link_and_is_named() {
     let header = |kind, credits, body_len, sequence| Header { kind, credits, body_len, sequence }.emit();
     assert_eq!(cause_of(|raw| assert!(raw.bytes(&[1, 9, 0]))), protocol(Length));
     assert_eq!(cause_of(|raw| assert!(raw.bytes(&[]))), protocol(Length));
-    assert_eq!(cause_of(|raw| assert!(raw.bytes(&header(Kind::Channel, 0, 8, 1)))), protocol(Length));
-    let mut bad = header(Kind::Ping, 0, 0, 1);
+    assert_eq!(cause_of(|raw| assert!(raw.bytes(&header(Kind::Channel, 0, 8, 2)))), protocol(Length));
+    let mut bad = header(Kind::Ping, 0, 0, 2);
     bad[0] = 2;
     assert_eq!(cause_of(|raw| assert!(raw.bytes(&bad))), protocol(Malformed));
     bad[..2].copy_from_slice(&[1, 77]);
     assert_eq!(cause_of(|raw| assert!(raw.bytes(&bad))), protocol(Malformed));
-    for sequence in [0, 2, u64::MAX] {
+    for sequence in [0, 1, 3, u64::MAX] {
         assert_eq!(
             cause_of(|raw| assert!(raw.bytes(&header(Kind::Ping, 0, 0, sequence)))),
             protocol(Sequence)
         );
     }
-    for kind in [Kind::Hello, Kind::HelloAck, Kind::HelloRefused, Kind::Tunnel] {
+    for kind in [Kind::Hello, Kind::HelloAck, Kind::HelloRefused, Kind::Confirm, Kind::Tunnel] {
         assert_eq!(cause_of(|raw| assert!(raw.message(kind, 0, b"body"))), protocol(Unexpected), "{kind:?}");
     }
     for kind in [Kind::Ping, Kind::Pong, Kind::Close] {
@@ -146,7 +173,7 @@ fn each_violation_breaks_the_link_and_is_named() {
 
 #[test]
 fn credit_that_was_not_taken_cannot_be_returned() {
-    // HELLO_ACK is the only message for which the peer may return credit.
+    // HELLO_ACK is the only message for which the peer may return credit, and CONFIRM returned none.
     assert_eq!(cause_of(|raw| assert!(raw.message(Kind::Credit, 2, &[]))), DeathCause::CreditViolation);
     assert_eq!(cause_of(|raw| assert!(raw.message(Kind::Ping, u16::MAX, &[]))), DeathCause::CreditViolation);
     let mut world = World::new();
@@ -178,9 +205,15 @@ fn a_peer_that_exceeds_its_descriptor_credit_is_cut_off() {
 
 #[test]
 fn nothing_counts_before_hello() {
-    for kind in
-        [Kind::HelloAck, Kind::HelloRefused, Kind::Ping, Kind::Pong, Kind::Close, Kind::Tunnel, Kind::Channel]
-    {
+    for kind in [
+        Kind::HelloAck,
+        Kind::HelloRefused,
+        Kind::Confirm,
+        Kind::Ping,
+        Kind::Close,
+        Kind::Tunnel,
+        Kind::Channel,
+    ] {
         let mut world = World::new();
         let mut proxy = world.proxy(8);
         let mut raw = Raw::connect(&mut world, &mut proxy);
@@ -201,7 +234,7 @@ fn hellos_with_impossible_sizes_are_refused() {
     let cut = good[..good.len() - 1].to_vec();
     let longer = [&good[..], &[0]].concat();
     let mut version = good.clone();
-    version[0] = 9;
+    version[0] = 4;
     for body in [depth(3), depth(4097), depth(u32::MAX), cut, longer, version, Vec::new()] {
         let mut world = World::new();
         let mut proxy = world.proxy(8);
@@ -213,8 +246,8 @@ fn hellos_with_impossible_sizes_are_refused() {
     }
 }
 
-/// A hostile acceptor answers HELLO with `kind` and `body`; returns how the connector's link ends.
-fn answer(kind: Kind, credits: u16, body: &[u8]) -> Option<DownReason> {
+/// A hostile acceptor answers HELLO with `kind` and a body made of it; returns how the connector's link ends.
+fn answer(kind: Kind, credits: u16, body: impl Fn(&[u8]) -> Vec<u8>) -> Option<DownReason> {
     let mut world = World::new();
     let mut raw = world.raw("raw");
     raw.listen(&world.address()).unwrap();
@@ -227,49 +260,73 @@ fn answer(kind: Kind, credits: u16, body: &[u8]) -> Option<DownReason> {
     let event = next_event(&mut world, raw.as_mut(), &mut app);
     assert!(matches!(event, Event::Established { .. }), "{event:?}");
     world.step(ms(1), &mut [&mut app]);
+    let body = body(&hello_of(raw.as_mut(), vi));
     let header = Header { kind, credits, body_len: body.len() as u32, sequence: 0 }.emit();
-    raw.post_send(vi, 0, 0, &[&header, body], false).unwrap();
+    raw.post_send(vi, 0, 0, &[&header, &body], false).unwrap();
     world.step(ms(1), &mut [&mut app]);
     assert_eq!(app.messages, []);
     app.down(link)
 }
 
+/// The HELLO that arrived at a hand-made acceptor.
+pub fn hello_of(raw: &mut dyn Provider, vi: ViId) -> Vec<u8> {
+    let Some(Completion::Received { buffer, len, .. }) = raw.poll() else { panic!("no HELLO") };
+    let mut bytes = vec![0; len as usize];
+    raw.read(vi, buffer, 0, &mut bytes).unwrap();
+    let (header, body) = Header::parse(&bytes).unwrap();
+    assert_eq!(header.kind, Kind::Hello);
+    body.to_vec()
+}
+
+/// A HELLO_ACK with the proof for this HELLO.
+pub fn ack_with(token: &Token, hello: &[u8], change: impl FnOnce(&mut HelloAck<'_>)) -> Vec<u8> {
+    let mut ack = HelloAck {
+        versions: Versions::SPOKEN,
+        role: Role::ProxyNode,
+        purpose: Purpose::Channel,
+        worker: 0,
+        pool_index: 0,
+        pool_size: 1,
+        receive_depth: 8,
+        incarnation: 1,
+        nonce: [b'a'; 16],
+        node_id: node("pn-1"),
+        process_id: "",
+        resume: None,
+        extension: &[],
+        proof: Some([0; PROOF_LEN]),
+    };
+    change(&mut ack);
+    let mut body = vec![0; ack.len()];
+    ack.emit(&mut body).unwrap();
+    if ack.proof.is_some() {
+        let handshake = Handshake::check_hello(token.split().unwrap().1, hello).unwrap();
+        handshake.sign_ack(&mut body).unwrap();
+    }
+    body
+}
+
 #[test]
 fn a_connector_believes_only_a_proxy_with_a_sound_answer() {
-    let ack = |change: fn(&mut HelloAck<'_>)| {
-        let mut ack = HelloAck {
-            role: Role::ProxyNode,
-            purpose: Purpose::Channel,
-            worker: 0,
-            pool_index: 0,
-            pool_size: 1,
-            receive_depth: 8,
-            incarnation: 1,
-            node_id: node("pn-1"),
-            process_id: "",
-            resume: None,
-        };
-        change(&mut ack);
-        let mut body = vec![0; ack.len()];
-        ack.emit(&mut body).unwrap();
-        body
-    };
+    let token = process_token("p", 1);
+    let ack = |change: fn(&mut HelloAck<'_>)| move |hello: &[u8]| ack_with(&token, hello, change);
+    let plain = |body: &'static [u8]| move |_: &[u8]| body.to_vec();
     let died = |error| Some(DownReason::Died(DeathCause::Protocol(error)));
-    assert_eq!(answer(Kind::HelloAck, 1, &ack(|_| {})), None);
-    assert_eq!(answer(Kind::HelloAck, 1, &ack(|a| a.role = Role::AppNode)), died(ProtocolError::Identity));
+    assert_eq!(answer(Kind::HelloAck, 1, ack(|_| {})), None);
+    assert_eq!(answer(Kind::HelloAck, 1, ack(|a| a.role = Role::AppNode)), died(ProtocolError::Identity));
     assert_eq!(
-        answer(Kind::HelloAck, 1, &ack(|a| a.purpose = Purpose::Tunnel)),
+        answer(Kind::HelloAck, 1, ack(|a| a.purpose = Purpose::Tunnel)),
         died(ProtocolError::Identity)
     );
-    assert_eq!(answer(Kind::HelloAck, 1, &ack(|a| a.receive_depth = 3)), died(ProtocolError::Malformed));
-    assert_eq!(answer(Kind::HelloAck, 1, b"nonsense"), died(ProtocolError::Malformed));
-    assert_eq!(answer(Kind::HelloAck, 2, &ack(|_| {})), Some(DownReason::Died(DeathCause::CreditViolation)));
-    assert_eq!(answer(Kind::Channel, 0, b"data"), died(ProtocolError::Unexpected));
-    assert_eq!(answer(Kind::HelloRefused, 0, b"\x06\x00two\nlines"), died(ProtocolError::Malformed));
+    assert_eq!(answer(Kind::HelloAck, 1, ack(|a| a.receive_depth = 3)), died(ProtocolError::Malformed));
+    assert_eq!(answer(Kind::HelloAck, 1, plain(b"nonsense")), died(ProtocolError::Malformed));
+    assert_eq!(answer(Kind::HelloAck, 2, ack(|_| {})), Some(DownReason::Died(DeathCause::CreditViolation)));
+    assert_eq!(answer(Kind::Channel, 0, plain(b"data")), died(ProtocolError::Unexpected));
+    assert_eq!(answer(Kind::HelloRefused, 0, plain(b"\x06\x00two\nlines")), died(ProtocolError::Malformed));
     let mut refused = [0; 64];
     let len = HelloRefused { code: RefusalCode::Full, text: "no room" }.emit(&mut refused).unwrap();
     let expected = DownReason::Refused { code: RefusalCode::Full, text: "no room".to_owned() };
-    assert_eq!(answer(Kind::HelloRefused, 0, &refused[..len]), Some(expected));
+    assert_eq!(answer(Kind::HelloRefused, 0, |_| refused[..len].to_vec()), Some(expected));
 }
 
 #[test]
@@ -292,7 +349,7 @@ proptest! {
             prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..64),
                 // A well-formed header, so that the body is parsed.
-                (1..10u8, 0..4u16, 1..4u64, prop::collection::vec(any::<u8>(), 0..64)).prop_map(|(kind, credits, sequence, body)| {
+                (1..13u8, 0..4u16, 1..5u64, prop::collection::vec(any::<u8>(), 0..64)).prop_map(|(kind, credits, sequence, body)| {
                     let kind = Kind::from_u8(kind).unwrap();
                     let header = Header { kind, credits, body_len: body.len() as u32, sequence };
                     [&header.emit(), &body[..]].concat()
@@ -306,7 +363,7 @@ proptest! {
         let (at_good, at_proxy) = world.channel_up(&mut good, &mut proxy);
         let mut raw = Raw::connect(&mut world, &mut proxy);
         if hello_first {
-            raw.message(Kind::Hello, 0, &hello(process_token("raw", 2).as_bytes()));
+            raw.open(&mut world, &mut proxy, &process_token("raw", 2));
         }
         for message in messages {
             raw.bytes(&message);

@@ -5,6 +5,7 @@
 /// Whether the harness uses the shm provider.
 pub const OVER_SHM: bool = false;
 
+mod authentication;
 mod channel;
 mod credit;
 mod faults;

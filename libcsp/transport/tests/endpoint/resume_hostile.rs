@@ -5,7 +5,7 @@ use csp_vi::{Completion, Provider};
 use csp_wire::link::{Header, Hello, HelloAck, HelloRefused, Kind, Resume};
 
 use crate::harness::*;
-use crate::hostile::{CONFIG, Raw, hello_with, next_event};
+use crate::hostile::{CONFIG, Raw, ack_with, hello_of, hello_with, next_event};
 
 /// The next message that arrived: kind, sequence number and body.
 fn message(raw: &mut Raw) -> Option<(Kind, u64, Vec<u8>)> {
@@ -18,12 +18,10 @@ fn message(raw: &mut Raw) -> Option<(Kind, u64, Vec<u8>)> {
 
 /// Opens a process's link with hand-made messages; returns its session.
 fn opened(world: &mut World, proxy: &mut Side) -> (Raw, LinkId, Resume) {
-    let mut raw = Raw::up(world, proxy);
-    let (kind, _, body) = message(&mut raw).unwrap();
-    assert_eq!(kind, Kind::HelloAck);
-    let resume = HelloAck::parse(&body).unwrap().resume.expect("a session");
-    assert_eq!(resume.received, 1, "HELLO itself");
-    (raw, proxy.up()[0], resume)
+    let raw = Raw::up(world, proxy);
+    let resume = HelloAck::parse(&raw.ack).unwrap().resume.expect("a session");
+    assert_eq!((resume.received, resume.attempt), (1, 0), "HELLO itself");
+    (raw, proxy.up()[0], Resume { attempt: 1, ..resume })
 }
 
 /// Sends a HELLO that resumes over another VI; returns the answer.
@@ -78,21 +76,33 @@ fn only_the_link_s_own_peer_goes_on_with_it() {
     }
     // Another process that learnt the secret; another incarnation; another token; another place; the other purpose.
     let other = process_token("other", 1);
-    assert_eq!(refused(known, other.as_bytes(), |h| h.process_id = "other"), RefusalCode::NoSession);
+    assert_eq!(refused(known, other.as_bytes(), |h| h.process_id = "other"), RefusalCode::BadToken);
     assert_eq!(refused(known, other.as_bytes(), |_| {}), RefusalCode::BadToken);
+    assert_eq!(refused(known, own, |h| h.process_id = "other"), RefusalCode::NoSession);
     assert_eq!(refused(known, own, |h| h.incarnation = 2), RefusalCode::NoSession);
-    assert_eq!(refused(known, process_token("raw", 2).as_bytes(), |_| {}), RefusalCode::NoSession);
+    assert_eq!(refused(known, process_token("raw", 2).as_bytes(), |_| {}), RefusalCode::BadToken);
+    assert_eq!(
+        refused(Resume { attempt: 0, ..known }, own, |_| {}),
+        RefusalCode::NoSession,
+        "not a later one"
+    );
     assert_eq!(refused(known, own, |h| (h.pool_index, h.pool_size) = (1, 2)), RefusalCode::NoSession);
     assert_eq!(refused(known, own, |h| h.worker = 1), RefusalCode::NoSession);
-    assert_eq!(refused(known, own, |h| h.purpose = Purpose::Tunnel), RefusalCode::WrongRole);
+    assert_eq!(refused(known, own, |h| h.purpose = Purpose::Tunnel), RefusalCode::NoSession);
     assert_eq!(refused(known, own, |h| h.receive_depth = 3), RefusalCode::Malformed);
     assert_eq!(refused(known, b"", |_| {}), RefusalCode::BadToken);
     assert_eq!(proxy.up(), [link], "the link still waits for its own peer");
 
     let (_, answer) = resume(&mut world, &mut proxy, known, own, |_| {});
-    assert_eq!(answer, Ok(known));
+    assert_eq!(answer, Ok(Resume { received: 2, ..known }));
     assert_eq!(proxy.up(), [link]);
     assert_eq!(proxy.counters().links_resumed, 1);
+    // A copy of the same HELLO, and one of an earlier attempt, resume nothing.
+    for attempt in [1, 0] {
+        let (_, answer) = resume(&mut world, &mut proxy, Resume { attempt, ..known }, own, |_| {});
+        assert_eq!(answer, Err(RefusalCode::NoSession));
+    }
+    assert_eq!((proxy.up(), proxy.counters().links_resumed), (vec![link], 1));
     assert_eq!(proxy.events.len(), 1, "none of it is reported to the owner");
 }
 
@@ -134,12 +144,12 @@ fn what_the_peer_lacks_comes_again_with_its_old_numbers() {
     // The proxy has not noticed the break when the HELLO arrives.
     let token = process_token("raw", 1);
     let (mut again, answer) = resume(&mut world, &mut proxy, known, token.as_bytes(), |_| {});
-    assert_eq!(answer, Ok(known));
+    assert_eq!(answer, Ok(Resume { received: 2, ..known }));
     assert_eq!(message(&mut again), Some((Kind::Channel, 1, b"one".to_vec())));
     assert_eq!(message(&mut again), Some((Kind::Channel, 2, b"two".to_vec())));
     assert_eq!(message(&mut again), None);
     // The peer's own sequence numbers continue, too.
-    again.sequence = 1;
+    again.sequence = 2;
     assert!(again.message(Kind::Channel, 3, b"three"));
     world.step(ms(1), &mut [&mut proxy]);
     assert_eq!(proxy.messages[0].body, b"three");
@@ -205,23 +215,14 @@ fn answer(
     let vi = raw.accept(request.id, CONFIG, &[]).unwrap();
     assert!(matches!(next_event(world, raw, app), csp_vi::Event::Established { .. }));
     world.step(ms(1), &mut [app]);
-    let mut ack = HelloAck {
-        role: csp_types::Role::ProxyNode,
-        purpose: Purpose::Channel,
-        worker: 0,
-        pool_index: 0,
-        pool_size: 1,
-        receive_depth: 8,
-        incarnation: 1,
-        node_id: node("pn-1"),
-        process_id: "",
-        resume: Some(Resume { session: [9; 16], received: 1 }),
-    };
-    change(&mut ack);
-    let mut body = vec![0; ack.len()];
-    ack.emit(&mut body).unwrap();
+    let hello = hello_of(raw, vi);
+    let body = ack_with(&process_token("nginx.1", 1), &hello, |ack| {
+        ack.resume = Some(Resume { session: [9; 16], received: 1, attempt: 0 });
+        change(ack);
+    });
     let header = Header { kind: Kind::HelloAck, credits: 1, body_len: body.len() as u32, sequence: 0 };
     raw.post_send(vi, 0, 0, &[&header.emit(), &body], false).unwrap();
     world.step(ms(1), &mut [app]);
+    while raw.poll().is_some() {} // CONFIRM
     vi
 }

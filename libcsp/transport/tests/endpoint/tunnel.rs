@@ -55,7 +55,7 @@ fn records_travel_together_and_arrive_whole() {
 #[test]
 fn a_full_batch_takes_nothing_and_loses_nothing() {
     let mut world = World::new();
-    let (mut proxy, mut nn) = (world.proxy(4), world.network_node(4));
+    let (mut proxy, mut nn) = (world.proxy(5), world.network_node(4));
     let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
     proxy.receives = false;
     let mut batch = TunnelBatch::new(&nn.endpoint, link);
@@ -79,7 +79,7 @@ fn a_full_batch_takes_nothing_and_loses_nothing() {
 #[test]
 fn a_queue_holds_so_many_messages_and_no_more() {
     let mut world = World::new();
-    let (mut proxy, mut nn) = (world.proxy(4), world.network_node(4));
+    let (mut proxy, mut nn) = (world.proxy(5), world.network_node(4));
     let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
     proxy.receives = false;
     let mut batch = TunnelBatch::with_queue(&nn.endpoint, link, 4);
@@ -145,7 +145,7 @@ proptest! {
         let long = |mut config: csp_transport::EndpointConfig| { config.message_len = 8192; config };
         let nn = csp_transport::PeerIdentity::daemon(csp_types::Role::NetworkNode, node("nn-1"), 1, 0);
         let pn = csp_transport::PeerIdentity::daemon(csp_types::Role::ProxyNode, node(PROXY), 1, 0);
-        let mut proxy = world.proxy_of(long(small(pn, 5, Some(key()))));
+        let mut proxy = world.proxy_of(long(small(pn, 5, Some(key().into()))));
         let mut nn = world.side("nn-1", long(small(nn, 5, None)));
         let (link, _) = world.tunnel_up(&mut nn, &mut proxy);
         let mut batch = TunnelBatch::with_queue(&nn.endpoint, link, messages_max);

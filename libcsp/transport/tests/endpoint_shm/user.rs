@@ -1,6 +1,6 @@
 //! What the shm provider reports of its peers: their user and their end.
 
-use csp_transport::token::{self, TokenClaims};
+use csp_transport::token::TokenClaims;
 use csp_transport::{
     DeathCause, DownReason, EndpointConfig, LocalPeers, MessageKind, PeerIdentity, Purpose, RefusalCode,
     SendError, Token,
@@ -16,7 +16,7 @@ fn a_token_of_another_user_is_refused() {
     let mut app = world.process("p", 8);
     let token = |uid| {
         let claims = claims(Role::Process, "an-1", process("p"), 1);
-        token::issue(&key(), &TokenClaims { uid, ..claims })
+        signed(&TokenClaims { uid, ..claims })
     };
     let stolen = connect(&world, &mut app, Purpose::Channel, (0, 1), &token(Some(own_uid() + 1)));
     world.step(ms(1), &mut [&mut app, &mut proxy]);

@@ -22,7 +22,7 @@ pub fn start(cluster: &Cluster) -> Process {
     let program = cluster.binary("csp-context").to_string_lossy().into_owned();
     let mut command = cluster.host(Tier::AppNode).command(&program);
     command.args(["packets", "--node", "an-1", "--cluster-key-file"]);
-    command.arg(cluster.scratch().join("cluster.key"));
+    command.arg(cluster.scratch().join("an-1.key"));
     command.arg("--shm").arg(cluster.scratch().join("run/h0.sock"));
     Process::spawn("packets", command, &cluster.scratch().join("log/packets.log")).unwrap()
 }

@@ -94,7 +94,7 @@ impl Server {
             ..AppConfig::default()
         };
         let endpoint = endpoint(provider, node, process, number);
-        let mut side = AppSide::new(endpoint, config, token::issue(key, &claims));
+        let mut side = AppSide::new(endpoint, config, token::issue(&key.signing(&claims), &claims));
         side.set_proxies(std::slice::from_ref(proxy));
         let listener =
             side.listen(([0, 0, 0, 0], port).into(), plan.backlog).expect("an empty table has room");

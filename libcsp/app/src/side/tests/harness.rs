@@ -53,7 +53,8 @@ impl Proxy {
     pub fn named(fabric: &MemoryFabric, name: &str) -> Self {
         let identity = PeerIdentity::daemon(Role::ProxyNode, name.parse().unwrap(), 1, 0);
         let provider = Box::new(fabric.provider(name));
-        let mut endpoint = Endpoint::new(provider, small(EndpointConfig::channel(identity, Some(key()))));
+        let mut endpoint =
+            Endpoint::new(provider, small(EndpointConfig::channel(identity, Some(key().into()))));
         endpoint.listen(&ViAddress::Name(format!("{name}.w0"))).unwrap();
         let (links, link, last_received_on) = (Vec::new(), None, None);
         Proxy { endpoint, links, link, last_received_on, now: fabric.now(), sent: Vec::new(), last_flags: 0 }
@@ -161,7 +162,7 @@ impl World {
             expires: UNIX + 3600,
             nonce: 1,
         };
-        let mut app = AppSide::new(endpoint, config, token::issue(&key(), &claims));
+        let mut app = AppSide::new(endpoint, config, token::issue(&key().signing(&claims), &claims));
         let address = ViAddress::Name("pn-1.w0".into());
         app.set_proxies(&[ProxyTarget {
             node: "pn-1".parse().unwrap(),
