@@ -15,6 +15,7 @@ macro_rules! call_next {
 }
 
 mod aliases;
+mod batches;
 mod clone;
 mod descriptors;
 mod exec;

@@ -1,14 +1,12 @@
-//! Reading and writing, in all variants.
+//! Reading and writing, in all variants but those of several messages (`batches`).
 
-use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
-
-use super::poll;
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::fdtable::{self, Entry};
 use crate::memory::is_nowhere;
 use crate::ops::io;
 use crate::ops::rights::Sealed;
-use crate::ops::{c_int_result, c_result, carried_io, ending, rights, sockets};
+use crate::ops::{c_result, carried_io, ending, rights, sockets};
 use crate::{real, sys};
 
 /// One buffer as a list.
@@ -36,7 +34,7 @@ unsafe fn opened(
 }
 
 /// The same with the address of a message.
-unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) -> Result<c_int, ssize_t> {
+pub(super) unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) -> Result<c_int, ssize_t> {
     if flags & libc::MSG_FASTOPEN == 0 || is_nowhere(message) {
         return Ok(flags);
     }
@@ -217,12 +215,12 @@ unsafe fn any_room(parts: *const iovec, count: usize) -> bool {
 }
 
 /// Whether the filter serves messages of a descriptor: an accelerated or carried connection's.
-fn has_messages(fd: c_int) -> bool {
+pub(super) fn has_messages(fd: c_int) -> bool {
     matches!(fdtable::entry(fd), Entry::Ours(_) | Entry::Carried(_))
 }
 
 /// recvmsg on an accelerated or carried connection.
-unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+pub(super) unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
     if !has_messages(fd) || is_nowhere(message) {
         return None;
     }
@@ -250,7 +248,7 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Opti
 }
 
 /// sendmsg on an accelerated or carried connection.
-unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
+pub(super) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
     if !has_messages(fd) || is_nowhere(message) {
         return None;
     }
@@ -297,115 +295,6 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
             real::sendmsg(fd, sealed.as_ref().map_or(message, Sealed::header), flags)
         })
     }
-}
-
-/// Processes messages one after another until `one` fails or `enough` returns `true`. Only a failure of the first one
-/// is returned as the call's failure.
-unsafe fn each(
-    messages: *mut mmsghdr,
-    count: c_uint,
-    mut one: impl FnMut(*mut msghdr, bool) -> Option<ssize_t>,
-    mut enough: impl FnMut() -> bool,
-) -> Option<c_int> {
-    if is_nowhere(messages) && count > 0 {
-        return None;
-    }
-    for at in 0..count as usize {
-        // SAFETY: by the caller's contract `messages` has `count` writable entries.
-        let message = unsafe { &mut *messages.add(at) };
-        let done = one(&raw mut message.msg_hdr, at == 0)?;
-        if done < 0 {
-            return Some(if at == 0 { -1 } else { at as c_int });
-        }
-        message.msg_len = done as c_uint;
-        if enough() {
-            return Some(at as c_int + 1);
-        }
-    }
-    Some(count as c_int)
-}
-
-/// recvmmsg(2)
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn recvmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    if has_messages(fd) {
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call and `timeout` is null or points to a time.
-        let limit = match unsafe { poll::of_timespec(timeout) } {
-            Ok(limit) => limit.map(|ns| sys::monotonic_nanos().saturating_add(ns)),
-            Err(errno) => return c_int_result(Err(errno)),
-        };
-        let one = |message: *mut msghdr, first: bool| {
-            let for_one = flags & libc::MSG_WAITFORONE != 0 && !first;
-            let wait = if for_one { libc::MSG_DONTWAIT } else { 0 };
-            // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
-            // the call and `timeout` is null or points to a time.
-            unsafe { receive_message(fd, message, (flags & !libc::MSG_WAITFORONE) | wait) }
-        };
-        // The time-out is checked between messages only (recvmmsg(2), bugs).
-        let enough = || limit.is_some_and(|at| sys::monotonic_nanos() >= at);
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call and `timeout` is null or points to a time.
-        if let Some(result) = unsafe { each(messages, count, one, enough) } {
-            return result;
-        }
-    }
-    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the call
-    // and `timeout` is null or points to a time.
-    let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
-    for at in 0..received.max(0) as usize {
-        // SAFETY: the kernel filled in so many headers.
-        unsafe { rights::incoming(&raw const (*messages.add(at)).msg_hdr) };
-    }
-    received
-}
-
-/// sendmmsg(2)
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn sendmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    let first: *const msghdr = if count == 0 { core::ptr::null() } else { messages.cast() };
-    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-    // call; an mmsghdr begins with its msghdr.
-    let flags = match unsafe { opened_by(fd, flags, first) } {
-        Ok(flags) => flags,
-        Err(result) => return result as c_int,
-    };
-    if has_messages(fd) {
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call.
-        let one = |message: *mut msghdr, _| unsafe { send_message(fd, message, flags) };
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call.
-        if let Some(result) = unsafe { each(messages, count.min(libc::UIO_MAXIOV as c_uint), one, || false) }
-        {
-            return result;
-        }
-    }
-    let count_known = if is_nowhere(messages) { 0 } else { count as usize };
-    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the call.
-    if (0..count_known)
-        .any(|at| unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) }.is_some())
-    {
-        // One by one, each with its own seals.
-        // SAFETY: as above.
-        let one = |message: *mut msghdr, _| Some(unsafe { sendmsg(fd, message, flags) });
-        // SAFETY: as above.
-        return unsafe { each(messages, count.min(libc::UIO_MAXIOV as c_uint), one, || false) }.unwrap_or(-1);
-    }
-    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-    // call.
-    unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
 
 /// io::receive or io::send.

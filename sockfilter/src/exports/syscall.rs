@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_long, c_uint};
 
-use super::{descriptors, exec, io, poll, processes, sockets, stat, transfer};
+use super::{batches, descriptors, exec, io, poll, processes, sockets, stat, transfer};
 use crate::memory::{is_nowhere, is_wrong};
 use crate::ops::select::Sets;
 use crate::{fork, signals, sys};
@@ -81,8 +81,8 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_pwritev2 => {
                 return transfer::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long;
             }
-            libc::SYS_recvmmsg => io::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _),
-            libc::SYS_sendmmsg => io::sendmmsg(fd, b as _, c as c_uint, d as c_int),
+            libc::SYS_recvmmsg => batches::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _),
+            libc::SYS_sendmmsg => batches::sendmmsg(fd, b as _, c as c_uint, d as c_int),
             libc::SYS_close => descriptors::close(fd),
             libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, c as c_int),
             libc::SYS_dup => descriptors::dup(fd),
