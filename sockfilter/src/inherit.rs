@@ -205,7 +205,7 @@ pub fn adopt(fd: c_int) {
     }
     let asked = match Mark::of(fd) {
         Some(Mark::Kernel { option }) => Asked::Once(option),
-        // The number of seals within seals is limited by the kernel.
+        // What a seal holds is no seal, so this goes one level down.
         Some(Mark::Sealed) => {
             return if seal::open(fd).is_ok() {
                 adopt(fd)

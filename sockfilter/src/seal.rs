@@ -72,9 +72,15 @@ fn replace(fd: c_int, by: c_int) -> Result<(), Errno> {
     done.map(drop)
 }
 
-/// Opens a seal: its descriptor is the connection's from now on.
+/// Opens a seal: its descriptor is the connection's from now on. A seal within a seal is refused with EBADF: the filter
+/// makes none, and a peer can send one that holds itself.
 pub fn open(fd: c_int) -> Result<(), Errno> {
-    replace(fd, content(fd)?)
+    let content = content(fd)?;
+    if Mark::of(content) == Some(Mark::Sealed) {
+        sys::close(content);
+        return Err(libc::EBADF);
+    }
+    replace(fd, content)
 }
 
 /// Calls `then` for the descriptors with this mark that stay open over exec. The tables of a vfork child are its
@@ -154,6 +160,16 @@ mod tests {
         // It is gone with its seal, unread.
         assert_eq!(read(far), Err(libc::ECONNRESET));
         sys::close(far);
+    }
+
+    #[test]
+    fn a_seal_that_holds_itself_stays_closed() {
+        let [seal, sender] = pair(libc::SOCK_SEQPACKET);
+        Mark::Sealed.put(seal).unwrap();
+        handover::send_with(sender, &[], seal).unwrap();
+        assert_eq!(open(seal), Err(libc::EBADF));
+        assert_eq!(Mark::of(seal), Some(Mark::Sealed));
+        [seal, sender].into_iter().for_each(sys::close);
     }
 
     #[test]

@@ -11,14 +11,16 @@ use crate::config::ConfigError;
 const LEN_MAX: u64 = 1 << 20;
 
 /// Reads a key file. A file that its group or others may read or write is refused: its keys prove to be a node of the
-/// cluster.
+/// cluster. A credential that systemd has made may be readable for its group: since systemd 254 that is how the mode
+/// shows the access list by which the service's user may read it.
 pub fn read(path: &Path) -> Result<String, ConfigError> {
     let wrong = |message: String| error(path, message);
     let cannot = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
     // The mode is that of the file that is read, whatever the path names a moment later.
     let opened = File::open(path).map_err(cannot)?;
     let mode = opened.metadata().map_err(cannot)?.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
+    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
+    if mode & forbidden(path, credentials.as_deref().map(Path::new)) != 0 {
         return Err(wrong(format!(
             "its mode {mode:03o} lets others than its owner at it; make it 600: chmod 600 {}",
             path.display()
@@ -29,7 +31,33 @@ pub fn read(path: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
+/// Permissions that the key file at `path` may not have, where systemd keeps the service's credentials in `credentials`.
+fn forbidden(path: &Path, credentials: Option<&Path>) -> u32 {
+    if credentials.is_some_and(|folder| path.starts_with(folder)) { 0o037 } else { 0o077 }
+}
+
 /// The error of a key file whose text has a fault.
 pub fn error(path: &Path, fault: impl ToString) -> ConfigError {
     ConfigError::new(&path.display().to_string(), "key file", fault.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credential_may_be_readable_for_its_group_and_no_other_file() {
+        let folder = Path::new("/run/credentials/csp-proxy-node.service");
+        let (credential, other) = (folder.join("cluster.key"), Path::new("/etc/csp/proxy-node.key"));
+        for (path, credentials, mode, refused) in [
+            (credential.as_path(), Some(folder), 0o440, false),
+            (credential.as_path(), Some(folder), 0o444, true),
+            (credential.as_path(), Some(folder), 0o460, true),
+            (credential.as_path(), None, 0o440, true),
+            (other, Some(folder), 0o440, true),
+            (other, None, 0o600, false),
+        ] {
+            assert_eq!(mode & forbidden(path, credentials) != 0, refused, "{} {mode:o}", path.display());
+        }
+    }
 }

@@ -22,7 +22,7 @@ pub fn serve(jobs: Receiver<(u8, PlanJob)>, workers: Vec<MailboxSender<Question>
     let run = move || {
         lower_priority();
         for (worker, job) in jobs {
-            if let Some(mailbox) = workers.get(usize::from(worker)).filter(|_| job.is_wanted()) {
+            if let Some(mailbox) = workers.get(usize::from(worker)) {
                 plan(&job, mailbox);
             }
         }
@@ -32,9 +32,13 @@ pub fn serve(jobs: Receiver<(u8, PlanJob)>, workers: Vec<MailboxSender<Question>
 
 fn plan(job: &PlanJob, mailbox: &MailboxSender<Question>) {
     let begun = thread_time();
-    // A planner keeps nothing that a panic leaves half-way: it reads the policy's catalogue.
-    let planned = without_abort(|| catch_unwind(AssertUnwindSafe(|| job.run())));
-    let planned = planned.unwrap_or_else(|_| job.failed("the planner failed on the request"));
+    let planned = if job.is_wanted() {
+        // A planner keeps nothing that a panic leaves half-way: it reads the policy's catalogue.
+        let planned = without_abort(|| catch_unwind(AssertUnwindSafe(|| job.run())));
+        planned.unwrap_or_else(|_| job.failed("the planner failed on the request"))
+    } else {
+        job.failed("its askers have gone")
+    };
     let planned = planned.took(thread_time().saturating_sub(begun));
     for _ in 0..TRIES {
         match mailbox.send(Question::Planned(Box::new(planned.clone()))) {

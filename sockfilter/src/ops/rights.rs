@@ -25,10 +25,13 @@ unsafe fn each_place(message: *const msghdr, mut then: impl FnMut(*mut c_int)) {
     // stay within the control data.
     unsafe {
         let mut header: *const cmsghdr = libc::CMSG_FIRSTHDR(message);
+        let end = (*message).msg_control as usize + (*message).msg_controllen;
         while !header.is_null() {
             let empty = libc::CMSG_LEN(0) as usize;
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let count = (*header).cmsg_len.saturating_sub(empty) / size_of::<c_int>();
+                // A header may state more than there is; the kernel refuses it.
+                let len = (*header).cmsg_len.min(end - header as usize);
+                let count = len.saturating_sub(empty) / size_of::<c_int>();
                 let first = libc::CMSG_DATA(header).cast::<c_int>();
                 (0..count).for_each(|at| then(first.add(at)));
             }

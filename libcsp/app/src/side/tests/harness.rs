@@ -6,8 +6,8 @@ use csp_vi::memory::{InFlight, MemoryFabric};
 use csp_wire::channel::{Message, MessageHeader, MessageKind, Messages, OpenPayload};
 
 use crate::{AppConfig, AppSide, FlowId, ListenerId, ProxyTarget};
-use csp_transport::token::{self, ClusterKey, TokenClaims};
-use csp_transport::{Endpoint, EndpointConfig, LinkEvent, LinkId, PeerIdentity, ProcessId};
+use csp_transport::token::{self, TokenClaims};
+use csp_transport::{ClusterKey, Endpoint, EndpointConfig, LinkEvent, LinkId, PeerIdentity, ProcessId};
 
 /// Both directions' byte window.
 pub const WINDOW: u32 = 64 * 1024;

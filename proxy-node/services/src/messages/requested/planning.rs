@@ -263,6 +263,16 @@ pub(in crate::messages) struct Waiting {
     _alive: Arc<()>,
 }
 
+/// A [`PlanJob`] that was given to what plans.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    ticket: u64,
+    /// Where its first asker comes from, which is charged.
+    source: Source,
+    /// When it was asked for.
+    since: Instant,
+}
+
 /// The plans of a worker that are not made yet.
 #[derive(Debug, Default)]
 pub(in crate::messages) struct Plans {
@@ -271,6 +281,8 @@ pub(in crate::messages) struct Plans {
     waiting: Vec<Waiting>,
     /// Of them, what was not yet given to what plans.
     jobs: VecDeque<PlanJob>,
+    /// What was given and has not come back: an asker that leaves meanwhile frees no place.
+    given: Vec<Given>,
     balances: Balances,
     tickets: u64,
     /// Nanoseconds that were charged.
@@ -283,13 +295,18 @@ const PLAN: u64 = 1 << 63;
 impl Plans {
     /// Checks that one more plan may wait for a source.
     pub fn check(&mut self, now: Instant, source: Source) -> Result<(), QueryRefused> {
-        let its = self.waiting.iter().filter(|waiting| waiting.source == source).count();
+        // A plan that did not come back in twice its time is lost: its worker's mailbox was full.
+        self.given.retain(|given| given.since + WAITING_TIME + WAITING_TIME > now);
+        let is_here = |ticket: u64| self.waiting.iter().any(|waiting| waiting.ticket == ticket);
+        let left = self.given.iter().filter(|given| !is_here(given.ticket)).map(|given| given.source);
+        let sources = || self.waiting.iter().map(|waiting| waiting.source).chain(left.clone());
+        let its = sources().filter(|known| *known == source).count();
         if its >= WAITING_EACH_MAX {
             return Err(refused(format!(
                 "{its} requests of the address for queries and formats are not answered yet, as many as may be; ask again"
             )));
         }
-        if self.waiting.len() >= WAITING_MAX {
+        if sources().count() >= WAITING_MAX {
             return Err(refused(format!(
                 "{WAITING_MAX} requests for queries and formats wait, as many as may; ask again"
             )));
@@ -337,12 +354,14 @@ impl Plans {
         Some(waiting.ticket)
     }
 
-    /// Removes a request, and charges its source; `None`: its askers have gone.
+    /// Removes a request, and charges the source that has asked for the plan; `None`: its askers have gone.
     pub fn take(&mut self, now: Instant, planned: &Planned) -> Option<Waiting> {
-        let waiting = self.withdraw(planned.ticket)?;
-        self.balances.charge(now, waiting.source, planned.spent);
-        self.spent = self.spent.saturating_add(nanos(planned.spent).unsigned_abs());
-        Some(waiting)
+        if let Some(at) = self.given.iter().position(|given| given.ticket == planned.ticket) {
+            let given = self.given.swap_remove(at);
+            self.balances.charge(now, given.source, planned.spent);
+            self.spent = self.spent.saturating_add(nanos(planned.spent).unsigned_abs());
+        }
+        self.withdraw(planned.ticket)
     }
 
     /// Removes a request whose plan is not made.
@@ -397,8 +416,16 @@ impl Plans {
         self.waiting.iter().map(|waiting| waiting.since + WAITING_TIME).min()
     }
 
+    /// Returns the next plan to make. Each that was returned comes back by [`Plans::take`], even if it is no longer wanted.
     pub fn next_job(&mut self) -> Option<PlanJob> {
-        self.jobs.pop_front()
+        while let Some(job) = self.jobs.pop_front() {
+            if let Some(waiting) = self.waiting.iter().find(|waiting| waiting.ticket == job.ticket) {
+                let Waiting { ticket, source, since, .. } = *waiting;
+                self.given.push(Given { ticket, source, since });
+                return Some(job);
+            }
+        }
+        None
     }
 }
 

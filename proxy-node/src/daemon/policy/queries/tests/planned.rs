@@ -127,6 +127,41 @@ fn time_of_planning_is_divided_among_addresses() {
 }
 
 #[test]
+fn an_asker_that_leaves_pays_for_its_plan_and_frees_no_place() {
+    let mut w = beside("");
+    let again = |w: &mut World, n: u32| {
+        w.connect_from(n, "flights", "REQ", [10, 0, 1, 1]);
+        w.arrive(
+            n,
+            &message(&[
+                b"",
+                query(&format!("SELECT at FROM flights WHERE delay > {n}")).to_string().as_bytes(),
+            ]),
+        );
+        w.texts(n).pop()
+    };
+    let mut jobs = Vec::new();
+    for n in [10, 11] {
+        assert_eq!(again(&mut w, n), None);
+        jobs.push(w.broker.poll_plan_job().unwrap());
+        w.broker.gone(w.now, FlowLabel::new(n, 0));
+    }
+    let third = again(&mut w, 12).unwrap();
+    assert!(
+        third.contains("2 requests of the address for queries and formats are not answered yet"),
+        "{third}"
+    );
+    w.finish(jobs[0].failed("its askers have gone").took(Duration::from_secs(2)));
+    let refused = again(&mut w, 13).unwrap();
+    assert!(refused.contains("has used up its time for planning"), "{refused}");
+    // A plan that never comes back keeps its place for two minutes at most.
+    w.pass(121);
+    assert_eq!(again(&mut w, 14), None);
+    assert_eq!(again(&mut w, 15), None);
+    assert_eq!(w.broker.requested().len(), 0);
+}
+
+#[test]
 fn a_plan_of_a_former_policy_is_not_put_into_force() {
     let mut w = beside("");
     let job = w.begin(2, &query(SQL));
