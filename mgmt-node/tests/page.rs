@@ -13,7 +13,7 @@ use csp_types::FlowLabel;
 use serde_json::Value;
 
 /// Properties of JavaScript's, the browser's and the script's own objects that the script uses.
-const OTHERS: [&str; 58] = [
+const OTHERS: [&str; 59] = [
     "abs",
     "activeElement",
     "append",
@@ -24,6 +24,7 @@ const OTHERS: [&str; 58] = [
     "min",
     "querySelectorAll",
     "rate",
+    "reduce",
     "total",
     "body",
     "createElement",

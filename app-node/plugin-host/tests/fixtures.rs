@@ -159,12 +159,8 @@ impl Subject for HostLevel {
         operation: &str,
         arguments: &Settings,
     ) -> Result<Answer, String> {
-        let text = |value: &Value| match value {
-            Value::Duration(duration) => format!("{}ns", duration.as_nanos()),
-            other => other.to_string(),
-        };
         let arguments: Vec<(&str, String)> =
-            arguments.iter().map(|(name, value)| (*name, text(value))).collect();
+            arguments.iter().map(|(name, value)| (*name, value.exact())).collect();
         let arguments: Vec<(&str, &str)> =
             arguments.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let head = Head { instance: id.0, ..Head::new(Kind::Call, 1) };

@@ -367,9 +367,10 @@ fn what_the_san_does_not_take_waits_in_the_ring() {
         world.turn();
     }
     let forwarded = world.relay.counters().out_messages;
+    // HELLO and CONFIRM went before them.
     assert_eq!(
         (world.relay.counters().waited + forwarded, world.relay.occupancy().0),
-        (posted as u64 + 1, 1)
+        (posted as u64 + 2, 1)
     );
     drop(process);
     world.fabric.pause_node("proxy", false);

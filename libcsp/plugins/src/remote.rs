@@ -76,9 +76,8 @@ pub fn write_hosted(manager: &Manager, environment: &str) -> Result<String, Mana
         let (_, settings) = manager.settings_of(name)?;
         for (setting, value) in settings.iter() {
             let value = match value {
-                Value::Duration(duration) => format!("{}ns", duration.as_nanos()),
                 Value::Instance(id) => manager.name_of(*id).unwrap_or_default().to_owned(),
-                other => escaped(&other.to_string()),
+                other => escaped(&other.exact()),
             };
             let _ = writeln!(text, "set {setting} {value}");
         }

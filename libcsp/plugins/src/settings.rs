@@ -72,6 +72,16 @@ impl fmt::Display for Value {
     }
 }
 
+impl Value {
+    /// Returns the text from which the value is parsed again without loss: times in nanoseconds, or `forever`.
+    pub fn exact(&self) -> String {
+        match self {
+            Value::Duration(duration) if *duration != FOREVER => format!("{}ns", duration.as_nanos()),
+            other => other.to_string(),
+        }
+    }
+}
+
 /// Why a setting or argument was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SettingError {

@@ -289,7 +289,7 @@ impl World {
     }
 
     fn traced_states(&self, id: TraceId) -> Vec<CopyState> {
-        self.traced(id).iter().flat_map(|message| states(message)).map(|(_, state)| state).collect()
+        self.traced(id).iter().flat_map(states).map(|(_, state)| state).collect()
     }
 }
 

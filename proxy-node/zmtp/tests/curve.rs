@@ -317,7 +317,9 @@ fn a_sealed_message_of_too_many_frames_or_bytes_costs_no_other() {
     let good = (0, b"good".to_vec());
     let long = [(1, vec![7; 950]), (1, vec![7; 950]), (2, command_body("PING", b"\0\0")), (0, vec![7; 1000])];
     let many = [vec![(1, vec![7]); 16], vec![(0, vec![7])]].concat();
-    let frames = [&[good.clone()][..], &long, &[good.clone()], &many, &[good]].concat();
+    let frames =
+        [std::slice::from_ref(&good), &long, std::slice::from_ref(&good), &many, std::slice::from_ref(&good)]
+            .concat();
     let bytes: Vec<u8> = frames.iter().flat_map(|(flags, body)| client.sealed(0, *flags, body)).collect();
     let got: Vec<Got> = bytes.chunks(11).flat_map(|chunk| server.feed(chunk).unwrap()).collect();
     assert_eq!(got, vec![Got::Message(vec![b"good".to_vec()]); 3]);

@@ -36,7 +36,6 @@ fn use_af_xdp(cluster: &Cluster) {
 fn uploads_arrive(cluster: &mut Cluster, name: &str) {
     cluster.set_workers(Tier::NetworkNode, 2).unwrap();
     cluster.serve().unwrap();
-    cluster.start_upload().unwrap();
     let far = behind_a_narrow_link(cluster, name);
     let file = cluster.scratch().join("sent");
     fs::write(&file, testing::pattern(300_000)).unwrap();
@@ -53,8 +52,8 @@ fn uploads_arrive(cluster: &mut Cluster, name: &str) {
     let (fragments, datagrams) =
         (metric("csp_fragments_received_total", ""), metric("csp_datagrams_reassembled_total", ""));
     let elsewhere = metric("csp_datagrams_elsewhere_total", "");
-    // Both workers receive all fragments; each datagram is processed once.
-    assert!(datagrams > 1_000.0 && fragments >= 3.0 * datagrams - 100.0, "{fragments} {datagrams}");
+    // 1.2 MB in segments of 1,448 bytes and fewer. Both workers receive all fragments; each datagram is processed once.
+    assert!(datagrams > 500.0 && fragments >= 3.0 * datagrams - 100.0, "{fragments} {datagrams}");
     assert!((elsewhere - datagrams / 2.0).abs() <= datagrams * 0.01, "{elsewhere} {datagrams}");
     assert_eq!(metric("csp_drops_total", "reason=\"fragment_overlap\""), 0.0);
     assert_eq!(cluster.casualties(), "");

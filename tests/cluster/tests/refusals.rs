@@ -86,10 +86,11 @@ fn compare(kernel: &str, cluster: &str, what: &str) {
     assert_eq!((kernel.len(), found.len()), (108, 108), "{what}");
     for (way, found) in &found {
         let fields: Vec<&str> = way.split('|').collect();
-        let (how, shut, size) = (fields[0], fields[1], fields[3]);
+        let (how, shut, size, body) = (fields[0], fields[1], fields[3], fields[4]);
         // A process that ends without closing leaves FIN behind, and a connection that the agent carries no word of a FIN that
         // was followed by a close at once: the bytes are the same.
-        let exact = how == "close";
+        // A client that still sends may learn of the reset there, and then reads the end.
+        let exact = how == "close" && body != "1000000";
         let whole = found.starts_with(&format!("{{({size}, ")) && found.matches('(').count() == 1;
         let either = found.matches(&format!("({size}, ")).count() == found.matches('(').count();
         assert!(

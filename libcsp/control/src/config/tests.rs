@@ -1,6 +1,5 @@
 //! Tests of configuration files: what is accepted, and the exact words for what is not.
 
-use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;

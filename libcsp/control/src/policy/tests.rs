@@ -100,7 +100,7 @@ fn wrong_options_and_egress_are_refused() {
     refuses("keepalive_s: 7200", "keepalive_s: 2592001", long);
     for mss in ["87", "9001", "65536"] {
         let wrong =
-            format!("7:37: services[0].tcp.mss: {mss} is not a segment size in bytes; allowed is 88 to 9000");
+            format!("7:35: services[0].tcp.mss: {mss} is not a segment size in bytes; allowed is 88 to 9000");
         refuses(
             "congestion: newreno, keepalive_s",
             &format!("congestion: cubic, mss: {mss}, keepalive_s"),

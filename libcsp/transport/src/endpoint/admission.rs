@@ -48,6 +48,7 @@ const UNPROVED: Refusal = refusal(
 );
 
 /// A HELLO that is admitted.
+#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one call")]
 pub(super) enum Admitted<'a> {
     /// It opens a link.
     New {

@@ -187,7 +187,7 @@ fn a_datagram_that_stays_incomplete_expires() {
         assert_eq!((f.core.datagram_count(), f.core.counters().drop_fragment_timeout), (0, 2));
         // The rest alone is no datagram, also if the timer has not run.
         f.frame(&third);
-        f.now = f.now + REASSEMBLY_TIMEOUT;
+        f.now += REASSEMBLY_TIMEOUT;
         f.frame(&first);
         f.frame(&second);
         assert_eq!((f.out.tunnel.len(), f.core.counters().drop_fragment_timeout), (0, 3));
@@ -217,7 +217,7 @@ fn a_source_at_its_bound_loses_its_own_and_a_full_table_the_oldest() {
             true => format!("[2001:db8:99::{number:x}]:1000"),
         };
         for number in 0..3 * DATAGRAMS_OF_SOURCE_MAX {
-            f.now = f.now + csp_types::Duration::from_millis(1);
+            f.now += csp_types::Duration::from_millis(1);
             f.frame(&begin(&greedy(number), to, number));
         }
         assert_eq!(f.core.datagram_count(), 1 + DATAGRAMS_OF_SOURCE_MAX);
@@ -225,7 +225,7 @@ fn a_source_at_its_bound_loses_its_own_and_a_full_table_the_oldest() {
         assert_eq!(complete(&mut f, &victim, to, 1), 1);
         // Many sources, each with little: the oldest datagram gives way, the newest is completed.
         for number in 0..2 * DATAGRAMS_MAX {
-            f.now = f.now + csp_types::Duration::from_millis(1);
+            f.now += csp_types::Duration::from_millis(1);
             let from = if v6 {
                 client(number + 1, true).0
             } else {
