@@ -15,7 +15,7 @@ use csp_plugin_modules::PluginModules;
 use csp_plugins::remote::{RemoteAnswer, RemoteRow, read_answer, write_call, write_hosted, write_module};
 use csp_plugins::{
     Answer, Binding, Command, EnvironmentId, Graph, HashKey, Level, Manager, ManagerConfig, Metadata, Packet,
-    Plugin, PluginError, Row, Settings, Supply, Value, Verdict, WORKERS, builtin,
+    Plugin, PluginError, Row, Settings, Supply, Verdict, WORKERS, builtin,
 };
 use csp_types::Instant;
 use csp_wire::packets::{Head, Kind};

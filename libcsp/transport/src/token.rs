@@ -142,7 +142,7 @@ pub fn issue(key: &NodeKey, claims: &TokenClaims) -> Token {
 }
 
 /// Checks the signature (in constant time) and the validity of a token received from a peer. No claim is used before
-/// the signature is verified, but those that select the key ([`named`]). `now_unix_s` and the times in the token may
+/// the signature is verified, but those that select the key (`named`). `now_unix_s` and the times in the token may
 /// differ by [`CLOCK_SKEW_S`].
 pub fn verify(key: &NodeKey, token: &[u8], now_unix_s: u64) -> Result<Verified, TokenError> {
     if token.len() > TOKEN_LEN_MAX - SECRET_LEN {

@@ -121,7 +121,8 @@ fn run(
             let all: Vec<QueryExplanation> = (0..policy.queries.len())
                 .filter_map(|index| explain::query(policy, &catalogue, index, seen))
                 .collect();
-            let requested = seen.requested().filter_map(RequestedRow::of).map(Listed::Requested);
+            let requested =
+                seen.requested().filter_map(RequestedRow::of).map(|row| Listed::Requested(Box::new(row)));
             let all: Vec<Listed> =
                 all.into_iter().map(|query| Listed::OfPolicy(Box::new(query))).chain(requested).collect();
             show_as(output, &all, |all| all_table(policy, all, seen, paint))
@@ -224,7 +225,7 @@ fn formats_table(all: &[FormatRow], paint: Paint) -> String {
 #[serde(untagged)]
 enum Listed {
     OfPolicy(Box<QueryExplanation>),
-    Requested(RequestedRow),
+    Requested(Box<RequestedRow>),
 }
 
 /// A query that a program has asked for.
@@ -266,7 +267,8 @@ fn all_table(policy: &Policy, all: &[Listed], seen: &Seen, paint: Paint) -> Stri
     ]);
     let mut is_empty = true;
     for listed in all {
-        let Listed::Requested(RequestedRow { sql, channel }) = listed else { continue };
+        let Listed::Requested(row) = listed else { continue };
+        let RequestedRow { sql, channel } = &**row;
         let Some(query) = &channel.requested else { continue };
         let by = match query.requesters {
             0 | 1 => query.by.to_string(),

@@ -119,6 +119,11 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return self.tcp_failed(label, why);
         }
         self.pump.enqueue(self.cx.flows, label);
+        // A local service may never read what is left, where a process would close.
+        let is_local = self.cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local);
+        if is_local && !self.pump.fail_later(&mut self.cx, label) {
+            self.fail_broken(label);
+        }
     }
 
     fn tcp_failed(&mut self, label: FlowLabel, why: FailReason) {

@@ -56,8 +56,11 @@ impl Open {
     }
 }
 
+/// A way in which a process, or its end, resets a connection.
+type End = (&'static str, fn(&mut Open));
+
 /// The ways in which a process, or its end, resets a connection.
-const ENDS: [(&str, fn(&mut Open)); 4] = [
+const ENDS: [End; 4] = [
     ("close with unread bytes", |open| open.send(MessageKind::Close, CLOSE_UNREAD, &[])),
     ("linger 0", |open| open.send(MessageKind::Reset, 0, &[])),
     ("its link is lost", |open| {

@@ -103,9 +103,9 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     }
     let count_known = if is_nowhere(messages) { 0 } else { count.min(libc::UIO_MAXIOV as c_uint) as usize };
     // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the call.
-    if (0..count_known)
-        .any(|at| unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) }.is_some())
-    {
+    let has_rights =
+        |at: usize| unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) }.is_some();
+    if (0..count_known).any(has_rights) {
         // One by one, each with its own seals.
         // SAFETY: as above.
         let one = |message: *mut msghdr, _| Some(unsafe { sendmsg(fd, message, flags) });

@@ -226,7 +226,7 @@ pub(super) unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_i
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
-        if flags & libc::MSG_ERRQUEUE != 0 {
+        if flags & libc::MSG_ERRQUEUE != 0 && !carried_io::concerns(fd) {
             return io::receive_error(fd, message, flags).map(c_result);
         }
         let parts = match message_parts(message) {

@@ -107,7 +107,7 @@ pub unsafe fn get(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<Result<usize, Errno>> {
-    if !keeps(level) && !(level == libc::SOL_SOCKET && OF_TCP.contains(&name)) {
+    if !(keeps(level) || level == libc::SOL_SOCKET && OF_TCP.contains(&name)) {
         return None;
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {

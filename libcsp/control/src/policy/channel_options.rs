@@ -17,7 +17,7 @@ pub const KEY_BYTES_MAX: u16 = 2_048;
 pub struct LastValue {
     /// Most keys; the one whose message is oldest gives way.
     pub entries: u32,
-    /// Most memory for these messages in KiB, part of the channel's. Each takes at least [`BLOCK_KIB`].
+    /// Most memory for these messages in KiB, part of the channel's. Each takes at least `BLOCK_KIB`.
     pub kib: u32,
     /// What messages have in common of which the later one replaces the earlier.
     pub key: LastValueKey,
