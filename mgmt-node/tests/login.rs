@@ -219,7 +219,7 @@ async fn a_link_opens_one_session_and_the_session_has_its_role() {
     assert_eq!(node.sees(&browser, &operator).await, 200);
 }
 
-/// A link of another person, opened by somebody who does not know whose it is.
+/// A login link of another person: the page names that person before the reader agrees.
 #[tokio::test]
 async fn a_link_says_whose_it_is_and_opens_nothing_before_its_reader_agrees() {
     let node = Node::start().await;

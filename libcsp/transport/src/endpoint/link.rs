@@ -352,7 +352,8 @@ impl Link {
         Ok(())
     }
 
-    /// Checks the header of a received message and takes its credits, but in the handshake, which tells the depth.
+    /// Checks the header of a received message and takes its credits, except during the handshake, which
+    /// advertises the depth.
     pub(super) fn check(&mut self, raw: &[u8; HEADER_LEN], len: usize) -> Result<Header, DeathCause> {
         let counted = self.interruption.is_none();
         let sequence = if counted { self.messages_received } else { 0 };

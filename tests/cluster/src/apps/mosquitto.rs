@@ -29,7 +29,7 @@ fn drive(stage: &mut Stage) -> Result<String> {
     stage.start("mosquitto", "/usr/sbin/mosquitto", &["-c", &conf])?;
     stage.wait_port(PORT)?;
     let dir = stage.hosts.path("");
-    // A retained message tells each subscriber's shell that the subscription stands.
+    // Each subscriber receives a retained message as soon as its subscription is active.
     stage.hosts.client_shell(&format!(
         "cd {dir}; seq {MESSAGES} > lines; mosquitto_pub -h {VIP} -p {PORT} -t t/ready -m ready -r -q 1; \
          for n in $(seq {SUBSCRIBERS}); do mosquitto_sub -h {VIP} -p {PORT} -t 't/#' -q 1 -C {count} > got$n & done; \
