@@ -142,6 +142,7 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 # them twice.
 .PHONY: test
 test: packages-test ## unit, conformance, simulation and cluster tests (root: real processes in network namespaces; CSP_NO_SKIP=1: skips fail)
+	python3 tests/verify/tests.py
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	CSP_SEEDS=$(SEEDS) CSP_TCP_SEEDS=10000 CSP_VI_ROUNDS=10000 $(CARGO) test --release --locked --workspace --no-fail-fast
 
@@ -256,6 +257,10 @@ bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly and cargo-fuzz
 	tests/fuzz/run.sh $(or $(FUZZ_SECONDS),60)
+
+.PHONY: verify
+verify: ## every check of this list, one after another, continued after an interruption; a table in docs/notes/verified.md (root, an idle machine, 6 hours; BENCH=1: benchmarks, too; VERIFY="--help")
+	@python3 tests/verify/verify.py $(if $(BENCH),--bench) $(VERIFY)
 
 .PHONY: clean
 clean: ## removes what was built

@@ -6,7 +6,7 @@ cd "$(dirname "$0")"
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 cargo +nightly fuzz --version >/dev/null 2>&1 || {
-    echo "fuzzing needs a nightly compiler and cargo-fuzz: rustup toolchain install nightly; cargo install cargo-fuzz" >&2
+    echo "SKIPPED fuzz: needs a nightly compiler and cargo-fuzz: rustup toolchain install nightly; cargo install cargo-fuzz" >&2
     exit 69
 }
 cargo +nightly fuzz build --fuzz-dir .

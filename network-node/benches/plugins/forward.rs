@@ -252,7 +252,7 @@ fn set_up() {
 /// Measures all ways; returns a section of evaluation.md, which is empty without nft.
 pub fn measure(config: &CoreConfig) -> String {
     if let Err(error) = sets::nft("flush ruleset") {
-        eprintln!("forwarding is skipped: {error}");
+        eprintln!("SKIPPED forwarding: {error}");
         return String::new();
     }
     set_up();

@@ -160,11 +160,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let (absent, rows): (Vec<&Row>, Vec<&Row>) =
         chosen(&options.only)?.into_iter().partition(|row| not_packaged(row).is_some());
     for row in absent {
-        eprintln!(
-            "  not run: {}, which Debian {} does not have",
-            row.name,
-            not_packaged(row).unwrap_or_default()
-        );
+        eprintln!("SKIPPED {}: Debian {} does not have it", row.name, not_packaged(row).unwrap_or_default());
     }
     // With this handler an interrupt makes the present row fail, and everything created is still removed.
     let stop = Arc::new(AtomicBool::new(false));

@@ -183,7 +183,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("instructions: skipped, valgrind is not installed (Debian package valgrind)");
+        eprintln!("SKIPPED instructions: valgrind is not installed (Debian package valgrind)");
         return ExitCode::SUCCESS;
     }
     let mut failed = false;
