@@ -24,6 +24,9 @@ pub static ENGINE: Locked<Engine> = Locked::new(Engine::new());
 /// Delay after a failed attachment before the next attempt, in nanoseconds.
 const ATTACH_RETRY_NS: u64 = 1_000_000_000;
 
+/// Time for which what was received counts as present, in nanoseconds: less than a time slice of the scheduler.
+const FRESH_NS: u64 = 100_000;
+
 /// Trace events that accumulate in a busy program before they are published to the agent.
 const PUBLISH_EVENTS: usize = 64;
 
@@ -74,6 +77,8 @@ pub struct Engine {
     pub asleep: Vec<Asleep>,
     /// The provider was polled since it was armed: it wakes no thread now.
     disarmed: bool,
+    /// When [`progress`](Self::progress) was last called, in nanoseconds of CLOCK_MONOTONIC.
+    progressed_at: u64,
     /// Busy-poll time of blocking calls before they sleep.
     pub spin: SpinPolicy,
 }
@@ -116,6 +121,7 @@ impl Engine {
             raised: Vec::new(),
             asleep: Vec::new(),
             disarmed: false,
+            progressed_at: 0,
             spin: SpinPolicy::new(SpinSetting::Fixed(0), SpinWorth::APPLICATION),
         }
     }
@@ -179,6 +185,7 @@ impl Engine {
         self.disarmed = true;
         let Some(link) = &mut self.link else { return false };
         let (now, unix) = (sys::monotonic_nanos(), sys::unix_seconds());
+        self.progressed_at = now;
         let now = Instant::from_nanos(now);
         let before = (link.app.counters().links_up, link.agent);
         let attached = link.serve_agent(now, unix);
@@ -193,6 +200,15 @@ impl Engine {
         }
         self.spread();
         any
+    }
+
+    /// Calls [`progress`](Self::progress) if the last call is longer ago than [`FRESH_NS`]. Called before an offered
+    /// connection is accepted, which cannot be undone: a thread that was preempted, or that looked at its listener and then
+    /// did other things, must not accept one that the proxy has withdrawn since.
+    pub fn catch_up(&mut self) {
+        if sys::monotonic_nanos().saturating_sub(self.progressed_at) > FRESH_NS {
+            self.progress();
+        }
     }
 
     /// Notifies the waiters of all sockets whose readiness may have changed.

@@ -203,6 +203,7 @@ fn accept_attempt(
         Ok(fd) => fd as c_int,
         Err(errno) => return Attempt::Done(Err(errno)),
     };
+    engine.catch_up();
     match adopt(engine, listener, fd, (family, v6_only)) {
         Ok((index, flow, remote)) => {
             engine.forward_options(fd, flow, &options);

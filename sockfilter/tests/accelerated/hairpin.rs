@@ -8,6 +8,7 @@ use super::*;
 const LISTEN_MAY_BE_LATE: Duration = Duration::from_millis(30);
 /// How long an offer stays unanswered while another process is idle.
 const OFFER_PATIENCE: Duration = Duration::from_millis(20);
+const TURN_MAX: Duration = Duration::from_millis(1);
 /// What the stage may invent for clients that are bound to no port.
 const FIRST_PORT: u16 = 33_000;
 
@@ -121,8 +122,12 @@ impl Proxy {
     }
 
     /// Offers what waits to processes that take connections; what nobody listens for any more is reset.
-    pub(super) fn offer_waiting(&mut self) {
-        self.withdraw_unanswered();
+    /// `begun`: before messages were received in this turn. An answer that waits here is not late, so a turn in which this
+    /// thread was preempted withdraws nothing.
+    pub(super) fn offer_waiting(&mut self, begun: Clock) {
+        if begun.elapsed() < TURN_MAX {
+            self.withdraw_unanswered(begun);
+        }
         let mut unanswered: Vec<_> = self.flows.values().filter_map(Flow::unanswered).collect();
         let Some(hairpin) = &mut self.hairpin else { return };
         let crowded = std::mem::take(&mut hairpin.crowded);
@@ -155,9 +160,10 @@ impl Proxy {
     }
 
     /// What a busy process leaves unanswered goes to an idle one, as it does at the proxy.
-    fn withdraw_unanswered(&mut self) {
-        let late =
-            |f: &Flow| f.unanswered().is_some() && f.offered.is_some_and(|o| o.0.elapsed() > OFFER_PATIENCE);
+    fn withdraw_unanswered(&mut self, now: Clock) {
+        let late = |f: &Flow| {
+            f.unanswered().is_some() && f.offered.is_some_and(|o| now.duration_since(o.0) > OFFER_PATIENCE)
+        };
         let late: Vec<u32> = self.flows.iter().filter(|(_, f)| late(f)).map(|(label, _)| *label).collect();
         for label in late {
             let unanswered: Vec<_> = self.flows.values().filter_map(Flow::unanswered).collect();

@@ -180,7 +180,7 @@ impl Proxy {
 
     /// One turn of the proxy's loop; whether anything happened.
     pub fn turn(&mut self) -> bool {
-        let mut any = self.endpoint.progress(now(), unix_s());
+        let (begun, mut any) = (Clock::now(), self.endpoint.progress(now(), unix_s()));
         loop {
             while let Some(event) = self.endpoint.poll_event() {
                 any = true;
@@ -202,7 +202,7 @@ impl Proxy {
                 break;
             }
         }
-        self.offer_waiting();
+        self.offer_waiting(begun);
         self.flush();
         if self.outbox.is_empty() {
             self.push_data();

@@ -19,6 +19,36 @@ fn http_server_serves_files_over_a_channel() {
     assert_eq!(stage.kernel_sockets(server, 18080), 0, "nothing of it is in the kernel");
 }
 
+/// Looks at its listener, does something else, then accepts.
+const HESITATES: &str = "
+import os, select, socket, time
+listener = socket.create_server(('', 18191))
+listener.setblocking(False)
+poll = select.poll()
+poll.register(listener, select.POLLIN)
+assert poll.poll() == [(listener.fileno(), select.POLLIN)]
+print('ready', flush=True)
+while not os.path.exists('go'): time.sleep(0.002)
+while True:
+    try: connection, _ = listener.accept()
+    except BlockingIOError: poll.poll()
+    else: break
+print(connection.recv(10).decode())
+";
+
+#[test]
+fn an_offer_that_was_withdrawn_before_accept_is_not_accepted() {
+    let mut stage = Stage::new();
+    let program = stage.python(HESITATES, &[]);
+    let withdrawn = stage.proxy.open(18191, b"lost", false);
+    let output = stage.folder.join("output.0");
+    stage.proxy.until("the offer to be seen", |_| std::fs::read_to_string(&output).unwrap() == "ready\n");
+    stage.proxy.reset(withdrawn);
+    stage.write("go", b"");
+    stage.proxy.open(18191, b"kept", false);
+    assert_eq!(stage.succeeds(program), "ready\nkept\n");
+}
+
 /// A server that reads until the end of the stream and answers length and digest.
 const UPLOADS: &str = "
 import hashlib, http.server
