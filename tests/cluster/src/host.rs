@@ -4,6 +4,8 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
+use crate::process::ending_with_parent;
+
 /// A network namespace, removed when dropped.
 #[derive(Debug)]
 pub struct Host {
@@ -57,7 +59,7 @@ impl Host {
 
     /// Returns a command that will run inside.
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("ip");
+        let mut command = ending_with_parent("ip");
         command.args(["netns", "exec", &self.namespace, program]);
         command
     }

@@ -43,6 +43,15 @@ pub fn cpu_ns_of_all(pid: u32) -> Result<u64> {
     Ok(sum)
 }
 
+/// Returns a command for `program` whose process receives SIGTERM when the thread that starts it ends: a test that is killed
+/// leaves no daemon behind.
+#[must_use]
+pub fn ending_with_parent(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--", program]);
+    command
+}
+
 /// A child process whose output goes to a file.
 #[derive(Debug)]
 pub struct Process {
@@ -135,5 +144,32 @@ impl Drop for Process {
         if self.exited().is_none() {
             let _ = self.stop();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_process_ends_with_the_thread_that_started_it() {
+        let log = std::env::temp_dir().join(format!("csp-process-{}.log", std::process::id()));
+        let mut command = ending_with_parent("sh");
+        command.args(["-c", "echo ready; exec sleep 1000"]);
+        let started = std::thread::spawn({
+            let log = log.clone();
+            move || {
+                let process = Process::spawn("sleep", command, &log).unwrap();
+                let ready = || (process.log_tail(1) == "ready").then_some(());
+                wait_until("the process", Duration::from_secs(20), ready).unwrap();
+                process
+            }
+        });
+        let mut process = started.join().unwrap();
+        let status = wait_until("its end", Duration::from_secs(20), || process.exited()).unwrap();
+        assert_eq!(status.signal(), Some(15));
+        fs::remove_file(log).unwrap();
     }
 }

@@ -11,7 +11,20 @@ use csp_cluster::{Process, San, Tier, VIP, testing, wait_until};
 
 /// Workers accept; a request says how its connection ends.
 const SERVER: &str = r#"
-import os, signal, socket, struct, sys
+import ctypes, os, signal, socket, struct, sys
+
+def end_with_parent():
+    """This process is killed when its parent ends: the test may be killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+def fork():
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        end_with_parent()
+        if os.getppid() != parent: os._exit(0)
+    return child
+
+end_with_parent()
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 listener.bind((sys.argv[1], int(sys.argv[2])))
@@ -38,7 +51,7 @@ def serve(s):
         return s.close()
     numbers = [int(number) for number in rest]
     if how.startswith(b'forked'):
-        child = os.fork()
+        child = fork()
         if child == 0:
             end(s, how, *numbers)
             os._exit(0)
@@ -47,7 +60,7 @@ def serve(s):
     end(s, how, *numbers)
 
 while True:
-    worker = os.fork()
+    worker = fork()
     if worker == 0:
         while True: serve(listener.accept()[0])
     os.waitpid(worker, 0)

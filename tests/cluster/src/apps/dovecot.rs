@@ -26,7 +26,8 @@ pub const ROWS: [Row; 1] = [Row {
     run: drive,
 }];
 
-fn config(dir: &str) -> String {
+/// The configuration of Dovecot 2.3 (Debian 12).
+fn config_2_3(dir: &str) -> String {
     format!(
         "base_dir = {dir}/dovecot\nstate_dir = {dir}/dovecot\nprotocols = imap\nlisten = 0.0.0.0\nssl = no\n\
          disable_plaintext_auth = no\nauth_mechanisms = plain\nlog_path = {dir}/log/dovecot.error\n\
@@ -37,12 +38,32 @@ fn config(dir: &str) -> String {
     )
 }
 
+/// The same of Dovecot 2.4 (Debian 13), which names the version that a configuration is written for.
+fn config_2_4(dir: &str) -> String {
+    format!(
+        "dovecot_config_version = 2.4.0\ndovecot_storage_version = 2.4.0\n\
+         base_dir = {dir}/dovecot\nstate_dir = {dir}/dovecot\nprotocols {{\n  imap = yes\n}}\nlisten = 0.0.0.0\nssl = no\n\
+         auth_allow_cleartext = yes\nauth_mechanisms {{\n  plain = yes\n}}\nlog_path = {dir}/log/dovecot.error\n\
+         mail_driver = maildir\nmail_path = {dir}/mail/%{{user}}\nfirst_valid_uid = 1\n\
+         passdb passwd-file {{\n  passwd_file_path = {dir}/users\n  default_password_scheme = plain\n}}\n\
+         userdb static {{\n  fields {{\n    uid = mail\n    gid = mail\n    home = {dir}/mail/%{{user}}\n  }}\n}}\n\
+         service imap-login {{\n  inet_listener imap {{\n    port = {PORT}\n  }}\n  inet_listener imaps {{\n    port = 0\n  }}\n}}\n"
+    )
+}
+
+/// The configuration for what `dovecot --version` prints, such as "2.4.1-4 (7d8c0e5759)".
+fn config(version: &str, dir: &str) -> String {
+    let mut numbers = version.split(['.', '-', ' ']).map_while(|number| number.parse::<u32>().ok());
+    if (numbers.next(), numbers.next()) >= (Some(2), Some(4)) { config_2_4(dir) } else { config_2_3(dir) }
+}
+
 fn drive(stage: &mut Stage) -> Result<String> {
     let users: String = (0..SESSIONS).map(|n| format!("user{n}:secret\n")).collect();
     stage.hosts.write("users", &users)?;
     fs::create_dir_all(stage.hosts.path("mail"))?;
     stage.hosts.app("chown", &["mail:mail", &stage.hosts.path("mail")])?;
-    let conf = stage.hosts.write("dovecot.conf", &config(&stage.hosts.dir().to_string_lossy()))?;
+    let version = stage.hosts.app("/usr/sbin/dovecot", &["--version"])?;
+    let conf = stage.hosts.write("dovecot.conf", &config(&version, &stage.hosts.dir().to_string_lossy()))?;
     stage.start("dovecot", "/usr/sbin/dovecot", &["-F", "-c", &conf])?;
     stage.wait_port(PORT)?;
     let script = include_str!("../../apps/imap_client.py");
@@ -51,4 +72,24 @@ fn drive(stage: &mut Stage) -> Result<String> {
         stage.hosts.client_python("imap_client.py", script, &[VIP, &port, &sessions, &messages])?;
     stage.alive()?;
     Ok(reported.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_that_of_the_version() {
+        for (version, new) in [
+            ("2.3.19.1 (9b53102964)", false),
+            ("2.3.21", false),
+            ("2.4.0", true),
+            ("2.4.1-4 (7d8c0e5759)", true),
+            ("2.10.0", true),
+            ("3.0.0", true),
+            ("", false),
+        ] {
+            assert_eq!(config(version, "/x").starts_with("dovecot_config_version"), new, "{version}");
+        }
+    }
 }
