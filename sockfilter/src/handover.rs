@@ -77,6 +77,12 @@ pub fn any_over_exec() -> bool {
     any
 }
 
+/// Whether this process has accelerated sockets, which stay open over exec or not.
+pub fn any_accelerated() -> bool {
+    let accelerated = |fd| matches!(fdtable::entry(fd), Entry::Ours(_) | Entry::Carried(_));
+    bootstrap::is_on() && (0..=fdtable::highest()).any(accelerated)
+}
+
 /// Whether a descriptor is useless, or has no true name, for a program without the filter.
 pub fn is_placeholder(fd: c_int) -> bool {
     matches!(fdtable::entry(fd), Entry::Ours(_) | Entry::Carried(_))

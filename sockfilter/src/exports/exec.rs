@@ -188,6 +188,14 @@ with_list! {
     execle: execute_in;
 }
 
+/// Whether an environment that lacks the filter is the process's own, which the process has cleared while it has accelerated
+/// sockets. Dovecot's master gives its listeners to some of its processes, and these pass connections to others, which
+/// could not open them without the filter.
+fn is_cleared(given: Strings) -> bool {
+    // SAFETY: a plain read of a pointer, as in `execv`.
+    given == unsafe { environ } && handover::any_accelerated()
+}
+
 /// The environment of a program that is about to be executed. A program that inherits an accelerated listener or
 /// connection keeps the filter, since a placeholder without it is useless (nginx passes a new environment to a new
 /// binary, Dovecot clears the environment).
@@ -218,7 +226,7 @@ impl Environment {
         }
         // Nothing is allocated before this point: a signal handler may execute a program while the filter's allocator
         // is in use.
-        if has.iter().all(|has| *has) || !needs_us() {
+        if has.iter().all(|has| *has) || !(needs_us() || is_cleared(given)) {
             return as_given;
         }
         let lacks = |text: &CString| {

@@ -24,6 +24,7 @@ mod proxy;
 mod stage;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -97,6 +98,9 @@ fn check(source: &Path, flags: &[&str]) -> Result<(), Failed> {
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .output()?;
+    if plain.status.signal() == Some(libc::SIGALRM) {
+        return Err("the plain run did not end in time".into());
+    }
     let mut expected = String::from_utf8_lossy(&plain.stdout).into_owned();
     for difference in differences(&text) {
         let line = format!("{}\n", difference.plain);
