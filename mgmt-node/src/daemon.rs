@@ -110,8 +110,7 @@ async fn serve(
     let state_dir = config.node.state_dir.clone();
     let control = ControlPlane::start(record, etcd, state_dir, options).await?;
     let manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
-    let fanout = Fanout::new(etcd.credentials.as_ref())
-        .map_err(|error| std::io::Error::other(format!("HTTP client: {error}")))?;
+    let fanout = Fanout::new(etcd.credentials.as_ref());
     let election = Election::start(etcd.clone(), own.clone());
     let policy = Arc::new(PolicyReader::new(manager.clone()));
     let cluster = Arc::new(Cluster {

@@ -2,10 +2,12 @@
 
 mod call;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use csp_identity::Credentials;
+use csp_identity::{Credentials, IdentityRole, Wanted};
+use csp_types::{NodeId, Role};
 use reqwest::Url;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
@@ -19,6 +21,8 @@ pub use call::Asked;
 
 /// Longest reason for a refusal, in bytes of its body.
 const REASON_LEN_MAX: u64 = 64 << 10;
+/// Nodes that connections are kept for.
+const CLIENTS_MAX: usize = 1024;
 
 /// A node to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,25 +66,47 @@ pub enum AskError {
 /// The client for other nodes' admin endpoints; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Fanout {
-    http: reqwest::Client,
+    credentials: Option<Credentials>,
+    /// By role and id: connections that are for this node alone, whatever else has its address.
+    clients: Arc<Mutex<BTreeMap<(Role, NodeId), reqwest::Client>>>,
     slots: Arc<Semaphore>,
     /// For questions whose answers take long.
     slow_slots: Arc<Semaphore>,
 }
 
 impl Fanout {
-    /// A client with this node's identity. Fails only when the system gives no resources for one.
-    pub fn new(credentials: Option<&Credentials>) -> Result<Self, reqwest::Error> {
+    /// A client with this node's identity.
+    pub fn new(credentials: Option<&Credentials>) -> Self {
+        let slots = |count| Arc::new(Semaphore::new(count));
+        let (slots, slow_slots) = (slots(FANOUT_PARALLEL_MAX), slots(FANOUT_SLOW_MAX));
+        Fanout { credentials: credentials.cloned(), clients: Arc::default(), slots, slow_slots }
+    }
+
+    /// The client for one node: its server's certificate must be that node's.
+    fn client(&self, target: &Target) -> Result<reqwest::Client, AskError> {
+        let unknown = || AskError::NoAnswer(format!("{}/{} is no node", target.role, target.id));
+        let role =
+            target.role.parse::<IdentityRole>().ok().and_then(IdentityRole::node).ok_or_else(unknown)?;
+        let id: NodeId = target.id.parse().map_err(|_| unknown())?;
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&(role, id)) {
+            return Ok(client.clone());
+        }
+        if clients.len() >= CLIENTS_MAX {
+            clients.clear();
+        }
+        let wanted = Wanted::Node(role, id);
         // No proxies of the environment, and no redirects: a node must not send the request elsewhere.
-        let http = reqwest::Client::builder()
+        let client = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(FANOUT_TIMEOUT)
             .timeout(FANOUT_TIMEOUT)
-            .tls_backend_preconfigured(csp_identity::client_config(credentials))
-            .build()?;
-        let slots = |count| Arc::new(Semaphore::new(count));
-        Ok(Fanout { http, slots: slots(FANOUT_PARALLEL_MAX), slow_slots: slots(FANOUT_SLOW_MAX) })
+            .tls_backend_preconfigured(csp_identity::client_config(self.credentials.as_ref(), wanted))
+            .build()
+            .map_err(|error| AskError::NoAnswer(error.to_string()))?;
+        clients.insert((role, id), client.clone());
+        Ok(client)
     }
 
     /// GET of `path` at one node: status and body.
@@ -104,7 +130,7 @@ impl Fanout {
         let url = url.map_err(|_| AskError::Address(target.admin.clone()))?;
         let no_answer = |e: reqwest::Error| AskError::NoAnswer(cause(&e, timeout));
         let _slot = slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
-        let request = self.http.get(url).timeout(timeout).query(query);
+        let request = self.client(target)?.get(url).timeout(timeout).query(query);
         let mut response = request.send().await.map_err(no_answer)?;
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(no_answer)? {
@@ -128,7 +154,7 @@ impl Fanout {
         let url = url.map_err(|_| AskError::Address(target.admin.clone()))?;
         let no_answer = |e: reqwest::Error| AskError::NoAnswer(cause(&e, timeout));
         let _slot = self.slow_slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
-        let request = self.http.put(url).timeout(timeout).body(bytes);
+        let request = self.client(target)?.put(url).timeout(timeout).body(bytes);
         let response = request.send().await.map_err(no_answer)?;
         if response.status().is_success() { Ok(()) } else { Err(refusal(response).await) }
     }
@@ -139,7 +165,8 @@ impl Fanout {
         let url = url.map_err(|_| AskError::Address(target.admin.clone()))?;
         let no_answer = |e: reqwest::Error| AskError::NoAnswer(cause(&e, FANOUT_TIMEOUT));
         let _slot = self.slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
-        let response = self.http.delete(url).timeout(FANOUT_TIMEOUT).send().await.map_err(no_answer)?;
+        let request = self.client(target)?.delete(url).timeout(FANOUT_TIMEOUT);
+        let response = request.send().await.map_err(no_answer)?;
         match response.status() {
             status if status.is_success() => Ok(true),
             reqwest::StatusCode::NOT_FOUND => Ok(false),

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use csp_identity::Credentials;
+use csp_identity::{Credentials, Wanted};
 use etcd_client::{Channel, Client, ConnectOptions};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -72,7 +72,8 @@ fn endpoint(url: &str, credentials: Option<&Credentials>) -> Result<Endpoint, Co
         Some(credentials) if url.starts_with("https://") => {
             let (certificate, key) = credentials.pem();
             let tls = ClientTlsConfig::new().identity(Identity::from_pem(certificate, key));
-            endpoint.tls_config_with_verifier(tls, credentials.server_verifier()).map_err(malformed)
+            let verifier = credentials.server_verifier(Wanted::Etcd);
+            endpoint.tls_config_with_verifier(tls, verifier).map_err(malformed)
         }
         _ => Ok(endpoint),
     }

@@ -1,7 +1,9 @@
 //! The client's side of mutual TLS: certificate, key and trust are those in force when a connection is made.
 
+use std::fmt;
 use std::sync::Arc;
 
+use csp_types::{NodeId, Role};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -11,14 +13,56 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 use crate::credentials::Credentials;
 use crate::peer::Peer;
 use crate::provider;
+use crate::uri::{Identity, IdentityRole};
+
+/// The server that a connection is meant for. An address says little: a host has daemons of several tiers, and an address
+/// may pass to another host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// A member of etcd, or a management node, which may have started its own etcd with its own identity.
+    Etcd,
+    /// Any management node.
+    Management,
+    /// One daemon.
+    Node(Role, NodeId),
+}
+
+impl Wanted {
+    fn is(self, identity: &Identity) -> bool {
+        match self {
+            Wanted::Etcd => matches!(identity.role, IdentityRole::Etcd | IdentityRole::MgmtNode),
+            Wanted::Management => identity.role == IdentityRole::MgmtNode,
+            Wanted::Node(role, id) => identity.role.node() == Some(role) && identity.id == id,
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wanted::Etcd => f.write_str("etcd"),
+            Wanted::Management => f.write_str("a management node"),
+            Wanted::Node(role, id) => write!(f, "{role}/{id}"),
+        }
+    }
+}
 
 /// Verifies servers, and chooses this program's certificate, by what is in force.
 #[derive(Debug)]
-pub(crate) struct Follower(pub(crate) Credentials);
+pub(crate) struct Follower {
+    credentials: Credentials,
+    wanted: Wanted,
+}
 
-/// Returns a configuration for clients that always uses what is in force. Servers must have a certificate of this cluster
-/// for the address or name that is connected to. Without credentials it trusts no server: only plain HTTP works.
-pub fn client_config(credentials: Option<&Credentials>) -> ClientConfig {
+impl Follower {
+    pub(crate) fn new(credentials: &Credentials, wanted: Wanted) -> Follower {
+        Follower { credentials: credentials.clone(), wanted }
+    }
+}
+
+/// Returns a configuration for clients that always uses what is in force. The server must be `wanted`, with a certificate of
+/// this cluster for the address or name that is connected to. Without credentials it trusts no server: only plain HTTP works.
+pub fn client_config(credentials: Option<&Credentials>, wanted: Wanted) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = match builder.with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12]) {
         Ok(builder) => builder,
@@ -30,8 +74,8 @@ pub fn client_config(credentials: Option<&Credentials>) -> ClientConfig {
     };
     let mut config = builder
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Follower(credentials.clone())))
-        .with_client_cert_resolver(Arc::new(Follower(credentials.clone())));
+        .with_custom_certificate_verifier(Arc::new(Follower::new(credentials, wanted)))
+        .with_client_cert_resolver(Arc::new(Follower::new(credentials, wanted)));
     config.resumption = Resumption::disabled();
     config
 }
@@ -45,13 +89,17 @@ impl ServerCertVerifier for Follower {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let folder = self.0.current();
+        let folder = self.credentials.current();
         let verifier = &folder.server_verifier;
         verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, now)?;
         let server = Peer::of_chain(std::slice::from_ref(end_entity))
             .map_err(|error| Error::General(format!("the server's certificate: {error}")))?;
         if server.identity.cluster != folder.holder.identity.cluster || !server.identity.role.serves() {
             return Err(CertificateError::ApplicationVerificationFailure.into());
+        }
+        if !self.wanted.is(&server.identity) {
+            let (found, wanted) = (server.identity, self.wanted);
+            return Err(Error::General(format!("the server is {found}, and not {wanted}")));
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -62,7 +110,7 @@ impl ServerCertVerifier for Follower {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.current().server_verifier.verify_tls12_signature(message, cert, dss)
+        self.credentials.current().server_verifier.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -71,11 +119,11 @@ impl ServerCertVerifier for Follower {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.current().server_verifier.verify_tls13_signature(message, cert, dss)
+        self.credentials.current().server_verifier.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.current().server_verifier.supported_verify_schemes()
+        self.credentials.current().server_verifier.supported_verify_schemes()
     }
 }
 
@@ -85,7 +133,7 @@ impl ResolvesClientCert for Follower {
         _root_hint_subjects: &[&[u8]],
         _schemes: &[SignatureScheme],
     ) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.current().key.clone())
+        Some(self.credentials.current().key.clone())
     }
 
     fn has_certs(&self) -> bool {

@@ -8,7 +8,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 use tokio::sync::watch;
 
-use crate::client;
+use crate::client::{self, Wanted};
 use crate::folder::{CERTIFICATE, Folder, FolderError, REVOKED, Stamp};
 use crate::peer::Peer;
 
@@ -140,9 +140,9 @@ impl Credentials {
         self.current().server_config.clone()
     }
 
-    /// Returns how etcd and others are verified by clients that have a configuration of their own.
-    pub fn server_verifier(&self) -> Arc<dyn rustls::client::danger::ServerCertVerifier> {
-        Arc::new(client::Follower(self.clone()))
+    /// Returns how a server that has to be `wanted` is verified by clients that have a configuration of their own.
+    pub fn server_verifier(&self, wanted: Wanted) -> Arc<dyn rustls::client::danger::ServerCertVerifier> {
+        Arc::new(client::Follower::new(self, wanted))
     }
 
     /// Returns certificate and key in PEM, for clients that take no other form.

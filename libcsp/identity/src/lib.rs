@@ -16,7 +16,7 @@ mod revocations;
 mod uri;
 
 pub use caller::{Access, Caller};
-pub use client::client_config;
+pub use client::{Wanted, client_config};
 pub use credentials::{Credentials, CredentialsState};
 pub use folder::{CA, CERTIFICATE, Folder, FolderError, KEY, REVOKED};
 pub use peer::{Peer, PeerError};

@@ -59,7 +59,10 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
             .redirect(reqwest::redirect::Policy::limited(3))
-            .tls_backend_preconfigured(csp_identity::client_config(credentials))
+            .tls_backend_preconfigured(csp_identity::client_config(
+                credentials,
+                csp_identity::Wanted::Management,
+            ))
             .build()
             .map_err(|e| CliError::Unavailable(format!("cannot make an HTTP client: {e}")))?;
         Ok(Client { base, http })

@@ -32,10 +32,11 @@ impl Fanout {
         url.path_segments_mut().map_err(|()| wrong())?.clear().extend(path);
         let no_answer = |error: reqwest::Error| AskError::NoAnswer(cause(&error, timeout));
         let _slot = self.slow_slots.acquire().await.map_err(|e| AskError::NoAnswer(e.to_string()))?;
+        let client = self.client(target)?;
         let request = match asked {
-            Asked::Read(query) => self.http.get(url).query(&query),
+            Asked::Read(query) => client.get(url).query(&query),
             Asked::Change(json) => {
-                self.http.put(url).header(reqwest::header::CONTENT_TYPE, "application/json").body(json)
+                client.put(url).header(reqwest::header::CONTENT_TYPE, "application/json").body(json)
             }
         };
         let mut response = request.timeout(timeout).send().await.map_err(no_answer)?;

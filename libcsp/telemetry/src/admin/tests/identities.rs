@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use csp_authority::{Authority, Request, Timestamp};
-use csp_identity::{Credentials, IdentityRole};
-use csp_types::NodeId;
+use csp_identity::{Credentials, IdentityRole, Wanted};
+use csp_types::{NodeId, Role};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -24,6 +24,11 @@ struct Secured {
 
 fn id(text: &str) -> NodeId {
     text.parse().unwrap()
+}
+
+/// The server of these tests.
+fn server() -> Wanted {
+    Wanted::Node(Role::ProxyNode, id("pn-1"))
 }
 
 impl Secured {
@@ -57,7 +62,7 @@ impl Secured {
     }
 
     async fn connect_as(&self, credentials: &Credentials) -> TlsStream<TcpStream> {
-        self.connect(csp_identity::client_config(Some(credentials))).await.unwrap()
+        self.connect(csp_identity::client_config(Some(credentials), server())).await.unwrap()
     }
 
     /// Status and body of a request.
@@ -132,7 +137,7 @@ async fn roles_decide_what_is_served() {
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_see_whether_it_lives_and_no_more() {
     let secured = Secured::start("strangers").await;
-    let cluster = csp_identity::client_config(Some(&secured.issue(IdentityRole::Viewer, "v", DAY)));
+    let cluster = csp_identity::client_config(Some(&secured.issue(IdentityRole::Viewer, "v", DAY)), server());
     // Without a certificate, but with trust in the cluster's authority.
     let mut anonymous = cluster.clone();
     anonymous.client_auth_cert_resolver = Arc::new(NoCertificate);
@@ -151,7 +156,7 @@ async fn strangers_see_whether_it_lives_and_no_more() {
 
     // Another cluster's authority and certificate.
     let other = Secured::start("others").await;
-    let stranger = csp_identity::client_config(Some(&other.issue(IdentityRole::Admin, "eve", DAY)));
+    let stranger = csp_identity::client_config(Some(&other.issue(IdentityRole::Admin, "eve", DAY)), server());
     let refused = secured.connect(stranger.clone()).await.unwrap_err().to_string();
     assert!(refused.contains("invalid peer certificate"), "{refused}");
     let mut forged = cluster;
@@ -162,6 +167,26 @@ async fn strangers_see_whether_it_lives_and_no_more() {
         Err(error) => assert!(error.to_string().contains("alert"), "{error}"),
     }
     other.end().await;
+    secured.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_is_no_other_daemon_and_neither_etcd_nor_management() {
+    let secured = Secured::start("wanted").await;
+    let viewer = secured.issue(IdentityRole::Viewer, "v", DAY);
+    for wanted in [
+        Wanted::Etcd,
+        Wanted::Management,
+        Wanted::Node(Role::ProxyNode, id("pn-2")),
+        Wanted::Node(Role::AppNode, id("pn-1")),
+    ] {
+        let config = csp_identity::client_config(Some(&viewer), wanted);
+        let error = secured.connect(config).await.unwrap_err().to_string();
+        let expected = format!("the server is csp://test/proxy-node/pn-1, and not {wanted}");
+        assert!(error.contains(&expected), "{error}");
+    }
+    let mut stream = secured.connect(csp_identity::client_config(Some(&viewer), server())).await.unwrap();
+    assert_eq!(ask(&mut stream, "/v1/node").await.0, 200);
     secured.end().await;
 }
 
@@ -197,7 +222,7 @@ async fn a_revoked_certificate_ends_its_live_connections_and_no_others() {
     drop(authority);
     closed(mallorys).await;
     assert_eq!(ask(&mut bobs, "/v1/node").await.0, 200);
-    match secured.connect(csp_identity::client_config(Some(&mallory))).await {
+    match secured.connect(csp_identity::client_config(Some(&mallory), server())).await {
         Ok(stream) => closed(stream).await,
         Err(error) => assert!(error.to_string().contains("alert"), "{error}"),
     }
@@ -226,7 +251,7 @@ async fn a_list_that_is_lost_or_older_takes_no_revocation_back() {
             assert!(!secured.credentials.look());
         }
         assert!(problem().is_some_and(|problem| problem.contains(words)), "{:?}", problem());
-        match secured.connect(csp_identity::client_config(Some(&mallory))).await {
+        match secured.connect(csp_identity::client_config(Some(&mallory), server())).await {
             Ok(stream) => closed(stream).await,
             Err(error) => assert!(error.to_string().contains("alert"), "{error}"),
         }
@@ -259,7 +284,7 @@ impl rustls::client::ResolvesClientCert for LongChain {
 async fn what_a_client_sends_beside_its_certificate_is_not_looked_at() {
     let secured = Secured::start("chain").await;
     let viewer = secured.issue(IdentityRole::Viewer, "v", DAY);
-    let mut config = csp_identity::client_config(Some(&viewer));
+    let mut config = csp_identity::client_config(Some(&viewer), server());
     let own = config.client_auth_cert_resolver.resolve(&[], &[]).unwrap();
     let mut chain = own.cert.clone();
     chain.extend(own.cert.clone());
@@ -268,7 +293,7 @@ async fn what_a_client_sends_beside_its_certificate_is_not_looked_at() {
     assert_eq!(ask(&mut secured.connect(config.clone()).await.unwrap(), "/v1/node").await.0, 200);
     // The authority's certificate does not make the one before it right.
     let other = Secured::start("chain-of-another").await;
-    let stranger = csp_identity::client_config(Some(&other.issue(IdentityRole::Admin, "eve", DAY)));
+    let stranger = csp_identity::client_config(Some(&other.issue(IdentityRole::Admin, "eve", DAY)), server());
     let forged = stranger.client_auth_cert_resolver.resolve(&[], &[]).unwrap();
     let chain = vec![forged.cert[0].clone(), own.cert[0].clone()];
     let key = rustls::sign::CertifiedKey::new(chain, forged.key.clone());
