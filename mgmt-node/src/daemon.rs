@@ -9,7 +9,7 @@ use axum::Router;
 use clap::Parser;
 use csp_control::{
     ControlOptions, ControlPlane, EtcdAccess, EtcdClient, EtcdProcess, EtcdProcessOptions, NodeRecord,
-    PolicyManager,
+    PolicyManager, Signer,
 };
 use csp_daemon::program::ConfigFile;
 use csp_daemon::{DaemonError, ServiceManager, StopSignals};
@@ -108,8 +108,17 @@ async fn serve(
     let own = LeaderView { id: config.node.id.to_string(), url: record.admin.clone() };
     let options = ControlOptions { follow_policy: false, ..ControlOptions::default() };
     let state_dir = config.node.state_dir.clone();
+    let signer =
+        etcd.credentials.clone().map(|credentials| Signer::open(credentials, &state_dir, &config.node.id));
+    let signer = signer.transpose()?;
     let control = ControlPlane::start(record, etcd, state_dir, options).await?;
-    let manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
+    let mut manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
+    match &signer {
+        Some(signer) => manager = manager.signed(signer.clone()),
+        None => tracing::warn!(
+            "this node has no identity (node.identity): it publishes policy without a signature"
+        ),
+    }
     let fanout = Fanout::new(etcd.credentials.as_ref());
     let election = Election::start(etcd.clone(), own.clone());
     let policy = Arc::new(PolicyReader::new(manager.clone()));
@@ -133,7 +142,11 @@ async fn serve(
             let cluster = cluster.clone();
             async move { modules::run(&cluster).await }
         }),
-        tokio::spawn(watch_readiness(cluster.clone(), etcd.credentials.clone(), readiness.clone())),
+        tokio::spawn({
+            let cluster = cluster.clone();
+            async move { keep_signed(&cluster).await }
+        }),
+        tokio::spawn(watch_readiness(cluster.clone(), etcd.credentials.clone(), readiness.clone(), signer)),
         tokio::spawn({
             let (poller, membership) = (cluster.poller.clone(), control.membership.clone());
             async move { poller.run(fanout, membership).await }
@@ -211,14 +224,41 @@ async fn watch_users(client: EtcdClient, readiness: Readiness) {
     }
 }
 
+/// How often the management node looks at what is in force and who has signed it.
+const SIGNED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Keeps what is in force signed with this node's certificate while it leads.
+async fn keep_signed(cluster: &Cluster) {
+    let mut beat = tokio::time::interval(SIGNED_INTERVAL);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        beat.tick().await;
+        let fence = cluster.leadership.borrow().fence();
+        let manager = cluster.manager.clone();
+        let manager = match fence {
+            Some(fence) => manager.fenced(csp_control::keys::LEADER, fence),
+            None => manager,
+        };
+        if let Err(error) = manager.keep_signed(fence.is_some()).await {
+            tracing::debug!(%error, "cannot look at what is signed");
+        }
+    }
+}
+
 /// Keeps the conditions behind `/readyz` up to date. Without etcd the node still answers questions: degraded.
-async fn watch_readiness(cluster: Arc<Cluster>, credentials: Option<Credentials>, readiness: Readiness) {
+async fn watch_readiness(
+    cluster: Arc<Cluster>,
+    credentials: Option<Credentials>,
+    readiness: Readiness,
+    signer: Option<Arc<Signer>>,
+) {
     let mut beat = tokio::time::interval(Duration::from_millis(500));
     loop {
         beat.tick().await;
         let status = cluster.status.borrow().clone();
         let policy = cluster.policy.known();
-        let orphaned = policy.orphaned();
+        let unsigned = signer.as_ref().map(|signer| signer.problem()).unwrap_or_default();
+        let orphaned = if unsigned.is_empty() { policy.orphaned() } else { unsigned };
         let etcd = policy.problem;
         csp_daemon::set_state(&readiness, &status);
         let condition = |ok: bool, why: String| match ok {

@@ -100,6 +100,8 @@ impl Fanout {
         let client = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
+            // The address is what etcd holds as the node's registration.
+            .https_only(self.credentials.is_some())
             .connect_timeout(FANOUT_TIMEOUT)
             .timeout(FANOUT_TIMEOUT)
             .tls_backend_preconfigured(csp_identity::client_config(self.credentials.as_ref(), wanted))

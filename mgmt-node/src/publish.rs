@@ -88,7 +88,12 @@ impl Publisher {
         if let Some(expected) = expected.filter(|expected| *expected != before) {
             return Err(PublishError::Changed { active: before, expected });
         }
-        if before > 0 {
+        let doubt = manager.doubt().await?;
+        if let Some(doubt) = doubt.clone().filter(|_| expected.is_some()) {
+            return Err(ManagerError::Doubtful(doubt).into());
+        }
+        // What nodes do not follow is published anew, even if it is the same.
+        if before > 0 && doubt.is_none() {
             let record = manager.generation(before).await?;
             if record.hash == policy.hash() {
                 let acks = acks(&manager.followers().await?, before);
@@ -158,8 +163,12 @@ impl Publisher {
             Gathered::All => (Phase::Active, None),
             // They staged it, so they can; they follow by themselves.
             Gathered::TimedOut(why) => (Phase::Active, Some(why)),
-            Gathered::Refused(why) => match manager.rollback().await {
-                Ok(back) => (Phase::Refused, Some(format!("{why}; generation {back} was put back in force"))),
+            // Not by the history in etcd, which others could have written.
+            Gathered::Refused(why) if before == 0 => {
+                (Phase::Active, Some(format!("{why}; none was in force before")))
+            }
+            Gathered::Refused(why) => match manager.activate(before, number).await {
+                Ok(()) => (Phase::Refused, Some(format!("{why}; generation {before} was put back in force"))),
                 Err(error) => (Phase::Active, Some(format!("{why}; it could not be taken back: {error}"))),
             },
         }

@@ -22,6 +22,7 @@ use crate::policy_store::{self, ActivePolicy, PolicyTasks};
 use crate::predecessor::Predecessor;
 use crate::registration::{First, Registration, taken};
 use crate::registry::NodeRecord;
+use crate::signatures::Verifier;
 use crate::state_files::StateFiles;
 use crate::status::{ControlStatus, StatusCell};
 
@@ -132,7 +133,8 @@ impl ControlPlane {
         tasks.spawn(membership::keep(members_receiver.clone(), files.clone()));
         let (policy_tasks, policy) = if options.follow_policy {
             let reports = (history, status.clone());
-            let started = policy_store::start(&client, &record, files, options.check, reports, &mut tasks);
+            let checks = (options.check, Verifier::new(etcd.credentials.clone()));
+            let started = policy_store::start(&client, &record, files, checks, reports, &mut tasks);
             (Some(started.0), started.1)
         } else {
             status.update(|status| status.policy_synced = true);

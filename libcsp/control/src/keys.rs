@@ -10,6 +10,8 @@ pub const POLICY: &str = "/csp/v1/policy/";
 pub const GENERATIONS: &str = "/csp/v1/policy/generations/";
 /// The number of the generation in force.
 pub const ACTIVE: &str = "/csp/v1/policy/active";
+/// The same, signed by a management node: what nodes with an identity follow.
+pub const ACTIVE_SIGNED: &str = "/csp/v1/policy/active-signed";
 /// The policies of large generations, packed, by hash: apart from what every node follows.
 pub const CHUNKS: &str = "/csp/v1/policy-chunks/";
 /// For each generation that was ever in force: when that began and which one it replaced.

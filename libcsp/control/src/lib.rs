@@ -26,6 +26,7 @@ mod positions;
 mod predecessor;
 mod registration;
 mod registry;
+mod signatures;
 mod state_files;
 mod status;
 pub mod users;
@@ -41,7 +42,7 @@ pub use config::{
 pub use daemon::{ControlOptions, ControlPlane, PolicyCheck};
 pub use error::{ControlError, exit_code};
 pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
-pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, StageFailure};
+pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, Signer, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
 pub use policy::{
     AccessRule, Backlog, BroughtHandlers, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime,
@@ -61,4 +62,5 @@ pub use policy::{
 };
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};
+pub use signatures::{Activation, PolicySignature};
 pub use status::ControlStatus;

@@ -3,15 +3,25 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::policy_store::GenerationRecord;
+use serde::Deserialize;
+
+use crate::policy_store::{GenerationRecord, Kept};
+use crate::signatures::{Activation, Verifier, now};
 
 /// Name of the file in a node's state directory.
 pub(crate) const FILE: &str = "policy.json";
 
-/// The generation stored in `directory`. `None` without a file, and for one that is torn, altered or no longer valid:
-/// that is logged and left where it is.
-pub(crate) fn load(directory: &Path) -> Option<GenerationRecord> {
+/// The part of the file that is not the generation's record.
+#[derive(Deserialize)]
+struct Beside {
+    activation: Option<Activation>,
+}
+
+/// The policy stored in `directory`. `None` without a file, and for one that is torn, altered or no longer valid, or whose
+/// activation `verifier` does not accept: that is logged and left where it is.
+pub(crate) fn load(directory: &Path, verifier: &Verifier) -> Option<Kept> {
     let path = directory.join(FILE);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -21,13 +31,39 @@ pub(crate) fn load(directory: &Path) -> Option<GenerationRecord> {
             return None;
         }
     };
-    match GenerationRecord::from_json(&text, &path.display().to_string()) {
-        Ok(record) => Some(record),
+    match read(&text, &path.display().to_string(), verifier) {
+        Ok(kept) => Some(kept),
         Err(reason) => {
             tracing::error!(file = %path.display(), reason, "not using the last-known-good policy");
             None
         }
     }
+}
+
+fn read(text: &str, origin: &str, verifier: &Verifier) -> Result<Kept, String> {
+    let record = GenerationRecord::from_json(text, origin)?;
+    let Beside { activation } = serde_json::from_str(text).map_err(|error| format!("{origin}: {error}"))?;
+    match &activation {
+        Some(activation) if activation.is_of(record.generation, &record.hash) => {
+            // This node verified it when it followed it: that the signer's certificate has ended since changes nothing.
+            let then = Duration::from_millis(activation.sequence).min(now());
+            let verified =
+                verifier.activation(activation, now()).or_else(|_| verifier.activation(activation, then));
+            verified.map_err(|error| format!("{origin}: {error}"))?;
+        }
+        Some(activation) => {
+            let generation = activation.generation;
+            return Err(format!(
+                "{origin}: its activation is of generation {generation} or of another content"
+            ));
+        }
+        // Written by a version, or without an identity, that asked for no signature; the directory is this node's alone.
+        None if verifier.is_needed() => {
+            tracing::warn!(file = origin, "the last-known-good policy is from before signatures");
+        }
+        None => {}
+    }
+    Ok(Kept { record, activation })
 }
 
 #[cfg(test)]
@@ -47,6 +83,10 @@ mod tests {
         directory
     }
 
+    fn load_record(directory: &Path) -> Option<GenerationRecord> {
+        load(directory, &Verifier::new(None)).map(|kept| kept.record)
+    }
+
     fn store(directory: &Path, record: &GenerationRecord) {
         durable::replace(directory, FILE, &serde_json::to_string(record).unwrap()).unwrap();
     }
@@ -54,14 +94,14 @@ mod tests {
     #[test]
     fn what_was_stored_comes_back_and_a_half_written_successor_does_no_harm() {
         let directory = directory("round-trip");
-        assert_eq!(load(&directory), None);
+        assert_eq!(load_record(&directory), None);
         let record = GenerationRecord::new(7, Policy::parse_yaml(POLICY, "p.yaml").unwrap());
         store(&directory, &record);
         fs::write(directory.join("policy.json.new"), "{\"generation\": 8, \"crea").unwrap();
-        assert_eq!(load(&directory), Some(record.clone()));
+        assert_eq!(load_record(&directory), Some(record.clone()));
         let next = GenerationRecord { generation: 8, ..record };
         store(&directory, &next);
-        assert_eq!(load(&directory), Some(next));
+        assert_eq!(load_record(&directory), Some(next));
         fs::remove_dir_all(&directory).unwrap();
     }
 
@@ -72,12 +112,12 @@ mod tests {
         let good = serde_json::to_string(&record).unwrap();
         for cut in 0..good.len() {
             fs::write(directory.join(FILE), &good[..cut]).unwrap();
-            assert_eq!(load(&directory), None, "used a file cut at byte {cut}");
+            assert_eq!(load_record(&directory), None, "used a file cut at byte {cut}");
         }
         fs::write(directory.join(FILE), good.replace("an-1", "an-2")).unwrap();
-        assert_eq!(load(&directory), None, "used a policy that does not fit its hash");
+        assert_eq!(load_record(&directory), None, "used a policy that does not fit its hash");
         fs::write(directory.join(FILE), [0xff, 0xfe]).unwrap();
-        assert_eq!(load(&directory), None, "used a file that is no text");
+        assert_eq!(load_record(&directory), None, "used a file that is no text");
         fs::remove_dir_all(&directory).unwrap();
     }
 }

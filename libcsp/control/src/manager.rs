@@ -3,8 +3,10 @@
 mod drain;
 mod errors;
 mod progress;
+mod signer;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csp_types::{NodeId, Role};
@@ -21,9 +23,11 @@ use crate::membership::RECORD_LEN_MAX;
 use crate::policy::Policy;
 use crate::policy_store::{GenerationRecord, NodeAck, packed};
 use crate::registry::{NodeRecord, unix_ms};
+use crate::signatures::PolicySignature;
 
 pub use errors::{ApplyOutcome, GenerationSummary, ManagerError, StageFailure};
 use progress::{NodesAndAcks, Progress};
+pub use signer::Signer;
 
 /// Publishes policies.
 #[derive(Clone, Debug)]
@@ -31,6 +35,8 @@ pub struct PolicyManager {
     client: EtcdClient,
     /// A key and the create revision it must still have for this manager to write.
     fence: Option<(String, i64)>,
+    /// Signs what is published and activated; none in a cluster without identities.
+    signer: Option<Arc<Signer>>,
 }
 
 /// The roles that apply policies, and so are waited for.
@@ -45,7 +51,7 @@ const ATTEMPTS: u32 = 5;
 impl PolicyManager {
     /// A manager on `client`.
     pub fn new(client: EtcdClient) -> PolicyManager {
-        PolicyManager { client, fence: None }
+        PolicyManager { client, fence: None, signer: None }
     }
 
     /// The same manager, but every write fails with [`ManagerError::FenceLost`] unless `key` still has the create
@@ -105,19 +111,22 @@ impl PolicyManager {
         Err(ManagerError::NotStaged { generation, failure: progress.failure() })
     }
 
-    /// Puts `generation` in force if `expected` (0 for none) still is.
+    /// Puts `generation` in force if `expected` (0 for none) still is, and signs that it is. A generation that no management
+    /// node has signed, and that this one does not know to have been in force, is not activated.
     pub async fn activate(&self, generation: u64, expected: u64) -> Result<(), ManagerError> {
-        let first = Activation { activated_unix_ms: unix_ms(), previous: expected };
+        let signed = self.sign_activation(generation).await?;
+        let first = FirstActivation { activated_unix_ms: unix_ms(), previous: expected };
         let remember = TxnOp::put(keys::activation(generation), json(&first), None);
         // A generation that was in force before keeps its place in the history.
         let never_before = Compare::version(keys::activation(generation), CompareOp::Equal, 0);
         let remember = TxnOp::txn(Txn::new().when([never_before]).and_then([remember]));
         let there = Compare::version(keys::generation(generation), CompareOp::Greater, 0);
-        let active = TxnOp::put(keys::ACTIVE, generation.to_string(), None);
+        let mut changes = vec![TxnOp::put(keys::ACTIVE, generation.to_string(), None), remember];
+        changes.extend(signed.iter().map(|signed| TxnOp::put(keys::ACTIVE_SIGNED, json(signed), None)));
         let mut conditions = vec![there, active_is(expected)];
         conditions.extend(self.fence_holds());
-        let txn = Txn::new().when(conditions).and_then([active, remember]);
-        if self.client.txn(txn).await?.succeeded() {
+        if self.client.txn(Txn::new().when(conditions).and_then(changes)).await?.succeeded() {
+            self.activated(signed.as_ref()).await;
             return Ok(());
         }
         self.check_fence().await?;
@@ -132,7 +141,7 @@ impl PolicyManager {
     pub async fn rollback(&self) -> Result<u64, ManagerError> {
         let active = self.active().await?;
         let activation = self.client.get(&keys::activation(active), None).await?;
-        let activation = activation.kvs().first().and_then(|pair| from_json::<Activation>(pair.value()));
+        let activation = activation.kvs().first().and_then(|pair| from_json::<FirstActivation>(pair.value()));
         let previous = activation.map(|activation| activation.previous).filter(|previous| *previous > 0);
         let previous = previous.ok_or(ManagerError::NothingBefore)?;
         self.activate(previous, active).await?;
@@ -180,7 +189,7 @@ impl PolicyManager {
     pub async fn history(&self, limit: usize) -> Result<Vec<GenerationSummary>, ManagerError> {
         let response = self.client.get(keys::POLICY, Some(GetOptions::new().with_prefix())).await?;
         let mut generations: BTreeMap<u64, Published> = BTreeMap::new();
-        let mut activations: BTreeMap<u64, Activation> = BTreeMap::new();
+        let mut activations: BTreeMap<u64, FirstActivation> = BTreeMap::new();
         let mut active = 0;
         for pair in response.kvs() {
             let key = pair.key_str().unwrap_or_default();
@@ -208,8 +217,10 @@ impl PolicyManager {
             }
             let numbers = self.generation_numbers().await?;
             // Also above the active one: should generations have been deleted by hand, numbers are not used twice.
-            let next = numbers.last().copied().unwrap_or(0).max(found) + 1;
-            let record = GenerationRecord::new(next, policy.clone());
+            let newest = numbers.last().copied().unwrap_or(0).max(found);
+            let next = newest.checked_add(1).ok_or(ManagerError::NoNumber)?;
+            let mut record = GenerationRecord::new(next, policy.clone());
+            record.signature = self.signer.as_ref().map(|signer| signer.generation(&record)).transpose()?;
             let (value, chunks) = match packed::pack(&record) {
                 packed::Entry::Whole(text) => (text, Vec::new()),
                 packed::Entry::Packed(header, chunks) => (json(&header), chunks),
@@ -354,7 +365,7 @@ impl PolicyManager {
 
 /// When a generation was in force first, and which one it replaced then (0: none).
 #[derive(Debug, Serialize, Deserialize)]
-struct Activation {
+struct FirstActivation {
     activated_unix_ms: u64,
     previous: u64,
 }
@@ -369,6 +380,7 @@ struct Published {
     services: Option<usize>,
     /// Of a whole record.
     policy: Option<Policy>,
+    signature: Option<PolicySignature>,
 }
 
 /// Holds while `generation` (0: none) is in force.
@@ -380,7 +392,7 @@ fn active_is(generation: u64) -> Compare {
     }
 }
 
-fn summary(record: &Published, activation: Option<&Activation>, active: u64) -> GenerationSummary {
+fn summary(record: &Published, activation: Option<&FirstActivation>, active: u64) -> GenerationSummary {
     GenerationSummary {
         generation: record.generation,
         created_unix_ms: record.created_unix_ms,

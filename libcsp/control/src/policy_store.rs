@@ -1,5 +1,6 @@
 //! A node's side of policy distribution: take the active generation, check staged ones, acknowledge both, survive on disk.
 
+mod activations;
 pub(crate) mod packed;
 mod store;
 mod tasks;
@@ -10,7 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
 use crate::registry::unix_ms;
+use crate::signatures::{Activation, PolicySignature};
 
+pub(crate) use packed::is_hash;
 pub(crate) use tasks::{PolicyTasks, start};
 
 /// One immutable generation as etcd and the last-known-good file hold it.
@@ -24,12 +27,32 @@ pub struct GenerationRecord {
     pub hash: String,
     /// The policy.
     pub policy: Policy,
+    /// The signature of the management node that published it; none in a cluster without identities.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<PolicySignature>,
+}
+
+/// The last-known-good policy as the disk holds it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Kept {
+    /// The generation.
+    #[serde(flatten)]
+    pub(crate) record: GenerationRecord,
+    /// The activation by which this node follows it; none in a cluster without identities.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) activation: Option<Activation>,
 }
 
 impl GenerationRecord {
-    /// Generation `generation` of `policy`, made now.
+    /// Generation `generation` of `policy`, made now, not signed.
     pub fn new(generation: u64, policy: Policy) -> GenerationRecord {
-        GenerationRecord { generation, created_unix_ms: unix_ms(), hash: policy.hash(), policy }
+        GenerationRecord {
+            generation,
+            created_unix_ms: unix_ms(),
+            hash: policy.hash(),
+            policy,
+            signature: None,
+        }
     }
 
     /// Reads a generation and checks its policy and hash; `origin` names it for errors.

@@ -84,6 +84,15 @@ impl StateFiles {
         &self.handle.shared.directory
     }
 
+    /// As [`submit`](Self::submit), without waiting for the attempt.
+    pub(crate) fn put(
+        &self,
+        name: &'static str,
+        content: impl Fn() -> serde_json::Result<String> + Send + 'static,
+    ) {
+        self.handle.shared.insert(name, Pending { content: Box::new(content), attempted: None });
+    }
+
     /// Has `content` written to the file `name` in place of anything submitted for it before. Returns after the first
     /// attempt, successful or not; a caller that is cancelled leaves the content submitted.
     pub(crate) async fn submit(

@@ -7,8 +7,10 @@ mod history;
 mod identities;
 mod identity;
 mod network;
+pub(crate) mod pki;
 mod policy;
 mod quota;
+mod signed;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -126,6 +128,11 @@ async fn manager_on(etcd: &EtcdCluster) -> PolicyManager {
     PolicyManager::new(EtcdClient::connect(&section_of(etcd)).await.unwrap())
 }
 
+/// The last-known-good policy in a node's state directory.
+fn stored(state: &std::path::Path) -> Option<crate::GenerationRecord> {
+    crate::lkg::load(state, &crate::signatures::Verifier::new(None)).map(|kept| kept.record)
+}
+
 fn web(port: u16) -> Policy {
     let text = format!(
         "apiVersion: csp/v1\nservices:\n  - {{name: web, vip: 10.76.0.100, port: {port}, pool: [{{node: an-1, port: 80}}]}}\n"
@@ -190,7 +197,7 @@ fn record(id: &str, role: Role) -> NodeRecord {
     NodeRecord::new(node_id(id), role, "http://127.0.0.1:9102".to_owned())
 }
 
-fn node_id(id: &str) -> NodeId {
+pub(crate) fn node_id(id: &str) -> NodeId {
     id.parse().unwrap()
 }
 

@@ -42,7 +42,7 @@ pub fn control_metrics(out: &mut MetricWriter, status: &ControlStatus) {
 
 /// Writes the metrics of nodes that apply policies.
 pub(crate) fn policy_metrics(out: &mut MetricWriter, status: &ControlStatus) {
-    let help = "1 while the policy in use is not the one in force in etcd, because etcd lost that";
+    let help = "1 while the policy in use is not the one in force in etcd: etcd lost that, or no management node has signed it";
     out.gauge("csp_policy_orphaned", help, &[], flag(&status.policy_problem));
     let help = "Policy generation by state";
     out.gauge("csp_policy_generation", help, &[("state", "staged")], status.staged_generation as f64);

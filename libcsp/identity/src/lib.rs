@@ -13,6 +13,7 @@ mod direct;
 mod folder;
 mod peer;
 mod revocations;
+mod signature;
 mod uri;
 
 pub use caller::{Access, Caller};
@@ -21,6 +22,7 @@ pub use credentials::{Credentials, CredentialsState};
 pub use folder::{CA, CERTIFICATE, Folder, FolderError, KEY, REVOKED};
 pub use peer::{Peer, PeerError};
 pub use rustls::pki_types::UnixTime;
+pub use signature::{SignError, Signature, SignatureError};
 pub use uri::{Identity, IdentityError, IdentityRole};
 
 /// The cryptography of all of CSP's TLS: ring's. Not the process' default, which a library could have set.

@@ -59,6 +59,8 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
             .redirect(reqwest::redirect::Policy::limited(3))
+            // A management node redirects to where etcd says that the leader is.
+            .https_only(base.scheme() == "https")
             .tls_backend_preconfigured(csp_identity::client_config(
                 credentials,
                 csp_identity::Wanted::Management,

@@ -32,6 +32,29 @@ pub enum ManagerError {
     /// There is no such generation.
     #[error("there is no generation {0}")]
     NoGeneration(u64),
+    /// No management node that this cluster trusts has published the generation.
+    #[error(
+        "generation {generation} is not put in force: {reason}; look at it (cspctl policy show --generation {generation}) and publish it anew (cspctl policy apply)"
+    )]
+    NotSigned {
+        /// The generation.
+        generation: u64,
+        /// What is wrong with its signature.
+        reason: String,
+    },
+    /// A change was based on a generation that nodes do not follow.
+    #[error(
+        "{0}; a change of it would be a change of what somebody else wrote. Look at it (cspctl policy show), then publish a whole policy (cspctl policy apply)"
+    )]
+    Doubtful(String),
+    /// This node's key does not sign.
+    #[error("the policy cannot be signed: {0}")]
+    Sign(String),
+    /// Somebody has used up the numbers.
+    #[error(
+        "etcd holds a generation with the highest number there is: delete its key below /csp/v1/policy/generations/"
+    )]
+    NoNumber,
     /// There is nothing to go back to.
     #[error("no generation was in force before this one")]
     NothingBefore,

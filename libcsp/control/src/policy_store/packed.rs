@@ -18,6 +18,7 @@ use flate2::write::ZlibEncoder;
 use serde::{Deserialize, Serialize};
 
 use super::GenerationRecord;
+use crate::signatures::PolicySignature;
 
 /// Longest record that stands in its key itself.
 const WHOLE_LEN_MAX: usize = 16 << 10;
@@ -41,6 +42,9 @@ pub(crate) struct Header {
     pub(crate) services: usize,
     /// Where the record is.
     pub(crate) packed: Packed,
+    /// As [`GenerationRecord::signature`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) signature: Option<PolicySignature>,
 }
 
 /// The packed record of a [`Header`].
@@ -79,6 +83,7 @@ pub(crate) fn pack(record: &GenerationRecord) -> Entry {
         hash: record.hash.clone(),
         services: record.policy.services.len(),
         packed: Packed { chunks: chunks.len() as u32, len: text.len() },
+        signature: record.signature.clone(),
     };
     Entry::Packed(header, chunks)
 }
@@ -109,7 +114,7 @@ impl Header {
         if text.len() != self.packed.len {
             return Err(format!("{origin}: unpacks to another length than {} bytes", self.packed.len));
         }
-        // The chunks are those of the first generation with this policy: number and time are the header's.
+        // The chunks are those of the first generation with this policy: number, time and signature are the header's.
         let mut record = GenerationRecord::from_json(&text, &origin)?;
         if record.hash != self.hash {
             return Err(format!(
@@ -118,12 +123,13 @@ impl Header {
             ));
         }
         (record.generation, record.created_unix_ms) = (self.generation, self.created_unix_ms);
+        record.signature.clone_from(&self.signature);
         Ok(record)
     }
 }
 
-/// The hash becomes part of a key.
-fn is_hash(text: &str) -> bool {
+/// Whether a text is a hash: it becomes part of keys and of what is signed.
+pub(crate) fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

@@ -1,14 +1,17 @@
-//! What a node knows of the policy, and what follows from it: a state machine without etcd, disk or clock.
+//! What a node knows of the policy, and what follows from it: a state machine without etcd and disk. Certificates are
+//! verified by the clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::activations::Activations;
 use super::packed::{self, Header};
-use super::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
+use super::{AckState, ActivePolicy, GenerationRecord, Kept, NodeAck, PolicySource};
 use crate::daemon::PolicyCheck;
 use crate::follow::{Entry, KeyChange};
 use crate::keys;
 use crate::policy::Policy;
+use crate::signatures::{Activation, Verifier};
 
 /// A generation as it was read: usable, or why not.
 type Checked = Result<Box<GenerationRecord>, String>;
@@ -27,17 +30,32 @@ impl Known {
     }
 }
 
+/// A generation that was refused, to be looked at again.
+enum Refused {
+    /// By this node's check.
+    Check(Box<GenerationRecord>),
+    /// Because no management node has signed it; it has not been checked.
+    Unsigned(Box<GenerationRecord>),
+    /// The same of a packed one; it has not been read.
+    UnsignedHeader(Header),
+}
+
 /// Generations that are kept to be checked again.
 const REFUSED_MAX: usize = 4;
 
 /// The policy as one node sees it.
 pub(super) struct Store {
     check: PolicyCheck,
+    activations: Activations,
     incarnation: u64,
     generations: BTreeMap<u64, Known>,
-    /// The newest of those that this node's check has refused, to be checked again.
-    refused: BTreeMap<u64, Box<GenerationRecord>>,
+    /// The newest of those that were refused.
+    refused: BTreeMap<u64, Refused>,
     active_key: Option<u64>,
+    /// Why what etcd says is in force is not believed; empty while it is.
+    doubt: String,
+    /// Another activation is followed than the one on disk.
+    unkept: bool,
     /// The newest generation that was looked at, with its hash: staged once only.
     staged: Option<(u64, String)>,
     /// What the daemon is to apply.
@@ -51,13 +69,21 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(check: PolicyCheck, incarnation: u64) -> Store {
+    /// `followed` is the activation that this node followed before its start.
+    pub(super) fn new(
+        check: PolicyCheck,
+        (verifier, followed): (Verifier, Option<Activation>),
+        incarnation: u64,
+    ) -> Store {
         Store {
             check,
+            activations: Activations::new(verifier, followed),
             incarnation,
             generations: BTreeMap::new(),
             refused: BTreeMap::new(),
             active_key: None,
+            doubt: String::new(),
+            unkept: false,
             staged: None,
             current: None,
             applied: None,
@@ -84,14 +110,25 @@ impl Store {
 
     /// Why the policy in use is not the one in force in etcd; empty if it is, or nothing is known of etcd.
     pub(super) fn problem(&self) -> String {
-        let Some(current) = self.current.as_ref().filter(|_| self.read) else { return String::new() };
-        let kept = format!(
-            "generation {} stays in use; restore etcd's backup, or publish a policy (cspctl policy apply)",
-            current.generation
-        );
-        let Some(number) = self.active_key else {
-            return format!("etcd holds no policy in force; {kept}");
+        if !self.read {
+            return String::new();
+        }
+        let kept = match &self.current {
+            Some(current) => format!(
+                "generation {} stays in use; restore etcd's backup, or publish a policy (cspctl policy apply)",
+                current.generation
+            ),
+            None => "no policy is in use; publish one (cspctl policy apply)".to_owned(),
         };
+        let Some(number) = self.active_key else {
+            return match self.current.is_some() {
+                true => format!("etcd holds no policy in force; {kept}"),
+                false => String::new(),
+            };
+        };
+        if !self.doubt.is_empty() {
+            return format!("etcd says that generation {number} is in force, but {}; {kept}", self.doubt);
+        }
         match self.generations.get(&number) {
             None => format!("generation {number} is in force but not in etcd; {kept}"),
             Some(Known::Read(Err(error))) => {
@@ -113,6 +150,7 @@ impl Store {
         self.read = true;
         self.generations.clear();
         self.refused.clear();
+        self.activations.clear();
         self.active_key = None;
         for entry in entries {
             self.put(entry);
@@ -126,6 +164,7 @@ impl Store {
             match change {
                 KeyChange::Put(entry) => self.put(entry),
                 KeyChange::Delete(key) if key == keys::ACTIVE => self.active_key = None,
+                KeyChange::Delete(key) if key == keys::ACTIVE_SIGNED => self.activations.clear(),
                 KeyChange::Delete(key) => {
                     if let Some(number) = generation_number(&key) {
                         self.generations.remove(&number);
@@ -159,24 +198,14 @@ impl Store {
     }
 
     /// Records whether the daemon applied a generation; returns the generation to keep as last-known-good.
-    pub(super) fn applied(
-        &mut self,
-        generation: u64,
-        result: Result<(), String>,
-    ) -> Option<GenerationRecord> {
+    pub(super) fn applied(&mut self, generation: u64, result: Result<(), String>) -> Option<Kept> {
         let current = self.current.as_ref().filter(|current| current.generation == generation)?;
         let hash = current.hash.clone();
-        let record = GenerationRecord {
-            generation,
-            created_unix_ms: self.created_unix_ms(generation, &hash),
-            hash: hash.clone(),
-            policy: Policy::clone(&current.policy),
-        };
         match result {
             Ok(()) => {
                 self.applied = Some((generation, hash.clone()));
                 self.say_applied(generation, hash);
-                Some(record)
+                self.keep()
             }
             Err(error) => {
                 self.acknowledge(generation, AckState::Refused, error, hash);
@@ -185,14 +214,37 @@ impl Store {
         }
     }
 
-    fn created_unix_ms(&self, generation: u64, hash: &str) -> u64 {
+    /// Returns what is to be kept on disk if that is something else than before, though the daemon runs the same policy: its
+    /// activation was signed anew.
+    pub(super) fn signed_anew(&mut self) -> Option<Kept> {
+        let current = self.current.as_ref()?;
+        let runs = self
+            .applied
+            .as_ref()
+            .is_some_and(|(number, hash)| *number == current.generation && *hash == current.hash);
+        if self.unkept && runs { self.keep() } else { None }
+    }
+
+    /// The policy to apply as the disk keeps it.
+    fn keep(&mut self) -> Option<Kept> {
+        let current = self.current.as_ref()?;
+        let (generation, hash) = (current.generation, current.hash.clone());
         let known = match self.generations.get(&generation) {
             Some(Known::Read(Ok(record))) => Some(record),
             _ => None,
         };
-        known
-            .filter(|record| record.hash == hash)
-            .map_or_else(crate::registry::unix_ms, |record| record.created_unix_ms)
+        let known = known.filter(|record| record.hash == hash);
+        let record = GenerationRecord {
+            generation,
+            created_unix_ms: known.map_or_else(crate::registry::unix_ms, |record| record.created_unix_ms),
+            signature: known.and_then(|record| record.signature.clone()),
+            policy: Policy::clone(&current.policy),
+            hash,
+        };
+        let activation = self.activations.followed();
+        let activation = activation.filter(|activation| activation.is_of(generation, &record.hash)).cloned();
+        self.unkept = false;
+        Some(Kept { record, activation })
     }
 
     /// A newer generation that waits for activation, or was refused, stays what the acknowledgement is about.
@@ -230,9 +282,12 @@ impl Store {
                     tracing::error!(key, value = %text, "ignoring an active generation that is no number")
                 }
             }
+        } else if key == keys::ACTIVE_SIGNED {
+            self.activations.put(&text);
+            self.look_again_at_unsigned();
         } else if let Some(number) = generation_number(&key) {
             let known = match packed::header(&text) {
-                Some(header) if header.generation == number => Known::Packed(header),
+                Some(header) if header.generation == number => self.vouched(header),
                 Some(header) => Known::Read(Err(misnamed(&key, header.generation))),
                 None => Known::Read(self.checked(number, &key, &text)),
             };
@@ -248,46 +303,125 @@ impl Store {
         self.check(Box::new(record))
     }
 
-    /// Checks a generation, and keeps it if it is refused.
+    /// A packed generation, unless no management node has signed it: then its chunks are not read.
+    fn vouched(&mut self, header: Header) -> Known {
+        let of = (header.generation, header.created_unix_ms, header.hash.as_str());
+        match self.activations.vouch(of, header.signature.as_ref()) {
+            Ok(()) => Known::Packed(header),
+            Err(reason) => {
+                self.refused.insert(header.generation, Refused::UnsignedHeader(header));
+                Known::Read(Err(reason))
+            }
+        }
+    }
+
+    /// Checks a generation, its signature first, and keeps it if it is refused.
     fn check(&mut self, record: Box<GenerationRecord>) -> Checked {
+        let of = (record.generation, record.created_unix_ms, record.hash.as_str());
+        if let Err(reason) = self.activations.vouch(of, record.signature.as_ref()) {
+            self.refused.insert(record.generation, Refused::Unsigned(record));
+            return Err(reason);
+        }
         let Err(error) = (self.check)(&record.policy) else { return Ok(record) };
-        self.refused.insert(record.generation, record);
+        self.refused.insert(record.generation, Refused::Check(record));
         Err(error)
     }
 
     /// Checks again what was refused.
     pub(super) fn recheck(&mut self) {
-        for (number, record) in std::mem::take(&mut self.refused) {
-            let checked = self.check(record);
+        self.look_again(|_| true);
+        self.settle();
+    }
+
+    /// Verifies signatures again: this node trusts other authorities now, or time has passed. Returns whether anything changed.
+    pub(super) fn verify_again(&mut self) -> bool {
+        let unsigned = |refused: &Refused| !matches!(refused, Refused::Check(_));
+        let before = self.refused.values().filter(|refused| unsigned(refused)).count();
+        let changed = self.activations.verify_again();
+        self.look_again(unsigned);
+        let after = self.refused.values().filter(|refused| unsigned(refused)).count();
+        if changed || after != before {
+            self.settle();
+        }
+        changed || after != before
+    }
+
+    /// Whether something was refused for its signature.
+    pub(super) fn doubts(&self) -> bool {
+        let unsigned = |refused: &Refused| !matches!(refused, Refused::Check(_));
+        !self.doubt.is_empty() || self.refused.values().any(unsigned)
+    }
+
+    fn look_again_at_unsigned(&mut self) {
+        self.look_again(|refused| !matches!(refused, Refused::Check(_)));
+    }
+
+    fn look_again(&mut self, which: impl Fn(&Refused) -> bool) {
+        let (again, rest) =
+            std::mem::take(&mut self.refused).into_iter().partition(|(_, refused)| which(refused));
+        self.refused = rest;
+        let again: BTreeMap<u64, Refused> = again;
+        for (number, refused) in again {
+            let now = match refused {
+                Refused::Check(record) | Refused::Unsigned(record) => Known::Read(self.check(record)),
+                Refused::UnsignedHeader(header) => self.vouched(header),
+            };
             if let Some(known @ Known::Read(Err(_))) = self.generations.get_mut(&number) {
-                *known = Known::Read(checked);
+                *known = now;
             }
         }
-        self.settle();
     }
 
     /// Draws the conclusions: stages the newest generation, takes the active one.
     fn settle(&mut self) {
         self.keep_few_refused();
         self.stage_newest();
-        let Some(number) = self.active_key else { return };
+        let Some(number) = self.active_key else { return self.set_doubt(String::new()) };
         let (hash, current) = match self.generations.get(&number) {
             Some(Known::Read(Ok(record))) => (record.hash.clone(), active(record, PolicySource::Etcd)),
             Some(Known::Packed(_)) => return, // it is being read
             Some(Known::Read(Err(error))) => {
                 let error = error.clone();
-                return self.acknowledge(number, AckState::Refused, error, String::new());
+                self.set_doubt(String::new());
+                return self.refuse(number, error);
             }
             // The pointer and its generation arrive in one transaction; a pointer to nothing changes nothing.
             None => return tracing::error!(generation = number, "the active generation is not in etcd"),
         };
+        if let Err(reason) = self.activations.confirm(number, &hash) {
+            self.set_doubt(reason.clone());
+            return self.refuse(number, format!("it is not taken for the one in force: {reason}"));
+        }
+        let doubted = !self.doubt.is_empty();
+        self.set_doubt(String::new());
+        self.unkept |= self.activations.follow();
         let applied = self.applied.as_ref().is_some_and(|known| *known == (number, hash.clone()));
         self.current = Some(current);
-        // Staged again, as after a start on the disk's policy: it is at work already.
-        let only_staged = |ack: &NodeAck| ack.generation == number && ack.state == AckState::Staged;
-        if applied && self.ack.as_ref().is_none_or(only_staged) {
-            self.acknowledge(number, AckState::Active, String::new(), hash);
+        // Staged again, as after a start on the disk's policy, or confirmed after a doubt: it is at work already.
+        let behind = |ack: &NodeAck| ack.generation == number && ack.state != AckState::Active;
+        if applied && (doubted || self.ack.as_ref().is_none_or(behind)) {
+            self.say_applied(number, hash);
         }
+    }
+
+    /// Acknowledges that the generation in force is not used, unless there is something to say of a newer one that waits.
+    fn refuse(&mut self, number: u64, error: String) {
+        match &self.ack {
+            Some(ack) if ack.generation > number && ack.state == AckState::Staged => {}
+            _ => self.acknowledge(number, AckState::Refused, error, String::new()),
+        }
+    }
+
+    fn set_doubt(&mut self, reason: String) {
+        if !reason.is_empty() && reason != self.doubt {
+            let generation = self.active_key;
+            tracing::error!(
+                generation,
+                reason,
+                "the generation in force in etcd is not taken for it; the one in use stays"
+            );
+        }
+        self.doubt = reason;
     }
 
     /// Drops what was refused long ago: neither in force nor among the newest.
@@ -330,5 +464,7 @@ fn generation_number(key: &str) -> Option<u64> {
     key.strip_prefix(keys::GENERATIONS)?.parse().ok()
 }
 
+#[cfg(test)]
+mod signed;
 #[cfg(test)]
 mod tests;

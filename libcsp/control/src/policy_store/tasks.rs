@@ -8,13 +8,14 @@ use tokio::task::JoinSet;
 
 use super::packed::Header;
 use super::store::Store;
-use super::{ActivePolicy, NodeAck};
+use super::{ActivePolicy, Kept, NodeAck};
 use crate::client::{Backoff, ChunksError, EtcdClient};
 use crate::daemon::PolicyCheck;
 use crate::follow::{Entry, Follower, History, KeyChange, follow};
 use crate::keys;
 use crate::lkg;
 use crate::registry::NodeRecord;
+use crate::signatures::Verifier;
 use crate::state_files::StateFiles;
 use crate::status::StatusCell;
 
@@ -26,6 +27,8 @@ pub(crate) struct PolicyTasks {
 
 struct Shared {
     store: Mutex<Store>,
+    /// What the disk held at the start, until it is used.
+    on_disk: Mutex<Option<Box<Kept>>>,
     files: StateFiles,
     policy: watch::Sender<Option<ActivePolicy>>,
     ack: watch::Sender<Option<NodeAck>>,
@@ -39,21 +42,38 @@ pub(crate) fn start(
     client: &EtcdClient,
     record: &NodeRecord,
     files: StateFiles,
-    check: PolicyCheck,
+    (check, verifier): (PolicyCheck, Verifier),
     (history, status): (History, StatusCell),
     tasks: &mut JoinSet<()>,
 ) -> (PolicyTasks, watch::Receiver<Option<ActivePolicy>>) {
     let (policy, policy_receiver) = watch::channel(None);
     let (ack, ack_receiver) = watch::channel(None);
-    let store = Mutex::new(Store::new(check, record.incarnation));
+    let on_disk = lkg::load(files.directory(), &verifier);
+    let followed = on_disk.as_ref().and_then(|kept| kept.activation.clone());
+    if !verifier.is_needed() {
+        tracing::warn!(
+            "this node has no identity (node.identity): it takes policy from etcd without a signature"
+        );
+    }
+    let store = Mutex::new(Store::new(check, (verifier.clone(), followed), record.incarnation));
+    let on_disk = Mutex::new(on_disk.map(Box::new));
     let (wanted, wanted_receiver) = watch::channel(Vec::new());
-    let shared = Arc::new(Shared { store, files, policy, ack, wanted, status });
+    let shared = Arc::new(Shared { store, on_disk, files, policy, ack, wanted, status });
     tasks.spawn(follow(
         client.clone(),
         keys::POLICY,
         PolicyFollower { shared: Arc::clone(&shared) },
         history,
     ));
+    if let Some(credentials) = verifier.credentials() {
+        let mut changes = credentials.changes();
+        let shared = Arc::clone(&shared);
+        tasks.spawn(async move {
+            while changes.changed().await.is_ok() {
+                shared.verify_again();
+            }
+        });
+    }
     tasks.spawn(read_packed(client.clone(), wanted_receiver, Arc::clone(&shared)));
     tasks.spawn(acknowledge(client.clone(), keys::ack(&record.id), ack_receiver));
     (PolicyTasks { shared }, policy_receiver)
@@ -62,17 +82,18 @@ pub(crate) fn start(
 impl PolicyTasks {
     /// Puts the policy on disk into the channel unless etcd's is there.
     pub(crate) fn use_last_known_good(&self) {
-        let Some(record) = lkg::load(self.shared.files.directory()) else { return };
+        let on_disk = self.shared.on_disk.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(kept) = on_disk else { return };
         let mut store = self.shared.store();
-        store.use_last_known_good(record);
-        self.shared.publish(&store);
+        store.use_last_known_good(kept.record);
+        self.shared.publish(&mut store);
     }
 
     /// Checks again what the daemon's check has refused.
     pub(crate) fn recheck(&self) {
         let mut store = self.shared.store();
         store.recheck();
-        self.shared.publish(&store);
+        self.shared.publish(&mut store);
     }
 
     /// Records whether the daemon applied a generation. Returns after the first attempt to keep it on disk.
@@ -83,11 +104,11 @@ impl PolicyTasks {
         let keep = {
             let mut store = self.shared.store();
             let keep = store.applied(generation, result);
-            self.shared.publish(&store);
+            self.shared.publish(&mut store);
             keep
         };
-        let Some(record) = keep else { return };
-        self.shared.files.submit(lkg::FILE, move || serde_json::to_string(&record)).await;
+        let Some(kept) = keep else { return };
+        self.shared.files.submit(lkg::FILE, move || serde_json::to_string(&kept)).await;
     }
 }
 
@@ -96,8 +117,19 @@ impl Shared {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes what follows from the store, to the daemon and to etcd.
-    fn publish(&self, store: &Store) {
+    /// Verifies signatures again.
+    fn verify_again(&self) {
+        let mut store = self.store();
+        if store.verify_again() {
+            self.publish(&mut store);
+        }
+    }
+
+    /// Publishes what follows from the store: to the daemon, to etcd, and to the disk where that concerns the activation alone.
+    fn publish(&self, store: &mut Store) {
+        if let Some(kept) = store.signed_anew() {
+            self.files.put(lkg::FILE, move || serde_json::to_string(&kept));
+        }
         self.policy.send_if_modified(|published| {
             let same = |published: &ActivePolicy, now: &ActivePolicy| {
                 published.generation == now.generation && published.hash == now.hash
@@ -140,7 +172,7 @@ impl Follower for PolicyFollower {
     fn reset(&mut self, _revision: i64, entries: Vec<Entry>) {
         let mut store = self.shared.store();
         store.reset(entries);
-        self.shared.publish(&store);
+        self.shared.publish(&mut store);
         // etcd may have lost the acknowledgement from before.
         self.shared.ack.send_modify(|_| {});
         self.shared.status.update(|status| {
@@ -152,7 +184,14 @@ impl Follower for PolicyFollower {
     fn change(&mut self, _revision: i64, changes: Vec<KeyChange>) {
         let mut store = self.shared.store();
         store.change(changes);
-        self.shared.publish(&store);
+        self.shared.publish(&mut store);
+    }
+
+    fn tick(&mut self) {
+        // A certificate may become valid: the clock of its signer's host runs ahead of this one's.
+        if self.shared.store().doubts() {
+            self.shared.verify_again();
+        }
     }
 
     fn lost(&mut self, reason: &str) {
@@ -184,7 +223,7 @@ async fn read_packed(client: EtcdClient, mut wanted: watch::Receiver<Vec<Header>
             backoff.reset();
             let mut store = shared.store();
             store.unpacked(&header, record.map(Box::new));
-            shared.publish(&store);
+            shared.publish(&mut store);
         }
     }
 }

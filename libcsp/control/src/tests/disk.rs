@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::Command;
 
 use super::*;
-use crate::lkg;
 
 /// Names the directory of the small file system to [`on_a_small_disk`].
 const DIRECTORY: &str = "CSP_TEST_SMALL_DISK";
@@ -40,7 +39,7 @@ async fn on_a_small_disk() {
     pn.status("nothing is wrong", |status| status.state_problem.is_empty()).await;
     let kept = async |generation: u64, member: &str| {
         let members = || fs::read_to_string(state.join("members.json")).unwrap_or_default();
-        while lkg::load(&state).is_none_or(|record| record.generation != generation)
+        while stored(&state).is_none_or(|record| record.generation != generation)
             || !members().contains(member)
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -59,7 +58,7 @@ async fn on_a_small_disk() {
     };
     let status = pn.status("both files are complained about", both).await;
     assert!(status.registered && status.synced(), "{status:?}");
-    assert_eq!(lkg::load(&state).unwrap().generation, 1, "the old file is whole");
+    assert_eq!(stored(&state).unwrap().generation, 1, "the old file is whole");
     assert!(!fs::read_to_string(state.join("members.json")).unwrap().contains("nn-1"));
 
     fs::remove_file(&filler).unwrap();

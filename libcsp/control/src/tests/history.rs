@@ -9,7 +9,6 @@ use etcd_client::GetOptions;
 use super::network::Network;
 use super::*;
 use crate::follow::{Entry, Follower, History, KeyChange, follow};
-use crate::lkg;
 use crate::membership::MemberState;
 use crate::policy_store::AckState;
 use crate::status::StatusCell;
@@ -162,7 +161,7 @@ async fn an_etcd_that_forgot_everything_takes_no_policy_away() {
         members.synced && members.nodes[&node_id("pn-1")].state == MemberState::Live
     })
     .await;
-    let kept = lkg::load(&etcd.directory().join("pn-1")).unwrap();
+    let kept = stored(&etcd.directory().join("pn-1")).unwrap();
     assert_eq!((kept.generation, kept.hash), (2, web(81).hash()));
 
     // A node that starts now goes on with the policy that it had.

@@ -1,36 +1,13 @@
 //! What certificates can do in etcd, and that renewed ones are used.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
-use csp_authority::{Authority, Request, Timestamp};
+use csp_authority::{Authority, Timestamp};
 use csp_identity::{Credentials, IdentityRole};
 
+use super::pki::Pki;
 use super::*;
 use crate::{keys, users};
-
-/// A cluster's authority in the test's directory.
-struct Pki(PathBuf);
-
-impl Pki {
-    fn create(etcd: &TestEtcd) -> Self {
-        let pki = etcd.directory.join("pki");
-        let day = Duration::from_secs(24 * 3600);
-        Authority::create(&pki, node_id("test"), day, Timestamp::now()).unwrap();
-        Pki(pki)
-    }
-
-    fn issue(&self, role: IdentityRole, id: &str) -> Credentials {
-        let (mut request, now) = (Request::new(role, node_id(id)), Timestamp::now());
-        request = request.lifetime(Duration::from_secs(3600));
-        request.force = true;
-        if role.serves() {
-            request = request.address(Ipv4Addr::LOCALHOST.into());
-        }
-        let issued = Authority::open(&self.0, now).unwrap().issue(&request, now).unwrap();
-        Credentials::open(&issued.folder).unwrap()
-    }
-}
 
 /// An etcd with TLS, and a client for each of a few certificates.
 struct Secured {
@@ -42,7 +19,7 @@ impl Secured {
     async fn start() -> Option<Secured> {
         let mut etcd = TestEtcd::start().await?;
         etcd.stop().await;
-        let pki = Pki::create(&etcd);
+        let pki = Pki::create(&etcd.directory);
         let credentials = pki.issue(IdentityRole::MgmtNode, "mn-1");
         let folder = pki.0.join("issued/mgmt-node/mn-1");
         etcd.options.identity = Some((folder, credentials));

@@ -27,7 +27,7 @@ fn store() -> Store {
                 if policy.services[0].port == 666 { Err("not this port".to_owned()) } else { Ok(()) }
             },
         );
-    Store::new(check, 5)
+    Store::new(check, (Verifier::new(None), None), 5)
 }
 
 fn said(store: &Store) -> (u64, AckState, u64, &str) {
@@ -47,7 +47,7 @@ fn a_generation_is_staged_then_applied() {
     assert_eq!((serving(&store), said(&store)), (None, (1, AckState::Staged, 0, "")));
     store.change(vec![KeyChange::Put(activate("1"))]);
     assert_eq!(serving(&store), Some((1, 80)));
-    assert_eq!(store.applied(1, Ok(())), Some(record(1, 80)));
+    assert_eq!(store.applied(1, Ok(())), Some(Kept { record: record(1, 80), activation: None }));
     assert_eq!(said(&store), (1, AckState::Active, 1, ""));
     // The next one waits: what is said is about it, and that the first is still at work.
     store.change(vec![KeyChange::Put(put(&record(2, 81)))]);
@@ -152,7 +152,7 @@ fn what_was_refused_is_used_once_the_node_has_what_it_lacked() {
         true => Ok(()),
         false => Err("a module is missing".to_owned()),
     });
-    let mut store = Store::new(check, 5);
+    let mut store = Store::new(check, (Verifier::new(None), None), 5);
     store.reset((1..=7).map(|number| put(&record(number, 80))).chain([activate("1")]).collect());
     assert_eq!(said(&store), (1, AckState::Refused, 0, "a module is missing"));
     store.recheck();
