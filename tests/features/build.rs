@@ -1,0 +1,3 @@
+//! cargo considers build-dependencies of crates with a build script only.
+
+fn main() {}
