@@ -12,7 +12,7 @@ use libc::c_int;
 
 use crate::handover::{self, Which};
 use crate::next::Next;
-use crate::{bootstrap, seal};
+use crate::{bootstrap, preload, seal};
 
 /// An array of C strings that ends with a null pointer.
 pub(super) type Strings = *const *const c_char;
@@ -25,7 +25,7 @@ pub(super) extern "C" fn before_exec() {
 /// Defines functions that take an environment: they hand connections to the agent, and add the variables that load the
 /// filter to the environment if needed.
 macro_rules! with_environment {
-    ($($name:ident($($argument:ident: $type:ty),*; $environment:ident $(, $last:ident: $last_type:ty)?);)*) => {
+    ($($name:ident($($argument:ident: $type:ty),*; $environment:ident $(, $last:ident: $last_type:ty)?) $foreign:expr;)*) => {
         mod next {
             $(#[allow(non_upper_case_globals)]
             pub static $name: super::Next = super::Next::new(concat!(stringify!($name), "\0"));)*
@@ -41,7 +41,7 @@ macro_rules! with_environment {
         pub(super) unsafe extern "C" fn $name($($argument: $type,)* $environment: Strings $(, $last: $last_type)?) -> c_int {
             before_exec();
             // SAFETY: `$environment` is null or an array of C strings that ends with a null pointer, as the function requires.
-            let kept = unsafe { Environment::of($environment, handover::any_over_exec) };
+            let kept = unsafe { Environment::of($environment, handover::any_over_exec, || $foreign) };
             seal::before_exec();
             let failed = call_next!(
                 next::$name,
@@ -55,10 +55,30 @@ macro_rules! with_environment {
 }
 
 with_environment! {
-    execve(path: *const c_char, arguments: Strings; environment);
-    execvpe(file: *const c_char, arguments: Strings; environment);
-    fexecve(fd: c_int, arguments: Strings; environment);
-    execveat(folder: c_int, path: *const c_char, arguments: Strings; environment, flags: c_int);
+    execve(path: *const c_char, arguments: Strings; environment) is_foreign(libc::AT_FDCWD, path);
+    execvpe(file: *const c_char, arguments: Strings; environment) is_foreign_in_path(file);
+    fexecve(fd: c_int, arguments: Strings; environment) preload::is_foreign_file(fd);
+    execveat(folder: c_int, path: *const c_char, arguments: Strings; environment, flags: c_int) is_foreign(folder, path);
+}
+
+/// Whether the program cannot start with the filter preloaded. A path that is no address is the kernel's to refuse; so is
+/// an empty one (AT_EMPTY_PATH), which is then the descriptor.
+fn is_foreign(folder: c_int, path: *const c_char) -> bool {
+    if crate::memory::is_nowhere(path) {
+        return false;
+    }
+    // SAFETY: exec requires a C string.
+    let path = unsafe { CStr::from_ptr(path) };
+    if path.is_empty() { preload::is_foreign_file(folder) } else { preload::is_foreign(folder, path) }
+}
+
+/// Likewise of a program that is looked up in PATH.
+fn is_foreign_in_path(file: *const c_char) -> bool {
+    if crate::memory::is_nowhere(file) {
+        return false;
+    }
+    // SAFETY: exec requires a C string.
+    preload::ask_in_path(unsafe { CStr::from_ptr(file) }, |file| preload::is_foreign(libc::AT_FDCWD, file))
 }
 
 unsafe extern "C" {
@@ -188,6 +208,23 @@ with_list! {
     execle: execute_in;
 }
 
+/// An environment of `count` variables without LD_PRELOAD. A child of vfork that executes the program does not free it.
+///
+/// # Safety
+/// `given` must have `count` elements before its null pointer.
+unsafe fn without_preload(given: Strings, count: usize) -> Environment {
+    let mut kept = Vec::with_capacity(count);
+    for at in 0..count {
+        // SAFETY: by this function's contract the array has an element at `at`, a C string.
+        let (text, pointer) = unsafe { (text_at(given, at), given.add(at).read()) };
+        if text.is_some_and(|text| !text.to_bytes().starts_with(bootstrap::INHERITED[0])) {
+            kept.push(pointer);
+        }
+    }
+    kept.push(null());
+    Environment { given, kept, _texts: Vec::new() }
+}
+
 /// Whether an environment that lacks the filter is the process's own, which the process has cleared while it has accelerated
 /// sockets. Dovecot's master gives its listeners to some of its processes, and these pass connections to others, which
 /// could not open them without the filter.
@@ -207,11 +244,17 @@ pub(super) struct Environment {
 
 impl Environment {
     /// The environment for a program. `needs_us` returns whether it needs the filter; it is called only if the
-    /// environment lacks one of the variables. An environment with another LD_PRELOAD is returned unchanged.
+    /// environment lacks one of the variables. `foreign` returns whether it cannot start with the filter preloaded: then
+    /// the environment has no LD_PRELOAD, except in strict mode, where the loader's error is better than kernel sockets. An
+    /// environment with another LD_PRELOAD is returned unchanged.
     ///
     /// # Safety
     /// `given` must be null or an array of C strings that ends with a null pointer.
-    pub(super) unsafe fn of(given: Strings, needs_us: impl FnOnce() -> bool) -> Environment {
+    pub(super) unsafe fn of(
+        given: Strings,
+        needs_us: impl FnOnce() -> bool,
+        foreign: impl FnOnce() -> bool,
+    ) -> Environment {
         let as_given = Environment { given, kept: Vec::new(), _texts: Vec::new() };
         let (mut count, mut has) = (0, [false; bootstrap::INHERITED.len()]);
         // SAFETY: the array extends to its null pointer, by this function's contract.
@@ -226,7 +269,16 @@ impl Environment {
         }
         // Nothing is allocated before this point: a signal handler may execute a program while the filter's allocator
         // is in use.
-        if has.iter().all(|has| *has) || !(needs_us() || is_cleared(given)) {
+        let lacks_some = !has.iter().all(|has| *has);
+        let adds = lacks_some && (needs_us() || is_cleared(given));
+        if !(has[0] || adds) {
+            return as_given;
+        }
+        if !bootstrap::is_strict() && foreign() {
+            // SAFETY: the array has `count` elements before its null pointer.
+            return if has[0] { unsafe { without_preload(given, count) } } else { as_given };
+        }
+        if !adds {
             return as_given;
         }
         let lacks = |text: &CString| {

@@ -1,7 +1,10 @@
 //! posix_spawn and pidfd_spawn: their children get the connections that stay open over exec, and those that file
-//! actions duplicate.
+//! actions duplicate. Actions that change the folder decide which file a relative path names.
 
 use core::ffi::{CStr, c_char, c_void};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use libc::c_int;
 
@@ -9,12 +12,16 @@ use super::exec::{Environment, Strings, before_exec};
 use crate::handover::{self, Which};
 use crate::next::Next;
 use crate::preload;
-use crate::spawned::ACTIONS;
+use crate::spawned::{ACTIONS, Folder};
 use crate::sys::{self, syscall};
 
 static INIT: Next = Next::new("posix_spawn_file_actions_init\0");
 static DESTROY: Next = Next::new("posix_spawn_file_actions_destroy\0");
 static ADD_DUP2: Next = Next::new("posix_spawn_file_actions_adddup2\0");
+static ADD_CHDIR_NP: Next = Next::new("posix_spawn_file_actions_addchdir_np\0");
+static ADD_FCHDIR_NP: Next = Next::new("posix_spawn_file_actions_addfchdir_np\0");
+static ADD_CHDIR: Next = Next::new("posix_spawn_file_actions_addchdir\0");
+static ADD_FCHDIR: Next = Next::new("posix_spawn_file_actions_addfchdir\0");
 static SPAWN: Next = Next::new("posix_spawn\0");
 static SPAWN_BY_PATH: Next = Next::new("posix_spawnp\0");
 static PIDFD_SPAWN: Next = Next::new("pidfd_spawn\0");
@@ -25,8 +32,8 @@ pub(super) fn resolve() {
     for next in [&INIT, &DESTROY, &ADD_DUP2, &SPAWN, &SPAWN_BY_PATH] {
         next.get();
     }
-    // Available in glibc 2.39 and later.
-    for next in [&PIDFD_SPAWN, &PIDFD_SPAWN_BY_PATH] {
+    // Not available in every glibc.
+    for next in [&PIDFD_SPAWN, &PIDFD_SPAWN_BY_PATH, &ADD_CHDIR_NP, &ADD_FCHDIR_NP, &ADD_CHDIR, &ADD_FCHDIR] {
         next.find();
     }
 }
@@ -53,6 +60,42 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: 
         handover::leave(Which::Of(fd));
     }
     result
+}
+
+/// Functions that add a change of the folder, which `$folder` names.
+macro_rules! add_folder {
+    ($($name:ident: $next:ident($argument:ident: $type:ty) $folder:expr;)*) => {
+        $(#[doc = concat!(stringify!($name), "(3)")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(actions: *mut c_void, $argument: $type) -> c_int {
+            if $next.find().is_null() {
+                return libc::ENOSYS;
+            }
+            let result = call_next!($next, fn(*mut c_void, $type) -> c_int, (actions, $argument));
+            if result == 0 {
+                ACTIONS.remember_folder(actions as usize, $folder);
+            }
+            result
+        })*
+    };
+}
+
+/// The path of a folder that the C library has accepted.
+///
+/// # Safety
+/// `path` must be a C string.
+unsafe fn folder_at<'a>(path: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: by this function's contract.
+    Some(unsafe { CStr::from_ptr(path) })
+}
+
+add_folder! {
+    // SAFETY: the function requires a C string.
+    posix_spawn_file_actions_addchdir_np: ADD_CHDIR_NP(path: *const c_char) unsafe { folder_at(path) };
+    // SAFETY: likewise.
+    posix_spawn_file_actions_addchdir: ADD_CHDIR(path: *const c_char) unsafe { folder_at(path) };
+    posix_spawn_file_actions_addfchdir_np: ADD_FCHDIR_NP(fd: c_int) None;
+    posix_spawn_file_actions_addfchdir: ADD_FCHDIR(fd: c_int) None;
 }
 
 /// Makes the child's connections leave; returns whether the child gets a socket that is useless without the filter.
@@ -99,18 +142,35 @@ fn close_over_exec(fd: c_int, flag: c_int) {
     let _ = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_SETFD, flag) };
 }
 
-/// Whether a program that is started in this environment will have the filter.
+/// The file that a child executes, and the folder in which it does; `None` if that cannot be determined.
 ///
 /// # Safety
 /// `program` must be a C string.
-unsafe fn has_filter(program: *const c_char, environment: &Environment) -> bool {
+unsafe fn executed(
+    program: *const c_char,
+    by_path: bool,
+    actions: *const c_void,
+) -> Option<(PathBuf, PathBuf)> {
     // SAFETY: by this function's contract `program` is a C string.
     let program = unsafe { CStr::from_ptr(program) };
-    environment.has_filter() && preload::find(program).is_some_and(|file| preload::reaches(&file))
+    match ACTIONS.folder(actions as usize) {
+        Folder::At(folder) => Some((preload::find(program, by_path, &folder)?, folder)),
+        // An absolute path is the same in every folder; its interpreter, if relative, is found in none.
+        Folder::Unknown if program.to_bytes().starts_with(b"/") => {
+            Some((preload::find(program, false, Path::new(""))?, PathBuf::from("/dev/null")))
+        }
+        Folder::Unknown => None,
+    }
+}
+
+/// Whether the file's loader would not start it with the filter preloaded.
+fn is_foreign(file: &Path) -> bool {
+    let file = CString::new(file.as_os_str().as_bytes());
+    file.is_ok_and(|file| preload::is_foreign(libc::AT_FDCWD, &file))
 }
 
 macro_rules! spawn {
-    ($($name:ident: $next:ident;)*) => {
+    ($($name:ident: $next:ident, $by_path:expr;)*) => {
         $(#[doc = concat!(stringify!($name), "(3)")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
@@ -126,10 +186,13 @@ macro_rules! spawn {
                 return libc::ENOSYS;
             }
             let any = before_spawn(actions);
-            // SAFETY: `environment` is null or an array of C strings that ends with a null pointer, as the function requires.
-            let kept = unsafe { Environment::of(environment, || any) };
             // SAFETY: `program` is a C string, as the function requires.
-            let withheld = Withheld::from(|| unsafe { has_filter(program, &kept) }, actions);
+            let executed = unsafe { executed(program, $by_path, actions) };
+            let foreign = || executed.as_ref().is_some_and(|(file, _)| is_foreign(file));
+            // SAFETY: `environment` is null or an array of C strings that ends with a null pointer, as the function requires.
+            let kept = unsafe { Environment::of(environment, || any, foreign) };
+            let reached = || executed.as_ref().is_some_and(|(file, folder)| preload::reaches(file, folder));
+            let withheld = Withheld::from(|| kept.has_filter() && reached(), actions);
             let _withheld = match withheld {
                 Ok(withheld) => withheld,
                 Err(errno) => return errno,
@@ -144,8 +207,8 @@ macro_rules! spawn {
 }
 
 spawn! {
-    posix_spawn: SPAWN;
-    posix_spawnp: SPAWN_BY_PATH;
-    pidfd_spawn: PIDFD_SPAWN;
-    pidfd_spawnp: PIDFD_SPAWN_BY_PATH;
+    posix_spawn: SPAWN, false;
+    posix_spawnp: SPAWN_BY_PATH, true;
+    pidfd_spawn: PIDFD_SPAWN, false;
+    pidfd_spawnp: PIDFD_SPAWN_BY_PATH, true;
 }

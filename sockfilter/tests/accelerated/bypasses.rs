@@ -203,3 +203,60 @@ fn rings_of_liburing_are_refused_also_where_it_makes_the_system_call_itself() {
     assert_eq!(prints(&alone, &[("CSP_IO_URING", "refuse")]), "-38\n");
     assert_eq!(prints(&alone, &[("CSP_MODE", "strict")]), "-38\n");
 }
+
+/// Prints what the loader was asked to preload.
+const PRELOADED: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) { return printf("%s\n", getenv("LD_PRELOAD") ? "with" : "without") < 0; }
+"#;
+
+/// Executes a program in each way.
+const EXECUTES: &str = "
+import os, subprocess, sys
+program = sys.argv[1]
+environment, name = dict(os.environ), os.path.basename(program)
+environment['PATH'] = os.environ['PATH'] = os.path.dirname(program) + ':' + os.environ['PATH']
+def child(execute):
+    pid = os.fork()
+    if pid == 0:
+        try: execute()
+        finally: os._exit(99)
+    return pid
+def by_shell():
+    os.execv('/bin/sh', ['sh', '-c', 'exec ' + name])
+for way in [
+    lambda: child(lambda: os.execve(program, [name], environment)),
+    lambda: child(lambda: os.execv(program, [name])),
+    lambda: child(lambda: os.execve(os.open(program, os.O_RDONLY), [name], environment)),
+    lambda: child(by_shell),
+    lambda: os.posix_spawn(program, [name], environment),
+    lambda: os.posix_spawnp(name, [name], environment),
+    lambda: child(lambda: os._exit(subprocess.run([program]).returncode)),
+]:
+    sys.stdout.flush()
+    assert os.waitpid(way(), 0)[1] == 0
+";
+
+#[test]
+fn a_program_of_another_c_library_starts_without_the_filter() {
+    let mut stage = Stage::passive();
+    // The loader has another library's name and is glibc's, so that it starts either way.
+    let loader = stage.folder.join("ld-musl-x86_64.so.1");
+    std::fs::copy("/lib64/ld-linux-x86-64.so.2", &loader).unwrap();
+    let own = compile(&stage, "gcc", "own.c", PRELOADED, &[]);
+    let flag = format!("-Wl,--dynamic-linker={}", loader.display());
+    let foreign = compile(&stage, "gcc", "foreign.c", PRELOADED, &[&flag]);
+    for (program, strict, expected) in
+        [(&own, false, "with\n"), (&foreign, false, "without\n"), (&foreign, true, "with\n")]
+    {
+        let script = stage.write("executes.py", EXECUTES.as_bytes());
+        let mut command = stage.command("/usr/bin/python3");
+        command.arg(script).arg(program);
+        if strict {
+            command.env("CSP_MODE", "strict");
+        }
+        let executing = stage.start(command);
+        assert_eq!(stage.succeeds(executing), expected.repeat(7), "{}", program.display());
+    }
+}

@@ -94,7 +94,12 @@ fn with_descriptors(text: &str) -> BTreeSet<String> {
 }
 
 /// Functions of later C libraries than this one may be.
-const NEWER: [&str; 2] = ["pidfd_spawn", "pidfd_spawnp"];
+const NEWER: [&str; 4] = [
+    "pidfd_spawn",
+    "posix_spawn_file_actions_addchdir",
+    "posix_spawn_file_actions_addfchdir",
+    "pidfd_spawnp",
+];
 
 /// Functions of liburing, which are refused.
 const RINGS: [&str; 6] = [

@@ -147,6 +147,60 @@ fn a_set_user_id_program_gets_no_connection() {
     }
 }
 
+/// Spawns `./mailer` with actions that change the folder.
+const CHANGES_FOLDER: &str = "
+import ctypes, os, socket, sys
+c_library = ctypes.CDLL(None)
+listener = socket.create_server(('', 18160))
+c, _ = listener.accept()
+listener.close()
+actions = ctypes.create_string_buffer(256)
+assert c_library.posix_spawn_file_actions_init(actions) == 0
+for fd in 0, 1: assert c_library.posix_spawn_file_actions_adddup2(actions, c.fileno(), fd) == 0
+assert c_library.posix_spawn_file_actions_addchdir_np(actions, b'/') == 0
+assert c_library.posix_spawn_file_actions_addchdir_np(actions, os.getcwd().encode()) == 0
+if sys.argv[1] == 'chdir':
+    assert c_library.posix_spawn_file_actions_addchdir_np(actions, b'sub') == 0
+else:
+    sub = os.open('sub', os.O_PATH)
+    assert c_library.posix_spawn_file_actions_addfchdir_np(actions, sub) == 0
+program = sys.argv[2].encode()
+words = [f'{name}={value}'.encode() for name, value in os.environ.items()] + [None]
+arguments, environment = (ctypes.c_char_p * 2)(program, None), (ctypes.c_char_p * len(words))(*words)
+child = ctypes.c_int()
+failed = c_library.posix_spawn(ctypes.byref(child), program, actions, None, arguments, environment)
+if failed: c.close()
+else: os.waitpid(child.value, 0)
+print(failed)
+";
+
+#[test]
+fn the_program_is_examined_in_the_folder_where_it_is_executed() {
+    let _port = PORT.lock().unwrap_or_else(PoisonError::into_inner);
+    let (dynamic, fixed) = (&[][..], &["-static"][..]);
+    for (how, own, sub, absolute, expected) in [
+        ("chdir", dynamic, fixed, false, ""),
+        ("chdir", fixed, dynamic, false, "550 refused"),
+        // A folder that a descriptor names is not known; an absolute path needs none.
+        ("fchdir", dynamic, fixed, false, ""),
+        ("fchdir", fixed, dynamic, true, "550 refused"),
+    ] {
+        let mut stage = Stage::new();
+        std::fs::create_dir(stage.folder.join("sub")).unwrap();
+        compile(&stage, "mailer", own);
+        let inside = compile(&stage, "sub/mailer", sub);
+        let program = if absolute { inside.to_str().unwrap().to_owned() } else { "./mailer".to_owned() };
+        let spawning = stage.python(CHANGES_FOLDER, &[how, &program]);
+        let label = stage.proxy.open(18160, b"MAIL", false);
+        stage.proxy.until("the end", |p| p.flow(label).ended || p.flow(label).closed);
+        let answer = String::from_utf8_lossy(&stage.proxy.flow(label).received).into_owned();
+        let output = stage.succeeds(spawning);
+        let failed = if expected.is_empty() { libc::EPERM } else { 0 };
+        assert!(output.ends_with(&format!("{failed}\n")), "{how}: {output}");
+        assert_eq!(answer, expected, "{how}: {output}");
+    }
+}
+
 /// Receives a descriptor, and treats its client as the mailer does.
 const RECEIVER: &str = r#"
 #include <stdio.h>
