@@ -30,8 +30,8 @@ ETCD = ["mn-1", "pn-1", "an-1"]
 
 
 class Cluster:
-    def __init__(self, directory, roots, debs, ansible):
-        self.directory, self.roots, self.debs, self.ansible = directory, roots, debs, ansible
+    def __init__(self, directory, root, debs, ansible):
+        self.directory, self.root, self.debs, self.ansible = directory, root, debs, ansible
         self.logs = directory / "logs"
         self.logs.mkdir()
         self.hosts = {name: Host(directory, name, san, lan) for name, san, lan, _ in MEMBERS}
@@ -65,9 +65,8 @@ class Cluster:
         key = self.directory / "key"
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
         (self.directory / "ssh_config").write_text(self.ssh_config(), encoding="utf-8")
-        for at, host in enumerate(self.everyone()):
-            # The releases by turns, so that each tier of two nodes has both.
-            host.prepare(self.roots[at % len(self.roots)], (self.directory / "key.pub").read_text(encoding="utf-8"))
+        for host in self.everyone():
+            host.prepare(self.root, (self.directory / "key.pub").read_text(encoding="utf-8"))
             host.boot()
         for host in self.everyone():
             host.wait_booted()

@@ -38,11 +38,11 @@ def arguments():
     parser.add_argument("--debs", type=pathlib.Path, default=PROJECT / "target/deb", help="directory of the packages")
     parser.add_argument("--ansible", default=os.environ.get("ANSIBLE_PLAYBOOK", "ansible-playbook"), help="ansible-playbook")
     parser.add_argument("--steps", default="", help="only these steps, by comma; boot and site always run")
-    parser.add_argument("--suites", default=",".join(suites()), help="releases of Debian, by comma, that hosts boot by turns")
+    parser.add_argument("--suite", default=suites()[0], choices=suites(), help="release of Debian that the hosts boot (this machine's)")
     parser.add_argument("--minutes", type=int, default=RUN_MINUTES, help="bound of the whole run, for machines that do other things beside")
     parser.add_argument("--keep", action="store_true", help="leave the hosts running; run the steps that standard input names")
     parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--root", type=pathlib.Path, action="append", help=argparse.SUPPRESS)
+    parser.add_argument("--root", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -87,9 +87,9 @@ def prepared(args):
     directory = CACHE / f"run-{os.getpid()}"
     directory.mkdir(mode=0o700)
     try:
-        roots = [root.build(CACHE, args.debs, suite) for suite in args.suites.split(",")]
+        booted = root.build(CACHE, args.debs, args.suite)
         command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, __file__]
-        command += ["--inside", directory, *(word for path in roots for word in ("--root", path)), "--debs", args.debs.resolve(), "--ansible", shutil.which(args.ansible)]
+        command += ["--inside", directory, "--root", booted, "--debs", args.debs.resolve(), "--ansible", shutil.which(args.ansible)]
         command += ["--steps", args.steps] + (["--keep"] if args.keep else [])
         timeout = None if args.keep else args.minutes * 60
         return subprocess.run([str(word) for word in command], timeout=timeout, check=False).returncode
