@@ -47,6 +47,11 @@ impl Listener {
         let ip = self.address.ip();
         self.address.port() == remote.port() && (ip == remote.ip() || ip.is_unspecified())
     }
+
+    /// Of listeners on one port the one with that address is offered a connection, else one of its family, as at the proxy.
+    fn closeness(&self, local: SocketAddr) -> (bool, bool) {
+        (self.address.ip() == local.ip(), self.address.is_ipv4() == local.is_ipv4())
+    }
 }
 
 impl Flow {
@@ -134,7 +139,9 @@ impl Proxy {
         let waiting = std::mem::take(&mut hairpin.waiting);
         for label in waiting {
             let (local, remote) = self.flows[&label].ends.unwrap();
-            let serving = self.listeners.iter_mut().filter(|l| l.serves(local));
+            let closest = self.listeners.iter().filter(|l| l.serves(local)).map(|l| l.closeness(local)).max();
+            let serving =
+                self.listeners.iter_mut().filter(|l| l.serves(local) && Some(l.closeness(local)) == closest);
             let rank = |l: &&mut Listener| {
                 (l.credit > 0, !unanswered.contains(&(l.link, l.id)), std::cmp::Reverse(l.opened))
             };
@@ -170,7 +177,10 @@ impl Proxy {
             let local = self.flows[&label].ends.unwrap().0;
             let idle = |l: &&Listener| l.credit > 0 && !unanswered.contains(&(l.link, l.id));
             let (link, id) = self.flows[&label].unanswered().unwrap();
-            if !self.listeners.iter().filter(|l| l.serves(local)).any(|l| idle(&l)) {
+            let closest = self.listeners.iter().filter(|l| l.serves(local)).map(|l| l.closeness(local)).max();
+            let mut serving =
+                self.listeners.iter().filter(|l| l.serves(local) && Some(l.closeness(local)) == closest);
+            if !serving.any(|l| idle(&l)) {
                 continue;
             }
             if let Some(busy) = self.listeners.iter_mut().find(|l| (l.link, l.id) == (link, id)) {

@@ -102,3 +102,42 @@ fn two_processes_and_the_end_of_one() {
     let (code, output) = stage.wait(client);
     assert!(code == Some(1) && output.contains("ConnectionRefusedError"), "{output}");
 }
+
+/// One listener for each family on one port, as asyncio and nginx make them, looked at before a client comes or not.
+const FAMILIES: &str = "
+import select, socket, sys
+for turn in range(20):
+    four = socket.create_server(('', 0))
+    port = four.getsockname()[1]
+    six = socket.create_server(('', port), family=socket.AF_INET6)
+    poll = select.epoll()
+    listeners = {l.fileno(): l for l in (four, six)}
+    for l in listeners.values():
+        l.listen(100)
+        l.setblocking(False)
+        poll.register(l, select.EPOLLIN)
+    if turn % 2: assert poll.poll(0) == []
+    for family, host, listener in (socket.AF_INET, '127.0.0.1', four), (socket.AF_INET6, '::1', six):
+        client = socket.socket(family)
+        client.connect((host, port))
+        client.send(b'xxx')
+        ready = poll.poll(5)
+        assert ready == [(listener.fileno(), select.EPOLLIN)], (turn, host, ready)
+        served, _ = listener.accept()
+        served.setblocking(True)
+        assert served.recv(10) == b'xxx'
+        served.close()
+        client.close()
+    poll.close()
+    six.close()
+    four.close()
+print('done')
+";
+
+#[test]
+fn each_family_has_its_listener_on_one_port() {
+    let mut stage = Stage::loopback();
+    let program = stage.python(FAMILIES, &[]);
+    let said = stage.succeeds(program);
+    assert!(said.ends_with("done\n"), "{said}");
+}
