@@ -6,7 +6,7 @@ use crate::stage::*;
 const FORKING: &str = "
 import os, socket, signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-listener = socket.create_server(('', 18110))
+listener = socket.create_server(('', 18170))
 while True:
     c, peer = listener.accept()
     head = c.recv(4)
@@ -14,7 +14,7 @@ while True:
     if os.fork() == 0:
         listener.close()
         assert c.getpeername() == peer, (c.getpeername(), peer)
-        assert c.getsockname()[1] == 18110
+        assert c.getsockname()[1] == 18170
         c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         total = bytearray(head)
         while part := c.recv(65536): total += part
@@ -29,7 +29,7 @@ fn a_child_serves_what_its_parent_accepted() {
     let server = stage.python(FORKING, &[]);
     for len in [5, 100_000, 3_000_000] {
         let sent = pattern(len);
-        let labels: Vec<u32> = (0..3).map(|_| stage.proxy.open(18110, &sent, true)).collect();
+        let labels: Vec<u32> = (0..3).map(|_| stage.proxy.open(18170, &sent, true)).collect();
         for label in labels {
             stage.proxy.until("the child's answer", |p| p.flow(label).ended && p.flow(label).closed);
             let flow = stage.proxy.take_flow(label);
@@ -38,7 +38,7 @@ fn a_child_serves_what_its_parent_accepted() {
             assert!(flow.received == expected, "{} of {len} bytes", flow.received.len());
         }
     }
-    stage.proxy.open(18110, b"stop", true);
+    stage.proxy.open(18170, b"stop", true);
     stage.succeeds(server);
 }
 
@@ -407,20 +407,20 @@ fn a_carried_connection_distinguishes_a_reset_from_the_end_of_the_stream() {
 /// As an FTP server does it: listens where the control connection is, in a process that shares it and has shut itself in.
 const DATA_LISTENER: &str = "
 import errno, os, socket, sys
-listener = socket.create_server(('', 18130))
+listener = socket.create_server(('', 18171))
 c, _ = listener.accept()
 address = c.getsockname()[0]
 assert address == '10.76.0.100', address
 try:
-    socket.socket().bind(('10.76.0.99', 18131))
+    socket.socket().bind(('10.76.0.99', 18172))
     assert False, 'nobody has that address'
 except OSError as error:
     assert error.errno == errno.EADDRNOTAVAIL, error
 if os.fork() == 0:
     if os.geteuid() == 0: os.chroot(sys.argv[1])
     data = socket.socket()
-    data.bind((address, 18131))
-    assert data.getsockname() == (address, 18131)
+    data.bind((address, 18172))
+    assert data.getsockname() == (address, 18172)
     data.listen(1)
     d, _ = data.accept()
     d.sendall(b'the file')
@@ -436,8 +436,8 @@ fn a_service_listens_on_its_connections_own_address() {
     let empty = stage.folder.join("empty");
     std::fs::create_dir(&empty).unwrap();
     let server = stage.python(DATA_LISTENER, &[&empty.to_string_lossy()]);
-    let control = stage.proxy.open(18130, b"PASV", false);
-    let data = stage.proxy.open(18131, b"", false);
+    let control = stage.proxy.open(18171, b"PASV", false);
+    let data = stage.proxy.open(18172, b"", false);
     stage.proxy.until("the file", |p| p.flow(data).ended && p.flow(control).ended);
     assert_eq!(stage.proxy.take_flow(data).received, b"the file");
     stage.succeeds(server);

@@ -33,12 +33,12 @@ if len(sys.argv) > 1:
     raise SystemExit
 kept = []
 for at, (level, name, value) in enumerate(asks):
-    s = listener(18140 + at)
+    s = listener(18200 + at)
     s.setsockopt(level, name, value)
     s.listen(4)
     kept.append(s)
     if name == TCP_MD5SIG: continue
-    c = socket.create_connection(('127.0.0.1' if level != socket.IPPROTO_IPV6 else '::1', 18140 + at))
+    c = socket.create_connection(('127.0.0.1' if level != socket.IPPROTO_IPV6 else '::1', 18200 + at))
     s.accept()[0].sendall(b'served by the kernel')
     assert c.recv(100) == b'served by the kernel'
 # On an accelerated listener the same is refused; what changes nothing is not.
@@ -83,7 +83,7 @@ fn a_listener_with_a_restriction_stays_in_the_kernel_and_the_option_is_shown() {
     let mut stage = Stage::new();
     let program = stage.python(RESTRICTED, &[]);
     stage.proxy.until("the accelerated listener", |p| p.listening(18150).1 == 1);
-    for port in 18140..18146 {
+    for port in 18200..18206 {
         assert_eq!(stage.proxy.listening(port).0, 0, "port {port}");
         assert!(stage.kernel_sockets(program, port) > 0, "port {port}");
     }
@@ -96,7 +96,7 @@ fn a_listener_with_a_restriction_stays_in_the_kernel_and_the_option_is_shown() {
     });
     let expected = [(1, 62), (1, 62), (0, 21), (0, 19), (41, 73), (6, 14)];
     let expected: Vec<_> =
-        (18140..).zip(expected).map(|(port, option)| (port, Reason::Lacking, Some(option))).collect();
+        (18200..).zip(expected).map(|(port, option)| (port, Reason::Lacking, Some(option))).collect();
     assert_eq!(options, expected);
     let label = stage.proxy.open(18150, b"", false);
     stage.proxy.until("the connection's end", |p| p.flow(label).ended);
