@@ -65,7 +65,9 @@ class Fake:
         environment = os.environ | {"RUNS": str(self.runs), "VERIFY_OUTPUT_BYTES_MAX": "1000000"}
         environment.pop("CARGO_TARGET_DIR", None)
         command = [sys.executable, HERE / "verify.py", "--project", self.path, *words]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # Whoever starts the tests may ignore SIGINT, which children inherit, and which verify.py then leaves ignored.
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
     def verify(self, *words):
         """Returns exit status, standard output and standard error."""

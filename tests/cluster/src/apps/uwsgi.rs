@@ -32,8 +32,6 @@ fn drive(stage: &mut Stage) -> Result<String> {
         "4",
         "--thunder-lock",
         "--die-on-term",
-        "--limit-post",
-        "33554432",
         "--env",
         &www,
         "--wsgi-file",
