@@ -32,6 +32,9 @@ fn drive(stage: &mut Stage) -> Result<String> {
         "4",
         "--thunder-lock",
         "--die-on-term",
+        // It ends each connection after a response and does not say so by itself, which wrk takes for errors.
+        "--add-header",
+        "Connection: close",
         "--env",
         &www,
         "--wsgi-file",
