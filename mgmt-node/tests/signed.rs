@@ -3,13 +3,13 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Child;
 
-use csp_authority::{AUTHORITY_LIFETIME_DEFAULT, Authority, Request, Timestamp};
 use csp_control::{EtcdAccess, EtcdClient, EtcdSection, GenerationRecord, Policy, keys};
 use csp_identity::{Credentials, IdentityRole};
-use support::{Ran, Scratch, cspctl, daemon, eventually, free_address, policy};
+use support::identities::{self, issue};
+use support::{Ran, Scratch, cspctl, eventually, free_address, policy};
 
 /// Ends the process when a test ends.
 struct Daemon(Child);
@@ -22,16 +22,6 @@ impl Drop for Daemon {
     }
 }
 
-fn issue(scratch: &Scratch, role: IdentityRole, id: &str) -> PathBuf {
-    let mut request = Request::new(role, id.parse().expect("id"));
-    if role.serves() {
-        request = request.address([127, 0, 0, 1].into());
-    }
-    let now = Timestamp::now();
-    let mut authority = Authority::open(&scratch.0.join("pki"), now).expect("authority");
-    authority.issue(&request, now).expect("certificate").folder
-}
-
 async fn run(server: &str, identity: &Path, arguments: &[&str]) -> Ran {
     let mut command = cspctl();
     command.args(["--server", server, "--identity"]).arg(identity).args(arguments);
@@ -41,22 +31,9 @@ async fn run(server: &str, identity: &Path, arguments: &[&str]) -> Ran {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_that_no_management_node_signed_is_no_base_for_changes_and_is_replaced_by_publishing() {
-    let (scratch, api, etcd, peer) = (Scratch::new(), free_address(), free_address(), free_address());
-    let name = "demo".parse().expect("name");
-    Authority::create(&scratch.0.join("pki"), name, AUTHORITY_LIFETIME_DEFAULT, Timestamp::now())
-        .expect("authority");
-    let identity = issue(&scratch, IdentityRole::MgmtNode, "mgmt-1");
-    let operator = issue(&scratch, IdentityRole::Operator, "alice");
-    let config = format!(
-        "node: {{id: mgmt-1, state_dir: \"{}\", identity: \"{}\"}}\nadmin: {{listen: \"{api}\"}}\n\
-         private_etcd: {{client: \"{etcd}\", peer: \"{peer}\"}}\n",
-        scratch.0.join("state").display(),
-        identity.display()
-    );
-    let log = std::fs::File::create(scratch.0.join("log")).expect("log file");
-    let child =
-        daemon(&scratch.file("mgmt.yaml", &config)).stderr(log).spawn().expect("csp-mgmt-node starts");
-    let _daemon = Daemon(child);
+    let (scratch, api, etcd) = (Scratch::new(), free_address(), free_address());
+    let _daemon = Daemon(identities::start(&scratch, api, etcd));
+    let operator = issue(&scratch, IdentityRole::Operator, "alice", None);
     let server = format!("https://{api}");
     let good = scratch.file("good.yaml", &policy("web", 80));
     let good = good.to_str().expect("path");
@@ -70,7 +47,7 @@ async fn a_policy_that_no_management_node_signed_is_no_base_for_changes_and_is_r
     assert!(again.out.contains("unchanged"), "{again:?}");
 
     // etcd asks for no permissions yet: an application node's certificate writes policy.
-    let thief = Credentials::open(&issue(&scratch, IdentityRole::AppNode, "an-1")).expect("identity");
+    let thief = Credentials::open(&issue(&scratch, IdentityRole::AppNode, "an-1", None)).expect("identity");
     let section = EtcdSection { endpoints: vec![format!("https://{etcd}")] };
     let thief = EtcdClient::connect(&EtcdAccess { section, credentials: Some(thief) }).await.expect("etcd");
     let signed = thief.raw().get(keys::ACTIVE_SIGNED, None).await.expect("etcd");

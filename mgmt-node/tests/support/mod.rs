@@ -5,6 +5,8 @@
 // Starts processes, waits for sockets.
 #![allow(clippy::disallowed_types)]
 
+pub mod identities;
+
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -52,6 +52,10 @@ impl Listener {
     fn closeness(&self, local: SocketAddr) -> (bool, bool) {
         (self.address.ip() == local.ip(), self.address.is_ipv4() == local.is_ipv4())
     }
+
+    fn closest(listeners: &[Listener], local: SocketAddr) -> Option<(bool, bool)> {
+        listeners.iter().filter(|l| l.serves(local)).map(|l| l.closeness(local)).max()
+    }
 }
 
 impl Flow {
@@ -139,7 +143,7 @@ impl Proxy {
         let waiting = std::mem::take(&mut hairpin.waiting);
         for label in waiting {
             let (local, remote) = self.flows[&label].ends.unwrap();
-            let closest = self.listeners.iter().filter(|l| l.serves(local)).map(|l| l.closeness(local)).max();
+            let closest = Listener::closest(&self.listeners, local);
             let serving =
                 self.listeners.iter_mut().filter(|l| l.serves(local) && Some(l.closeness(local)) == closest);
             let rank = |l: &&mut Listener| {
@@ -177,7 +181,7 @@ impl Proxy {
             let local = self.flows[&label].ends.unwrap().0;
             let idle = |l: &&Listener| l.credit > 0 && !unanswered.contains(&(l.link, l.id));
             let (link, id) = self.flows[&label].unanswered().unwrap();
-            let closest = self.listeners.iter().filter(|l| l.serves(local)).map(|l| l.closeness(local)).max();
+            let closest = Listener::closest(&self.listeners, local);
             let mut serving =
                 self.listeners.iter().filter(|l| l.serves(local) && Some(l.closeness(local)) == closest);
             if !serving.any(|l| idle(&l)) {

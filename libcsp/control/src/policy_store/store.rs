@@ -40,6 +40,13 @@ enum Refused {
     UnsignedHeader(Header),
 }
 
+impl Refused {
+    /// Returns whether the signature was what it was refused for.
+    fn is_unsigned(&self) -> bool {
+        !matches!(self, Refused::Check(_))
+    }
+}
+
 /// Generations that are kept to be checked again.
 const REFUSED_MAX: usize = 4;
 
@@ -284,7 +291,7 @@ impl Store {
             }
         } else if key == keys::ACTIVE_SIGNED {
             self.activations.put(&text);
-            self.look_again_at_unsigned();
+            self.look_again(Refused::is_unsigned);
         } else if let Some(number) = generation_number(&key) {
             let known = match packed::header(&text) {
                 Some(header) if header.generation == number => self.vouched(header),
@@ -335,11 +342,10 @@ impl Store {
 
     /// Verifies signatures again: this node trusts other authorities now, or time has passed. Returns whether anything changed.
     pub(super) fn verify_again(&mut self) -> bool {
-        let unsigned = |refused: &Refused| !matches!(refused, Refused::Check(_));
-        let before = self.refused.values().filter(|refused| unsigned(refused)).count();
+        let before = self.refused.values().filter(|refused| refused.is_unsigned()).count();
         let changed = self.activations.verify_again();
-        self.look_again(unsigned);
-        let after = self.refused.values().filter(|refused| unsigned(refused)).count();
+        self.look_again(Refused::is_unsigned);
+        let after = self.refused.values().filter(|refused| refused.is_unsigned()).count();
         if changed || after != before {
             self.settle();
         }
@@ -348,12 +354,7 @@ impl Store {
 
     /// Whether something was refused for its signature.
     pub(super) fn doubts(&self) -> bool {
-        let unsigned = |refused: &Refused| !matches!(refused, Refused::Check(_));
-        !self.doubt.is_empty() || self.refused.values().any(unsigned)
-    }
-
-    fn look_again_at_unsigned(&mut self) {
-        self.look_again(|refused| !matches!(refused, Refused::Check(_)));
+        !self.doubt.is_empty() || self.refused.values().any(Refused::is_unsigned)
     }
 
     fn look_again(&mut self, which: impl Fn(&Refused) -> bool) {
