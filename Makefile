@@ -141,7 +141,7 @@ test-capi: packages-capi ## the C API alone: symbols, header, manual, C programs
 	$(CARGO) test --release --locked -p csp-capi $(FEATURES)
 
 .PHONY: lint
-lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crates, size rules, csp.h against what is exported
+lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crates, size rules, csp.h against what is exported, links of documents
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
@@ -149,6 +149,7 @@ lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crat
 	tests/lint/purity.sh $(PURE_CRATES)
 	tests/lint/sizes.sh
 	tests/lint/capi.sh
+	tests/lint/links.sh
 
 # Programs and tests are built at once: cargo chooses the features of dependencies for what it is asked to build, and would compile
 # them twice.

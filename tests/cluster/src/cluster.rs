@@ -383,7 +383,7 @@ impl Cluster {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Adds the VIP to a tier's host as described in docs/operators.md: on `lo`, and not announced on other interfaces.
+    /// Adds the VIP to a tier's host as described in docs/operations.md: on `lo`, and not announced on other interfaces.
     pub fn vip_on_lo(&self, tier: Tier) -> Result<()> {
         let host = self.host(tier);
         let settings = "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";

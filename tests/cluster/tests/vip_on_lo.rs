@@ -1,4 +1,4 @@
-//! The VIP is an address of hosts of every tier, on `lo`, as described in docs/operators.md: services, egress and the
+//! The VIP is an address of hosts of every tier, on `lo`, as described in docs/operations.md: services, egress and the
 //! SAN work as without it, over UCX and the relay, where the kernel's choice of addresses matters most.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 

@@ -164,7 +164,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Adds the VIP to the app host as described in docs/operators.md: on `lo`, and not announced on other interfaces.
+    /// Adds the VIP to the app host as described in docs/operations.md: on `lo`, and not announced on other interfaces.
     pub fn vip_on_lo(&self) -> Result<()> {
         self.cluster.vip_on_lo(Tier::AppNode)
     }
