@@ -1,6 +1,7 @@
 #!/bin/bash
 # Every relative link and #anchor in the Markdown files of the repository leads somewhere, and so does every page of docs/ that a
-# source names. Anchors are those of GitHub: the heading in lower case, without punctuation, spaces as hyphens.
+# source names, and every path in ARCHITECTURE.md and CONTRIBUTING.md. Anchors are those of GitHub: the heading in lower case,
+# without punctuation, spaces as hyphens.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 git ls-files -z | perl -CSD -Mstrict -Mwarnings -MFile::Basename=dirname -0777 -e '
@@ -39,6 +40,13 @@ git ls-files -z | perl -CSD -Mstrict -Mwarnings -MFile::Basename=dirname -0777 -
       my $target = $path eq "" ? $page : resolve(dirname($page) . "/$path");
       if (!defined $target or $target ne "" && !$tracked{$target} && !$folders{$target}) { report("$page:$line: $link: no such file"); next }
       report("$page:$line: $link: no such heading") if defined $anchor and $target =~ /\.md$/ and !anchors($target)->{$anchor};
+    }
+  }
+  for my $page (grep { $tracked{$_} } "ARCHITECTURE.md", "CONTRIBUTING.md") {
+    my $text = prose($page);
+    while ($text =~ m!`([\w.-]+/[\w./-]+)`!g) {
+      my ($path, $line) = ($1, 1 + (substr($text, 0, $-[0]) =~ tr/\n//));
+      report("$page:$line: $path: no such file") unless $tracked{$path} or $folders{$path =~ s!/$!!r} or $path =~ /^(state_dir|target)\//;
     }
   }
   for my $source (sort grep { /(\.(rs|c|h|py|sh|ya?ml|toml|md)|Makefile)$/ } keys %tracked) {
