@@ -1,12 +1,13 @@
 #!/bin/bash
 # Every relative link and #anchor in the Markdown files of the repository leads somewhere, and so does every page of docs/ that a
-# source names, and every path in ARCHITECTURE.md and CONTRIBUTING.md. Anchors are those of GitHub: the heading in lower case,
-# without punctuation, spaces as hyphens.
+# source names, and every path in ARCHITECTURE.md and CONTRIBUTING.md. docs/README.md leads to every page, and
+# docs/decisions/README.md to every decision. Anchors are those of GitHub: the heading in lower case, without punctuation, spaces as
+# hyphens.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 git ls-files -z | perl -CSD -Mstrict -Mwarnings -MFile::Basename=dirname -0777 -e '
   my %tracked = map { $_ => 1 } split /\0/, <STDIN>;
-  my (%folders, %anchors, $wrong);
+  my (%folders, %anchors, %linked, $wrong);
   for (keys %tracked) { my $folder = $_; $folders{$folder} = 1 while ($folder = dirname($folder)) ne "." }
   sub content { my ($name) = @_; open(my $file, "<:encoding(UTF-8)", $name) or return ""; local $/; return scalar <$file> // "" }
   sub report { print STDERR "links: $_[0]\n"; $wrong = 1 }
@@ -39,8 +40,13 @@ git ls-files -z | perl -CSD -Mstrict -Mwarnings -MFile::Basename=dirname -0777 -
       my ($path, $anchor) = $link =~ /^([^#]*)(?:#(.*))?$/;
       my $target = $path eq "" ? $page : resolve(dirname($page) . "/$path");
       if (!defined $target or $target ne "" && !$tracked{$target} && !$folders{$target}) { report("$page:$line: $link: no such file"); next }
+      $linked{$page}{$target} = 1;
       report("$page:$line: $link: no such heading") if defined $anchor and $target =~ /\.md$/ and !anchors($target)->{$anchor};
     }
+  }
+  for my $page (sort grep { /^docs\/.*\.md$/ and !/README\.md$/ } keys %tracked) {
+    my $index = $page =~ /^docs\/decisions\// ? "docs/decisions/README.md" : "docs/README.md";
+    report("$index: $page is missing") unless $linked{$index}{$page} or $page eq "docs/notes/verified.md";
   }
   for my $page (grep { $tracked{$_} } "ARCHITECTURE.md", "CONTRIBUTING.md") {
     my $text = prose($page);
