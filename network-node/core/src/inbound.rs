@@ -101,12 +101,11 @@ impl NetworkCore {
             Err(error) => return self.unreadable(port, frame, &error, out),
         };
         let (source, destination) = (packet.source().into(), packet.destination().into());
+        if packet.is_fragment() && self.take_fragment(now, port, frame, out) {
+            return;
+        }
         if !self.classifier.owns(destination) {
             return self.give_to_kernel(port, frame, out);
-        }
-        if packet.is_fragment() {
-            self.take_fragment(now, port, frame, out);
-            return;
         }
         if is_martian(source) || self.classifier.owns(source) {
             self.counters.drop_malformed += 1;
@@ -141,6 +140,9 @@ impl NetworkCore {
                 if self.take_fragment(now, port, frame, out) =>
             {
                 return;
+            }
+            Err(WireError::Unsupported { what: "ipv6 fragment", .. }) if !self.is_for_node(frame.bytes) => {
+                return self.give_to_kernel(port, frame, out);
             }
             Err(error) => return self.unreadable(port, frame, &error, out),
         };

@@ -71,7 +71,7 @@ pub(super) struct Piece<'a> {
     pub(super) more: bool,
     pub(super) ecn: Ecn,
     pub(super) port: PortId,
-    /// Whether every worker receives the datagram's fragments.
+    /// Whether every worker receives this fragment.
     pub(super) shared: bool,
     pub(super) ethernet: &'a [u8],
     /// The IP headers that the whole datagram gets if this is the first fragment, and a byte to change in them.
@@ -96,6 +96,7 @@ impl Piece<'_> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Whole {
     pub(super) port: PortId,
+    /// Whether every worker has received all of its fragments.
     pub(super) shared: bool,
     pub(super) ecn: Ecn,
     pub(super) frame: core::ops::Range<usize>,
@@ -131,6 +132,7 @@ struct Slot {
     state: State,
     created: Instant,
     port: PortId,
+    /// Whether every worker receives the fragments so far.
     shared: bool,
     /// Length of Ethernet and IP headers; 0 until the first fragment has come.
     headers_len: usize,
@@ -153,7 +155,7 @@ impl Slot {
         state: State::Collecting,
         created: Instant::ZERO,
         port: PortId(0),
-        shared: false,
+        shared: true,
         headers_len: 0,
         end: None,
         reach: 0,
@@ -303,8 +305,8 @@ impl Reassembly {
         };
         counters.drop_fragment_room += self.slots[at].fragments;
         self.free(at);
-        let (key, port, shared) = (Some(piece.key), piece.port, piece.shared);
-        self.slots[at] = Slot { key, port, shared, created: now, ..Slot::EMPTY };
+        let (key, port) = (Some(piece.key), piece.port);
+        self.slots[at] = Slot { key, port, created: now, ..Slot::EMPTY };
         self.tags[at] = piece.key.tag();
         self.used += 1;
         self.due = self.due.or(Some(now + REASSEMBLY_TIMEOUT));
@@ -361,6 +363,8 @@ fn store(slot: &mut Slot, piece: &Piece<'_>, headers: &mut [u8], place: &mut [u8
     slot.received += piece.payload.len();
     slot.reach = slot.reach.max(piece.end());
     slot.fragments += 1;
+    // RFC 8200 §4.5: next headers of an IPv6 datagram's fragments may differ. One that only worker 0 receives makes the datagram worker 0's.
+    slot.shared &= piece.shared;
     slot.ecn |= 1 << piece.ecn.bits();
     if !piece.more {
         slot.end = Some(piece.end());

@@ -290,14 +290,19 @@ fn congestion_marks_survive_and_contradictions_are_discarded() {
     }
 }
 
-/// Every worker receives the fragments; the one that has the flow processes the datagram.
-#[test]
-fn one_worker_processes_a_datagram() {
+/// Three workers of a node.
+fn three_workers() -> [Fixture; 3] {
     let config = |worker| {
         let config = CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2));
         CoreConfig { worker, workers: 3, ..config }
     };
-    let mut workers = [0, 1, 2].map(|worker| Fixture::with(config(worker)));
+    [0, 1, 2].map(|worker| Fixture::with(config(worker)))
+}
+
+/// Every worker receives the fragments; the one that has the flow processes the datagram.
+#[test]
+fn one_worker_processes_a_datagram() {
+    let mut workers = three_workers();
     let mut used = [0; 3];
     for number in 0..60 {
         let (from, to) = client(number, number % 2 == 1);
@@ -314,6 +319,54 @@ fn one_worker_processes_a_datagram() {
         }
     }
     assert!(used.iter().all(|count| *count > 5), "{used:?}");
+}
+
+/// RFC 8200 §4.5: the next headers of an IPv6 datagram's fragments may differ, and that of the first applies. Steering looks at each fragment's
+/// own: worker 0 receives all, the others those that name TCP.
+#[test]
+fn next_headers_that_differ_cost_no_datagram() {
+    const TCP: u8 = 6;
+    /// Of the fragment header.
+    const NEXT_HEADER: usize = 14 + ipv6::HEADER_LEN;
+    let mut owners = [0; 3];
+    for number in 0..60 {
+        let (from, to) = client(number, true);
+        let mut packet = tcp_packet(&from, to, Tcp::SYN, &data(300, 1));
+        let ends: [SocketAddr; 2] = [to.parse().unwrap(), from.parse().unwrap()];
+        owners[usize::from(steering::worker_of(
+            &csp_types::FourTuple { local: ends[0], remote: ends[1] },
+            3,
+        ))] += 1;
+        // The odd one out is the first fragment, with destination options in front of TCP, or another.
+        let odd = number % 3;
+        if odd == 0 {
+            packet.splice(40..40, [TCP, 0, 1, 4, 0, 0, 0, 0]);
+            packet[6] = 60;
+            let len = (packet.len() - ipv6::HEADER_LEN) as u16;
+            packet[4..6].copy_from_slice(&len.to_be_bytes());
+        }
+        let mut frames: Vec<_> =
+            parts(&packet, &[64, 128]).into_iter().map(|p| fragment(&packet, 1, p)).collect();
+        for (at, frame) in frames.iter_mut().enumerate().skip(1) {
+            frame[NEXT_HEADER] = if at == odd { 17 } else { TCP };
+        }
+        assert_eq!(frames.iter().filter(|frame| frame[NEXT_HEADER] == TCP).count(), 2);
+        frames.rotate_left(number / 3 % 3);
+        let mut got = Vec::new();
+        for (f, worker) in three_workers().iter_mut().zip(0..) {
+            frames
+                .iter()
+                .filter(|frame| worker == 0 || frame[NEXT_HEADER] == TCP)
+                .for_each(|frame| f.frame(frame));
+            got.extend(f.out.tunnel.drain(..).map(|record| (worker, record.payload)));
+            assert_eq!(
+                (f.core.datagram_count(), f.core.counters().datagrams_elsewhere),
+                (usize::from(worker > 0), 0)
+            );
+        }
+        assert_eq!(got, [(0, packet)], "{from}");
+    }
+    assert!(owners.iter().all(|count| *count > 5), "{owners:?}");
 }
 
 #[test]
@@ -364,21 +417,43 @@ fn rules_of_the_driver_see_the_datagram_in_the_worker() {
     assert_eq!((plugins.fixture.out.tunnel.len(), plugins.counts().graph.dropped), (0, 1));
 }
 
-/// Fragments for the host itself are the kernel's to reassemble.
+/// Fragments for the host itself are the kernel's to reassemble. All workers receive those of TCP, worker 0 those of other protocols.
 #[test]
-fn fragments_for_other_addresses_go_on_as_they_are() {
+fn fragments_for_other_addresses_go_on_once_as_they_are() {
+    let udp = [&[0x9c, 0x40, 0, 53, 1, 52, 0, 0][..], &data(300, 1)].concat();
     for (from, to) in [(CLIENT, "10.76.0.2:22"), (CLIENT6, "[2001:db8::2]:22")] {
-        let packet = tcp_packet(from, to, Tcp::SYN, &data(300, 1));
-        for rules in [&[][..], &["web dport 80 proto tcp ingress plugin nothing"][..]] {
-            let mut plugins = Plugins::new(&["nothing drop"], rules);
-            plugins.fixture.core.set_way_to_kernel(PORT);
-            for part in parts(&packet, &[64, 128]) {
-                let frame = fragment(&packet, 1, part);
-                plugins.fixture.frame(&frame);
-                let given: Vec<_> = plugins.fixture.out.kernel.drain(..).map(|(_, frame, _)| frame).collect();
-                assert_eq!(given, [frame]);
+        let [source, destination] = [from, to].map(|end| end.parse::<SocketAddr>().unwrap().ip());
+        let tcp = tcp_packet(from, to, Tcp::SYN, &data(300, 1));
+        for (packet, receivers) in [(tcp, 3), (ip_packet(source, destination, 17, &udp), 1)] {
+            for rules in [&[][..], &["web dport 80 proto tcp ingress plugin nothing"][..]] {
+                let mut workers = [0, 1, 2].map(|worker| {
+                    let mut plugins = Plugins::new(&["nothing drop"], rules);
+                    (plugins.fixture.core.worker, plugins.fixture.core.workers) = (worker, 3);
+                    plugins
+                });
+                let frames: Vec<_> =
+                    parts(&packet, &[64, 128]).into_iter().map(|p| fragment(&packet, 1, p)).collect();
+                // Without a way to the kernel, which then has a copy of its own, each is counted once.
+                for way in [false, true] {
+                    let mut given = Vec::new();
+                    for plugins in workers.iter_mut().take(receivers) {
+                        if way {
+                            plugins.fixture.core.set_way_to_kernel(PORT);
+                        }
+                        frames.iter().for_each(|frame| plugins.fixture.frame(frame));
+                        given.extend(plugins.fixture.out.kernel.drain(..).map(|(_, frame, _)| frame));
+                    }
+                    assert_eq!(given, if way { frames.clone() } else { Vec::new() }, "{to} {rules:?}");
+                    let count = |count: fn(&Counters) -> u64| -> u64 {
+                        workers.iter().map(|plugins| count(plugins.fixture.core.counters())).sum()
+                    };
+                    assert_eq!(
+                        (count(|c| c.drop_not_ours), count(|c| c.fragments_in)),
+                        (3, 0),
+                        "{to} {rules:?}"
+                    );
+                }
             }
-            assert_eq!(plugins.fixture.core.counters().fragments_in, 0);
         }
     }
 }
