@@ -8,6 +8,10 @@ use csp_wire::offload::{Frame, TxOffload};
 /// Largest number of frames that one [`LanReceiver::receive`] takes from a descriptor.
 pub const RECEIVE_BATCH_MAX: usize = 64;
 
+/// Calls of [`LanReceiver::receive`] that find a worker's own frames before those that all workers share are received, too
+/// ([`crate::steering::is_shared`]).
+pub(crate) const SHARED_EVERY: u32 = 16;
+
 /// Why a frame was dropped instead of transmitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TransmitError {

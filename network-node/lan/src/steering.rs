@@ -68,6 +68,15 @@ pub fn is_shared(frame: &[u8]) -> bool {
     }
 }
 
+/// Returns whether a frame that all workers share is a fragment.
+pub(crate) fn is_fragment(frame: &[u8]) -> bool {
+    match ethertype(frame) {
+        Some(ETHERTYPE_V4) => true,
+        Some(ETHERTYPE_V6) => frame.get(ETHERNET_LEN + 6) == Some(&V6_FRAGMENT),
+        _ => false,
+    }
+}
+
 fn ethertype(frame: &[u8]) -> Option<u16> {
     half(frame, 12)
 }

@@ -10,14 +10,11 @@ use csp_wire::offload::Frame;
 
 use super::socket::Socket;
 use super::vnet::{self, VNET_LEN};
-use crate::port::{LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
+use crate::port::{LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters, SHARED_EVERY};
 
 /// Length of a slot: virtio-net header, Ethernet header and the largest IP packet, rounded up to cache lines.
 const SLOT_LEN: usize = 64 * 1024 + 128;
 const _: () = assert!(SLOT_LEN >= VNET_LEN + 14 + 65_535 && SLOT_LEN.is_multiple_of(64));
-
-/// Calls that find frames in the first socket before the second one is read, too.
-const SHARED_EVERY: u32 = 16;
 
 /// The result of one message of the call.
 #[derive(Clone, Copy, Default)]

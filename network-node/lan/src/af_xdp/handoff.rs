@@ -3,6 +3,12 @@
 //! Which worker a frame belongs to is decided by [`crate::steering`], as for raw sockets; queues only decide who receives it. A frame is
 //! copied into the ring, and dropped if that is full. A worker that waits is woken by an event descriptor, written once for all that it
 //! has not looked at.
+//!
+//! ```text
+//!   receiver ─┬─▶ another worker's frames ──────────▶ ring of HANDOFF_LEN ─▶ each call
+//!             └─▶ every worker's (is_shared): copies ▶ ring of SHARED_LEN ──▶ calls without other frames, and each SHARED_EVERYth
+//! ```
+//! A flood of fragments fills the second ring alone, and there not the room that is left for ARP replies and neighbour advertisements.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -11,11 +17,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::{CHUNK_LEN, check};
-use crate::port::RECEIVE_BATCH_MAX;
-use crate::steering::{is_shared, worker_of};
+use crate::port::{RECEIVE_BATCH_MAX, SHARED_EVERY};
+use crate::steering::{is_fragment, is_shared, worker_of};
 
 /// Frames of a ring.
 pub const HANDOFF_LEN: usize = 256;
+/// Frames of a ring for those that all workers share.
+const SHARED_LEN: usize = 64;
+/// Of these, fragments.
+const FRAGMENTS_MAX: usize = 48;
+const _: () = assert!(FRAGMENTS_MAX < SHARED_LEN && SHARED_LEN <= RECEIVE_BATCH_MAX);
+// Indices wrap at a multiple of the length.
+const _: () = assert!(HANDOFF_LEN.is_power_of_two() && SHARED_LEN.is_power_of_two());
 /// Bytes of the length in front of a frame.
 const LEN_LEN: usize = 4;
 
@@ -35,21 +48,20 @@ struct Ring {
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    fn new() -> Self {
+    fn new(len: usize) -> Self {
         // SAFETY: all-zero bytes are a valid array of bytes. They become pages when they are used.
-        let slots = unsafe { Box::<[Slot]>::new_zeroed_slice(HANDOFF_LEN).assume_init() };
+        let slots = unsafe { Box::<[Slot]>::new_zeroed_slice(len).assume_init() };
         Ring { written: AtomicU32::new(0), read: AtomicU32::new(0), slots }
     }
 
-    /// The producer's: copies a frame; false if there is no room.
-    fn push(&self, frame: &[u8]) -> bool {
+    /// The producer's: copies a frame; false if as many as `most` are waiting.
+    fn push(&self, frame: &[u8], most: usize) -> bool {
         let written = self.written.load(Ordering::Relaxed);
-        if written.wrapping_sub(self.read.load(Ordering::Acquire)) as usize >= HANDOFF_LEN
-            || frame.len() > CHUNK_LEN - LEN_LEN
-        {
+        let waiting = written.wrapping_sub(self.read.load(Ordering::Acquire)) as usize;
+        if waiting >= most.min(self.slots.len()) || frame.len() > CHUNK_LEN - LEN_LEN {
             return false;
         }
-        let slot = &self.slots[written as usize % HANDOFF_LEN];
+        let slot = &self.slots[written as usize % self.slots.len()];
         // SAFETY: the slot is the producer's (above), of which there is one, and it makes one reference at a time.
         let slot = unsafe { &mut *slot.get() };
         slot[..LEN_LEN].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
@@ -63,7 +75,7 @@ impl Ring {
         let read = self.read.load(Ordering::Relaxed);
         let count = self.written.load(Ordering::Acquire).wrapping_sub(read).min(RECEIVE_BATCH_MAX as u32);
         for at in 0..count {
-            let slot = &self.slots[read.wrapping_add(at) as usize % HANDOFF_LEN];
+            let slot = &self.slots[read.wrapping_add(at) as usize % self.slots.len()];
             // SAFETY: the slot is the consumer's (above), of which there is one, until `read` is published.
             let slot = unsafe { &*slot.get() };
             let len = u32::from_ne_bytes([slot[0], slot[1], slot[2], slot[3]]) as usize;
@@ -78,6 +90,8 @@ impl Ring {
 struct Inbox {
     /// By sender.
     rings: Vec<Ring>,
+    /// By sender: frames that all workers share.
+    shared: Vec<Ring>,
     event: OwnedFd,
     /// The event has been written, or is about to be, and the worker has not looked since.
     signalled: AtomicBool,
@@ -97,7 +111,7 @@ impl core::fmt::Debug for Handoffs {
 }
 
 impl Handoffs {
-    /// Makes the rings. Their memory, 1 MiB for each pair, is used as frames come.
+    /// Makes the rings. Their memory, 1.25 MiB for each sender and receiver, is used as frames come.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -107,8 +121,15 @@ impl Handoffs {
             let fd = check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
             // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
             let event = unsafe { OwnedFd::from_raw_fd(fd) };
-            let rings = (0..workers).map(|_| Ring::new()).collect();
-            Ok(Inbox { rings, event, signalled: AtomicBool::new(false), taken: AtomicBool::new(false) })
+            let [rings, shared] =
+                [HANDOFF_LEN, SHARED_LEN].map(|len| (0..workers).map(|_| Ring::new(len)).collect());
+            Ok(Inbox {
+                rings,
+                shared,
+                event,
+                signalled: AtomicBool::new(false),
+                taken: AtomicBool::new(false),
+            })
         };
         let inboxes = (0..workers).map(inbox).collect::<io::Result<Vec<Inbox>>>()?;
         Ok(Arc::new(Handoffs { inboxes }))
@@ -125,7 +146,7 @@ impl Handoffs {
     pub(super) fn end(self: &Arc<Self>, worker: u8) -> End {
         let taken = self.inboxes[usize::from(worker)].taken.swap(true, Ordering::Relaxed);
         assert!(!taken, "each worker opens its port once");
-        End { all: Arc::clone(self), worker: worker.into(), to_wake: 0 }
+        End { all: Arc::clone(self), worker: worker.into(), to_wake: 0, unread: 0 }
     }
 }
 
@@ -142,6 +163,8 @@ pub(super) struct End {
     worker: usize,
     /// Workers that have got frames, a bit for each.
     to_wake: u64,
+    /// Calls since the shared frames were received.
+    unread: u32,
 }
 
 impl End {
@@ -149,8 +172,10 @@ impl End {
     pub(super) fn place(&mut self, frame: &[u8], dropped: &mut u64) -> Place {
         if is_shared(frame) {
             let own = self.worker;
+            let most = if is_fragment(frame) { FRAGMENTS_MAX } else { SHARED_LEN };
             for to in (0..self.all.workers()).filter(|to| *to != own) {
-                *dropped += u64::from(!self.hand(to, frame));
+                self.to_wake |= 1 << to;
+                *dropped += u64::from(!self.all.inboxes[to].shared[own].push(frame, most));
             }
             return Place::Own;
         }
@@ -158,13 +183,9 @@ impl End {
         if to == self.worker {
             return Place::Own;
         }
-        *dropped += u64::from(!self.hand(to, frame));
-        Place::Others
-    }
-
-    fn hand(&mut self, to: usize, frame: &[u8]) -> bool {
         self.to_wake |= 1 << to;
-        self.all.inboxes[to].rings[self.worker].push(frame)
+        *dropped += u64::from(!self.all.inboxes[to].rings[self.worker].push(frame, HANDOFF_LEN));
+        Place::Others
     }
 
     /// Wakes the workers that have got frames since the last call.
@@ -181,8 +202,9 @@ impl End {
         }
     }
 
-    /// Calls `each` for the frames that others have handed on, at most a batch of each.
-    pub(super) fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> usize {
+    /// Calls `each` for the frames that others have handed on, at most a batch of each. `own` is the number of frames that the worker's queues
+    /// had for this call. Returns 0 only if no frame is left, provided that `own` is 0.
+    pub(super) fn receive(&mut self, own: usize, each: &mut dyn FnMut(&[u8])) -> usize {
         let inbox = &self.all.inboxes[self.worker];
         if inbox.signalled.load(Ordering::Acquire) {
             let mut count = [0u8; 8];
@@ -194,8 +216,14 @@ impl End {
                 inbox.signalled.swap(false, Ordering::AcqRel);
             }
         }
-        let own = self.worker;
-        inbox.rings.iter().enumerate().filter(|(from, _)| *from != own).map(|(_, ring)| ring.pop(each)).sum()
+        let mut from = |rings: &[Ring]| rings.iter().map(|ring| ring.pop(each)).sum::<usize>();
+        let count = from(&inbox.rings);
+        self.unread += 1;
+        if own + count > 0 && self.unread < SHARED_EVERY {
+            return count;
+        }
+        self.unread = 0;
+        count + from(&inbox.shared)
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -236,11 +264,56 @@ mod tests {
         first.wake_others();
         assert!(is_readable(second.fd()));
         let mut seen = Vec::new();
-        while second.receive(&mut |frame| seen.push(frame.to_vec())) > 0 {}
+        while second.receive(0, &mut |frame| seen.push(frame.to_vec())) > 0 {}
         assert_eq!(seen, frames[..HANDOFF_LEN]);
         assert!(!is_readable(second.fd()));
         let own = (0..).map(frame).find(|f| worker_of(f, 2) == 0).unwrap();
         assert_eq!(first.place(&own, &mut dropped), Place::Own);
+    }
+
+    /// Fragments have a ring of their own, and leave room in it; a worker with other frames receives from it at times.
+    #[test]
+    fn a_flood_of_fragments_takes_no_room_from_other_frames() {
+        const FLOOD: usize = 10_000;
+        let all = Handoffs::new(3).unwrap();
+        let (mut first, mut second, mut third) = (all.end(0), all.end(1), all.end(2));
+        let fragment = |number| {
+            let mut fragment = frame(number);
+            fragment[20] = 0x20;
+            fragment
+        };
+        let mut advertisement = vec![0; 60];
+        (advertisement[12], advertisement[13], advertisement[21]) = (8, 6, 2);
+        let whole: Vec<_> = (0..).map(frame).filter(|f| worker_of(f, 3) == 1).take(HANDOFF_LEN).collect();
+        let mut dropped = 0;
+        (0..FLOOD as u32)
+            .for_each(|number| assert_eq!(first.place(&fragment(number), &mut dropped), Place::Own));
+        assert_eq!(dropped as usize, 2 * (FLOOD - FRAGMENTS_MAX));
+        dropped = 0;
+        assert_eq!(first.place(&advertisement, &mut dropped), Place::Own);
+        whole.iter().for_each(|frame| assert_eq!(first.place(frame, &mut dropped), Place::Others));
+        assert_eq!(dropped, 0);
+        let shared: Vec<_> = (0..FRAGMENTS_MAX as u32).map(fragment).chain([advertisement]).collect();
+        let calls = |end: &mut End, own: usize| {
+            let mut seen = Vec::new();
+            let count = end.receive(own, &mut |frame| seen.push(frame.to_vec()));
+            assert_eq!(count, seen.len());
+            seen
+        };
+        first.wake_others();
+        assert!(is_readable(second.fd()) && is_readable(third.fd()));
+        // The second worker is handed a batch by each of four calls, and has frames of its own queue in further ones.
+        for batch in whole.chunks(RECEIVE_BATCH_MAX) {
+            assert_eq!(calls(&mut second, 0), batch);
+        }
+        for _ in whole.len() / RECEIVE_BATCH_MAX..SHARED_EVERY as usize - 1 {
+            assert_eq!(calls(&mut second, 1), [[0u8; 0]; 0]);
+        }
+        assert_eq!(calls(&mut second, 1), shared);
+        // The third has nothing else to do.
+        assert_eq!(calls(&mut third, 0), shared);
+        assert_eq!((calls(&mut second, 0).len(), calls(&mut third, 0).len()), (0, 0));
+        assert!(!is_readable(second.fd()) && !is_readable(third.fd()));
     }
 
     #[test]
@@ -270,7 +343,7 @@ mod tests {
             // SAFETY: `poll` is one element that outlives the call.
             let ready = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
             assert_eq!(ready, 1, "the worker sleeps and has {seen} frames");
-            while second.receive(&mut |frame| {
+            while second.receive(0, &mut |frame| {
                 let number = u32::from_be_bytes([frame[26], frame[27], frame[28], frame[29]]);
                 assert!(last.is_none_or(|last| last < number), "{last:?} {number}");
                 last = Some(number);

@@ -129,7 +129,7 @@ impl LanReceiver for Receiver {
         }
         let Some(handoff) = handoff else { return total };
         handoff.wake_others();
-        total + handoff.receive(&mut |bytes| lend(counters, *may_be_partial, bytes, each))
+        total + handoff.receive(total, &mut |bytes| lend(counters, *may_be_partial, bytes, each))
     }
 
     fn fds(&self) -> [Option<RawFd>; 2] {
