@@ -47,6 +47,9 @@ const UNPROVED: Refusal = refusal(
     "HELLO does not prove that its sender has the token's secret",
 );
 
+const OVER_SHARE: Refusal =
+    refusal(RefusalCode::Full, RefusalReason::Share, "this user's processes have their share of links");
+
 /// A HELLO that is admitted.
 #[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one call")]
 pub(super) enum Admitted<'a> {
@@ -111,8 +114,11 @@ impl Endpoint {
         if hello.resume.is_some() {
             return Err(NO_SESSION);
         }
-        self.check_share(id, &hello, &claims)?;
-        if self.is_replay(&named_by(&hello, &claims), claims.nonce) {
+        let peer = named_by(&hello, &claims, known_uid);
+        if !self.is_within_share(&peer) {
+            return Err(OVER_SHARE);
+        }
+        if self.is_replay(&peer, claims.nonce) {
             let text = "the token is in use already";
             return Err(refusal(RefusalCode::Duplicate, RefusalReason::Replay, text));
         }
@@ -214,14 +220,14 @@ impl Endpoint {
     }
 }
 
-/// The peer as HELLO and token name it.
-fn named_by(hello: &Hello<'_>, claims: &TokenClaims) -> PeerIdentity {
+/// The peer as HELLO and token name it, or the kernel its user.
+pub(super) fn named_by(hello: &Hello<'_>, claims: &TokenClaims, known_uid: Option<u32>) -> PeerIdentity {
     PeerIdentity {
         role: hello.role,
         node: hello.node_id,
         process: claims.process,
         incarnation: hello.incarnation,
-        uid: claims.uid,
+        uid: claims.uid.or(known_uid),
         worker: hello.worker,
         pool_index: hello.pool_index,
         pool_size: hello.pool_size,

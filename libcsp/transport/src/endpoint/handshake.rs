@@ -9,7 +9,7 @@ use csp_wire::link::{
 use sha2::{Digest, Sha256};
 
 use super::Endpoint;
-use super::admission::{Admitted, RECEIVE_DEPTH_MAX, Refusal, RefusalReason};
+use super::admission::{Admitted, RECEIVE_DEPTH_MAX, Refusal, RefusalReason, named_by};
 use super::link::{Link, State};
 use super::resume::Resumes;
 use crate::config::RECEIVE_DEPTH_MIN;
@@ -189,9 +189,13 @@ impl Endpoint {
             return Err(DeathCause::CreditViolation);
         }
         let (peer, nonce) = (pending.peer, link.nonce);
-        // Another link may have taken the place since HELLO.
+        // Other links may have taken the place, or the user's share, since HELLO.
         if nonce.is_some_and(|nonce| self.is_replay(&peer, nonce)) {
             self.counters.refused_replay += 1;
+            return Err(DeathCause::Protocol(ProtocolError::Unexpected));
+        }
+        if !self.is_within_share(&peer) {
+            self.counters.refused_share += 1;
             return Err(DeathCause::Protocol(ProtocolError::Unexpected));
         }
         if let Some(nonce) = nonce {
@@ -214,7 +218,8 @@ impl Endpoint {
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
         let confirm = match (&link.handshake, ack.proof) {
             (Some(handshake), Some(_)) => Some(handshake.check_ack(body).ok_or(UNPROVED)?),
-            (None, None) => None,
+            // Of links within a host the kernel names the peer's user. Without a token, nothing says who accepted another link.
+            (None, None) if link.purpose == Purpose::Message => None,
             _ => return Err(UNPROVED),
         };
         if ack.role != acceptor_role(link.purpose) || ack.purpose != link.purpose {
@@ -346,15 +351,6 @@ impl Link {
         self.local.pool_index = hello.pool_index;
         self.local.pool_size = hello.pool_size;
         self.descriptors.set_peer_depth(hello.receive_depth, 0);
-        PeerIdentity {
-            role: hello.role,
-            node: hello.node_id,
-            process: claims.process,
-            incarnation: hello.incarnation,
-            uid: claims.uid.or(self.peer_uid),
-            worker: hello.worker,
-            pool_index: hello.pool_index,
-            pool_size: hello.pool_size,
-        }
+        named_by(hello, claims, self.peer_uid)
     }
 }

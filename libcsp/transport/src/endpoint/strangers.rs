@@ -4,13 +4,11 @@
 use std::collections::BTreeMap;
 
 use csp_types::{Instant, Role};
-use csp_wire::link::{Hello, RefusalCode};
 
 use super::Endpoint;
-use super::admission::{Refusal, RefusalReason, refusal};
-use super::link::State;
+use super::link::{Link, State};
 use crate::event::LinkId;
-use crate::token::TokenClaims;
+use crate::identity::PeerIdentity;
 
 /// The superuser, whose processes may hold all links.
 const ROOT: u32 = 0;
@@ -47,9 +45,7 @@ impl Endpoint {
     /// The unauthenticated peers of each user.
     fn strangers(&self) -> BTreeMap<Option<u32>, Strangers> {
         let mut by_user: BTreeMap<Option<u32>, Strangers> = BTreeMap::new();
-        let strange =
-            |link: &super::link::Link| matches!(link.state, State::AwaitHello | State::AwaitConfirm);
-        for (id, link) in self.table.iter().filter(|(_, link)| strange(link)) {
+        for (id, link) in self.table.iter().filter(|(_, link)| is_strange(link)) {
             let one = Strangers { count: 0, oldest: (link.handshake_until, id) };
             let its = by_user.entry(link.peer_uid).or_insert(one);
             its.count += 1;
@@ -60,25 +56,24 @@ impl Endpoint {
         by_user
     }
 
-    /// Checks the user's share: the processes of a user may open another link only while they hold no more links than
-    /// are free. A single user therefore holds at most half of the links.
-    pub(super) fn check_share(
-        &self,
-        id: LinkId,
-        hello: &Hello<'_>,
-        claims: &TokenClaims,
-    ) -> Result<(), Refusal> {
-        let uid = claims.uid.or_else(|| self.table.get(id)?.peer_uid);
-        let Some(uid) = uid.filter(|uid| *uid != ROOT && hello.role == Role::Process) else { return Ok(()) };
-        let its = |peer: &crate::identity::PeerIdentity| peer.uid == Some(uid) && peer.node == claims.node;
-        let held = self.table.iter().filter(|(_, link)| link.peer.as_ref().is_some_and(its)).count();
-        if held <= self.table.available() {
-            return Ok(());
+    /// Whether the share of the peer's user leaves room for one more link, which is in the handshake: the processes of a user may open another
+    /// link only while they hold no more links than are free. A single user therefore holds at most half of the links. The slots of
+    /// unauthenticated peers are free, since these give way.
+    pub(super) fn is_within_share(&self, peer: &PeerIdentity) -> bool {
+        let Some(uid) = peer.uid.filter(|uid| *uid != ROOT && peer.role == Role::Process) else {
+            return true;
+        };
+        let its = |held: &PeerIdentity| held.uid == Some(uid) && held.node == peer.node;
+        let (mut held, mut taken) = (0, 1);
+        for (_, link) in self.table.iter().filter(|(_, link)| !is_strange(link)) {
+            taken += 1;
+            held += usize::from(link.peer.as_ref().is_some_and(its));
         }
-        Err(refusal(
-            RefusalCode::Full,
-            RefusalReason::Share,
-            "this user's processes have their share of links",
-        ))
+        held + taken <= self.table.capacity()
     }
+}
+
+/// Whether the peer of a link is not authenticated yet.
+fn is_strange(link: &Link) -> bool {
+    matches!(link.state, State::AwaitHello | State::AwaitConfirm)
 }

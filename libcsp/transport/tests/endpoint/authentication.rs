@@ -116,12 +116,17 @@ fn a_copy_of_a_handshake_opens_no_link_and_keeps_no_place() {
 }
 
 /// A hand-made acceptor answers the HELLO of a process with what `ack` makes of it; returns how the link ends.
-fn at_impostor(mut ack: impl FnMut(&[u8]) -> Vec<u8>) -> Option<DownReason> {
+fn at_impostor(ack: impl FnMut(&[u8]) -> Vec<u8>) -> Option<DownReason> {
+    at_impostor_of(&process_token("p", 1), ack)
+}
+
+/// As [`at_impostor`], with this token of the process.
+fn at_impostor_of(token: &Token, mut ack: impl FnMut(&[u8]) -> Vec<u8>) -> Option<DownReason> {
     let mut world = World::new();
     let mut raw = world.raw(PROXY);
     raw.listen(&world.address()).unwrap();
     let mut app = world.process("p", 8);
-    let link = connect(&world, &mut app, Purpose::Channel, (0, 1), &process_token("p", 1));
+    let link = connect(&world, &mut app, Purpose::Channel, (0, 1), token);
     let vi = accepted(&mut world, raw.as_mut(), &mut app);
     let body = ack(&hello_of(raw.as_mut(), vi));
     let header = Header { kind: Kind::HelloAck, credits: 1, body_len: body.len() as u32, sequence: 0 };
@@ -163,6 +168,27 @@ fn an_acceptor_that_cannot_derive_the_secret_is_no_proxy() {
     // It has seen a proxy's answer to an earlier HELLO with the same token.
     let earlier = hello_with(token.as_bytes(), |hello| (hello.process_id, hello.nonce) = ("p", [1; 16]));
     assert_eq!(at_impostor(|_| ack_with(&token, &earlier, |_| {})), unproved);
+}
+
+/// A process or node that has no key to sign a token, or half of one, proves nothing and is proved nothing: it has no proxy.
+#[test]
+fn without_a_token_no_acceptor_is_a_proxy() {
+    let unproved = Some(DownReason::Died(DeathCause::Protocol(ProtocolError::Proof)));
+    let whole = process_token("p", 1);
+    for token in [Token::EMPTY, Token::from_bytes(&whole.as_bytes()[..8]).unwrap()] {
+        assert_eq!(token.split(), None);
+        for proof in [None, Some([0; PROOF_LEN])] {
+            let end = at_impostor_of(&token, |hello| {
+                let mut body = ack_with(&whole, hello, |ack| ack.proof = None);
+                if let Some(proof) = proof {
+                    *body.last_mut().unwrap() = PROOF_LEN as u8;
+                    body.extend(proof);
+                }
+                body
+            });
+            assert_eq!(end, unproved, "{token:?} {}", proof.is_some());
+        }
+    }
 }
 
 fn id(text: &str) -> NodeId {

@@ -15,4 +15,5 @@ mod hostile;
 mod liveness;
 mod resume;
 mod resume_hostile;
+mod share;
 mod tunnel;
