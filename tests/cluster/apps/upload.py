@@ -1,6 +1,7 @@
 """A small web application on Python's own http.server: PUT or POST stores a body and answers its SHA-256."""
 import hashlib
 import http.server
+import socket
 import sys
 
 
@@ -31,4 +32,6 @@ class Upload(http.server.BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     address = (sys.argv[1] if len(sys.argv) > 1 else "", int(sys.argv[2]) if len(sys.argv) > 2 else 8080)
-    http.server.ThreadingHTTPServer(address, Upload).serve_forever()
+    server = http.server.ThreadingHTTPServer
+    server.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    server(address, Upload).serve_forever()

@@ -2,6 +2,9 @@
 //! network node reassembles them, whichever worker has the flow. And the option by which clients' segments stay small.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs real processes; a test may panic")]
 
+#[path = "fragments/v6.rs"]
+mod v6;
+
 use std::fs;
 
 use csp_cluster::{Cluster, Host, Tier, VIP, testing};
@@ -32,33 +35,47 @@ fn use_af_xdp(cluster: &Cluster) {
     fs::write(&config, other).unwrap();
 }
 
-/// Uploads files from ports of both workers; what arrives is what was sent.
-fn uploads_arrive(cluster: &mut Cluster, name: &str) {
-    cluster.set_workers(Tier::NetworkNode, 2).unwrap();
-    cluster.serve().unwrap();
-    let far = behind_a_narrow_link(cluster, name);
+/// Uploads a file from each of these ports; what arrives is what was sent.
+fn upload(cluster: &Cluster, from: &Host, ports: core::ops::Range<u16>, url: &str) {
     let file = cluster.scratch().join("sent");
     fs::write(&file, testing::pattern(300_000)).unwrap();
     let sum = cluster.client.run("sha256sum", &[&file.to_string_lossy()]).unwrap();
     let sum = sum.split_whitespace().next().unwrap().to_owned();
-    let url = format!("http://{VIP}:{}/", csp_cluster::UPLOAD_PORT);
-    let metric = |name: &str, label: &str| cluster.metric(Tier::NetworkNode, name, label).unwrap();
-    for port in ["40000", "40001", "40002", "40003"] {
-        let data = format!("@{}", file.display());
-        let arguments = ["-sSf", "-m", "60", "--local-port", port, "--data-binary", &data, &url];
-        let answer = far.run("curl", &arguments).map_err(|error| error.context(cluster.all_logs())).unwrap();
+    let data = format!("@{}", file.display());
+    for port in ports.map(|port| port.to_string()) {
+        let arguments = ["-sSf", "-m", "60", "--local-port", &port, "--data-binary", &data, url];
+        let answer = from
+            .run("curl", &arguments)
+            .map_err(|error| error.context(format!("port {port}\n{}", cluster.all_logs())))
+            .unwrap();
         assert_eq!(answer.trim(), sum, "{}", cluster.log_tail(Tier::NetworkNode));
     }
-    // How many datagrams there are depends on what the sender's kernel had coalesced. Both workers receive all fragments; each datagram
-    // is processed once. Workers publish their numbers from time to time.
-    csp_cluster::wait_until("the counters of fragments", testing::SERVING_DEADLINE, || {
+}
+
+/// Waits until the node has reassembled `least` datagrams. How many there are depends on what the sender's kernel had coalesced. Both workers
+/// receive all fragments; each datagram is processed once. Workers publish their numbers from time to time.
+fn reassembled(cluster: &Cluster, least: f64) -> f64 {
+    let metric = |name: &str, label: &str| cluster.metric(Tier::NetworkNode, name, label).unwrap();
+    let datagrams = csp_cluster::wait_until("the counters of fragments", testing::SERVING_DEADLINE, || {
         let fragments = metric("csp_fragments_received_total", "");
         let datagrams = metric("csp_datagrams_reassembled_total", "");
         let elsewhere = metric("csp_datagrams_elsewhere_total", "");
-        (datagrams > 100.0 && fragments >= 2.0 * datagrams && elsewhere > 0.0).then_some(())
-    })
-    .unwrap();
+        (datagrams > least && fragments >= 2.0 * datagrams && elsewhere > 0.0).then_some(datagrams)
+    });
     assert_eq!(metric("csp_drops_total", "reason=\"fragment_overlap\""), 0.0);
+    datagrams.unwrap()
+}
+
+/// Uploads files from ports of both workers, over IPv4 and IPv6.
+fn uploads_arrive(cluster: &mut Cluster, name: &str) {
+    cluster.set_workers(Tier::NetworkNode, 2).unwrap();
+    cluster.serve().unwrap();
+    let far = behind_a_narrow_link(cluster, name);
+    upload(cluster, &far, 40_000..40_004, &format!("http://{VIP}:{}/", csp_cluster::UPLOAD_PORT));
+    let before = reassembled(cluster, 100.0);
+    let _cutter = v6::fragment(cluster);
+    upload(cluster, &cluster.client, 40_000..40_008, v6::URL);
+    reassembled(cluster, before + 200.0);
     assert_eq!(cluster.casualties(), "");
 }
 
