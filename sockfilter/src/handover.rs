@@ -6,12 +6,12 @@
 
 use core::ffi::c_void;
 
-use csp_app::{AppSide, FlowId, HandOver, Handle, LeftFlow, Readiness};
+use csp_app::{FlowId, HandOver, Handle, LeftFlow, Readiness};
 use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use csp_wire::channel::{TICKET_LEN, Ticket};
 use libc::c_int;
 
-use crate::description::{Kind, Membership};
+use crate::description::{DescriptionId, Kind, Membership};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::inherit::{self, Mark};
@@ -47,12 +47,25 @@ pub fn leave(which: Which) {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
         return;
     }
-    if let Which::Of(fd) = which
-        && !fdtable::is_ours(fd)
-    {
-        return;
+    if let Which::Of(fd) = which {
+        if !fdtable::is_ours(fd) {
+            return;
+        }
+        await_connected(fd);
     }
     ENGINE.with(|engine| engine.let_leave(which));
+}
+
+/// Waits until a connection that is to leave is established, since no other process could establish it (Dante passes
+/// sockets that are connecting). The lock is not held meanwhile: other threads are served.
+fn await_connected(fd: c_int) {
+    let connecting = ENGINE.with(|engine| {
+        // Without the agent the connection cannot leave.
+        let attached = engine.link.as_ref().is_some_and(|link| link.session.is_attached());
+        engine.of_fd(fd).filter(|id| attached && engine.is_connecting(*id))
+    });
+    let Some(id) = connecting else { return };
+    wait::until(id, CONNECT_TIMEOUT_NS, |engine| engine.of_fd(fd) != Some(id) || !engine.is_connecting(id));
 }
 
 /// Whether any connection could leave before a fork. Used before `vfork`, whose child cannot do it.
@@ -139,11 +152,7 @@ impl Engine {
     /// Makes the proxies release the connections, all at once, and the agent take them over.
     pub fn let_leave(&mut self, which: Which) {
         let mut under_way = Vec::new();
-        let leaving = self.leaving(which);
-        if let (Which::Of(_), [(_, flow)]) = (which, leaving.as_slice()) {
-            self.await_connected(*flow);
-        }
-        for (index, flow) in leaving {
+        for (index, flow) in self.leaving(which) {
             let mut ticket = [0; TICKET_LEN];
             ticket[..8].copy_from_slice(&sys::random().to_ne_bytes());
             ticket[8..].copy_from_slice(&sys::random().to_ne_bytes());
@@ -168,28 +177,15 @@ impl Engine {
         self.publish();
     }
 
+    /// Waits until the proxies have released the connections. The lock stays held, since no thread may use them meanwhile.
     fn await_proxies(&mut self, under_way: &[(usize, FlowId, Ticket)]) {
-        self.await_that(PROXY_TIMEOUT_NS, |app| {
-            under_way.iter().all(|(_, flow, _)| app.handing_over(*flow) != HandOver::Waiting)
-        });
-    }
-
-    /// Waits until a connection that is to leave is established: no other process could (Dante passes sockets that are
-    /// connecting).
-    fn await_connected(&mut self, flow: FlowId) {
-        self.await_that(CONNECT_TIMEOUT_NS, |app| {
-            let over = app.readiness(Handle::Flow(flow)).contains(Readiness::HANG_UP);
-            over || app.addresses(flow).is_none_or(|(.., connected)| connected)
-        });
-    }
-
-    /// Waits until `done`, at most for `limit_ns`.
-    fn await_that(&mut self, limit_ns: u64, done: impl Fn(&AppSide) -> bool) {
-        let deadline = Deadline::after(Some(limit_ns));
+        let deadline = Deadline::after(Some(PROXY_TIMEOUT_NS));
         loop {
             self.progress();
             let Some(link) = &self.link else { return };
-            if done(&link.app) || deadline.is_over() {
+            let waiting =
+                |(_, flow, _): &(usize, FlowId, Ticket)| link.app.handing_over(*flow) == HandOver::Waiting;
+            if !under_way.iter().any(waiting) || deadline.is_over() {
                 return;
             }
             let Ok(wake) = self.arm(None) else { continue };
@@ -198,6 +194,17 @@ impl Engine {
             // SAFETY: no mask.
             let _ = unsafe { sys::ppoll(&mut fds, nap, core::ptr::null()) };
         }
+    }
+
+    /// Whether a description is a connection that is being established.
+    fn is_connecting(&self, id: DescriptionId) -> bool {
+        let (Some(Kind::Flow(flow)), Some(link)) =
+            (self.descriptions.get(id.index).map(|d| &d.kind), &self.link)
+        else {
+            return false;
+        };
+        let over = link.app.readiness(Handle::Flow(*flow)).contains(Readiness::HANG_UP);
+        !over && link.app.addresses(*flow).is_some_and(|(.., connected)| !connected)
     }
 
     /// Replaces a connection that was handed over by a Unix socket, and passes its other end to the agent. If that

@@ -169,17 +169,7 @@ pub fn blocking<T>(
             if looks_again(&mut engine.spin, &mut gap) {
                 return Step::Again;
             }
-            let waiter = match enroll(engine, &[id]) {
-                Ok(waiter) => waiter,
-                Err(errno) => return Step::Done(Err(errno)),
-            };
-            match engine.arm(Some(waiter)) {
-                Ok(wake) => Step::Sleep(waiter, wake, engine.next_timeout()),
-                Err(Busy) => {
-                    resign(engine, &[id], waiter);
-                    Step::Again
-                }
-            }
+            prepare_sleep(engine, id)
         };
         let step = ENGINE.with(|engine| {
             let step = attempt(engine);
@@ -218,6 +208,51 @@ enum Step<T> {
     Done(Result<T, Errno>),
     Again,
     Sleep(c_int, Option<Wakes>, Option<u64>),
+}
+
+/// Registers a thread that is about to sleep until a description changes.
+fn prepare_sleep<T>(engine: &mut Engine, id: DescriptionId) -> Step<T> {
+    let waiter = match enroll(engine, &[id]) {
+        Ok(waiter) => waiter,
+        Err(errno) => return Step::Done(Err(errno)),
+    };
+    match engine.arm(Some(waiter)) {
+        Ok(wake) => Step::Sleep(waiter, wake, engine.next_timeout()),
+        Err(Busy) => {
+            resign(engine, &[id], waiter);
+            Step::Again
+        }
+    }
+}
+
+/// Waits until `done` returns `true` for a description or the description ends, at most for `limit_ns`. Other threads use
+/// the filter meanwhile. Neither signals nor a cancellation end the wait: it is part of calls that do not fail for these.
+pub fn until(id: DescriptionId, limit_ns: u64, mut done: impl FnMut(&Engine) -> bool) {
+    let deadline = Deadline::after(Some(limit_ns));
+    loop {
+        let step = ENGINE.with(|engine| {
+            let moved = engine.progress();
+            if !engine.descriptions.is_current(id) || done(engine) || deadline.is_over() {
+                return Step::Done(Ok(()));
+            }
+            if moved { Step::Again } else { prepare_sleep(engine, id) }
+        });
+        match step {
+            Step::Done(_) => return,
+            Step::Again => {}
+            Step::Sleep(waiter, wakes, timer) => {
+                let [provider, agent] = pollfds(wakes);
+                let mut fds =
+                    [libc::pollfd { fd: waiter, events: libc::POLLIN, revents: 0 }, provider, agent];
+                // SAFETY: no mask.
+                let _ = unsafe { sys::ppoll(&mut fds, sooner(deadline.left(), timer), core::ptr::null()) };
+                ENGINE.with(|engine| {
+                    engine.woken(fds[2].revents != 0);
+                    resign(engine, &[id], waiter);
+                });
+            }
+        }
+    }
 }
 
 /// The poll entries besides a waiter's eventfd.
