@@ -70,8 +70,8 @@ pub struct Membership {
     pub member: usize,
 }
 
-/// A registration of a candidate in a kernel epoll set, to be moved when the candidate becomes accelerated (nginx adds
-/// an upstream's socket to its set before it connects).
+/// A registration of a candidate or a carried connection in a kernel epoll set. A candidate's is moved when it becomes
+/// accelerated (nginx adds an upstream's socket to its set before it connects).
 #[derive(Clone, Copy, Debug)]
 pub struct KernelMembership {
     /// The epoll descriptor.
@@ -82,6 +82,8 @@ pub struct KernelMembership {
     pub events: u32,
     /// The program's data.
     pub data: u64,
+    /// Of a carried connection: its error descriptor was registered beside it (`ops::error_events`).
+    pub shown: bool,
 }
 
 /// An option that the program set.
@@ -140,8 +142,10 @@ pub struct Description {
     pub waiters: Vec<c_int>,
     /// The accelerated epoll sets that contain it.
     pub sets: Vec<Membership>,
-    /// While it is a candidate: the kernel's epoll sets that contain it.
+    /// While it is a candidate or carried: the kernel's epoll sets that contain it.
     pub kernel_sets: Vec<KernelMembership>,
+    /// While it is carried: the filter's descriptor by which these sets report EPOLLERR; created when first needed.
+    pub error_event: Option<c_int>,
 }
 
 impl Description {
@@ -166,6 +170,7 @@ impl Description {
             waiters: Vec::new(),
             sets: Vec::new(),
             kernel_sets: Vec::new(),
+            error_event: None,
         }
     }
 

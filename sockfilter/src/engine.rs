@@ -15,6 +15,7 @@ use crate::description::{Description, DescriptionId, Descriptions, Kind, ListenS
 use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::lock::Locked;
+use crate::ops::error_events;
 use crate::sys::{self, Errno};
 use asleep::Asleep;
 
@@ -291,6 +292,7 @@ impl Engine {
             (Kind::Listener(ListenState { id: Some(id), .. }), Some(app)) => {
                 poll_bits(app.readiness(Handle::Listener(*id)))
             }
+            (Kind::Carried { .. }, _) if description.zero_copy.is_pending() => libc::EPOLLERR as u32,
             (Kind::Lost, _) => (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLIN | libc::EPOLLOUT) as u32,
             (Kind::Epoll(set), _) if set.any_ready(|member| self.ready_bits(member)) => {
                 (libc::EPOLLIN | libc::EPOLLRDNORM) as u32
@@ -337,6 +339,7 @@ impl Engine {
         for membership in &description.sets {
             self.leave_set(*membership);
         }
+        error_events::end(&description);
         let now = Instant::from_nanos(sys::monotonic_nanos());
         match description.kind {
             Kind::Flow(flow) => {

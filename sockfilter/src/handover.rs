@@ -11,7 +11,7 @@ use csp_wire::agent::page::{Reason, SocketEntry, SocketKind};
 use csp_wire::channel::{TICKET_LEN, Ticket};
 use libc::c_int;
 
-use crate::description::{DescriptionId, Kind, Membership};
+use crate::description::{DescriptionId, KernelMembership, Kind, Membership};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::inherit::{self, Mark};
@@ -227,8 +227,9 @@ impl Engine {
             // SAFETY: no pointers.
             let _ = unsafe { syscall!(libc::SYS_shutdown, near, libc::SHUT_WR) };
         }
+        let zero_copy = self.descriptions.get(index).is_some_and(|d| d.zero_copy.on);
         // Without the mark only names are lost after exec.
-        let _ = Mark::Carried { family, local, remote, ticket }.put(near);
+        let _ = Mark::Carried { family, local, remote, ticket, zero_copy }.put(near);
         // A signal handler could close a number that is then replaced, or duplicate the placeholder.
         signals::undisturbed(|| self.replace(index, near));
         sys::close(near);
@@ -236,6 +237,7 @@ impl Engine {
             d.kind = Kind::Carried { local, remote, ticket };
         }
         self.move_to_kernel(index);
+        self.carry_errors(index);
         self.on_change(index);
         let label = left.held.map_or(csp_types::FlowLabel::NONE, |(_, _, label)| label);
         let fd = ours().find(|(_, at)| *at == index).map_or(0, |(fd, _)| fd as u32);
@@ -304,11 +306,11 @@ impl Engine {
     fn move_to_kernel(&mut self, index: usize) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         for membership in core::mem::take(&mut d.sets) {
-            self.move_member(membership);
+            self.move_member(index, membership);
         }
     }
 
-    fn move_member(&mut self, Membership { set, member }: Membership) {
+    fn move_member(&mut self, index: usize, Membership { set, member }: Membership) {
         if !self.descriptions.is_current(set) {
             return;
         }
@@ -319,10 +321,13 @@ impl Engine {
         let number = ours().find(|(_, at)| *at == set.index).map(|(fd, _)| fd);
         let Some(epoll) = number.or(members.outliving) else { return };
         let Some(member) = members.remove(member) else { return };
-        let mut event = libc::epoll_event { events: member.kernel_events(), u64: member.data };
+        let (fd, events, data) = (member.fd, member.kernel_events(), member.data);
+        let mut event = libc::epoll_event { events, u64: data };
         // SAFETY: `event` is readable.
-        let _ =
-            unsafe { syscall!(libc::SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, member.fd, &raw mut event) };
+        let added = unsafe { syscall!(libc::SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if let (Ok(_), Some(d)) = (added, self.descriptions.get_mut(index)) {
+            d.kernel_sets.push(KernelMembership { epoll, fd, events, data, shown: false });
+        }
     }
 }
 

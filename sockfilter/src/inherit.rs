@@ -16,7 +16,7 @@ use crate::description::{Kind, ListenState};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::ops::lacking::{Asked, Name};
-use crate::ops::{listen, sockets};
+use crate::ops::{carried, listen, sockets};
 use crate::sys::{self, Errno, syscall};
 use crate::{bootstrap, lock, seal};
 
@@ -45,7 +45,8 @@ pub enum Mark {
     /// The placeholder of an accelerated listener.
     Listener { family: c_int, backlog: u32, address: SocketAddr },
     /// A Unix socket whose other end the agent holds; the agent sets options for whoever has the ticket.
-    Carried { family: c_int, local: SocketAddr, remote: SocketAddr, ticket: Ticket },
+    /// `zero_copy`: its SO_ZEROCOPY, which no Unix socket has.
+    Carried { family: c_int, local: SocketAddr, remote: SocketAddr, ticket: Ticket, zero_copy: bool },
     /// A TCP socket with an option, by level and number, that accelerated sockets lack and that cannot be read back.
     Kernel { option: Name },
     /// A Unix socket that holds a carried connection (`seal`).
@@ -59,7 +60,9 @@ impl Mark {
             Mark::Listener { family, backlog, address } => {
                 (LISTENER, family, backlog, address, address, NONE)
             }
-            Mark::Carried { family, local, remote, ticket } => (CARRIED, family, 0, local, remote, ticket),
+            Mark::Carried { family, local, remote, ticket, zero_copy } => {
+                (CARRIED, family, zero_copy.into(), local, remote, ticket)
+            }
             Mark::Kernel { option: (level, number) } => {
                 (KERNEL, c_int::from(level), number.into(), NOWHERE, NOWHERE, NONE)
             }
@@ -87,7 +90,8 @@ impl Mark {
             LISTENER => Some(Mark::Listener { family, backlog: *backlog, address: first }),
             CARRIED => {
                 let ticket = Ticket(*bytes.last_chunk()?);
-                Some(Mark::Carried { family, local: first, remote: second, ticket })
+                let zero_copy = *backlog != 0;
+                Some(Mark::Carried { family, local: first, remote: second, ticket, zero_copy })
             }
             KERNEL => {
                 Some(Mark::Kernel { option: (u16::try_from(family).ok()?, u16::try_from(*backlog).ok()?) })
@@ -242,7 +246,7 @@ impl Engine {
                 let v6_only = listen::is_v6_only(fd, family);
                 (Kind::Listener(ListenState { address, backlog, v6_only, id: None, interest: false }), family)
             }
-            Mark::Carried { family, local, remote, ticket } => {
+            Mark::Carried { family, local, remote, ticket, .. } => {
                 (Kind::Carried { local, remote, ticket }, family)
             }
             Mark::Kernel { .. } | Mark::Sealed => return,
@@ -254,7 +258,12 @@ impl Engine {
         };
         if let Some(d) = self.descriptions.get_mut(index) {
             d.nonblocking = flags & libc::O_NONBLOCK as usize != 0;
+            if let Mark::Carried { zero_copy: true, .. } = mark {
+                d.zero_copy.on = true;
+                d.options = carried::with_zero_copy();
+            }
         }
+        self.zero_copy_carried(index);
         let known = if carried { fdtable::set_carried(fd, index) } else { fdtable::set(fd, index) };
         if !known {
             self.descriptions.remove(index);
@@ -281,7 +290,7 @@ mod tests {
         };
         let (local, remote) = ("10.76.0.100:80".parse().unwrap(), "10.76.0.1:40000".parse().unwrap());
         let ticket = Ticket(core::array::from_fn(|at| at as u8));
-        let carried = Mark::Carried { family: libc::AF_INET, local, remote, ticket };
+        let carried = Mark::Carried { family: libc::AF_INET, local, remote, ticket, zero_copy: true };
         let kernel = Mark::Kernel { option: (6, 14) };
         for (mark, family) in [(listener, libc::AF_INET6), (carried, libc::AF_UNIX), (kernel, libc::AF_INET)]
         {

@@ -7,6 +7,7 @@ pub mod descriptors;
 pub mod ending;
 pub mod epoll;
 pub mod epoll_sleep;
+pub mod error_events;
 pub mod io;
 pub mod lacking;
 pub mod listen;

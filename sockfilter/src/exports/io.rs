@@ -6,7 +6,7 @@ use crate::fdtable::{self, Entry};
 use crate::memory::is_nowhere;
 use crate::ops::io;
 use crate::ops::rights::Sealed;
-use crate::ops::{c_result, carried_io, ending, rights, sockets};
+use crate::ops::{c_result, carried_io, ending, rights, sockets, zerocopy};
 use crate::{real, sys};
 
 /// One buffer as a list.
@@ -45,20 +45,27 @@ pub(super) unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) 
 /// A receive of one buffer on an accelerated connection, or on a carried one with flags that the kernel would treat
 /// otherwise.
 unsafe fn receive_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
-    if !fdtable::is_ours(fd) {
-        return carried_io::receive(fd, len, flags);
+    if fdtable::is_ours(fd)
+        // SAFETY: by the caller's contract `into` is writable for `len` bytes.
+        && let Some(received) = unsafe { io::receive(fd, &[part(into, len)], flags) }
+    {
+        return Some(c_result(received));
     }
-    // SAFETY: by the caller's contract `into` is writable for `len` bytes.
-    unsafe { io::receive(fd, &[part(into, len)], flags) }.map(c_result)
+    // The agent may carry it since the call began.
+    carried_io::receive(fd, len, flags)
 }
 
-/// A send of one buffer on an accelerated connection; a carried one refuses some.
+/// The same for a send.
 unsafe fn send_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
-    if !fdtable::is_ours(fd) {
-        return carried_io::refuses(fd, flags);
-    }
     // SAFETY: by the caller's contract `from` is readable for `len` bytes.
-    unsafe { io::send(fd, &[part(from, len)], flags) }.map(c_result)
+    unsafe {
+        if fdtable::is_ours(fd)
+            && let Some(sent) = io::send(fd, &[part(from, len)], flags)
+        {
+            return Some(c_result(sent));
+        }
+        carried_io::send(fd, from, len, flags)
+    }
 }
 
 /// read(2)
@@ -226,24 +233,26 @@ pub(super) unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_i
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
-        if flags & libc::MSG_ERRQUEUE != 0 && !carried_io::concerns(fd) {
-            return io::receive_error(fd, message, flags).map(c_result);
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return zerocopy::receive_message(fd, message, flags).map(c_result);
         }
         let parts = match message_parts(message) {
             Ok(parts) => parts,
             Err(errno) => return Some(c_result(Err(errno))),
         };
-        if carried_io::concerns(fd) {
-            let wanted = parts.iter().map(|p| p.iov_len).sum();
-            return Some(carried_io::receive_message(fd, message, flags, wanted));
+        if !carried_io::concerns(fd)
+            && let Some(result) = io::receive(fd, parts, flags)
+        {
+            if result.is_ok() {
+                (*message).msg_namelen = 0;
+                (*message).msg_controllen = 0;
+                (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            }
+            return Some(c_result(result));
         }
-        let result = io::receive(fd, parts, flags)?;
-        if result.is_ok() {
-            (*message).msg_namelen = 0;
-            (*message).msg_controllen = 0;
-            (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-        }
-        Some(c_result(result))
+        // The agent may carry it since the call began.
+        let wanted = parts.iter().map(|p| p.iov_len).sum();
+        carried_io::concerns(fd).then(|| carried_io::receive_message(fd, message, flags, wanted))
     }
 }
 
@@ -254,13 +263,18 @@ pub(super) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
     }
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     unsafe {
-        if carried_io::concerns(fd) {
-            return Some(carried_io::send_message(fd, message, flags));
+        if !carried_io::concerns(fd) {
+            match message_parts(message) {
+                Ok(parts) => {
+                    if let Some(sent) = io::send(fd, parts, flags) {
+                        return Some(c_result(sent));
+                    }
+                }
+                Err(errno) => return Some(c_result(Err(errno))),
+            }
         }
-        match message_parts(message) {
-            Ok(parts) => io::send(fd, parts, flags).map(c_result),
-            Err(errno) => Some(c_result(Err(errno))),
-        }
+        // The agent may carry it since the call began.
+        carried_io::concerns(fd).then(|| carried_io::send_message(fd, message, flags))
     }
 }
 

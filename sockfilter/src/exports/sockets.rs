@@ -182,7 +182,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
 
 unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
     let is_wrong = is_nowhere(value) || is_nowhere(len);
-    if is_wrong && carried::keeps(level) && matches!(fdtable::entry(fd), Entry::Carried(_)) {
+    if is_wrong && carried::keeps(level, name) && matches!(fdtable::entry(fd), Entry::Carried(_)) {
         return c_int_result(Err(libc::EFAULT));
     }
     if !is_nowhere(len) && lacking::is_filter_query(fd, level, name) {
@@ -258,7 +258,7 @@ unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void,
         return c_int_result(refused);
     }
     if let Entry::Carried(index) = fdtable::entry(fd)
-        && carried::keeps(level)
+        && carried::keeps(level, name)
     {
         // SAFETY: by the caller's contract `value` is readable for `len` bytes.
         return c_int_result(unsafe { carried::set(fd, index, level, name, value, len) });

@@ -7,10 +7,11 @@ use csp_wire::agent::CarriedOption;
 use libc::{c_int, c_void, socklen_t};
 
 use super::lacking::Scratch;
-use super::{options, sockets};
+use super::{options, sockets, zerocopy};
 use crate::attach;
 use crate::description::{Kind, OPTION_LEN_MAX, SetOption};
 use crate::engine::ENGINE;
+use crate::inherit::Mark;
 use crate::lock;
 use crate::sys::{Errno, syscall};
 
@@ -37,7 +38,8 @@ fn forward(fd: c_int, index: usize, (level, name): (c_int, c_int), scratch: c_in
 }
 
 /// The options, all ints, that are read from a connection's placeholder before the agent carries it.
-const KEPT: [(c_int, c_int); 8] = [
+const KEPT: [(c_int, c_int); 9] = [
+    zerocopy::OPTION,
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
@@ -48,9 +50,18 @@ const KEPT: [(c_int, c_int); 8] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
 ];
 
-/// Whether options of this level are kept here.
-pub fn keeps(level: c_int) -> bool {
+/// Whether an option is kept here.
+pub fn keeps(level: c_int, name: c_int) -> bool {
     matches!(level, libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6)
+        || (level, name) == zerocopy::OPTION
+}
+
+/// The options of a connection whose mark says that it has SO_ZEROCOPY.
+pub fn with_zero_copy() -> Arc<Vec<SetOption>> {
+    let (level, name) = zerocopy::OPTION;
+    let mut value = [0; OPTION_LEN_MAX];
+    value[..size_of::<c_int>()].copy_from_slice(&c_int::to_ne_bytes(1));
+    Arc::new(vec![SetOption { level, name, value, len: size_of::<c_int>() as u8 }])
 }
 
 /// Reads the options of a connection from its placeholder `fd`.
@@ -95,7 +106,7 @@ fn known(index: usize) -> Result<(c_int, Arc<Vec<SetOption>>), Errno> {
         .ok_or(libc::EBADF)
 }
 
-/// getsockopt() at a level that is kept here, or of a value that differs for a Unix socket; `None`: the socket's own
+/// getsockopt() of an option that is kept here, or of a value that differs for a Unix socket; `None`: the socket's own
 /// answer is right.
 ///
 /// # Safety
@@ -107,7 +118,7 @@ pub unsafe fn get(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<Result<usize, Errno>> {
-    if !(keeps(level) || level == libc::SOL_SOCKET && OF_TCP.contains(&name)) {
+    if !(keeps(level, name) || level == libc::SOL_SOCKET && OF_TCP.contains(&name)) {
         return None;
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
@@ -120,7 +131,7 @@ pub unsafe fn get(
     }))
 }
 
-/// setsockopt() at a level that is kept here; refused if the kernel refuses it for TCP.
+/// setsockopt() of an option that is kept here; refused if the kernel refuses it for TCP.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
@@ -137,6 +148,9 @@ pub unsafe fn set(
     // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     unsafe { syscall!(libc::SYS_setsockopt, scratch.0, level, name, value, len) }?;
     forward(fd, index, (level, name), scratch.0);
+    if (level, name) == zerocopy::OPTION {
+        set_zero_copy(fd, index, sockets::option_value::<c_int>(scratch.0, level, name) != 0);
+    }
     drop(scratch);
     // SAFETY: by the caller's contract `value` is readable for `len` bytes.
     if let Some(option) = unsafe { options::copied(level, name, value, len) } {
@@ -146,4 +160,17 @@ pub unsafe fn set(
         });
     }
     Ok(0)
+}
+
+/// Records SO_ZEROCOPY, also on the Unix socket for the processes to which the connection passes.
+fn set_zero_copy(fd: c_int, index: usize, on: bool) {
+    zerocopy::set(fd, on);
+    ENGINE.with(|engine| {
+        let Some(d) = engine.descriptions.get(index) else { return };
+        if let Kind::Carried { local, remote, ticket } = d.kind {
+            let mark = Mark::Carried { family: d.family, local, remote, ticket, zero_copy: on };
+            // Without it only this process has the option.
+            let _ = mark.put(fd);
+        }
+    });
 }

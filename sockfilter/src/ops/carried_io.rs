@@ -1,6 +1,6 @@
 //! Sends and receives on connections that the agent carries, where their Unix socket differs from TCP: urgent data
-//! (MSG_OOB) would be lost there, MSG_TRUNC would copy the bytes, MSG_ERRQUEUE would read them, and an address or
-//! descriptors in a message would have a meaning. All other calls are the kernel's.
+//! (MSG_OOB) would be lost there, MSG_TRUNC would copy the bytes, MSG_ERRQUEUE would read them, MSG_ZEROCOPY would
+//! never be reported, and an address or descriptors in a message would have a meaning. All other calls are the kernel's.
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -8,7 +8,7 @@ use core::ptr::null_mut;
 use libc::{c_int, c_void, msghdr, ssize_t};
 
 use super::io::FILE_CHUNK;
-use super::{c_result, ending};
+use super::{c_result, ending, zerocopy};
 use crate::fdtable::{self, Entry};
 use crate::{real, sys};
 
@@ -26,10 +26,10 @@ pub fn receive(fd: c_int, wanted: usize, flags: c_int) -> Option<ssize_t> {
     if flags & OTHERWISE == 0 || !concerns(fd) {
         return None;
     }
-    Some(if flags & libc::MSG_OOB != 0 {
+    Some(if flags & libc::MSG_ERRQUEUE != 0 {
+        c_result(zerocopy::receive(fd, flags).unwrap_or(Err(libc::EAGAIN)))
+    } else if flags & libc::MSG_OOB != 0 {
         c_result(Err(libc::EINVAL))
-    } else if flags & libc::MSG_ERRQUEUE != 0 {
-        c_result(Err(libc::EAGAIN))
     } else {
         let flags = flags & !libc::MSG_TRUNC;
         let received =
@@ -76,10 +76,21 @@ fn count(fd: c_int, wanted: usize, flags: c_int) -> ssize_t {
     if known.is_ok() { wanted.min(queued.max(1) as usize) as ssize_t } else { received }
 }
 
-/// Whether a send is refused: the transport has no second stream for urgent data.
+/// send and its variants with flags that a Unix socket treats otherwise: the transport has no second stream for urgent
+/// data. `None`: the kernel has to do it.
+///
+/// # Safety
+/// `from` must have `len` readable bytes.
 #[inline]
-pub fn refuses(fd: c_int, flags: c_int) -> Option<ssize_t> {
-    (flags & libc::MSG_OOB != 0 && concerns(fd)).then(|| c_result(Err(libc::EOPNOTSUPP)))
+pub unsafe fn send(fd: c_int, from: *const c_void, len: usize, flags: c_int) -> Option<ssize_t> {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) == 0 || !concerns(fd) {
+        return None;
+    }
+    if flags & libc::MSG_OOB != 0 {
+        return Some(c_result(Err(libc::EOPNOTSUPP)));
+    }
+    // SAFETY: by the caller's contract `from` is readable for `len` bytes.
+    Some(zerocopy::counted(fd, || unsafe { real::send(fd, from, len, flags & !libc::MSG_ZEROCOPY) }))
 }
 
 /// recvmsg on a carried connection. The agent's socket may have a name, which is not the peer's.
@@ -111,13 +122,15 @@ pub unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int, wan
 /// # Safety
 /// As sendmsg; the header must be valid.
 pub unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if let Some(result) = refuses(fd, flags) {
-        return result;
+    if flags & libc::MSG_OOB != 0 {
+        return c_result(Err(libc::EOPNOTSUPP));
     }
     // SAFETY: by the caller's contract the header is readable.
     let mut plain = unsafe { message.read_unaligned() };
     (plain.msg_name, plain.msg_namelen) = (null_mut::<c_void>(), 0);
     (plain.msg_control, plain.msg_controllen) = (null_mut::<c_void>(), 0);
+    let copying = flags & !libc::MSG_ZEROCOPY;
     // SAFETY: the buffers are lent for the call by the caller's contract.
-    unsafe { real::sendmsg(fd, &raw const plain, flags) }
+    let send = || unsafe { real::sendmsg(fd, &raw const plain, copying) };
+    if copying == flags { send() } else { zerocopy::counted(fd, send) }
 }

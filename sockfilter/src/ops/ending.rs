@@ -84,7 +84,9 @@ mod tests {
         unsafe { syscall!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }.unwrap();
         let (local, remote) = ("10.76.0.100:80".parse().unwrap(), "10.76.0.1:40000".parse().unwrap());
         let ticket = csp_wire::channel::Ticket([0; csp_wire::channel::TICKET_LEN]);
-        Mark::Carried { family: libc::AF_INET, local, remote, ticket }.put(pair[0]).unwrap();
+        Mark::Carried { family: libc::AF_INET, local, remote, ticket, zero_copy: false }
+            .put(pair[0])
+            .unwrap();
         pair
     }
 

@@ -41,7 +41,7 @@ pub unsafe fn control(
     if lock::inside() {
         return None;
     }
-    let event = if operation == libc::EPOLL_CTL_DEL || is_nowhere(event) {
+    let given = if operation == libc::EPOLL_CTL_DEL || is_nowhere(event) {
         None
     } else {
         // SAFETY: by the caller's contract `event` is null or points to an event.
@@ -49,24 +49,31 @@ pub unsafe fn control(
     };
     match (fdtable::entry(fd), fdtable::entry(epoll)) {
         (Entry::Hidden, _) => Some(Err(libc::EBADF)),
-        (Entry::Set(_), _) => ENGINE.with(|engine| engine.nest(epoll, operation, fd, event)),
+        (Entry::Set(_), _) => ENGINE.with(|engine| engine.nest(epoll, operation, fd, given)),
         (Entry::Ours(index), _) => ENGINE.with(|engine| {
             if engine.is_epoll(index) {
-                return engine.nest(epoll, operation, fd, event);
+                return engine.nest(epoll, operation, fd, given);
             }
-            Some(engine.control(epoll, operation, fd, event).map(|()| 0))
+            Some(engine.control(epoll, operation, fd, given).map(|()| 0))
         }),
         (Entry::Candidate(index), set) => {
             ENGINE.with(|engine| {
                 if let Entry::Ours(set) = set {
-                    engine.avoid_tag(epoll, set, event);
+                    engine.avoid_tag(epoll, set, given);
                 }
-                engine.note_kernel_member(index, epoll, operation, fd, event);
+                engine.note_kernel_member(index, epoll, operation, fd, given);
             });
             None
         }
+        (Entry::Carried(index), set) => Some(ENGINE.with(|engine| {
+            if let Entry::Ours(set) = set {
+                engine.avoid_tag(epoll, set, given);
+            }
+            // SAFETY: by the caller's contract `event` is what the operation takes.
+            unsafe { engine.control_carried(index, (epoll, fd), operation, event) }
+        })),
         (_, Entry::Ours(index)) => {
-            ENGINE.with(|engine| engine.avoid_tag(epoll, index, event));
+            ENGINE.with(|engine| engine.avoid_tag(epoll, index, given));
             None
         }
         _ => None,
@@ -84,8 +91,8 @@ impl Engine {
         }
     }
 
-    /// Records where a candidate is registered.
-    fn note_kernel_member(
+    /// Records where a candidate or a carried connection is registered.
+    pub(super) fn note_kernel_member(
         &mut self,
         index: usize,
         epoll: c_int,
@@ -96,7 +103,8 @@ impl Engine {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         d.kernel_sets.retain(|m| m.epoll != epoll || m.fd != fd);
         if let (true, Some(event)) = (operation != libc::EPOLL_CTL_DEL, event) {
-            d.kernel_sets.push(KernelMembership { epoll, fd, events: event.events, data: event.u64 });
+            let (events, data) = (event.events, event.u64);
+            d.kernel_sets.push(KernelMembership { epoll, fd, events, data, shown: false });
         }
     }
 

@@ -89,11 +89,11 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
         Ok(None) => return None,
         Err(errno) => return Some(Err(errno)),
     };
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return zerocopy::receive(fd, flags);
+    }
     if flags & libc::MSG_OOB != 0 {
         return Some(Err(libc::EINVAL));
-    }
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return Some(zerocopy::receive(id, flags));
     }
     let taking = Taking {
         peek: flags & libc::MSG_PEEK != 0,
@@ -218,23 +218,6 @@ unsafe fn look_at(
     }
     let over = app.readiness(Handle::Flow(flow)).contains(Readiness::PEER_SHUTDOWN);
     if over && *done < taking.wanted { Err(None) } else { Ok(()) }
-}
-
-/// recvmsg with MSG_ERRQUEUE on an accelerated connection; `None`: the call is passed to the kernel.
-///
-/// # Safety
-/// As recvmsg: the header must be valid.
-pub unsafe fn receive_error(
-    fd: c_int,
-    message: *mut libc::msghdr,
-    flags: c_int,
-) -> Option<Result<usize, Errno>> {
-    match prepare(fd, flags, Direction::Receive) {
-        // SAFETY: by the caller's contract the header is valid.
-        Ok(Some((id, _))) => Some(unsafe { zerocopy::receive_message(id, message, flags) }),
-        Ok(None) => None,
-        Err(errno) => Some(Err(errno)),
-    }
 }
 
 /// send and its variants on an accelerated connection; `None`: the call is passed to the kernel.

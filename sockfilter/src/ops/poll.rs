@@ -3,6 +3,7 @@
 use csp_types::spin::Gap;
 use libc::{c_int, c_short, pollfd, sigset_t};
 
+use super::zerocopy;
 use crate::description::{Description, DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
@@ -15,7 +16,7 @@ const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
 /// Whether the filter serves any descriptor of a poll set.
 pub fn concerns(fds: &[pollfd]) -> bool {
-    !lock::inside() && fds.iter().any(|p| fdtable::is_ours(p.fd))
+    !lock::inside() && fds.iter().any(|p| fdtable::is_ours(p.fd) || zerocopy::may_report(p.fd))
 }
 
 enum Look {
@@ -36,8 +37,11 @@ pub unsafe fn poll(
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
     let ours = ENGINE.with(|engine| {
-        let accelerated = |(at, p): (usize, &pollfd)| Some((at, engine.of_fd(p.fd)?));
-        fds.iter().enumerate().filter_map(accelerated).collect()
+        let ours = |(at, p): (usize, &pollfd)| {
+            let id = engine.of_fd(p.fd).or_else(|| engine.carried_zero_copy(p.fd));
+            Some((at, id?))
+        };
+        fds.iter().enumerate().filter_map(ours).collect()
     });
     // SAFETY: by the caller's contract `mask` is null or points to a signal set.
     let result = unsafe { look_and_sleep(fds, ours, timeout_ns, mask, None) };

@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_short, fd_set, pollfd, sigset_t};
 
-use super::poll;
+use super::{poll, zerocopy};
 use crate::memory::is_wrong;
 use crate::sys::Errno;
 use crate::{fdtable, lock};
@@ -59,7 +59,8 @@ impl Sets {
         }
         (0..count.min(fdtable::highest() + 1)).any(|fd| {
             // SAFETY: by the caller's contract each set is null or covers `count` descriptors.
-            fdtable::is_ours(fd) && (0..3).any(|which| unsafe { self.has(which, fd as usize) })
+            (fdtable::is_ours(fd) || zerocopy::may_report(fd))
+                && (0..3).any(|which| unsafe { self.has(which, fd as usize) })
         })
     }
 

@@ -1,14 +1,24 @@
 //! MSG_ZEROCOPY: an accelerated connection copies what is sent, and reports each send as complete at once, as a kernel
 //! does that copied (SO_EE_CODE_ZEROCOPY_COPIED, Linux's Documentation/networking/msg_zerocopy.rst). Programs read the
-//! reports from the error queue.
+//! reports from the error queue. A connection that the agent carries does the same, although its Unix socket has neither
+//! the option nor the queue: the filter keeps both, for this process (`error_events` is about epoll).
 
-use libc::{c_int, msghdr};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::description::DescriptionId;
+use libc::{c_int, msghdr, ssize_t};
+
+use super::c_result;
+use crate::description::{DescriptionId, Kind};
 use crate::engine::{ENGINE, Engine};
 use crate::fdtable::{self, Entry};
 use crate::lock;
 use crate::sys::Errno;
+
+/// The option that permits it.
+pub const OPTION: (c_int, c_int) = (libc::SOL_SOCKET, libc::SO_ZEROCOPY);
+
+/// Whether a connection with SO_ZEROCOPY was ever carried here. Others are left to the kernel without a look.
+static ANY_CARRIED: AtomicBool = AtomicBool::new(false);
 
 /// The zero-copy state of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,6 +35,11 @@ impl ZeroCopy {
     /// The state of a connection that a listener with this state accepts.
     pub fn inherited(self) -> Self {
         ZeroCopy { on: self.on, ..ZeroCopy::default() }
+    }
+
+    /// The state in a forked child: the reports are the parent's.
+    pub fn of_child(self) -> Self {
+        ZeroCopy { complete: None, ..self }
     }
 
     /// Whether the error queue has a report.
@@ -45,14 +60,39 @@ pub fn set(fd: c_int, on: bool) {
         return;
     }
     ENGINE.with(|engine| {
-        let (Entry::Ours(index) | Entry::Candidate(index)) = fdtable::entry(fd) else { return };
+        let (Entry::Ours(index) | Entry::Candidate(index) | Entry::Carried(index)) = fdtable::entry(fd)
+        else {
+            return;
+        };
         if let Some(d) = engine.descriptions.get_mut(index) {
             d.zero_copy.on = on;
         }
+        engine.zero_copy_carried(index);
     });
 }
 
+/// Whether the filter may have reports of a carried connection.
+#[inline]
+pub fn may_report(fd: c_int) -> bool {
+    ANY_CARRIED.load(Ordering::Relaxed) && matches!(fdtable::entry(fd), Entry::Carried(_))
+}
+
 impl Engine {
+    /// Called when a description is, or may have become, a carried connection with SO_ZEROCOPY.
+    pub fn zero_copy_carried(&mut self, index: usize) {
+        let carried = |d: &&crate::description::Description| matches!(d.kind, Kind::Carried { .. });
+        if self.descriptions.get(index).filter(carried).is_some_and(|d| d.zero_copy.on) {
+            ANY_CARRIED.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The description of a carried connection with SO_ZEROCOPY.
+    pub fn carried_zero_copy(&self, fd: c_int) -> Option<DescriptionId> {
+        let Entry::Carried(index) = fdtable::entry(fd) else { return None };
+        self.descriptions.get(index).filter(|d| d.zero_copy.on)?;
+        self.descriptions.id(index)
+    }
+
     /// Records a successful send with MSG_ZEROCOPY.
     fn sent_zero_copy(&mut self, id: DescriptionId) {
         if !self.descriptions.is_current(id) {
@@ -62,6 +102,7 @@ impl Engine {
         if d.zero_copy.on {
             d.zero_copy.sent();
             self.on_change(id.index);
+            self.show_errors(id.index);
         }
     }
 }
@@ -71,21 +112,58 @@ pub fn sent(id: DescriptionId) {
     ENGINE.with(|engine| engine.sent_zero_copy(id));
 }
 
-/// Takes the report from the error queue; with `peek` it stays. Error: EAGAIN without one.
-fn take(id: DescriptionId, peek: bool) -> Result<(c_int, (u32, u32)), Errno> {
+/// A send with MSG_ZEROCOPY on a carried connection: `send` performs it without the flag. A signal handler that
+/// interrupts the filter gets ENOBUFS, after which programs send without the flag, since the report could not be kept.
+pub fn counted(fd: c_int, send: impl FnOnce() -> ssize_t) -> ssize_t {
+    if !may_report(fd) {
+        return send();
+    }
+    if lock::inside() {
+        return c_result(Err(libc::ENOBUFS));
+    }
+    let id = ENGINE.with(|engine| engine.carried_zero_copy(fd));
+    let bytes = send();
+    if bytes > 0 {
+        id.into_iter().for_each(sent);
+    }
+    bytes
+}
+
+/// A report of the error queue.
+struct Report {
+    /// The socket's family.
+    family: c_int,
+    /// The number of the first send.
+    first: u32,
+    /// The number of the last.
+    last: u32,
+}
+
+/// Takes the report from the error queue of an accelerated or carried connection; with MSG_PEEK it stays. Error: EAGAIN
+/// without one. `None`: the call is passed to the kernel.
+fn take(fd: c_int, flags: c_int) -> Option<Result<Report, Errno>> {
+    if lock::inside() {
+        return Some(Err(libc::EAGAIN));
+    }
     ENGINE.with(|engine| {
-        let d = engine.descriptions.get_mut(id.index).ok_or(libc::EBADF)?;
-        let report = d.zero_copy.complete.ok_or(libc::EAGAIN)?;
-        if !peek {
-            d.zero_copy.complete = None;
+        let (Entry::Ours(index) | Entry::Carried(index)) = fdtable::entry(fd) else { return None };
+        if engine.is_epoll(index) {
+            return None;
         }
-        Ok((d.family, report))
+        let d = engine.descriptions.get_mut(index)?;
+        let Some((first, last)) = d.zero_copy.complete else { return Some(Err(libc::EAGAIN)) };
+        let report = Report { family: d.family, first, last };
+        if flags & libc::MSG_PEEK == 0 {
+            d.zero_copy.complete = None;
+            engine.show_errors(index);
+        }
+        Some(Ok(report))
     })
 }
 
-/// recv with MSG_ERRQUEUE: the report without its contents.
-pub fn receive(id: DescriptionId, flags: c_int) -> Result<usize, Errno> {
-    take(id, flags & libc::MSG_PEEK != 0).map(|_| 0)
+/// recv with MSG_ERRQUEUE: the report without its contents. `None`: the call is passed to the kernel.
+pub fn receive(fd: c_int, flags: c_int) -> Option<Result<usize, Errno>> {
+    take(fd, flags).map(|taken| taken.map(|_| 0))
 }
 
 /// struct sock_extended_err of Linux's errqueue.h.
@@ -105,23 +183,31 @@ struct ExtendedError {
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// recvmsg with MSG_ERRQUEUE.
+/// recvmsg with MSG_ERRQUEUE; `None`: the call is passed to the kernel.
 ///
 /// # Safety
 /// As recvmsg: the header must be valid, its control data writable for the length that it states.
-pub unsafe fn receive_message(id: DescriptionId, message: *mut msghdr, flags: c_int) -> Result<usize, Errno> {
-    let (family, (first, last)) = take(id, flags & libc::MSG_PEEK != 0)?;
+pub unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
+    // SAFETY: the contract is the same.
+    take(fd, flags).map(|taken| taken.map(|report| unsafe { write(report, message) }).map(|()| 0))
+}
+
+/// Writes a report into a message.
+///
+/// # Safety
+/// As [`receive_message`].
+unsafe fn write(report: Report, message: *mut msghdr) {
     let error = ExtendedError {
         errno: 0,
         origin: SO_EE_ORIGIN_ZEROCOPY,
         kind: 0,
         code: SO_EE_CODE_ZEROCOPY_COPIED,
         pad: 0,
-        info: first,
-        data: last,
+        info: report.first,
+        data: report.last,
     };
     // The address of the offender follows, which a completion does not have.
-    let (level, name, address_len) = match family {
+    let (level, name, address_len) = match report.family {
         libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, size_of::<libc::sockaddr_in6>()),
         _ => (libc::IPPROTO_IP, libc::IP_RECVERR, size_of::<libc::sockaddr_in>()),
     };
@@ -136,7 +222,7 @@ pub unsafe fn receive_message(id: DescriptionId, message: *mut msghdr, flags: c_
         if header.is_null() || room < libc::CMSG_LEN(data_len as u32) as usize {
             (*message).msg_controllen = 0;
             (*message).msg_flags |= libc::MSG_CTRUNC;
-            return Ok(0);
+            return;
         }
         (*header).cmsg_level = level;
         (*header).cmsg_type = name;
@@ -146,7 +232,6 @@ pub unsafe fn receive_message(id: DescriptionId, message: *mut msghdr, flags: c_
         data.cast::<ExtendedError>().write_unaligned(error);
         (*message).msg_controllen = room.min(libc::CMSG_SPACE(data_len as u32) as usize);
     }
-    Ok(0)
 }
 
 #[cfg(test)]
@@ -163,5 +248,6 @@ mod tests {
         state.sent();
         assert_eq!(state.complete, Some((2, 2)));
         assert_eq!(state.inherited(), ZeroCopy { on: true, ..ZeroCopy::default() });
+        assert_eq!(state.of_child(), ZeroCopy { on: true, next: 3, complete: None });
     }
 }

@@ -1,36 +1,6 @@
 /* Zero-copy sends: accelerated connections copy, and report each send as complete and copied, as the kernel does on loopback. */
 #include "behaviour.h"
-#include <linux/errqueue.h>
-
-static int on = 1;
-
-/* Waits for the completions of all sends up to one; the number of notifications does not matter. */
-static void completed(int fd, unsigned last) {
-    int named = 0;
-    for (unsigned next = 0; next <= last;) {
-        char control[200];
-        struct msghdr m = {.msg_control = control, .msg_controllen = sizeof control};
-        if (!(await(fd, 0) & POLLERR)) continue;
-        if (recvmsg(fd, &m, MSG_ERRQUEUE) == -1) continue;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        struct sock_extended_err *e = (void *)CMSG_DATA(c);
-        if (!named++) say("level %d, type %d, %zu bytes, flags %x", c->cmsg_level, c->cmsg_type, c->cmsg_len, m.msg_flags);
-        if (e->ee_origin != SO_EE_ORIGIN_ZEROCOPY) say("of another origin");
-        if (e->ee_code != SO_EE_CODE_ZEROCOPY_COPIED) say("not copied");
-        if (e->ee_errno) say("an error");
-        next = e->ee_data + 1;
-    }
-    struct pollfd p = {.fd = fd};
-    TRY(poll(&p, 1, 0));
-    say("complete");
-}
-
-static int zerocopy(int fd) {
-    int value = 0;
-    socklen_t len = sizeof value;
-    MUST(getsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &value, &len));
-    return value;
-}
+#include "zerocopy.h"
 
 /* A listener and a client that ask for zero-copy sends before they listen and connect, as gRPC's do. */
 static void both_ask(int s, struct sockaddr *to, socklen_t len) {
