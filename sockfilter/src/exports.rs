@@ -24,6 +24,7 @@ mod loading;
 mod poll;
 pub mod processes;
 mod rings;
+mod shell;
 mod signals;
 mod sockets;
 mod spawn;

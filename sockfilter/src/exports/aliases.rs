@@ -2,7 +2,7 @@
 
 use core::arch::naked_asm;
 
-use super::{clone, descriptors, io, poll, processes, sockets};
+use super::{clone, descriptors, io, poll, processes, shell, sockets};
 
 macro_rules! alias {
     ($($alias:ident = $function:path;)*) => {
@@ -28,4 +28,5 @@ alias! {
     __write = io::write;
     _IO_fclose = descriptors::fclose;
     _IO_fdopen = processes::fdopen;
+    _IO_popen = shell::popen;
 }

@@ -86,6 +86,12 @@ unsafe extern "C" {
     static mut environ: Strings;
 }
 
+/// The environment of this process.
+pub(super) fn environment() -> Strings {
+    // SAFETY: a plain read of a pointer, as in `execv`.
+    unsafe { environ }
+}
+
 /// execv(3): the environment is the process's own, which it may have cleared (Dovecot's master does).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
@@ -222,15 +228,14 @@ unsafe fn without_preload(given: Strings, count: usize) -> Environment {
         }
     }
     kept.push(null());
-    Environment { given, kept, _texts: Vec::new() }
+    Environment { given, kept, added: Vec::new() }
 }
 
 /// Whether an environment that lacks the filter is the process's own, which the process has cleared while it has accelerated
 /// sockets. Dovecot's master gives its listeners to some of its processes, and these pass connections to others, which
 /// could not open them without the filter.
 fn is_cleared(given: Strings) -> bool {
-    // SAFETY: a plain read of a pointer, as in `execv`.
-    given == unsafe { environ } && handover::any_accelerated()
+    given == environment() && handover::any_accelerated()
 }
 
 /// The environment of a program that is about to be executed. A program that inherits an accelerated listener or
@@ -239,7 +244,8 @@ fn is_cleared(given: Strings) -> bool {
 pub(super) struct Environment {
     given: Strings,
     kept: Vec<*const c_char>,
-    _texts: Vec<CString>,
+    /// The variables that `kept` has in addition.
+    added: Vec<CString>,
 }
 
 impl Environment {
@@ -255,7 +261,7 @@ impl Environment {
         needs_us: impl FnOnce() -> bool,
         foreign: impl FnOnce() -> bool,
     ) -> Environment {
-        let as_given = Environment { given, kept: Vec::new(), _texts: Vec::new() };
+        let as_given = Environment { given, kept: Vec::new(), added: Vec::new() };
         let (mut count, mut has) = (0, [false; bootstrap::INHERITED.len()]);
         // SAFETY: the array extends to its null pointer, by this function's contract.
         while let Some(text) = unsafe { text_at(given, count) } {
@@ -290,7 +296,7 @@ impl Environment {
         kept.extend((0..count).map(|at| unsafe { given.add(at).read() }));
         kept.extend(texts.iter().map(|text| text.as_ptr()));
         kept.push(null());
-        Environment { given, kept, _texts: texts }
+        Environment { given, kept, added: texts }
     }
 
     /// Whether the loader of a program in this environment loads the filter, and the filter is on.
@@ -303,6 +309,11 @@ impl Environment {
             on &= text != c"CSP_MODE=off";
         }
         loads && on
+    }
+
+    /// The variables that were added to load the filter.
+    pub(super) fn added(&self) -> &[CString] {
+        &self.added
     }
 
     /// The environment to pass to the program.

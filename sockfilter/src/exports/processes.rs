@@ -39,6 +39,7 @@ macro_rules! entry {
             super::clone::resolve();
             super::exec::resolve();
             super::loading::resolve();
+            super::shell::resolve();
             crate::ops::streams::resolve();
             super::spawn::resolve();
             super::stat::resolve();

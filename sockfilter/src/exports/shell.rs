@@ -1,0 +1,128 @@
+//! system and popen. The C library starts the shell by a function of its own that the filter does not see, with the
+//! environment of this process. If the process has cleared it and has accelerated sockets, the shell is given a command that
+//! puts the filter's variables back and then executes the shell anew with the program's command: another thread may be using
+//! the environment, so that it cannot be changed for the time of the call.
+
+use core::ffi::{CStr, c_char, c_void};
+use std::ffi::CString;
+
+use libc::{FILE, c_int};
+
+use super::exec::{Environment, environment};
+use crate::next::Next;
+use crate::preload;
+
+/// The shell that the C library starts.
+const SHELL: &CStr = c"/bin/sh";
+
+static SYSTEM: Next = Next::new("system\0");
+static POPEN: Next = Next::new("popen\0");
+
+/// Resolves all functions.
+pub(super) fn resolve() {
+    SYSTEM.get();
+    POPEN.get();
+}
+
+/// A text as one word of the shell, POSIX XCU §2.2.2.
+fn quoted(text: &[u8], into: &mut Vec<u8>) {
+    into.push(b'\'');
+    for byte in text {
+        match byte {
+            b'\'' => into.extend(br"'\''"),
+            other => into.push(*other),
+        }
+    }
+    into.push(b'\'');
+}
+
+/// The command that executes `command` with these variables.
+fn with_variables(variables: &[CString], command: &[u8]) -> Vec<u8> {
+    let mut text = Vec::from(b"export");
+    for variable in variables {
+        let variable = variable.to_bytes();
+        let (name, value) = variable.split_at(variable.iter().position(|b| *b == b'=').unwrap_or(0));
+        text.push(b' ');
+        text.extend(name);
+        text.push(b'=');
+        quoted(value.get(1..).unwrap_or(&[]), &mut text);
+    }
+    text.extend(b"; exec /bin/sh -c -- ");
+    quoted(command, &mut text);
+    // `$0`, as the C library sets it.
+    text.extend(b" sh");
+    text
+}
+
+/// The command to pass on in place of `command`; null: that itself. The caller releases it: a thread that is cancelled in
+/// the call runs no destructor.
+///
+/// # Safety
+/// `command` must be null or a C string.
+unsafe fn replaced(command: *const c_char) -> *mut c_char {
+    if crate::memory::is_nowhere(command) {
+        return core::ptr::null_mut();
+    }
+    let foreign = || preload::is_foreign(libc::AT_FDCWD, SHELL);
+    // SAFETY: the process's own environment.
+    let kept = unsafe { Environment::of(environment(), || false, foreign) };
+    if kept.added().is_empty() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: by this function's contract `command` is a C string.
+    let command = unsafe { CStr::from_ptr(command) };
+    let text = CString::new(with_variables(kept.added(), command.to_bytes()));
+    text.map_or(core::ptr::null_mut(), CString::into_raw)
+}
+
+/// # Safety
+/// `command` must come from [`replaced`].
+unsafe fn release(command: *mut c_char) {
+    if !command.is_null() {
+        // SAFETY: by this function's contract.
+        drop(unsafe { CString::from_raw(command) });
+    }
+}
+
+/// system(3)
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    type System = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
+    // SAFETY: by the caller's contract `command` is null or a C string; the C library's function of this name has this
+    // signature.
+    unsafe {
+        let ours = replaced(command);
+        let given = if ours.is_null() { command } else { ours.cast_const() };
+        let status = core::mem::transmute::<*mut c_void, System>(SYSTEM.get())(given);
+        release(ours);
+        status
+    }
+}
+
+/// popen(3)
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: by the caller's contract `command` is a C string.
+    let ours = unsafe { replaced(command) };
+    let given = if ours.is_null() { command } else { ours.cast_const() };
+    let stream = call_next!(POPEN, fn(*const c_char, *const c_char) -> *mut FILE, (given, mode));
+    // SAFETY: it comes from `replaced`.
+    unsafe { release(ours) };
+    stream
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_command_and_the_variables_reach_the_second_shell_unchanged() {
+        let variables = [c"LD_NOTHING=/a b'c\"$d.so".to_owned(), c"CSP_NONE=".to_owned()];
+        let command = br#"printf '%s|' "$LD_NOTHING" "${CSP_NONE-unset}" 'it'"'"'s' \\ "$0""#;
+        let text = String::from_utf8(with_variables(&variables, command)).unwrap();
+        let output = Command::new("/bin/sh").args(["-c", &text]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "/a b'c\"$d.so||it's|\\|sh|");
+    }
+}
