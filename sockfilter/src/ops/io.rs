@@ -76,6 +76,8 @@ struct Taking {
     discard: bool,
     /// The call waits until all of them are received (MSG_WAITALL).
     all: bool,
+    /// They cannot be copied to where the program wants them: EFAULT once there are any.
+    nowhere: bool,
     wanted: usize,
 }
 
@@ -99,11 +101,9 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
         peek: flags & libc::MSG_PEEK != 0,
         discard: flags & libc::MSG_TRUNC != 0,
         all: flags & libc::MSG_WAITALL != 0,
+        nowhere: flags & libc::MSG_TRUNC == 0 && parts.iter().any(is_nowhere),
         wanted: parts.iter().map(|p| p.iov_len).sum(),
     };
-    if !taking.discard && parts.iter().any(is_nowhere) {
-        return Some(Err(libc::EFAULT));
-    }
     let mut done = 0;
     let result = blocking(id, deadline, |engine| {
         // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
@@ -145,6 +145,9 @@ unsafe fn take(
 ) -> Result<(), Option<Errno>> {
     let flow = engine.flow(id).map_err(Some)?;
     let app = &mut engine.link.as_mut().ok_or(libc::EBADF)?.app;
+    if taking.nowhere {
+        return Err(if app.unread(flow) > 0 { Some(libc::EFAULT) } else { why_none(app, flow) });
+    }
     if taking.peek {
         // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
         return unsafe { look_at(app, flow, parts, done, taking) };
@@ -186,6 +189,11 @@ unsafe fn take(
     Ok(())
 }
 
+/// Why a connection without unread bytes has none: an error, or `None` at the end of the stream.
+fn why_none(app: &mut AppSide, flow: FlowId) -> Option<Errno> {
+    app.read(now(), flow, &mut [0], true).err().map(errno_of)
+}
+
 /// Copies the available bytes without consuming them. With MSG_WAITALL the call is repeated until all are available.
 ///
 /// # Safety
@@ -199,11 +207,7 @@ unsafe fn look_at(
 ) -> Result<(), Option<Errno>> {
     *done = 0;
     if app.unread(flow) == 0 {
-        // Reports errors and the end of the stream.
-        return match app.read(now(), flow, &mut [0], true) {
-            Ok(_) => Err(None),
-            Err(error) => Err(Some(errno_of(error))),
-        };
+        return Err(why_none(app, flow));
     }
     for part in parts {
         if taking.discard {
