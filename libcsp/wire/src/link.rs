@@ -9,7 +9,9 @@ mod hello;
 
 use crate::WireError;
 use crate::bytes::{Writer, array_at};
-pub use hello::{EXTENSION_LEN_MAX, Hello, HelloAck, NONCE_LEN, PROOF_LEN, Resume, SESSION_LEN, Versions};
+pub use hello::{
+    EXTENSION_LEN_MAX, Hello, HelloAck, NONCE_LEN, PROOF_LEN, Resume, SESSION_LEN, Sender, Versions,
+};
 
 /// Bytes of a [`Header`].
 pub const HEADER_LEN: usize = 16;

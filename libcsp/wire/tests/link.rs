@@ -6,7 +6,7 @@ mod common;
 use common::{check_error, damaged, damages, noise};
 use csp_types::{NodeId, Role};
 use csp_wire::WireError;
-use csp_wire::link::{self, Hello, HelloAck, HelloRefused, Purpose, RefusalCode, Resume, Versions};
+use csp_wire::link::{self, Hello, HelloAck, HelloRefused, Purpose, RefusalCode, Resume, Sender, Versions};
 use proptest::prelude::*;
 
 fn any_header() -> impl Strategy<Value = link::Header> {
@@ -37,8 +37,8 @@ struct HelloParts {
 }
 
 impl HelloParts {
-    fn hello(&self) -> Hello<'_> {
-        Hello {
+    fn sender(&self) -> Sender<'_> {
+        Sender {
             versions: self.versions,
             role: self.role,
             purpose: self.purpose,
@@ -51,29 +51,15 @@ impl HelloParts {
             node_id: self.node_id,
             process_id: &self.process_id,
             resume: self.resume,
-            token: &self.token,
-            extension: &self.extension,
-            proof: self.proof,
         }
     }
 
+    fn hello(&self) -> Hello<'_> {
+        Hello { sender: self.sender(), token: &self.token, extension: &self.extension, proof: self.proof }
+    }
+
     fn ack(&self) -> HelloAck<'_> {
-        HelloAck {
-            versions: self.versions,
-            role: self.role,
-            purpose: self.purpose,
-            worker: self.worker,
-            pool_index: self.pool.0,
-            pool_size: self.pool.1,
-            receive_depth: self.receive_depth,
-            incarnation: self.incarnation,
-            nonce: self.nonce,
-            node_id: self.node_id,
-            process_id: &self.process_id,
-            resume: self.resume,
-            extension: &self.extension,
-            proof: self.proof,
-        }
+        HelloAck { sender: self.sender(), extension: &self.extension, proof: self.proof }
     }
 }
 
@@ -139,18 +125,20 @@ const HELLO: &[u8] = b"\x06\x00\x05\x00\x05\x02\x03\x01\x02\x00\x40\0\0\0\x22\x1
 #[test]
 fn the_hello_is_laid_out_as_documented() {
     let hello = Hello {
-        versions: Versions { lowest: 5, highest: 6 },
-        role: Role::Process,
-        purpose: Purpose::Channel,
-        worker: 3,
-        pool_index: 1,
-        pool_size: 2,
-        receive_depth: 64,
-        incarnation: 0x1122,
-        nonce: [b'N'; 16],
-        node_id: "an-1".parse().unwrap(),
-        process_id: "p7",
-        resume: None,
+        sender: Sender {
+            versions: Versions { lowest: 5, highest: 6 },
+            role: Role::Process,
+            purpose: Purpose::Channel,
+            worker: 3,
+            pool_index: 1,
+            pool_size: 2,
+            receive_depth: 64,
+            incarnation: 0x1122,
+            nonce: [b'N'; 16],
+            node_id: "an-1".parse().unwrap(),
+            process_id: "p7",
+            resume: None,
+        },
         token: b"tok",
         extension: b"",
         proof: None,
@@ -161,7 +149,9 @@ fn the_hello_is_laid_out_as_documented() {
     assert_eq!(len, hello.len());
 
     let resume = Some(Resume { session: *b"0123456789abcdef", received: 0x0a0b, attempt: 3 });
-    let len = Hello { resume, extension: b"new", proof: Some([b'P'; 32]), ..hello }.emit(&mut bytes).unwrap();
+    let sender = Sender { resume, ..hello.sender };
+    let hello = Hello { sender, extension: b"new", proof: Some([b'P'; 32]), ..hello };
+    let len = hello.emit(&mut bytes).unwrap();
     let expected = b"\x06\x00\x05\x00\x05\x02\x03\x01\x02\x01\x40\0\0\0\x22\x11\0\0\0\0\0\0NNNNNNNNNNNNNNNN\x04an-1\x02p7\
         0123456789abcdef\x0b\x0a\0\0\0\0\0\0\x03\0\0\0\x03\x00tok\x03new\x20PPPPPPPPPPPPPPPPPPPPPPPPPPPPPPPP";
     assert_eq!(&bytes[..len], expected);
@@ -237,23 +227,26 @@ fn what_does_not_fit_its_field_is_not_emitted() {
     let refused = HelloRefused { code: RefusalCode::Full, text: &long };
     assert_eq!(refused.emit(&mut out), Err(WireError::TooLarge { what: "hello-refused text" }));
     let ack = HelloAck {
-        versions: Versions::SPOKEN,
-        role: Role::ProxyNode,
-        purpose: Purpose::Tunnel,
-        worker: 0,
-        pool_index: 0,
-        pool_size: 1,
-        receive_depth: 1,
-        incarnation: 0,
-        nonce: [0; 16],
-        node_id: "pn-1".parse().unwrap(),
-        process_id: &long,
-        resume: None,
+        sender: Sender {
+            versions: Versions::SPOKEN,
+            role: Role::ProxyNode,
+            purpose: Purpose::Tunnel,
+            worker: 0,
+            pool_index: 0,
+            pool_size: 1,
+            receive_depth: 1,
+            incarnation: 0,
+            nonce: [0; 16],
+            node_id: "pn-1".parse().unwrap(),
+            process_id: &long,
+            resume: None,
+        },
         extension: &[],
         proof: None,
     };
     assert_eq!(ack.emit(&mut out), Err(WireError::TooLarge { what: "hello process id" }));
-    let ack = HelloAck { process_id: "", extension: &[0; link::EXTENSION_LEN_MAX + 1], ..ack };
+    let sender = Sender { process_id: "", ..ack.sender };
+    let ack = HelloAck { sender, extension: &[0; link::EXTENSION_LEN_MAX + 1], proof: None };
     assert_eq!(ack.emit(&mut out), Err(WireError::TooLarge { what: "hello extension" }));
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use csp_types::{Grant, Role};
 use csp_wire::WireError;
-use csp_wire::link::{Hello, Resume, Versions};
+use csp_wire::link::{Hello, Resume, Sender, Versions};
 
 use super::Endpoint;
 use super::link::State;
@@ -90,17 +90,17 @@ impl Endpoint {
             }
             _ => refusal(RefusalCode::Malformed, RefusalReason::Parameters, "HELLO is ill-formed"),
         })?;
-        let common = spoken.common(hello.versions);
-        let version = common.ok_or_else(|| no_common_version(spoken, hello.versions))?;
-        if hello.purpose == Purpose::Message {
+        let common = spoken.common(hello.sender.versions);
+        let version = common.ok_or_else(|| no_common_version(spoken, hello.sender.versions))?;
+        if hello.sender.purpose == Purpose::Message {
             let claims = self.admit_local(id, &hello)?;
             return Ok(Admitted::New { hello, claims, handshake: None, version });
         }
-        if let Some(resume) = hello.resume
+        if let Some(resume) = hello.sender.resume
             && let Some(of) = self.find_session(&resume.session)
         {
             let handshake = self.admit_resumed(id, of, &hello, body)?;
-            return Ok(Admitted::Resumed { of, resume, depth: hello.receive_depth, handshake });
+            return Ok(Admitted::Resumed { of, resume, depth: hello.sender.receive_depth, handshake });
         }
         let (claims, handshake) = self.authenticate(unix_now_s, &hello, body)?;
         let known_uid = self.table.get(id).and_then(|link| link.peer_uid);
@@ -111,10 +111,10 @@ impl Endpoint {
             return Err(refusal(RefusalCode::BadToken, RefusalReason::Identity, text));
         }
         check_depth(&hello)?;
-        if hello.resume.is_some() {
+        if hello.sender.resume.is_some() {
             return Err(NO_SESSION);
         }
-        let peer = named_by(&hello, &claims, known_uid);
+        let peer = identity_of(&hello.sender, claims.process, claims.uid.or(known_uid));
         if !self.is_within_share(&peer) {
             return Err(OVER_SHARE);
         }
@@ -135,25 +135,25 @@ impl Endpoint {
         use RefusalReason::{BadToken, Identity};
         let own = &self.config.identity;
         let wrong_role = refusal(RefusalCode::WrongRole, Identity, "this role may not open such a link here");
-        if acceptor_role(hello.purpose) != own.role {
+        if acceptor_role(hello.sender.purpose) != own.role {
             return Err(wrong_role);
         }
         let no_key = refusal(RefusalCode::BadToken, BadToken, "no links are accepted here");
         let keys = self.config.verify.as_ref().ok_or(no_key)?.current();
-        let host = (hello.purpose == Purpose::Packets).then_some(own.node);
+        let host = (hello.sender.purpose == Purpose::Packets).then_some(own.node);
         let verified = keys.verify(hello.token, unix_now_s, host).map_err(refusal_of)?;
         let claims = verified.claims;
         let handshake = hello.proof.and_then(|_| Handshake::check_hello(&verified.secret, body));
         let handshake = handshake.ok_or(UNPROVED)?;
-        let same = claims.role == hello.role
-            && claims.node == hello.node_id
-            && claims.process.as_str() == hello.process_id;
+        let same = claims.role == hello.sender.role
+            && claims.node == hello.sender.node_id
+            && claims.process.as_str() == hello.sender.process_id;
         if !same {
             let text = "the token belongs to another role, node or process";
             return Err(refusal(RefusalCode::BadToken, Identity, text));
         }
-        let fits = connector_role(hello.purpose) == hello.role;
-        match fits && (hello.role == Role::Process) != claims.process.is_empty() {
+        let fits = connector_role(hello.sender.purpose) == hello.sender.role;
+        match fits && (hello.sender.role == Role::Process) != claims.process.is_empty() {
             true => Ok((claims, handshake)),
             false => Err(wrong_role),
         }
@@ -171,7 +171,7 @@ impl Endpoint {
         let handshake = secret.filter(|_| hello.proof.is_some()).ok_or(UNPROVED)?;
         let handshake = Handshake::check_hello(handshake, body).ok_or(UNPROVED)?;
         check_depth(hello)?;
-        self.check_resumed(id, of, hello)?;
+        self.check_resumed(id, of, &hello.sender)?;
         Ok(handshake)
     }
 
@@ -180,21 +180,21 @@ impl Endpoint {
     fn admit_local(&self, id: LinkId, hello: &Hello<'_>) -> Result<TokenClaims, Refusal> {
         use RefusalReason::{Identity, Parameters, Session};
         let uid = self.table.get(id).and_then(|link| link.peer_uid);
-        if !self.config.local.is_some_and(|local| local.admits(uid)) || hello.role != Role::Process {
+        if !self.config.local.is_some_and(|local| local.admits(uid)) || hello.sender.role != Role::Process {
             let text = "no links for messages are accepted here from this user or role";
             return Err(refusal(RefusalCode::WrongRole, Identity, text));
         }
         check_depth(hello)?;
-        if hello.resume.is_some() {
+        if hello.sender.resume.is_some() {
             return Err(refusal(RefusalCode::NoSession, Session, "such links are not resumed"));
         }
         if hello.proof.is_some() {
             return Err(refusal(RefusalCode::Malformed, Parameters, "such links have no proof"));
         }
-        let process = ProcessId::parse(hello.process_id.as_bytes());
+        let process = ProcessId::parse(hello.sender.process_id.as_bytes());
         let too_long = refusal(RefusalCode::Malformed, Parameters, "the process id is too long");
         let process = process.ok_or(too_long)?;
-        let (role, node) = (hello.role, hello.node_id);
+        let (role, node) = (hello.sender.role, hello.sender.node_id);
         Ok(TokenClaims {
             role,
             node,
@@ -220,22 +220,22 @@ impl Endpoint {
     }
 }
 
-/// The peer as HELLO and token name it, or the kernel its user.
-pub(super) fn named_by(hello: &Hello<'_>, claims: &TokenClaims, known_uid: Option<u32>) -> PeerIdentity {
+/// The sender of a HELLO or HELLO_ACK.
+pub(super) fn identity_of(sender: &Sender<'_>, process: ProcessId, uid: Option<u32>) -> PeerIdentity {
     PeerIdentity {
-        role: hello.role,
-        node: hello.node_id,
-        process: claims.process,
-        incarnation: hello.incarnation,
-        uid: claims.uid.or(known_uid),
-        worker: hello.worker,
-        pool_index: hello.pool_index,
-        pool_size: hello.pool_size,
+        role: sender.role,
+        node: sender.node_id,
+        process,
+        incarnation: sender.incarnation,
+        uid,
+        worker: sender.worker,
+        pool_index: sender.pool_index,
+        pool_size: sender.pool_size,
     }
 }
 
 fn check_depth(hello: &Hello<'_>) -> Result<(), Refusal> {
-    if (RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&hello.receive_depth) {
+    if (RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&hello.sender.receive_depth) {
         return Ok(());
     }
     Err(refusal(RefusalCode::Malformed, RefusalReason::Parameters, "receive depth must be 4 to 4096"))

@@ -4,15 +4,15 @@
 use csp_types::{Instant, Role};
 use csp_vi::{ConnectRequest, ViConfig, ViId};
 use csp_wire::link::{
-    HELLO_LEN_MAX, Hello, HelloAck, HelloRefused, Kind, NONCE_LEN, PROOF_LEN, Resume, SESSION_LEN,
+    HELLO_LEN_MAX, Hello, HelloAck, HelloRefused, Kind, NONCE_LEN, PROOF_LEN, Resume, SESSION_LEN, Sender,
 };
 use sha2::{Digest, Sha256};
 
 use super::Endpoint;
-use super::admission::{Admitted, RECEIVE_DEPTH_MAX, Refusal, RefusalReason, named_by};
+use super::admission::{Admitted, RECEIVE_DEPTH_MAX, Refusal, RefusalReason, identity_of};
 use super::link::{Link, State};
 use super::resume::Resumes;
-use crate::config::RECEIVE_DEPTH_MIN;
+use crate::config::{EndpointConfig, RECEIVE_DEPTH_MIN};
 use crate::event::{DeathCause, DownReason, LinkEvent, LinkId, ProtocolError, SendError};
 use crate::identity::{PeerIdentity, ProcessId, Purpose, acceptor_role};
 use crate::proof::{Handshake, same};
@@ -78,19 +78,9 @@ impl Endpoint {
             Some((token, secret)) if link.purpose != Purpose::Message => (token, Some(secret)),
             _ => (token.as_bytes(), None),
         });
+        let resume = resume.map(|session| Resume { session, received, attempt });
         let hello = Hello {
-            versions: self.config.versions,
-            role: local.role,
-            purpose: link.purpose,
-            worker: local.worker,
-            pool_index: local.pool_index,
-            pool_size: local.pool_size,
-            receive_depth: self.config.receive_depth,
-            incarnation: local.incarnation,
-            nonce,
-            node_id: local.node,
-            process_id: local.process.as_str(),
-            resume: resume.map(|session| Resume { session, received, attempt }),
+            sender: sender(&self.config, &local, link.purpose, nonce, resume),
             token,
             extension: &[],
             proof: secret.map(|_| [0; PROOF_LEN]),
@@ -157,7 +147,7 @@ impl Endpoint {
             }
         };
         link.session = link.handshake.as_ref().filter(|_| can_resume).map(|known| known.session(&nonce));
-        let peer = link.adopt(&hello, &claims);
+        let peer = link.adopt(&hello.sender, &claims);
         match self.acknowledge(now, id).map_err(|_| DeathCause::HangUp)? {
             // The kernel identifies the peer of a link within a host: there is nothing to confirm.
             None => self.up(now, id, peer),
@@ -213,40 +203,31 @@ impl Endpoint {
         credits: u16,
         body: &[u8],
     ) -> Result<(), DeathCause> {
-        let ack = HelloAck::parse(body).map_err(|_| MALFORMED)?;
-        let process = ProcessId::parse(ack.process_id.as_bytes()).ok_or(MALFORMED)?;
+        let HelloAck { sender: acceptor, proof, .. } = HelloAck::parse(body).map_err(|_| MALFORMED)?;
+        let process = ProcessId::parse(acceptor.process_id.as_bytes()).ok_or(MALFORMED)?;
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
-        let confirm = match (&link.handshake, ack.proof) {
+        let confirm = match (&link.handshake, proof) {
             (Some(handshake), Some(_)) => Some(handshake.check_ack(body).ok_or(UNPROVED)?),
             // Of links within a host the kernel names the peer's user. Without a token, nothing says who accepted another link.
             (None, None) if link.purpose == Purpose::Message => None,
             _ => return Err(UNPROVED),
         };
-        if ack.role != acceptor_role(link.purpose) || ack.purpose != link.purpose {
+        if acceptor.role != acceptor_role(link.purpose) || acceptor.purpose != link.purpose {
             return Err(DeathCause::Protocol(ProtocolError::Identity));
         }
-        link.version = self.config.versions.common(ack.versions).ok_or(MALFORMED)?;
-        if !(RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&ack.receive_depth) {
+        link.version = self.config.versions.common(acceptor.versions).ok_or(MALFORMED)?;
+        if !(RECEIVE_DEPTH_MIN..=RECEIVE_DEPTH_MAX).contains(&acceptor.receive_depth) {
             return Err(MALFORMED);
         }
-        link.descriptors.set_peer_depth(ack.receive_depth, 1);
+        link.descriptors.set_peer_depth(acceptor.receive_depth, 1);
         if !link.descriptors.returned(credits) {
             return Err(DeathCause::CreditViolation);
         }
-        let peer = PeerIdentity {
-            role: ack.role,
-            node: ack.node_id,
-            process,
-            incarnation: ack.incarnation,
-            uid: None,
-            worker: ack.worker,
-            pool_index: ack.pool_index,
-            pool_size: ack.pool_size,
-        };
+        let peer = identity_of(&acceptor, process, None);
         if link.interruption.is_some() {
-            return self.on_resumed(now, id, peer, ack.resume);
+            return self.on_resumed(now, id, peer, acceptor.resume);
         }
-        link.session = ack.resume.map(|resume| resume.session);
+        link.session = acceptor.resume.map(|resume| resume.session);
         if let Some(confirm) = confirm {
             let posted =
                 link.post(now, self.provider.as_mut(), &mut self.counters, Kind::Confirm, 0, &[&confirm]);
@@ -292,18 +273,7 @@ impl Endpoint {
         let (local, received, attempt) = (link.local, link.messages_received, link.attempt);
         let resume = |session: [u8; SESSION_LEN]| Resume { session, received, attempt };
         let ack = HelloAck {
-            versions: self.config.versions,
-            role: local.role,
-            purpose: link.purpose,
-            worker: local.worker,
-            pool_index: local.pool_index,
-            pool_size: local.pool_size,
-            receive_depth: self.config.receive_depth,
-            incarnation: local.incarnation,
-            nonce: link.own_nonce,
-            node_id: local.node,
-            process_id: local.process.as_str(),
-            resume: link.session.map(resume),
+            sender: sender(&self.config, &local, link.purpose, link.own_nonce, link.session.map(resume)),
             extension: &[],
             proof: link.handshake.as_ref().map(|_| [0; PROOF_LEN]),
         };
@@ -342,15 +312,39 @@ impl Endpoint {
     }
 }
 
+/// What this end states of itself in HELLO and HELLO_ACK.
+fn sender<'a>(
+    config: &EndpointConfig,
+    local: &'a PeerIdentity,
+    purpose: Purpose,
+    nonce: [u8; NONCE_LEN],
+    resume: Option<Resume>,
+) -> Sender<'a> {
+    Sender {
+        versions: config.versions,
+        role: local.role,
+        purpose,
+        worker: local.worker,
+        pool_index: local.pool_index,
+        pool_size: local.pool_size,
+        receive_depth: config.receive_depth,
+        incarnation: local.incarnation,
+        nonce,
+        node_id: local.node,
+        process_id: local.process.as_str(),
+        resume,
+    }
+}
+
 impl Link {
     /// Takes what an admitted HELLO states. Returns the peer's identity.
-    fn adopt(&mut self, hello: &Hello<'_>, claims: &TokenClaims) -> PeerIdentity {
-        self.purpose = hello.purpose;
-        self.grant = (hello.role == Role::Process).then(|| Box::new(claims.grant));
-        self.nonce = (hello.purpose != Purpose::Message).then_some(claims.nonce);
-        self.local.pool_index = hello.pool_index;
-        self.local.pool_size = hello.pool_size;
-        self.descriptors.set_peer_depth(hello.receive_depth, 0);
-        named_by(hello, claims, self.peer_uid)
+    fn adopt(&mut self, sender: &Sender<'_>, claims: &TokenClaims) -> PeerIdentity {
+        self.purpose = sender.purpose;
+        self.grant = (sender.role == Role::Process).then(|| Box::new(claims.grant));
+        self.nonce = (sender.purpose != Purpose::Message).then_some(claims.nonce);
+        self.local.pool_index = sender.pool_index;
+        self.local.pool_size = sender.pool_size;
+        self.descriptors.set_peer_depth(sender.receive_depth, 0);
+        identity_of(sender, claims.process, claims.uid.or(self.peer_uid))
     }
 }

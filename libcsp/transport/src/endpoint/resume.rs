@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use csp_types::{Duration, Instant};
 use csp_vi::{Provider, ViError};
-use csp_wire::link::{HEADER_LEN, Header, Hello, Kind, SESSION_LEN};
+use csp_wire::link::{HEADER_LEN, Header, Kind, SESSION_LEN, Sender};
 
 use super::admission::{Refusal, RefusalReason, refusal};
 use super::link::{Descriptors, Link, State};
@@ -201,19 +201,19 @@ impl Endpoint {
     }
 
     /// Checks that a HELLO, which came over the VI of `id` and whose proof is valid, resumes the link `of`.
-    pub(super) fn check_resumed(&self, id: LinkId, of: LinkId, hello: &Hello<'_>) -> Result<(), Refusal> {
+    pub(super) fn check_resumed(&self, id: LinkId, of: LinkId, sender: &Sender<'_>) -> Result<(), Refusal> {
         let lives = |link: &&Link| matches!(link.state, State::Up | State::Interrupted);
         let link = self.table.get(of).filter(lives).ok_or(NO_SESSION)?;
         let peer = link.peer.ok_or(NO_SESSION)?;
         let uid = self.table.get(id).and_then(|new| new.peer_uid);
         let same_end = (peer.role, peer.node, peer.process.as_str())
-            == (hello.role, hello.node_id, hello.process_id)
-            && peer.incarnation == hello.incarnation
-            && link.purpose == hello.purpose
+            == (sender.role, sender.node_id, sender.process_id)
+            && peer.incarnation == sender.incarnation
+            && link.purpose == sender.purpose
             && (peer.worker, peer.pool_index, peer.pool_size)
-                == (hello.worker, hello.pool_index, hello.pool_size)
+                == (sender.worker, sender.pool_index, sender.pool_size)
             && (uid.is_none() || peer.uid.is_none() || uid == peer.uid);
-        let later = hello.resume.is_some_and(|resume| resume.attempt > link.attempt);
+        let later = sender.resume.is_some_and(|resume| resume.attempt > link.attempt);
         if same_end && later { Ok(()) } else { Err(NO_SESSION) }
     }
 

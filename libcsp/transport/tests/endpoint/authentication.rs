@@ -61,7 +61,7 @@ fn who_has_only_seen_a_token_cannot_use_it() {
 fn a_hello_that_was_changed_on_the_way_is_refused() {
     let token = process_token("raw", 1);
     let spoken = Versions { lowest: 5, highest: 7 };
-    let good = hello_with(token.as_bytes(), |hello| hello.versions = spoken);
+    let good = hello_with(token.as_bytes(), |hello| hello.sender.versions = spoken);
     let mut world = World::new();
     let mut proxy = world.proxy(8);
     for (at, value) in [(0, 5), (0, 6), (6, 1), (10, 9), (14, 7), (22, 0)] {
@@ -166,7 +166,8 @@ fn an_acceptor_that_cannot_derive_the_secret_is_no_proxy() {
     };
     assert_eq!(at_impostor(reflected), unproved);
     // It has seen a proxy's answer to an earlier HELLO with the same token.
-    let earlier = hello_with(token.as_bytes(), |hello| (hello.process_id, hello.nonce) = ("p", [1; 16]));
+    let earlier =
+        hello_with(token.as_bytes(), |hello| (hello.sender.process_id, hello.sender.nonce) = ("p", [1; 16]));
     assert_eq!(at_impostor(|_| ack_with(&token, &earlier, |_| {})), unproved);
 }
 

@@ -4,7 +4,7 @@ use csp_transport::proof::Handshake;
 use csp_transport::{DeathCause, DownReason, LinkEvent, ProtocolError, Purpose, RefusalCode, Token};
 use csp_types::Role;
 use csp_vi::{BufferId, Completion, Event, Provider, ViConfig, ViId};
-use csp_wire::link::{Header, Hello, HelloAck, HelloRefused, Kind, PROOF_LEN, Versions};
+use csp_wire::link::{Header, Hello, HelloAck, HelloRefused, Kind, PROOF_LEN, Sender, Versions};
 use proptest::prelude::*;
 
 use crate::harness::*;
@@ -106,18 +106,20 @@ pub fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> 
     let token = Token::from_bytes(token).unwrap();
     let parts = token.split();
     let mut hello = Hello {
-        versions: Versions::SPOKEN,
-        role: Role::Process,
-        purpose: Purpose::Channel,
-        worker: 0,
-        pool_index: 0,
-        pool_size: 1,
-        receive_depth: 8,
-        incarnation: 1,
-        nonce: [b'n'; 16],
-        node_id: node("an-1"),
-        process_id: "raw",
-        resume: None,
+        sender: Sender {
+            versions: Versions::SPOKEN,
+            role: Role::Process,
+            purpose: Purpose::Channel,
+            worker: 0,
+            pool_index: 0,
+            pool_size: 1,
+            receive_depth: 8,
+            incarnation: 1,
+            nonce: [b'n'; 16],
+            node_id: node("an-1"),
+            process_id: "raw",
+            resume: None,
+        },
         token: parts.map_or(token.as_bytes(), |(token, _)| token),
         extension: &[],
         proof: parts.map(|_| [0; PROOF_LEN]),
@@ -230,7 +232,7 @@ fn nothing_counts_before_hello() {
 fn hellos_with_impossible_sizes_are_refused() {
     let token = process_token("raw", 1);
     let good = hello(token.as_bytes());
-    let depth = |depth| hello_with(token.as_bytes(), |hello| hello.receive_depth = depth);
+    let depth = |depth| hello_with(token.as_bytes(), |hello| hello.sender.receive_depth = depth);
     let cut = good[..good.len() - 1].to_vec();
     let longer = [&good[..], &[0]].concat();
     let mut version = good.clone();
@@ -281,18 +283,20 @@ pub fn hello_of(raw: &mut dyn Provider, vi: ViId) -> Vec<u8> {
 /// A HELLO_ACK with the proof for this HELLO.
 pub fn ack_with(token: &Token, hello: &[u8], change: impl FnOnce(&mut HelloAck<'_>)) -> Vec<u8> {
     let mut ack = HelloAck {
-        versions: Versions::SPOKEN,
-        role: Role::ProxyNode,
-        purpose: Purpose::Channel,
-        worker: 0,
-        pool_index: 0,
-        pool_size: 1,
-        receive_depth: 8,
-        incarnation: 1,
-        nonce: [b'a'; 16],
-        node_id: node("pn-1"),
-        process_id: "",
-        resume: None,
+        sender: Sender {
+            versions: Versions::SPOKEN,
+            role: Role::ProxyNode,
+            purpose: Purpose::Channel,
+            worker: 0,
+            pool_index: 0,
+            pool_size: 1,
+            receive_depth: 8,
+            incarnation: 1,
+            nonce: [b'a'; 16],
+            node_id: node("pn-1"),
+            process_id: "",
+            resume: None,
+        },
         extension: &[],
         proof: Some([0; PROOF_LEN]),
     };
@@ -313,12 +317,18 @@ fn a_connector_believes_only_a_proxy_with_a_sound_answer() {
     let plain = |body: &'static [u8]| move |_: &[u8]| body.to_vec();
     let died = |error| Some(DownReason::Died(DeathCause::Protocol(error)));
     assert_eq!(answer(Kind::HelloAck, 1, ack(|_| {})), None);
-    assert_eq!(answer(Kind::HelloAck, 1, ack(|a| a.role = Role::AppNode)), died(ProtocolError::Identity));
     assert_eq!(
-        answer(Kind::HelloAck, 1, ack(|a| a.purpose = Purpose::Tunnel)),
+        answer(Kind::HelloAck, 1, ack(|a| a.sender.role = Role::AppNode)),
         died(ProtocolError::Identity)
     );
-    assert_eq!(answer(Kind::HelloAck, 1, ack(|a| a.receive_depth = 3)), died(ProtocolError::Malformed));
+    assert_eq!(
+        answer(Kind::HelloAck, 1, ack(|a| a.sender.purpose = Purpose::Tunnel)),
+        died(ProtocolError::Identity)
+    );
+    assert_eq!(
+        answer(Kind::HelloAck, 1, ack(|a| a.sender.receive_depth = 3)),
+        died(ProtocolError::Malformed)
+    );
     assert_eq!(answer(Kind::HelloAck, 1, plain(b"nonsense")), died(ProtocolError::Malformed));
     assert_eq!(answer(Kind::HelloAck, 2, ack(|_| {})), Some(DownReason::Died(DeathCause::CreditViolation)));
     assert_eq!(answer(Kind::Channel, 0, plain(b"data")), died(ProtocolError::Unexpected));

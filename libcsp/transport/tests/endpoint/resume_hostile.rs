@@ -19,7 +19,7 @@ fn message(raw: &mut Raw) -> Option<(Kind, u64, Vec<u8>)> {
 /// Opens a process's link with hand-made messages; returns its session.
 fn opened(world: &mut World, proxy: &mut Side) -> (Raw, LinkId, Resume) {
     let raw = Raw::up(world, proxy);
-    let resume = HelloAck::parse(&raw.ack).unwrap().resume.expect("a session");
+    let resume = HelloAck::parse(&raw.ack).unwrap().sender.resume.expect("a session");
     assert_eq!((resume.received, resume.attempt), (1, 0), "HELLO itself");
     (raw, proxy.up()[0], Resume { attempt: 1, ..resume })
 }
@@ -34,7 +34,7 @@ fn resume(
 ) -> (Raw, Result<Resume, RefusalCode>) {
     let mut raw = Raw::connect(world, proxy);
     let body = hello_with(token, |hello| {
-        hello.resume = Some(resume);
+        hello.sender.resume = Some(resume);
         change(hello);
     });
     raw.message(Kind::Hello, 0, &body);
@@ -42,7 +42,7 @@ fn resume(
     let (kind, sequence, body) = message(&mut raw).expect("an answer");
     assert_eq!(sequence, 0, "an answer is not counted");
     let answer = match kind {
-        Kind::HelloAck => Ok(HelloAck::parse(&body).unwrap().resume.unwrap()),
+        Kind::HelloAck => Ok(HelloAck::parse(&body).unwrap().sender.resume.unwrap()),
         Kind::HelloRefused => Err(HelloRefused::parse(&body).unwrap().code),
         other => panic!("{other:?}"),
     };
@@ -76,20 +76,23 @@ fn only_the_link_s_own_peer_goes_on_with_it() {
     }
     // Another process that learnt the secret; another incarnation; another token; another place; the other purpose.
     let other = process_token("other", 1);
-    assert_eq!(refused(known, other.as_bytes(), |h| h.process_id = "other"), RefusalCode::BadToken);
+    assert_eq!(refused(known, other.as_bytes(), |h| h.sender.process_id = "other"), RefusalCode::BadToken);
     assert_eq!(refused(known, other.as_bytes(), |_| {}), RefusalCode::BadToken);
-    assert_eq!(refused(known, own, |h| h.process_id = "other"), RefusalCode::NoSession);
-    assert_eq!(refused(known, own, |h| h.incarnation = 2), RefusalCode::NoSession);
+    assert_eq!(refused(known, own, |h| h.sender.process_id = "other"), RefusalCode::NoSession);
+    assert_eq!(refused(known, own, |h| h.sender.incarnation = 2), RefusalCode::NoSession);
     assert_eq!(refused(known, process_token("raw", 2).as_bytes(), |_| {}), RefusalCode::BadToken);
     assert_eq!(
         refused(Resume { attempt: 0, ..known }, own, |_| {}),
         RefusalCode::NoSession,
         "not a later one"
     );
-    assert_eq!(refused(known, own, |h| (h.pool_index, h.pool_size) = (1, 2)), RefusalCode::NoSession);
-    assert_eq!(refused(known, own, |h| h.worker = 1), RefusalCode::NoSession);
-    assert_eq!(refused(known, own, |h| h.purpose = Purpose::Tunnel), RefusalCode::NoSession);
-    assert_eq!(refused(known, own, |h| h.receive_depth = 3), RefusalCode::Malformed);
+    assert_eq!(
+        refused(known, own, |h| (h.sender.pool_index, h.sender.pool_size) = (1, 2)),
+        RefusalCode::NoSession
+    );
+    assert_eq!(refused(known, own, |h| h.sender.worker = 1), RefusalCode::NoSession);
+    assert_eq!(refused(known, own, |h| h.sender.purpose = Purpose::Tunnel), RefusalCode::NoSession);
+    assert_eq!(refused(known, own, |h| h.sender.receive_depth = 3), RefusalCode::Malformed);
     assert_eq!(refused(known, b"", |_| {}), RefusalCode::BadToken);
     assert_eq!(proxy.up(), [link], "the link still waits for its own peer");
 
@@ -165,7 +168,7 @@ fn a_second_message_before_the_answer_breaks_only_the_new_vi() {
     let (_raw, link, known) = opened(&mut world, &mut proxy);
     let mut again = Raw::connect(&mut world, &mut proxy);
     let token = process_token("raw", 1);
-    let body = hello_with(token.as_bytes(), |hello| hello.resume = Some(known));
+    let body = hello_with(token.as_bytes(), |hello| hello.sender.resume = Some(known));
     again.message(Kind::Hello, 0, &body);
     again.message(Kind::Hello, 0, &body);
     world.step(ms(1), &mut [&mut proxy]);
@@ -176,11 +179,11 @@ fn a_second_message_before_the_answer_breaks_only_the_new_vi() {
 #[test]
 fn a_connector_believes_only_the_proxy_it_had() {
     let answers: [fn(&mut HelloAck<'_>); 5] = [
-        |ack| ack.resume = None,
-        |ack| ack.resume.as_mut().unwrap().session[3] ^= 1,
-        |ack| ack.resume.as_mut().unwrap().received = 7,
-        |ack| ack.incarnation += 1,
-        |ack| ack.node_id = "pn-2".parse().unwrap(),
+        |ack| ack.sender.resume = None,
+        |ack| ack.sender.resume.as_mut().unwrap().session[3] ^= 1,
+        |ack| ack.sender.resume.as_mut().unwrap().received = 7,
+        |ack| ack.sender.incarnation += 1,
+        |ack| ack.sender.node_id = "pn-2".parse().unwrap(),
     ];
     for change in answers {
         let mut world = world();
@@ -217,7 +220,7 @@ fn answer(
     world.step(ms(1), &mut [app]);
     let hello = hello_of(raw, vi);
     let body = ack_with(&process_token("nginx.1", 1), &hello, |ack| {
-        ack.resume = Some(Resume { session: [9; 16], received: 1, attempt: 0 });
+        ack.sender.resume = Some(Resume { session: [9; 16], received: 1, attempt: 0 });
         change(ack);
     });
     let header = Header { kind: Kind::HelloAck, credits: 1, body_len: body.len() as u32, sequence: 0 };

@@ -90,30 +90,8 @@ pub struct Resume {
 /// ignore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello<'a> {
-    /// The versions that the sender speaks.
-    pub versions: Versions,
-    /// The sender's role.
-    pub role: Role,
-    /// What the link is for.
-    pub purpose: Purpose,
-    /// The sender's worker that owns this end.
-    pub worker: u8,
-    /// Which VI of the pool this is, below `pool_size`.
-    pub pool_index: u8,
-    /// VIs in the pool, 1 to [`VI_POOL_MAX`].
-    pub pool_size: u8,
-    /// Receive descriptors the sender keeps posted, at least 1.
-    pub receive_depth: u32,
-    /// Which start of the node (or process) this is.
-    pub incarnation: u64,
-    /// A number that the sender uses in no other handshake with the same token.
-    pub nonce: [u8; NONCE_LEN],
-    /// The sender's node.
-    pub node_id: NodeId,
-    /// The sender's process, printable ASCII; empty for daemons.
-    pub process_id: &'a str,
-    /// The link to resume, whose VI was lost; `None`: a new link.
-    pub resume: Option<Resume>,
+    /// The connecting side. `resume` is the link to resume, whose VI was lost; `None`: a new link.
+    pub sender: Sender<'a>,
     /// Names role and identity, signed; not interpreted here.
     pub token: &'a [u8],
     /// Fields of later versions, at most [`EXTENSION_LEN_MAX`] bytes.
@@ -126,6 +104,17 @@ pub struct Hello<'a> {
 /// Body of HELLO_ACK: identity of the accepting side. As [`Hello`], without the token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HelloAck<'a> {
+    /// The accepting side. `resume` says how to resume the link after its VI is lost; `None`: it cannot be resumed.
+    pub sender: Sender<'a>,
+    /// Fields of later versions, at most [`EXTENSION_LEN_MAX`] bytes.
+    pub extension: &'a [u8],
+    /// Proof that the sender can derive the secret of HELLO's token, over HELLO and all bytes before it.
+    pub proof: Option<[u8; PROOF_LEN]>,
+}
+
+/// The fields at the start of HELLO and HELLO_ACK: one side of the link as it states itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sender<'a> {
     /// The versions that the sender speaks.
     pub versions: Versions,
     /// The sender's role.
@@ -148,64 +137,26 @@ pub struct HelloAck<'a> {
     pub node_id: NodeId,
     /// The sender's process, printable ASCII; empty for daemons.
     pub process_id: &'a str,
-    /// How to resume the link after its VI is lost; `None`: it cannot be resumed.
+    /// The link's session.
     pub resume: Option<Resume>,
-    /// Fields of later versions, at most [`EXTENSION_LEN_MAX`] bytes.
-    pub extension: &'a [u8],
-    /// Proof that the sender can derive the secret of HELLO's token, over HELLO and all bytes before it.
-    pub proof: Option<[u8; PROOF_LEN]>,
-}
-
-/// The fields that HELLO and HELLO_ACK have in common at their start.
-struct Common<'a> {
-    versions: Versions,
-    role: Role,
-    purpose: Purpose,
-    worker: u8,
-    pool_index: u8,
-    pool_size: u8,
-    receive_depth: u32,
-    incarnation: u64,
-    nonce: [u8; NONCE_LEN],
-    node_id: NodeId,
-    process_id: &'a str,
-    resume: Option<Resume>,
 }
 
 impl<'a> Hello<'a> {
     /// Parses a HELLO body; bytes after the proof are an error.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
-        let (start, at) = Common::parse(body)?;
+        let (sender, at) = Sender::parse(body)?;
         let token_len = usize::from(u16::from_le_bytes(*array_at(body, at, "hello token length")?));
         if token_len > TOKEN_LEN_MAX {
             return Err(WireError::Length { what: "hello token length", offset: at, found: token_len });
         }
         let token = slice_at(body, at + 2, token_len, "hello token")?;
         let (extension, proof) = parse_end(body, at + 2 + token_len)?;
-        let Common { versions, role, purpose, worker, pool_index, pool_size, receive_depth, .. } = start;
-        let Common { incarnation, nonce, node_id, process_id, resume, .. } = start;
-        Ok(Hello {
-            versions,
-            role,
-            purpose,
-            worker,
-            pool_index,
-            pool_size,
-            receive_depth,
-            incarnation,
-            nonce,
-            node_id,
-            process_id,
-            resume,
-            token,
-            extension,
-            proof,
-        })
+        Ok(Hello { sender, token, extension, proof })
     }
 
     /// Bytes [`emit`](Self::emit) writes.
     pub fn len(&self) -> usize {
-        self.start().len() + 2 + self.token.len() + end_len(self.extension, &self.proof)
+        self.sender.len() + 2 + self.token.len() + end_len(self.extension, &self.proof)
     }
 
     /// Always false: the encoding is never empty.
@@ -219,59 +170,25 @@ impl<'a> Hello<'a> {
             return Err(WireError::TooLarge { what: "hello token" });
         }
         let mut writer = Writer::new(out);
-        self.start().emit_to(&mut writer)?;
+        self.sender.emit_to(&mut writer)?;
         writer.put(&(self.token.len() as u16).to_le_bytes(), "hello token length")?;
         writer.put(self.token, "hello token")?;
         emit_end(&mut writer, self.extension, &self.proof)?;
         Ok(writer.len())
-    }
-
-    fn start(&self) -> Common<'a> {
-        Common {
-            versions: self.versions,
-            role: self.role,
-            purpose: self.purpose,
-            worker: self.worker,
-            pool_index: self.pool_index,
-            pool_size: self.pool_size,
-            receive_depth: self.receive_depth,
-            incarnation: self.incarnation,
-            nonce: self.nonce,
-            node_id: self.node_id,
-            process_id: self.process_id,
-            resume: self.resume,
-        }
     }
 }
 
 impl<'a> HelloAck<'a> {
     /// Parses a HELLO_ACK body; bytes after it are an error.
     pub fn parse(body: &'a [u8]) -> Result<Self, WireError> {
-        let (start, at) = Common::parse(body)?;
+        let (sender, at) = Sender::parse(body)?;
         let (extension, proof) = parse_end(body, at)?;
-        let Common { versions, role, purpose, worker, pool_index, pool_size, receive_depth, .. } = start;
-        let Common { incarnation, nonce, node_id, process_id, resume, .. } = start;
-        Ok(HelloAck {
-            versions,
-            role,
-            purpose,
-            worker,
-            pool_index,
-            pool_size,
-            receive_depth,
-            incarnation,
-            nonce,
-            node_id,
-            process_id,
-            resume,
-            extension,
-            proof,
-        })
+        Ok(HelloAck { sender, extension, proof })
     }
 
     /// Bytes [`emit`](Self::emit) writes.
     pub fn len(&self) -> usize {
-        self.start().len() + end_len(self.extension, &self.proof)
+        self.sender.len() + end_len(self.extension, &self.proof)
     }
 
     /// Always false: the encoding is never empty.
@@ -282,30 +199,13 @@ impl<'a> HelloAck<'a> {
     /// Writes the body; returns its length.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
         let mut writer = Writer::new(out);
-        self.start().emit_to(&mut writer)?;
+        self.sender.emit_to(&mut writer)?;
         emit_end(&mut writer, self.extension, &self.proof)?;
         Ok(writer.len())
     }
-
-    fn start(&self) -> Common<'a> {
-        Common {
-            versions: self.versions,
-            role: self.role,
-            purpose: self.purpose,
-            worker: self.worker,
-            pool_index: self.pool_index,
-            pool_size: self.pool_size,
-            receive_depth: self.receive_depth,
-            incarnation: self.incarnation,
-            nonce: self.nonce,
-            node_id: self.node_id,
-            process_id: self.process_id,
-            resume: self.resume,
-        }
-    }
 }
 
-impl<'a> Common<'a> {
+impl<'a> Sender<'a> {
     fn len(&self) -> usize {
         let resume = if self.resume.is_some() { RESUME_LEN } else { 0 };
         HELLO_FIXED_LEN + 1 + self.node_id.as_str().len() + 1 + self.process_id.len() + resume
@@ -373,7 +273,7 @@ impl<'a> Common<'a> {
         let (resume, end) =
             parse_resume(body, process_at + 1 + process_id.len(), fixed[9] & FLAG_RESUME != 0)?;
         let worker = fixed[6];
-        let start = Common {
+        let sender = Sender {
             versions,
             role,
             purpose,
@@ -387,7 +287,7 @@ impl<'a> Common<'a> {
             process_id,
             resume,
         };
-        Ok((start, end))
+        Ok((sender, end))
     }
 }
 
