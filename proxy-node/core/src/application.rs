@@ -11,7 +11,7 @@ use super::flow::{Attachment, Stage};
 use super::service::between::{Passage, Towards};
 use super::service::local::LocalServices;
 use super::service::{ApplicationEnd, ClientEnd, Passed, Relay, Service};
-use super::{ChannelId, Lane, ProxyOutput, options, reason};
+use super::{ChannelId, Lane, ProxyOutput, options};
 
 /// Result of processing a message of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -184,13 +184,6 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             Outcome::Lost => self.abandon(label),
         }
         Verdict::Fine
-    }
-
-    /// Ends a flow whose client's connection has failed, and discards the bytes that its process has not received.
-    pub(super) fn fail_broken(&mut self, label: FlowLabel) {
-        self.cx.recorder.counters.connections_failed += 1;
-        self.cx.tcp.abort(self.cx.now, label);
-        self.fail(label, reason::CONNECTION_RESET);
     }
 
     /// Processes the end of an application's stream, which still receives.

@@ -126,6 +126,14 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
+    /// Ends a flow whose client's connection has failed, discards the bytes that its process has not received, and reports the
+    /// reason of the failure to the process.
+    pub(super) fn fail_broken(&mut self, label: FlowLabel) {
+        let why = self.cx.tcp.failure(label).unwrap_or(FailReason::Reset);
+        self.cx.tcp.abort(self.cx.now, label);
+        self.tcp_failed(label, why);
+    }
+
     fn tcp_failed(&mut self, label: FlowLabel, why: FailReason) {
         self.cx.recorder.counters.connections_failed += 1;
         let code = match why {

@@ -21,7 +21,7 @@ use csp_tcp::Buffer;
 use csp_types::{FlowLabel, Instant, LabelAllocator};
 
 use super::service::ClientEnd;
-use super::waits::Waits;
+use super::waits::{Ahead, Waits};
 
 /// The window of a process at either end of a hairpin, in bytes.
 pub const HAIRPIN_WINDOW: u32 = 64 * 1024;
@@ -192,8 +192,11 @@ impl Hairpin {
     /// Removes and returns a flow whose reset has waited for long enough.
     pub(crate) fn next_overdue(&mut self, now: Instant) -> Option<FlowLabel> {
         let mut delayed = std::mem::take(&mut self.delayed);
-        let left = |label| self.is_resetting(label).then(|| self.waiting(label).0);
-        let overdue = delayed.next_overdue(now, left);
+        let ahead = |label| match self.is_resetting(label) {
+            true => Ahead::Bytes(self.waiting(label).0),
+            false => Ahead::Nothing,
+        };
+        let overdue = delayed.next_overdue(now, ahead);
         self.delayed = delayed;
         overdue
     }

@@ -10,6 +10,7 @@ mod stalled;
 use std::collections::VecDeque;
 
 use csp_tcp::Stack;
+use csp_types::limits::RESET_STALL;
 use csp_types::{FlowLabel, Instant};
 
 use self::budget::SendBudget;
@@ -21,7 +22,7 @@ use super::flow::{Flow, FlowTable, Stage};
 use super::service::between::Passage;
 use super::service::local::{LocalServices, Step};
 use super::service::{ApplicationEnd, ClientEnd, Progress, Relay, Service};
-use super::waits::Waits;
+use super::waits::{Ahead, Waits};
 
 /// The pump of one worker.
 #[derive(Debug)]
@@ -226,10 +227,15 @@ impl Pump {
         self.failures.deadline()
     }
 
-    /// Removes and returns a flow whose failure has waited for long enough.
+    /// Removes and returns a flow whose failure has waited for long enough. While a flow has no owner its failure waits, and
+    /// the next owner has as much time as the former.
     pub(crate) fn next_failed(&mut self, now: Instant, flows: &FlowTable, tcp: &Stack) -> Option<FlowLabel> {
-        let broken = |label: &FlowLabel| flows.get(*label).is_some_and(|flow| flow.broken);
-        self.failures.next_overdue(now, |label| Some(label).filter(broken).map(|label| tcp.readable(label)))
+        self.failures.next_overdue(now, |label| match flows.get(label).filter(|flow| flow.broken) {
+            None => Ahead::Nothing,
+            Some(Flow { stage: Stage::Left(_), .. }) => Ahead::NoReader,
+            Some(flow) if now < flow.since + RESET_STALL => Ahead::NoReader,
+            Some(_) => Ahead::Bytes(tcp.readable(label)),
+        })
     }
 
     /// Records whether more can be moved.

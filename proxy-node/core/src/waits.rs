@@ -6,6 +6,17 @@ use std::collections::VecDeque;
 use csp_types::limits::{RESET_STALL, RESET_WAIT};
 use csp_types::{FlowLabel, Instant};
 
+/// What a reset waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ahead {
+    /// A process receives this number of bytes first.
+    Bytes(usize),
+    /// No process can receive the bytes, or it had no time to: both limits start again.
+    NoReader,
+    /// Nothing: the reset was sent, or the flow has ended.
+    Nothing,
+}
+
 /// A reset that waits.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
@@ -56,19 +67,22 @@ impl Waits {
         self.queue.front().map(|wait| wait.due)
     }
 
-    /// Removes and returns a flow whose reset has waited for long enough. `left` returns the number of bytes before a reset,
-    /// `None` if it waits no longer.
+    /// Removes and returns a flow whose reset has waited for long enough.
     pub(crate) fn next_overdue(
         &mut self,
         now: Instant,
-        left: impl Fn(FlowLabel) -> Option<usize>,
+        ahead: impl Fn(FlowLabel) -> Ahead,
     ) -> Option<FlowLabel> {
         while let Some(wait) = self.queue.pop_front_if(|wait| wait.due <= now) {
-            let Some(waiting) = left(wait.label) else { continue };
-            if waiting == wait.waiting || wait.latest <= now {
-                return Some(wait.label);
+            let due = now + RESET_STALL;
+            match ahead(wait.label) {
+                Ahead::Nothing => {}
+                Ahead::NoReader => self.queue.push_back(Wait { due, latest: now + RESET_WAIT, ..wait }),
+                Ahead::Bytes(waiting) if waiting == wait.waiting || wait.latest <= now => {
+                    return Some(wait.label);
+                }
+                Ahead::Bytes(waiting) => self.queue.push_back(Wait { due, waiting, ..wait }),
             }
-            self.queue.push_back(Wait { due: now + RESET_STALL, waiting, ..wait });
         }
         None
     }

@@ -328,6 +328,7 @@ fn what_arrived_before_a_reset_of_the_peer_is_read_before_the_failure_and_abort_
         assert_eq!(pair.events.last(), Some(&Event::Broken(FailReason::Reset)));
         let (now, stack) = (pair.net.now, &mut pair.net.hosts[1].stack);
         assert_eq!((stack.readable(pair.server), stack.write(now, pair.server, b"x")), (5_000, 0));
+        assert_eq!(stack.failure(pair.server), Some(FailReason::Reset));
         if aborts {
             stack.abort(now, pair.server);
             assert_eq!(stack.poll_event(), None);
@@ -337,6 +338,7 @@ fn what_arrived_before_a_reset_of_the_peer_is_read_before_the_failure_and_abort_
             assert_eq!(stack.read_with(now, pair.server, 1, |slice| slice.len()), 1);
             assert_eq!(stack.poll_event(), Some((pair.server, Event::Failed(FailReason::Reset))));
         }
+        assert_eq!(pair.net.hosts[1].stack.failure(pair.server), None);
         pair.assert_empty();
     }
 }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use csp_proxy_node::core::ChannelId;
+use csp_proxy_node::core::{ChannelId, HANDOVER_TIMEOUT, Lane, reason};
 use csp_types::FlowLabel;
 use csp_types::limits::{RESET_STALL, RESET_WAIT};
-use csp_wire::channel::{CLOSE_UNREAD, MessageHeader, MessageKind};
+use csp_wire::channel::{CLOSE_UNREAD, MessageHeader, MessageKind, TakeOverPayload, Ticket};
 use csp_wire::tcp::Flags as TcpFlags;
 
 use crate::world::World;
@@ -67,7 +67,7 @@ const ENDS: [End; 4] = [
         open.w.core.channel_down(open.w.now, ChannelId(SERVER), false, &mut open.w.out);
     }),
     ("one of its links is lost", |open| {
-        let lane = csp_proxy_node::core::Lane(SERVER);
+        let lane = Lane(SERVER);
         open.w.core.lane_down(open.w.now, ChannelId(SERVER), lane, false, &mut open.w.out);
     }),
 ];
@@ -113,7 +113,7 @@ fn bytes_that_wait_for_a_process_that_closes_turn_its_close_into_a_reset_after_i
     let mut open = open();
     open.send(MessageKind::Data, 0, REFUSAL);
     // Its window is used up: these bytes wait in the engine.
-    open.w.out.descriptors.insert(csp_proxy_node::core::Lane(SERVER), 0);
+    open.w.out.descriptors.insert(Lane(SERVER), 0);
     let (seq, ack) = (101 + REQUEST.len() as u32, open.expects);
     open.w.client(1, PORT, seq, ack, TcpFlags::ACK, b"more of the body");
     open.send(MessageKind::Close, 0, &[]);
@@ -151,35 +151,124 @@ fn a_client_that_acknowledges_nothing_is_reset_in_bounded_time() {
     assert!(RESET_STALL < RESET_WAIT);
 }
 
-#[test]
-fn a_process_receives_what_a_client_sent_before_its_reset_though_it_has_no_room() {
+/// How a client goes, and the reason that its process is to be given, as a kernel gives it.
+type Departure = (&'static str, u32, fn(&mut Open));
+
+const DEPARTURES: [Departure; 2] = [
+    ("reset", reason::CONNECTION_RESET, |open| {
+        let ack = open.expects;
+        open.w.client(1, PORT, 101 + UNREAD_END, ack, TcpFlags::RST, &[]);
+    }),
+    // It acknowledges nothing of what the process writes, until the retransmissions are used up.
+    ("silence", reason::TIMED_OUT, |open| {
+        open.send(MessageKind::Data, 0, b"response");
+        open.w.pass(Duration::from_secs(1_800));
+    }),
+];
+
+const UNREAD: &[u8] = b"last words";
+/// Bytes that the client sends in all.
+const UNREAD_END: u32 = (REQUEST.len() + UNREAD.len()) as u32;
+
+/// A connection that has failed while bytes of it wait for its process.
+fn broken((what, _, departs): Departure) -> Open {
     let mut open = open();
-    open.w.out.descriptors.insert(csp_proxy_node::core::Lane(SERVER), 0);
-    (open.w.out.messages, open.w.out.payloads) = Default::default();
+    open.w.out.descriptors.insert(Lane(SERVER), 0);
     let (seq, ack) = (101 + REQUEST.len() as u32, open.expects);
-    open.w.client(1, PORT, seq, ack, TcpFlags::ACK, b"last words");
-    open.w.client(1, PORT, seq + 10, ack, TcpFlags::RST, &[]);
-    assert_eq!(open.w.out.messages, []);
-    open.w.out.descriptors.clear();
-    open.w.core.drive(open.w.now, &mut open.w.out);
-    let kinds: Vec<_> = open.w.out.messages.iter().map(|m| m.1.kind).collect();
-    assert_eq!(kinds, [MessageKind::Data, MessageKind::Reset]);
-    assert_eq!(open.w.out.payloads[0].2, b"last words");
-    assert!(open.is_over());
+    open.w.client(1, PORT, seq, ack, TcpFlags::ACK, UNREAD);
+    departs(&mut open);
+    assert!(open.w.out.take(SERVER, MessageKind::Reset).is_empty(), "{what}: bytes are unread");
+    assert_eq!(
+        (open.w.core.flow_count(), open.w.core.tcp().readable(open.label)),
+        (1, UNREAD.len()),
+        "{what}"
+    );
+    (open.w.out.messages, open.w.out.payloads) = Default::default();
+    open
+}
+
+impl Open {
+    /// Returns the messages for a process since the last call, each with its argument.
+    fn messages(&mut self, process: u32) -> Vec<(MessageKind, u32)> {
+        let of_process = |(lane, header): &(Lane, MessageHeader)| {
+            (*lane == Lane(process)).then_some((header.kind, header.argument))
+        };
+        std::mem::take(&mut self.w.out.messages).iter().filter_map(of_process).collect()
+    }
 }
 
 #[test]
-fn a_process_that_only_writes_learns_of_a_reset_behind_unread_bytes() {
-    let mut open = open();
-    open.w.out.descriptors.insert(csp_proxy_node::core::Lane(SERVER), 0);
-    let (seq, ack) = (101 + REQUEST.len() as u32, open.expects);
-    open.w.client(1, PORT, seq, ack, TcpFlags::ACK, b"last words");
-    open.w.client(1, PORT, seq + 10, ack, TcpFlags::RST, &[]);
-    assert!(open.w.out.take(SERVER, MessageKind::Reset).is_empty());
+fn a_process_that_reads_learns_why_its_client_is_gone_after_what_arrived_before() {
+    for departure in DEPARTURES {
+        let mut open = broken(departure);
+        open.w.out.descriptors.clear();
+        open.w.core.drive(open.w.now, &mut open.w.out);
+        assert_eq!(open.w.out.payloads[0].2, UNREAD);
+        let messages = open.messages(SERVER);
+        assert_eq!(messages, [(MessageKind::Data, 0), (MessageKind::Reset, departure.1)], "{}", departure.0);
+        assert!(open.is_over());
+    }
+}
+
+#[test]
+fn a_process_that_only_writes_learns_why_its_client_is_gone() {
+    for departure in DEPARTURES {
+        let mut open = broken(departure);
+        open.send(MessageKind::Data, 0, b"stream");
+        open.w.pass(RESET_STALL - Duration::from_millis(1));
+        assert_eq!(open.messages(SERVER), [], "{}: it may be about to read", departure.0);
+        open.w.pass(Duration::from_millis(1));
+        assert_eq!(open.messages(SERVER), [(MessageKind::Reset, departure.1)], "{}", departure.0);
+        assert!(open.is_over());
+    }
+}
+
+#[test]
+fn a_process_that_takes_over_a_failed_connection_receives_what_arrived_before() {
+    const NEXT: u32 = 8002;
+    let ticket = Ticket([7; 16]);
+    let brief = Duration::from_millis(1);
+    // The time that the wait has lasted already, and the time between both owners.
+    for (waited, between) in [
+        (brief, brief),
+        (RESET_STALL - brief, brief),
+        (RESET_STALL - brief, RESET_STALL),
+        (brief, HANDOVER_TIMEOUT - brief),
+    ] {
+        for departure in DEPARTURES {
+            let mut open = broken(departure);
+            open.w.process(NEXT as u16);
+            open.w.out.descriptors.insert(Lane(NEXT), 0);
+            open.send(MessageKind::Data, 0, b"stream");
+            open.w.pass(waited);
+            open.send(MessageKind::HandOver, 0, &ticket.0);
+            open.w.pass(between);
+            let payload = TakeOverPayload { label: open.label, ticket }.emit();
+            let header = MessageHeader::new(MessageKind::TakeOver, 1, 1 << 16, payload.len() as u32);
+            open.w.send(NEXT, header, &payload);
+            assert_eq!(open.w.out.take(NEXT, MessageKind::TakenOver).len(), 1, "{waited:?}, {between:?}");
+            open.w.pass(RESET_STALL - brief);
+            open.messages(NEXT);
+            open.w.out.descriptors.clear();
+            open.w.core.drive(open.w.now, &mut open.w.out);
+            let messages = open.messages(NEXT);
+            let expected = [(MessageKind::Data, 0), (MessageKind::Reset, departure.1)];
+            assert_eq!(messages, expected, "{}, {waited:?}, {between:?}", departure.0);
+            assert!(open.is_over());
+        }
+    }
+    // A process that takes it over and receives nothing is notified in bounded time.
+    let mut open = broken(DEPARTURES[1]);
+    open.w.process(NEXT as u16);
+    open.w.out.descriptors.insert(Lane(NEXT), 0);
     open.send(MessageKind::Data, 0, b"stream");
-    assert!(open.w.out.take(SERVER, MessageKind::Reset).is_empty(), "it may be about to read");
-    open.w.pass(RESET_STALL);
-    assert_eq!(open.w.out.take(SERVER, MessageKind::Reset), [open.label.to_wire()]);
+    open.send(MessageKind::HandOver, 0, &ticket.0);
+    let payload = TakeOverPayload { label: open.label, ticket }.emit();
+    let header = MessageHeader::new(MessageKind::TakeOver, 1, 1 << 16, payload.len() as u32);
+    open.w.send(NEXT, header, &payload);
+    open.messages(NEXT);
+    open.w.pass(2 * RESET_STALL);
+    assert_eq!(open.messages(NEXT), [(MessageKind::Reset, reason::TIMED_OUT)]);
     assert!(open.is_over());
 }
 

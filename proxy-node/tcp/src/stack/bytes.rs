@@ -2,10 +2,11 @@
 
 use csp_types::{FlowLabel, Instant};
 
-use crate::api::State;
+use crate::api::{FailReason, State};
 use crate::blocks::{Buffer, Direction, Place};
 use crate::chain::Slices;
 use crate::stack::Stack;
+use crate::tcb::Ending;
 
 impl Stack {
     /// Lends a buffer for the next message: a segment for [`Stack::on_segment_in`], or bytes for [`Stack::write_in`].
@@ -113,6 +114,15 @@ impl Stack {
     /// Whether the peer has sent bytes or FIN, read or not. `false` if the label is stale.
     pub fn has_received(&self, label: FlowLabel) -> bool {
         self.tcb(label).is_some_and(|tcb| tcb.state != State::SynSent && tcb.rcv_nxt != tcb.irs.plus(1))
+    }
+
+    /// Why the connection has failed, until [`Event::Failed`](crate::Event::Failed) is reported, which follows the last unread
+    /// byte. `None` if the connection has not failed, or the label is stale.
+    pub fn failure(&self, label: FlowLabel) -> Option<FailReason> {
+        match self.tcb(label)?.pending.last {
+            Some(Ending::Failed(reason)) => Some(reason),
+            _ => None,
+        }
     }
 
     /// When the last acceptable segment of the peer arrived. `None` if the label is stale.
