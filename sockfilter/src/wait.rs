@@ -244,8 +244,13 @@ pub fn until(id: DescriptionId, limit_ns: u64, mut done: impl FnMut(&Engine) -> 
                 let [provider, agent] = pollfds(wakes);
                 let mut fds =
                     [libc::pollfd { fd: waiter, events: libc::POLLIN, revents: 0 }, provider, agent];
-                // SAFETY: no mask.
-                let _ = unsafe { sys::ppoll(&mut fds, sooner(deadline.left(), timer), core::ptr::null()) };
+                let nap = sooner(deadline.left(), timer);
+                let mut sleeper = Sleeper { descriptions: &[id], waiter, mask: None, call: None };
+                // A signal handler may leave by siglongjmp.
+                let _ = cancel::guarded(&mut sleeper, cancelled, || {
+                    // SAFETY: no mask.
+                    unsafe { sys::ppoll(&mut fds, nap, core::ptr::null()) }
+                });
                 ENGINE.with(|engine| {
                     engine.woken(fds[2].revents != 0);
                     resign(engine, &[id], waiter);
