@@ -1,5 +1,5 @@
-//! Active opens: an application's CONNECT becomes a SYN through a network node, or a [hairpin](super::hairpin) if this
-//! proxy serves the address.
+//! Active opens: an application's CONNECT becomes a SYN through a network node, or a
+//! [hairpin](super::hairpin) if this proxy serves the address.
 
 use std::net::SocketAddr;
 
@@ -21,8 +21,8 @@ pub(crate) const PORT_TRIES: usize = 64;
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Egress {
-    /// Sends a SYN to `remote` through the network node `via`, from the first free port. The error is the reason code
-    /// of REFUSED.
+    /// Sends a SYN to `remote` through the network node `via`, from the first free port. The error is the
+    /// reason code of REFUSED.
     fn open<O>(
         &mut self,
         cx: &mut Context<'_, O>,
@@ -87,7 +87,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Ok(())
     }
 
-    /// Returns what is free for further connections. Half-open connections of clients count as free: they give way.
+    /// Returns what is free for further connections. Half-open connections of clients count as free: they
+    /// give way.
     pub(super) fn free(&self) -> Amount {
         let live = self.cx.flows.len().saturating_sub(self.cx.hairpin.live());
         Amount {
@@ -97,8 +98,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Processes a network node's refusal of the SYN of an active open: another proxy has a connection with the same
-    /// addresses. The connection is tried from another port.
+    /// Processes a network node's refusal of the SYN of an active open: another proxy has a connection with
+    /// the same addresses. The connection is tried from another port.
     pub(super) fn on_addresses_taken(&mut self, label: FlowLabel) {
         let cx = &mut self.cx;
         let known = cx.flows.get(label).zip(cx.tcp.info(label));

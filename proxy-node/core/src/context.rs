@@ -1,8 +1,9 @@
 //! What the parts of the core share besides their own fields.
 //!
-//! The output is a generic parameter of these two types and of no long-lived type. A worker has one kind of output, so
-//! every call to it is direct and can be inlined. A queue of actions would copy each payload, and a trait object would
-//! cost a dynamic call for each segment ([decision 0022](../../../docs/decisions/0022-parts-and-services.md)).
+//! The output is a generic parameter of these two types and of no long-lived type. A worker has one kind of
+//! output, so every call to it is direct and can be inlined. A queue of actions would copy each payload, and
+//! a trait object would cost a dynamic call for each segment ([decision
+//! 0022](../../../docs/decisions/0022-parts-and-services.md)).
 
 use csp_tcp::Stack;
 use csp_types::{FlowLabel, Instant, TraceKind};
@@ -18,8 +19,8 @@ use super::service::{ApplicationEnd, TcpEnd};
 use super::tunnels::Tunnels;
 use super::{Egress, Lane, ProxyOutput};
 
-/// The time, the flows with both of their ends, and the recorder, for the duration of one input. Each part takes it as
-/// an argument.
+/// The time, the flows with both of their ends, and the recorder, for the duration of one input. Each part
+/// takes it as an argument.
 pub(crate) struct Context<'a, O> {
     pub(crate) now: Instant,
     pub(crate) flows: &'a mut FlowTable,
@@ -36,8 +37,8 @@ pub(crate) enum Ends<'a, O> {
 }
 
 impl<O: ProxyOutput> Context<'_, O> {
-    /// Sends a message to a process; `false` if its lane is down. The loss of a lane is reported separately and ends
-    /// the flows on it, so most callers can ignore the result.
+    /// Sends a message to a process; `false` if its lane is down. The loss of a lane is reported separately
+    /// and ends the flows on it, so most callers can ignore the result.
     pub(crate) fn send(&mut self, lane: Lane, header: MessageHeader, payload: &[u8]) -> bool {
         let parts = [payload];
         let parts: &[&[u8]] = if payload.is_empty() { &[] } else { &parts };
@@ -63,8 +64,8 @@ impl<O: ProxyOutput> Context<'_, O> {
     }
 }
 
-/// The parts of the core and their context, for the duration of one input. Its methods pass an input from one part to
-/// the next; they decide only what concerns more than one part.
+/// The parts of the core and their context, for the duration of one input. Its methods pass an input from one
+/// part to the next; they decide only what concerns more than one part.
 pub(crate) struct Turn<'a, O, S> {
     pub(crate) cx: Context<'a, O>,
     pub(crate) dispatcher: &'a mut Dispatcher,

@@ -23,7 +23,8 @@ pub struct Counters {
     pub connections_hairpin: u64,
     /// Resets between two programs of the cluster that waited for the bytes before them.
     pub hairpin_resets_delayed: u64,
-    /// Those that were sent before all bytes were, because the receiving program took too long.
+    /// Resets between two programs of the cluster that were sent before all bytes, because the receiving
+    /// program took too long.
     pub hairpin_resets_overdue: u64,
     /// Connections that ended without an error.
     pub connections_closed: u64,
@@ -39,9 +40,9 @@ pub struct Counters {
     pub connects_elsewhere: u64,
     /// OPENs that a process refused.
     pub opens_refused: u64,
-    /// Unanswered offers withdrawn from a process and made to another one.
+    /// Unanswered offers withdrawn from a process and made to a different one.
     pub offers_withdrawn: u64,
-    /// Connections that a process handed over to another one.
+    /// Connections that one process handed over to another.
     pub handed_over: u64,
     /// Connections dropped because no process took them over in time.
     pub drop_not_taken_over: u64,
@@ -49,10 +50,11 @@ pub struct Counters {
     pub drop_no_server: u64,
     /// Connections dropped because no listening process accepted them within the backlog's time limit.
     pub drop_backlog_time: u64,
-    /// Connections dropped because their clients acknowledged nothing for long while the send budget was exhausted.
+    /// Connections dropped because their clients acknowledged nothing for long while the send budget was
+    /// exhausted.
     pub stalled_given_up: u64,
-    /// Connections reset because their clients were idle while the table of connections was nearly full, or the send
-    /// budget exhausted.
+    /// Connections reset because their clients were idle while the table of connections was nearly full, or
+    /// the send budget exhausted.
     pub idle_given_up: u64,
     /// Connections dropped because the send budget was exhausted.
     pub drop_no_budget: u64,
@@ -64,7 +66,7 @@ pub struct Counters {
     pub drop_tcp: u64,
     /// Records dropped because their tunnel had no room or was down.
     pub drop_no_tunnel: u64,
-    /// Segments given back to a network node that looks for the proxy of their connection.
+    /// Segments returned to a network node that looks for the proxy of their connection.
     pub unknown_returned: u64,
     /// Channel messages about flows that have ended, or never belonged to the channel.
     pub stale_messages: u64,

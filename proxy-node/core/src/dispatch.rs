@@ -1,8 +1,8 @@
 //! Assigns established client connections to processes.
 //!
-//! The dispatcher owns the processes and their listeners ([`pool`]), the services with their backlogs ([`services`],
-//! [`backlog`]), the outstanding offers ([`withdraw`]) and the connections between two owners ([`handover`]). It moves
-//! no bytes.
+//! The dispatcher owns the processes and their listeners ([`pool`]), the services with their backlogs
+//! ([`services`], [`backlog`]), the outstanding offers ([`withdraw`]) and the connections between two owners
+//! ([`handover`]). It moves no bytes.
 
 pub(crate) mod admission;
 pub(crate) mod backlog;
@@ -122,7 +122,7 @@ impl Dispatcher {
         process.may_connect(remote).inspect_err(|_| recorder.counters.connects_denied += 1)
     }
 
-    /// Returns the user to whose account a process's connections are charged; `None` if they are not limited.
+    /// Returns the user whose share a process's connections count against; `None` if they are not limited.
     pub(crate) fn user_of(&self, channel: ChannelId) -> Option<User> {
         let process = self.processes.get(&channel)?;
         Some((process.node, process.uid.filter(|uid| *uid != admission::ROOT)?))
@@ -266,8 +266,8 @@ impl Dispatcher {
         self.pools.is_readied()
     }
 
-    /// Serves the backlogs of all services after processes have become ready to accept: in order of arrival across
-    /// services, because services may share processes.
+    /// Serves the backlogs of all services after processes have become ready to accept: in order of arrival
+    /// across services, because services may share processes.
     pub(crate) fn serve_backlogs(&mut self, cx: &mut Context<'_, impl ProxyOutput>) {
         if !self.pools.take_readied() || self.services.waiting().is_empty() {
             return;
@@ -299,7 +299,8 @@ impl Dispatcher {
         })
     }
 
-    /// Returns when the connection that arrived first at a service expires, and whether the service has processes.
+    /// Returns when the connection that arrived first at a service expires, and whether the service has
+    /// processes.
     fn backlog_deadline(&self, flows: &FlowTable, number: u32) -> Option<(Instant, bool)> {
         let service = self.services.get(number)?;
         let first = flows.get(service.backlog.first()?)?;
@@ -356,7 +357,8 @@ impl Dispatcher {
         true
     }
 
-    /// Offers the connection that arrived first at a service; `false` if none waits or no process can be offered it.
+    /// Offers the connection that arrived first at a service; `false` if none waits or no process can be
+    /// offered it.
     fn serve_first(&mut self, cx: &mut Context<'_, impl ProxyOutput>, service: u32) -> bool {
         let Some(label) = self.first_pending(service) else { return false };
         if !self.offer(cx, label) {

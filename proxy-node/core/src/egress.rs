@@ -24,8 +24,8 @@ pub struct EgressRule {
     pub tcp: ServiceTcp,
 }
 
-/// Chooses the source of active opens. Each proxy worker uses ports of its own class (port modulo `workers`), so that
-/// two workers never open the same 4-tuple.
+/// Chooses the source of active opens. Each proxy worker uses ports of its own class (port modulo `workers`),
+/// so that two workers never open the same 4-tuple.
 #[derive(Debug)]
 pub struct Egress {
     rules: Vec<EgressRule>,
@@ -37,8 +37,8 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Creates the chooser of worker `class` of `classes`. Proxies that share an address start at different ports,
-    /// determined by `seed`.
+    /// Creates the chooser of worker `class` of `classes`. Proxies that share an address start at different
+    /// ports, determined by `seed`.
     pub fn new(class: u32, classes: u32, seed: u32) -> Self {
         let classes = classes.max(1);
         let cursor = seed % (PORT_COUNT / classes).max(1);
@@ -50,8 +50,8 @@ impl Egress {
         self.rules = rules;
     }
 
-    /// Returns the source address and the TCP options of connections to `remote`. `None` if no rule matches it
-    /// ([`longest_match`]).
+    /// Returns the source address and the TCP options of connections to `remote`. `None` if no rule matches
+    /// it ([`longest_match`]).
     pub fn source(&self, remote: IpAddr) -> Option<(IpAddr, ServiceTcp)> {
         let entries = self.rules.iter().flat_map(|rule| {
             let exceptions = rule.except.iter().map(move |prefix| (*prefix, true, rule));
@@ -60,8 +60,8 @@ impl Egress {
         longest_match(entries, remote).map(|rule| (rule.address, rule.tcp))
     }
 
-    /// Returns the TCP options of a connection to `remote` and the candidates for its 4-tuple: each port of this
-    /// worker's class once, starting after the last one used. `None` if no rule matches `remote`.
+    /// Returns the TCP options of a connection to `remote` and the candidates for its 4-tuple: each port of
+    /// this worker's class once, starting after the last one used. `None` if no rule matches `remote`.
     pub fn candidates(
         &mut self,
         remote: SocketAddr,

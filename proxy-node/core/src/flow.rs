@@ -1,4 +1,5 @@
-//! The proxy's state of one flow, besides its TCB: its stage, its process, and the credits of both directions.
+//! The proxy's state of one flow, besides its TCB: its stage, its process, and the credits of both
+//! directions.
 //!
 //! ```text
 //!  client SYN..ACK      pool choice          ACCEPTED            CLOSE / RESET, both ends
@@ -76,7 +77,8 @@ pub struct Flow {
     pub waiting: bool,
     /// Bytes that may still be sent to the application.
     pub to_app_credit: u32,
-    /// Window granted to the application for bytes to the client; never larger than the memory reserved for it.
+    /// Window granted to the application for bytes to the client; never larger than the memory reserved for
+    /// it.
     pub from_app_window: u32,
     /// Bytes received from the application and not yet credited back.
     pub from_app_outstanding: u32,
@@ -86,9 +88,10 @@ pub struct Flow {
     pub shutdown_sent: bool,
     /// The application sent SHUTDOWN.
     pub app_finished: bool,
-    /// The client's connection has failed while bytes of it were unread, and the application has written since.
+    /// The client's connection has failed while bytes of it were unread, and the application has written
+    /// since.
     pub broken: bool,
-    /// What it holds on the account of the user whose process opened it.
+    /// The charge on the account of the user whose process opened the flow.
     pub charge: Charge,
     /// Number of processes from which its offer was withdrawn.
     pub withdrawals: u8,
@@ -162,8 +165,8 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Creates a table for two ranges of label indices, each given by its first index and its length: those of the TCP
-    /// engine, and those of hairpins.
+    /// Creates a table for two ranges of label indices, each given by its first index and its length: those
+    /// of the TCP engine, and those of hairpins.
     pub fn new(ranges: [(u32, usize); 2]) -> Self {
         let capacity = ranges[0].1 + ranges[1].1;
         let unlinked = Links { all: (NIL, NIL), channel: (NIL, NIL) };

@@ -1,16 +1,18 @@
-//! Hairpins: connections of a program of the cluster to a service of the cluster, without TCP or the LAN in between.
+//! Hairpins: connections of a program of the cluster to a service of the cluster, without TCP or the LAN in
+//! between.
 //!
 //! ```text
 //!  process ─ CONNECT ─▶ flow a ┐ bytes for a's process: a ring ┐ flow b ─ OPEN ─▶ process of the service
 //!          ◀ CONNECTED          └ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┘
 //!                                 bytes for b's process: a ring
 //! ```
-//! A hairpin is two flows with a label each, so that the same process can be at both ends. Each flow is the client's
-//! end of the other ([`LoopEnd`]). The service's flow waits in the backlog, is offered and changes owners like any
-//! other. The ring that a process writes to has the length of its window, so that whatever it may send fits.
+//! A hairpin is two flows with a label each, so that the same process can be at both ends. Each flow is the
+//! client's end of the other ([`LoopEnd`]). The service's flow waits in the backlog, is offered and changes
+//! owners like any other. The ring that a process writes to has the length of its window, so that whatever it
+//! may send fits.
 //!
-//! The memory is allocated at start-up and touched as it is used. If no hairpin is free, a connection goes through a
-//! network node, as one to an address that this proxy does not serve.
+//! The memory is allocated at start-up and touched as it is used. If no hairpin is free, a connection goes
+//! through a network node, as one to an address that this proxy does not serve.
 
 mod course;
 
@@ -30,8 +32,8 @@ const RING_LEN: usize = HAIRPIN_WINDOW as usize;
 /// The labels and the number of hairpins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HairpinConfig {
-    /// The first label index. The labels cover twice `pairs` indices, none of which the TCP engine or another worker
-    /// uses.
+    /// The first label index. The labels cover twice `pairs` indices, none of which the TCP engine or another
+    /// worker uses.
     pub first_label_index: u32,
     /// Largest number of hairpins; each uses two rings of [`HAIRPIN_WINDOW`] bytes.
     pub pairs: usize,
@@ -151,7 +153,8 @@ impl Hairpin {
         self.get(label).map_or((0, true), |end| (end.len, end.finished))
     }
 
-    /// Records that the process of a flow sends no more; returns the flow that has to pass the end of the stream on.
+    /// Records that the process of a flow sends no more; returns the flow that has to pass the end of the
+    /// stream on.
     pub(crate) fn finish(&mut self, label: FlowLabel) -> Option<FlowLabel> {
         let peer = self.peer(label)?;
         self.get_mut(peer)?.finished = true;

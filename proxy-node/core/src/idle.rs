@@ -1,10 +1,11 @@
-//! Idle clients: when the table of connections is nearly full, or all memory for windows is granted, the connection of
-//! one of them is reset for each new client.
+//! Idle clients: when the table of connections is nearly full, or all memory for windows is granted, the
+//! connection of one of them is reset for each new client.
 //!
-//! Otherwise a single client that opens connections and sends nothing would exclude all others: its connections stay as
-//! long as it wants. Nothing is counted while there is room. A search examines [`SAMPLE`] connections, spread evenly over
-//! the table, and counts their idle ones by source network. A network with a share of the table has about the same share
-//! of the sample, so the one with the most gives way, and its clients can keep out only each other.
+//! Otherwise a single client that opens connections and sends nothing would exclude all others: its
+//! connections stay as long as it wants. Nothing is counted while there is room. A search examines [`SAMPLE`]
+//! connections, spread evenly over the table, and counts their idle ones by source network. A network with a
+//! share of the table has about the same share of the sample, so the one with the most gives way, and its
+//! clients can keep out only each other.
 
 use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel, Instant};
@@ -20,8 +21,8 @@ use super::{ProxyOutput, reason};
 const SAMPLE: usize = 64;
 /// A network gives way if it has at least this part of the sample: one in 16.
 const PART_MIN: usize = 16;
-/// A client that has sent something is idle after this time without a segment. Connections of a network give way that
-/// are at least as old; those of a network with half of the sample at any age.
+/// A client that has sent something is idle after this time without a segment. Connections of a network give
+/// way that are at least as old; those of a network with half of the sample at any age.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 /// Without such a network, a client that has sent nothing for this long gives way.
 const SILENT_MIN: Duration = Duration::from_secs(10);
@@ -29,7 +30,8 @@ const SILENT_MIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 /// The table is nearly full when fewer than one connection in this many is free.
 const RESERVE: usize = 16;
-/// Largest number of connections that give way to one new client. More than one, so that the reserve is restored.
+/// Largest number of connections that give way to one new client. More than one, so that the reserve is
+/// restored.
 const GIVE_WAY_MAX: usize = 2;
 
 /// The network of a client's address: /24 of IPv4, /64 of IPv6.
@@ -116,8 +118,8 @@ impl IdleClients {
     }
 }
 
-/// Returns a step through `connections` slots that reaches each of them, and spreads any few over all (the golden
-/// ratio).
+/// Returns a step through `connections` slots that reaches each of them, and spreads any few over all (the
+/// golden ratio).
 fn stride(connections: usize) -> usize {
     let common = |mut a: usize, mut b: usize| {
         while b > 0 {
@@ -143,8 +145,8 @@ fn choose(sample: &[Candidate], examined: usize, now: Instant) -> Option<FlowLab
 }
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Resets connections of idle clients if the table is nearly full. Half-open connections do not count: they give way
-    /// to cookies.
+    /// Resets connections of idle clients if the table is nearly full. Half-open connections do not count:
+    /// they give way to cookies.
     pub(super) fn keep_reserve(&mut self) {
         for _ in 0..GIVE_WAY_MAX {
             if RESERVE * self.free().connections >= self.idle.connections || !self.idle_gives_way() {
@@ -174,8 +176,8 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(100_000_000_000);
 
-    /// `count` connections of the network 10.0.`network`.0/24 with labels from `first` on, each 1 ms younger than the
-    /// one before; the first one is `age` old.
+    /// `count` connections of the network 10.0.`network`.0/24 with labels from `first` on, each 1 ms younger
+    /// than the one before; the first one is `age` old.
     fn some(network: u8, first: u32, count: u32, spoke: bool, age: Duration) -> Vec<Candidate> {
         let network = Network::of(IpAddr::from([10, 0, network, 7]));
         let began = Instant::from_nanos(NOW.as_nanos() - age.as_nanos() as u64);

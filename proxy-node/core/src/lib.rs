@@ -12,9 +12,10 @@
 //!  idle: clients that give way to new ones when no room is left
 //!  hairpin: connections between two processes, client's ends of each other
 //! ```
-//! Each part owns its fields; its methods take what they need of the others as arguments (`Context`). [`ProxyCore`]
-//! owns the parts, one worker's flows and TCP engine, and passes each input to the parts that it concerns. It has no
-//! clock, socket, thread or logger: the time is an argument, messages leave through [`ProxyOutput`].
+//! Each part owns its fields; its methods take what they need of the others as arguments (`Context`).
+//! [`ProxyCore`] owns the parts, one worker's flows and TCP engine, and passes each input to the parts that
+//! it concerns. It has no clock, socket, thread or logger: the time is an argument, messages leave through
+//! [`ProxyOutput`].
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 
@@ -93,8 +94,8 @@ pub struct CoreConfig {
     pub hairpin: HairpinConfig,
 }
 
-/// Returns where source ports start, different for each start of each proxy. A one-way function, so that a port reveals
-/// nothing of the secret.
+/// Returns where source ports start, different for each start of each proxy. A one-way function, so that a
+/// port reveals nothing of the secret.
 fn first_port_seed(secret: &[u8; 16]) -> u32 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     (secret.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 40) as u32
@@ -174,8 +175,9 @@ impl<S: LocalServices> ProxyCore<S> {
         }
     }
 
-    /// Moves what can be moved: TCP events, bytes in both directions, segments. To be called after every batch of input, whenever credits
-    /// were returned, and again if it leaves something ([`is_unfinished`](Self::is_unfinished)).
+    /// Moves what can be moved: TCP events, bytes in both directions, segments. To be called after every
+    /// batch of input, whenever credits were returned, and again if it leaves something
+    /// ([`is_unfinished`](Self::is_unfinished)).
     pub fn drive(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         self.turn(now, out).drive();
     }
@@ -190,8 +192,9 @@ impl<S: LocalServices> ProxyCore<S> {
         self.turn(now, out).on_timeout();
     }
 
-    /// Processes one record of the network node `via`, which is in `buffer` of [`lend_buffer`](Self::lend_buffer) if
-    /// one is given. To be followed by [`drive`](Self::drive) after a batch of records.
+    /// Processes one record of the network node `via`, which is in `buffer` of
+    /// [`lend_buffer`](Self::lend_buffer) if one is given. To be followed by [`drive`](Self::drive) after a
+    /// batch of records.
     pub fn on_record(
         &mut self,
         now: Instant,
@@ -210,8 +213,8 @@ impl<S: LocalServices> ProxyCore<S> {
         }
     }
 
-    /// Processes one message of a channel, which is in `buffer` of [`lend_buffer`](Self::lend_buffer) if one is given.
-    /// To be followed by [`drive`](Self::drive) after a batch of messages.
+    /// Processes one message of a channel, which is in `buffer` of [`lend_buffer`](Self::lend_buffer) if one
+    /// is given. To be followed by [`drive`](Self::drive) after a batch of messages.
     pub fn on_message(
         &mut self,
         now: Instant,
@@ -223,14 +226,16 @@ impl<S: LocalServices> ProxyCore<S> {
         self.turn(now, out).on_message(from, message, buffer)
     }
 
-    /// Processes a new tunnel of a network node's worker, whose connections, if it had any, waited for it. A client that
-    /// only receives sends nothing that would cause the labels to be announced again, so all of them are.
+    /// Processes a new tunnel to a worker of a network node. Connections through that worker that waited for
+    /// a tunnel continue. Their labels are all announced again: a client that only receives sends nothing
+    /// that would cause it.
     pub fn tunnel_up(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
         self.tcp.redirect(via, via);
         self.drive(now, out);
     }
 
-    /// The network node of the worker `from` is lost: its connections use `to`, a worker of another network node.
+    /// The network node of the worker `from` is lost: its connections use `to`, a worker of another network
+    /// node.
     pub fn network_node_lost(&mut self, now: Instant, from: u32, to: u32, out: &mut impl ProxyOutput) {
         self.tcp.redirect(from, to);
         self.drive(now, out);
@@ -254,8 +259,8 @@ impl<S: LocalServices> ProxyCore<S> {
 
     /// Removes a channel. The flows of its process are offered elsewhere, finished, or reset.
     ///
-    /// `hangup`: the process has ended, so its connections end as the kernel would end them (FIN after queued bytes).
-    /// Otherwise the link was lost and bytes may be missing: the connections are reset.
+    /// `hangup`: the process has ended, so its connections end as the kernel would end them (FIN after queued
+    /// bytes). Otherwise the link was lost and bytes may be missing: the connections are reset.
     pub fn channel_down(
         &mut self,
         now: Instant,
@@ -269,8 +274,8 @@ impl<S: LocalServices> ProxyCore<S> {
         turn.drive();
     }
 
-    /// Removes one VI of a channel's pool while others are left. `hangup` as for [`channel_down`](Self::channel_down):
-    /// the VIs of a process that has ended go down one after the other.
+    /// Removes one VI of a channel's pool while others are left. `hangup` as for
+    /// [`channel_down`](Self::channel_down): the VIs of a process that has ended go down one after the other.
     pub fn lane_down(
         &mut self,
         now: Instant,
@@ -316,7 +321,8 @@ impl<S: LocalServices> ProxyCore<S> {
         own.chain([self.tcp.next_timeout(), self.local.next_timeout()]).flatten().min()
     }
 
-    /// Lends memory for the next message: records of a network node, or messages of a process. See [`Stack::lend`].
+    /// Lends memory for the next message: records of a network node, or messages of a process. See
+    /// [`Stack::lend`].
     pub fn lend_buffer(&mut self, direction: Direction) -> Option<Buffer> {
         self.tcp.lend(direction)
     }

@@ -1,9 +1,11 @@
-//! Connections that a local service opens to a process of a service of the policy: a hairpin whose client is the local service.
+//! Connections that a local service opens to a process of a service of the policy: a hairpin whose client is
+//! the local service.
 //!
 //! ```text
 //!  local service ◀─ serve ─ flow a ┐ rings ┐ flow b ─ OPEN ─▶ process of the pool
 //! ```
-//! A service that only local services reach has the port 0: nobody can connect to it from outside, and no program of the cluster.
+//! A service that only local services reach has the port 0: nobody can connect to it from outside, and no
+//! program of the cluster.
 
 use std::net::SocketAddr;
 
@@ -29,7 +31,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         any
     }
 
-    /// Opens a connection to a process of the service of this name; `None` if there is no such service, or no room.
+    /// Opens a connection to a process of the service of this name; `None` if there is no such service, or no
+    /// room.
     fn open_one(&mut self, name: &str) -> Option<FlowLabel> {
         let now = self.cx.now;
         let (service, server) = self.dispatcher.service_named(name)?;
@@ -45,7 +48,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.admit(Flow { arrived, ..flow });
         self.cx.recorder.counters.connections_hairpin += 1;
         if !self.local.opened(now, name, Some(client)) {
-            // The local service does not want the connection any more: in this stage `remove_flow` does not call its `gone`.
+            // The local service does not want the connection any more: in this stage `remove_flow` does not
+            // call its `gone`.
             self.cx.flows.set_stage(now, client, Stage::Finishing);
             self.remove_flow(client);
             self.remove_flow(at_server);

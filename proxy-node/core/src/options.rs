@@ -1,4 +1,5 @@
-//! Options that an application sets on its client's TCP connection, and information that it requests about it.
+//! Options that an application sets on its client's TCP connection, and information that it requests about
+//! it.
 
 use csp_tcp::State;
 use csp_types::{Duration, FlowLabel};

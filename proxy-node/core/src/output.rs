@@ -21,10 +21,11 @@ pub enum Blocked {
     Gone,
 }
 
-/// The outputs of a proxy worker. Payloads are gathered from `parts`, which may be reused when a call returns.
+/// The outputs of a proxy worker. Payloads are gathered from `parts`, which may be reused when a call
+/// returns.
 pub trait ProxyOutput {
-    /// Returns whether the tunnel to `via` would accept a full-sized record. Also `true` if there is no such tunnel, so
-    /// that nothing waits for it.
+    /// Returns whether the tunnel to `via` would accept a full-sized record. Also `true` if there is no such
+    /// tunnel, so that nothing waits for it.
     fn tunnel_ready(&self, via: u32) -> bool;
 
     /// Sends a record to the network node `via`; the record's `payload` field is ignored.
@@ -34,8 +35,8 @@ pub trait ProxyOutput {
     /// Returns a connected network node that owns `source`, for an active open from that address.
     fn network_node(&self, source: IpAddr) -> Option<u32>;
 
-    /// Sends a message to an application process. Without credit, all kinds but DATA are queued; their only error is
-    /// [`Blocked::Gone`].
+    /// Sends a message to an application process. Without credit, all kinds but DATA are queued; their only
+    /// error is [`Blocked::Gone`].
     fn channel(
         &mut self,
         now: Instant,
@@ -44,7 +45,8 @@ pub trait ProxyOutput {
         parts: &[&[u8]],
     ) -> Result<(), Blocked>;
 
-    /// Returns whether `lane` would accept DATA. Also `true` if the lane is down, so that nothing waits for it.
+    /// Returns whether `lane` would accept DATA. Also `true` if the lane is down, so that nothing waits for
+    /// it.
     fn lane_ready(&self, lane: Lane) -> bool;
 
     /// Returns the lane of `channel` for a new flow; `number` distributes flows over the channel's VIs.

@@ -1,4 +1,5 @@
-//! Reason codes of REFUSED and RESET: Linux errno numbers, so that the socket filter can return them unchanged.
+//! Reason codes of REFUSED and RESET: Linux errno numbers, so that the socket filter can return them
+//! unchanged.
 
 /// Permission denied: the process's grant does not cover the request.
 pub const PERMISSION_DENIED: u32 = 13;

@@ -6,25 +6,27 @@
 //!  [LoopEnd]  ◀─ bytes, end, reset ─ │ Relay │ ◀─ DATA, CREDIT ──────
 //!                                    └───────┘
 //! ```
-//! A service processes ordered bytes, room, the end of the stream and the time, but no packets, sequence numbers or
-//! messages of other flows. The pump calls it when something has changed at either end; it returns when nothing more
-//! can move. It keeps no reference to either end.
+//! A service processes ordered bytes, room, the end of the stream and the time, but no packets, sequence
+//! numbers or messages of other flows. The pump calls it when something has changed at either end; it returns
+//! when nothing more can move. It keeps no reference to either end.
 //!
-//! [`Relay`] is the service of every flow between a client and a process. All calls are static: [`Service`] and
-//! [`ClientEnd`] are instantiated for each pair of a service and a type of client's end, so that the abstraction costs
-//! nothing per segment.
+//! [`Relay`] is the service of every flow between a client and a process. All calls are static: [`Service`]
+//! and [`ClientEnd`] are instantiated for each pair of a service and a type of client's end, so that the
+//! abstraction costs nothing per segment.
 //!
-//! A service that is an end itself ([`local`]) has no application's end. `ProxyCore` has a type parameter for the set of
-//! local services, which the worker names; [`ServiceSpec::local`](crate::ServiceSpec::local) binds an address to one of them.
+//! A service that is an end itself ([`local`]) has no application's end. `ProxyCore` has a type parameter for
+//! the set of local services, which the worker names; [`ServiceSpec::local`](crate::ServiceSpec::local) binds
+//! an address to one of them.
 //!
 //! A service between both ends that examines bytes and passes them on unchanged ([`between`]) is named by
-//! [`ServiceSpec::between`](crate::ServiceSpec::between) and [`Flow::between`]; its state of a flow is the worker's.
+//! [`ServiceSpec::between`](crate::ServiceSpec::between) and [`Flow::between`]; its state of a flow is the
+//! worker's.
 //!
-//! **Adding a service between both ends.** `http` and `tls` implement [`Service`] for one type each; that type holds a
-//! service's state of one flow. The kind of service is a property of `ServiceSpec`, a field of [`Flow`] beside `stage`,
-//! and one `match` where the pump calls the relay. A service that reads before it chooses a pool member postpones
-//! `Dispatcher::dispatch`, which `find_application` calls at once for the relay; until then bytes wait in the client's
-//! end under its own flow control.
+//! **Adding a service between both ends.** `http` and `tls` implement [`Service`] for one type each; that
+//! type holds a service's state of one flow. The kind of service is a property of `ServiceSpec`, a field of
+//! [`Flow`] beside `stage`, and one `match` where the pump calls the relay. A service that reads before it
+//! chooses a pool member postpones `Dispatcher::dispatch`, which `find_application` calls at once for the
+//! relay; until then bytes wait in the client's end under its own flow control.
 
 pub mod between;
 pub mod local;
@@ -50,15 +52,16 @@ pub const DATA_MAX: usize = CHANNEL_MESSAGE_LEN_MAX - csp_wire::link::HEADER_LEN
 
 /// Logic applied to the bytes of one flow.
 pub trait Service {
-    /// Moves bytes and the end of the stream from the client's end to the application's, as far as both permit.
+    /// Moves bytes and the end of the stream from the client's end to the application's, as far as both
+    /// permit.
     fn pass_to_application(
         &mut self,
         client: &mut impl ClientEnd,
         application: &mut ApplicationEnd<'_, impl ProxyOutput>,
     ) -> Progress;
 
-    /// Passes on bytes that the application sent within its window. They are in `buffer` of the TCP engine if one is
-    /// given.
+    /// Passes on bytes that the application sent within its window. They are in `buffer` of the TCP engine if
+    /// one is given.
     fn pass_to_client(
         &mut self,
         client: &mut impl ClientEnd,
@@ -66,8 +69,8 @@ pub trait Service {
         buffer: Option<&Buffer>,
     ) -> Passed;
 
-    /// Advertises to the application the room of bytes that are no longer in flight. Returns whether it did: the
-    /// application then uses its whole window, and may benefit from a larger one.
+    /// Advertises to the application the room of bytes that are no longer in flight. Returns whether it did:
+    /// the application then uses its whole window, and may benefit from a larger one.
     fn return_room(
         &mut self,
         client: &mut impl ClientEnd,
@@ -75,7 +78,7 @@ pub trait Service {
     ) -> bool;
 }
 
-/// What has become of bytes of an application.
+/// Outcome of passing on an application's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Passed {
     /// The client's end has accepted all of them.
@@ -86,7 +89,7 @@ pub enum Passed {
     Lost,
 }
 
-/// What a service has done.
+/// Outcome of one call of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Something was moved.
@@ -109,13 +112,14 @@ pub trait ClientEnd {
     /// Returns whether the client has finished: no bytes follow the readable ones.
     fn is_finished(&self) -> bool;
 
-    /// Writes bytes, which are in `buffer` if one is given; returns the number accepted. All are accepted within the
-    /// window that was last [set](Self::set_window).
+    /// Writes bytes, which are in `buffer` if one is given; returns the number accepted. All are accepted
+    /// within the window that was last [set](Self::set_window).
     fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize;
 
-    /// Lends memory for bytes that are written to several connections, which then refer to it. `None` if there is none, or the
-    /// connection has no use for it. What was lent is [given back](Self::give_back), or returned by
-    /// [`LocalServices::take_lent`](local::LocalServices::take_lent).
+    /// Lends memory for bytes that are written to several connections, each of which then refers to that
+    /// memory. `None` if no memory is free, or the connection cannot refer to lent memory. The borrower
+    /// [gives the memory back](Self::give_back), or
+    /// [`LocalServices::take_lent`](local::LocalServices::take_lent) returns it.
     fn lend(&mut self) -> Option<Buffer> {
         None
     }
@@ -154,7 +158,8 @@ pub trait ClientEnd {
     }
 }
 
-/// The application's end of a flow: its stream on a channel, under the process' byte credit and the lane's descriptors.
+/// The application's end of a flow: its stream on a channel, under the process' byte credit and the lane's
+/// descriptors.
 #[derive(Debug)]
 pub struct ApplicationEnd<'a, O> {
     pub(super) now: Instant,

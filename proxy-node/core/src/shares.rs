@@ -1,8 +1,9 @@
-//! What the connections that one user's processes open hold of a worker: entries of its tables, and memory for windows.
+//! The part of a worker that one user's outgoing connections occupy: entries of its tables, and memory for
+//! windows.
 //!
-//! A user's processes may open another connection only while they hold no more of each than is free. A single user
-//! therefore holds at most half, and always leaves room for others. Connections of clients do not count: their number is
-//! not in the hands of the process that serves them.
+//! A user's processes may open another connection only while they hold no more of each than is free. A single
+//! user therefore holds at most half, and always leaves room for others. Connections of clients do not count:
+//! their number is not in the hands of the process that serves them.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use csp_types::NodeId;
 /// The user of a process: node and number.
 pub(crate) type User = (NodeId, u32);
 
-/// An amount of what is shared.
+/// An amount of each shared resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Amount {
     /// Connections through network nodes.
@@ -31,7 +32,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Of a client's connection, or one of an unlimited user.
+    /// No charge: a client's connection, or one of an unlimited user.
     pub const NONE: Charge = Charge { account: u32::MAX, memory: 0 };
 }
 
@@ -49,7 +50,8 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Returns whether a user's processes may open a connection through a network node while this much is free.
+    /// Returns whether a user's processes may open a connection through a network node while this much is
+    /// free.
     pub(crate) fn admit_connection(&self, user: Option<User>, free: Amount) -> bool {
         let held = self.held(user);
         held.connections <= free.connections && held.memory <= free.memory
@@ -109,7 +111,8 @@ impl Shares {
         Charge { account: number, memory }
     }
 
-    /// Returns the number of a user's account, which is opened if there is none. There are no more accounts than flows.
+    /// Returns the number of a user's account, which is opened if there is none. There are no more accounts
+    /// than flows.
     fn number(&mut self, user: User) -> u32 {
         if let Some(number) = self.numbers.get(&user) {
             return *number;

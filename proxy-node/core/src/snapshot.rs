@@ -17,7 +17,8 @@ pub struct FlowSnapshot {
     pub service: String,
     /// Client and service address.
     pub tuple: FourTuple,
-    /// The TCP state, or "Hairpin", and the flow's stage towards the application. The TCP figures of a hairpin are 0.
+    /// The TCP state, or "Hairpin", and the flow's stage towards the application. The TCP figures of a
+    /// hairpin are 0.
     pub state: String,
     /// The application's node and process, once chosen.
     pub process: Option<(NodeId, String)>,
@@ -161,8 +162,8 @@ impl<S> ProxyCore<S> {
         self.flows.newest().filter_map(describe).take(limit).collect()
     }
 
-    /// Returns the node and the name of the process at the client's end of a flow, if that is a program of the cluster and there
-    /// is no TCP between them.
+    /// Returns the node and the name of the process at the client's end of a flow, if that is a program of
+    /// the cluster and there is no TCP between them.
     pub fn client_process(&self, label: FlowLabel) -> Option<(NodeId, String)> {
         let flow = self.flows.get(self.hairpin.peer(label)?)?;
         self.dispatcher.process_of(flow).map(|(node, name)| (node, name.to_owned()))

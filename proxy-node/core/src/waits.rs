@@ -1,5 +1,5 @@
-//! Resets that wait until a process has received the bytes before them: for [`RESET_STALL`] while it takes none, and for
-//! [`RESET_WAIT`] in all ([decision 0073](../../../docs/decisions/0073-resets-follow-data.md)).
+//! Resets that wait until a process has received the bytes before them: for [`RESET_STALL`] while it takes
+//! none, and for [`RESET_WAIT`] in all ([decision 0073](../../../docs/decisions/0073-resets-follow-data.md)).
 
 use std::collections::VecDeque;
 
@@ -42,7 +42,8 @@ impl Waits {
         Waits { queue: VecDeque::new(), max }
     }
 
-    /// Adds a reset behind `waiting` bytes; `false` if there is no room. `waits` returns whether a reset still does.
+    /// Adds a reset behind `waiting` bytes; `false` if there is no room. `waits` returns whether a reset
+    /// still does.
     pub(crate) fn add(
         &mut self,
         now: Instant,

@@ -1,8 +1,9 @@
-//! Services of the proxy itself, at which clients' streams end ([`LocalServices`](csp_proxy_core::service::local)); sans-I/O.
+//! Services of the proxy itself ([`LocalServices`](csp_proxy_core::service::local)); sans-I/O. Clients'
+//! streams end there.
 //!
-//! [`MessageBroker`] is the first: a broker between publishers and subscribers that speak ZMTP or send messages behind a header with
-//! their length. It also cuts the streams between clients and unmodified servers into messages (`streams`,
-//! [`Between`](csp_proxy_core::service::between::Between)).
+//! [`MessageBroker`] is the first: a broker between publishers and subscribers that speak ZMTP or send
+//! messages behind a header with their length. It also cuts the streams between clients and unmodified
+//! servers into messages (`streams`, [`Between`](csp_proxy_core::service::between::Between)).
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 

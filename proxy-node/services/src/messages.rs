@@ -1,13 +1,14 @@
-//! The message broker of a proxy worker: connections of ZeroMQ and length-prefixed peers, the channels that they publish and
-//! subscribe to.
+//! The message broker of a proxy worker: connections of ZeroMQ and length-prefixed peers, the channels that
+//! they publish and subscribe to.
 //!
 //! ```text
 //!  publisher's bytes ─▶ [inbound] ─ zmtp ─▶ message ─▶ MessagePlane: match, one copy, queues
 //!                                                            │ next_flow, next_peer
 //!  subscriber's end ◀── [outbound] ◀── headers and bodies ◀──┘
 //! ```
-//! A connection is served when bytes or room have come at its client's end, or when [`MessageBroker::next_ready`] names it: because a
-//! message waits for it, a timer is due, or publishers may go on.
+//! A connection is served when bytes or room have come at its client's end, or when
+//! [`MessageBroker::next_ready`] names it: because a message waits for it, a timer is due, or publishers may
+//! go on.
 
 mod batch;
 mod contexts;
@@ -88,20 +89,21 @@ pub struct ChannelSnapshot {
     pub receivers: u64,
     /// Copies that wait for receivers, and pushed messages that wait for one.
     pub waiting: u64,
-    /// Connections of length-prefixed peers that were reset for a malformed header, or for the end of their stream within a message.
+    /// Connections of length-prefixed peers that were reset for a malformed header, or for the end of their
+    /// stream within a message.
     pub malformed: u64,
-    /// Messages that were refused while their peers stay connected: they have too many frames or bytes, or too long a topic, or their peers do
-    /// not publish.
+    /// Messages that were refused while their peers stay connected: too many frames or bytes, too long a
+    /// topic, or a peer that does not publish.
     pub refused: u64,
-    /// Messages of none of the channel's formats, if it has any.
+    /// Messages that match none of the channel's formats, if it has any.
     pub unknown_format: u64,
-    /// Of them, those that were dropped for it.
+    /// Those of them that were dropped for that reason.
     pub unknown_dropped: u64,
     /// Memory, subscriptions and counters.
     pub status: ChannelStatus,
-    /// The worker at which it lives, as far as known.
+    /// The worker that owns the channel, as far as known.
     pub owner: Option<Owner>,
-    /// What its moves away from here have cost.
+    /// Losses caused by moves of the channel away from this worker.
     pub moved: Moved,
 }
 
@@ -114,7 +116,7 @@ pub enum SpecError {
     /// The channel of this name.
     #[error("channel {0}: {1}")]
     Channel(String, ChannelError),
-    /// A channel with keys, and the broker has no random bytes: a mistake of the caller.
+    /// A channel has keys, but the broker was not given random bytes: a mistake of the caller.
     #[error("channel {0}: there are no random bytes for its handshakes")]
     NoEntropy(String),
     /// A trigger of information flows.
@@ -131,7 +133,7 @@ struct Bound {
     spec: ChannelSpec,
     id: ChannelId,
     zmtp: Arc<ZmtpConfig>,
-    /// Connections that were reset for what they sent.
+    /// Connections reset because their peers sent malformed data.
     malformed: u64,
     /// Messages that were refused while their peers stay.
     refused: u64,
@@ -160,7 +162,7 @@ pub struct MessageBroker {
     labels: Vec<FlowLabel>,
     /// Connections to serve for other reasons than messages that wait.
     ready: VecDeque<FlowLabel>,
-    /// Connections that were named to be served, modulo what decides from where the next one comes.
+    /// Number of connections returned to be served. Its remainder decides where the next one comes from.
     named: u32,
     /// Bytes of incomplete messages that connections keep.
     kept: usize,
@@ -225,14 +227,14 @@ impl MessageBroker {
         self.streams.set_channels(specs);
     }
 
-    /// Gives the broker the random bytes from which it derives those of handshakes. They come from a cryptographic generator and are
-    /// given to this broker alone.
+    /// Seeds the generator of the random bytes for handshakes. `seed` comes from a cryptographic generator
+    /// and is not used anywhere else.
     pub fn seed(&mut self, seed: [u8; 32]) {
         self.entropy = Some(Entropy::new(seed));
     }
 
-    /// Replaces the channels. Those that stay as they are, but for their peers' rights, keep their connections and messages; connections
-    /// of the others are closed, and those of peers that have lost their rights.
+    /// Replaces the channels. A channel that differs at most in its peers' rights keeps its connections and
+    /// messages. The connections of all other channels, and of peers that have lost their rights, are closed.
     ///
     /// # Errors
     /// The first channel that cannot be served; the others are.
@@ -314,7 +316,7 @@ impl MessageBroker {
         }
     }
 
-    /// Disconnects the peers of a channel whose rights it does not have any more.
+    /// Disconnects the peers of a channel that use rights which they no longer have.
     fn enforce_rights(&mut self, number: u32) {
         let Some(keys) = self.channels.get(&number).and_then(|bound| bound.spec.keys.clone()) else { return };
         let mut departed = Vec::new();
@@ -417,7 +419,7 @@ impl MessageBroker {
         self.connections.len()
     }
 
-    /// Records the deadline of a connection, which is `at`; `None`: it has none.
+    /// Sets the deadline of a connection to `at`; `None` removes it.
     fn set_deadline(deadlines: &mut BTreeSet<(Instant, FlowLabel)>, peer: &mut Peer, at: Option<Instant>) {
         if peer.deadline == at {
             return;

@@ -1,12 +1,13 @@
-//! Channels between clients and unmodified servers: both streams of a connection are cut into messages, which pass unchanged and in
-//! order.
+//! Channels between clients and unmodified servers: both streams of a connection are cut into messages, which
+//! pass unchanged and in order.
 //!
 //! ```text
 //!  client ─ bytes ─▶ [PrefixReader] ─ each message ─▶ [MessageHook] ─▶ bytes ─ server of the pool
 //!         ◀─ bytes ─ [MessageHook] ◀─ each message ─ [PrefixReader] ◀─ bytes ─
 //! ```
-//! Each connection has a server's connection of its own, so that nothing is dropped, doubled or reordered, and either end holds the
-//! other back. The bytes of a message pass when they arrive; a header that is refused does not, and resets both ends.
+//! Each connection has a server's connection of its own, so that nothing is dropped, doubled or reordered,
+//! and either end holds the other back. The bytes of a message pass when they arrive; a header that is
+//! refused does not, and resets both ends.
 
 use std::collections::HashMap;
 
@@ -20,7 +21,8 @@ use crate::{ChannelSnapshot, Moved};
 /// A channel whose messages pass between clients and servers of its pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamSpec {
-    /// [`ServiceSpec::between`](csp_proxy_core::ServiceSpec::between) of the services at the channel's addresses.
+    /// [`ServiceSpec::between`](csp_proxy_core::ServiceSpec::between) of the services at the channel's
+    /// addresses.
     pub number: u32,
     /// Its name.
     pub name: String,
@@ -28,7 +30,7 @@ pub struct StreamSpec {
     pub ports: Vec<(u16, Prefix)>,
 }
 
-/// What is done with each message of a flow, in either direction.
+/// Processes each message of a flow, in either direction.
 pub trait MessageHook {
     /// Processes a message, which is complete and has passed.
     fn on_message(&mut self, towards: Towards, message: Prefixed<'_>);
@@ -42,7 +44,7 @@ impl MessageHook for Identity {
     fn on_message(&mut self, _: Towards, _: Prefixed<'_>) {}
 }
 
-/// What has passed on a channel since the policy named it.
+/// Messages and bytes of a channel since the policy named it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StreamCounters {
     /// Messages from clients to servers.
@@ -60,7 +62,7 @@ pub struct StreamCounters {
 }
 
 impl StreamCounters {
-    /// Returns the number of connections that were reset for what they sent.
+    /// Returns the number of connections that were reset because of malformed data.
     pub fn malformed(&self) -> u64 {
         self.malformed_short + self.malformed_too_long + self.cut_off
     }
@@ -100,7 +102,7 @@ impl<H> Stream<H> {
 pub(crate) struct Streams<H = Identity> {
     channels: HashMap<u32, Channel>,
     connections: HashMap<FlowLabel, Stream<H>>,
-    /// Of all channels; those of a channel are its own.
+    /// Counters of all channels together.
     framing: Counters,
 }
 
@@ -118,7 +120,8 @@ impl<H: MessageHook + Default> Streams<H> {
         self.channels.retain(|_, channel| channel.active || channel.connections > 0);
     }
 
-    /// Returns the state of each channel. Each connection sends and receives; what has arrived has passed.
+    /// Returns the state of each channel. Each connection both sends and receives, and a received message has
+    /// been passed on.
     pub(crate) fn snapshots(&self) -> impl Iterator<Item = ChannelSnapshot> {
         self.channels.values().filter(|channel| channel.active).map(|channel| {
             let passed = channel.counters.to_servers + channel.counters.to_clients;
@@ -233,7 +236,8 @@ impl<H: MessageHook + Default> Streams<H> {
     }
 }
 
-/// Counts a connection that is reset, if this is its `first` mistake; returns the position in the stream before which all is well.
+/// Counts a connection that is reset, if this is its `first` error. Returns the stream position up to which
+/// the bytes are valid.
 fn count(error: PrefixError, counters: &mut StreamCounters, first: bool) -> u64 {
     let (at, counter) = match error {
         PrefixError::Short { at, .. } => (at, &mut counters.malformed_short),

@@ -20,7 +20,8 @@ pub struct Process {
     pub grant: Grant,
 }
 
-/// The superuser, which may listen anywhere, also beside other users, and open as many connections as there are.
+/// The superuser, which may listen anywhere, also beside other users, and open as many connections as there
+/// are.
 pub(super) const ROOT: u32 = 0;
 
 impl Process {

@@ -1,5 +1,5 @@
-//! The connections of one service that wait for a process: the counterpart of the kernel's accept queue, one for all
-//! processes of the service on all hosts.
+//! The connections of one service that wait for a process: the counterpart of the kernel's accept queue, one
+//! for all processes of the service on all hosts.
 //!
 //! ```text
 //!  established ──┐                       ┌─▶ offered to a process ──▶ accepted
@@ -7,16 +7,16 @@
 //!  handed back ──┘   oldest first        ├─▶ client gone
 //!                                        └─▶ reset: no process for GRACE, or `time` is over
 //! ```
-//! A connection that a process hands back returns to its former place: the order is that of arrival. While the backlog
-//! is full, SYNs are dropped unanswered, so that clients retransmit them; established connections are never dropped
-//! because of its length.
+//! A connection that a process hands back returns to its former place: the order is that of arrival. While
+//! the backlog is full, SYNs are dropped unanswered, so that clients retransmit them; established connections
+//! are never dropped because of its length.
 
 use std::collections::VecDeque;
 
 use csp_types::{Duration, FlowLabel};
 
-/// How long a connection waits while no process of the service listens anywhere. A server that is restarted within this
-/// time keeps its clients.
+/// How long a connection waits while no process of the service listens anywhere. A server that is restarted
+/// within this time keeps its clients.
 pub const NO_SERVER_GRACE: Duration = Duration::from_secs(3);
 /// Entries of ended connections are removed when they exceed the waiting ones by this number.
 const STALE_MAX: usize = 64;
@@ -36,8 +36,8 @@ impl Default for BacklogLimits {
     }
 }
 
-/// The queue. Entries of connections that left it elsewhere than at the front stay until they reach the front; the
-/// argument `waits` of the methods distinguishes them.
+/// The queue. Entries of connections that left it elsewhere than at the front stay until they reach the
+/// front; the argument `waits` of the methods distinguishes them.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     queue: VecDeque<(u64, FlowLabel)>,
@@ -54,12 +54,14 @@ impl Backlog {
         self.waiting == 0
     }
 
-    /// Returns the connection that arrived first. The front of the queue always waits ([`settle`](Self::settle)).
+    /// Returns the connection that arrived first. The front of the queue always waits
+    /// ([`settle`](Self::settle)).
     pub(crate) fn first(&self) -> Option<FlowLabel> {
         self.queue.front().map(|(_, label)| *label)
     }
 
-    /// Inserts a connection behind those that arrived before it; `arrived` is its number in the order of arrival.
+    /// Inserts a connection behind those that arrived before it; `arrived` is its number in the order of
+    /// arrival.
     pub(crate) fn insert(&mut self, arrived: u64, label: FlowLabel) {
         let at = match self.queue.back() {
             Some((last, _)) if *last > arrived => self.queue.partition_point(|(other, _)| *other <= arrived),

@@ -1,7 +1,7 @@
-//! Connections between two owners: a process has left them with a ticket, and another one will present it.
+//! Connections between two owners: one process has left them with a ticket, and the next one presents it.
 //!
-//! Meanwhile the client's bytes wait in the TCB under TCP's own flow control. A connection that no process takes over
-//! in time is reset.
+//! Meanwhile the client's bytes wait in the TCB under TCP's own flow control. A connection that no process
+//! takes over in time is reset.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ use crate::{Lane, ProxyOutput, reason};
 /// How long a connection waits for its new owner before it is reset.
 pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that were left and have no new owner yet, by the time at which they were left. A connection has one entry
-/// however often its owner changes.
+/// Connections that were left and have no new owner yet, by the time at which they were left. A connection
+/// has one entry however often its owner changes.
 pub(super) type Left = BTreeSet<(Instant, u32)>;
 
 impl Dispatcher {
-    /// Processes HAND_OVER. Earlier messages on the lane have been processed; the answer is the last message to this
-    /// owner.
+    /// Processes HAND_OVER. Earlier messages on the lane have been processed; the answer is the last message
+    /// to this owner.
     pub(crate) fn hand_over(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,

@@ -1,24 +1,24 @@
 //! Pool members and their listeners: which processes may receive the next connection.
 //!
-//! A member is (application node, port). Its processes announce listeners over their channels and grant accept credit:
-//! the number of connections that they would accept. A process that only holds the listening socket (an nginx master)
-//! grants none and so is never offered a connection.
+//! A member is (application node, port). Its processes announce listeners over their channels and grant
+//! accept credit: the number of connections that they would accept. A process that only holds the listening
+//! socket (an nginx master) grants none and so is never offered a connection.
 //!
 //! ```text
 //!  by_address ─▶ member ─▶ ready: listeners that take offers, fewest connections first
 //!                        ─▶ idle: those of them that have answered every offer
 //!  listeners: (channel, id) ─▶ member, credit, open, unanswered
 //! ```
-//! Listeners of one member may be bound to different addresses; the most specific ones are offered a connection, as in
-//! the kernel (`bound`).
+//! Listeners of one member may be bound to different addresses; the most specific ones are offered a
+//! connection, as in the kernel (`bound`).
 //!
-//! A process is *in doubt* if it left an offer unanswered or handed one back. Others are preferred until it accepts,
-//! one of its connections ends, or it is tried again after a while. A process is *slow* if it has left an offer
-//! unanswered for long. It gets no further offers until it accepts: connections wait in the service's backlog, where
-//! any process can get them.
+//! A process is *in doubt* if it left an offer unanswered or handed one back. Others are preferred until it
+//! accepts, one of its connections ends, or it is tried again after a while. A process is *slow* if it has
+//! left an offer unanswered for long. It gets no further offers until it accepts: connections wait in the
+//! service's backlog, where any process can get them.
 //!
-//! All lookups are by key, except that the members of one service are iterated (policy bounds their number). A member
-//! is removed when no service names it, no process listens there and it has no connection.
+//! All lookups are by key, except that the members of one service are iterated (policy bounds their number).
+//! A member is removed when no service names it, no process listens there and it has no connection.
 
 mod bound;
 mod choose;
@@ -36,8 +36,8 @@ use listener::Listener;
 pub use owner::Claim;
 use place::Place;
 
-/// Largest number of members that one proxy worker keeps, named by policy (at most half of them) or announced by
-/// applications.
+/// Largest number of members that one proxy worker keeps, named by policy (at most half of them) or announced
+/// by applications.
 pub const MEMBERS_MAX: usize = 65_536;
 /// Largest number of listeners (processes) of one member.
 pub const LISTENERS_PER_MEMBER_MAX: usize = 1024;
@@ -54,8 +54,9 @@ pub const UNANSWERED_MAX: u32 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ChannelId(pub u32);
 
-/// Index of a member in [`Pools`]. Valid while a service names the member, a process listens there, or a connection
-/// that was [chosen](Pools::choose) for it has not been [released](Pools::release) or [voided](Pools::void).
+/// Index of a member in [`Pools`]. Valid while a service names the member, a process listens there, or a
+/// connection that was [chosen](Pools::choose) for it has not been [released](Pools::release) or
+/// [voided](Pools::void).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MemberId(pub u32);
 
@@ -166,8 +167,8 @@ impl Pools {
         self.by_address.is_empty()
     }
 
-    /// Records that `service` names the member (`node`, `port`), which is created if new; `None` if [`MEMBERS_MAX`] is
-    /// reached.
+    /// Records that `service` names the member (`node`, `port`), which is created if new; `None` if
+    /// [`MEMBERS_MAX`] is reached.
     pub fn name(&mut self, now: Instant, node: NodeId, port: u16, service: u32) -> Option<MemberId> {
         let id = self.member(now, node, port)?;
         let member = self.get_mut(id)?;
@@ -190,7 +191,8 @@ impl Pools {
         self.members.get(member.0 as usize)?.as_ref()
     }
 
-    /// Replaces the nodes that get no new connections. Connections that they have, and outstanding offers, continue.
+    /// Replaces the nodes that get no new connections. Connections that they have, and outstanding offers,
+    /// continue.
     pub fn set_draining(&mut self, nodes: HashSet<NodeId>) {
         for member in self.members.iter_mut().flatten() {
             member.draining = nodes.contains(&member.node);
@@ -236,8 +238,8 @@ impl Pools {
         Ok(id)
     }
 
-    /// Adds `more` accept credit to a listener. If it had none left, the process has come back to its listener and is
-    /// no longer in doubt. Returns the member, or `None` if there is no such listener.
+    /// Adds `more` accept credit to a listener. If it had none left, the process has come back to its
+    /// listener and is no longer in doubt. Returns the member, or `None` if there is no such listener.
     pub fn grant(&mut self, channel: ChannelId, listener: u32, more: u32) -> Option<MemberId> {
         self.change(channel, listener, |l| {
             if l.credit == 0 {
@@ -305,7 +307,8 @@ impl Pools {
         });
     }
 
-    /// Marks a process that has left an offer unanswered for long: it gets no further offers until it accepts.
+    /// Marks a process that has left an offer unanswered for long: it gets no further offers until it
+    /// accepts.
     pub fn mark_slow(&mut self, choice: Choice) {
         self.change(choice.channel, choice.listener, |l| l.slow = l.unanswered > 0);
     }

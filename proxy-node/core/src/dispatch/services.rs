@@ -1,7 +1,8 @@
 //! Services as this worker serves them.
 //!
-//! A service that is no longer in the policy is kept while it has connections, and removed with the last of them. Its
-//! number contains a generation: a handshake that began before the removal completes at no other service.
+//! A service that is no longer in the policy is kept while it has connections, and removed with the last of
+//! them. Its number contains a generation: a handshake that began before the removal completes at no other
+//! service.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -31,9 +32,11 @@ pub struct ServiceSpec {
     pub address: SocketAddr,
     /// The pool of its connections.
     pub pool: Vec<PoolServer>,
-    /// The number of the local service at which its connections end; `None`: they go to processes of the pool.
+    /// The number of the local service at which its connections end; `None`: they go to processes of the
+    /// pool.
     pub local: Option<u32>,
-    /// The number of the service between both ends that examines their bytes; `None`: they are relayed as they are.
+    /// The number of the service between both ends that examines their bytes; `None`: they are relayed as
+    /// they are.
     pub between: Option<u32>,
     /// TCP options of its connections.
     pub tcp: ServiceTcp,
@@ -41,8 +44,8 @@ pub struct ServiceSpec {
     pub backlog: BacklogLimits,
 }
 
-/// TCP options that the policy sets for the connections of a service, or for those that applications open by an egress
-/// rule. Unset ones follow the engine's configuration.
+/// TCP options that the policy sets for the connections of a service, or for those that applications open by
+/// an egress rule. Unset ones follow the engine's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServiceTcp {
     /// Congestion control.
@@ -126,7 +129,8 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Replaces the services by those of a new policy generation. Returns where to start and to stop listening.
+    /// Replaces the services by those of a new policy generation. Returns where to start and to stop
+    /// listening.
     pub(crate) fn replace(&mut self, now: Instant, specs: Vec<ServiceSpec>, pools: &mut Pools) -> Changes {
         let before: Vec<SocketAddr> = self
             .iter()

@@ -1,5 +1,5 @@
-//! Unanswered offers: a process that is busy with one connection for long must not hold others back from processes that
-//! are ready for them, just as it would not with the kernel's single accept queue.
+//! Unanswered offers: a process that is busy with one connection for long must not hold others back from
+//! processes that are ready for them, just as it would not with the kernel's single accept queue.
 //!
 //! ```text
 //!  proxy ── OPEN ──▶ busy process     no answer for OFFER_PATIENCE, and another process is idle
@@ -7,8 +7,9 @@
 //!        ── OPEN ──▶ idle process
 //!        ◀── CLOSE ─ busy process     late; earlier messages of it concern the voided offer
 //! ```
-//! Until that answer, the proxy ignores what the busy process sends about the connection, and does not offer it the
-//! same connection again: the process does not read its channel, so the connection would be delayed again.
+//! Until that answer, the proxy ignores what the busy process sends about the connection, and does not offer
+//! it the same connection again: the process does not read its channel, so the connection would be delayed
+//! again.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,17 +25,17 @@ use crate::{Lane, ProxyOutput, reason};
 
 /// How long an offer stays with a process that does not answer while another one is idle.
 pub const OFFER_PATIENCE: Duration = Duration::from_millis(20);
-/// Upper limit of that time while no process is idle but others accept. A process that computes for long cannot keep an
-/// offer for ever, whether or not it waits on its listener.
+/// Upper limit of that time while no process is idle but others accept. A process that computes for long
+/// cannot keep an offer for ever, whether or not it waits on its listener.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
-/// How often [`OFFER_PATIENCE`] doubles, once for each process that a connection was withdrawn from. If all processes
-/// are slow to answer, trying one after the other would slow them further.
+/// How often [`OFFER_PATIENCE`] doubles, once for each process that a connection was withdrawn from. If all
+/// processes are slow to answer, trying one after the other would slow them further.
 const DOUBLINGS_MAX: u8 = 3;
 /// Number of unanswered offers examined at once; the others are examined after [`LOOK_REST`].
 const LOOK_MAX: usize = 64;
 const LOOK_REST: Duration = Duration::from_millis(1);
-/// Limits of the connections with unanswered withdrawn offers, and of such offers of each connection. Beyond them
-/// offers are not withdrawn.
+/// Limits of the connections with unanswered withdrawn offers, and of such offers of each connection. Beyond
+/// them offers are not withdrawn.
 const WITHDRAWN_MAX: usize = 1024;
 const ANSWERS_MAX: usize = 16;
 
@@ -208,7 +209,8 @@ impl Dispatcher {
         true
     }
 
-    /// Processes a message about a withdrawn offer of its sender; `false` if the message concerns something else.
+    /// Processes a message about a withdrawn offer of its sender; `false` if the message concerns something
+    /// else.
     pub(crate) fn on_withdrawn(
         &mut self,
         recorder: &mut Recorder,
@@ -227,7 +229,8 @@ impl Dispatcher {
         true
     }
 
-    /// Voids an offer that its process did not answer or handed back: the connection waits for a process again.
+    /// Voids an offer that its process did not answer or handed back: the connection waits for a process
+    /// again.
     pub(crate) fn take_back(
         &mut self,
         now: Instant,

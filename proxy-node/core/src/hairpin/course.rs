@@ -14,8 +14,8 @@ use crate::service::local::LocalServices;
 use crate::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
 impl Egress {
-    /// Chooses the source address of a hairpin to `remote`: as the policy specifies for this destination, and different
-    /// from that of any other connection. The error is the reason code of REFUSED.
+    /// Chooses the source address of a hairpin to `remote`: as the policy specifies for this destination, and
+    /// different from that of any other connection. The error is the reason code of REFUSED.
     fn hairpin_source<O>(&mut self, cx: &Context<'_, O>, remote: SocketAddr) -> Result<SocketAddr, u32> {
         let (_, candidates) = self.candidates(remote).ok_or(reason::NETWORK_UNREACHABLE)?;
         let is_free = |tuple: &FourTuple| {
@@ -30,9 +30,10 @@ impl Egress {
 }
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Processes CONNECT to a service of this proxy; `false` if no hairpin is free, or none for this user. The connection is established at
-    /// once; the service's end waits for a process like any other, as with a listening socket of the kernel. Refused if the address is
-    /// a local service's that another proxy worker has.
+    /// Processes CONNECT to a service of this proxy; `false` if no hairpin is free, or none for this user.
+    /// The connection is established at once; the service's end waits for a process like any other, as with a
+    /// listening socket of the kernel. Refused if the address is a local service's that another proxy worker
+    /// has.
     pub(crate) fn open_hairpin(
         &mut self,
         (channel, lane): (ChannelId, Lane),
@@ -130,8 +131,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Resets the other end of a hairpin whose one end has ended by a reset. The reset follows the bytes that wait for the other
-    /// end's process, and the end of their stream; it waits for these at most as long as one over TCP.
+    /// Resets the other end of a hairpin whose one end has ended by a reset. The reset follows the bytes that
+    /// wait for the other end's process, and the end of their stream; it waits for these at most as long as
+    /// one over TCP.
     pub(crate) fn reset_peer(&mut self, peer: FlowLabel) {
         self.cx.recorder.counters.connections_failed += 1;
         if self.has_received(peer) || !self.cx.hairpin.reset_later(self.cx.now, peer) {
@@ -141,8 +143,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.pump.enqueue(self.cx.flows, peer);
     }
 
-    /// Returns whether nothing that the other process wrote waits for the process of this flow any more: it has received all, or
-    /// has closed.
+    /// Returns whether nothing that the other process wrote waits for the process of this flow any more: it
+    /// has received all, or has closed.
     fn has_received(&self, label: FlowLabel) -> bool {
         let (waiting, finished) = self.cx.hairpin.waiting(label);
         let Some(flow) = self.cx.flows.get(label) else { return true };
@@ -172,8 +174,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Returns whether the process of a flow has received everything that the other process wrote, including its end of
-    /// stream.
+    /// Returns whether the process of a flow has received everything that the other process wrote, including
+    /// its end of stream.
     fn has_all(&self, label: FlowLabel) -> bool {
         let (waiting, finished) = self.cx.hairpin.waiting(label);
         let Some(flow) = self.cx.flows.get(label) else { return false };

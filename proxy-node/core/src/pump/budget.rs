@@ -1,8 +1,8 @@
-//! Limits how much data applications may have in flight to clients: windows are granted from the send-buffer pool, so
-//! that granted bytes always fit.
+//! Limits how much data applications may have in flight to clients: windows are granted from the send-buffer
+//! pool, so that granted bytes always fit.
 
-/// Largest initial window of a flow, in bytes; a flow whose path carries more in a round trip gets a larger one
-/// ([`SendBudget::widen`]).
+/// Largest initial window of a flow, in bytes; a flow whose path carries more in a round trip gets a larger
+/// one ([`SendBudget::widen`]).
 pub const WINDOW_MAX: u32 = 256 * 1024;
 const WINDOW_MIDDLE: u32 = 64 * 1024;
 /// Smallest window granted; if there is no memory for it, a new flow is refused.
@@ -27,8 +27,8 @@ impl SendBudget {
         if window == 0 { 0 } else { csp_tcp::send_memory(window, self.block_len) }
     }
 
-    /// Returns a window for a new flow: large while less than a quarter of the pool is reserved, smaller as it fills,
-    /// `None` if it is exhausted.
+    /// Returns a window for a new flow: large while less than a quarter of the pool is reserved, smaller as
+    /// it fills, `None` if it is exhausted.
     pub fn reserve(&mut self) -> Option<u32> {
         let window = match self.reserved {
             r if r < self.total / 4 => WINDOW_MAX,
@@ -43,8 +43,8 @@ impl SendBudget {
         Some(window)
     }
 
-    /// Returns the new window of a flow that could use `wanted` bytes: `wanted` as long as at most a quarter of the
-    /// pool is reserved, otherwise `window` unchanged.
+    /// Returns the new window of a flow that could use `wanted` bytes: `wanted` as long as at most a quarter
+    /// of the pool is reserved, otherwise `window` unchanged.
     pub fn widen(&mut self, window: u32, wanted: u32) -> u32 {
         let reserved = (self.reserved + self.worth(wanted)).saturating_sub(self.worth(window));
         if wanted <= window || reserved > self.total / 4 {

@@ -1,4 +1,5 @@
-//! Flows whose DATA found no descriptor on their lane: they wait in a queue and are not served until the lane has room.
+//! Flows whose DATA found no descriptor on their lane: they wait in a queue and are not served until the lane
+//! has room.
 
 use std::collections::{BTreeMap, VecDeque};
 

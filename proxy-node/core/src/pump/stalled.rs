@@ -1,7 +1,9 @@
-//! Clients that acknowledge nothing of the data sent to them: their flows are dropped when all send memory is granted.
+//! Clients that acknowledge nothing of the data sent to them: their flows are dropped when all send memory is
+//! granted.
 //!
-//! Otherwise clients that never read would exclude all others: their windows stay granted as long as their connections
-//! exist, and a client that answers window probes keeps its connection for ever (RFC 9293 §3.8.6.1).
+//! Otherwise clients that never read would exclude all others: their windows stay granted as long as their
+//! connections exist, and a client that answers window probes keeps its connection for ever (RFC 9293
+//! §3.8.6.1).
 
 use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel, Instant};

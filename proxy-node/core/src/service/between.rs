@@ -5,9 +5,9 @@
 //!  [TcpEnd] or ── bytes, end ──▶ examine ─ as many as may pass ─▶ DATA, SHUTDOWN
 //!  [LoopEnd]  ◀── bytes, reset ─ as many as may pass ─ examine ◀─ DATA, SHUTDOWN, CLOSE
 //! ```
-//! What the bytes mean is known to the [`Between`] of the worker alone, such as a set of framings of messages. It keeps its state
-//! of each flow by the flow's label. Nothing is dropped and nothing waits in between: whatever has no room at one end stays at the
-//! other end, under its own flow control.
+//! What the bytes mean is known to the [`Between`] of the worker alone, such as a set of framings of
+//! messages. It keeps its state of each flow by the flow's label. Nothing is dropped and nothing waits in
+//! between: whatever has no room at one end stays at the other end, under its own flow control.
 
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
@@ -26,7 +26,7 @@ pub enum Towards {
     Client,
 }
 
-/// What has become of examined bytes.
+/// Outcome of examining bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Examined {
     /// Number of bytes, from the first one, that may pass now.
@@ -35,18 +35,18 @@ pub struct Examined {
     pub malformed: bool,
 }
 
-/// The services between both ends of one worker, which keep what they need of each flow by its label. A worker without such
-/// services has all methods as they are here.
+/// The services between both ends of one worker. They keep their state of each flow by the flow's label. The
+/// default methods are those of a worker without such services.
 pub trait Between {
-    /// Processes a new flow of service `number` ([`ServiceSpec::between`](crate::ServiceSpec::between)). `false`: it is refused, and
-    /// the client's connection is reset.
+    /// Processes a new flow of service `number` ([`ServiceSpec::between`](crate::ServiceSpec::between)).
+    /// `false`: it is refused, and the client's connection is reset.
     fn begun(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         let _ = (now, label, number, tuple);
         false
     }
 
-    /// Examines bytes of a stream, the first of which has position `at` in it. Bytes that did not pass, or had no room at the other
-    /// end, are examined again.
+    /// Examines bytes of a stream, the first of which has position `at` in it. Bytes that did not pass, or
+    /// had no room at the other end, are examined again.
     fn examine<'a>(
         &mut self,
         label: FlowLabel,
@@ -64,7 +64,8 @@ pub trait Between {
         true
     }
 
-    /// Releases what is kept of a flow that is over. Called once for each one for which [`begun`](Self::begun) returned true.
+    /// Releases the state of a flow that has ended. Called once for each flow for which
+    /// [`begun`](Self::begun) returned true.
     fn ended(&mut self, label: FlowLabel) {
         let _ = label;
     }
@@ -82,7 +83,8 @@ pub(crate) struct Passage<'a, B> {
 }
 
 impl<'a, B: Between> Passage<'a, B> {
-    /// The service of the flow with this label, whose application has sent so many bytes that were passed on.
+    /// Creates the service of the flow `label`, for which `from_application` bytes of the application were
+    /// passed on before.
     pub(crate) fn new(between: &'a mut B, label: FlowLabel, from_application: u64) -> Self {
         Passage { between, label, from_application, malformed: false }
     }

@@ -16,8 +16,8 @@ impl Announced {
         Announced { first_index: first_index as usize, slots }
     }
 
-    /// Records that `label` is announced to node `via`. Returns the node that this label was announced to before, if it
-    /// is another one.
+    /// Records that `label` is announced to node `via`. Returns the node that this label was announced to
+    /// before, if it is another one.
     pub(crate) fn record(&mut self, label: FlowLabel, via: u32) -> Option<u32> {
         let at = label.index().checked_sub(self.first_index)?;
         let (known, before) = std::mem::replace(self.slots.get_mut(at)?, (label, via));

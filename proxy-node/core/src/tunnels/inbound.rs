@@ -54,15 +54,16 @@ impl Tunnels {
             table_full = reason == DropReason::TableFull;
             cx.recorder.counters.drop_tcp += 1;
             if reason == DropReason::StaleLabel {
-                // The node ends the label; it then sends the client's next segments as whole packets, which can be
-                // answered.
+                // The node ends the label; it then sends the client's next segments as whole packets, which
+                // can be answered.
                 let _ = cx.out.tunnel(cx.now, via, &Record::flow_end(record.label, self.worker), &[]);
             }
         }
         if cx.tcp.replies_press() {
             self.transmit(cx); // replies to a flood: half of their queue is kept free for the rest of the batch
         }
-        // A segment without a label may belong to a connection: a SYN, or a segment of a connection that moved here.
+        // A segment without a label may belong to a connection: a SYN, or a segment of a connection that
+        // moved here.
         let by_tuple = tuple.and_then(|tuple| cx.tcp.label_of(&tuple));
         let label = by_tuple.unwrap_or(record.label);
         cx.recorder.event(TraceEvent {

@@ -15,13 +15,13 @@ use crate::{Blocked, ProxyOutput};
 /// Hop limit of transmitted packets (RFC 1700's recommendation, and Linux's default).
 const HOP_LIMIT: u8 = 64;
 const PROTOCOL_TCP: u8 = 6;
-/// Largest number of payload slices of one segment: the largest segment over the smallest block, and a partial one at
-/// either end.
+/// Largest number of payload slices of one segment: the largest segment over the smallest block, and a
+/// partial one at either end.
 const SLICES_MAX: usize = csp_types::limits::SEGMENT_LEN_MAX / 512 + 2;
 
 impl Tunnels {
-    /// Sends the engine's segments through tunnels that have room for a full segment. A segment taken from the engine
-    /// counts as sent. Returns whether any was sent.
+    /// Sends the engine's segments through tunnels that have room for a full segment. A segment taken from
+    /// the engine counts as sent. Returns whether any was sent.
     pub(crate) fn transmit(&mut self, cx: &mut Context<'_, impl ProxyOutput>) -> bool {
         let (now, mut sent) = (cx.now, false);
         loop {
@@ -101,8 +101,8 @@ fn sent_event(at: Instant, transmit: &csp_tcp::Transmit<'_>) -> TraceEvent {
     }
 }
 
-/// Writes the TCP header, preceded by the IP header if the record is `whole`. The TCP checksum field stays 0; the
-/// network node or its hardware fills it. Returns the length.
+/// Writes the TCP header, preceded by the IP header if the record is `whole`. The TCP checksum field stays 0;
+/// the network node or its hardware fills it. Returns the length.
 fn headers(out: &mut [u8], transmit: &csp_tcp::Transmit<'_>, whole: bool) -> usize {
     let Some(repr) = &transmit.header else { return 0 };
     let tcp_len = repr.header_len();

@@ -1,4 +1,5 @@
-//! ICMP errors passed on by network nodes, and what they report about a connection's path (RFC 1191, 8201, 5927).
+//! ICMP errors passed on by network nodes, and what they report about a connection's path (RFC 1191, 8201,
+//! 5927).
 
 use csp_tcp::PathError;
 use csp_types::FourTuple;
@@ -7,10 +8,12 @@ use csp_wire::{ipv4, ipv6};
 
 use crate::context::Context;
 
-/// MTU assumed if an old router reports none: RFC 1191 §7.1's plateau for Ethernet-like links that are not Ethernet.
+/// MTU assumed if an old router reports none: RFC 1191 §7.1's plateau for Ethernet-like links that are not
+/// Ethernet.
 const MTU_NOT_REPORTED: u16 = 1_006;
 
-/// Processes an ICMP error, a whole IP packet. It is dropped if it is malformed or quotes no segment in flight.
+/// Processes an ICMP error, a whole IP packet. It is dropped if it is malformed or quotes no segment in
+/// flight.
 pub(super) fn on_icmp_error<O>(cx: &mut Context<'_, O>, packet: &[u8]) {
     let Some((quoted, error)) = judge(packet) else {
         cx.recorder.counters.drop_malformed += 1;

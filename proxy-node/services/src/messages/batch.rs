@@ -5,8 +5,8 @@
 //!   receiver a      └── run ──────┘
 //!   receiver b           └── run ───────┘            its connection refers to the same memory
 //! ```
-//! The memory is the TCP engine's if it lends some: then the connections refer to it until their peers have acknowledged it, and
-//! nothing is copied for the second receiver and those after it.
+//! The memory is the TCP engine's if it lends some: then the connections refer to it until their peers have
+//! acknowledged it, and nothing is copied for the second receiver and those after it.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub(super) struct Batch {
     most: usize,
 }
 
-/// Where a receiver is in the batch: the number of the message after the last one that it was given.
+/// A receiver's position in the batch: the index after the last message that it was given.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Mark(usize);
 
@@ -44,8 +44,8 @@ impl Batch {
         }
     }
 
-    /// Returns where the message of a delivery of `len` bytes is, which is encoded if no receiver was given it before. `None`: there
-    /// is no room.
+    /// Returns the range of a delivery of `len` bytes. The message is encoded when its first receiver asks
+    /// for it. `None` if the batch has no room.
     pub(super) fn place(
         &mut self,
         plane: &MessagePlane,
@@ -83,7 +83,8 @@ impl Batch {
         client.write(bytes.get(part).unwrap_or(&[]), self.lent.as_ref())
     }
 
-    /// Empties the batch for a receiver that has got nothing of it; `false` if its connection cannot give the memory back.
+    /// Empties the batch for a receiver that has got nothing of it; `false` if its connection cannot give the
+    /// memory back.
     pub(super) fn renew(&mut self, client: &mut impl ClientEnd) -> bool {
         if let Some(lent) = self.lent.take() {
             self.lent = client.give_back(lent);
@@ -95,7 +96,7 @@ impl Batch {
         renewed
     }
 
-    /// Empties the batch. Returns the memory that was lent, to be given back.
+    /// Empties the batch. Returns the lent memory, which the caller gives back.
     pub(super) fn end(&mut self) -> Option<Buffer> {
         self.messages.clear();
         self.lent.take()

@@ -1,13 +1,14 @@
-//! Contexts elsewhere (g-contexts): programs of the cluster that run handlers of paths, each reached by a connection that the worker
-//! opens to a process of the context's pool.
+//! Contexts elsewhere (g-contexts): programs of the cluster that run handlers of paths, each reached by a
+//! connection that the worker opens to a process of the context's pool.
 //!
 //! ```text
 //!   a path of a channel of this worker has a stage in g0 ─▶ open ─▶ HELLO ─▶ calls ─┐ lost: what is not answered
 //!                                      ▲                                            │ is given again
 //!                                      └──────────────── RETRY ─────────────────────┘
 //! ```
-//! While a context is not there its messages wait in their queues, as for any stage that does not go on. Only a path that is replaced or
-//! removed does not wait for it forever: after [`PATIENCE`] its messages are discarded, and counted as lost.
+//! While a context is absent, its messages wait in their queues, as they do before any stage that cannot
+//! continue. A path that is replaced or removed waits for a bounded time: after [`PATIENCE`] its messages are
+//! discarded, and counted as lost.
 
 mod link;
 mod supply;
@@ -25,8 +26,8 @@ use super::MessageBroker;
 
 /// Time between the end of a connection to a context and the next one.
 pub const RETRY: Duration = Duration::from_millis(250);
-/// How long messages of a path that is replaced or removed wait for a context that is not there, and how long a process of its pool has to
-/// greet.
+/// How long messages of a path that is replaced or removed wait for a context that is not there, and how long
+/// a process of its pool has to greet.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked whether a context is needed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,7 +37,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct ContextSpec {
     /// Its number: 0 is `g0`.
     pub number: u16,
-    /// The name of the service of which a process is the context ([`ServiceSpec::name`](csp_proxy_core::ServiceSpec::name)).
+    /// The name of the service whose processes are the context
+    /// ([`ServiceSpec::name`](csp_proxy_core::ServiceSpec::name)).
     pub service: String,
 }
 
@@ -85,7 +87,7 @@ pub enum ContextNotice {
 /// Notices that are kept until they are fetched.
 const NOTICES_MAX: usize = 64;
 
-/// What is known of a context elsewhere.
+/// The state of a context elsewhere, for display.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ElsewhereSnapshot {
     /// Its number at the plane.
@@ -96,7 +98,7 @@ pub struct ElsewhereSnapshot {
     pub calls: u64,
     /// Connections that were lost.
     pub losses: u64,
-    /// Of these, those that the worker ended for what the context sent.
+    /// Of these, connections that the worker closed because the context violated the protocol.
     pub violations: u64,
 }
 
@@ -104,12 +106,12 @@ pub struct ElsewhereSnapshot {
 struct Slot {
     service: Option<String>,
     link: Option<Link>,
-    /// A connection is to be opened.
+    /// A connection has been requested and is not open yet.
     opening: bool,
     wanted: bool,
     /// No connection is opened before this time.
     retry_at: Instant,
-    /// Since when it is not there, or does not run what a path that is replaced waits for.
+    /// Since when the context is absent, or does not run a stage for which a replaced path waits.
     absent_since: Option<Instant>,
     /// When the connection was opened.
     opened: Instant,
@@ -174,7 +176,7 @@ impl Elsewhere {
         }
     }
 
-    /// Has the contexts looked at: where a channel lives has changed.
+    /// Schedules an examination of the contexts, because the owner of a channel has changed.
     pub(super) fn look(&mut self, now: Instant) {
         if self.slots.iter().any(|slot| slot.service.is_some()) {
             self.due = Some(now);
@@ -186,7 +188,8 @@ impl MessageBroker {
     /// Replaces the contexts elsewhere. Connections to those that stay go on.
     pub fn set_contexts(&mut self, now: Instant, specs: &[ContextSpec]) {
         let slots = &mut self.elsewhere.slots;
-        // The worker goes through them whenever it looks for the next connection: without contexts there are none.
+        // The worker goes through them whenever it looks for the next connection: without contexts there are
+        // none.
         let needed = specs.iter().map(|spec| usize::from(spec.number) + 1).max().unwrap_or(0);
         slots.resize_with(slots.len().max(needed), Slot::default);
         for (number, slot) in (0u16..).zip(slots) {
@@ -202,7 +205,8 @@ impl MessageBroker {
         self.elsewhere.due = Some(now);
     }
 
-    /// Opens and closes connections as far as contexts are needed, and gives up what waits in vain.
+    /// Opens and closes connections as contexts are needed, and discards messages that have waited for longer
+    /// than [`PATIENCE`].
     pub(super) fn settle_contexts(&mut self, now: Instant) {
         if self.elsewhere.due.is_none_or(|due| due > now) {
             return;
@@ -330,7 +334,7 @@ impl MessageBroker {
         })
     }
 
-    /// Processes the end of a connection to a context; `false` if it is another one.
+    /// Processes the end of a connection to a context; `false` if the connection does not lead to a context.
     pub(super) fn context_gone(&mut self, now: Instant, label: FlowLabel) -> bool {
         let Some((at, _)) = self.elsewhere.link_of(label) else { return false };
         let slot = &mut self.elsewhere.slots[at];

@@ -10,7 +10,8 @@ use super::{MessageBroker, SpecError};
 
 pub use csp_messages::{FieldReader, FlowFields, FlowStatus, FlowsConfig, LinkStatus};
 
-/// Finds the flows of a connection's messages. Successive messages that differ in nothing that a flow asks for are looked up once.
+/// Finds the flows of a connection's messages. Successive messages that differ in nothing that a flow asks
+/// for are looked up once.
 #[derive(Debug)]
 pub(super) struct Classifier {
     base: Descriptor,
@@ -37,7 +38,7 @@ impl Classifier {
         Classifier { base, number: peer.number, run: peer.run.take().unwrap_or_default() }
     }
 
-    /// Returns the flow of a message with frames of these lengths, whose slices `record` gives.
+    /// Returns the flow of a message with frames of these lengths. `record` returns the slices of a frame.
     pub(super) fn flow_of<'a, R: Iterator<Item = &'a [u8]>>(
         &mut self,
         plane: &MessagePlane,
@@ -62,10 +63,11 @@ impl Classifier {
 }
 
 impl MessageBroker {
-    /// Puts information flows into force, or ends them.
+    /// Puts information flows into force; `None` ends them.
     ///
     /// # Errors
-    /// A trigger that cannot be, and the flows are in force; or the memory for messages.
+    /// A trigger that is not valid: the flows are in force without it. Or an error of the memory for
+    /// messages.
     pub fn set_flows(&mut self, now: Instant, flows: Option<FlowsConfig>) -> Result<(), SpecError> {
         self.paths.now = now;
         if self.plane.is_none() && flows.is_none() {
@@ -79,7 +81,7 @@ impl MessageBroker {
         done
     }
 
-    /// A byte stream could send so many bytes to its client, over the link that messages share.
+    /// Asks for the link that messages share: a byte stream has this many bytes to send to its client.
     pub(super) fn stream_wants(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
         let end = |address: std::net::SocketAddr| (address.ip(), address.port());
         let descriptor = Descriptor::default().network(end(tuple.remote), end(tuple.local));

@@ -7,7 +7,8 @@ use csp_operators::{FormatSet, body_frame};
 
 use super::MessageBroker;
 
-/// Most slices of a record that are looked at to find its format: its header and fixed part lie in the first ones.
+/// Largest number of slices of a record that are examined to find its format. Its header and fixed part lie
+/// in the first ones.
 const SLICES_MAX: usize = 32;
 
 /// The formats of a channel. Two that have the same key are equal.
@@ -65,7 +66,7 @@ impl PartialEq for ChannelFormats {
 
 impl Eq for ChannelFormats {}
 
-/// Messages of one format that a channel gets from another one.
+/// The messages of one format that a channel receives from another channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelFeed {
     /// Number of the channel that they are published to.
@@ -78,7 +79,7 @@ pub struct ChannelFeed {
     pub becomes: FormatId,
 }
 
-/// Returns the format of a message of so many frames, the first that fits; `record` gives the slices of a frame.
+/// Returns the first format that fits a message of this many frames. `record` returns the slices of a frame.
 pub(super) fn identify<'a, I: Iterator<Item = &'a [u8]>>(
     formats: [Option<&FormatSet>; 2],
     frames: usize,
@@ -97,7 +98,7 @@ pub(super) fn identify<'a, I: Iterator<Item = &'a [u8]>>(
 }
 
 impl MessageBroker {
-    /// Replaces what channels get from others.
+    /// Replaces the feeds of all channels.
     pub(super) fn feed_channels(&mut self, feeds: &[ChannelFeed]) {
         let Some(plane) = &mut self.plane else { return };
         for (number, bound) in &self.channels {

@@ -1,4 +1,5 @@
-//! How a peer of a channel speaks: ZMTP, or messages behind a header with their length. And how messages are written to it.
+//! How a peer of a channel speaks: ZMTP, or messages behind a header with their length. And how messages are
+//! written to it.
 //!
 //! ```text
 //!                  on the connection          in the channel
@@ -6,8 +7,8 @@
 //!  header kept     | header | body |          one frame: | header | body |
 //!  header stripped | header | body |          one frame: | body |
 //! ```
-//! To a length-prefixed peer, the frames of a message from a ZeroMQ peer are one after the other. If headers are kept, that message
-//! begins with a header, whose length field the proxy writes.
+//! To a length-prefixed peer, the frames of a message from a ZeroMQ peer are one after the other. If headers
+//! are kept, that message begins with a header, whose length field the proxy writes.
 
 use csp_messages::{Delivery, MessageHandle, MessagePlane, Role};
 use csp_types::Instant;
@@ -17,13 +18,13 @@ use csp_zmtp::{
 
 use super::numbering;
 
-/// What becomes of headers.
+/// Treatment of headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Header {
     /// They are part of the messages.
     Kept,
-    /// They are removed, and new ones are written: with the length, this encoding type if it is a Simple Open Framing Header, and
-    /// zeros.
+    /// They are removed, and new ones are written: with the length, this encoding type if it is a Simple Open
+    /// Framing Header, and zeros.
     Stripped {
         /// Encoding type, 2 bytes at offset 4.
         encoding: Option<u16>,
@@ -37,9 +38,9 @@ pub struct PrefixedPort {
     pub port: u16,
     /// The header.
     pub prefix: Prefix,
-    /// What becomes of it.
+    /// Treatment of the header of each message.
     pub header: Header,
-    /// What the peers do.
+    /// The role of the port's peers.
     pub role: Role,
 }
 
@@ -96,7 +97,7 @@ impl Speech {
         }
     }
 
-    /// Returns a position up to which bytes are needed at least before something can be processed.
+    /// Returns a stream position: nothing can be processed before at least the bytes up to it have arrived.
     pub(super) fn needed(&self) -> u64 {
         match self {
             Speech::Zmtp(connection) => connection.needed(),
@@ -104,7 +105,7 @@ impl Speech {
         }
     }
 
-    /// Returns the position before which no bytes are needed.
+    /// Returns the position up to which bytes are no longer needed.
     pub(super) fn released(&self) -> u64 {
         match self {
             Speech::Zmtp(connection) => connection.released(),
@@ -135,8 +136,9 @@ impl Speech {
 }
 
 impl Prefixed {
-    /// Examines received bytes up to the end of the next message. Returns where it begins in the stream, where its part begins that
-    /// is published, and the length of that; `None`: more bytes are needed, or the peer has failed.
+    /// Examines received bytes up to the end of the next message. Returns where it begins in the stream,
+    /// where its part begins that is published, and the length of that; `None`: more bytes are needed, or the
+    /// peer has failed.
     pub(super) fn next<'a>(
         &mut self,
         input: &mut Cursor<'a, impl Iterator<Item = &'a [u8]>>,
@@ -161,7 +163,8 @@ impl Prefixed {
 }
 
 impl Encoding {
-    /// Returns a number that peers of a channel share whose messages are written alike.
+    /// Returns the number of the encoding. Peers of a channel with the same number are sent the same bytes
+    /// for a message.
     pub(super) fn number(&self) -> u8 {
         match self {
             Encoding::Zmtp => 0,
@@ -190,7 +193,8 @@ impl Encoding {
         }
     }
 
-    /// Calls `write` for each header and each slice of a body, in order, until it returns false. The message can be written.
+    /// Calls `write` for each header and each slice of a body, in order, until it returns false. The message
+    /// can be written.
     pub(super) fn pieces(
         &self,
         plane: &MessagePlane,
@@ -235,7 +239,8 @@ fn zmtp_pieces(plane: &MessagePlane, delivery: &Delivery, mut write: impl FnMut(
 }
 
 impl PrefixedPort {
-    /// Returns the header of a message of `len` bytes in the channel, the header's length, and how many bytes of the message it has.
+    /// Returns the header of a message whose length in the channel is `len` bytes, the header's length, and
+    /// how many bytes of it the message contains already.
     fn header(
         &self,
         plane: &MessagePlane,

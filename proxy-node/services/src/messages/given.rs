@@ -1,4 +1,5 @@
-//! Messages that a puller was given and has not acknowledged: they may be lost if its connection ends.
+//! Messages written to a puller's connection that the puller has not acknowledged. They may be lost if the
+//! connection ends.
 //!
 //! ```text
 //!   written to the connection   |----- acknowledged -----|-- 3 messages --|-- 2 --|
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 /// Most marks. Beyond, messages of several visits share one, and all count until the last is acknowledged.
 const MARKS_MAX: usize = 64;
 
-/// What one puller was given.
+/// The unacknowledged messages of one puller.
 #[derive(Debug)]
 pub(super) struct Given {
     /// Bytes written to the connection.
@@ -20,12 +21,13 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// Nothing was given.
+    /// Returns the state of a new connection.
     pub(super) fn new() -> Self {
         Given { written: 0, marks: VecDeque::with_capacity(MARKS_MAX) }
     }
 
-    /// Records a visit: `messages` were finished, and `unacknowledged` bytes are on their way, where `before` were.
+    /// Records a visit: `messages` were finished, and `unacknowledged` bytes are on their way, where `before`
+    /// were.
     pub(super) fn visited(&mut self, messages: u64, before: u32, unacknowledged: u32) {
         self.written += u64::from(unacknowledged.saturating_sub(before));
         if messages == 0 {
@@ -38,13 +40,13 @@ impl Given {
         }
     }
 
-    /// Releases what has been acknowledged.
+    /// Removes the messages that have been acknowledged; `unacknowledged` bytes have not.
     pub(super) fn acknowledged(&mut self, unacknowledged: u32) {
         let until = self.written - u64::from(unacknowledged).min(self.written);
         while self.marks.pop_front_if(|(end, _)| *end <= until).is_some() {}
     }
 
-    /// Returns the number of messages of which not all bytes are known to have been acknowledged.
+    /// Returns the number of messages that have not been acknowledged completely.
     pub(super) fn messages(&self) -> u64 {
         self.marks.iter().map(|(_, messages)| messages).sum()
     }

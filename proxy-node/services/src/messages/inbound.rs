@@ -17,32 +17,33 @@ use super::requests::{self, Requests};
 
 /// Most messages of a connection that are processed before others are served.
 const MESSAGES_PER_VISIT: usize = 128;
-/// Most slices of received bytes that are looked at without allocating; a longer message is looked at in a vector.
+/// Largest number of slices of received bytes that are examined without allocating; a longer message is
+/// examined in a vector.
 const SLICES: usize = 64;
 
-/// From so many bytes on, a message that is incomplete is taken out of the connection's window, which then opens again; half of
-/// the smallest initial window.
+/// An incomplete message of at least this many bytes is copied out of the connection's window, which then
+/// opens again. Half of the smallest initial window.
 const KEEP_FROM: usize = 8 * 1024;
 
-/// Room that a connection keeps for incomplete messages when it has none.
+/// Capacity that a connection keeps for incomplete messages while it has none.
 const KEPT_LEN: usize = 64 * 1024;
 
 /// Messages of none of a channel's formats.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UnknownCounters {
     pub(super) arrived: u64,
-    /// Of them, those that were dropped.
+    /// Those of them that were dropped.
     pub(super) dropped: u64,
 }
 
-/// What decides about a channel's new peers.
+/// What the broker needs to admit a channel's peers and to publish their messages.
 pub(super) struct Door<'a> {
     pub(super) channel: ChannelId,
     pub(super) keys: Option<&'a ChannelKeys>,
     pub(super) formats: Option<&'a FormatSet>,
-    /// Those that publishers have brought.
+    /// Formats that publishers have brought.
     pub(super) brought: Option<&'a FormatSet>,
-    /// What programs may ask for.
+    /// The queries, formats and handlers that programs have requested.
     pub(super) requested: &'a Requested,
     /// Nobody publishes.
     pub(super) derived: bool,
@@ -54,12 +55,13 @@ pub(super) struct Door<'a> {
     pub(super) refusals: &'a mut Refusals,
     /// The channel's path is filling: contexts are to have their turns before more is published.
     pub(super) yields: bool,
-    /// What finds messages' information flows, if there are any.
+    /// Finds the information flow of a message, if there are flows.
     pub(super) classifier: Option<Classifier>,
 }
 
 impl Door<'_> {
-    /// Publishes a message with frames of these lengths. Its format is found in the slices of a frame, which `record` gives.
+    /// Publishes a message with frames of these lengths. Its format is found in the slices of a frame, which
+    /// `record` gives.
     fn publish<'a, R: Iterator<Item = &'a [u8]>>(
         &mut self,
         now: Instant,
@@ -90,7 +92,7 @@ impl Door<'_> {
     }
 }
 
-/// What a visit has brought.
+/// Outcome of one visit of a connection.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Received {
     /// Bytes were consumed.
@@ -123,7 +125,7 @@ impl<'a> View<'a, '_> {
 struct Bodies<'a, 'b, I> {
     view: View<'a, 'b>,
     frames: I,
-    /// What is left of the frame: its position and length.
+    /// The rest of the frame: its position and length.
     left: (u64, usize),
 }
 
@@ -151,7 +153,7 @@ impl<'a, I: Iterator<Item = (u64, usize)>> Iterator for Bodies<'a, '_, I> {
     }
 }
 
-/// Processes what has been received, up to the bound of a visit.
+/// Processes received bytes, up to the bound of a visit.
 pub(super) fn receive(
     now: Instant,
     peer: &mut Peer,
@@ -228,7 +230,8 @@ pub(super) fn receive(
     Received { moved: done > 0, more }
 }
 
-/// Processes items until the bytes, the bound or the room for messages are used up; returns whether it was the bound.
+/// Processes items until the bytes, the bound or the room for messages are used up; returns whether it was
+/// the bound.
 fn process(
     now: Instant,
     peer: &mut Peer,
@@ -403,7 +406,7 @@ fn is_sealed(message: &Message<'_>) -> bool {
     message.frames().first().is_some_and(|frame| message.decrypted(frame).is_some())
 }
 
-/// Publishes the message with which the peer was held back; `false` if it still is.
+/// Publishes the message for which the peer was held back; `false` if it still has no room.
 fn publish_held(
     now: Instant,
     peer: &mut Peer,

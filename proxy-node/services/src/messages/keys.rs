@@ -1,4 +1,4 @@
-//! Who may do what on a channel with keys (decision 0037), and the random bytes of its handshakes.
+//! Rights of the peers of a channel with keys (decision 0037), and the random bytes of its handshakes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use csp_zmtp::{CurveKeys, ENTROPY_LEN, KEY_LEN, Peer as PeerInfo, SocketType};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
-/// What the owner of a key may do.
+/// The rights of the owner of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
     /// Connect as PUB, XPUB or PUSH.
@@ -27,7 +27,7 @@ pub struct Rights {
 pub struct ChannelKeys {
     /// The proxies' own.
     pub server: Arc<CurveKeys>,
-    /// Peers without encryption are refused; else they have the rights of `any`.
+    /// Peers without encryption are refused; otherwise they have the rights of `any`.
     pub require: bool,
     /// Rights by public key.
     pub clients: HashMap<[u8; KEY_LEN], Rights>,
@@ -43,7 +43,7 @@ impl PartialEq for ChannelKeys {
 
 impl Eq for ChannelKeys {}
 
-/// Why a peer is refused after its handshake has shown who it is.
+/// Why a peer is refused after its handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
     UnknownKey,
@@ -54,17 +54,18 @@ pub(super) enum Refusal {
 }
 
 impl ChannelKeys {
-    /// Whether a connection that one of the two has accepted can be one of the other, its key's rights aside.
+    /// Returns whether connections accepted under `self` are valid under `other`, apart from the rights of
+    /// their keys.
     pub(super) fn admits_as(&self, other: &ChannelKeys) -> bool {
         self.server.public() == other.server.public() && self.require == other.require
     }
 
-    /// Returns what a peer may do.
+    /// Returns the rights of a peer.
     pub(super) fn rights(&self, peer: &PeerInfo) -> Rights {
         peer.key.and_then(|key| self.clients.get(&key)).copied().unwrap_or(self.any)
     }
 
-    /// Decides about a peer by its key and its socket type, by one look-up.
+    /// Checks a peer's key and socket type with one look-up.
     pub(super) fn check(&self, peer: &PeerInfo) -> Result<(), Refusal> {
         let listed = peer.key.and_then(|key| self.clients.get(&key));
         let rights = self.rights(peer);
@@ -118,8 +119,8 @@ impl Refusals {
     }
 }
 
-/// Random bytes for handshakes. Each draw replaces the generator's key, so that a key found later does not reveal what was drawn
-/// before.
+/// Random bytes for handshakes. Each draw replaces the generator's key, so that a key found later does not
+/// reveal what was drawn before.
 pub(super) struct Entropy {
     key: [u8; 32],
 }

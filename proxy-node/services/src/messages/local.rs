@@ -1,4 +1,5 @@
-//! The broker as the proxy's core calls it: what has become of a connection, and which one is to be served next.
+//! The broker's interface to the proxy's core: it processes changes of connections, and selects the next
+//! connection to serve.
 
 use csp_messages::Role;
 use csp_proxy_core::service::ClientEnd;
@@ -17,7 +18,7 @@ use super::placement::{Ending, Placement};
 use super::requests::Requests;
 use super::{MessageBroker, inbound, outbound, paths, sealed};
 
-/// One connection in so many is one for which messages wait, if there is one.
+/// Every `PLANE_EVERY`th connection that is served is one for which messages wait, if there is one.
 const PLANE_EVERY: u32 = 8;
 /// Most bytes of incomplete messages that the connections of a worker keep together.
 const KEPT_MAX: usize = 256 << 20;
@@ -216,7 +217,8 @@ impl LocalServices for MessageBroker {
     }
 
     fn next_ready(&mut self) -> Option<FlowLabel> {
-        // Peers that have more to say come first, so that what they say is sent together; but they keep nobody from what waits for it.
+        // Peers that have more to say come first, so that what they say is sent together; but they keep
+        // nobody from what waits for it.
         self.named = (self.named + 1) % PLANE_EVERY;
         if self.named == 0 {
             return self.next_of_plane().or_else(|| self.next_listed());
@@ -295,12 +297,14 @@ impl MessageBroker {
         Some(label)
     }
 
-    /// Returns the next connection that was held back and may go on, or that is given messages in its channel's turn.
+    /// Returns the next connection to serve for messages: a publisher that was held back and may continue, or
+    /// a receiver in its channel's turn.
     fn next_of_plane(&mut self) -> Option<FlowLabel> {
         if let Some(plane) = &mut self.plane {
             plane.release_flows(self.paths.now);
         }
-        // What receivers have taken, and what the worker's own contexts have done, may be what another waits for.
+        // What receivers have taken, and what the worker's own contexts have done, may be what another waits
+        // for.
         self.next_resumed()
             .or_else(|| self.next_context())
             .or_else(|| self.next_peer())

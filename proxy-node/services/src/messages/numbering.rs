@@ -4,7 +4,8 @@
 //!  | sequence number of the message in its channel | when it arrived, in nanoseconds |
 //!  0                                               8                                16
 //! ```
-//! The time is that of the proxy worker's monotonic clock: times of two messages of one worker can be subtracted.
+//! The time is that of the proxy worker's monotonic clock: times of two messages of one worker can be
+//! subtracted.
 
 use csp_messages::Delivery;
 use csp_zmtp::FrameHeader;

@@ -1,4 +1,4 @@
-//! From the plane to a peer's stream: what the connection itself has to send, then messages with their headers.
+//! From the plane to a peer's stream: the connection's own commands, then messages with their headers.
 
 use std::ops::Range;
 
@@ -14,7 +14,8 @@ use super::peer::Peer;
 /// Most messages for a connection before others are served.
 pub(super) const MESSAGES_PER_VISIT: usize = 128;
 
-/// Writes what waits for a peer, as far as its connection has room; returns whether something was written.
+/// Writes messages that wait for a peer, as far as its connection has room. Returns whether bytes were
+/// written.
 pub(super) fn send(
     now: Instant,
     peer: &mut Peer,
@@ -44,14 +45,15 @@ pub(super) fn send(
     moved
 }
 
-/// Returns how many bytes of messages may be written in this visit: as many as leave less than the link's quantum unsent, so that what
-/// waits, waits where flows share the link. The last message may exceed it.
+/// Returns how many bytes of messages may be written in this visit, so that less than the link's quantum
+/// stays unsent: messages wait in the queues of flows, and not in the connection. The last message may exceed
+/// it.
 #[inline]
 pub(super) fn allowed(client: &impl ClientEnd, plane: &MessagePlane) -> usize {
     plane.quantum().map_or(usize::MAX, |quantum| (quantum as usize).saturating_sub(client.unsent()))
 }
 
-/// Writes what the connection itself has to send, between messages.
+/// Writes the connection's own commands, between messages.
 pub(super) fn own(
     now: Instant,
     peer: &mut Peer,
@@ -76,12 +78,12 @@ pub(super) fn own(
     written > 0
 }
 
-/// Asks a publisher for all messages: the plane knows who wants which.
+/// Subscribes to all messages of a publisher. The plane matches them with the subscribers.
 fn subscribe_to_all(connection: &mut Connection, buffer: &mut [u8]) -> Option<usize> {
     connection.subscribe(b"", true, buffer).ok()
 }
 
-/// Writes the rest of a message that had no room.
+/// Writes the rest of a message for which there was no room.
 fn finish(peer: &mut Peer, client: &mut impl ClientEnd, plane: &mut MessagePlane) -> bool {
     let Some((delivery, done)) = peer.writing else { return false };
     let encoding = peer.connection.encoding();
@@ -160,7 +162,7 @@ fn messages(
     moved | flush(client, batch, &mut run)
 }
 
-/// Writes a run of messages, for which there is room.
+/// Writes a run of messages. The caller has checked that there is room.
 fn flush(client: &mut impl ClientEnd, batch: &Batch, run: &mut Range<usize>) -> bool {
     let run = std::mem::take(run);
     if run.start == run.end {

@@ -25,7 +25,7 @@ pub struct PathStage {
     pub context: u16,
     /// The handler's parameters.
     pub parameters: String,
-    /// What makes the handler, if its name is not enough.
+    /// Makes the handler, if its name is not enough.
     pub maker: Option<StageMaker>,
     /// The stage finds its context by itself, and begins in `context`.
     pub auto: Option<AutoPlace>,
@@ -42,7 +42,7 @@ pub struct ChannelPath {
     pub entry: PathEntry,
     /// Messages that a handler gives up go on as they are.
     pub passes_faults: bool,
-    /// What waits for each handler; `None`: the default.
+    /// Bounds of the queue before each handler; `None`: the default.
     pub queue: Option<QueueLimits>,
 }
 
@@ -52,7 +52,8 @@ impl ChannelPath {
         ChannelPath { number, stages, entry: PathEntry::All, passes_faults: false, queue: None }
     }
 
-    /// Whether nothing but parameters have to change that handlers take as they run. What is made for a channel's formats is made anew.
+    /// Returns whether the two paths differ at most in parameters that their handlers accept while they run.
+    /// Handlers made for a channel's formats must be made again.
     fn is_reconfigured(&self, other: &ChannelPath) -> bool {
         let same = |(a, b): (&PathStage, &PathStage)| {
             let place = (&a.handler, a.context, &a.auto) == (&b.handler, b.context, &b.auto);
@@ -64,7 +65,8 @@ impl ChannelPath {
             && self.stages.iter().zip(&other.stages).all(same)
     }
 
-    /// Whether a worker that has the other path makes none of its handlers anew for this one.
+    /// Returns whether a worker that has the path `other` keeps all handler instances when it changes to this
+    /// one.
     pub fn keeps_handlers_of(&self, other: &ChannelPath) -> bool {
         self.number == other.number && other.is_reconfigured(self)
     }
@@ -82,7 +84,7 @@ impl ChannelPath {
     }
 }
 
-/// What a worker's contexts, paths and handlers show.
+/// The state of a worker's contexts, paths and handlers, for display.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ContextsSnapshot {
     /// Contexts that have paths.
@@ -97,17 +99,17 @@ pub struct ContextsSnapshot {
     pub places: Vec<StagePlace>,
 }
 
-/// The paths in force, and the time by which handlers run.
+/// The paths in force, and the time at which handlers run.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// By the channel's number; the path as the policy has it.
+    /// The path of each channel as the policy has it, by the channel's number.
     pub(super) active: HashMap<u32, (PathId, ChannelPath)>,
     pub(super) now: Instant,
     pub(super) clock: Option<fn() -> Instant>,
 }
 
 impl MessageBroker {
-    /// Sets the clock by which some calls of handlers are measured.
+    /// Sets the clock that measures some calls of handlers.
     pub fn set_clock(&mut self, clock: fn() -> Instant) {
         self.paths.clock = Some(clock);
     }
@@ -117,12 +119,12 @@ impl MessageBroker {
         self.plane.as_mut().map(MessagePlane::handlers_mut)
     }
 
-    /// Replaces the paths of all channels between two messages; those that stay as they are, and those of which only parameters
-    /// change, keep their messages where they are. Called after the channels are set. A channel whose path cannot be keeps its former path; without
-    /// one it is served no longer.
+    /// Replaces the paths of all channels between two messages. Paths that stay the same, or differ only in
+    /// parameters, keep their messages in place. Called after the channels are set. A channel whose new path
+    /// is not valid keeps its former path. If it has none, it is no longer served.
     ///
     /// # Errors
-    /// The first path that cannot be; the others are.
+    /// The first path that is not valid. The others are in force.
     pub fn set_paths(&mut self, now: Instant, paths: &[ChannelPath]) -> Result<(), SpecError> {
         self.paths.now = now;
         let numbers: Vec<u32> = self.channels.keys().copied().collect();
@@ -213,7 +215,7 @@ impl MessageBroker {
         plane.end_turn(turn);
     }
 
-    /// Returns when contexts are to be run again.
+    /// Returns when contexts must run again.
     pub(super) fn contexts_timeout(&self) -> Option<Instant> {
         let plane = self.plane.as_ref()?;
         if plane.contexts_have_work() { Some(self.paths.now) } else { plane.next_timeout() }

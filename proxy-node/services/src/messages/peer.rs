@@ -16,7 +16,7 @@ use super::requests::Requests;
 /// The number of no channel.
 const NO_CHANNEL: u32 = u32::MAX;
 
-/// A connection, and its part in its channel.
+/// A connection, and its role in its channel.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) label: FlowLabel,
@@ -24,32 +24,35 @@ pub(super) struct Peer {
     pub(super) number: u32,
     /// Its address.
     pub(super) client: SocketAddr,
-    /// The address of the channel that it has connected to.
+    /// The channel's address to which the peer has connected.
     pub(super) server: SocketAddr,
     /// The data item that its messages form, if there are information flows.
     pub(super) run: Option<Box<Run>>,
     pub(super) connection: Speech,
     /// Its part in the channel, after the handshake.
     pub(super) id: Option<PeerId>,
-    /// It publishes: it is to be asked for all messages.
+    /// The peer publishes: a subscription to all messages must be sent to it.
     pub(super) asks_for_all: bool,
     /// Bytes of its stream that have been consumed.
     pub(super) consumed: u64,
     /// The last of these, as far as they belong to a message that is incomplete.
     pub(super) kept: Vec<u8>,
-    /// The frames of the message that publishers are held back with, by position and length; empty if it is not held back.
+    /// The frames of the message that publishers are held back with, by position and length; empty if it is
+    /// not held back.
     pub(super) held: Vec<(u64, usize)>,
     /// Where that message starts in the stream.
     pub(super) unpublished: Option<u64>,
-    /// The message that is being written, and how many bytes of it have been; under CURVE, how many of its frames.
+    /// The message that is being written, and how many bytes of it have been; under CURVE, how many of its
+    /// frames.
     pub(super) writing: Option<(Delivery, usize)>,
     /// Messages that have been written as a whole.
     pub(super) delivered: u64,
-    /// Those that it has not acknowledged, if it pulls.
+    /// The messages that a puller has not acknowledged.
     pub(super) given: Option<Given>,
-    /// What it asks the channel, if it is a REQ or DEALER.
+    /// The requests of a REQ or DEALER peer.
     pub(super) requests: Option<Requests>,
-    /// Bytes of its own, such as a greeting, that had no room; under CURVE also the rest of a sealed frame.
+    /// Bytes of the connection itself, such as a greeting, for which there was no room; under CURVE also the
+    /// rest of a sealed frame.
     pub(super) own: Vec<u8>,
     /// Bytes of long answers among them.
     pub(super) unread: usize,
@@ -59,7 +62,7 @@ pub(super) struct Peer {
     pub(super) listed: bool,
     /// Bytes of its stream that have arrived.
     pub(super) received: u64,
-    /// It is to be disconnected.
+    /// The peer must be disconnected.
     pub(super) ended: bool,
     pub(super) deadline: Option<Instant>,
     /// When it was established.
@@ -106,12 +109,15 @@ impl Peer {
         }
     }
 
-    /// Returns whether a part of a message has arrived, if its connection has so many bytes that were not consumed.
+    /// Returns whether a part of a message has arrived on a connection with `readable` bytes that were not
+    /// consumed.
     pub(super) fn has_rest(&self, readable: usize) -> bool {
         readable > 0 || !self.kept.is_empty()
     }
 
-    /// Before messages are written: releases what a puller has acknowledged. Returns how much is on its way.
+    /// Called before messages are written: removes the messages that a puller has acknowledged. Returns the
+    /// number of messages delivered so far and of unacknowledged bytes, for
+    /// [`after_visit`](Self::after_visit).
     pub(super) fn before_visit(&mut self, client: &impl ClientEnd) -> (u64, u32) {
         let Some(given) = &mut self.given else { return (0, 0) };
         let unacknowledged = client.unacknowledged();
@@ -126,7 +132,8 @@ impl Peer {
         }
     }
 
-    /// Its channel was removed, and everything of it there. A channel that is added with the same number is another one.
+    /// Detaches the peer from a channel that was removed. A channel that is added later with the same number
+    /// is a different one.
     pub(super) fn orphan(&mut self) {
         self.number = NO_CHANNEL;
         (self.id, self.writing) = (None, None);

@@ -1,5 +1,6 @@
-//! Where channels live: each at its owner, the proxy worker to which network nodes and programs of the cluster send its connections.
-//! A worker that is not the owner any more ends the connections that it has, so that the peers connect again and reach the owner.
+//! Where channels live: each at its owner, the proxy worker to which network nodes and programs of the
+//! cluster send its connections. A worker that is no longer the owner closes its connections, so that the
+//! peers connect again and reach the owner.
 //!
 //! ```text
 //!  the view names another owner ── STABLE ──▶ senders get FIN; what they had written until their own FIN is distributed
@@ -7,9 +8,9 @@
 //!                                                 ▼
 //!                                             receivers get what waits for them, then FIN ── RECEIVERS_TIME ──▶ closed
 //! ```
-//! The view is made of registrations, and a network node may know better: a proxy may be dead while its lease is alive. A peer
-//! that came while the view named another owner is therefore left alone for [`STRANGER_TIME`], and for twice as long each time
-//! that peers come back.
+//! The view is made of registrations, and a network node may know better: a proxy may be dead while its lease
+//! is alive. A peer that came while the view named another owner is therefore left alone for
+//! [`STRANGER_TIME`], and for twice as long each time that peers come back.
 
 mod place;
 
@@ -30,22 +31,23 @@ pub use place::{MoveNotice, Moved, View};
 pub const STABLE: Duration = Duration::from_secs(3);
 /// How long senders have to end their streams, from when theirs were ended.
 pub const SENDERS_TIME: Duration = Duration::from_secs(5);
-/// How long receivers have to take what waits for them, from when no sender is left or [`SENDERS_TIME`] is over.
+/// Time for receivers to read waiting messages, counted from when no sender is left or [`SENDERS_TIME`] is
+/// over.
 pub const RECEIVERS_TIME: Duration = Duration::from_secs(5);
 /// How long a peer is left alone that came while the view named another owner.
 pub const STRANGER_TIME: Duration = Duration::from_secs(30);
 /// How often that time is doubled at most: to 32 minutes.
 const DOUBLINGS_MAX: u32 = 5;
-/// How long a publisher that comes to a new owner waits for the subscribers: they leave the former owner a little after it, and
-/// libzmq waits 100 to 200 ms before it connects again.
+/// How long a publisher that comes to a new owner waits for the subscribers: they leave the former owner a
+/// little after it, and libzmq waits 100 to 200 ms before it connects again.
 pub const GATHER_TIME: Duration = Duration::from_millis(400);
-/// For how long an owner is new.
+/// How long an owner counts as new.
 const NEW_TIME: Duration = Duration::from_secs(13);
 const _: () =
     assert!(NEW_TIME.as_secs() == STABLE.as_secs() + SENDERS_TIME.as_secs() + RECEIVERS_TIME.as_secs());
-/// How often connections are looked at while some are to be ended later.
+/// Interval between examinations of connections while some of them will be closed later.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often publishers are looked at that wait for subscribers.
+/// Interval between examinations of publishers that wait for subscribers.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 /// Notices that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
@@ -81,7 +83,8 @@ impl Placement {
         self.places.get(&number).map_or(Moved::default(), |place| place.totals)
     }
 
-    /// Records a new connection, which is looked at later where another worker owns the channel, or this one is its new owner.
+    /// Records a new connection. It is examined later if another worker owns the channel, or this worker is
+    /// its new owner.
     pub(super) fn arrived(&mut self, now: Instant, number: u32) {
         if self.elsewhere(number).is_some() {
             self.look_at(now + STRANGER_TIME);
@@ -114,7 +117,8 @@ impl Placement {
         publishes && self.places.get(&peer.number).is_some_and(|place| place.is_new(peer.arrived))
     }
 
-    /// Returns what a connection that moves comes to after it was served; `None`: it goes on.
+    /// Returns the next step of a connection that moves, after it was served; `None` if the connection
+    /// continues.
     pub(super) fn step(peer: &mut Peer, plane: &mut MessagePlane) -> Option<Step> {
         match peer.ending {
             // A peer that receives too gets what waits for it first.
@@ -149,7 +153,8 @@ impl Placement {
     }
 }
 
-/// Returns the number of messages that are lost with a receiver. What waits for a puller goes to others.
+/// Returns the number of messages that are lost when a receiver is closed. Messages that wait for a puller go
+/// to other pullers.
 fn lost_with(status: &PeerStatus) -> u64 {
     match status.role {
         Role::Puller => status.in_flight as u64,
@@ -168,7 +173,8 @@ fn has_all(peer: &Peer, plane: &MessagePlane) -> bool {
 }
 
 impl MessageBroker {
-    /// Sets what decides where each channel lives, by the channel's number. A channel without it stays here.
+    /// Sets the keys that decide where each channel lives, by the channel's number. A channel without a key
+    /// stays at this worker.
     pub fn set_places(&mut self, now: Instant, keys: impl IntoIterator<Item = (u32, PlacementKey)>) {
         self.elsewhere.look(now);
         let young = self.placement.is_young(now);
@@ -217,7 +223,7 @@ impl MessageBroker {
         }
     }
 
-    /// Begins to end the connections of a channel whose owner is another worker.
+    /// Begins to close the connections of a channel that another worker owns.
     fn end_due(&mut self, now: Instant, number: u32, here: Owner, to: Owner) {
         let MessageBroker { placement, connections, plane, ready, channels, .. } = self;
         let Some(place) = placement.places.get_mut(&number) else { return };
@@ -274,7 +280,7 @@ impl MessageBroker {
         self.drain_receivers(number);
     }
 
-    /// Has receivers that move sent what waits for them, once no sender is left.
+    /// Sends moving receivers the messages that wait for them, once no sender is left.
     fn drain_receivers(&mut self, number: u32) {
         let moving = self.placement.places.get(&number).and_then(|place| place.moving.as_ref());
         if moving.is_none_or(|moving| moving.senders_until.is_some()) {
@@ -301,7 +307,7 @@ impl MessageBroker {
         self.end_move(number);
     }
 
-    /// Closes connections whose time to end by themselves is over.
+    /// Closes connections that did not end by themselves in time.
     fn end_late(&mut self, now: Instant, number: u32) {
         let MessageBroker { placement, connections, plane, ready, .. } = self;
         let Some(moving) = placement.places.get_mut(&number).and_then(|place| place.moving.as_mut()) else {

@@ -1,12 +1,14 @@
-//! Queries and translations on request: channels whose path runs what a program has asked for, as long as there are subscribers.
+//! Queries and translations on request: channels whose path runs a program's request, as long as there are
+//! subscribers.
 //!
 //! ```text
 //!  REQ {"query": …} ─▶ planner ─▶ a place of the channel that is free ─▶ channel, path, feeds ─▶ {"address": …, "topic": …}
 //!                                        ▲                                       │
 //!                                        └──── no subscriber for the lease ──────┘
 //! ```
-//! The places stand in the policy: each is a port of its own, where nobody is admitted while it has no query. Rows have the query's topic,
-//! which no other query ever had: a subscriber that comes back late gets nothing, instead of the rows of another query.
+//! The places stand in the policy: each is a port of its own, which admits no peer while it has no query.
+//! Rows have the query's topic, which is never used again: a subscriber that returns late receives nothing,
+//! instead of the rows of a different query.
 
 mod answer;
 mod brought;
@@ -49,7 +51,7 @@ const HOLDERS_MAX: usize = 64;
 /// Events that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
 
-/// What a program asks for.
+/// A request for a query, as the planner gets it.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryAsked<'a> {
     /// The query's own name: the topic of its rows.
@@ -60,16 +62,16 @@ pub struct QueryAsked<'a> {
     pub wanted: &'a Wanted,
     /// Rows are JSON; otherwise messages of the derived schema.
     pub json: bool,
-    /// What publishers have brought to the channel that is asked.
+    /// Formats that publishers have brought to the channel.
     pub brought: &'a [BroughtFormat],
 }
 
-/// What runs a query.
+/// The plan of a query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueryPlan {
     /// The path of its channel.
     pub path: ChannelPath,
-    /// What it gets from other channels.
+    /// The messages that it receives from other channels.
     pub feeds: Vec<ChannelFeed>,
     /// The schema of its rows, as XML.
     pub schema: String,
@@ -78,7 +80,7 @@ pub struct QueryPlan {
 /// Why a query does not run, or a format is not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueryRefused {
-    /// What is wrong.
+    /// The error, for the requester.
     pub message: String,
     /// The line and column of the text, from 1.
     pub place: Option<(u64, u64)>,
@@ -92,7 +94,8 @@ pub trait QueryPlanner: std::fmt::Debug + Send + Sync {
     /// The text is wrong, or the query cannot run.
     fn plan(&self, asked: QueryAsked<'_>) -> Result<QueryPlan, QueryRefused>;
 
-    /// Checks a format that a publisher brings, beside those of the policy and those that were brought before.
+    /// Checks a format that a publisher brings, beside those of the policy and those that were brought
+    /// before.
     ///
     /// # Errors
     /// The schema is wrong, or its messages look like those of another format.
@@ -106,7 +109,7 @@ pub trait QueryPlanner: std::fmt::Debug + Send + Sync {
 /// A place for a query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestPlace {
-    /// The channel at which subscribers connect while it has a query.
+    /// The channel to which subscribers connect while the place has a query.
     pub spec: ChannelSpec,
     /// Its address.
     pub address: SocketAddr,
@@ -119,19 +122,19 @@ pub struct RequestSpec {
     pub number: u32,
     /// The places: as many queries run at a time.
     pub places: Vec<RequestPlace>,
-    /// Most queries of one requester, and most formats of one publisher.
+    /// Largest number of queries of one requester, and of formats of one publisher.
     pub each: usize,
     /// Most formats that publishers may bring to the channel.
     pub formats_max: usize,
-    /// Handlers that programs may bring; `None`: nobody may.
+    /// Handlers that programs may bring; `None`: none.
     pub handlers: Option<HandlerRules>,
     /// How long a query or handler runs without subscribers.
     pub lease: Duration,
-    /// What plans them.
+    /// Plans the queries.
     pub planner: Arc<dyn QueryPlanner>,
 }
 
-/// Who asks. A query belongs to those that have asked for it.
+/// The owner of a request. A query belongs to all requesters that have asked for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Requester {
     Key([u8; 32]),
@@ -154,7 +157,7 @@ impl std::fmt::Display for Requester {
     }
 }
 
-/// What runs at a place.
+/// What a place runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Runs {
     Wanted(Wanted),
@@ -185,7 +188,7 @@ struct Live {
     lease: Duration,
     /// When it was seen to have a subscriber, or was asked for.
     seen: Instant,
-    /// No requester wants it any more: it ends when it has no subscriber.
+    /// All requesters have released it: it ends when it has no subscriber.
     is_released: bool,
 }
 
@@ -204,9 +207,9 @@ impl Live {
 pub(super) struct Requested {
     specs: Vec<RequestSpec>,
     live: Vec<Live>,
-    /// What the policy's own queries get.
+    /// Feeds of the policy's own queries.
     feeds: Vec<ChannelFeed>,
-    /// Numbers of places in the order in which their queries have ended, the last one at the end.
+    /// Numbers of places whose queries have ended, the most recent one last.
     ended: Vec<u32>,
     /// How often a query has begun.
     begun: u64,
@@ -267,7 +270,7 @@ impl Requested {
         self.specs.iter().find(|spec| spec.number == number).map_or(Duration::ZERO, |spec| spec.lease)
     }
 
-    /// The place whose last query ended longest ago, of those that have none.
+    /// Returns the free place whose last query ended longest ago.
     fn free_place(&self, spec: &RequestSpec) -> Option<RequestPlace> {
         let is_free = |place: &&RequestPlace| {
             let number = place.spec.number;
@@ -283,8 +286,8 @@ impl Requested {
 }
 
 impl MessageBroker {
-    /// Replaces what may be asked of channels. Called before the channels are set: queries that the new policy has no place for, or that
-    /// are wrong by it, end then. The others go on.
+    /// Replaces the rules for requests. Called before the channels are set. Queries for which the new policy
+    /// has no place, or that it does not permit, end; the others continue.
     pub fn set_requests(&mut self, specs: Vec<RequestSpec>) {
         self.requested.specs = specs;
         self.keep_formats();
@@ -320,7 +323,7 @@ impl MessageBroker {
         }
     }
 
-    /// Ends queries that have had no subscriber, and formats that have had no publisher, for their lease.
+    /// Ends queries that had no subscriber, and formats that had no publisher, for the time of their lease.
     pub(super) fn settle_requests(&mut self, now: Instant) {
         self.settle_queries(now);
         self.settle_formats(now);
@@ -348,7 +351,8 @@ impl MessageBroker {
         }
     }
 
-    /// Processes that a connection to a channel begins. With keys it is nobody's yet, and keeps no query.
+    /// Records that a connection to a channel begins. On a channel with keys its owner is not known yet, and
+    /// it keeps no query alive.
     pub(super) fn request_touched(&mut self, now: Instant, number: u32) {
         if self.channels.get(&number).is_some_and(|bound| bound.spec.keys.is_none()) {
             self.requested.touch(now, number);
@@ -365,8 +369,8 @@ impl MessageBroker {
         }
     }
 
-    /// Returns the subscriptions to a query's rows. Subscribers of former queries come back to the place by themselves, with other topics: they
-    /// keep nothing.
+    /// Returns the subscriptions to a query's rows. Subscribers of former queries come back to the place by
+    /// themselves, with other topics: they keep nothing.
     fn subscriptions(&self, number: u32) -> usize {
         let live = self.requested.live.iter().find(|live| live.number() == number);
         let (Some(live), Some(plane), Some(bound)) = (live, &self.plane, self.channels.get(&number)) else {
@@ -393,7 +397,7 @@ impl MessageBroker {
         self.requested.notify(RequestNotice::Released { channel, by, why: why.to_owned(), read });
     }
 
-    /// Begins a query. What it says of an error is for the requester.
+    /// Begins a query. The error is for the requester.
     fn begin_request(&mut self, now: Instant, live: Live) -> Result<(), String> {
         let number = live.number();
         self.add(live.place.spec.clone()).map_err(|error| error.to_string())?;
@@ -409,7 +413,8 @@ impl MessageBroker {
         Ok(())
     }
 
-    /// Replaces what the policy's queries get from channels. Called after the channels and their paths are set: no message comes between.
+    /// Replaces the feeds of the policy's queries. Called after the channels and their paths are set, before
+    /// the next message.
     pub fn set_feeds(&mut self, feeds: &[ChannelFeed]) {
         self.requested.feeds = feeds.to_vec();
         self.apply_feeds();
@@ -421,7 +426,7 @@ impl MessageBroker {
         self.feed_channels(&feeds);
     }
 
-    /// A topic that no query of this cluster has had. It is a prefix of no other.
+    /// Returns a topic that no query of this cluster has had. It is no prefix of another topic.
     fn new_topic(&mut self, place: &RequestPlace, now: Instant) -> String {
         let mut hasher = DefaultHasher::new();
         self.requested.begun += 1;

@@ -5,7 +5,8 @@
 //!          | (empty) | {"channel": "ticks", …} |            ◀─
 //!  DEALER  | any frames, the last of them empty | request | ─▶  the same frames come back before the answer
 //! ```
-//! Requests and answers are JSON (RFC 8259); the bytes of a module are a frame behind the request. A peer's next request is read when it has been sent the answer to the one before.
+//! Requests and answers are JSON (RFC 8259); the bytes of a module are a frame behind the request. A peer's
+//! next request is read after the answer to the previous one was sent.
 //!
 //! | request | answered by |
 //! |---|---|
@@ -27,7 +28,7 @@ use super::requested::Asker;
 use super::unread::Unread;
 use super::{Bound, MessageBroker};
 
-/// What a request that is not understood is answered.
+/// The answer to a request that is not understood.
 const FORM: &str = "a request is an object such as {\"get\": \"channel\"}, {\"query\": \"SELECT …\"} or {\"release\": \"…\"}";
 
 /// Longest request in bytes, without the schema that it may bring.
@@ -44,7 +45,7 @@ pub(super) struct RequestBounds {
     pub module: usize,
 }
 
-/// What is behind a request.
+/// The frame behind a request.
 #[derive(Debug, Default)]
 enum Behind {
     #[default]
@@ -62,7 +63,7 @@ pub(super) struct Request {
     envelope: Vec<Vec<u8>>,
     text: Vec<u8>,
     behind: Behind,
-    /// What is wrong with it, if it was not kept.
+    /// Why the request is refused, if it was not kept.
     fault: Option<String>,
 }
 
@@ -70,7 +71,7 @@ pub(super) struct Request {
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     waiting: Option<Request>,
-    /// One whose handler is being made, by the ticket of that.
+    /// A request whose handler is being made, with the ticket of that job.
     pending: Option<(u64, Request)>,
 }
 
@@ -80,8 +81,8 @@ pub(super) fn makes_requests(socket: SocketType) -> bool {
 }
 
 impl Requests {
-    /// Keeps a request: the bodies of `message`, which `body` copies, within bounds. Returns `false` for an empty message, by which a peer only says that
-    /// it is there (`ZMQ_PROBE_ROUTER`) and which has no answer.
+    /// Keeps a request: copies the frames of `message` within bounds, by `body`. Returns `false` for an empty
+    /// message: a peer sends it to announce itself (`ZMQ_PROBE_ROUTER`), and it has no answer.
     pub(super) fn keep(
         &mut self,
         message: &Message<'_>,
@@ -130,7 +131,7 @@ impl Requests {
     }
 }
 
-/// What is said of frames that are not understood.
+/// The error for frames that are not understood.
 const ENVELOPE: &str = "frames that are to come back with the answer end with an empty one";
 
 fn too_long(most: usize) -> String {
@@ -150,7 +151,8 @@ impl Requests {
 }
 
 impl Peer {
-    /// Sends the answer to a request; `false` if it cannot be sent. A long one needs room among the answers that were not read.
+    /// Sends the answer to a request; `false` if it cannot be sent. A long one needs room among the answers
+    /// that were not read.
     fn reply(&mut self, request: &Request, answer: &Value, unread: &mut Unread) -> bool {
         let mut answer = answer.to_string();
         if let Err(why) = unread.charge(self, answer.len()) {
@@ -192,7 +194,7 @@ impl MessageBroker {
         self.plan_here(now);
     }
 
-    /// Answers a request whose answer came later, if its peer is still there.
+    /// Answers a request whose answer was delayed, if its peer is still connected.
     pub(super) fn answer_later(&mut self, label: FlowLabel, ticket: u64, answer: &Value) {
         let Some(peer) = self.connections.get_mut(&label) else { return };
         let waiting = peer.requests.as_mut().map(|requests| &mut requests.pending);
@@ -202,7 +204,7 @@ impl MessageBroker {
         peer.make_ready(&mut self.ready);
     }
 
-    /// Returns the answer as an error; `Ok`: the ticket by which it comes later.
+    /// Returns the immediate answer as an error; `Ok`: the ticket of the answer that comes later.
     fn answer_or_wait(
         &mut self,
         now: Instant,
@@ -255,7 +257,8 @@ impl MessageBroker {
         }
     }
 
-    /// The formats of a channel's messages: those of the policy, then those that publishers have brought. Those that its path makes are not among them.
+    /// The formats of a channel's messages: those of the policy, then those that publishers have brought.
+    /// Those that its path makes are not among them.
     fn describe_formats(&self, number: u32) -> Value {
         let formats = self.channels.get(&number).and_then(|bound| bound.spec.formats.as_ref());
         let of = |format: &FormatText| json!({"format": format.name, "message": format.message, "schema": format.schema});
@@ -274,7 +277,7 @@ impl MessageBroker {
     }
 }
 
-/// Adds a frame to what a connection has to send of its own.
+/// Adds a frame to the output of a connection.
 fn write(connection: &mut Connection, body: &[u8], more: bool, own: &mut Vec<u8>) -> bool {
     if connection.mechanism() == csp_zmtp::Mechanism::Null {
         own.extend_from_slice(FrameHeader::message(body.len(), more).as_bytes());

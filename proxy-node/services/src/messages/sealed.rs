@@ -1,11 +1,12 @@
-//! From the plane to the stream of a CURVE peer: each frame is encrypted for this connection alone, in the worker's buffer.
+//! From the plane to the stream of a CURVE peer: each frame is encrypted for this connection alone, in the
+//! worker's buffer.
 //!
 //! ```text
 //!  plane ─ blocks of a frame ─▶ [sealing buffer: copied once, encrypted in place] ─▶ client's end
 //!                                                   └─ what has no room ─▶ peer.own ─▶ later
 //! ```
-//! A sealed frame cannot be made again, since its nonce is used up: what the connection has no room for is kept with the peer. That is
-//! at most one frame, and nothing is sealed while it waits.
+//! A frame is sealed only once, because its nonce must not be used again. The part for which the connection
+//! has no room is kept with the peer. It is at most one frame, and nothing else is sealed while it waits.
 
 use csp_messages::{Delivery, MessagePlane, Turn};
 use csp_proxy_core::service::ClientEnd;
@@ -17,10 +18,11 @@ use super::numbering;
 use super::outbound::{MESSAGES_PER_VISIT, allowed, delivered, own};
 use super::peer::Peer;
 
-/// A peer that has sent what it kept keeps at most so much memory for the next time.
+/// Largest capacity that a peer keeps after its waiting frame was sent.
 const KEPT_LEN: usize = 64 * 1024;
 
-/// Writes what waits for a peer, as far as its connection has room; returns whether something was written.
+/// Writes messages that wait for a peer, as far as its connection has room. Returns whether bytes were
+/// written.
 pub(super) fn send(
     now: Instant,
     peer: &mut Peer,
@@ -31,7 +33,8 @@ pub(super) fn send(
     counters: &mut Counters,
 ) -> bool {
     let mut moved = flush(peer, client);
-    // A command between the frames of a message would be legal, and is one more thing that clients might not expect.
+    // A command between the frames of a message would be legal, and is one more thing that clients might not
+    // expect.
     if peer.writing.is_none() {
         moved |= own(now, peer, client, counters);
     }
@@ -67,7 +70,7 @@ pub(super) fn send(
     moved
 }
 
-/// Writes what had no room before.
+/// Writes the rest of a frame for which there was no room before.
 fn flush(peer: &mut Peer, client: &mut impl ClientEnd) -> bool {
     let written = client.write(&peer.own, None);
     peer.own.drain(..written);
@@ -77,7 +80,7 @@ fn flush(peer: &mut Peer, client: &mut impl ClientEnd) -> bool {
     written > 0
 }
 
-/// Seals and writes a message from frame number `from` on, until one has no room.
+/// Seals and writes a message from frame number `from` on, until a frame has no room.
 fn message(
     peer: &mut Peer,
     client: &mut impl ClientEnd,
@@ -115,7 +118,7 @@ fn message(
     Ok(())
 }
 
-/// Seals and writes a frame; what has no room is kept.
+/// Seals and writes a frame; a rest for which there is no room is kept.
 fn frame<'p>(
     peer: &mut Peer,
     client: &mut impl ClientEnd,

@@ -1,4 +1,5 @@
-//! What people see of the broker: peers with the prefixes that they subscribe to, and messages on their way through it.
+//! What people see of the broker: peers with the prefixes that they subscribe to, and messages on their way
+//! through it.
 
 use std::net::SocketAddr;
 
@@ -8,7 +9,7 @@ use csp_types::{FlowLabel, Instant};
 use super::MessageBroker;
 use super::peer::Peer;
 
-/// Peers that have left whose names are kept while messages are traced.
+/// Number of departed peers whose names are kept while messages are traced.
 const DEPARTED_MAX: usize = 64;
 
 /// Which peers are asked for, and the bounds of an answer.
@@ -18,13 +19,13 @@ pub struct PeersQuery<'a> {
     pub channel: Option<&'a str>,
     /// 0, or [`PeersPage::cursor`] of the page before.
     pub cursor: u32,
-    /// Places of peers that are looked at.
+    /// Number of slots of peers that are examined.
     pub slots_max: u32,
     /// Peers that are described; further ones are counted.
     pub peers_max: usize,
     /// Prefixes of a peer.
     pub prefixes_max: u32,
-    /// Bytes of all prefixes of the page. What is longer is left out.
+    /// Largest number of bytes of all prefixes of the page. Longer ones are left out.
     pub prefix_bytes_max: usize,
 }
 
@@ -44,7 +45,7 @@ pub struct PeersPage {
 pub struct PeerSnapshot {
     /// Its channel.
     pub channel: String,
-    /// Who it is.
+    /// Name of the peer.
     pub name: PeerName,
     /// When it connected.
     pub since: Instant,
@@ -54,14 +55,15 @@ pub struct PeerSnapshot {
     pub prefixes: Vec<Vec<u8>>,
 }
 
-/// Who a peer is.
+/// Identity of a peer, for display.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerName {
     /// Its connection.
     pub label: FlowLabel,
     /// Its address.
     pub client: SocketAddr,
-    /// Its socket type, such as `PUB`; empty if it has not shown any. `TCP`: it sends and receives length-prefixed messages.
+    /// Its socket type, such as `PUB`; empty if it is not known yet. `TCP`: the peer sends and receives
+    /// length-prefixed messages.
     pub socket: &'static str,
 }
 
@@ -77,7 +79,7 @@ pub struct TracedSnapshot {
 }
 
 impl MessageBroker {
-    /// Returns peers with what they subscribe to. The work is bounded by the query.
+    /// Returns peers with their subscriptions. The query bounds the work.
     pub fn peers(&self, query: PeersQuery<'_>) -> PeersPage {
         let mut page = PeersPage::default();
         let Some(plane) = &self.plane else { return page };
@@ -133,7 +135,8 @@ impl MessageBroker {
         plane.arm_trace(now, channel, request)
     }
 
-    /// Returns how many messages a trace has, and whether nothing more becomes of any; `None` if it has ended.
+    /// Returns the number of messages of a trace, and whether the outcome of all of them is known; `None` if
+    /// the trace has ended.
     pub fn trace_progress(&self, id: TraceId) -> Option<(usize, bool)> {
         let messages = self.plane.as_ref()?.traced(id)?;
         Some(
@@ -142,7 +145,7 @@ impl MessageBroker {
         )
     }
 
-    /// Returns what a trace has recorded, in the order of arrival; `None` if it has ended.
+    /// Returns the messages of a trace in the order of arrival; `None` if the trace has ended.
     pub fn traced(&self, id: TraceId) -> Option<Vec<TracedSnapshot>> {
         let messages = self.plane.as_ref()?.traced(id)?;
         let describe = |message: &TracedMessage| TracedSnapshot {

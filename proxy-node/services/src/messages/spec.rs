@@ -1,4 +1,4 @@
-//! What a broker needs of a channel's policy.
+//! The broker's configuration of a channel.
 
 use std::sync::Arc;
 
@@ -17,9 +17,10 @@ pub struct ChannelSpec {
     pub number: u32,
     /// The channel.
     pub channel: ChannelConfig,
-    /// Its ports whose peers send and receive messages behind a header with their length; at all others they speak ZMTP.
+    /// Ports whose peers send and receive messages behind a header with their length. Peers at all other
+    /// ports speak ZMTP.
     pub prefixed: Vec<PrefixedPort>,
-    /// Time between two PINGs to a peer, and the time after one in which it must send something.
+    /// Time between two PINGs to a peer, and the time within which it must send something after a PING.
     pub heartbeat: Option<Duration>,
     /// Encryption, and the rights of its peers. `None`: everybody may connect, in clear text.
     pub keys: Option<Arc<ChannelKeys>>,
@@ -27,7 +28,7 @@ pub struct ChannelSpec {
     pub formats: Option<ChannelFormats>,
     /// Messages of none of its formats are dropped.
     pub drops_unknown: bool,
-    /// Its messages are made of those of other channels: nobody publishes.
+    /// Its messages are made from those of other channels: no peer publishes.
     pub derived: bool,
 }
 
@@ -46,7 +47,8 @@ impl ChannelSpec {
         }
     }
 
-    /// Whether a channel like this can become `other` and keep its connections, but those whose rights `other` does not have.
+    /// Returns whether the channel can change to `other` and keep its connections, except those whose rights
+    /// `other` does not grant.
     pub(super) fn can_become(&self, other: &ChannelSpec) -> bool {
         let keys = match (&self.keys, &other.keys) {
             (None, None) => true,

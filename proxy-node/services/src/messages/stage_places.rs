@@ -1,4 +1,5 @@
-//! Stages that place themselves: looked at every second, and moved by replacing their path between two messages.
+//! Stages that choose their context: examined every second, and moved by replacing their path between two
+//! messages.
 
 use std::collections::HashMap;
 
@@ -11,13 +12,13 @@ use super::MessageBroker;
 use super::contexts::ContextNotice;
 use super::paths::{ChannelPath, PathStage};
 
-/// How often stages are looked at.
+/// Interval between examinations of stages.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How a stage finds its context by itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AutoPlace {
-    /// What decides.
+    /// The rule of the choice.
     pub rule: Rule,
     /// Its bounds.
     pub bounds: PlacementBounds,
@@ -26,7 +27,7 @@ pub struct AutoPlace {
 }
 
 impl AutoPlace {
-    /// Returns the context in which the stage begins; `None`: there is none of that side.
+    /// Returns the context in which the stage begins; `None` if that side has none.
     pub fn first(&self) -> Option<u16> {
         let side = Placement::begins(self.rule);
         self.contexts.iter().copied().find(|context| side_of(*context) == side)
@@ -46,7 +47,7 @@ pub struct StagePlace {
     pub stage: usize,
     /// Why it is there.
     pub why: Why,
-    /// How long it has been there.
+    /// How long the stage has been in its context.
     pub age: Duration,
     /// How often it was moved.
     pub moves: u64,
@@ -66,7 +67,7 @@ pub(super) struct StagePlaces {
 }
 
 impl StagePlaces {
-    /// Records that a channel has a new path, whose stages begin where it says.
+    /// Records a channel's new path. Its stages begin where the path says.
     pub fn begin(&mut self, now: Instant, path: &ChannelPath) {
         let place = |stage: &PathStage| {
             let auto = stage.auto.as_ref()?;
@@ -210,7 +211,7 @@ fn bound_to(at: usize, spec: &PathStage, path: &PathStatus) -> Option<Why> {
     (is_final && stage.usage.stops > 0).then_some(Why::Stopped(stage.usage.stops))
 }
 
-/// Returns what was measured of a stage since it began where it runs.
+/// Returns the measurements of a stage since it began in its present context.
 fn sample(stage: &StageStatus) -> Sample {
     let profile = &stage.profile;
     let len = profile.bytes.checked_div(profile.messages).unwrap_or(0);

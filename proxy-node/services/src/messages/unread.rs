@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use super::peer::Peer;
 use super::requested::Source;
 
-/// Answers of up to so many bytes are sent without more ado: each connection has one at most.
+/// Answers of at most this many bytes are always sent: each connection has at most one.
 const SHORT: usize = 4 * 1024;
-/// Most bytes of longer ones for one address (of IPv6, for the first 64 bits of one). A single one may be longer.
+/// Largest number of bytes of longer answers for one address (for IPv6: for its first 64 bits). A single
+/// answer may be longer.
 const EACH_MAX: usize = 2 << 20;
 /// Most bytes of longer ones of a worker.
 const ALL_MAX: usize = 32 << 20;
@@ -52,7 +53,7 @@ impl Unread {
         Ok(())
     }
 
-    /// Releases what a peer was charged with: it has been sent everything, or has gone.
+    /// Releases the bytes charged for a peer, because everything was sent to it or it has disconnected.
     pub fn release(&mut self, peer: &mut Peer) {
         let len = std::mem::take(&mut peer.unread);
         if len == 0 {

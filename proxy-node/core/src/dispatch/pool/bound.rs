@@ -1,6 +1,6 @@
-//! The addresses that a member's listeners are bound to, and which listeners receive the connections to an address. As
-//! in the kernel, the most specific ones do: bound to the address, else to all addresses of its family, else to all of
-//! the other family (a dual-stack socket), else to any other address.
+//! The addresses that a member's listeners are bound to, and which listeners receive the connections to an
+//! address. As in the kernel, the most specific ones do: bound to the address, else to all addresses of its
+//! family, else to all of the other family (a dual-stack socket), else to any other address.
 
 use std::net::IpAddr;
 
@@ -50,8 +50,8 @@ impl Bound {
         self.0.retain(|(_, count)| *count > 0);
     }
 
-    /// Returns the closeness that a listener needs to receive connections to `local`: the best of all listeners. `None`
-    /// if all are bound to the same address.
+    /// Returns the closeness that a listener needs to receive connections to `local`: the best of all
+    /// listeners. `None` if all are bound to the same address.
     pub(super) fn wanted(&self, local: IpAddr) -> Option<Closeness> {
         let closeness = |(bound, _): &(IpAddr, usize)| Closeness::of(*bound, local);
         (self.0.len() > 1).then(|| self.0.iter().map(closeness).max()).flatten()

@@ -10,9 +10,9 @@ use super::place::{Place, best};
 use super::{ChannelId, Choice, Member, MemberId, Pools};
 
 impl Pools {
-    /// For a connection to `local`: chooses the member with the fewest open connections among those that would accept
-    /// one, and in it the process with the fewest. Processes in doubt come last, `barred` ones are left out. Takes one
-    /// accept credit.
+    /// For a connection to `local`: chooses the member with the fewest open connections among those that
+    /// would accept one, and in it the process with the fewest. Processes in doubt come last, `barred` ones
+    /// are left out. Takes one accept credit.
     pub fn choose(
         &mut self,
         now: Instant,
@@ -28,7 +28,8 @@ impl Pools {
         self.take(now, member, place)
     }
 
-    /// As [`choose`](Self::choose), but only among processes that have answered all offers and are not in doubt.
+    /// As [`choose`](Self::choose), but only among processes that have answered all offers and are not in
+    /// doubt.
     pub fn choose_idle(
         &mut self,
         now: Instant,
@@ -52,7 +53,8 @@ impl Pools {
         candidates.iter().any(|id| self.idle_at(now, *id, local, &barred).is_some())
     }
 
-    /// Returns whether a process can be offered connections, idle or not, that is neither barred nor in doubt.
+    /// Returns whether a process can be offered connections, idle or not, that is neither barred nor in
+    /// doubt.
     pub fn any_ready(
         &self,
         now: Instant,

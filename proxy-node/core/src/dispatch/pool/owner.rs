@@ -1,5 +1,5 @@
-//! Ownership of ports. While any process listens at (node, port), processes of other users may not listen there, unless
-//! they hold the kernel's socket of that port, or the policy lets both users share it.
+//! Ownership of ports. While any process listens at (node, port), processes of other users may not listen
+//! there, unless they hold the kernel's socket of that port, or the policy lets both users share it.
 
 use csp_types::NodeId;
 
@@ -31,8 +31,8 @@ impl Pools {
         member.is_none_or(|member| member.admits(claim))
     }
 
-    /// Records that a process with this claim listens at the member. The first one owns the port until no process
-    /// listens.
+    /// Records that a process with this claim listens at the member. The first one owns the port until no
+    /// process listens.
     pub fn claim(&mut self, member: MemberId, claim: Claim) {
         if let Some(member) = self.get_mut(member).filter(|member| member.listeners == 1) {
             member.owner = Some(claim);

@@ -1,4 +1,5 @@
-//! The order among listeners for the next connection: those in doubt come last, except for a trial from time to time.
+//! The order among listeners for the next connection: those in doubt come last, except for a trial from time
+//! to time.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,8 @@ use super::ChannelId;
 /// How long a process is in doubt before it is tried again.
 pub(super) const DOUBT: Duration = Duration::from_millis(200);
 
-/// A listener's key in the order: since when it is in doubt, its number of open connections, its channel and id.
+/// A listener's key in the order: since when it is in doubt, its number of open connections, its channel and
+/// id.
 pub(super) type Place = (Instant, u32, ChannelId, u32);
 
 /// Smallest key of a listener in doubt.

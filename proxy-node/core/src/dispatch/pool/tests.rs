@@ -147,7 +147,8 @@ fn a_process_in_doubt_comes_last_until_it_accepts_or_time_has_passed() {
     assert!(
         !pools.any_idle(NOW, &[web], VIP, |_| false) && pools.any_idle(NOW + DOUBT, &[web], VIP, |_| false)
     );
-    // Others are preferred, however many connections they have; after a while the process in doubt gets one as a trial.
+    // Others are preferred, however many connections they have; after a while the process in doubt gets one
+    // as a trial.
     assert_eq!(pools.choose(NOW, &[web], VIP, |_| false).unwrap().channel, ChannelId(2));
     let later = NOW + DOUBT;
     let trial = pools.choose(later, &[web], VIP, |_| false).unwrap();

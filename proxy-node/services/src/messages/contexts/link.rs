@@ -6,8 +6,8 @@
 //! ```
 //! Modules and formats that the context asks for go out in parts, one between two calls.
 //!
-//! What is held of a stage is bounded: the context emits no more than the room that it was given, and gets it back when the plane
-//! has taken the records.
+//! The records held for a stage are bounded: the context emits no more than the room that it was granted, and
+//! the room is granted again when the plane has taken the records.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -31,7 +31,7 @@ const CALLS_PER_VISIT: usize = 128;
 /// Bytes of zeros, for the rest of a message that was removed while it was being written.
 const ZEROS: [u8; 1024] = [0; 1024];
 
-/// The context sent what it must not: it is disconnected.
+/// The context violated the protocol: it is disconnected.
 #[derive(Debug)]
 pub(super) struct Violation;
 
@@ -46,11 +46,11 @@ impl From<WireError> for Violation {
 struct Known {
     /// Which paths it was described by.
     epoch: u64,
-    /// Length of records that the plane has taken, of which the context was not notified.
+    /// Length of records that the plane has taken and that were not yet granted to the context again.
     taken: u64,
     /// Records that have no room.
     held: Vec<u8>,
-    /// How often the context has asked for what the stage needs.
+    /// Number of requests for the stage's module and formats.
     wants: u8,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Link {
     held: usize,
     /// It is about to be served.
     pub queued: bool,
-    /// It is to be closed.
+    /// The connection is to be closed.
     pub ended: bool,
     /// The connection has no room.
     blocked: bool,
@@ -102,7 +102,8 @@ fn ticket(place: Place) -> Ticket {
 }
 
 impl Link {
-    /// A connection that greets. The context sends no record that is longer than one with a message of `message_len_max` bytes.
+    /// A connection that greets. The context sends no record that is longer than one with a message of
+    /// `message_len_max` bytes.
     pub fn new(label: FlowLabel, context: u16, message_len_max: u32) -> Self {
         let record_len_max = RECORD_HEADER_LEN + 4 * FRAMES_MAX + message_len_max as usize;
         let mut link = Link {
@@ -138,7 +139,7 @@ impl Link {
         !self.queued && (self.ended || (!self.blocked && self.is_up() && has_more()))
     }
 
-    /// Adds a record without message to what is sent, after a body that is being sent.
+    /// Adds a record without a message to the output, behind a body that is being sent.
     fn put(&mut self, record: Record<'_>) {
         let to = if self.body.is_some() { &mut self.later } else { &mut self.output };
         let text = match record {
@@ -154,7 +155,8 @@ impl Link {
         to.truncate(start + len);
     }
 
-    /// Serves the connection: first what has arrived, then what was held, then calls. Returns whether something was moved.
+    /// Serves the connection: first received bytes, then held records, then calls. Returns whether bytes were
+    /// moved.
     pub fn serve(
         &mut self,
         now: Instant,
@@ -239,7 +241,7 @@ impl Link {
         if known.held.len() > most { Err(Violation) } else { Ok(()) }
     }
 
-    /// Passes a record to the plane; `false` if there is no room for what it emits.
+    /// Passes a record to the plane; `false` if the plane has no room for the emitted message.
     fn apply(
         &mut self,
         now: Instant,
@@ -307,7 +309,7 @@ impl Link {
         }
     }
 
-    /// Passes to the plane what was held, as far as it has room.
+    /// Passes held records to the plane, as far as it has room.
     fn retry(&mut self, now: Instant, plane: &mut MessagePlane) -> Result<bool, Violation> {
         if self.held == 0 {
             return Ok(false);
@@ -358,7 +360,7 @@ impl Link {
         moved | self.flush(client, plane)
     }
 
-    /// Writes what is to be sent, as far as the connection has room.
+    /// Writes the output, as far as the connection has room.
     fn flush(&mut self, client: &mut impl ClientEnd, plane: &MessagePlane) -> bool {
         let mut moved = false;
         loop {
@@ -382,7 +384,8 @@ impl Link {
         }
     }
 
-    /// Adds the next part of what the context has asked for. Returns whether there was one.
+    /// Adds the next part of a module or format that the context has asked for. Returns whether there was
+    /// one.
     fn put_part(&mut self) -> bool {
         let Some(mut transfer) = self.transfers.pop_front() else { return false };
         if let Some(part) = transfer.next_part() {
@@ -394,7 +397,7 @@ impl Link {
         true
     }
 
-    /// Begins to send a call, and what the context does not know of its stage.
+    /// Begins to send a call, preceded by the description of a stage that the context does not know.
     fn begin(
         &mut self,
         now: Instant,
@@ -429,8 +432,8 @@ impl Link {
         self.calls += 1;
     }
 
-    /// The context asks for what a stage needs. The stage may have ended meanwhile: then another one may need the same, or the context is
-    /// notified that there is nothing.
+    /// Processes a request for a stage's module or format. If the stage has ended meanwhile, another stage
+    /// that needs the same object supplies it; if there is none, the context is notified.
     fn want(&mut self, plane: &MessagePlane, place: Place, object: &Hash) -> Result<(), Violation> {
         if let Some(known) = self.stages.get_mut(&place) {
             known.wants += 1;
@@ -470,7 +473,7 @@ impl Link {
 }
 
 impl Body {
-    /// Writes what is left, as far as there is room.
+    /// Writes the rest of the output, as far as there is room.
     fn write(&mut self, client: &mut impl ClientEnd, plane: &MessagePlane) {
         for slice in plane.range(self.handle, self.done, self.len - self.done) {
             let taken = client.write(slice, None);

@@ -1,11 +1,12 @@
-//! What a context elsewhere needs of a stage beside its name: described by STAGE, sent when it asks, and what it reports.
+//! What a context elsewhere needs to run a stage, beside the handler's name: STAGE describes it, and the
+//! context asks for it. Also the reports that it returns.
 
 use csp_handlers::{Reported, ReportedTimes, Standing};
 use csp_messages::{MessagePlane, RemoteStage, StageObject, StopPolicy, Ticket};
 use csp_types::Duration;
 use csp_wire::context::{self, Hash, OnStop, PART_LEN_MAX, Place, Record, Report, ReportNumbers, Supply};
 
-/// How often a context may ask for what a stage needs: its module, its formats.
+/// Largest number of requests of a context for one stage: its module, and its formats.
 pub(super) const WANTS_MAX: u8 = 2;
 
 /// Returns the record that describes a stage.
@@ -31,7 +32,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Finds what a context asks for among what the stage needs.
+    /// Finds the object that a context asks for among those of the stage.
     pub fn find(plane: &MessagePlane, stage: Ticket, object: &Hash) -> Option<Self> {
         let supply = plane.remote_stage(stage)?.supply?;
         let mut known = [Some(&supply.module), supply.formats.as_ref()].into_iter().flatten();
@@ -54,7 +55,7 @@ impl Transfer {
     }
 }
 
-/// Returns what a REPORT says.
+/// Converts a REPORT.
 pub(super) fn reported(standing: context::Standing, numbers: &ReportNumbers) -> Reported {
     let report = Report::read(standing, numbers);
     let Report { calls, fuel, fuel_max, given_up, waited, passed, restarts, stops, .. } = report;

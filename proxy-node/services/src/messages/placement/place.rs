@@ -1,4 +1,4 @@
-//! What is kept of where one channel lives, and of the connections that leave because of it.
+//! The state of one channel's placement, and of the connections that move away.
 
 use csp_types::{Instant, Owner, PlacementKey, owner_of};
 
@@ -13,7 +13,7 @@ pub struct View {
     pub workers: Vec<Owner>,
 }
 
-/// What a worker has done for a channel that moved.
+/// Events of a channel that moved, for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MoveNotice {
     /// Connections are being ended.
@@ -50,9 +50,9 @@ pub(in super::super) enum Ending {
     Stays,
     /// A receiver that stays until no sender is left.
     Waits,
-    /// A receiver: what waits for it is sent, then FIN.
+    /// A receiver: messages that wait for it are sent, then FIN.
     Drains,
-    /// FIN is to be sent; it goes on being read.
+    /// FIN must be sent; the worker continues to read.
     Finish { sender: bool },
     /// FIN was sent; it is read until the peer's FIN.
     Finished { sender: bool },
@@ -95,7 +95,7 @@ pub struct Moved {
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) key: PlacementKey,
-    /// The owner by the view; `None` if the view has no workers.
+    /// The owner according to the view; `None` if the view has no workers.
     pub(super) owner: Option<Owner>,
     /// Since when the view has named it.
     pub(super) since: Instant,
@@ -104,9 +104,9 @@ pub(super) struct Place {
     pub(super) doublings: u32,
     pub(super) moving: Option<Move>,
     pub(super) totals: Moved,
-    /// Until when this worker is the channel's new owner: peers come from another one.
+    /// Until when this worker counts as the channel's new owner: peers arrive from the former one.
     pub(super) new_until: Option<Instant>,
-    /// When publishers were last let go on that had waited for subscribers.
+    /// When publishers that waited for subscribers were last released.
     pub(super) released: Option<Instant>,
 }
 
@@ -141,7 +141,7 @@ impl Place {
         self.new_until.is_some_and(|until| now < until)
     }
 
-    /// Returns when a connection that came at `arrived` is to be ended.
+    /// Returns when a connection that arrived at `arrived` must be closed.
     pub(super) fn due(&self, arrived: Instant) -> Instant {
         match arrived <= self.since {
             true => self.since + STABLE,

@@ -1,4 +1,4 @@
-//! Who may ask for queries and translations, and the answers to `{"release": …}` and `{"get": "queries"}`.
+//! Rights to ask for queries and translations, and the answers to `{"release": …}` and `{"get": "queries"}`.
 
 use csp_types::{Instant, Owner};
 use serde_json::{Value, json};
@@ -22,7 +22,8 @@ pub(in crate::messages) struct Asker {
 }
 
 impl Asker {
-    /// The peer of a channel; with keys, the rights of its own decide what it may ask.
+    /// Returns the asker for a peer of a channel. On a channel with keys its own rights decide what it may
+    /// ask.
     pub(in crate::messages) fn new(peer: &Peer, rights: Option<Rights>) -> Self {
         let (number, requester) = (peer.number, Requester::of(peer));
         let may_query = rights.is_none_or(|rights| rights.query);
@@ -42,7 +43,8 @@ impl From<QueryRefused> for Value {
 }
 
 impl MessageBroker {
-    /// Finds the query if it runs already and the requester may have it, and adds the requester to its owners.
+    /// Finds the query if it runs already and the requester may have it, and adds the requester to its
+    /// owners.
     pub(super) fn shared(
         &mut self,
         now: Instant,
@@ -96,7 +98,7 @@ impl MessageBroker {
         free.ok_or_else(|| refused(format!("all {places} places of the channel for queries are in use")))
     }
 
-    /// Refuses what is asked of a channel that has moved.
+    /// Refuses requests to a channel that has moved to another worker.
     pub(super) fn check_is_here(&self, number: u32) -> Result<(), QueryRefused> {
         match self.placement.elsewhere(number) {
             Some(Owner { proxy, worker }) => {

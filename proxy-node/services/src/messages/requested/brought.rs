@@ -1,4 +1,4 @@
-//! Formats that publishers bring to a channel: leased to those that have brought them.
+//! Formats that publishers bring to a channel. A format is leased to the publishers that have brought it.
 //!
 //! ```text
 //!  REQ {"format": {"name": …, "schema": …}} ─▶ checked beside the channel's other formats ─▶ an id of its own
@@ -6,7 +6,8 @@
 //!                                   no connection of its publishers for the lease ◀──── messages have it; queries
 //!                                   and no query that reads it                          and translations read them
 //! ```
-//! The channel's path was made for the policy's formats: messages of others pass it untouched, as those of unknown formats do.
+//! The channel's path was made for the policy's formats: messages of others pass it untouched, as those of
+//! unknown formats do.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ pub struct FormatAsked<'a> {
 
 #[derive(Debug)]
 struct Lease {
-    /// What was asked for as the message; [`BroughtFormat::message`] is what was found.
+    /// The message name of the request; [`BroughtFormat::message`] is the one that was found.
     message: Option<String>,
     holders: BTreeSet<Requester>,
     /// When it was seen to be in use, or was asked for.
@@ -71,7 +72,7 @@ impl Lease {
 /// The formats of one channel.
 #[derive(Debug, Default)]
 struct OfChannel {
-    /// Both of equal length: a format, and to whom it is leased.
+    /// Both lists have equal length: a format, and its lease.
     formats: Vec<BroughtFormat>,
     leases: Vec<Lease>,
     set: FormatSet,
@@ -102,7 +103,8 @@ impl OfChannel {
 }
 
 impl Brought {
-    /// Returns a channel's formats as messages are looked up in them; `None` if it has none.
+    /// Returns the set in which messages of a channel are looked up; `None` if the channel has no brought
+    /// formats.
     pub(in crate::messages) fn set(&self, number: u32) -> Option<&FormatSet> {
         // Most brokers have none at all.
         if self.channels.is_empty() {
@@ -122,7 +124,7 @@ impl Brought {
         leases.iter().filter(|lease| lease.holders.contains(&requester)).count()
     }
 
-    /// Returns when the first lease is to be looked at; `lease` is how long those of a channel are.
+    /// Returns when the first lease must be examined; `lease` returns the lease time of a channel.
     pub(super) fn next_timeout(&self, lease: impl Fn(u32) -> csp_types::Duration) -> Option<Instant> {
         let of = |(number, known): (&u32, &OfChannel)| {
             known.leases.iter().map(|held| held.seen).min().map(|seen| seen + lease(*number))
@@ -159,7 +161,8 @@ fn read(request: &Map<String, Value>) -> Result<FormatAsked<'_>, QueryRefused> {
 }
 
 impl MessageBroker {
-    /// Takes a request of a publisher that brings a format; returns the ticket of the answer, or, as an error, the answer.
+    /// Takes a request of a publisher that brings a format; returns the ticket of the answer, or, as an
+    /// error, the answer.
     pub(in crate::messages) fn ask_for_format(
         &mut self,
         now: Instant,
@@ -182,7 +185,8 @@ impl MessageBroker {
         json!({"format": name, "lease_s": lease.as_secs(), "shared": shared})
     }
 
-    /// Checks that a publisher may bring a format, and has it share the format if it is there already; returns whether it is.
+    /// Checks that a publisher may bring a format, and has it share the format if it is there already;
+    /// returns whether it is.
     fn share_format(
         &mut self,
         now: Instant,
@@ -298,7 +302,8 @@ impl MessageBroker {
         self.brought(asker, &answer_name, false)
     }
 
-    /// Has translations of a channel's messages read the formats that it has now, by plans that were made before as far as there are such. One that cannot stays as it is.
+    /// Makes translations of a channel's messages read the formats that it has now. Plans that were made
+    /// before are used where they exist. A translation that cannot be renewed stays as it is.
     pub(super) fn renew_translations(&mut self, now: Instant, number: u32, mut planned: Renewed) {
         let super::Requested { live, specs, brought, .. } = &self.requested;
         let Some(spec) = specs.iter().find(|spec| spec.number == number) else { return };
@@ -355,7 +360,8 @@ impl MessageBroker {
         if due.is_empty() {
             return;
         }
-        // All connections are looked at once, and all formats of a channel with them, so that they are due together from then on.
+        // All connections are looked at once, and all formats of a channel with them, so that they are due
+        // together from then on.
         let of_due = self.connections.values().filter(|peer| due.contains(&peer.number));
         let present: BTreeSet<(u32, Requester)> =
             of_due.map(|peer| (peer.number, Requester::of(peer))).collect();
@@ -385,7 +391,8 @@ impl MessageBroker {
         feeds.any(|feed| feed.from == number && feed.format == id)
     }
 
-    /// Keeps those formats that the requests of a new policy have room for, and that still fit beside the policy's.
+    /// Keeps those formats that the requests of a new policy have room for, and that still fit beside the
+    /// policy's.
     pub(super) fn keep_formats(&mut self) {
         let super::Requested { specs, brought, .. } = &mut self.requested;
         brought.channels.retain(|number, known| {

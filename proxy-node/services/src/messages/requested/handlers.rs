@@ -1,4 +1,5 @@
-//! Handlers that programs bring: what a policy allows, what is asked, and what is made of it where it takes nobody's time.
+//! Handlers that programs bring: the policy's rules, the requests, and the jobs that check and compile
+//! modules on another thread.
 //!
 //! ```text
 //!  REQ {"handler": …}, module ─▶ allowed? ─▶ pending ─▶ HandlerJob ─▶ another thread checks, compiles and starts the module
@@ -23,14 +24,14 @@ use crate::messages::keys::ChannelKeys;
 
 /// Most requests for handlers of a worker that are not answered yet.
 const PENDING_MAX: usize = 16;
-/// Most bytes of modules that they have together.
+/// Largest number of bytes of all pending modules.
 const PENDING_BYTES_MAX: usize = 4 << 20;
-/// How long a request waits for what makes its handler.
+/// How long a request waits for its handler to be made.
 const PENDING_TIME: Duration = Duration::from_secs(60);
 /// Longest name of a handler.
 const NAME_LEN_MAX: usize = 63;
 
-/// What happens when a module was stopped.
+/// Action after a module was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnStopped {
     /// It is started again, after a pause that grows.
@@ -42,7 +43,8 @@ pub enum OnStopped {
     End,
 }
 
-/// Within what a handler that a program brings is made. One that was made within other bounds does not outlive a policy.
+/// Bounds of a handler that a program brings. When a policy changes the bounds, handlers made under the
+/// former ones end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HandlerBounds {
     /// Longest module in bytes.
@@ -51,17 +53,17 @@ pub struct HandlerBounds {
     pub memory_max: u64,
     /// Fuel of a call.
     pub fuel_max: u64,
-    /// What happens when it was stopped.
+    /// Action after the module was stopped.
     pub on_stop: OnStopped,
     /// Number of the context that runs it.
     pub context: u16,
-    /// What waits for it.
+    /// Bounds of the queue before the handler.
     pub queue: QueueLimits,
     /// The formats of the channel that it reads.
     pub formats: Option<ChannelFormats>,
 }
 
-/// Who may bring handlers to a channel, and how many.
+/// Rules for the handlers that programs may bring to a channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HandlerRules {
     /// Most handlers of one requester.
@@ -90,13 +92,13 @@ impl HandlerRules {
 /// A handler to be made, by a thread that may take its time.
 #[derive(Debug)]
 pub struct HandlerJob {
-    /// What the answer names.
+    /// Identifies the request in the answer.
     pub ticket: u64,
-    /// The name of the channel of what it emits.
+    /// Name of the channel of the handler's output.
     pub channel: String,
-    /// The name of the channel that was asked, whose messages it gets.
+    /// Name of the channel that was asked. The handler receives its messages.
     pub of: String,
-    /// Who brings it: a public key, or an address.
+    /// The requester: a public key, or an address.
     pub by: String,
     /// The requester's name for it.
     pub name: String,
@@ -114,7 +116,7 @@ pub struct HandlerJob {
     pub(super) _load: Load,
 }
 
-/// What jobs hold until they are dropped, whether their askers still wait or not.
+/// Resources that jobs occupy until they are dropped, whether or not their askers still wait.
 #[derive(Debug, Default)]
 struct Loads {
     jobs: AtomicUsize,
@@ -231,15 +233,15 @@ pub(in crate::messages) struct Pending {
 #[derive(Debug, Default)]
 pub(in crate::messages) struct Supply {
     pending: Vec<Pending>,
-    /// Of them, what was not yet given to what makes handlers.
+    /// Jobs that were not yet passed to the thread that makes handlers.
     jobs: VecDeque<HandlerJob>,
-    /// What all jobs hold, also those that were given away.
+    /// Resources of all jobs, including those that were passed on.
     loads: Arc<Loads>,
     tickets: u64,
 }
 
 impl Supply {
-    /// Checks that one more request of a requester may wait, with so many bytes.
+    /// Checks that a requester may have one more pending request, with `len` bytes.
     pub fn check(&self, by: Requester, len: usize) -> Result<(), QueryRefused> {
         if self.pending.iter().any(|pending| pending.by == by) {
             return Err(refused("a request of the requester for a handler is not answered yet; wait for it"));
@@ -278,7 +280,7 @@ impl Supply {
         Some(self.pending.remove(at))
     }
 
-    /// Forgets what a connection that has gone has asked for.
+    /// Removes the requests of a connection that has ended.
     pub fn gone(&mut self, label: FlowLabel) {
         if self.pending.iter().any(|pending| pending.label == label) {
             self.pending.retain(|pending| pending.label != label);

@@ -1,4 +1,5 @@
-//! The last handler of a requested query, or of a handler that a program has brought: gives each message its topic.
+//! The last handler of a requested query, or of a handler that a program has brought: gives each message its
+//! topic.
 
 use csp_handlers::{Call, Emit, Handler, Needs, ParameterError, Piece, State, Stop};
 use csp_messages::{FRAMES_MAX, StageMaker};
@@ -13,7 +14,8 @@ pub(super) fn maker(topic: &str) -> StageMaker {
     StageMaker::new(&topic.clone(), move || Some(Box::new(Label { topic: topic.clone() })))
 }
 
-/// Emits the record of each message behind a frame with the topic, in the place of the topic that it may have.
+/// Emits the record of each message behind a frame with the topic, in the place of the topic that it may
+/// have.
 #[derive(Debug)]
 struct Label {
     topic: String,
@@ -41,10 +43,11 @@ impl Handler for Label {
     }
 }
 
-/// The name of the handler that keeps what it gets.
+/// Name of the handler that keeps the topic of each message as a frame behind the new one.
 pub(super) const BEFORE: &str = "topic-before";
 
-/// Makes what puts the topic before a message as a frame of its own; what it emits has at most `longest` bytes.
+/// Returns the maker of a handler that puts the topic before each message as a frame of its own. Its output
+/// has at most `longest` bytes.
 pub(super) fn before(topic: &str, longest: u32) -> StageMaker {
     let topic = topic.to_owned();
     StageMaker::new(&format!("{topic} {longest}"), move || {

@@ -1,4 +1,5 @@
-//! Plans that are being made: of queries and translations that programs ask for, and of formats that they bring, where it takes nobody's time.
+//! Plans that are being made on another thread, for queries and translations that programs ask for, and for
+//! formats that they bring.
 //!
 //! ```text
 //!  REQ {"query": …} ─▶ allowed? a place? time left to its address? ─▶ pending ─▶ PlanJob ─▶ another thread plans (or this one, where there is none)
@@ -7,8 +8,8 @@
 //!                                             its askers have gone ──────┘                    ▼
 //!                                                      answers ◀── a channel, path, feeds; or a format
 //! ```
-//! The time of planning is divided among addresses: each has a balance that planning is charged to. A balance that is used up is no
-//! fault of other addresses, which go on being served.
+//! The time of planning is divided among addresses. Each has a balance to which its planning is charged. When
+//! one balance is used up, other addresses are still served.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -34,12 +35,14 @@ const ASKERS_MAX: usize = 64;
 const WAITING_TIME: Duration = Duration::from_secs(60);
 /// Most time of planning that an address has saved.
 const BALANCE_MAX: Duration = Duration::from_secs(1);
-/// Of which part of the time that passes an address may have things planned: one twentieth.
+/// The part of elapsed time that an address may use for planning: one twentieth.
 const SHARE: u64 = 20;
-/// Addresses whose balances are known. Of further ones, that with the most left is forgotten.
+/// Number of addresses with a known balance. When it is exceeded, the one with the largest balance is
+/// removed.
 const SOURCES_MAX: usize = 1024;
 
-/// Where requests come from, as far as their time is divided: an address of IPv4, or the first 64 bits of one of IPv6.
+/// Where requests come from, as far as their time is divided: an address of IPv4, or the first 64 bits of one
+/// of IPv6.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(in crate::messages) struct Source(IpAddr);
 
@@ -52,7 +55,7 @@ impl Source {
     }
 }
 
-/// What an address has left, which may be less than nothing, in nanoseconds.
+/// The planning time that an address has left, in nanoseconds. It can be negative.
 #[derive(Clone, Copy, Debug)]
 struct Balance {
     left: i64,
@@ -64,7 +67,7 @@ fn nanos(time: Duration) -> i64 {
 }
 
 impl Balance {
-    /// Adds what has come since.
+    /// Adds the time that has accrued since the last call.
     fn refill(&mut self, now: Instant) {
         let came = nanos(now.saturating_since(self.at)) / SHARE.cast_signed();
         self.left = self.left.saturating_add(came).min(nanos(BALANCE_MAX));
@@ -115,7 +118,7 @@ pub(in crate::messages) struct Renewal {
     pub json: bool,
 }
 
-/// What is to be planned.
+/// Task of the planning thread.
 #[derive(Debug)]
 pub(in crate::messages) enum Task {
     Query {
@@ -150,7 +153,7 @@ impl PlanJob {
         self.pending.strong_count() > 0
     }
 
-    /// Plans. What runs in contexts of the worker is made here too.
+    /// Makes the plan, and the parts that run in contexts of the worker.
     pub fn run(&self) -> Planned {
         let done = match &self.task {
             Task::Query { topic, number, wanted, json, brought } => {
@@ -203,7 +206,7 @@ fn prepared(plan: QueryPlan) -> QueryPlan {
     plan
 }
 
-/// What has become of a [`PlanJob`].
+/// Result of a [`PlanJob`].
 #[derive(Clone, Debug)]
 pub struct Planned {
     pub(super) ticket: u64,
@@ -229,10 +232,10 @@ impl Planned {
     }
 }
 
-/// What is to come of a plan.
+/// Use of a finished plan.
 #[derive(Debug)]
 pub(in crate::messages) enum Purpose {
-    /// `formats`: those that had been brought.
+    /// `formats`: the brought formats at the time of the request.
     Query {
         wanted: Wanted,
         json: bool,
@@ -257,13 +260,13 @@ pub(in crate::messages) struct Waiting {
     pub source: Source,
     pub askers: Vec<(FlowLabel, Asker)>,
     pub purpose: Purpose,
-    /// What plans it; another one is in force when the policy has changed meanwhile.
+    /// The planner at the time of the request. The policy may have changed since.
     pub planner: Arc<dyn QueryPlanner>,
     since: Instant,
     _alive: Arc<()>,
 }
 
-/// A [`PlanJob`] that was given to what plans.
+/// A [`PlanJob`] that was passed to the planning thread.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     ticket: u64,
@@ -279,9 +282,9 @@ pub(in crate::messages) struct Plans {
     /// Another thread makes them.
     pub elsewhere: bool,
     waiting: Vec<Waiting>,
-    /// Of them, what was not yet given to what plans.
+    /// Jobs that were not yet passed to the planning thread.
     jobs: VecDeque<PlanJob>,
-    /// What was given and has not come back: an asker that leaves meanwhile frees no place.
+    /// Jobs that were passed on and have not returned. They count even if their asker has left.
     given: Vec<Given>,
     balances: Balances,
     tickets: u64,
@@ -343,7 +346,8 @@ impl Plans {
         ticket
     }
 
-    /// Has a request wait for the plan that others have asked for; `None`: there is none, or too many wait for it.
+    /// Has a request wait for the plan that others have asked for; `None`: there is none, or too many wait
+    /// for it.
     pub fn join(&mut self, label: FlowLabel, asker: Asker, wanted: &Wanted, json: bool) -> Option<u64> {
         let same = |waiting: &&mut Waiting| {
             let is_it = matches!(&waiting.purpose, Purpose::Query { wanted: known, json: form, .. } if known == wanted && *form == json);
@@ -364,13 +368,13 @@ impl Plans {
         self.withdraw(planned.ticket)
     }
 
-    /// Removes a request whose plan is not made.
+    /// Removes a request whose plan was not made.
     pub fn withdraw(&mut self, ticket: u64) -> Option<Waiting> {
         let at = self.waiting.iter().position(|waiting| waiting.ticket == ticket)?;
         Some(self.waiting.remove(at))
     }
 
-    /// Deregisters what a connection that has gone has asked for.
+    /// Removes the requests of a connection that has ended.
     pub fn gone(&mut self, label: FlowLabel) {
         if self.waiting.is_empty() {
             return;
@@ -416,7 +420,8 @@ impl Plans {
         self.waiting.iter().map(|waiting| waiting.since + WAITING_TIME).min()
     }
 
-    /// Returns the next plan to make. Each that was returned comes back by [`Plans::take`], even if it is no longer wanted.
+    /// Returns the next plan to make. Each that was returned comes back by [`Plans::take`], even if it is no
+    /// longer wanted.
     pub fn next_job(&mut self) -> Option<PlanJob> {
         while let Some(job) = self.jobs.pop_front() {
             if let Some(waiting) = self.waiting.iter().find(|waiting| waiting.ticket == job.ticket) {

@@ -1,4 +1,5 @@
-//! Requests that are answered when their plan was made: queries, translations, and formats that publishers bring.
+//! Requests that are answered when their plan was made: queries, translations, and formats that publishers
+//! bring.
 
 use std::sync::Arc;
 
@@ -12,17 +13,19 @@ use super::{BroughtFormat, Live, QueryPlan, QueryRefused, Runs, Wanted, labelled
 use crate::messages::MessageBroker;
 
 impl MessageBroker {
-    /// Has queries and formats planned by another thread, which gets each [`PlanJob`] from [`poll_plan_job`](Self::poll_plan_job). Otherwise the broker plans them itself.
+    /// Has queries and formats planned by another thread, which gets each [`PlanJob`] from
+    /// [`poll_plan_job`](Self::poll_plan_job). Otherwise the broker plans them itself.
     pub fn plan_elsewhere(&mut self) {
         self.requested.plans.elsewhere = true;
     }
 
-    /// Returns the next request to be planned by a thread that may take its time; [`planned`](Self::planned) takes the answer.
+    /// Returns the next request to be planned by a thread that may take its time; [`planned`](Self::planned)
+    /// takes the answer.
     pub fn poll_plan_job(&mut self) -> Option<PlanJob> {
         self.requested.plans.next_job()
     }
 
-    /// Plans what waits, where no other thread does.
+    /// Makes the waiting plans on this thread, if there is no planning thread.
     pub(in crate::messages) fn plan_here(&mut self, now: Instant) {
         while !self.requested.plans.elsewhere
             && let Some(job) = self.poll_plan_job()
@@ -31,7 +34,7 @@ impl MessageBroker {
         }
     }
 
-    /// Puts into force what was planned, and answers those that have asked for it. What nobody waits for any more is dropped.
+    /// Puts a finished plan into force and answers its askers. A plan without askers is dropped.
     pub fn planned(&mut self, now: Instant, planned: Planned) {
         let Some(waiting) = self.requested.plans.take(now, &planned) else { return };
         let is_in_force = self
@@ -69,7 +72,8 @@ impl MessageBroker {
         }
     }
 
-    /// Takes a request for a query or a translation; returns the ticket of the answer, or, as an error, the answer.
+    /// Takes a request for a query or a translation; returns the ticket of the answer, or, as an error, the
+    /// answer.
     pub(in crate::messages) fn ask_for_query(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What is to be seen of requests: counters, what runs, and events for the log.
+//! State of requests for display: counters, running queries and handlers, and events for the log.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use csp_types::{Duration, Instant};
 use super::{Live, NOTICES_MAX, Requested};
 use crate::messages::{Bound, MessageBroker};
 
-/// Requests and what has become of them.
+/// Outcomes of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestCounters {
     /// Requests that have begun a query.
@@ -22,7 +22,7 @@ pub struct RequestCounters {
     pub swapped: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Of them, those for which there was no room or time to plan them.
+    /// Those of them that were refused because there was no room or no time to plan them.
     pub busy: u64,
     /// Nanoseconds that planning has taken.
     pub planning_ns: u64,
@@ -30,20 +30,20 @@ pub struct RequestCounters {
     pub expired: u64,
     /// Queries and handlers that ended because their requester released them.
     pub released: u64,
-    /// Queries and handlers that ended because a policy had no place for them, or they did not fit it.
+    /// Queries and handlers that ended because a new policy had no place for them or did not permit them.
     pub withdrawn: u64,
 }
 
-/// What is to be seen of a query that was asked for.
+/// A query that was asked for, for display.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestedSnapshot {
     /// The channel that was asked.
     pub of: String,
-    /// Who asked first: a public key, or an address.
+    /// The first requester: a public key, or an address.
     pub by: String,
     /// How many have asked for it.
     pub requesters: u64,
-    /// The text of a query; of a translation or handler, what it is.
+    /// The text of a query; for a translation or a handler, its description.
     pub sql: String,
     /// Rows are JSON.
     pub json: bool,
@@ -64,12 +64,12 @@ pub enum RequestNotice {
     Granted {
         /// Its channel.
         channel: String,
-        /// Who asked.
+        /// The requester.
         by: String,
         /// The text.
         sql: String,
     },
-    /// A handler that a program has brought begins, or another one takes its place.
+    /// A handler that a program has brought begins, or replaces another one.
     Supplied {
         /// Its channel.
         channel: String,
@@ -84,7 +84,7 @@ pub enum RequestNotice {
     Released {
         /// Its channel.
         channel: String,
-        /// Who asked.
+        /// The requester.
         by: String,
         /// Why.
         why: String,
@@ -123,7 +123,7 @@ impl MessageBroker {
         self.requested.live.iter().map(of).collect()
     }
 
-    /// Returns what has become of requests for queries.
+    /// Returns the outcomes of requests for queries.
     pub fn request_counters(&self) -> RequestCounters {
         RequestCounters { planning_ns: self.requested.plans.spent, ..self.requested.counters }
     }

@@ -1,4 +1,4 @@
-//! The answers to `{"handler": …}` and `{"get": "handlers"}`, and what becomes of handlers that were made.
+//! The answers to `{"handler": …}` and `{"get": "handlers"}`, and the activation of handlers that were made.
 
 use std::sync::Weak;
 
@@ -16,7 +16,8 @@ use crate::messages::formats::ChannelFeed;
 use crate::messages::paths::{ChannelPath, PathStage};
 use crate::messages::requests::refusal;
 
-/// What handlers that programs bring are called in paths: those of all, so that what one of a name keeps reaches the next one.
+/// Name of brought handlers in paths. It is the same for all, so that a handler takes over the state of the
+/// one that it replaces.
 const SUPPLIED: &str = "supplied";
 
 impl MessageBroker {
@@ -109,13 +110,15 @@ impl MessageBroker {
         self.requested.free_place(spec).ok_or_else(none)
     }
 
-    /// Returns the next handler to be made by a thread that may take its time; [`handler_made`](Self::handler_made) takes the answer.
+    /// Returns the next handler to be made by a thread that may take its time;
+    /// [`handler_made`](Self::handler_made) takes the answer.
     pub fn poll_handler_job(&mut self) -> Option<HandlerJob> {
         self.requested.supply.next_job()
     }
 
-    /// Puts a handler that was made into its place, or in the place of the one that its requester has brought before under the same
-    /// name, and answers the request; `Err`: why it cannot be made. What nobody waits for any more is dropped.
+    /// Activates a handler that was made, at a free place or in place of the one that its requester has
+    /// brought before under the same name, and answers the request. `Err`: why it cannot be made. A handler
+    /// without an asker is dropped.
     pub fn handler_made(&mut self, now: Instant, ticket: u64, made: Result<MadeHandler, String>) {
         let Some(pending) = self.requested.supply.take(ticket) else { return };
         let label = pending.label;
@@ -168,7 +171,8 @@ impl MessageBroker {
         Ok(self.supplied(self.requested.live.len() - 1, false))
     }
 
-    /// Changes the code or the parameters of a handler between two messages. Its channel, subscribers and state stay.
+    /// Changes the code or the parameters of a handler between two messages. Its channel, subscribers and
+    /// state stay.
     fn swap_handler(
         &mut self,
         now: Instant,
@@ -203,7 +207,8 @@ impl MessageBroker {
         })
     }
 
-    /// Ends a handler at the request of the program that has brought it, subscribers or not; `None`: it is a query.
+    /// Ends a handler at the request of the program that has brought it, subscribers or not; `None`: it is a
+    /// query.
     pub(super) fn release_handler(&mut self, asker: Asker, at: usize) -> Option<Value> {
         let live = &self.requested.live[at];
         let brought = live.handler()?;
@@ -217,7 +222,8 @@ impl MessageBroker {
         Some(answer)
     }
 
-    /// Answers which handlers programs have brought to a channel. Parameters are for those who have set them.
+    /// Answers which handlers programs have brought to a channel. Parameters are shown only to the requester
+    /// that has set them.
     pub(in crate::messages) fn answer_handlers(&self, now: Instant, asker: Asker) -> Value {
         let describe = |live: &Live| {
             let brought = live.handler().filter(|_| live.of == asker.number)?;
@@ -257,7 +263,7 @@ impl Live {
         }
     }
 
-    /// Returns the event that it begins, or begins anew.
+    /// Returns the event for a handler that begins or replaces another one.
     pub(super) fn begins(&self) -> RequestNotice {
         let (channel, by) = (self.name().to_owned(), self.by.to_string());
         match &self.runs {
@@ -269,7 +275,7 @@ impl Live {
         }
     }
 
-    /// Checks that a handler goes on under a new policy, which made nothing of it anew.
+    /// Checks that a handler may continue under a new policy without being made again.
     pub(super) fn outlives(&self, spec: &RequestSpec, place: &RequestPlace) -> Result<(), QueryRefused> {
         let Some(brought) = self.handler() else { return Ok(()) };
         let rules = spec.handlers.as_ref().ok_or_else(|| refused("the policy lets nobody bring handlers"))?;
@@ -281,7 +287,7 @@ impl Live {
     }
 }
 
-/// The path of a handler's channel: the handler, and what puts the topic before what it emits.
+/// Returns the plan of a handler's channel: the handler, and the stage that puts the topic before its output.
 fn plan(of: u32, place: &RequestPlace, topic: &str, (runs, maker): (&Runs, StageMaker)) -> QueryPlan {
     let number = place.spec.number;
     let bounds = match runs {

@@ -1,4 +1,4 @@
-//! What a program wants of a channel, as it asks for it.
+//! Requests of programs for a query or a translation of a channel.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{QueryRefused, refused};
 
-/// What a program wants of a channel.
+/// A request of a program for a channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
     /// The rows of a query: its text.
@@ -31,7 +31,7 @@ impl fmt::Display for Wanted {
 }
 
 impl Wanted {
-    /// Reads a request, and whether rows are to be JSON.
+    /// Parses a request. Returns it, and whether rows are JSON.
     pub(super) fn read(request: &Map<String, Value>) -> Result<(Wanted, bool), QueryRefused> {
         let json = match request.get("output").map(Value::as_str) {
             None | Some(Some("sbe")) => false,
