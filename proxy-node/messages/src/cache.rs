@@ -1,11 +1,11 @@
 //! The last message of each key of a channel, for subscribers that join later.
 //!
-//! The cache holds one reference to each of its messages, within a bound of entries and one of memory. The key that was
-//! updated longest ago is evicted first. A message that does not fit the empty cache evicts no other key; its own key is then without a
-//! message, since the former one is not the last.
+//! The cache holds one reference to each of its messages, within a bound of entries and one of memory. The
+//! key that was updated longest ago is evicted first. A message that does not fit the empty cache evicts no
+//! other key. Its own key then has no message, because the stored one is no longer the last.
 //!
-//! A *stamp* orders messages and subscriptions: both take the next one from the same count, so that what was stored before a subscription
-//! is distinguished from what came after it.
+//! A *stamp* orders messages and subscriptions: both take the next one from the same count, so that what was
+//! stored before a subscription is distinguished from what came after it.
 
 use std::hash::Hasher as _;
 
@@ -27,7 +27,7 @@ pub enum CacheKey {
 /// Bounds of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheConfig {
-    /// What distinguishes messages.
+    /// Selects the key of a message.
     pub key: CacheKey,
     /// Keys, at least 1. A new subscription looks at all.
     pub entries: u32,
@@ -88,7 +88,7 @@ pub(crate) struct LastValues {
     links: Links,
     blocks: u64,
     blocks_max: u64,
-    /// The last stamp that was given.
+    /// The last stamp that was issued.
     stamp: u64,
     pub counters: CacheCounters,
 }
@@ -122,7 +122,8 @@ impl LastValues {
         self.stamp
     }
 
-    /// Stores a message in place of the last one with its key. `topic_len` is the length of its topic in bytes.
+    /// Stores a message in place of the last one with its key. `topic_len` is the length of its topic in
+    /// bytes.
     pub fn store(&mut self, pool: &mut MessagePool, handle: MessageHandle, topic_len: usize) {
         let key_len = match self.config.key {
             CacheKey::Topic => topic_len,
@@ -186,8 +187,8 @@ impl LastValues {
         pool.release(handle);
     }
 
-    /// Returns the message after a place, in the order in which they were published. If the message of that place was replaced, those
-    /// before it are passed over again.
+    /// Returns the message after `place` in the order of publication. If the message at `place` was replaced
+    /// meanwhile, the search begins at the oldest message and skips those up to `place`.
     pub fn after(&self, place: Place) -> Option<Kept> {
         let is_there = self.slots.get(place.slot as usize).is_some_and(|slot| slot.stamp == place.stamp);
         let mut next = if is_there { self.order.after(&self.links, place.slot) } else { self.order.front() };

@@ -4,8 +4,8 @@
 //!   publish/subscribe   publish ─▶ subscriptions ─▶ queue of each subscriber ─▶ pending
 //!   push/pull           push ─▶ [backlog] ─▶ queue of the next puller with room ─▶ pending
 //! ```
-//! The peers themselves are in [`Peers`](crate::peers::Peers). A full or stopped receiver is in none of the lists that are looked at
-//! for other receivers.
+//! The peers themselves are in [`Peers`](crate::peers::Peers). A full or stopped receiver is in none of the
+//! lists that are searched for other receivers.
 
 use crate::cache::LastValues;
 use crate::config::{ChannelConfig, ChannelKind};
@@ -18,7 +18,7 @@ use crate::table::HashKey;
 /// Messages of a channel since it was added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChannelCounters {
-    /// Messages that were given a sequence number.
+    /// Messages with a sequence number.
     pub published: u64,
     /// Bytes of these messages.
     pub bytes_published: u64,
@@ -26,7 +26,7 @@ pub struct ChannelCounters {
     pub unmatched: u64,
     /// Messages put into queues of receivers.
     pub queued: u64,
-    /// Messages given to receivers.
+    /// Messages taken by receivers.
     pub taken: u64,
     /// Messages not put into the queue of a subscriber that was full.
     pub dropped_newest: u64,
@@ -36,16 +36,17 @@ pub struct ChannelCounters {
     pub dropped_stalled: u64,
     /// Messages not put into the queue of a subscriber because the pool had no room.
     pub dropped_memory: u64,
-    /// Messages that a puller had been given but not finished with, or that may not have reached it, when it was detached; those that a
-    /// removed channel had.
+    /// Messages lost with a puller: not finished, or perhaps not received, when it was detached. Also the
+    /// messages of a removed channel.
     pub lost: u64,
     /// Attempts to publish that were held back.
     pub held: u64,
-    /// Messages that were not kept as last values because the pool had no room; late joiners get older ones.
+    /// Messages not kept as last values because the pool had no room; late joiners receive older ones.
     pub keep_failed: u64,
     /// Last values put into queues of subscribers that joined.
     pub replayed: u64,
-    /// Messages not put into the full queue of a path, or removed from it, or for which the pool had no room there.
+    /// Messages not put into the full queue of a path, or removed from it, or for which the pool had no room
+    /// there.
     pub dropped_path: u64,
     /// Messages that their information flow has dropped, before its queue or from it.
     pub dropped_flow: u64,
@@ -55,18 +56,18 @@ pub struct ChannelCounters {
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub config: ChannelConfig,
-    /// The last sequence number given.
+    /// The last sequence number issued.
     pub sequence: u64,
     /// Receivers whose full queues hold back publishers.
     pub blocked: u32,
     /// Messages that wait for a puller.
     pub backlog: Queue,
     pub cache: Option<LastValues>,
-    /// Receivers to which a message can be given.
+    /// Receivers that can be given a message.
     pub pending: List,
     /// Pullers with room, the one that got a message longest ago first.
     pub roomy: List,
-    /// Subscribers with messages whose queues drop, the one that took a message longest ago first.
+    /// Subscribers whose queues drop and have messages, the one that took a message longest ago first.
     pub lagging: List,
     /// Publishers that are held back.
     pub held: List,
@@ -74,7 +75,7 @@ pub(crate) struct Channel {
     pub wanted_len: Option<u32>,
     pub pullers: u32,
     pub paths: ChannelPaths,
-    /// Rows that it has delivered, if they have numbers of their own.
+    /// The number of the last row, if the channel's rows have numbers of their own.
     pub rows: Option<u64>,
     /// Channels that get its messages.
     pub feeds: Vec<Feed>,
@@ -82,7 +83,7 @@ pub(crate) struct Channel {
     pub receivers: u32,
     /// Messages in queues of information flows.
     pub in_flows: usize,
-    /// Of these, those that contexts of flows are to process.
+    /// Of these, messages that contexts of flows have not processed yet.
     pub unprocessed: usize,
     pub counters: ChannelCounters,
 }

@@ -14,7 +14,7 @@ use crate::table::HashKey;
 /// Longest name of a channel in bytes.
 pub const CHANNEL_NAME_LEN_MAX: usize = 255;
 
-/// Bounds of a worker's message plane, for which all memory but that of channels and peers is reserved at start.
+/// Bounds of a worker's message plane. All memory except that of channels and peers is reserved at start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlaneConfig {
     /// Memory for messages.
@@ -27,8 +27,8 @@ pub struct PlaneConfig {
     pub peers_max: u32,
     /// Work for one channel before the next.
     pub turn: TurnBudget,
-    /// A subscriber that has messages and has taken none for this long loses them when the channel's messages have no
-    /// room in the pool, before messages are dropped for all.
+    /// A subscriber that has messages and has taken none for this long loses them when the channel's messages
+    /// have no room in the pool, before messages are dropped for all.
     pub stalled_after: Duration,
     /// Contexts and paths.
     pub contexts: ContextsConfig,
@@ -51,7 +51,7 @@ impl PlaneConfig {
         }
     }
 
-    /// Checks what does not depend on channels.
+    /// Checks the values that do not depend on channels.
     pub(crate) fn check(&self) -> Result<(), PlaneConfigError> {
         let topic_len_max = self.subscriptions.topic_len_max;
         if topic_len_max > TOPIC_LEN_LIMIT as u32 || topic_len_max > self.pool.block_len {
@@ -67,7 +67,7 @@ impl PlaneConfig {
     }
 }
 
-/// What is wrong with a [`PlaneConfig`].
+/// An error in a [`PlaneConfig`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PlaneConfigError {
     /// Topics may be longer than a block of the pool, or than the limit.
@@ -86,7 +86,7 @@ pub enum PlaneConfigError {
 pub enum ChannelKind {
     /// Each message to all subscribers of its topic.
     PublishSubscribe {
-        /// What happens when a subscriber's queue is full.
+        /// Action when a subscriber's queue is full.
         policy: Policy,
         /// Last values for late joiners.
         cache: Option<CacheConfig>,
@@ -111,7 +111,8 @@ pub struct ChannelConfig {
     pub message_len_max: u32,
     /// Queue of each subscriber or puller.
     pub queue: QueueLimits,
-    /// Receivers are shown the messages' sequence numbers ([`Delivery::numbered`](crate::Delivery::numbered)).
+    /// Receivers are shown the messages' sequence numbers
+    /// ([`Delivery::numbered`](crate::Delivery::numbered)).
     pub sequence: bool,
 }
 
@@ -170,8 +171,8 @@ pub enum ChannelError {
     /// A limit of a queue is 0.
     #[error("a queue needs room for a message")]
     QueueLimits,
-    /// The longest message does not fit the budget beside the cache: the guarantee if publishers are held back, else the
-    /// largest.
+    /// The longest message does not fit the budget beside the cache: the guarantee if publishers are held
+    /// back, else the largest.
     #[error("the longest message and the cache need {needed} bytes, and the budget has {has}")]
     MessageLength {
         /// Bytes of the longest message and the cache.

@@ -4,11 +4,13 @@
 //!   publish ─▶ channel ─ no path ─────────────────────────────────────────────▶ subscribers' queues
 //!                 └─ path of the format ─▶ [queue] context a ─▶ [queue] context b ─▶ ┘
 //! ```
-//! A *context* is a slot of the worker that runs handlers. A *path* is what a channel's messages of one format pass: stages, each a
-//! handler with its state in a context, joined by bounded queues. Messages go from stage to stage by handle of the pool.
+//! A *context* is a slot of the worker that runs handlers. A *path* processes a channel's messages of one
+//! format, or all of its messages: stages, each a handler with its state in a context, joined by bounded
+//! queues. Messages go from stage to stage by handle of the pool.
 //!
-//! Three look-ups route a message: the framing finds where it is being assembled; [`ChannelPaths::find`] finds its path, and with it
-//! the handler of the first stage; each stage's [`Targets`] name the next queues, so that no table is searched on the way.
+//! Three look-ups route a message: the framing finds the connection's buffer in which it is assembled;
+//! [`ChannelPaths::find`] finds its path, and with it the handler of the first stage; each stage's
+//! [`Targets`] name the next queues, so that no table is searched on the way.
 //!
 //! | what | where |
 //! |---|---|
@@ -52,7 +54,7 @@ use crate::schedule::{RoundRobin, Schedule, Turn, TurnBudget};
 use path::Path;
 use resource_monitor::ResourceMonitor;
 
-/// Measured calls from which on those of before count less at each look.
+/// Number of measured calls after which each look decays the weight of earlier calls.
 const AGED_FROM: u32 = 400;
 
 /// Bounds of a worker's contexts.
@@ -66,7 +68,7 @@ pub struct ContextsConfig {
     pub state_bytes_max: u64,
     /// Messages between two resource-management points of a context.
     pub point_every: u32,
-    /// Of how many calls of a context one is measured.
+    /// Every `measure_every`th call of a context is timed.
     pub measure_every: u32,
 }
 
@@ -100,7 +102,8 @@ pub(crate) struct ChannelPaths {
     entries: Vec<(Option<FormatId>, u16)>,
     /// Which messages the path of all formats is for.
     entry: PathEntry,
-    /// Blocks that must be free beside a message that enters any of them, so that all can go on: the most that one needs.
+    /// Blocks that must be free beside a message that enters any of them, so that all can go on: the most
+    /// that one needs.
     pub reserve: u32,
 }
 
@@ -195,7 +198,7 @@ impl Contexts {
         self.paths.get_mut(usize::from(index))?.path.as_mut()
     }
 
-    /// Has calls of before count less in the quantiles of a stage, if enough were measured.
+    /// Decays the weight of earlier calls in the quantiles of a stage, if enough calls were measured.
     pub fn age_times(&mut self, id: PathId, stage: usize) {
         let path = self.find(id).and_then(|index| self.path_mut(index));
         if let Some(stage) = path.and_then(|path| path.stages.get_mut(stage)) {
@@ -228,8 +231,8 @@ impl Contexts {
         self.contexts.iter().any(|context| context.remote_credit == 0 && context.queues.has_work())
     }
 
-    /// Lets a stage be served, unless its path waits for the one that it replaces. `flows`: the worker's schedule, in which contexts
-    /// follow the channels from `first` on.
+    /// Makes a stage eligible to be served, unless its path waits for the one that it replaces. `flows`: the
+    /// worker's schedule, in which contexts follow the channels from `first` on.
     fn wake(&mut self, path: u16, stage: usize, (flows, first): (&mut RoundRobin, u16)) {
         let Some(known) = self.path(path).filter(|known| known.after.is_none()) else { return };
         let Some(context) = known.stages.get(stage).map(|stage| stage.context) else { return };

@@ -1,15 +1,17 @@
-//! Messages that wait for the output link, by information flow: the joint with the resource manager.
+//! Messages that wait for the output link, by information flow: the connection to the resource manager.
 //!
 //! ```text
 //!   publish ─▶ [flow's queue ─ take ─▶ context: the channel's path ─▶ ready] ─ release ─▶ receivers' queues ─▶ connections
 //!                                       end of a path without contexts ─▲
 //! ```
-//! With contexts, messages of a channel with a path wait in their flow's queue until the scheme gives the flow a context, and again, processed,
-//! until it gives it the link. Without contexts paths come first, and what leaves them is offered to its flow.
+//! With contexts, messages of a channel with a path wait in their flow's queue until the scheme gives the
+//! flow a context, and again, processed, until it gives it the link. Without contexts a message passes its
+//! path first, and is then offered to its flow.
 //!
-//! A data item is a message with all its copies for receivers that the link carries; it has the bytes of all of them. The manager knows its
-//! length and its place in the pool. A flow whose next message finds no room at receivers that hold back waits with it, and no other flow does.
-//! A message that only processes of the cluster get costs the link nothing.
+//! A data item is a message with all its copies for receivers that the link carries; it has the bytes of all
+//! of them. The manager knows its length and its place in the pool. If receivers that hold back have no room
+//! for a flow's next message, that flow waits and no other. A message whose receivers are all processes of
+//! the cluster costs the link nothing.
 
 mod fields;
 mod serve;
@@ -34,16 +36,16 @@ use self::streams::Streams;
 use crate::pool::MessageHandle;
 use crate::queue::Item;
 
-/// What a worker's flows are.
+/// Configuration of a worker's flows.
 #[derive(Clone, Debug)]
 pub struct FlowsConfig {
-    /// The flows and what they are promised. Its capacity is the node's; workers divide it.
+    /// The flows and their promises. Its capacity is the node's; workers divide it.
     pub plan: Arc<Plan>,
-    /// Bounds, schemes, monitoring. The bounds count when the worker had no flows.
+    /// Bounds, schemes and monitoring. The bounds take effect when the worker had no flows before.
     pub quality: QualityConfig,
     /// Triggers.
     pub triggers: Vec<Trigger>,
-    /// What the workers of the node want of the link, and the number of this one.
+    /// The board on which the workers of the node state their demand for the link, and the index of this one.
     pub board: (Arc<Board>, usize),
     /// Part of a worker's time that the plan's contexts have together, in percent: 1 to 100.
     pub worker_percent: u8,
@@ -64,19 +66,19 @@ pub struct FlowStatus {
     pub promised_messages: u32,
     /// Messages that wait, and their bytes in all copies.
     pub queued: (u32, u64),
-    /// What has become of its messages.
+    /// Outcomes of its messages.
     pub counters: FlowCounters,
     /// Time from arrival to release of all that were released.
     pub delay_sum: Duration,
-    /// What its meter saw; zero unless each flow is metered.
+    /// Observation of its meter; zero unless each flow is metered.
     pub seen: Observation,
     /// Its messages wait for receivers that hold back.
     pub blocked: bool,
     /// Contexts that it is promised.
     pub contexts: u16,
-    /// Time of contexts that its messages have had.
+    /// Time of contexts used by its messages.
     pub context_time: Duration,
-    /// What a message takes the worker, as measured; zero: nothing was.
+    /// Measured time that the worker needs for a message; zero: not measured.
     pub cost: Duration,
 }
 
@@ -87,11 +89,11 @@ pub struct LinkStatus {
     pub scheme: Scheme,
     /// The node's capacity in bits a second, and this worker's part.
     pub capacity: (u64, u64),
-    /// Triggers, each with how often it has changed.
+    /// Triggers, each with the number of its changes.
     pub triggers: Vec<(String, u64)>,
     /// A generation waits until items of a former flow have left.
     pub waits: bool,
-    /// Contexts that flows share, and the part of the worker's time that they have together, in percent.
+    /// Number of contexts that flows share, and their part of the worker's time in percent.
     pub contexts: (u16, u8),
 }
 
@@ -103,15 +105,15 @@ pub(crate) struct Flows {
     board: (Arc<Board>, usize),
     /// A plan that cannot be put into force yet.
     next: Option<FlowsConfig>,
-    /// By flow.
+    /// The delay of each flow.
     delays: Vec<Duration>,
-    /// Flows whose next message waits for receivers, with the message and the flow's channel slot.
+    /// Flows whose next message waits for receivers: the flow, and the message with its channel slot.
     stuck: Vec<(FlowId, Queued)>,
-    /// By peer: the flow and length of the message with which it is held back.
+    /// For each peer: the flow and length of the message for which it is held back.
     wanted: Vec<Option<(FlowId, u32)>>,
     /// Items that gave way to others; emptied after each offer.
     pub evicted: Vec<Queued>,
-    /// When something is to be done.
+    /// When [`begin`](Self::begin) must be called.
     due: Option<Instant>,
     divide_at: Instant,
     /// Bytes released when the link was divided last.
@@ -126,7 +128,8 @@ pub(crate) struct Flows {
     first_slot: usize,
     /// The item that is being processed, until its handlers have emitted something.
     current: Option<Taken>,
-    /// Flows of which a message waits in a path, with the path: contexts take no more of them until it has gone on.
+    /// Flows with a message that waits in a path, and the path: contexts take no further message of the flow
+    /// until the path has continued.
     paused: Vec<(FlowId, u16)>,
     /// There are no contexts any more, but messages that waited for one.
     leftovers: bool,
@@ -245,14 +248,14 @@ impl Flows {
         self.overflow(flow) == Overflow::Hold
     }
 
-    /// Records with what a publisher is held back.
+    /// Records the message for which a publisher is held back.
     pub fn want(&mut self, peer: u32, wanted: Option<(FlowId, u32)>) {
         if let Some(place) = self.wanted.get_mut(peer as usize) {
             *place = wanted;
         }
     }
 
-    /// Returns whether the flow of the message with which a publisher is held back has room for it.
+    /// Returns whether the flow has room for the message for which a publisher is held back.
     pub fn may_go_on(&self, peer: u32) -> bool {
         let wanted = self.wanted.get(peer as usize).copied().flatten();
         wanted.is_none_or(|(flow, bytes)| self.has_room(flow, bytes))
@@ -264,8 +267,9 @@ impl Flows {
         self.manager.queued(flow).0 == 0 && !self.stuck.iter().any(|(known, _)| *known == flow)
     }
 
-    /// Offers a message, which a context is to process first unless it is `processed`; `handle` and the channel's generation are how it is found when it is released. What gives way to it is in
-    /// `evicted` then.
+    /// Offers a message. A context processes it first unless it is `processed`. A released message is found
+    /// by `handle` and the generation of its channel's slot. Messages that give way to it are in `evicted`
+    /// afterwards.
     #[inline]
     pub fn offer(&mut self, now: Instant, flow: FlowId, item: Queued, processed: bool) -> Offered {
         let (before, evicted) = (self.evicted.len(), &mut self.evicted);
@@ -274,7 +278,8 @@ impl Flows {
         offered
     }
 
-    /// Puts streams that gave way back where they waited. `before`: items that had given way before the offer.
+    /// Returns streams that gave way to the front of their queues. `before`: number of items that had given
+    /// way before the offer.
     #[inline]
     fn settle_offer(&mut self, now: Instant, flow: FlowId, before: usize) {
         for at in (before..self.evicted.len()).rev() {
@@ -292,13 +297,13 @@ impl Flows {
         self.due
     }
 
-    /// Returns whether a message may be released, or another thing is to be done.
+    /// Returns whether a message may be released, or other work is due.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         !self.stuck.is_empty() || self.due.is_some_and(|due| due <= now)
     }
 
-    /// What comes before messages are released.
+    /// Work before messages are released.
     pub fn begin(&mut self, now: Instant) {
         if let Some(next) = self.next.take() {
             let _ = self.apply(next, now); // its triggers were checked with the policy
@@ -350,7 +355,7 @@ impl Flows {
         self.manager.drain(now).map(|released| released.item)
     }
 
-    /// What follows when nothing more can be released.
+    /// Work after the last release of a turn.
     pub fn end(&mut self, now: Instant) {
         let release = self.manager.next_release(now);
         let control = self.manager.next_control();
@@ -363,7 +368,7 @@ impl Flows {
         }
     }
 
-    /// Reports what this worker wants of the link, and takes its part.
+    /// Publishes this worker's demand for the link, and adopts its part.
     fn divide(&mut self, now: Instant) {
         let plan = Arc::clone(self.manager.plan());
         let total = plan.capacity().link.bits_per_second;
@@ -425,7 +430,7 @@ impl Flows {
     }
 }
 
-/// What a flow is promised of the link, in bits a second: items count with their longest length.
+/// Returns the rate promised to a flow, in bits per second: items count with their longest length.
 fn promised(spec: &FlowSpec) -> u64 {
     let by_items = u64::from(spec.reservation.items_per_second) * u64::from(spec.item.bytes_max) * 8;
     by_items.max(spec.reservation.bits_per_second)
@@ -434,7 +439,8 @@ fn promised(spec: &FlowSpec) -> u64 {
 /// Marks messages that a context is to process first.
 const UNPROCESSED: u64 = 1 << 62;
 
-/// Packs what a released message is found by: its place in the pool, and the generation of its channel's slot.
+/// Packs the identification of a released message: its slot in the pool, and the generation of its channel's
+/// slot.
 pub(crate) fn pack(index: u32, generation: u16) -> u64 {
     u64::from(index) | u64::from(generation) << 32
 }

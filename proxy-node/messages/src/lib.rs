@@ -1,13 +1,13 @@
-//! The message plane of a proxy worker: what it keeps of messages between publishers and subscribers.
+//! The message plane of a proxy worker: messages on their way from publishers to subscribers.
 //!
 //! ```text
 //!   framing ─ publish ─▶ channel ─▶ subscriptions ─▶ queues ─▶ schedule ─ next_delivery ─▶ framing
 //!                           └──────── bytes: pool ────────────┘
 //! ```
 //!
-//! Messages go in, deliveries come out. The crate is sans-I/O: it has no clock, socket, thread or framing. Its memory is
-//! allocated when the plane is made, a channel added or a peer attached; publishing, subscribing and delivering allocate
-//! nothing.
+//! Messages go in, deliveries come out. The crate is sans-I/O: it has no clock, socket, thread or framing.
+//! Its memory is allocated when the plane is made, a channel added or a peer attached; publishing,
+//! subscribing and delivering allocate nothing.
 //!
 //! | what | where |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | which channel is served next | [`Schedule`] |
 //! | what waits for the output link, by information flow | `flows` |
 //! | handlers on the way: contexts, paths | `contexts` |
-//! | what becomes of the next messages of a channel | [`TracedMessage`] |
+//! | traces of a channel's next messages | [`TracedMessage`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 

@@ -21,7 +21,7 @@ pub(crate) struct List {
 }
 
 impl Links {
-    /// Links of `slots` slots, all of which are in no list.
+    /// Links of `slots` slots, none of which is in a list.
     pub fn new(slots: usize) -> Self {
         Links((0..slots as u32).map(|slot| Link { previous: slot, next: slot }).collect())
     }

@@ -1,11 +1,11 @@
 //! The peers of all channels, and the queues of those that receive.
 //!
-//! A peer is one connection's part in one channel. Its slot is used again after it is detached, with another generation. Methods on
-//! the receiving side keep three facts true:
+//! A peer is one connection's part in one channel. Its slot is used again after it is detached, with another
+//! generation. Methods on the receiving side keep three facts true:
 //!
 //! - a peer is in its channel's `pending` list exactly when a message can be given to it;
-//! - a puller is in `roomy` exactly when its queue is not full, and a subscriber in `lagging` exactly when its queue has messages
-//!   and drops some when it is full;
+//! - a puller is in `roomy` exactly when its queue is not full, and a subscriber in `lagging` exactly when
+//!   its queue has messages and drops some when it is full;
 //! - `blocked` is the number of subscribers that hold back publishers.
 
 use csp_types::{Duration, Instant};
@@ -26,14 +26,14 @@ pub struct PeerId {
     pub generation: u32,
 }
 
-/// What a peer does.
+/// The role of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Publishes.
     Publisher,
     /// Receives what it subscribes to.
     Subscriber,
-    /// Publishes, and receives what it subscribes to, also of its own messages.
+    /// Publishes and subscribes, also to its own messages.
     Both,
     /// Pushes.
     Pusher,
@@ -69,23 +69,23 @@ pub(crate) struct Peer {
     /// `None` if the slot is free.
     pub role: Option<Role>,
     pub channel: u16,
-    /// The connection has no room.
+    /// The peer's connection has no room.
     parked: bool,
     /// A process of the cluster without TCP.
     local: bool,
     /// When the receiver took a message, or its queue ceased to be empty.
     taken: Instant,
-    /// Messages that it has sent.
+    /// Messages published by the peer.
     pub published: u64,
-    /// Last values that it is to be given.
+    /// Progress of the last values that the peer has yet to receive.
     replay: Replay,
     pub queue: Queue,
 }
 
-/// What a receiver leaves in its channel.
+/// Messages that a detached receiver leaves in its channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Left {
-    /// Messages that had been given to it.
+    /// Messages that were in flight to it.
     pub in_flight: u64,
 }
 
@@ -139,8 +139,8 @@ impl Peers {
             .map(|(index, peer)| PeerId { index, generation: peer.generation })
     }
 
-    /// Calls `each` with the peers of the channels for which `is_of` returns true. Looks at up to `max` slots from `from` on, and
-    /// returns the slot for the next call; `None` after the last.
+    /// Calls `each` with the peers of the channels for which `is_of` returns true. Looks at up to `max` slots
+    /// from `from` on, and returns the slot for the next call; `None` after the last.
     pub fn walk(
         &self,
         from: u32,
@@ -198,7 +198,7 @@ impl Peers {
         Some(self.id(index))
     }
 
-    /// Returns how far a subscriber has been given last values.
+    /// Returns the progress of a subscriber's last values.
     pub fn replay(&mut self, index: u32) -> Option<&mut Replay> {
         self.slots.get_mut(index as usize).map(|peer| &mut peer.replay)
     }
@@ -268,8 +268,8 @@ impl Peers {
         }
     }
 
-    /// Queues a message, for which the caller holds a reference, for a subscriber. Returns a message whose reference is
-    /// to be released.
+    /// Queues a message for a subscriber; the caller holds a reference for it. Returns a message whose
+    /// reference the caller must release.
     pub fn push(&mut self, ch: &mut Channel, index: u32, item: Item, now: Instant) -> Option<MessageHandle> {
         let policy = ch.policy();
         let peer = self.slots.get_mut(index as usize)?;
@@ -319,7 +319,7 @@ impl Peers {
         }
     }
 
-    /// Removes the oldest message of a peer's queue to be given to it.
+    /// Takes the oldest message of a peer's queue, which is then in flight.
     pub fn take(&mut self, ch: &mut Channel, index: u32, now: Instant) -> Option<Item> {
         let peer = self.slots.get_mut(index as usize)?;
         if peer.parked {
@@ -358,7 +358,7 @@ impl Peers {
         is_next
     }
 
-    /// Records whether the peer's connection has no room.
+    /// Sets whether the peer's connection has no room.
     pub fn set_parked(&mut self, ch: &mut Channel, index: u32, parked: bool) {
         if let Some(peer) = self.slots.get_mut(index as usize) {
             peer.parked = parked;
@@ -373,13 +373,14 @@ impl Peers {
         }
     }
 
-    /// Returns whether a copy for a receiver will take the output link: it has room, and is not a process of the cluster.
+    /// Returns whether a receiver's copy uses the output link: the receiver has room, and is not a process of
+    /// the cluster.
     pub fn takes_link(&self, ch: &Channel, index: u32) -> bool {
         let full = |peer: &Peer| peer.queue.is_full(&ch.config.queue);
         self.slots.get(index as usize).is_some_and(|peer| !peer.local && !full(peer))
     }
 
-    /// Puts the peer into the list of those to which a message can be given, or removes it.
+    /// Adds the peer to the list of those that can be given a message, or removes it.
     fn refresh(&mut self, ch: &mut Channel, index: u32) {
         let Some(peer) = self.slots.get(index as usize) else { return };
         if !peer.parked && peer.queue.is_ready(&ch.config.queue) {
@@ -389,15 +390,15 @@ impl Peers {
         }
     }
 
-    /// Returns the next peer to which a message can be given, and moves it to the end.
+    /// Returns the next peer that can be given a message, and moves it to the end of the list.
     pub fn next_pending(&mut self, ch: &mut Channel) -> Option<PeerId> {
         let index = ch.pending.front()?;
         ch.pending.rotate(&mut self.pending, index);
         Some(self.id(index))
     }
 
-    /// Drops the waiting messages of the subscriber that has taken nothing for longest, if that is at least `stalled_after`.
-    /// Returns whether there was one.
+    /// Drops the waiting messages of the subscriber that has taken nothing for longest, if that is at least
+    /// `stalled_after`. Returns whether there was one.
     pub fn shed(
         &mut self,
         ch: &mut Channel,

@@ -1,7 +1,7 @@
 //! The message plane: channels, their peers and the messages between them.
 //!
-//! Every call works on one channel and on the parts that channels share: pool, subscriptions, peers, schedule. Each part owns its
-//! fields; the plane passes one to another.
+//! Every call works on one channel and on the parts that channels share: pool, subscriptions, peers,
+//! schedule. Each part owns its fields; the plane passes one to another.
 
 mod api;
 mod discard;
@@ -57,7 +57,7 @@ pub struct MessagePlane {
     /// Channels with publishers that are held back.
     held: List,
     held_links: Links,
-    /// Subscribers of the message that was published last for which it was not dropped at once.
+    /// Subscribers of the message that is being published, without those for which it was dropped at once.
     matched: Vec<u32>,
     /// The topic of that message, if its bytes arrived in several slices.
     topic: Vec<u8>,
@@ -67,7 +67,7 @@ pub struct MessagePlane {
     fed: Fed,
     /// Messages that wait for the output link, if there are information flows.
     flows: Option<Box<crate::flows::Flows>>,
-    /// By channel's slot: the number that the policy's flows know it by.
+    /// The policy's number of each channel, by channel slot; flows know the channel by it.
     numbers: Vec<u32>,
 }
 
@@ -123,8 +123,8 @@ impl MessagePlane {
         Ok(ChannelId { index, generation: slot.generation })
     }
 
-    /// Removes a channel, detaches its peers and releases its messages. Returns its counters, with the messages in its backlog as
-    /// lost.
+    /// Removes a channel, detaches its peers and releases its messages. Returns its counters, with the
+    /// messages in its backlog as lost.
     ///
     /// # Errors
     /// When there is no such channel.
@@ -182,8 +182,8 @@ impl MessagePlane {
         Ok(id)
     }
 
-    /// Detaches a peer. Calls `gone` with each prefix to which nobody subscribes any more. Messages that wait for a puller go to
-    /// others; what it was given counts as lost.
+    /// Detaches a peer. Calls `gone` with each prefix that has no subscriber any more. Messages that wait for
+    /// a puller go to other pullers; messages in flight to it count as lost.
     ///
     /// # Errors
     /// When the peer is not attached.
@@ -212,8 +212,9 @@ impl MessagePlane {
         Ok(())
     }
 
-    /// Subscribes a peer to the topics that begin with `prefix`. If it is new to the subscriber, the channel's last values that
-    /// only this subscription matches are queued, and those that the queue has no room for as it is emptied.
+    /// Subscribes a peer to the topics that begin with `prefix`. If the subscription is new, the channel's
+    /// last values that only it matches are queued. Those for which the queue has no room follow as the queue
+    /// is emptied.
     ///
     /// # Errors
     /// When the peer does not subscribe, or a bound is reached.
@@ -255,8 +256,8 @@ impl MessagePlane {
         known.role.filter(|role| role.subscribes()).map(|_| known.channel)
     }
 
-    /// Calls `each` with prefixes that the channel's subscribers subscribe to: what a new publisher is to know. See
-    /// [`Subscriptions::prefixes`].
+    /// Calls `each` with prefixes that the channel's subscribers subscribe to: a new publisher must be sent
+    /// them. See [`Subscriptions::prefixes`].
     pub fn prefixes(
         &self,
         channel: ChannelId,
@@ -273,7 +274,8 @@ impl MessagePlane {
         self.pool.slices(handle)
     }
 
-    /// Returns up to `len` bytes of a message from byte `start` on, slice by slice; nothing for a stale handle.
+    /// Returns up to `len` bytes of a message from byte `start` on, slice by slice; nothing for a stale
+    /// handle.
     pub fn range(&self, handle: MessageHandle, start: u32, len: u32) -> Slices<'_> {
         self.pool.range(handle, start, len)
     }

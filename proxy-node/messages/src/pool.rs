@@ -5,8 +5,9 @@
 //!   descriptors  |m1|  |  |m2|  |  |     at the index of the message's first block
 //! ```
 //!
-//! The pool owns the blocks, the descriptors and the budgets of channels. A handle names a descriptor and how often it
-//! was used, so that the handle of a released message is refused. It neither orders messages nor selects receivers.
+//! The pool owns the blocks, the descriptors and the budgets of channels. A handle contains the index of a
+//! descriptor and its generation, so that the handle of a released message is refused. It neither orders
+//! messages nor selects receivers.
 
 mod budget;
 pub(crate) mod derive;
@@ -146,11 +147,11 @@ pub struct MessagePool {
     blocks: u32,
     /// Descriptors of the blocks used so far: memory of others is not touched.
     descriptors: Vec<Descriptor>,
-    /// By message: the end of each frame, in bytes from the start of the message.
+    /// By descriptor: the end of each frame, in bytes from the start of the message.
     ends: Vec<[u32; FRAMES_MAX]>,
-    /// By message: what paths note of it.
+    /// By descriptor: the notes of paths.
     notes: Vec<derive::Note>,
-    /// By block: the next of a message, or the next free one.
+    /// By block: the next block of the message, or the next free one.
     next: Vec<u32>,
     free_head: u32,
     budgets: Budgets,
@@ -179,7 +180,8 @@ impl MessagePool {
         }
     }
 
-    /// Sets a channel's budget; `None` for a channel that is removed, whose messages stay until they are released.
+    /// Sets a channel's budget; `None` for a channel that is removed, whose messages stay until they are
+    /// released.
     ///
     /// # Errors
     /// When the guarantees of all channels exceed the pool, or the guarantee exceeds the largest budget.
@@ -193,17 +195,17 @@ impl MessagePool {
         (len as usize).div_ceil(self.block_len).max(1) as u32
     }
 
-    /// Returns why a message of `len` bytes has no room now, if it has none.
+    /// Returns the reason for which a message of `len` bytes has no room now, if it has none.
     pub fn admit(&self, channel: u16, len: u32) -> Result<(), PoolError> {
         self.budgets.admit(channel, self.blocks_for(len))
     }
 
-    /// Stores a message: copies `parts`, the bytes of all frames in order, cut in any way. `frames` has the length of
-    /// each frame in bytes. The handle holds one reference.
+    /// Stores a message: copies `parts`, the bytes of all frames in order, cut in any way. `frames` has the
+    /// length of each frame in bytes. The handle holds one reference.
     ///
     /// # Errors
-    /// Nothing is stored when the message has no room, no frame or too many, or when `parts` has fewer or more bytes
-    /// than the frames.
+    /// Nothing is stored when the message has no room, no frame or too many, or when `parts` and the frames
+    /// differ in length.
     pub fn store<'a>(
         &mut self,
         channel: u16,
@@ -221,7 +223,7 @@ impl MessagePool {
         Err(PoolError::LengthMismatch)
     }
 
-    /// Takes the blocks of a message whose bytes are to be copied. Returns its length with its handle.
+    /// Reserves the blocks of a message whose bytes are copied next. Returns its length and its handle.
     #[inline]
     fn reserve(
         &mut self,
@@ -261,7 +263,8 @@ impl MessagePool {
         MessageHandle { index, generation }
     }
 
-    /// Copies `parts` into the chain that starts at block `at`. Returns whether they have exactly `len` bytes.
+    /// Copies `parts` into the chain that starts at block `at`. Returns whether they have exactly `len`
+    /// bytes.
     fn fill<'a>(&mut self, mut at: u32, parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> bool {
         let (mut done, mut offset) = (0, 0);
         for mut part in parts {
@@ -299,7 +302,8 @@ impl MessagePool {
         chain
     }
 
-    /// Returns a block that was never used. One exists, since the budgets admit no more blocks than the pool has.
+    /// Returns a block that was never used. There is one, because the budgets admit no more blocks than the
+    /// pool has.
     fn touch_block(&mut self) -> u32 {
         debug_assert!(self.next.len() < self.blocks as usize, "budgets exceed the pool");
         self.descriptors.push(UNUSED);
@@ -386,7 +390,8 @@ impl MessagePool {
         self.range(handle, 0, u32::MAX)
     }
 
-    /// Returns up to `len` bytes of a message from byte `start` on, slice by slice; nothing for a stale handle.
+    /// Returns up to `len` bytes of a message from byte `start` on, slice by slice; nothing for a stale
+    /// handle.
     pub fn range(&self, handle: MessageHandle, start: u32, len: u32) -> Slices<'_> {
         let (total, derived) = self.find(handle).map_or((0, false), |found| (found.len, found.derived));
         let remaining = len.min(total.saturating_sub(start)) as usize;

@@ -1,16 +1,16 @@
-//! Messages that wait for one receiver, and those that it has been given but has not finished with.
+//! Messages that wait for one receiver, and messages in flight to it: taken and not finished.
 //!
 //! ```text
 //!   push ─▶ |waiting: at most the mark| ─ take ─▶ |in flight: at most as many as configured| ─ finish ─▶
 //! ```
-//! The queue refers to messages of the pool; its owner holds and releases the references. Its memory is allocated when it is
-//! made. What is in flight is the transport's and is never dropped.
+//! The queue refers to messages of the pool; its owner holds and releases the references. Its memory is
+//! allocated when it is made. Messages in flight belong to the transport and are never dropped.
 
 use std::collections::VecDeque;
 
 use crate::pool::MessageHandle;
 
-/// What happens to a message for a receiver whose queue is full.
+/// Action on a message for a receiver whose queue is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// The message is dropped.
@@ -21,8 +21,8 @@ pub enum Policy {
     Block,
 }
 
-/// Marks of a queue. It is full when it has reached either of the first two, so that its last message may exceed the
-/// bytes.
+/// Marks of a queue. It is full when it has reached either of the first two, so that its last message may
+/// exceed the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueLimits {
     /// Waiting messages, at least 1.
@@ -87,7 +87,8 @@ pub(crate) struct Queue {
     waiting: VecDeque<Item>,
     in_flight: VecDeque<Item>,
     bytes: u64,
-    /// The queue has been full and is more than half full since: publishers are held back if the policy is to block.
+    /// The queue has been full and is more than half full since: publishers are held back if the policy is to
+    /// block.
     was_full: bool,
     pub counters: QueueCounters,
 }
@@ -103,7 +104,7 @@ impl Queue {
         }
     }
 
-    /// A queue without memory, for what receives nothing.
+    /// A queue without memory, for a peer that receives nothing.
     pub fn none() -> Self {
         Queue::new(&QueueLimits { messages: 0, bytes: 0, in_flight: 0 })
     }
@@ -149,7 +150,8 @@ impl Queue {
         !self.waiting.is_empty() && self.in_flight.len() < limits.in_flight as usize
     }
 
-    /// Queues a message, or drops one and counts it. A full queue that blocks is not pushed to, except for last values.
+    /// Queues a message, or drops one and counts it. A full queue that blocks is not pushed to, except for
+    /// last values.
     pub fn push(&mut self, item: Item, limits: &QueueLimits, policy: Policy) -> Pushed {
         let mut dropped = None;
         if self.is_full(limits) {

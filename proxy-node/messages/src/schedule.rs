@@ -9,7 +9,8 @@ use crate::list::{Links, List};
 pub struct TurnBudget {
     /// Messages delivered.
     pub messages: u32,
-    /// Bytes delivered. The last message of a turn may exceed it; the flow's later turns are shorter by as much.
+    /// Bytes delivered. The last message of a turn may exceed it; the flow's later turns are shorter by as
+    /// much.
     pub bytes: u32,
 }
 
@@ -19,7 +20,7 @@ impl Default for TurnBudget {
     }
 }
 
-/// What is left of a flow's turn.
+/// The rest of a flow's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "pass it to Schedule::end_turn"]
 pub struct Turn {
@@ -53,7 +54,7 @@ pub trait Schedule {
     /// Returns the turn of the next flow with work; `None` if no flow has any.
     fn next_flow(&mut self) -> Option<Turn>;
 
-    /// Records what a turn used.
+    /// Records the use of a turn.
     fn end_turn(&mut self, turn: Turn);
 }
 

@@ -1,8 +1,9 @@
-//! Who receives what: the subscriptions of all channels, by topic prefix.
+//! The subscriptions of all channels, by topic prefix.
 //!
-//! A subscription matches the topics that begin with its prefix; the empty prefix matches all. A subscriber subscribes to a prefix or
-//! does not: the same subscription made twice ends with its first cancellation, as at an XPUB of libzmq. A SUB of libzmq counts for itself,
-//! and sends SUBSCRIBE each time but CANCEL for the last one only.
+//! A subscription matches the topics that begin with its prefix; the empty prefix matches all. A subscriber
+//! subscribes to a prefix or does not: the same subscription made twice ends with its first cancellation, as
+//! at an XPUB of libzmq. A SUB of libzmq counts for itself, and sends SUBSCRIBE each time but CANCEL for the
+//! last one only.
 //!
 //! ```text
 //!   prefixes        a trie per channel ([`Trie`])          entries of a node, entries of a subscriber
@@ -10,9 +11,9 @@
 //!   "a.c"                            └──"c"─▶ (2)          s1: ▶ {root} ▶ {(1)}
 //! ```
 //!
-//! An entry is one subscriber's subscription to one prefix. It is in the list of its node, for matching, and in the list of
-//! its subscriber, for removal. A topic of L bytes is matched in O(L + entries on its path): one step per node, none of
-//! which searches. Nothing is recursive, and nothing allocates after construction.
+//! An entry is one subscriber's subscription to one prefix. It is in the list of its node, for matching, and
+//! in the list of its subscriber, for removal. A topic of L bytes is matched in O(L + entries on its path):
+//! one step per node, none of which searches. Nothing is recursive, and nothing allocates after construction.
 
 mod trie;
 
@@ -43,8 +44,8 @@ pub struct SubscriptionsConfig {
 }
 
 impl Default for SubscriptionsConfig {
-    /// A quarter of all for one channel, so that no channel's clients take the whole; and as many for one subscriber as are removed within
-    /// some 20 ms when it leaves.
+    /// A quarter of all for one channel, so that no channel's clients take the whole; and as many for one
+    /// subscriber as are removed within some 20 ms when it leaves.
     fn default() -> Self {
         SubscriptionsConfig {
             topic_len_max: 255,
@@ -86,7 +87,8 @@ pub struct SubscriptionCounts {
     pub nodes: u32,
 }
 
-/// One subscriber's subscription to one prefix. Of a free entry `at_node.1` is the next free one; nothing refers to it otherwise.
+/// One subscriber's subscription to one prefix. Of a free entry `at_node.1` is the next free one; nothing
+/// refers to it otherwise.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     node: u32,
@@ -125,7 +127,8 @@ pub struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// No subscriptions, of up to `subscribers` subscribers to `channels` channels. Both are named by their indices.
+    /// No subscriptions, of up to `subscribers` subscribers to `channels` channels. Both are named by their
+    /// indices.
     pub fn new(config: SubscriptionsConfig, channels: usize, subscribers: usize, key: HashKey) -> Self {
         let topic_len_max = config.topic_len_max.min(TOPIC_LEN_LIMIT as u32);
         let entries = config.entries_max as usize;
@@ -274,8 +277,8 @@ impl Subscriptions {
         self.channel_entries[usize::from(channel)] -= 1;
     }
 
-    /// Cancels all subscriptions of a subscriber to its channel. Calls `gone` with each prefix that nobody subscribes to
-    /// any more. The time depends on the subscriber's own subscriptions alone.
+    /// Cancels all subscriptions of a subscriber to its channel. Calls `gone` with each prefix that has no
+    /// subscriber any more. The time depends on the subscriber's own subscriptions alone.
     pub fn remove_subscriber(&mut self, channel: u16, subscriber: u32, mut gone: impl FnMut(&[u8])) {
         let mut prefix = [0; TOPIC_LEN_LIMIT];
         while let Some(entry) = self.subscribers.get(subscriber as usize).map(|known| known.first) {
@@ -291,7 +294,8 @@ impl Subscriptions {
         }
     }
 
-    /// Calls `found` once with each subscriber of the topic. A topic longer than the longest prefix is permitted.
+    /// Calls `found` once with each subscriber of the topic. A topic longer than the longest prefix is
+    /// permitted.
     pub fn matches(&mut self, channel: u16, topic: &[u8], mut found: impl FnMut(u32)) {
         self.matchings += 1;
         let Subscriptions { trie, entries, subscribers, matchings, .. } = self;
@@ -320,7 +324,8 @@ impl Subscriptions {
         count
     }
 
-    /// Returns the stamp of the subscriber's earliest subscription to prefixes of `topic`; `None` if there is none.
+    /// Returns the stamp of the subscriber's earliest subscription to prefixes of `topic`; `None` if there is
+    /// none.
     pub fn earliest_of(&self, channel: u16, topic: &[u8], subscriber: u32) -> Option<u64> {
         let mut earliest = None;
         self.trie.walk(channel, topic, |_, node| {
@@ -330,11 +335,13 @@ impl Subscriptions {
         earliest
     }
 
-    /// Calls `each` with prefixes that the channel's subscribers subscribe to, in no particular order. Looks at up to `nodes_max`
-    /// trie nodes from `cursor` on, and returns the cursor for the next call; `None` after the last.
+    /// Calls `each` with prefixes that the channel's subscribers subscribe to, in no particular order. Looks
+    /// at up to `nodes_max` trie nodes from `cursor` on, and returns the cursor for the next call; `None`
+    /// after the last.
     ///
-    /// Start with 0. A prefix that exists during all calls is passed exactly once; one that appears or disappears meanwhile
-    /// may be, and is reported by [`subscribe`](Self::subscribe) and [`cancel`](Self::cancel) in any case.
+    /// Start with 0. A prefix that exists during all calls is passed exactly once; one that appears or
+    /// disappears meanwhile may be, and is reported by [`subscribe`](Self::subscribe) and
+    /// [`cancel`](Self::cancel) in any case.
     pub fn prefixes(
         &self,
         channel: u16,
@@ -345,7 +352,8 @@ impl Subscriptions {
         self.trie.prefixes(channel, cursor, nodes_max, each)
     }
 
-    /// Calls `each` with up to `max` prefixes that a subscriber subscribes to, the latest first. Returns how many it has.
+    /// Calls `each` with up to `max` prefixes that a subscriber subscribes to, the latest first. Returns how
+    /// many it has.
     pub fn prefixes_of(&self, subscriber: u32, max: u32, mut each: impl FnMut(&[u8])) -> u32 {
         let Some(known) = self.subscribers.get(subscriber as usize) else { return 0 };
         let (mut space, mut at) = ([0; TOPIC_LEN_LIMIT], known.first);

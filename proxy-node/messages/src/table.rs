@@ -1,5 +1,5 @@
-//! A hash table of fixed capacity that stores slot numbers. The caller, which has the keys, computes keyed hashes and
-//! compares.
+//! A hash table of fixed capacity that stores slot numbers. The caller, which has the keys, computes keyed
+//! hashes and compares.
 
 /// Secret numbers that make the places of keys unpredictable to peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

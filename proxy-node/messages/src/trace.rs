@@ -1,12 +1,12 @@
-//! Traces: what becomes of the next messages of a channel.
+//! Traces: they record the outcomes of a channel's next messages.
 //!
 //! ```text
 //!   arm ─▶ publish: arrived, looked up ─▶ a copy for each receiver: queued, or dropped at once
 //!                                                  └─▶ written, dropped later, or its receiver has left
 //! ```
-//! A trace is armed by a question and expires by itself. While none is armed, a call of the data path looks at one flag. The memory
-//! is allocated when a trace is armed. The time of a turn is the same for all of its calls, so that times come from a clock that the
-//! caller passes in; it is read for traced messages alone.
+//! A trace is armed by a question and expires by itself. While none is armed, a call of the data path looks
+//! at one flag. The memory is allocated when a trace is armed. The time of a turn is the same for all of its
+//! calls, so that times come from a clock that the caller passes in; it is read for traced messages alone.
 
 use csp_types::Instant;
 use thiserror::Error;
@@ -23,25 +23,25 @@ pub const TRACE_MESSAGES_MAX: usize = 32;
 pub const TRACE_COPIES_MAX: usize = 64;
 /// Handlers of a message's path that a trace records.
 pub const TRACE_STAGES_MAX: usize = 16;
-/// Copies of a message for queries whose handlers a trace records.
+/// Number of copies for queries whose handlers a trace records, for each message.
 pub const TRACE_FED_MAX: usize = 8;
 /// Bytes of a message's topic that a trace keeps.
 pub const TRACE_TOPIC_LEN_MAX: usize = 64;
 
-/// What a trace is to record.
+/// Selects the messages of a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceRequest<'a> {
     /// Number of messages, 1 to [`TRACE_MESSAGES_MAX`].
     pub messages: usize,
     /// Only messages whose topics begin with these bytes, at most [`TRACE_TOPIC_LEN_MAX`].
     pub topic: &'a [u8],
-    /// When the trace ends if it is not ended before.
+    /// When the trace ends, unless it is ended before.
     pub until: Instant,
     /// Returns the present time.
     pub clock: fn() -> Instant,
 }
 
-/// Names a trace until it ends.
+/// Identifies a trace until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TraceId {
     slot: u8,
@@ -62,26 +62,27 @@ pub enum TraceError {
     Topic,
 }
 
-/// What has become of a receiver's copy of a message.
+/// State of a receiver's copy of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyState {
     /// It waits in the receiver's queue, or has been written in part.
     Waiting,
     /// The message waits in the queue of its information flow for the output link or a context.
     InFlow,
-    /// It has been written to the receiver's connection, in so many bytes.
+    /// It was written to the receiver's connection; contains the number of bytes.
     Written(u32),
     /// The receiver's queue was full: this message was dropped.
     DroppedNewest,
-    /// The receiver's queue was full: this message made room for another one.
+    /// The receiver's queue was full: this message made room for a later one.
     DroppedOldest,
     /// The receiver took nothing, and memory was short.
     DroppedStalled,
     /// Memory was short.
     DroppedMemory,
-    /// The queue of the message's information flow had no room for it, or gave it up for a later one.
+    /// The queue of the message's information flow had no room for it, or dropped it for a later one.
     DroppedFlow,
-    /// The first queue of the channel's path had no room for it, or gave it up for a later one; or the path has ended.
+    /// The first queue of the channel's path had no room for it, or dropped it for a later one; or the path
+    /// has ended.
     DroppedPath,
     /// The framing of the receiver's connection cannot carry it.
     Unwritable,
@@ -103,13 +104,14 @@ impl CopyState {
 pub struct TracedStage {
     /// Number of the context.
     pub context: u16,
-    /// Name of the handler; of a handler of another channel, which got a copy, behind that channel's name: `late/query`.
+    /// Name of the handler; of a handler of another channel, which got a copy, behind that channel's name:
+    /// `late/query`.
     pub handler: String,
     /// When the handler got the message.
     pub at: Instant,
     /// When it was done.
     pub done: Instant,
-    /// Messages that it has emitted.
+    /// Messages emitted by the stage.
     pub emitted: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -120,11 +122,12 @@ pub struct TracedStage {
 pub struct TracedCopy {
     /// The receiver.
     pub peer: PeerId,
-    /// What has become of the copy.
+    /// State of the copy.
     pub state: CopyState,
     /// When that was; of a copy that waits, when it was queued.
     pub at: Instant,
-    /// It was written in this visit of the receiver's connection, whose end gives the time.
+    /// The copy was written in the present visit of the receiver's connection. The end of the visit sets its
+    /// time.
     unflushed: bool,
 }
 
@@ -147,11 +150,12 @@ pub struct TracedMessage {
     pub looked_up: Instant,
     /// Receivers of the channel at that time.
     pub receivers: u32,
-    /// Of them, those that subscribe to its topic; on a push/pull channel 0.
+    /// Those of them that subscribe to its topic; on a push/pull channel 0.
     pub matched: u32,
-    /// Copies of the first [`TRACE_COPIES_MAX`] of these receivers; on a push/pull channel of the puller that has got it.
+    /// Copies of the first [`TRACE_COPIES_MAX`] of these receivers; on a push/pull channel of the puller that
+    /// has got it.
     pub copies: Vec<TracedCopy>,
-    /// Handlers of the channel's path that it, or what was made of it, has passed; the first
+    /// Handlers of the channel's path that the message, or a message made from it, has passed; the first
     /// [`TRACE_STAGES_MAX`].
     pub stages: Vec<TracedStage>,
     /// It was pushed: one puller gets it.
@@ -184,7 +188,8 @@ impl TracedMessage {
         }
     }
 
-    /// Returns whether it has this number in this channel, and whether that is in a channel that was fed with it.
+    /// Returns whether the message has sequence number `sequence` in the channel `slot`: `Some(false)` for
+    /// the message itself, `Some(true)` for a copy fed to that channel.
     fn is(&self, slot: u16, sequence: u64) -> Option<bool> {
         let own = self.sequence == sequence && self.channel.index == slot;
         let fed = self.fed.contains(&(slot, sequence));
@@ -292,7 +297,7 @@ impl Traces {
         }
     }
 
-    /// Begins to record a message if a trace waits for one like it; returns whether one does.
+    /// Begins to record a message if a trace waits for one like it. Returns whether one does.
     #[cold]
     pub fn arrived(&mut self, now: Instant, arrival: TracedArrival<'_>) -> bool {
         self.expire(now);
@@ -364,7 +369,7 @@ impl Traces {
         }
     }
 
-    /// Records what has become of a waiting copy.
+    /// Records the outcome of a waiting copy.
     #[cold]
     pub fn settle(&mut self, slot: u16, sequence: u64, peer: PeerId, state: CopyState) {
         let now = self.now();
@@ -384,8 +389,8 @@ impl Traces {
         }
     }
 
-    /// Records that a handler is done with a message, or with what was made of it. `at` is when it got it, and the present time is when it was
-    /// done.
+    /// Records that a handler has finished a message, or a message made from it. `at` is when the handler
+    /// received it; the present time is when it finished.
     #[cold]
     pub fn passed(&mut self, (slot, name): (u16, &str), sequence: u64, mut stage: TracedStage) {
         stage.done = self.now();
@@ -405,14 +410,14 @@ impl Traces {
         }
     }
 
-    /// Records that a channel was given a copy of a message, as that one's message of a number.
+    /// Records that a copy of a message was fed to another channel, and its sequence number there.
     #[cold]
     pub fn fed(&mut self, slot: u16, sequence: u64, copy: (u16, u64)) {
         let is_it = |m: &&mut TracedMessage| m.is(slot, sequence).is_some() && m.fed.len() < TRACE_FED_MAX;
         self.messages.iter_mut().filter(is_it).for_each(|message| message.fed.push(copy));
     }
 
-    /// Records that what was written to a receiver's connection is with the connection now.
+    /// Records that bytes written for a receiver are in its connection now.
     #[cold]
     pub fn flushed(&mut self, peer: PeerId) {
         let now = self.now();
@@ -422,7 +427,7 @@ impl Traces {
         }
     }
 
-    /// Records what has become of the copies of a message that waited in its flow's queue.
+    /// Records the outcomes of the copies of a message that waited in its flow's queue.
     #[cold]
     pub fn left_flow(&mut self, slot: u16, sequence: u64, state: impl Fn(PeerId) -> CopyState) {
         let now = self.now();
@@ -439,7 +444,8 @@ impl Traces {
         self.check(slot, |_, number, _| (number == sequence).then_some(CopyState::DroppedPath));
     }
 
-    /// Calls `state` with each waiting copy of a channel, by receiver, sequence number and state, and records what it returns.
+    /// Calls `state` with each waiting copy of a channel (receiver, sequence number, state) and records the
+    /// returned state.
     #[cold]
     pub fn check(&mut self, slot: u16, state: impl Fn(PeerId, u64, CopyState) -> Option<CopyState>) {
         let now = self.now();

@@ -4,10 +4,10 @@
 //!   entering ─▶ [new path: waits] ···▶ [old path: retired] ─▶ receivers      until the old one is empty;
 //!   entering ─▶ [new path] ──────────────────────────────────▶ receivers      then with its state, if it is the same handler's
 //! ```
-//! Nothing is lost, doubled or overtaken: what has entered the old path leaves through it first. A path that is removed is replaced by
+//! Nothing is lost, doubled or overtaken: messages that have entered the old path leave through it first. A path that is removed is replaced by
 //! a *transient* one that only keeps that order, and ends when both are empty.
 //!
-//! A path that a handler has *ended* stays, and drops what enters: no message reaches receivers past a handler that was to see it.
+//! A path that a handler has *ended* stays and drops all further messages: none reaches receivers without passing the handler.
 
 use csp_handlers::{FormatId, Needs, ParameterError, State};
 use csp_types::Instant;
@@ -79,7 +79,8 @@ pub enum PathError {
         /// Bytes that are left.
         left: u64,
     },
-    /// The channel's guaranteed memory has no room for a message beside what its handlers make.
+    /// The channel's guaranteed memory has no room for a message and for the messages that its handlers make
+    /// of it.
     #[error(
         "the longest message and what handlers make of it need {needed} blocks of guaranteed memory, and the channel has {has}"
     )]
@@ -268,7 +269,7 @@ impl Contexts {
         self.install(path, ch, flows).map(|_| ())
     }
 
-    /// Ends a path that is replaced and empty, and those behind it for which the same is true then.
+    /// Ends a replaced path that is empty, and then each path behind it that is replaced and empty.
     pub fn settle(&mut self, mut index: u16, ch: &mut Channel, (flows, first): Flows<'_>) {
         loop {
             let over =
@@ -445,12 +446,11 @@ impl Path {
     }
 }
 
-/// Checks that each stage processes the formats that it gets.
-/// Checks that a handler with these needs fits a stage with so many outputs; `is_remote`: in a context that is another program. Whoever accepts a path before a worker
-/// activates it asks here, too.
+/// Checks that a handler with these needs fits a stage with this number of outputs; `is_remote`: in a context
+/// that is another program. Code that accepts a path before a worker activates it calls this, too.
 ///
 /// # Errors
-/// Why the worker would refuse it.
+/// The reason for which the worker would refuse the stage.
 pub fn check_stage(
     (at, handler): (usize, &str),
     outputs: usize,
@@ -466,6 +466,7 @@ pub fn check_stage(
     }
 }
 
+/// Checks that each stage accepts the formats that reach it.
 fn check_formats(spec: &PathSpec, stages: &[Stage]) -> Result<(), PathError> {
     let mut inputs: Vec<Vec<FormatId>> = vec![Vec::new(); stages.len()];
     inputs[0].extend(spec.format);

@@ -26,15 +26,15 @@ impl std::fmt::Debug for StageObject {
     }
 }
 
-/// What a context elsewhere does when a supplied handler was stopped.
+/// Action of a context elsewhere after a supplied handler was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StopPolicy {
-    /// It is restarted, with back-off; after too many stops its path ends.
+    /// The handler is restarted, with back-off; after too many stops its path ends.
     #[default]
     Restart,
     /// Messages pass by it.
     Pass,
-    /// Its path ends.
+    /// The path ends.
     End,
 }
 
@@ -45,22 +45,22 @@ pub struct StageSupply {
     pub module: StageObject,
     /// The formats of the stage's messages, if it is to know any.
     pub formats: Option<StageObject>,
-    /// What happens when the module was stopped.
+    /// Action after the module was stopped.
     pub on_stop: StopPolicy,
 }
 
-/// Makes what stands for a handler whose calls are made elsewhere.
+/// Makes a stand-in for a handler that runs elsewhere.
 type Describe = Arc<dyn Fn() -> Option<Box<dyn Handler>> + Send + Sync>;
 
-/// Makes the handlers of a stage that need more than their name: the formats of a channel, the plan of a query. Two that have the same
-/// key make the same handlers.
+/// Makes the handlers of a stage that need more than their name: the formats of a channel, the plan of a
+/// query. Two that have the same key make the same handlers.
 #[derive(Clone)]
 pub struct StageMaker {
     key: Arc<str>,
     make: Arc<dyn Fn() -> Option<Box<dyn Handler>> + Send + Sync>,
     /// Made before they are needed. The lock is held for no longer than a push or a pop.
     ready: Arc<Mutex<Vec<Box<dyn Handler>>>>,
-    /// For contexts elsewhere; `None`: only contexts of the worker run the handler.
+    /// For contexts elsewhere; `None`: only the worker's own contexts run the handler.
     elsewhere: Option<(StageSupply, Describe)>,
 }
 
@@ -70,8 +70,8 @@ impl StageMaker {
         StageMaker { key: key.into(), make: Arc::new(make), ready: Arc::default(), elsewhere: None }
     }
 
-    /// The same for contexts elsewhere too. `describe` makes what stands for the handler in a path there: what the path is checked by, and
-    /// what reports of the other program are given to.
+    /// Adds what contexts elsewhere need to run the handler, too. `describe` makes the handler's stand-in in
+    /// the worker: a path is checked against it, and the other program's reports are recorded in it.
     #[must_use]
     pub fn elsewhere(
         self,
@@ -81,12 +81,13 @@ impl StageMaker {
         StageMaker { elsewhere: Some((supply, Arc::new(describe))), ..self }
     }
 
-    /// Returns what a context elsewhere needs to make the handler; `None`: it runs in contexts of the worker only.
+    /// Returns what a context elsewhere needs to make the handler; `None`: only the worker's own contexts run
+    /// it.
     pub fn supply(&self) -> Option<&StageSupply> {
         self.elsewhere.as_ref().map(|(supply, _)| supply)
     }
 
-    /// Makes what stands for a handler that runs elsewhere.
+    /// Makes the stand-in for a handler that runs elsewhere.
     pub(super) fn describe(&self) -> Option<(Box<dyn Handler>, Needs)> {
         let handler = (self.elsewhere.as_ref()?.1)()?;
         let needs = handler.needs();
@@ -98,14 +99,15 @@ impl StageMaker {
         StageMaker { ready: Arc::new(Mutex::new(vec![handler])), ..StageMaker::new(key, || None) }
     }
 
-    /// Makes so many handlers now, on the calling thread; what [`make`](Self::make) returns next. Fewer, if one cannot be made.
+    /// Makes up to `count` handlers on the calling thread, for the next calls of [`make`](Self::make). Stops
+    /// at the first one that cannot be made.
     pub fn prepare(&self, count: usize) {
         for handler in std::iter::from_fn(|| (self.make)()).take(count) {
             self.ready.lock().unwrap_or_else(PoisonError::into_inner).push(handler);
         }
     }
 
-    /// Drops what was prepared and not used, on the calling thread.
+    /// Drops prepared handlers that were not used, on the calling thread.
     pub fn discard(&self) {
         drop(std::mem::take(&mut *self.ready.lock().unwrap_or_else(PoisonError::into_inner)));
     }
@@ -140,7 +142,7 @@ struct Stored {
     name: String,
     /// `None`: only stages with a maker of their own have it.
     make: Option<MakeHandler>,
-    /// What stages of paths that are over have cost.
+    /// Costs of stages of ended paths.
     past: Profile,
     past_usage: Usage,
     stages: u32,
@@ -238,7 +240,7 @@ impl HandlerManager {
         }
     }
 
-    /// Records that a stage is over, with what it has cost.
+    /// Records that a stage has ended, with its costs.
     pub(super) fn removed(&mut self, number: usize, profile: &Profile, usage: Usage) {
         if let Some(stored) = self.handlers.get_mut(number) {
             stored.stages -= 1;

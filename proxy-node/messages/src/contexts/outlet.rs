@@ -14,10 +14,12 @@ use crate::queue::{Item, Policy};
 use crate::subscriptions::Subscriptions;
 use crate::trace::Traces;
 
-/// Most messages at the end of paths that wait to be given to other channels: as many as one call of a handler may emit there.
+/// Largest number of messages at the ends of paths that wait to be copied to other channels: one call of a
+/// handler may emit this many.
 const FED_MAX: usize = 4096;
 
-/// Messages at the end of paths that other channels get: the channel of each, and the message with a reference.
+/// Messages at the end of paths that other channels get: the channel of each, and the message with a
+/// reference.
 #[derive(Debug)]
 pub(crate) struct Fed(VecDeque<(u16, MessageHandle)>);
 
@@ -55,7 +57,7 @@ pub(crate) struct Outlet<'a> {
     pub flow: Option<FlowId>,
 }
 
-/// Returns where the frame of a message lies that has its format, and its length.
+/// Returns the offset and the length of the frame that has the message's format.
 fn body(pool: &MessagePool, handle: MessageHandle) -> (u32, u32) {
     let mut lens = pool.frame_lens(handle);
     let first = lens.next().unwrap_or(0);
@@ -83,8 +85,8 @@ impl Outlet<'_> {
         }
     }
 
-    /// Puts a message into the queue of its flow, which is that of its channel and format unless a context of flows has processed it. Takes
-    /// over one reference.
+    /// Puts a message into the queue of its flow: the flow of its channel and format, unless a context of
+    /// flows has processed the message. Takes over one reference.
     #[inline(never)]
     pub fn wait(&mut self, item: Item) {
         let (found, copies) = self.copies(item);

@@ -1,4 +1,4 @@
-//! A path: what messages of one channel and format pass on their way to subscribers.
+//! A path: the stages that messages of a channel pass on their way to its receivers.
 
 use csp_handlers::{FormatId, Handler, ReportedTimes, State};
 use csp_types::{Duration, Instant};
@@ -19,8 +19,8 @@ pub struct PathId {
     pub generation: u16,
 }
 
-/// Where what a handler emits to one output goes: to later stages, to the channel's receivers, or to several of these. To none: it is
-/// discarded.
+/// Destinations of one output of a handler: later stages, the channel's receivers, or several of these.
+/// Messages to an output without destinations are discarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Targets(u16);
 
@@ -69,11 +69,11 @@ pub struct StageSpec {
     pub handler: String,
     /// Number of the context.
     pub context: u16,
-    /// What makes the handler; `None`: its name is enough.
+    /// Makes the handler; `None`: its name is enough.
     pub maker: Option<StageMaker>,
     /// The handler's parameters.
     pub parameters: String,
-    /// Where what is emitted goes, by output: as many as the handler has.
+    /// Destinations of each output; the handler has as many outputs.
     pub outputs: Vec<Targets>,
 }
 
@@ -85,8 +85,8 @@ pub enum PathEntry {
     All,
     /// Messages of the channel's formats.
     Known,
-    /// Messages of the channel's formats, and those of unknown format, which an operator of the path converts. Those of formats that publishers have brought
-    /// do not enter.
+    /// Messages of the channel's formats, and those of unknown format, which an operator of the path
+    /// converts. Those of formats that publishers have brought do not enter.
     KnownOrUnknown,
 }
 
@@ -114,14 +114,17 @@ pub struct PathSpec {
     pub stages: Vec<StageSpec>,
     /// Marks of each queue; `in_flight` is not used.
     pub queue: QueueLimits,
-    /// A message that a handler gives up goes on as it is, to the handler's first output, instead of being dropped.
+    /// A message that a handler gives up goes on as it is, to the handler's first output, instead of being
+    /// dropped.
     pub passes_faults: bool,
-    /// Handlers continue with the state that the path which is replaced has at the same stage, if it is of the same handler.
+    /// Handlers continue with the state that the path which is replaced has at the same stage, if it is of
+    /// the same handler.
     pub keeps_state: bool,
 }
 
 impl PathSpec {
-    /// A path of handlers one after the other, each with its context and parameters. Each emits to its first output.
+    /// Returns a path of handlers in sequence, each with its context and parameters. Each emits to its first
+    /// output.
     pub fn chain(channel: ChannelId, stages: &[(&str, u16, &str)]) -> Self {
         let stage = |(at, (handler, context, parameters)): (usize, &(&str, u16, &str))| StageSpec {
             handler: (*handler).to_owned(),
@@ -151,9 +154,9 @@ pub struct PathCounters {
     pub dropped_newest: u64,
     /// Removed from it, because it was full.
     pub dropped_oldest: u64,
-    /// Not put into it, or not made by a handler, because the pool had no room.
+    /// Messages not put into the path, or not made by a handler, because the pool had no room.
     pub dropped_memory: u64,
-    /// Given up by a handler and dropped, or not put into the path after a handler had ended it.
+    /// Messages dropped because a handler had given them up, or had ended the path.
     pub dropped_faults: u64,
     /// Emitted without room by a handler that did not wait for it.
     pub dropped_ignored: u64,
@@ -184,13 +187,13 @@ pub(super) struct Stage {
     pub outputs: Vec<Targets>,
     pub new_len_max: u32,
     pub timer: Option<Timer>,
-    /// What the interrupted call with the message at the front of the queue has emitted already.
+    /// Number of emits of the interrupted call with the message at the front of the queue.
     pub skip: u32,
-    /// Messages at the front of the queue that a remote context has been given.
+    /// Number of messages at the front of the queue that were passed to a remote context.
     pub given: u32,
     /// Bytes of these.
     pub given_bytes: u64,
-    /// What a remote context has emitted of the first of these since it was given.
+    /// Emits of a remote context for the first of these messages since it was passed on.
     pub remote_calls: u32,
     /// The same of the interrupted call of the timer.
     pub skip_tick: u32,
@@ -207,7 +210,7 @@ pub(super) struct Stage {
 pub(super) struct Path {
     pub spec: PathSpec,
     pub stages: Vec<Stage>,
-    /// By stage: messages that wait for it.
+    /// The queue before each stage.
     pub queues: Vec<Queue>,
     /// The path that this one replaces and that is not empty yet: until then, messages only wait here.
     pub after: Option<u16>,
@@ -223,7 +226,7 @@ pub(super) struct Path {
     pub waits_for_stage: u16,
     pub waits_for_receivers: u16,
     pub waits_for_memory: u16,
-    /// Blocks for which a stage waits.
+    /// Number of blocks that a stage waits for.
     pub wanted: u32,
     /// Blocks that must be free beside a message that enters, so that it can go on.
     pub reserve: u32,

@@ -1,5 +1,5 @@
-//! Placement: whether a stage runs in a context of the worker or in one elsewhere, from what its calls cost. A state machine on the
-//! caller's time and measurements.
+//! Placement: decides from the costs of its calls whether a stage runs in a context of the worker or in one
+//! elsewhere. A state machine on the caller's time and measurements.
 //!
 //! ```text
 //!  supplied handlers      begin elsewhere ── p99 <= bound, nothing was stopped, for the hold ──▶ worker
@@ -7,8 +7,9 @@
 //!  others                 begin in the worker ── mean >= 2 crossings, for the hold ──▶ elsewhere   (computation-centric)
 //!                                            ◀── mean <= 1 crossing, for the hold ──               (communication-centric)
 //! ```
-//! A verdict counts when it rests on enough calls that were measured, and has stood for the *hold* without a look at which it did not. A
-//! stage that comes back has its hold doubled, up to six times; one that has stayed for eight holds begins anew.
+//! A verdict takes effect when enough calls were measured, and every look during the *hold* has come to the
+//! same verdict. A stage that comes back has its hold doubled, up to six times; after eight holds in one
+//! place the stage has its first hold again.
 
 use std::fmt;
 
@@ -16,15 +17,15 @@ use csp_types::{Duration, Instant};
 
 /// How often the hold of a stage that comes back is doubled at most.
 const HOLD_DOUBLED_MAX: u32 = 6;
-/// A stage that has stayed for so many holds has settled.
+/// Number of holds after which a stage has settled.
 const SETTLED_AFTER: u32 = 8;
 
 /// Where a stage runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// In a context of the worker.
+    /// A context of the worker.
     Worker,
-    /// In a context that is another program.
+    /// A context that is another program.
     Elsewhere,
 }
 
@@ -37,12 +38,12 @@ impl Side {
     }
 }
 
-/// What decides.
+/// Rule of the decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// The handler was supplied: it has to show that its calls are short.
+    /// The handler was supplied: it must first show that its calls are short.
     Supplied,
-    /// It is the worker's own: what counts is whether a call is worth the crossing.
+    /// The handler is the worker's own: the cost of a call is compared with that of the crossing.
     Cost,
 }
 
@@ -51,11 +52,11 @@ pub enum Rule {
 pub struct PlacementBounds {
     /// Time within which 99 of 100 calls of a supplied handler end that may run in the worker.
     pub p99: Duration,
-    /// Measured calls on which a verdict rests.
+    /// Number of measured calls that a verdict needs.
     pub calls: u64,
     /// How long a verdict stands before the stage is moved.
     pub hold: Duration,
-    /// What it costs the worker to have a message processed elsewhere.
+    /// Cost to the worker of having a message processed elsewhere.
     pub crossing: Duration,
     /// The same of each KiB of it.
     pub crossing_kib: Duration,
@@ -74,7 +75,7 @@ impl Default for PlacementBounds {
     }
 }
 
-/// What is known of a stage since it began where it runs.
+/// Measurements of a stage since it began in its present place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sample {
     /// Calls that were measured.
@@ -100,7 +101,7 @@ pub enum Why {
     Stopped(u64),
     /// The mean of calls, and what a crossing costs.
     Mean(Duration, Duration),
-    /// Its handler, or one beside it in a context elsewhere, has state that is to be kept.
+    /// Its handler, or another handler of its context elsewhere, has state that must be kept.
     KeepsState,
     /// It is to run elsewhere, and no program is there.
     NobodyElsewhere,
@@ -135,7 +136,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// Where one stage runs, and what speaks against it.
+/// The place of one stage, and the state of its verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     rule: Rule,
@@ -202,7 +203,8 @@ impl Placement {
         self.why = why;
     }
 
-    /// Looks at a stage. Returns the side to which it is to be moved now: [`moved`](Self::moved) is called once it was.
+    /// Examines a stage. Returns the side to which the caller must move it now; the caller reports the move
+    /// by [`moved`](Self::moved).
     pub fn look(&mut self, now: Instant, sample: &Sample) -> Option<Side> {
         if sample.measured < self.bounds.calls && sample.stops == 0 {
             self.stays(Why::Few(sample.measured, self.bounds.calls));
@@ -269,7 +271,8 @@ mod tests {
         Sample { measured: 1_000, mean, p99, len: 600, stops: 0 }
     }
 
-    /// Gives the placement a sample each second, from second `from` on, for `seconds`, and executes each move that it decides. Returns the seconds of the moves.
+    /// Gives the placement a sample each second, from second `from` on, for `seconds`, and executes each move
+    /// that it decides. Returns the seconds of the moves.
     fn run(
         placement: &mut Placement,
         (from, seconds): (u64, u64),
@@ -347,7 +350,8 @@ mod tests {
         assert_eq!(run(&mut placement, (10, 30), |_| micros(1, 2)), [20]);
     }
 
-    /// Whatever is measured, a stage moves at most twice in each hold that it has had, and holds double while it comes back soon.
+    /// Whatever is measured, a stage moves at most twice in each hold that it has had, and holds double while
+    /// it comes back soon.
     #[test]
     fn no_measurement_makes_a_stage_flap() {
         for seed in 0..2_000 {
@@ -372,7 +376,8 @@ mod tests {
                     last = Some((second, hold));
                 }
             }
-            // 20,000 s, of which each stay takes 10 s at least; those that follow quickly on each other take longer and longer.
+            // 20,000 s, of which each stay takes 10 s at least; those that follow quickly on each other take
+            // longer and longer.
             assert!(placement.moves() <= 400, "seed {seed}: {} moves", placement.moves());
         }
         // The worst case: it is short elsewhere and long in the worker, always.

@@ -1,4 +1,4 @@
-//! What a handler reads and emits through while it runs: the message in the pool, and the queues behind its outputs.
+//! A handler's access to its message in the pool and to the queues behind its outputs, while it runs.
 
 use csp_handlers::{Emit, FormatId, Full, Place, Port};
 
@@ -8,7 +8,7 @@ use crate::pool::derive::Origin;
 use crate::pool::{FRAMES_MAX, MessageHandle, PoolError};
 use crate::queue::{Item, Policy, Queue, QueueLimits};
 
-/// What an emit has to wait for.
+/// The resource that an emit waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
     /// A later stage.
@@ -52,7 +52,7 @@ enum Made {
 }
 
 impl StagePort<'_> {
-    /// Returns what an emit to these targets has to wait for.
+    /// Returns the resource that an emit to these targets must wait for.
     fn wait_of(&self, targets: Targets) -> Option<Wait> {
         if targets.delivers() && self.outlet.holds_back() && !self.outlet.ch.has_room() {
             return Some(Wait::Receivers);
@@ -161,7 +161,8 @@ impl StagePort<'_> {
         }
     }
 
-    /// Emits the message as it is to the first output, instead of what its handler would have emitted. Returns whether it was.
+    /// Emits the unchanged message to the first output, in place of the handler's own emits. Returns whether
+    /// there was room.
     pub fn pass(&mut self) -> bool {
         self.emit(0, Emit::Same).is_ok()
     }

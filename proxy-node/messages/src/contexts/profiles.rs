@@ -1,4 +1,4 @@
-//! What a stage costs, by the formats of its messages.
+//! Costs of a stage, by the formats of its messages.
 
 use csp_handlers::{FormatId, Profile};
 
@@ -8,7 +8,7 @@ const FORMATS_MAX: usize = 8;
 /// The profiles of a stage. All memory is allocated when it is made.
 #[derive(Debug)]
 pub(super) struct Profiles {
-    /// The first one is of timers, and of messages of formats for which there is no place.
+    /// The first entry is for timers, and for messages of formats that have no entry.
     known: Vec<(Option<FormatId>, Profile)>,
     /// The one that was used last.
     last: usize,
@@ -44,7 +44,8 @@ impl Profiles {
         }
     }
 
-    /// Has calls of before count less in quantiles, for formats of which so many count.
+    /// Decays the weight of earlier calls in the quantiles of formats with at least `at_least` measured
+    /// calls.
     pub fn age(&mut self, at_least: u32) {
         self.known.iter_mut().for_each(|(_, profile)| profile.timing.age(at_least));
     }

@@ -1,15 +1,16 @@
 //! A context elsewhere: a queue out and a queue in, where local contexts call their handlers.
 //!
 //! ```text
-//!   queue of the stage   | m1 m2 | m3 m4 m5 |        m1 and m2 are given, as many as the context has credit for
+//!   queue of the stage   | m1 m2 | m3 m4 m5 |        m1 and m2 are passed on: as many as there is credit for
 //!                          │ next_call            ▲ emit, emit, …, done: of m1 first
 //!                          ▼                      │
 //!                        ──── link ──▶ handler ───┘
 //! ```
-//! What a stage is given is bounded by messages and by bytes; one message is given whatever its length.
-//! A message stays at the front of its queue until the other end is done with it. If that end is lost, what was given is given again, and
-//! what it had emitted is skipped. An emit without room waits at the link, and holds back later ones of its stage only: what gives it room
-//! may come from another stage over the same link.
+//! Messages in transit are bounded by number and by bytes for each stage; a single message is passed on
+//! whatever its length. A message stays at the front of its queue until the other end is done with it. If
+//! that end is lost, its messages are passed on again, and emits that were processed before are skipped. An
+//! emit without room waits at the link and holds back later emits of its stage only: room may become free
+//! through another stage's record on the same link.
 
 use csp_handlers::{Emit, Port, Reported, Standing};
 use thiserror::Error;
@@ -26,7 +27,7 @@ use crate::pool::{MessageHandle, MessagePool};
 /// Bytes of the messages of a stage that a remote context may have, if they are more than one.
 pub const GIVEN_BYTES_MAX: u64 = 256 << 10;
 
-/// Names what was given to a remote context: the oldest message of a stage that it is not done with.
+/// Identifies a message at a remote context: the oldest unfinished message of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket {
     /// The path.
@@ -38,24 +39,24 @@ pub struct Ticket {
 /// A message for a handler of a remote context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteCall {
-    /// Names the stage, whose calls are answered in their order.
+    /// Identifies the stage. Its calls are answered in order.
     pub ticket: Ticket,
     /// Names the message, to read it.
     pub handle: MessageHandle,
 }
 
-/// What a remote context is to know of a stage.
+/// Description of a stage for a remote context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteStage<'a> {
     /// Name of its handler.
     pub handler: &'a str,
     /// The handler's parameters.
     pub parameters: &'a str,
-    /// What makes the handler, if its name is not enough.
+    /// Needed to make the handler, if its name is not enough.
     pub supply: Option<&'a StageSupply>,
 }
 
-/// What has become of a message that a remote context was given.
+/// Outcome of a message at a remote context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RemoteDone {
     /// It was processed.
@@ -66,22 +67,23 @@ pub enum RemoteDone {
     Ended,
 }
 
-/// Why what a remote context sent is not processed.
+/// Why a record of a remote context is not processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RemoteError {
-    /// There is no room yet: the same is to be passed again later, and nothing after it before.
+    /// There is no room yet. The caller passes the same record again later, and no later record of the stage
+    /// before it.
     #[error("an output has no room")]
     Full,
-    /// The path is over; what it was sent is released.
+    /// The path has ended; its messages are released.
     #[error("the path is over")]
     Stale,
-    /// No message was given that this could answer.
+    /// The context was passed no message that this could answer.
     #[error("the remote context answers what it was not given")]
     NotGiven,
 }
 
 impl Contexts {
-    /// Makes a context remote, with credit for so many messages of each stage; 0: local.
+    /// Makes a context remote, with credit for `credit` messages of each stage; 0: local.
     pub fn set_remote(&mut self, context: u16, credit: u32) -> bool {
         let Some(slot) = self.contexts.get_mut(usize::from(context)) else { return false };
         slot.remote_credit = credit;
@@ -93,7 +95,7 @@ impl Contexts {
         self.contexts.get(usize::from(context)).is_some_and(|slot| slot.remote_credit > 0)
     }
 
-    /// Returns the next message for a remote context, if one waits for which there is credit.
+    /// Returns the next message for a remote context, if a message waits and there is credit for it.
     pub fn next_call(&mut self, context: u16) -> Option<RemoteCall> {
         let credit = self.contexts.get(usize::from(context))?.remote_credit;
         loop {
@@ -129,7 +131,8 @@ impl Contexts {
         Some(RemoteStage { handler: &stage.handler, parameters: &stage.parameters, supply })
     }
 
-    /// Records what a remote context reports of a stage; `why`: it does not run it. Returns whether that is new.
+    /// Records a remote context's report of a stage. `why`: the reason for which the context does not run it.
+    /// Returns whether the reason is new.
     pub fn remote_report(&mut self, ticket: Ticket, report: &Reported, why: &str) -> bool {
         let path = self.find(ticket.path).and_then(|index| self.path_mut(index));
         let Some(stage) = path.and_then(|path| path.stages.get_mut(usize::from(ticket.stage))) else {
@@ -160,7 +163,7 @@ impl Contexts {
         if stage.given == 0 { Err(RemoteError::NotGiven) } else { Ok((index, path)) }
     }
 
-    /// Emits what a remote handler has emitted of the oldest message that it was given.
+    /// Processes an emit of a remote handler for the oldest message that it was passed.
     pub fn remote_emit(
         &mut self,
         ticket: Ticket,
@@ -218,8 +221,8 @@ impl Contexts {
         Ok(())
     }
 
-    /// Releases the oldest message that a stage's remote handler was given. `passed`: it has gone on although it was given up. Returns its
-    /// handle, and the queue that has become shorter.
+    /// Releases the oldest message that a stage's remote handler was passed. `passed`: the message continues
+    /// although the handler gave it up. Returns its handle, and the queue that has become shorter.
     pub fn remote_done(
         &mut self,
         ticket: Ticket,
@@ -253,7 +256,7 @@ impl Contexts {
         Ok((item.handle, super::queue_number(index, at)))
     }
 
-    /// Records that a remote context is lost: what it was given is given again to the one that takes its place.
+    /// Records the loss of a remote context: its messages are passed to its successor.
     pub fn remote_lost(&mut self, context: u16, (flows, first): Flows<'_>) {
         for index in 0..self.paths.len() as u16 {
             let Some(path) = self.path_mut(index) else { continue };
@@ -268,8 +271,8 @@ impl Contexts {
         }
     }
 
-    /// Discards what waits in a path that is replaced or removed at a remote context: for stages that it does not run, and, if it is lost, for
-    /// all. Returns how many messages.
+    /// Discards messages that wait for a remote context in replaced or removed paths: those of stages that it
+    /// does not run, and if the context is lost, those of all stages. Returns their number.
     pub fn give_up(
         &mut self,
         (index, context, is_lost): (u16, u16, bool),
@@ -301,7 +304,8 @@ impl Contexts {
         lost
     }
 
-    /// Returns the slots of paths that are replaced or removed and have messages for a context, with their channels.
+    /// Returns the slots of paths that are replaced or removed and have messages for a context, with their
+    /// channels.
     pub fn retired_at(&self, context: u16) -> Vec<(u16, u16)> {
         let waits = |path: &Path| {
             let mut stages = path.stages.iter().zip(&path.queues);

@@ -1,7 +1,8 @@
-//! The Resource Monitor: what a context has done, and how long its queues were at resource-management points.
+//! The Resource Monitor: counts the work of a context, and samples the length of its queues at
+//! resource-management points.
 //!
-//! A point lies between two messages, every [`point_every`](super::ContextsConfig::point_every) of them. Between points a context
-//! only counts.
+//! A point lies between two messages, every [`point_every`](super::ContextsConfig::point_every) of them.
+//! Between points a context only counts.
 
 use csp_handlers::Timing;
 use csp_types::Duration;
@@ -57,7 +58,7 @@ impl ResourceMonitor {
         }
     }
 
-    /// Returns whether the next call is to be measured.
+    /// Returns whether the next call must be measured.
     #[inline]
     pub fn measures(&mut self) -> bool {
         self.to_measure -= 1;
@@ -72,7 +73,7 @@ impl ResourceMonitor {
         self.report.timing.record(time);
     }
 
-    /// Counts a message of a queue in which `waiting` are left.
+    /// Counts a message taken from a queue in which `waiting` messages remain.
     #[inline]
     pub fn processed(&mut self, len: u32, waiting: usize) {
         self.report.messages += 1;

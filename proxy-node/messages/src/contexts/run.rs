@@ -1,8 +1,8 @@
 //! A context at work: one message, or one timer, through one handler.
 //!
-//! A message stays at the front of its queue until its handler is done. If an output has no room, the stage waits, and the handler is
-//! called again with the same message; what it had emitted is skipped. So queues inside a path are never overrun, and only its entry
-//! drops or holds back.
+//! A message stays at the front of its queue until its handler is done. If an output has no room, the stage
+//! waits, and the handler is called again with the same message; emits of the interrupted call are skipped.
+//! So queues inside a path are never overrun, and only its entry drops or holds back.
 
 use csp_handlers::{Call, FormatId, Message, Profile, Stop, Tick};
 use csp_types::Instant;
@@ -18,10 +18,10 @@ use crate::pool::{MessageHandle, MessagePool};
 use crate::queue::{Item, Policy, Pushed};
 use crate::schedule::{Schedule as _, Turn};
 
-/// What has become of a queue's turn.
+/// Outcome of a queue's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// A message of so many bytes was processed.
+    /// A message was processed; contains its length in bytes.
     Done(u32),
     /// Nothing waits, or the stage waits for something: it is not served until that has changed.
     Idle,
@@ -31,7 +31,7 @@ pub(crate) enum Step {
 pub(crate) type Clock<'a> = Option<&'a mut dyn FnMut() -> Instant>;
 
 impl Contexts {
-    /// Returns the turn of the next queue of a context, with the channel to which it belongs.
+    /// Returns the turn of the next queue of a context, and the queue's channel.
     pub fn next_stage(&mut self, context: u16) -> Option<(Turn, u16)> {
         loop {
             let turn = self.next_queue(context)?;
@@ -127,7 +127,8 @@ impl Contexts {
         Some(self.path(index)?.stages.get(at)?.profiles.total())
     }
 
-    /// Puts a message into a path. `None`: it was queued; else what was dropped, whose reference is the caller's to release.
+    /// Puts a message into a path. `None`: it was queued. Otherwise the message that was dropped; the caller
+    /// releases its reference.
     pub fn enter(
         &mut self,
         index: u16,
@@ -158,7 +159,7 @@ impl Contexts {
         dropped
     }
 
-    /// Puts a message into a path that the caller serves itself, behind what waits there.
+    /// Puts a message at the end of the queue of a path that the caller serves itself.
     pub fn enter_served(&mut self, index: u16, item: Item) {
         if let Some(path) = self.path_mut(index) {
             path.queues[0].append(item, &path.spec.queue);
@@ -177,7 +178,8 @@ impl Contexts {
         self.path(index).is_some_and(|path| !path.stages.iter().any(|stage| self.is_remote(stage.context)))
     }
 
-    /// Returns the queue of the last stage of a path that has messages, so that what is emitted finds room.
+    /// Returns the queue of the last stage of a path that has messages. When it is served first, its emits
+    /// find room.
     pub fn last_waiting(&self, index: u16) -> Option<u16> {
         let stage = self.path(index)?.queues.iter().rposition(|queue| !queue.is_empty())?;
         Some(queue_number(index, stage))
@@ -238,7 +240,7 @@ impl Contexts {
         paths.iter().filter_map(|index| self.path(index)).all(|path| !path.queues[0].was_full())
     }
 
-    /// Returns the paths of which a stage waits for receivers or memory.
+    /// Returns the paths with a stage that waits for receivers or memory.
     pub fn stalled(&self) -> List {
         self.stalled
     }
@@ -253,7 +255,7 @@ impl Contexts {
         self.path(index).map(|path| path.spec.channel.index)
     }
 
-    /// Lets the stages of a path be served again for whose wait there is room now.
+    /// Wakes the stages of a path that were waiting for room that is available now.
     pub fn resume(&mut self, index: u16, ch: &Channel, pool: &MessagePool, (flows, first): Flows<'_>) {
         let Some(path) = self.path_mut(index) else { return };
         let slot = path.spec.channel.index;
@@ -298,7 +300,7 @@ pub(crate) struct NextOf<'a> {
     pub len: u32,
     pub context: u16,
     pub handler: &'a str,
-    /// What the stage has done so far.
+    /// Costs of the stage so far.
     pub profile: Profile,
 }
 
@@ -308,11 +310,13 @@ pub(crate) struct Entry {
     pub is_full: bool,
     /// A handler has ended the path: nothing enters.
     pub is_ended: bool,
-    /// It has been full and is more than half full since: publishers are held back if the channel does not drop.
+    /// It has been full and is more than half full since: publishers are held back if the channel does not
+    /// drop.
     pub was_full: bool,
     /// It is more than half full, and a context of this worker is to empty it.
     pub is_half: bool,
-    /// Turns of this worker's contexts do not empty it: a stage waits for memory or receivers, or the first one is elsewhere.
+    /// Turns of this worker's contexts do not empty it: a stage waits for memory or receivers, or the first
+    /// one is elsewhere.
     pub waits: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is reported of contexts, paths and handlers.
+//! State of contexts, paths and handlers, for display.
 
 use csp_handlers::{FormatId, Losses, Profile, ReportedTimes, Usage};
 
@@ -25,7 +25,7 @@ pub struct ContextStatus {
     pub report: ContextReport,
 }
 
-/// What becomes of a path.
+/// The state of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathState {
     /// Messages pass it.
@@ -47,7 +47,7 @@ pub struct PathStatus {
     pub channel: ChannelId,
     /// Its format; `None`: all without a path of their own.
     pub format: Option<FormatId>,
-    /// What becomes of it.
+    /// The state of the path.
     pub state: PathState,
     /// Its counters.
     pub counters: PathCounters,
@@ -72,11 +72,11 @@ pub struct StageStatus {
     pub state_bytes: usize,
     /// Its calls.
     pub profile: Profile,
-    /// The same by format; `None`: timers, and formats for which there was no place.
+    /// The same by format; `None`: timers, and formats without an entry.
     pub formats: Vec<(Option<FormatId>, Profile)>,
-    /// What its handler has used.
+    /// Resources used by its handler.
     pub usage: Usage,
-    /// What its handler was given and has not used.
+    /// Rows that its handler has received and not used.
     pub losses: Losses,
     /// Times of calls that a context elsewhere has measured.
     pub times: Option<ReportedTimes>,

@@ -1,13 +1,15 @@
-//! Fields of messages that flows ask for: where each lies, compiled by channel and format when the flows are made.
+//! Fields of messages that flows ask for: where each lies, compiled by channel and format when the flows are
+//! made.
 
 use csp_formats::{Fixed, Load, REACH_MAX};
 use csp_handlers::FormatId;
 use csp_quality::{Descriptor, FieldValue};
 
-/// How fields are read that predicates of flows name. The position of a field among those of its channel is its number in descriptors.
+/// Readers of the fields that predicates of flows name. A field's index among those of its channel is its
+/// index in descriptors.
 #[derive(Clone, Debug, Default)]
 pub struct FlowFields {
-    /// By the policy's number of the channel and the format's id.
+    /// Sorted by the policy's number of the channel and the format's id.
     readers: Vec<((u32, u32), FieldReader)>,
 }
 
@@ -21,12 +23,14 @@ pub struct FieldReader {
 }
 
 impl FieldReader {
-    /// The fields of a format. `all` reaches over each of them, up to byte [`REACH_MAX`] at most: those of a longer one are in no message.
+    /// The fields of a format. `all` reaches over each of them, up to byte [`REACH_MAX`] at most: those of a
+    /// longer one are in no message.
     pub fn new(all: Fixed, fields: Vec<(u8, Fixed, Load)>) -> Self {
         FieldReader { all, fields }
     }
 
-    /// Sets the fields of a record of `len` bytes, of which the first slice has `first`. What a record does not have is not set.
+    /// Sets the fields of a record of `len` bytes whose first slice is `first`. A field that the record lacks
+    /// is not set.
     #[inline]
     fn read(&self, first: &[u8], len: usize, into: &mut Descriptor) {
         match self.all.of(first, len) {
@@ -49,7 +53,7 @@ impl FieldReader {
         }
     }
 
-    /// The record's first slice ends before the fields do.
+    /// Reads a record whose first slice ends before the fields do.
     #[cold]
     #[inline(never)]
     fn read_scattered<'a>(&self, slices: impl Iterator<Item = &'a [u8]>, len: usize, into: &mut Descriptor) {
@@ -84,8 +88,8 @@ impl FlowFields {
         }
     }
 
-    /// Sets the fields of a message that flows ask for; `record` yields the `len` bytes of the frame that has the format. Fields that it lacks, are null or
-    /// exceed a word are not set.
+    /// Sets the fields of a message that flows ask for; `record` yields the `len` bytes of the frame that has
+    /// the format. Fields that it lacks, are null or exceed a word are not set.
     #[inline]
     pub fn read<'a, R: Iterator<Item = &'a [u8]>>(
         &self,

@@ -1,11 +1,11 @@
-//! Contexts of flows: who takes what, and what has become of it.
+//! Contexts of flows: they take items of flows, and report the outcomes.
 
 use csp_quality::{FlowId, Item as Queued};
 use csp_types::{Duration, Instant};
 
 use super::Flows;
 
-/// How soon it is looked again whether a path has gone on in which a message waits.
+/// Interval between looks at a path in which a message waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// An item that a context has taken.
@@ -13,7 +13,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 pub(crate) struct Work {
     pub flow: FlowId,
     pub item: Queued,
-    /// Whether its processing is to be measured.
+    /// Whether its processing must be timed.
     pub measures: bool,
 }
 
@@ -64,7 +64,7 @@ impl Flows {
         None
     }
 
-    /// What the plan says that an item takes the worker. The plan counts in time of contexts.
+    /// Returns the worker's time for an item according to the plan, which states time of contexts.
     fn plan_cost(&self, flow: FlowId, bytes: u32) -> Option<Duration> {
         let cost = self.manager.plan().cost(flow)?.of(bytes);
         Some(cost * u32::from(self.percent) / (self.slots.len() as u32 * 100).max(1))
@@ -78,8 +78,9 @@ impl Flows {
         Some(Work { flow, item, measures: false })
     }
 
-    /// Puts what a path has emitted behind what is ready of its flow. `processed`: by a context of the flow, whose item it replaces if it is the first.
-    /// Returns false if there was no room; the message is then still the caller's.
+    /// Puts a message emitted by a path behind the ready messages of its flow. `processed`: by a context of
+    /// the flow; if it is the first message of the item, it replaces the item. Returns `false` if there was
+    /// no room; the caller then keeps the message.
     pub fn put_ready(&mut self, now: Instant, flow: FlowId, item: Queued, processed: bool) -> bool {
         let done = match self.current.take_if(|_| processed) {
             Some(taken) => {
@@ -98,7 +99,8 @@ impl Flows {
         done
     }
 
-    /// An item was processed, in so much time if it was measured. `waits`: the path in which its message waits for something.
+    /// Records that an item was processed. `time`: its duration, if it was measured. `waits`: the path in
+    /// which its message waits.
     pub fn finished(&mut self, now: Instant, work: Work, waits: Option<u16>, time: Option<Duration>) {
         if let Some(taken) = self.current.take() {
             self.manager.finish(now, taken, None);
@@ -112,7 +114,7 @@ impl Flows {
         }
     }
 
-    /// Lets contexts go on with flows whose paths have: `waits` returns whether a path has not.
+    /// Resumes flows whose paths have continued. `waits` returns whether a path still waits.
     pub fn resume(&mut self, now: Instant, waits: impl Fn(u16) -> bool) {
         let mut at = 0;
         while let Some((flow, path)) = self.paused.get(at).copied() {
@@ -128,7 +130,7 @@ impl Flows {
         self.leftovers &= self.manager.contexts_have_work() || !self.paused.is_empty();
     }
 
-    /// Returns the next item that no context has processed, for an owner that ends the flows.
+    /// Returns the next item that no context has processed, for a caller that ends the flows.
     pub fn drain_waiting(&mut self, now: Instant) -> Option<Queued> {
         while let Some((flow, _)) = self.paused.pop() {
             self.manager.set_paused(now, flow, false);
@@ -149,7 +151,8 @@ impl Flows {
         work.into_iter().chain(again).min()
     }
 
-    /// Records on the board what handlers take. The control thread reads it there and admits promises by it.
+    /// Publishes the measured costs of handlers on the board. The control thread reads them there and admits
+    /// promises accordingly.
     pub(super) fn report_costs(&self) {
         if self.slots.len() == 0 {
             return;

@@ -1,28 +1,29 @@
-//! Contexts as slots of a worker's time: when each is free again, and what flows cost.
+//! Contexts as slots of a worker's time: when each is free again, and the costs of flows.
 //!
 //! ```text
 //!   take ─▶ [slot 0: occupied for cost · slots · 100 / percent]    each slot has its part of the worker's time,
 //!           [slot 1]                                               whether others use theirs or not
 //! ```
-//! A worker is one thread: it processes an item at once and then leaves its slot alone for as long as the item would have taken a context with
-//! that part of the worker's time. So a slot that is allotted to a flow without items stays idle, as a context of the paper does (IQ, §3.2).
+//! A worker is one thread: it processes an item at once and then leaves its slot alone for as long as the
+//! item would have taken a context with that part of the worker's time. So a slot that is allotted to a flow
+//! without items stays idle, as a context of the paper does (IQ, §3.2).
 
 use csp_quality::{FlowId, ResourceManager};
 use csp_types::{Duration, Instant};
 
 /// How late a worker may be for a slot that has work without the slot's losing time.
 const LATE_MAX: Duration = Duration::from_millis(10);
-/// Of how many items of a flow one is measured.
+/// Every `MEASURE_EVERY`th item of a flow is timed.
 const MEASURE_EVERY: u32 = 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     free_at: Instant,
-    /// It had nothing to do when it was free last.
+    /// The slot had no work when it was last free.
     idle: bool,
 }
 
-/// What a flow's items cost.
+/// Measured cost of a flow's items.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     measured: u32,
@@ -72,7 +73,8 @@ impl Slots {
         }
     }
 
-    /// Occupies a slot with an item that takes the worker `cost`; `None`: what items of the flow were measured to take.
+    /// Occupies a slot with an item that takes the worker `cost`; `None`: the measured cost of the flow's
+    /// items.
     pub fn occupy(&mut self, slot: usize, flow: FlowId, cost: Option<Duration>, now: Instant) {
         let cost = cost.unwrap_or_else(|| self.measured(flow).unwrap_or_default());
         let count = self.slots.len() as u32;
@@ -86,7 +88,7 @@ impl Slots {
         }
     }
 
-    /// Returns whether the next item of a flow is to be measured.
+    /// Returns whether the next item of a flow must be timed.
     pub fn measures(&mut self, flow: FlowId) -> bool {
         let Some(cost) = self.costs.get_mut(usize::from(flow.0)) else { return false };
         let due = cost.to_measure == 0;
@@ -94,7 +96,7 @@ impl Slots {
         due
     }
 
-    /// Records what an item of a flow took. Older measurements count less and less.
+    /// Records the time of an item of a flow. The weight of earlier measurements decays.
     pub fn record(&mut self, flow: FlowId, time: Duration) {
         let Some(cost) = self.costs.get_mut(usize::from(flow.0)) else { return };
         if cost.measured == 1 << 10 {
@@ -103,7 +105,7 @@ impl Slots {
         (cost.measured, cost.time) = (cost.measured + 1, cost.time + time);
     }
 
-    /// Returns what items of a flow took in the mean.
+    /// Returns the mean time of the flow's items.
     pub fn measured(&self, flow: FlowId) -> Option<Duration> {
         let cost = self.costs.get(usize::from(flow.0))?;
         cost.time.checked_div(cost.measured)

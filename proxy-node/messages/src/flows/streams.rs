@@ -1,10 +1,12 @@
-//! Byte streams that share the link with messages: each waits in its flow's queue with as much as it could send, a quantum at most.
+//! Byte streams that share the link with messages: each waits in its flow's queue with the number of bytes
+//! that it could send, at most a quantum.
 //!
 //! ```text
 //!   wants ─▶ [flow's queue: resource manager] ─ release ─▶ allowed, in bytes
 //!      ▲ no room: it waits in front of the queue
 //! ```
-//! Nothing of a stream is dropped here; its bytes are where they were. A stream waits with one item at a time.
+//! Nothing of a stream is dropped here; its bytes are where they were. A stream waits with one item at a
+//! time.
 
 use std::collections::VecDeque;
 
@@ -22,15 +24,16 @@ const SWEEP_FROM: usize = 64;
 /// Streams beside those in the queues.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    /// By the index in their tag, a label: the tag of a stream that waits, or 0. What waits under another one has ended.
+    /// By the index in their label: the tag of the stream that waits, or 0. An item with another tag belongs
+    /// to a stream that has ended.
     asking: Vec<u32>,
     /// How many wait.
     living: usize,
-    /// In front of the queues, by flow.
+    /// Streams for which the queue of their flow has no room, by flow.
     waiting: Vec<VecDeque<Item>>,
     /// Flows that have any.
     flows: Vec<FlowId>,
-    /// Those that the link takes something of, and how many bytes.
+    /// Streams that may send, and how many bytes.
     allowed: VecDeque<(u32, u32)>,
 }
 
@@ -52,7 +55,7 @@ impl Streams {
         !is_stream(item) || self.asking.get(index_of(tag)) == Some(&tag)
     }
 
-    /// Records that a stream waits; what the former one of its index waited with has ended.
+    /// Records that a stream waits. An item of a former stream with the same index becomes void.
     fn ask(&mut self, tag: u32) {
         let at = index_of(tag);
         if self.asking.len() <= at {
@@ -61,7 +64,7 @@ impl Streams {
         self.living += usize::from(std::mem::replace(&mut self.asking[at], tag) == 0);
     }
 
-    /// Records that a stream waits no more.
+    /// Records that a stream no longer waits.
     fn forget(&mut self, tag: u32) {
         if let Some(asking) = self.asking.get_mut(index_of(tag)).filter(|asking| **asking == tag) {
             *asking = 0;
@@ -71,14 +74,14 @@ impl Streams {
 }
 
 impl Flows {
-    /// A byte stream, known by `tag` (its label), could send so many bytes.
+    /// Asks for the link: the byte stream `tag` (its label) has this many bytes to send.
     pub fn want_bytes(&mut self, now: Instant, flow: FlowId, tag: u32, bytes: u32) {
         self.streams.ask(tag);
         let bytes = bytes.min(self.quantum()).max(1);
         self.enter(now, flow, Item { handle: STREAM | u64::from(tag), bytes, messages: 1, arrived: now });
     }
 
-    /// A byte stream has ended. What it waits with costs the link nothing.
+    /// Removes a byte stream that has ended. Its item costs the link nothing.
     pub fn end_stream(&mut self, tag: u32) {
         self.streams.forget(tag);
     }
@@ -91,7 +94,8 @@ impl Flows {
         }
     }
 
-    /// Offers a stream's item; returns whether it is queued. Filters drop no stream and take no sample of it: `drop` keeps it waiting, and nothing is counted.
+    /// Offers a stream's item; returns whether it is queued. Filters drop no stream and take no sample of it:
+    /// `drop` keeps it waiting, and nothing is counted.
     fn offer_stream(&mut self, now: Instant, flow: FlowId, item: Item) -> bool {
         if self.manager.is_shut(flow) {
             // Streams may be all that there is: the trigger must see that it is to be released.
@@ -135,7 +139,7 @@ impl Flows {
         }
     }
 
-    /// The queue has no place for a stream, or not any more.
+    /// Returns a stream for which the queue has no room, or no longer has.
     pub(super) fn put_back(&mut self, flow: FlowId, item: Item) {
         let place = usize::from(flow.0);
         if self.streams.waiting.len() <= place {

@@ -28,12 +28,12 @@ pub struct Published {
     pub receivers: u32,
     /// Subscribers for which it was dropped at once.
     pub dropped: u32,
-    /// The path that it has entered, or that of a channel that gets messages from this one, is filling, and contexts of this worker are
-    /// to empty it: they should have a turn before more is published.
+    /// The first queue of the message's path, or of a path that its feeds lead to, is filling, and contexts
+    /// of this worker empty it. They should have a turn before more is published.
     pub yields: bool,
 }
 
-/// Why a message is not published. It has no sequence number, and nobody gets it.
+/// Why a message is not published. It has no sequence number, and no receiver gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PublishError {
     /// The peer is not attached.
@@ -42,7 +42,7 @@ pub enum PublishError {
     /// The peer only receives.
     #[error("the peer does not publish")]
     NotAPublisher,
-    /// The message has no frame, or more than [`FRAMES_MAX`]; contains how many.
+    /// The message has no frame, or more than [`FRAMES_MAX`]; contains the number.
     #[error("a message has 1 to {FRAMES_MAX} frames, not {0}")]
     Frames(usize),
     /// The message is longer than the channel permits; contains its length in bytes.
@@ -138,7 +138,7 @@ pub struct Counters {
     pub subscribe_refused: u64,
     /// Cancellations, with repeats.
     pub cancelled: u64,
-    /// Cancellations of what was not subscribed to.
+    /// Cancellations without a subscription.
     pub cancel_unknown: u64,
     /// Deliveries reported for a peer that was detached or for another message.
     pub delivered_refused: u64,
@@ -161,7 +161,7 @@ impl Counters {
 /// State of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelStatus {
-    /// The last sequence number given.
+    /// The last sequence number issued.
     pub sequence: u64,
     /// Memory in blocks.
     pub memory: Usage,
@@ -171,7 +171,7 @@ pub struct ChannelStatus {
     pub backlog: usize,
     /// Last values.
     pub cached: usize,
-    /// What has become of messages that were to be last values.
+    /// Counters of the channel's last values.
     pub cache: CacheCounters,
     /// Subscribers whose full queues hold back publishers.
     pub blocked: u32,
@@ -182,9 +182,9 @@ pub struct ChannelStatus {
 /// State of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerStatus {
-    /// What the peer does.
+    /// The role of the peer.
     pub role: Role,
-    /// Messages that it has published or pushed.
+    /// Messages published or pushed by the peer.
     pub published: u64,
     /// Its channel.
     pub channel: ChannelId,
@@ -192,7 +192,7 @@ pub struct PeerStatus {
     pub waiting: usize,
     /// Bytes of these messages.
     pub bytes_waiting: u64,
-    /// Messages given to it that it has not finished with.
+    /// Messages in flight: taken and not finished.
     pub in_flight: usize,
     /// Subscriptions, without repeats.
     pub subscriptions: u32,

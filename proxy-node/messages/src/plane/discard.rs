@@ -1,10 +1,10 @@
-//! Messages that nobody will fetch from this worker any more.
+//! Messages that no receiver of this worker will take any more.
 
 use super::{ChannelId, MessagePlane, UnknownChannel};
 
 impl MessagePlane {
-    /// Discards the pushed messages that wait for a puller, and all that are in paths. They count as lost; returns their number. To be called when the
-    /// channel has no peers: nobody is held back then.
+    /// Discards the pushed messages that wait for a puller, and all that are in paths. They count as lost;
+    /// returns their number. Called when the channel has no peers, so that no publisher is held back.
     ///
     /// # Errors
     /// When there is no such channel.

@@ -1,4 +1,5 @@
-//! From a message to the queues of its subscribers: the same for messages that arrive, that leave a path, and that the link releases.
+//! From a message to the queues of its subscribers: the same for messages that arrive, that leave a path, and
+//! that the link releases.
 
 use csp_types::Instant;
 
@@ -10,20 +11,21 @@ use crate::queue::Item;
 use crate::subscriptions::Subscriptions;
 use crate::trace::{CopyState, Traces};
 
-/// The parts of the plane that give a channel's messages to its subscribers, but for the pool: a topic may lie in it.
+/// The parts of the plane that distribute a channel's messages to its subscribers, except the pool: a topic
+/// may lie in it.
 pub(crate) struct Distributor<'a> {
     pub slot: u16,
     pub ch: &'a mut Channel,
     pub peers: &'a mut Peers,
     pub subscriptions: &'a mut Subscriptions,
-    /// Subscribers of the message that is distributed for which it is not dropped at once.
+    /// Subscribers of the message that is distributed, without those for which it is dropped at once.
     pub matched: &'a mut Vec<u32>,
     pub traces: &'a mut Traces,
 }
 
 impl Distributor<'_> {
-    /// Finds the subscribers of a topic. Returns how many there are, those for which the message is dropped at once included. `traced`: the
-    /// number of the message, if it may have been recorded before.
+    /// Finds the subscribers of a topic. Returns how many there are, those for which the message is dropped
+    /// at once included. `traced`: the number of the message, if it may have been recorded before.
     #[inline]
     pub fn find(&mut self, topic: &[u8], traced: Option<u64>) -> u32 {
         let Distributor { slot, ch, peers, subscriptions, matched, traces, .. } = self;
@@ -41,7 +43,8 @@ impl Distributor<'_> {
         found
     }
 
-    /// Queues a stored message for the subscribers that were found, and keeps it as the last of its key. Takes over one reference.
+    /// Queues a stored message for the subscribers that were found, and keeps it as the last of its key.
+    /// Takes over one reference.
     #[inline]
     pub fn give(&mut self, pool: &mut MessagePool, now: Instant, item: Item, topic_len: usize) {
         let Distributor { slot, ch, peers, matched, traces, .. } = self;

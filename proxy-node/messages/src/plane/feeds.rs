@@ -1,14 +1,15 @@
-//! Channels that get their messages from other channels of the worker: the feeds of continual queries.
+//! Channels that receive messages of other channels of the worker: the feeds of continual queries.
 //!
 //! ```text
 //!   publisher ─▶ source ─▶ its receivers
 //!                  └─ feed, by format ─▶ [queue] path of the derived channel ─▶ its receivers
 //! ```
-//! While the first queue of the other channel's path is more than half full, contexts have their turns before more is published: the
-//! publisher's visit ends, and handlers of the channel's own path wait. Publishers of a channel that holds them back anyway are held back
-//! while that queue is full. Both only as long as the other path can go on; nobody waits for one that waits itself, for memory.
-//! What the queue has no room for is dropped there by its policy, and counted with it. The bytes are copied into the other channel's
-//! memory, so that neither uses up that of the other.
+//! While the first queue of the other channel's path is more than half full, contexts have their turns before
+//! more is published: the publisher's visit ends, and handlers of the channel's own path wait. If a channel
+//! holds publishers back in any case, they are also held back while that queue is full. Both apply only while
+//! the other path can continue: no publisher waits for a path that itself waits for memory. Messages for
+//! which the queue has no room are dropped by the other channel's policy, and counted there. The bytes are
+//! copied into the other channel's memory, so that neither channel uses the other's.
 
 use csp_handlers::{FormatId, Piece};
 
@@ -22,11 +23,12 @@ use crate::queue::Policy;
 /// Gives messages of one format to another channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feed {
-    /// The format, as receivers of the channel get it; [`FormatId::ANY`]: all messages, those of unknown format included.
+    /// The format, as receivers of the channel get it; [`FormatId::ANY`]: all messages, those of unknown
+    /// format included.
     pub format: FormatId,
     /// The channel that gets them. It has a path.
     pub to: ChannelId,
-    /// What the format is called there; [`FormatId::ANY`]: as here.
+    /// The id of the format in the other channel; [`FormatId::ANY`]: unchanged.
     pub becomes: FormatId,
 }
 
@@ -43,7 +45,7 @@ impl Feed {
         self.format == format || self.takes_all()
     }
 
-    /// Returns what a format that it takes is called in the other channel.
+    /// Returns the other channel's id of a format that the feed accepts.
     #[inline]
     fn renamed(&self, format: FormatId) -> FormatId {
         if self.becomes == FormatId::ANY { format } else { self.becomes }
@@ -62,8 +64,8 @@ impl MessagePlane {
         Ok(())
     }
 
-    /// Numbers the messages at the end of a channel's path from 1 on instead of by the messages that they are made from. Handlers of the
-    /// path make each of them anew.
+    /// Numbers the messages at the end of a channel's path from 1 on, instead of by the messages from which
+    /// they are made. Handlers of the path make every one of them.
     ///
     /// # Errors
     /// When there is no such channel.
@@ -78,15 +80,15 @@ impl MessagePlane {
         self.channels.get(usize::from(slot))?.channel.as_ref()?.feeds.get(at).copied()
     }
 
-    /// Returns the room at the entry of a feed's path; `None` if there is nothing to wait for: the channel or its path was removed, or
-    /// the path itself waits for memory.
+    /// Returns the room at the entry of a feed's path; `None` if there is nothing to wait for: the channel or
+    /// its path was removed, or the path itself waits for memory.
     fn room_of(&self, feed: Feed) -> Option<Entry> {
         let path = self.channel(feed.to)?.paths.find(feed.becomes)?;
         Some(self.contexts.entry(path)).filter(|entry| !entry.waits)
     }
 
-    /// Returns whether publishers of a channel that holds them back are to wait for a channel that gets messages from it; of one
-    /// format, or of any.
+    /// Returns whether publishers of a channel that holds them back are to wait for a channel that gets
+    /// messages from it; of one format, or of any.
     #[inline(never)]
     pub(super) fn feeds_hold(&self, slot: u16, format: Option<FormatId>) -> bool {
         let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) else {
@@ -97,7 +99,8 @@ impl MessagePlane {
         ch.policy() == Policy::Block && feeds.any(|feed| self.room_of(*feed).is_some_and(is_full))
     }
 
-    /// Returns whether contexts should have turns for a channel that gets messages from this one, before it gets more.
+    /// Returns whether contexts should have turns for a channel that gets messages from this one, before it
+    /// gets more.
     #[inline]
     pub(super) fn feeds_fill(&self, slot: u16) -> bool {
         let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
@@ -105,7 +108,8 @@ impl MessagePlane {
         ch.is_some_and(|ch| ch.feeds.iter().any(fills))
     }
 
-    /// Gives a message to the channels that get it from this one. Returns whether contexts should have turns before they get more.
+    /// Gives a message to the channels that get it from this one. Returns whether contexts should have turns
+    /// before they get more.
     #[inline(never)]
     pub(super) fn feed<'a>(
         &mut self,
@@ -171,7 +175,7 @@ impl MessagePlane {
         self.fed(feed, (slot, info.sequence), done);
     }
 
-    /// Counts or traces what has become of a copy.
+    /// Counts or traces the outcome of a copy.
     fn fed(&mut self, feed: Feed, of: (u16, u64), done: Result<Published, PublishError>) {
         self.count_unfed(feed, done.is_err());
         if self.traces.is_armed()
@@ -181,7 +185,8 @@ impl MessagePlane {
         }
     }
 
-    /// Returns the path that a message of a feed enters; `None`: it is dropped there, or the channel was removed.
+    /// Returns the path that a message of a feed enters; `None`: it is dropped there, or the channel was
+    /// removed.
     fn entry_of(&mut self, feed: Feed, len: u32) -> Option<u16> {
         let ch = self.channel(feed.to)?;
         let path = ch.paths.find(feed.becomes).filter(|_| len <= ch.config.message_len_max);

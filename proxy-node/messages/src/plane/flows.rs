@@ -14,11 +14,12 @@ use crate::schedule::Schedule as _;
 use crate::trace::CopyState;
 
 impl MessagePlane {
-    /// Puts flows into force, or ends them: what waits is then given to receivers at once, in the order of each flow. Allocates their
-    /// memory if there were none. While items of a flow that is gone use its number for another one, the former flows stay in force.
+    /// Puts flows into force, or ends them. When they end, waiting messages go to receivers at once, in the
+    /// order of each flow. Allocates the flows' memory if there were none. The former flows stay in force
+    /// while items of a removed flow still use a number that the new flows assign again.
     ///
     /// # Errors
-    /// A trigger that cannot be; flows are in force without triggers.
+    /// A trigger that is not valid: the flows are in force without triggers.
     pub fn set_flows(&mut self, now: Instant, config: Option<FlowsConfig>) -> Result<(), TriggerError> {
         match (config, &mut self.flows) {
             (None, None) => Ok(()),
@@ -60,7 +61,8 @@ impl MessagePlane {
         self.flows.as_ref().map(|flows| flows.fields())
     }
 
-    /// Returns how many bytes may be unsent at a connection when it is given a message; `None` without flows.
+    /// Returns how many bytes may be unsent on a connection when it is given a further message; `None`
+    /// without flows.
     #[inline]
     pub fn quantum(&self) -> Option<u32> {
         self.flows.as_ref().map(|flows| flows.quantum())
@@ -73,7 +75,7 @@ impl MessagePlane {
         }
     }
 
-    /// Records whether a peer is a process of the cluster, to which no output link leads.
+    /// Sets whether a peer is a process of the cluster, to which no output link leads.
     pub fn set_local(&mut self, peer: PeerId, local: bool) {
         self.peers.set_local(peer.index, local);
     }
@@ -83,8 +85,9 @@ impl MessagePlane {
         self.channel(channel).map_or(0, |ch| ch.in_flows)
     }
 
-    /// A byte stream, known by `tag` (its label on the wire), could send so many bytes over the link. It is given to [`next_allowed`](Self::next_allowed) when the link
-    /// takes them, or a part; without flows never, since nobody needs leave then.
+    /// Asks for the link: the byte stream `tag` (its label on the wire) has this many bytes to send.
+    /// [`next_allowed`](Self::next_allowed) returns it when the link takes all or a part of them. Without
+    /// flows it is not called, because no permission is needed.
     pub fn want_bytes(&mut self, now: Instant, descriptor: &Descriptor, tag: u32, bytes: u32) {
         if let Some(flows) = &mut self.flows {
             let flow = flows.table().classify(descriptor);
@@ -110,7 +113,7 @@ impl MessagePlane {
         self.flows.as_ref()?.due()
     }
 
-    /// Gives receivers what the link takes.
+    /// Releases messages that the link takes to their receivers.
     #[inline]
     pub fn release_flows(&mut self, now: Instant) {
         if self.flows.as_ref().is_some_and(|flows| flows.is_due(now)) {
@@ -152,7 +155,7 @@ impl MessagePlane {
         }
     }
 
-    /// Returns whether the receivers of a message hold nobody back. Those of a channel that was removed don't.
+    /// Returns whether no receiver of the message holds it back. True for a channel that was removed.
     fn receivers_take(&self, handle: u64) -> bool {
         self.slot_of(handle)
             .and_then(|slot| self.channels[usize::from(slot)].channel.as_ref())
@@ -214,7 +217,8 @@ impl MessagePlane {
         }
     }
 
-    /// Puts a message that has arrived into the queue of its flow. Not inlined: the path without flows is to stay as it is.
+    /// Puts a message that has arrived into the queue of its flow. Not inlined: the path without flows is to
+    /// stay as it is.
     #[inline(never)]
     pub(super) fn offer<'a>(
         &mut self,
@@ -241,7 +245,8 @@ impl MessagePlane {
         self.queue(slot, (peer, flow), (found, bytes, None), message)
     }
 
-    /// Puts a message into the queue of its flow, unless that is full. `format`: that of a message that a context is to process first.
+    /// Puts a message into the queue of its flow, unless that is full. `format`: that of a message that a
+    /// context is to process first.
     pub(super) fn queue<'a>(
         &mut self,
         slot: u16,

@@ -15,10 +15,10 @@ use crate::queue::{Item, Policy};
 use crate::schedule::{Schedule as _, Turn};
 
 impl MessagePlane {
-    /// Makes a path the one of its channel and format. Messages that are in the former one leave through it first.
+    /// Activates a path for its channel and format. Messages in the former path leave through it first.
     ///
     /// # Errors
-    /// When the path cannot be: the former one stays.
+    /// When the path is not valid: the former one stays.
     pub fn activate_path(&mut self, now: Instant, spec: PathSpec) -> Result<PathId, PathError> {
         let id = spec.channel;
         self.channel(id).ok_or(PathError::UnknownChannel)?;
@@ -28,10 +28,10 @@ impl MessagePlane {
         self.contexts.activate(now, spec, ch, &self.pool, flows)
     }
 
-    /// Removes a path: later messages go straight to receivers, after those that are in it.
+    /// Removes a path. Later messages go directly to receivers, after the messages in the path.
     ///
     /// # Errors
-    /// When the path is over, or there is no room for what keeps the order meanwhile.
+    /// When the path has ended, or there is no room for the transient path that keeps the order.
     pub fn deactivate_path(&mut self, id: PathId) -> Result<(), PathError> {
         let channel = self.contexts.channel_of(id.index).ok_or(PathError::UnknownPath)?;
         let slot = self.channels.get_mut(usize::from(channel)).and_then(|slot| slot.channel.as_mut());
@@ -48,7 +48,7 @@ impl MessagePlane {
         self.contexts.configure(id, stage, parameters)
     }
 
-    /// Has calls of before count less in the quantiles of a stage, which is placed by what its calls cost at present.
+    /// Decays the weight of earlier calls in the quantiles of a stage, which is placed by its present costs.
     pub fn age_times(&mut self, id: PathId, stage: usize) {
         self.contexts.age_times(id, stage);
     }
@@ -68,8 +68,8 @@ impl MessagePlane {
         self.contexts.any_work()
     }
 
-    /// Runs handlers of a context until its turn is over or nothing is left for it. Returns how many messages were processed.
-    /// Some calls are measured by `clock`, if there is one.
+    /// Runs handlers of a context until its turn is over or nothing is left for it. Returns how many messages
+    /// were processed. Some calls are measured by `clock`, if there is one.
     pub fn run_context(
         &mut self,
         now: Instant,
@@ -167,7 +167,8 @@ impl MessagePlane {
         contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
     }
 
-    /// Stores a message and puts it into the queue of its path's first stage. Not inlined: the default path is to stay as it is.
+    /// Stores a message and puts it into the queue of its path's first stage. Not inlined: the default path
+    /// is to stay as it is.
     #[inline(never)]
     pub(super) fn enter<'a>(
         &mut self,
@@ -181,7 +182,7 @@ impl MessagePlane {
         self.enter_with(slot, path, format, (frames, len), store)
     }
 
-    /// The same for a message that `store` stores, with the number that it is given.
+    /// The same for a message that `store` stores with the number that it is passed.
     pub(super) fn enter_with(
         &mut self,
         slot: u16,

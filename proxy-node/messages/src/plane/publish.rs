@@ -23,14 +23,16 @@ pub(super) struct Arrival<'f, I> {
 }
 
 impl MessagePlane {
-    /// Publishes or pushes a message. `frames` has the length of each frame in bytes; `parts` the bytes of all frames in order, cut
-    /// in any way. The first frame is the topic; of a message with one frame the topic is as much as topics may have.
+    /// Publishes or pushes a message. `frames` has the length of each frame in bytes; `parts` the bytes of
+    /// all frames in order, cut in any way. The first frame is the topic; the topic of a message with one
+    /// frame is its beginning, up to the longest topic.
     ///
-    /// The bytes are copied once, and not at all if nobody is to have them.
+    /// The bytes are copied once, or not at all if the message has no receiver.
     ///
     /// # Errors
-    /// When the message or the peer is not valid, or when the publisher is held back: it is then to stop reading from its
-    /// connection, and to publish the same message again when [`next_resumed`](Self::next_resumed) returns it.
+    /// When the message or the peer is not valid, or when the publisher is held back. The caller then stops
+    /// reading from its connection, and publishes the same message again when
+    /// [`next_resumed`](Self::next_resumed) has returned the publisher.
     pub fn publish<'a>(
         &mut self,
         now: Instant,
@@ -226,10 +228,11 @@ impl MessagePlane {
         }
     }
 
-    /// Returns a publisher that was held back and may go on: the first of a channel whose queues and memory have room again. The
-    /// caller calls this once a turn, lets the publisher publish until it is held back again or has no more, and repeats.
+    /// Returns a publisher that was held back and may continue: the first of a channel whose queues and
+    /// memory have room again. The caller calls this once a turn, lets the publisher publish until it is held
+    /// back again or has no more, and repeats.
     ///
-    /// The time is that of the number of channels with publishers that are held back.
+    /// The time is proportional to the number of channels with publishers that are held back.
     pub fn next_resumed(&mut self) -> Option<PeerId> {
         self.resume_paths();
         let mut next = self.held.front();

@@ -9,7 +9,8 @@ use crate::pool::{MessageHandle, MessagePool};
 use crate::schedule::{Schedule as _, Turn};
 
 impl MessagePlane {
-    /// Returns the turn of the next channel with messages for receivers that have room; `None` if there is none.
+    /// Returns the turn of the next channel with messages for receivers that have room; `None` if there is
+    /// none.
     ///
     /// ```text
     ///   while the worker's own budget lasts, and next_flow() returns a turn:
@@ -21,8 +22,8 @@ impl MessagePlane {
         self.schedule.next_flow()
     }
 
-    /// Returns the next receiver of the turn's channel, each in turn; `None` if the turn is over, or no receiver has messages and
-    /// room.
+    /// Returns the next receiver of the turn's channel, each in turn; `None` if the turn is over, or no
+    /// receiver has messages and room.
     pub fn next_peer(&mut self, turn: &Turn) -> Option<PeerId> {
         if turn.is_over() {
             return None;
@@ -37,8 +38,8 @@ impl MessagePlane {
     }
 
     /// Returns the next message for a receiver, which is in flight until it is reported as
-    /// [`delivered`](Self::delivered). `None` if no message waits, as many are in flight as may be, or the receiver is parked or not
-    /// attached.
+    /// [`delivered`](Self::delivered). `None` if no message waits, as many are in flight as may be, or the
+    /// receiver is parked or not attached.
     pub fn next_delivery(&mut self, now: Instant, peer: PeerId) -> Option<Delivery> {
         let (peers, _, ch, slot) = self.parts(peer)?;
         let (item, numbered) = (peers.take(ch, peer.index, now), ch.config.sequence);
@@ -60,8 +61,8 @@ impl MessagePlane {
         })
     }
 
-    /// Records that the transport needs a message no longer: it has copied the bytes, or the receiver has acknowledged them. The
-    /// message is the oldest that the peer has been given and not finished with.
+    /// Records that the transport no longer needs a message: it has copied the bytes, or the receiver has
+    /// acknowledged them. The message is the oldest one in flight to the peer.
     ///
     /// # Errors
     /// When the peer is not attached, or another message is older.
@@ -85,15 +86,16 @@ impl MessagePlane {
         }
     }
 
-    /// Records that messages which a puller had been [delivered](Self::delivered) may be lost with its connection. To be called before it
-    /// is detached.
+    /// Records that `messages` messages [delivered](Self::delivered) to a puller may be lost with its
+    /// connection. Called before the puller is detached.
     pub fn lost(&mut self, peer: PeerId, messages: u64) {
         if let Some((_, _, ch, _)) = self.parts(peer) {
             ch.counters.lost += messages;
         }
     }
 
-    /// Records whether a receiver's connection has no room: a parked receiver is given nothing, and no turn looks at it.
+    /// Sets whether a receiver's connection has no room. A parked receiver is given no message, and no turn
+    /// examines it.
     ///
     /// # Errors
     /// When the peer is not attached.
@@ -105,7 +107,8 @@ impl MessagePlane {
         Ok(())
     }
 
-    /// Queues last values that wait for room in a subscriber's queue: those of one that was given nothing because its messages were dropped.
+    /// Queues last values that wait for room in a subscriber's queue, for a subscriber that took nothing
+    /// because its messages were dropped.
     #[inline]
     pub fn refill(&mut self, now: Instant, peer: PeerId) {
         if self.parts(peer).is_some_and(|(peers, _, ch, _)| peers.wants_replay(ch, peer.index)) {

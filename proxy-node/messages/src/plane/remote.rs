@@ -1,4 +1,4 @@
-//! Contexts elsewhere: what is given to them, and what they send back.
+//! Contexts elsewhere: messages to them, and the records that they send.
 
 use csp_handlers::{Emit, FormatId, Reported};
 use csp_types::Instant;
@@ -10,8 +10,9 @@ use crate::pool::{MessageHandle, MessageInfo};
 use crate::schedule::Schedule as _;
 
 impl MessagePlane {
-    /// Makes a context remote: its messages are fetched by [`next_call`](Self::next_call), at most `credit` of each stage that are not
-    /// answered. With a credit of 0 it is local again, once [`remote_lost`](Self::remote_lost) is called. Returns whether there is such a context.
+    /// Makes a context remote: its messages are fetched by [`next_call`](Self::next_call), at most `credit`
+    /// unanswered ones of each stage. A credit of 0 makes it local again, once
+    /// [`remote_lost`](Self::remote_lost) is called. Returns whether there is such a context.
     pub fn set_remote(&mut self, context: u16, credit: u32) -> bool {
         self.contexts.set_remote(context, credit)
     }
@@ -31,20 +32,23 @@ impl MessagePlane {
         self.contexts.remote_stage(ticket)
     }
 
-    /// Records what a remote context reports of a stage; `why`: it does not run it. Returns whether that is new.
+    /// Records a remote context's report of a stage. `why`: the reason for which the context does not run it.
+    /// Returns whether the reason is new.
     pub fn remote_report(&mut self, ticket: Ticket, report: &Reported, why: &str) -> bool {
         self.contexts.remote_report(ticket, report, why)
     }
 
-    /// Returns what a remote context is to know of a message, with its format; `None` if it is gone.
+    /// Returns the description of a message for a remote context, and its format; `None` if the message was
+    /// released.
     pub fn remote_message(&self, handle: MessageHandle) -> Option<(MessageInfo, FormatId)> {
         Some((self.pool.info(handle)?, self.pool.format(handle)))
     }
 
-    /// Processes what a remote handler has emitted of the oldest message that its stage was given.
+    /// Processes an emit of a remote handler for the oldest message that its stage was passed.
     ///
     /// # Errors
-    /// [`RemoteError::Full`]: the caller passes the same again later. Any other error is the remote context's violation.
+    /// [`RemoteError::Full`]: the caller passes the same record again later. Any other error is the remote
+    /// context's violation.
     pub fn remote_emit(
         &mut self,
         now: Instant,
@@ -95,11 +99,12 @@ impl MessagePlane {
         done
     }
 
-    /// Records that a remote handler is done with the oldest message that its stage was given. One that it has given up goes on as it is, if
-    /// the path says so.
+    /// Records that a remote handler has finished the oldest message that its stage was passed. A message
+    /// that the handler has given up continues unchanged, if the path says so.
     ///
     /// # Errors
-    /// When its path is over, or it was given none. [`RemoteError::Full`]: as for [`remote_emit`](Self::remote_emit).
+    /// When the path has ended, or the stage was passed no message. [`RemoteError::Full`]: as for
+    /// [`remote_emit`](Self::remote_emit).
     pub fn remote_done(&mut self, now: Instant, ticket: Ticket, done: RemoteDone) -> Result<(), RemoteError> {
         let passed = done == RemoteDone::GivenUp && self.contexts.passes_faults(ticket);
         if passed {
@@ -117,13 +122,13 @@ impl MessagePlane {
         Ok(())
     }
 
-    /// Records that a remote context is lost, with what it has not answered: that is given again.
+    /// Records the loss of a remote context. Its unanswered messages are passed to its successor.
     pub fn remote_lost(&mut self, context: u16) {
         self.contexts.remote_lost(context, (&mut self.schedule, self.config.channels_max));
     }
 
-    /// Discards what waits for a context in paths that are replaced or removed, for stages that it does not run and, if it is lost, for all:
-    /// nothing else would end them. Returns how many messages.
+    /// Discards messages that wait for a context in replaced or removed paths, which would otherwise not end:
+    /// those of stages that it does not run, and if it is lost, those of all stages. Returns their number.
     pub fn give_up(&mut self, context: u16, is_lost: bool) -> u64 {
         let mut all = 0;
         for (path, slot) in self.contexts.retired_at(context) {

@@ -3,9 +3,10 @@
 //! ```text
 //!   subscribe ─▶ pass: each message of the cache ─▶ queue, up to its half ─ taken ─▶ the pass goes on
 //! ```
-//! A pass goes through the cache once, for the subscriptions that the subscriber had when it began. It stops while the queue is more than
-//! half full, so that messages that arrive meanwhile have room, and so that a joiner costs no memory beyond its queue. What is stored in the
-//! meantime reaches the subscriber as it arrives; the pass does not repeat it. Subscriptions that are made during a pass have the next one.
+//! A pass goes through the cache once, for the subscriptions that the subscriber had when it began. It stops
+//! while the queue is more than half full, so that messages that arrive meanwhile have room, and so that a
+//! joiner costs no memory beyond its queue. What is stored in the meantime reaches the subscriber as it
+//! arrives; the pass does not repeat it. Subscriptions that are made during a pass have the next one.
 
 use csp_types::Instant;
 
@@ -15,12 +16,12 @@ use crate::peers::PeerId;
 use crate::queue::Item;
 use crate::schedule::Schedule as _;
 
-/// How far a subscriber has been given last values.
+/// Progress of a subscriber's last values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Replay {
     /// Stamp of its latest subscription.
     latest: u64,
-    /// Subscriptions up to this stamp have been given theirs.
+    /// Subscriptions up to this stamp have received theirs.
     complete: u64,
     pass: Option<Pass>,
 }
@@ -49,7 +50,8 @@ impl Replay {
 }
 
 impl MessagePlane {
-    /// A subscriber has a new subscription with this stamp: queues the last values that only this one matches.
+    /// A subscriber has a new subscription with this stamp: queues the last values that only this one
+    /// matches.
     pub(super) fn begin_replay(
         &mut self,
         now: Instant,
@@ -64,7 +66,7 @@ impl MessagePlane {
         self.replay(now, (slot, subscriber), only);
     }
 
-    /// Goes on with the last values of a subscriber whose queue has room.
+    /// Continues with the last values of a subscriber whose queue has room.
     #[cold]
     pub(super) fn resume_replay(&mut self, now: Instant, peer: PeerId) {
         if let Some(known) = self.peers.get(peer) {
@@ -72,7 +74,8 @@ impl MessagePlane {
         }
     }
 
-    /// Queues last values until there is no room or all have been looked at. `only`: the prefix of the subscription, if the pass is for one.
+    /// Queues last values until there is no room or all were examined. `only`: the prefix of the
+    /// subscription, if the pass is for a single one.
     fn replay(&mut self, now: Instant, (slot, subscriber): (u16, u32), only: Option<&[u8]>) {
         let MessagePlane { peers, pool, subscriptions, channels, schedule, .. } = self;
         let Some(ch) = channels[usize::from(slot)].channel.as_mut() else { return };

@@ -1,5 +1,5 @@
-//! Contexts of information flows: a message waits in its flow's queue, passes its channel's path in the time that a context has, and waits for the
-//! link.
+//! Contexts of information flows: a message waits in its flow's queue, passes its channel's path in the time
+//! that a context has, and waits for the link.
 
 use csp_handlers::FormatId;
 use csp_quality::FlowId;
@@ -19,15 +19,15 @@ use crate::trace::CopyState;
 const ITEMS_MAX: u32 = 64;
 
 impl MessagePlane {
-    /// Sets the clock by which what handlers cost flows is measured.
+    /// Sets the clock that measures the costs of handlers for flows.
     pub fn set_flow_clock(&mut self, clock: Option<fn() -> Instant>) {
         if let Some(flows) = &mut self.flows {
             flows.set_clock(clock);
         }
     }
 
-    /// Returns whether contexts of flows process the messages of a path. With a stage elsewhere they do as long as earlier messages of the
-    /// channel wait for them, so that none is overtaken.
+    /// Returns whether contexts of flows process the messages of a path. With a stage elsewhere they do as
+    /// long as earlier messages of the channel wait for them, so that none is overtaken.
     #[inline]
     pub(super) fn is_served(&self, path: u16, unprocessed: usize) -> bool {
         self.flows.as_ref().is_some_and(|flows| flows.serves())
@@ -63,7 +63,7 @@ impl MessagePlane {
         self.queue(slot, of, (1, len, Some(format)), message)
     }
 
-    /// Lets contexts process what waits for them.
+    /// Lets contexts process waiting messages.
     pub(super) fn serve(&mut self, now: Instant) {
         let MessagePlane { flows: Some(flows), contexts, .. } = self else { return };
         if !flows.serves() {
@@ -95,7 +95,8 @@ impl MessagePlane {
         }
     }
 
-    /// Passes a message of a flow through its channel's path. Returns the path if the message waits in it for something.
+    /// Passes a message of a flow through its channel's path. Returns the path if the message waits in it for
+    /// something.
     fn pass(
         &mut self,
         now: Instant,
@@ -161,7 +162,7 @@ impl MessagePlane {
         }
     }
 
-    /// A message has no path, or none any more.
+    /// Passes on a message that has no path, or whose path was removed.
     fn pass_by(&mut self, now: Instant, slot: u16, item: Item, flow: FlowId) {
         let MessagePlane { peers, pool, subscriptions, matched, channels, topic: space, traces, fed, .. } =
             self;
@@ -188,7 +189,8 @@ impl MessagePlane {
         .wait(item);
     }
 
-    /// Puts a message that waited for a context of flows into its path, or gives it to receivers if there is none.
+    /// Puts a message that waited for a context of flows into its path, or gives it to receivers if there is
+    /// none.
     pub(super) fn enter_late(&mut self, now: Instant, queued: csp_quality::Item) {
         let handle = self.pool.at(flows::unpack(queued.handle).0);
         let known = self.slot_of(queued.handle).zip(self.pool.info(handle));

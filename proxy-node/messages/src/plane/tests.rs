@@ -341,7 +341,8 @@ fn seeds() -> std::ops::Range<u64> {
     seed.map_or(0..100, |seed| seed..seed + 1)
 }
 
-/// Pullers that come, go, stop and read, with little memory: each message reaches one puller once, or is counted as lost.
+/// Pullers that come, go, stop and read, with little memory: each message reaches one puller once, or is
+/// counted as lost.
 #[test]
 fn pushed_messages_are_neither_lost_nor_doubled() {
     for seed in seeds() {
@@ -390,7 +391,8 @@ fn pushed_messages_are_neither_lost_nor_doubled() {
     }
 }
 
-/// Readers, stopped readers and lack of memory in any order: every number that a subscriber misses was counted as dropped.
+/// Readers, stopped readers and lack of memory in any order: every number that a subscriber misses was
+/// counted as dropped.
 #[test]
 fn numbers_are_missing_only_where_a_drop_was_counted() {
     for seed in seeds() {

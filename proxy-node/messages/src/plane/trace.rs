@@ -31,7 +31,7 @@ impl MessagePlane {
         self.traces.is_armed()
     }
 
-    /// Returns what a trace has recorded, in the order of arrival; `None` if it has ended.
+    /// Returns the messages of a trace in the order of arrival; `None` if it has ended.
     pub fn traced(&self, id: TraceId) -> Option<impl Iterator<Item = &TracedMessage>> {
         self.traces.of(id)
     }
@@ -41,8 +41,9 @@ impl MessagePlane {
         self.traces.end(id);
     }
 
-    /// Records that a message is written to a receiver, in as many bytes as `len` returns; `None`: its framing cannot carry the
-    /// message. To be called before the message is reported as [`delivered`](Self::delivered).
+    /// Records that a message is written to a receiver, in as many bytes as `len` returns; `None`: its
+    /// framing cannot carry the message. To be called before the message is reported as
+    /// [`delivered`](Self::delivered).
     #[inline]
     pub fn trace_written(
         &mut self,
@@ -58,7 +59,7 @@ impl MessagePlane {
         }
     }
 
-    /// Records that the receiver's connection has what was written to it.
+    /// Records that bytes written for a receiver are in its connection.
     #[inline]
     pub fn trace_flushed(&mut self, peer: PeerId) {
         if self.traces.is_armed() {
@@ -66,8 +67,8 @@ impl MessagePlane {
         }
     }
 
-    /// Begins to record a message if a trace waits for it, with the subscribers of its topic; returns whether one does. The
-    /// subscribers are looked up once more when the message is published.
+    /// Begins to record a message if a trace waits for it, with the subscribers of its topic; returns whether
+    /// one does. The subscribers are looked up once more when the message is published.
     #[cold]
     pub(super) fn trace_arrival<'a>(
         &mut self,
@@ -96,15 +97,16 @@ impl MessagePlane {
         true
     }
 
-    /// Prepares for a message that a trace records. What [`trace_published`](Self::trace_published) is to be given.
+    /// Prepares the recording of a message. The result is passed to
+    /// [`trace_published`](Self::trace_published).
     #[cold]
     pub(super) fn trace_begins(&mut self, slot: u16) -> Drops {
         self.matched.clear();
         self.drops(slot)
     }
 
-    /// Records what has become of the message that a trace has begun with; `published` is `None` if it was not published. `way`: how it
-    /// went on.
+    /// Records the outcome of the message with which a trace has begun. `published` is `None` if it was not
+    /// published; `way`: how it continued.
     #[cold]
     pub(super) fn trace_published(
         &mut self,
@@ -149,7 +151,7 @@ impl MessagePlane {
         });
     }
 
-    /// Returns what a channel has dropped before messages were given to receivers' queues.
+    /// Returns the number of messages that a channel dropped before receivers' queues.
     fn drops(&self, slot: u16) -> Drops {
         let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
         ch.map_or(Drops::default(), |ch| Drops {
@@ -158,7 +160,7 @@ impl MessagePlane {
         })
     }
 
-    /// Returns what is known of the message that a stage processes next, for a trace.
+    /// Returns what a trace knows of the message that a stage processes next.
     #[cold]
     pub(super) fn watch(&self, queue: u16) -> Option<Watched> {
         let next = self.contexts.next_of(queue)?;
@@ -192,8 +194,8 @@ impl MessagePlane {
         self.traces.passed((slot, name), sequence, stage);
     }
 
-    /// Calls `each` with the peers of a channel, or of all. Looks at up to `slots_max` places of peers from `cursor` on, and returns
-    /// the cursor for the next call; `None` after the last. Start with 0.
+    /// Calls `each` with the peers of a channel, or of all. Looks at up to `slots_max` places of peers from
+    /// `cursor` on, and returns the cursor for the next call; `None` after the last. Start with 0.
     pub fn peers_of(
         &self,
         channel: Option<ChannelId>,
@@ -208,7 +210,8 @@ impl MessagePlane {
         self.peers.walk(cursor, slots_max, is_of, each)
     }
 
-    /// Calls `each` with up to `max` prefixes that a peer subscribes to, the latest first. Returns how many it has.
+    /// Calls `each` with up to `max` prefixes that a peer subscribes to, the latest first. Returns how many
+    /// it has.
     pub fn prefixes_of(&self, peer: PeerId, max: u32, each: impl FnMut(&[u8])) -> u32 {
         match self.peers.get(peer) {
             Some(_) => self.subscriptions.prefixes_of(peer.index, max, each),
@@ -220,7 +223,7 @@ impl MessagePlane {
 /// How a message that has arrived goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// To its receivers, or through its flow's queue to them.
+    /// To its receivers, directly or through its flow's queue.
     Receivers,
     /// Through a path.
     Path,

@@ -25,7 +25,8 @@ pub enum BudgetError {
     /// The guarantee exceeds the largest budget.
     #[error("a channel's guaranteed memory is more than its largest")]
     GuaranteeAboveMax,
-    /// The pool is smaller than the guarantees of all channels; contains the blocks that are left to guarantee.
+    /// The pool is smaller than the guarantees of all channels; contains the blocks that are left to
+    /// guarantee.
     #[error("the pool has only {0} blocks left to guarantee")]
     Guarantees(u32),
     /// The pool was made for fewer channels.

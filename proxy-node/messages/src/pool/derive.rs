@@ -1,11 +1,12 @@
-//! Messages that are made of other messages: a part that refers to the bytes of its base, or a copy put together from pieces.
+//! Messages made from other messages: a part that refers to the bytes of its base, or a copy put together
+//! from pieces.
 //!
 //! ```text
 //!   base     |#####|#####|#####|###..|        the base stays until its parts are released
 //!   part       └───────────┘                  a block of its own for the descriptor only
 //! ```
-//! A part refers to its base if it is longer than a block, so that it saves memory and not only a copy, and if its first slice has as
-//! many bytes as a topic may have. A part of a part refers to the first base.
+//! A part refers to its base if it is longer than a block, so that it saves memory and not only a copy, and
+//! if its first slice has as many bytes as a topic may have. A part of a part refers to the first base.
 
 use csp_handlers::{FormatId, Piece, Place};
 use csp_types::Instant;
@@ -14,11 +15,11 @@ use super::{Descriptor, MessageHandle, MessagePool, PoolError, UNUSED, frame_end
 use crate::list::NIL;
 use crate::subscriptions::TOPIC_LEN_LIMIT;
 
-/// What paths note of a message. The default path neither reads nor writes it.
+/// Notes of paths on a message. The default path neither reads nor writes them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Note {
     format: FormatId,
-    /// Index of the message to which the bytes belong, and bytes before the first one.
+    /// Index of the message that owns the bytes, and the offset of the first of them.
     base: u32,
     start: u32,
 }
@@ -30,7 +31,7 @@ struct Cursor {
     offset: usize,
 }
 
-/// What a new message has of its origin.
+/// Properties that a new message inherits from its origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     pub channel: u16,
@@ -60,7 +61,8 @@ impl MessagePool {
         self.notes.get(handle.index as usize).map_or(FormatId::UNKNOWN, |note| note.format)
     }
 
-    /// Returns the block at which a derived message's base begins, and how many bytes are before the message's first.
+    /// Returns the block at which a derived message's base begins, and how many bytes are before the
+    /// message's first.
     #[inline(never)]
     pub(super) fn base(&self, index: u32) -> (u32, u32) {
         self.notes.get(index as usize).map_or((NIL, 0), |note| (note.base, note.start))
@@ -133,10 +135,10 @@ impl MessagePool {
         Ok(self.describe(index, made, &ends))
     }
 
-    /// Makes a message of pieces: bytes of the caller and of another message.
+    /// Makes a message from pieces: bytes of the caller and of another message.
     ///
     /// # Errors
-    /// When the message has no room, no frame or too many, or when the pieces are not as long as the frames.
+    /// When the message has no room, no frame or too many, or when pieces and frames differ in length.
     pub(crate) fn compose(
         &mut self,
         origin: Origin,

@@ -84,7 +84,8 @@ fn bounds_refuse_and_change_nothing() {
     assert_eq!(index.counts(0), before);
 }
 
-/// Chains of prefixes a, aa, aaa … of the greatest length, from all subscribers: the trie is as deep as topics are long.
+/// Chains of prefixes a, aa, aaa … of the greatest length, from all subscribers: the trie is as deep as
+/// topics are long.
 #[test]
 fn chains_of_prefixes_are_matched_once_and_leave_nothing() {
     let mut index = index(SubscriptionsConfig { topic_len_max: 1024, ..Default::default() });

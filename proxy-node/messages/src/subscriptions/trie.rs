@@ -1,11 +1,12 @@
 //! A radix trie per channel over one table of nodes.
 //!
-//! A node stores up to [`LABEL_LEN`] bytes, so that all nodes have one size; longer edges are chains of nodes. Children are
-//! found by (parent, first byte) in a hash table with a secret key, in one step however many there are. A node knows the
-//! number of its children and the exclusive or of their indices, which is the child's index if there is one child.
+//! A node stores up to [`LABEL_LEN`] bytes, so that all nodes have one size; longer edges are chains of
+//! nodes. Children are found by (parent, first byte) in a hash table with a secret key, in one step however
+//! many there are. A node knows the number of its children and the exclusive or of their indices, which is
+//! the child's index if there is one child.
 //!
-//! A node with neither entries nor children is removed, and one without entries is merged with its only child if the
-//! labels fit one node. Node indices of prefixes never change.
+//! A node with neither entries nor children is removed, and one without entries is merged with its only child
+//! if the labels fit one node. Node indices of prefixes never change.
 
 use super::{SubscribeError, TOPIC_LEN_LIMIT};
 use crate::list::NIL;
@@ -66,8 +67,8 @@ struct Position {
     node: u32,
     /// Bytes up to the end of the node.
     depth: usize,
-    /// The child that begins like the rest, and how many bytes of its label equal it: fewer than the label has, or all
-    /// of the rest.
+    /// The child that begins like the rest, and how many bytes of its label equal it: fewer than the label
+    /// has, or all of the rest.
     partial: Option<(u32, usize)>,
 }
 
@@ -129,7 +130,8 @@ impl Trie {
         self.table.find(self.key.pair(parent, u32::from(byte)), is_it)
     }
 
-    /// Calls `visit` with the first entry and index of each node with entries whose prefix `topic` begins with.
+    /// Calls `visit` with the first entry and index of each node with entries whose prefix `topic` begins
+    /// with.
     pub fn walk(&self, channel: u16, topic: &[u8], mut visit: impl FnMut(u32, u32)) {
         let (mut at, mut rest) = (self.root(channel), topic);
         while let Some(node) = self.nodes.get(at as usize) {
@@ -168,7 +170,8 @@ impl Trie {
         (node != NIL && depth == prefix.len()).then_some(node)
     }
 
-    /// Returns the node at the end of `prefix`, which is made if there is none. A node made here must get an entry.
+    /// Returns the node at the end of `prefix`, which is made if there is none. A node made here must get an
+    /// entry.
     pub fn insert(&mut self, channel: u16, prefix: &[u8]) -> Result<u32, SubscribeError> {
         let Position { mut node, mut depth, partial } = self.position(channel, prefix);
         if node == NIL {
