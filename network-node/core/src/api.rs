@@ -1,4 +1,4 @@
-//! The core's configuration, its output interface, and what it reports: flows and counters.
+//! The core's configuration, its output interface, and its reports: flows and counters.
 
 use std::net::IpAddr;
 
@@ -25,8 +25,8 @@ pub struct TunnelFull;
 
 /// Receives the core's output. Everything is copied or sent before a call returns.
 pub trait NetworkOutput {
-    /// Sends a record to worker `record.worker` of `proxy`. Its payload is in `parts`; `record.payload` is ignored. On
-    /// an error the record is dropped.
+    /// Sends a record to worker `record.worker` of `proxy`. Its payload is in `parts`; `record.payload` is
+    /// ignored. On an error the record is dropped.
     fn tunnel(
         &mut self,
         now: Instant,
@@ -47,8 +47,10 @@ pub trait NetworkOutput {
         Err(TunnelFull)
     }
 
-    /// Gives a frame that was received on a LAN port to the host's kernel, as if that had received it there. Called for ports with
-    /// [`NetworkCore::set_way_to_kernel`](crate::NetworkCore::set_way_to_kernel) only; where there is no room the frame is dropped and counted.
+    /// Passes a frame that was received on a LAN port to the host's kernel, as if the kernel had received it
+    /// on that port. Called only for ports with
+    /// [`NetworkCore::set_way_to_kernel`](crate::NetworkCore::set_way_to_kernel). A frame for which there is
+    /// no room is dropped and counted.
     fn kernel(&mut self, port: PortId, frame: &[u8], offload: Option<TxOffload>) {
         let _ = (port, frame, offload);
     }
@@ -64,8 +66,8 @@ pub struct PortConfig {
     pub mac: MacAddr,
     /// Largest IP packet of one segment, in bytes.
     pub mtu: u16,
-    /// Networks whose hosts are reached directly, as address and prefix length. If empty, every host is reached
-    /// directly.
+    /// Networks whose hosts are on the link, as address and prefix length. If empty, every host is on the
+    /// link.
     pub on_link: Vec<Prefix>,
     /// Routers for all other destinations, at most one of each address family.
     pub gateways: Vec<IpAddr>,
@@ -105,13 +107,15 @@ pub struct CoreConfig {
     pub pending_timeout: Duration,
     /// How long a flow's proxy stays stored after its label ended, for late segments.
     pub linger: Duration,
-    /// How long a flow with a label may be silent. A safeguard: normally the proxy ends its flows.
+    /// Time without segments after which a flow with a label expires. A safeguard: normally the proxy ends
+    /// its flows.
     pub idle_timeout: Duration,
 }
 
 impl CoreConfig {
-    /// Returns the defaults: the only worker, 65,536 flows, 64 proxies, 1,024 rules, 1,024 neighbours, no packet plug-ins; 60 s without a label, 5 s after
-    /// the end, 1 h of silence. The caller draws `table_key` at random.
+    /// Returns the defaults: the only worker, 65,536 flows, 64 proxies, 1,024 rules, 1,024 neighbours, no
+    /// packet plug-ins; 60 s without a label, 5 s after the end, 1 h of silence. The caller draws `table_key`
+    /// at random.
     pub fn new(ports: Vec<PortConfig>, table_key: (u64, u64)) -> Self {
         CoreConfig {
             ports,
@@ -191,8 +195,8 @@ pub struct Counters {
     pub neighbour_requests: u64,
     /// Packets by which another host claimed one of the cluster's addresses.
     pub address_conflicts: u64,
-    /// Segments of known flows from another Ethernet address or port than their peer's that were not accepted as a
-    /// move.
+    /// Segments of known flows from another Ethernet address or port than their peer's that were not accepted
+    /// as a move.
     pub moves_doubted: u64,
     /// Segments of unknown connections that a proxy gave back because it does not have the connection.
     pub segments_returned: u64,
@@ -214,8 +218,8 @@ pub struct Counters {
     pub datagrams_reassembled: u64,
     /// Reassembled datagrams of flows that another worker owns. It has received the same fragments.
     pub datagrams_elsewhere: u64,
-    /// Dropped from the LAN: fragments without payload, of a length that is no multiple of 8, or beyond the longest datagram; fragments whose
-    /// ECN fields contradict each other.
+    /// Dropped from the LAN: fragments without payload, of a length that is no multiple of 8, or beyond the
+    /// longest datagram; fragments whose ECN fields contradict each other.
     pub drop_fragment: u64,
     /// Dropped from the LAN: fragments of datagrams with overlapping fragments.
     pub drop_fragment_overlap: u64,
@@ -223,10 +227,11 @@ pub struct Counters {
     pub drop_fragment_duplicate: u64,
     /// Dropped from the LAN: fragments of datagrams that were not complete in time.
     pub drop_fragment_timeout: u64,
-    /// Dropped from the LAN: fragments of datagrams that gave way to others of their source or, as the table was full, of any.
+    /// Dropped from the LAN: fragments of datagrams that gave way to others of their source or, as the table
+    /// was full, of any.
     pub drop_fragment_room: u64,
-    /// Dropped from the LAN: for another Ethernet or IP address. At ports with a way to the kernel: the kernel cannot take the frame as its
-    /// device has changed it.
+    /// Dropped from the LAN: for another Ethernet or IP address. At ports with a way to the kernel: the
+    /// kernel cannot take the frame as its device has changed it.
     pub drop_not_ours: u64,
     /// Dropped from the LAN: a protocol that the node does not process.
     pub drop_protocol: u64,
@@ -239,7 +244,7 @@ pub struct Counters {
     pub drop_tunnel_full: u64,
     /// Not answered: the limit of replies per second was reached.
     pub drop_answer_limit: u64,
-    /// Dropped from the tunnel: given back by a proxy, and the limit of such segments per second was reached.
+    /// Dropped from the tunnel: returned by a proxy, and the limit of such segments per second was reached.
     pub drop_search_limit: u64,
     /// Dropped from the tunnel: a malformed record or segment.
     pub drop_bad_record: u64,
@@ -247,10 +252,11 @@ pub struct Counters {
     pub drop_unknown_label: u64,
     /// Dropped from the tunnel: a label of an earlier generation, or of another proxy or worker.
     pub drop_stale_label: u64,
-    /// Dropped from the tunnel: a source address that the cluster does not own, a flow of another proxy, or a segment given back
-    /// for which there is no flow any more.
+    /// Dropped from the tunnel: a source address that the cluster does not own, a flow of another proxy, or a
+    /// returned segment that belongs to no flow any more.
     pub drop_foreign_flow: u64,
-    /// Dropped from the tunnel: longer than the port's MTU and without a segment size. An echo reply longer than the port's MTU.
+    /// Dropped from the tunnel: longer than the port's MTU and without a segment size. An echo reply longer
+    /// than the port's MTU.
     pub drop_too_long: u64,
     /// Dropped from the tunnel: the peer's Ethernet address is not known.
     pub drop_unresolved: u64,

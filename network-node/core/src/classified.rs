@@ -1,4 +1,5 @@
-//! Received frames that are classified: what a rule matches goes through the plug-ins, the rest is routed.
+//! Received frames that are classified: a frame that matches a rule passes the plug-ins, all others are
+//! routed.
 
 use csp_classify::multifield::{Direction, Fragment, Hit, Parsed, parse_ethernet};
 use csp_plugins::{Metadata, Verdict};
@@ -11,7 +12,8 @@ use super::node::NetworkCore;
 use super::ports::{Ports, coalesced};
 
 impl NetworkCore {
-    /// Leads a frame that a rule matches through the plug-ins; what passes, and what no rule matches, is routed.
+    /// Passes a frame that matches a rule to the plug-ins. Frames that the plug-ins pass, and frames without
+    /// a rule, are routed.
     #[inline(never)]
     pub(super) fn receive_classified(
         &mut self,
@@ -36,7 +38,8 @@ impl NetworkCore {
         self.receive_hit(now, port, frame, (hit, &parsed), out);
     }
 
-    /// As [`receive_classified`](Self::receive_classified) for a reassembled datagram, which the program in the driver has not seen.
+    /// As [`receive_classified`](Self::receive_classified) for a reassembled datagram, which the program in
+    /// the driver has not seen.
     pub(super) fn receive_reassembled(
         &mut self,
         now: Instant,
@@ -51,7 +54,7 @@ impl NetworkCore {
         self.receive_hit(now, port, frame, (hit, &parsed), out);
     }
 
-    /// Leads a frame through the plug-ins of the rule that it has hit.
+    /// Passes a frame to the plug-ins of the rule that it matched.
     fn receive_hit(
         &mut self,
         now: Instant,

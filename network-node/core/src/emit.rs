@@ -1,4 +1,5 @@
-//! Frames to the LAN: Ethernet and IP headers, and TCP segments whose checksum and cutting are left to the port.
+//! Frames to the LAN: Ethernet and IP headers, and TCP segments whose checksum and cutting are left to the
+//! port.
 
 use std::net::IpAddr;
 
@@ -13,8 +14,8 @@ use super::api::{NetworkOutput, PortId};
 
 /// Room for an Ethernet and the longer of the IP headers.
 pub(super) const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
-/// TTL or hop limit of every packet but neighbour discovery's, which is 255. RFC 9293 §3.1 leaves the value open; 64 is
-/// the default of hosts (RFC 1700).
+/// TTL or hop limit of every packet but neighbour discovery's, which is 255. RFC 9293 §3.1 leaves the value
+/// open; 64 is the default of hosts (RFC 1700).
 pub(super) const TTL: u8 = 64;
 const TCP_CHECKSUM_AT: usize = 16;
 
@@ -62,9 +63,9 @@ impl Headers {
     }
 }
 
-/// Writes the header of an IP packet with a payload of `payload_len` bytes. Returns the EtherType of its frames and the
-/// header's length; `None` if the families of `source` and `destination` differ or the payload is too long for an IP
-/// packet.
+/// Writes the header of an IP packet with a payload of `payload_len` bytes. Returns the EtherType of its
+/// frames and the header's length; `None` if the families of `source` and `destination` differ or the payload
+/// is too long for an IP packet.
 pub(super) fn ip_header(
     out: &mut [u8],
     (source, destination): (IpAddr, IpAddr),

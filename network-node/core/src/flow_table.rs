@@ -1,7 +1,7 @@
 //! The flow table: maps 4-tuples to flows; fixed capacity, with expiry.
 //!
-//! Entries are in a slab, and an open-addressing index with a keyed hash finds them. Each entry is in one of three
-//! lists, one for each state, whose head expires first. Nothing allocates after construction.
+//! Entries are in a slab, and an open-addressing index with a keyed hash finds them. Each entry is in one of
+//! three lists, one for each state, whose head expires first. Nothing allocates after construction.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
@@ -40,11 +40,13 @@ pub(super) struct Flow {
     pub(super) label: FlowLabel,
     pub(super) proxy: ProxyId,
     pub(super) worker: u8,
-    /// The number of proxy workers that were asked for the connection before this one, while it is not known which has it.
+    /// The number of proxy workers that were asked for the connection before this one, while it is not known
+    /// which has it.
     pub(super) search: Option<u16>,
     pub(super) port: PortId,
     pub(super) peer_mac: Option<MacAddr>,
-    /// What was sent to the peer; used to verify that a segment from another Ethernet address is the peer's.
+    /// Segments sent to the peer recently; used to verify that a segment from another Ethernet address is the
+    /// peer's.
     pub(super) sent: Sent,
     pub(super) created: Instant,
     pub(super) last_used: Instant,
@@ -147,10 +149,11 @@ impl FlowTable {
         self.flows.len()
     }
 
-    /// Returns the entry to evict before another one in `state` is inserted: `None` while there is room, or if no entry
-    /// may be evicted. Pending entries, and likewise lingering ones, evict their own oldest as soon as they fill half of
-    /// the table: neither a flood of SYNs nor one of other segments can occupy it all. In a full table the oldest
-    /// lingering entry is evicted, or else the oldest pending one; never a bound one.
+    /// Returns the entry to evict before another one in `state` is inserted: `None` while there is room, or
+    /// if no entry may be evicted. Pending entries evict their own oldest entry as soon as they fill half of
+    /// the table, and so do lingering ones: neither a flood of SYNs nor one of other segments can occupy all
+    /// of it. In a full table the oldest lingering entry is evicted, or else the oldest pending one; never a
+    /// bound one.
     pub(super) fn victim(&self, state: FlowState) -> Option<FlowIndex> {
         let list = &self.lists[state as usize];
         if state != FlowState::Bound && list.len >= self.flows.len().div_ceil(2) {
@@ -215,8 +218,9 @@ impl FlowTable {
         Some(flow)
     }
 
-    /// Returns the next entry that has expired. Bound entries that were used in the meantime are moved to the end of
-    /// their list. That list is in order of binding, so a silent flow expires after one to two times the idle timeout.
+    /// Returns the next entry that has expired. Bound entries that were used in the meantime are moved to the
+    /// end of their list. That list is in order of binding, so a silent flow expires after one to two times
+    /// the idle timeout.
     pub(super) fn expired(&mut self, now: Instant) -> Option<FlowIndex> {
         for state in [FlowState::Lingering, FlowState::Pending] {
             let head = FlowIndex(self.lists[state as usize].head);
@@ -252,7 +256,8 @@ impl FlowTable {
         }
     }
 
-    /// Removes the entry from the index and moves later entries of its chain up (Knuth, vol. 3, §6.4, algorithm R).
+    /// Removes the entry from the index and moves later entries of its chain up (Knuth, vol. 3, §6.4,
+    /// algorithm R).
     fn remove_bucket(&mut self, index: FlowIndex, hash: u64) {
         let mask = self.buckets.len() - 1;
         let mut hole = hash as usize & mask;

@@ -1,12 +1,13 @@
-//! Fragments for addresses of the cluster: reassembled, and then processed as the datagram that they are parts of.
+//! Fragments for addresses of the cluster: reassembled, and then processed as the datagram that they are
+//! parts of.
 //!
 //! ```text
 //!   fragment ─▶ reassembly ─ complete ─▶ owner of the flow? ─▶ rules and plug-ins ─▶ flow table, responder
 //!                   │                        │ no
 //!                   └ kept                   └ another worker, which has received the same fragments, processes it
 //! ```
-//! Rules see whole datagrams: only the first fragment has the ports that they match. The program in the driver leaves fragments to the
-//! worker, so that a reassembled datagram meets all rules here.
+//! Rules see whole datagrams: only the first fragment has the ports that they match. The program in the
+//! driver leaves fragments to the worker, so that a reassembled datagram meets all rules here.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +21,8 @@ use super::api::{NetworkOutput, PortId};
 use super::node::NetworkCore;
 use super::reassembly::{Key, Piece, Whole};
 
-/// Bytes of an IPv6 base header: a fragment header directly behind it is found by the rule that gives fragments to all workers.
+/// Bytes of an IPv6 base header: a fragment header directly behind it is found by the rule that gives
+/// fragments to all workers.
 const V6_LEN: usize = ipv6::HEADER_LEN;
 
 /// Reads a frame as a fragment; `None` if it is none, or malformed.
@@ -94,8 +96,8 @@ fn tuple_of(packet: &[u8]) -> Option<FourTuple> {
 }
 
 impl NetworkCore {
-    /// Processes a frame that is a fragment for an address of the cluster; `false` if it is none. A fragment that all workers receive and that
-    /// is for no address of the cluster is processed by worker 0 alone.
+    /// Processes a frame that is a fragment for an address of the cluster; `false` if it is none. A fragment
+    /// that all workers receive and that is for no address of the cluster is processed by worker 0 alone.
     pub(super) fn take_fragment(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The way back from a plug-in host: what becomes of a packet that it answers.
+//! The way back from a plug-in host: processes the host's answers to packets.
 
 use csp_classify::multifield::{Direction, InstanceId};
 use csp_plugins::{Binding, EnvironmentId, InstanceCount, Metadata, Verdict};
@@ -22,7 +22,8 @@ impl NetworkCore {
         self.plugins.graph.apply(csp_plugins::Command::Run(host, true));
     }
 
-    /// Records that a host is gone, or refuses its instances. What it has is lost; the rules' fallback applies from now on.
+    /// Records that a host has failed, or refuses its instances. Packets at the host are lost; from now on
+    /// the rules' fallback applies.
     pub fn host_down(&mut self, now: Instant, host: EnvironmentId, out: &mut impl NetworkOutput) {
         self.plugins.graph.apply(csp_plugins::Command::Run(host, false));
         self.plugins.graph.keep_counts(host);
@@ -30,8 +31,8 @@ impl NetworkCore {
         self.go_on_with_held(now, out);
     }
 
-    /// Processes a record of a host about a packet, or its counters. Plug-ins that the packet still goes through change the payload in
-    /// place.
+    /// Processes a record of a host about a packet, or its counters. Plug-ins that the packet still goes
+    /// through change the payload in place.
     pub fn on_host_record(
         &mut self,
         now: Instant,
@@ -143,7 +144,8 @@ impl NetworkCore {
         }
     }
 
-    /// Processes what a change of plug-ins has held back, once what was out before has come back.
+    /// Processes packets held back by a change of plug-ins, once the packets that were at hosts before have
+    /// returned.
     pub(super) fn go_on_with_held(&mut self, now: Instant, out: &mut impl NetworkOutput) {
         if !self.plugins.hosts.holds() || !self.plugins.hosts.may_go_on(now) {
             return;

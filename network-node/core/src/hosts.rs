@@ -1,4 +1,4 @@
-//! Packets that plug-in hosts have (level 3): what of each stays here, and what a host may answer.
+//! Packets at plug-in hosts (level 3): the part of each that stays here, and the permitted answers.
 //!
 //! ```text
 //!   handed over ─▶ first | out | out | ... | next     numbered in sequence, answered in sequence
@@ -6,11 +6,13 @@
 //!                   ▼
 //!       PASS: routed   DROP   TRANSMIT: on a port   ENTER: on in this graph   ABSENT: the rule's fallback
 //! ```
-//! A host answers each packet once, with its rule, a frame of its length, and no fewer hops. What does not fit is counted by its reason and
-//! goes nowhere. When a host dies, what it has is lost, and its environment does not run until it is back.
+//! A host answers each packet once, with its rule, a frame of its length, and no fewer hops. Other answers
+//! are counted by reason and dropped. When a host fails, its packets are lost, and its environment does not
+//! run until the host is back.
 //!
-//! **A change of plug-ins** while hosts have packets holds back the packets that match rules afterwards, until what was out before has
-//! come back: so no packet overtakes an earlier one of its flow when its plug-in moves. That is bounded in time and bytes.
+//! **A change of plug-ins** while hosts have packets holds back the packets that match rules afterwards,
+//! until the packets that were at hosts before have returned. No packet then overtakes an earlier one of its
+//! flow when its plug-in moves. The wait is bounded in time and bytes.
 
 use std::collections::VecDeque;
 
@@ -22,7 +24,7 @@ use csp_wire::packets::{Head, Kind};
 
 use super::api::NetworkOutput;
 
-/// Most packets that one host has at a time, of one worker.
+/// Largest number of packets of one worker at one host.
 const OUT_MAX: usize = 16_384;
 /// Most bytes of frames that are held back after a change.
 const HELD_LEN_MAX: usize = 1 << 20;
@@ -36,11 +38,12 @@ const HOLD_MAX: Duration = Duration::from_millis(200);
 pub struct HostCounters {
     /// Packets that hosts got.
     pub sent: u64,
-    /// Of these, those that they answered.
+    /// Of these, packets that they answered.
     pub answered: u64,
-    /// Of these, those that were out when their host died, or that it passed over.
+    /// Of these, packets that were at a host when it failed, or that it skipped.
     pub lost: u64,
-    /// Packets dropped because the link to the host had no room, or the host as many packets as it may have.
+    /// Packets dropped because the link to the host had no room, or the host had as many packets as
+    /// permitted.
     pub full: u64,
     /// Packets dropped because they are longer than a message, or because too many were held back.
     pub dropped: u64,
@@ -56,7 +59,7 @@ pub struct HostCounters {
     pub wrong_hops: u64,
     /// Answers with a frame of another length.
     pub wrong_length: u64,
-    /// Packets sent on to an instance to which none of the host's leads.
+    /// Packets passed to an instance to which no instance of the host leads.
     pub wrong_instance: u64,
     /// Records that hosts do not send.
     pub wrong_kind: u64,
@@ -103,7 +106,7 @@ impl HostCounters {
     }
 }
 
-/// What the port knows of a frame, and the frame's way needs.
+/// Properties of a frame known to the port that its further way needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Offload {
     /// It was received.
@@ -112,7 +115,7 @@ pub(super) enum Offload {
     Transmitted(Option<TxOffload>),
 }
 
-/// What of a packet stays here while a host has it.
+/// The part of a packet that stays here while the packet is at a host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Out {
     pub(super) rule: RuleHandle,
@@ -195,8 +198,8 @@ impl Hosts {
         }
     }
 
-    /// Gives a packet to a host. What it has no room for is dropped: routed past its plug-in it could overtake earlier packets of
-    /// its flow.
+    /// Passes a packet to a host. A packet for which there is no room is dropped: routed past its plug-in, it
+    /// could overtake earlier packets of its flow.
     pub(super) fn hand_over(
         &mut self,
         now: Instant,
@@ -266,7 +269,7 @@ impl Hosts {
         None
     }
 
-    /// Checks a copy of a packet that a host has, and returns what is known of the packet.
+    /// Checks a copy of a packet at a host. Returns the part of the packet that stayed here.
     pub(super) fn copied(&mut self, at: EnvironmentId, head: &Head, len: usize) -> Option<Out> {
         let place = self.find(at, head.sequence)?;
         let packet = *self.hosts.get(usize::from(at.0))?.out.get(place)?;
@@ -283,14 +286,14 @@ impl Hosts {
         Some(packet)
     }
 
-    /// Records that a host is gone: what it has is lost.
+    /// Records that a host has failed: its packets are lost.
     pub(super) fn gone(&mut self, at: EnvironmentId) {
         if let Some(host) = self.hosts.get_mut(usize::from(at.0)) {
             self.counters.lost += host.lose(usize::MAX);
         }
     }
 
-    /// Records a change of plug-ins: what is out comes back before further packets are processed.
+    /// Records a change of plug-ins: packets at hosts return before further packets are processed.
     pub(super) fn changed(&mut self) {
         self.changes = self.changes.wrapping_add(1);
         let Hosts { hosts, held, .. } = self;
@@ -299,7 +302,8 @@ impl Hosts {
         held.until.extend(out.map(|(at, host)| (at, host.next())));
     }
 
-    /// Whether a packet was handed over before the last change: what its host leads to may have been removed.
+    /// Returns whether a packet was passed on before the last change: instances to which its host leads may
+    /// have been removed.
     pub(super) const fn is_outdated(&self, packet: &Out) -> bool {
         packet.changes != self.changes
     }
@@ -329,7 +333,8 @@ impl Hosts {
         self.counters.held += 1;
     }
 
-    /// Returns whether what is held back may go on: what was out has come back, or has had its time and is lost.
+    /// Returns whether packets that are held back may continue: all earlier packets have returned, or their
+    /// time is over and they are lost.
     pub(super) fn may_go_on(&mut self, now: Instant) -> bool {
         let Hosts { hosts, held, counters, .. } = self;
         let late = held.since.is_some_and(|since| now.saturating_since(since) >= HOLD_MAX);
@@ -345,12 +350,13 @@ impl Hosts {
         held.until.is_empty()
     }
 
-    /// Returns when what is held back goes on at the latest.
+    /// Returns the latest time at which packets that are held back continue.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.held.since.map(|since| since + HOLD_MAX)
     }
 
-    /// Takes what is held back, to be processed; what is given back is reused.
+    /// Removes the packets that are held back, for processing. The caller returns the buffer, which is
+    /// reused.
     pub(super) fn take_held(&mut self) -> Held {
         core::mem::take(&mut self.held)
     }

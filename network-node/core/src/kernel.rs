@@ -1,10 +1,12 @@
-//! What is received at a port whose frames the host's kernel does not have, and is for no address of the node: it goes to the kernel.
+//! At a port whose frames the host's kernel does not receive itself, frames for no address of the node are
+//! passed to the kernel.
 //!
 //! ```text
 //!   frame ─▶ no rule, or passed by its plug-ins ─┬─ for an address of the node ─▶ flow table, responder
 //!                                                └─ else ─▶ kernel
 //! ```
-//! The program that has given the frame to the worker (network-node/xdp, deliver.h) decides by the same addresses.
+//! The program in the driver that delivered the frame to the worker (network-node/xdp, deliver.h) decides by
+//! the same addresses.
 
 use csp_classify::multifield::NoFields;
 use csp_types::Instant;
@@ -29,8 +31,8 @@ fn bytes_at<const N: usize>(frame: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl NetworkCore {
-    /// Returns whether a frame is for an address of the node: the destination, ARP's target, or the target of a solicitation that goes to a
-    /// multicast group.
+    /// Returns whether a frame is for an address of the node: the destination, ARP's target, or the target of
+    /// a solicitation that goes to a multicast group.
     pub(super) fn is_for_node(&self, frame: &[u8]) -> bool {
         let v4 = |at| bytes_at::<4>(frame, at).is_some_and(|address| self.classifier.owns(address.into()));
         let v6 = |at| bytes_at::<16>(frame, at).is_some_and(|address| self.classifier.owns(address.into()));
@@ -69,7 +71,8 @@ impl NetworkCore {
         }
     }
 
-    /// A frame whose packet the node's own parser refuses: the kernel may read it, unless it is for the node.
+    /// Processes a frame whose packet the node's own parser refuses: it is passed to the kernel unless it is
+    /// for the node.
     pub(super) fn unreadable(
         &mut self,
         port: PortId,
@@ -83,8 +86,8 @@ impl NetworkCore {
         self.count_wire_error(error);
     }
 
-    /// Whether a frame without fields is dropped while there are rules: the kernel could read what contradicts itself in another way than the
-    /// classifier, and so get what a rule matches.
+    /// Returns whether a frame without fields is dropped because there are rules. The kernel could interpret
+    /// a contradictory packet differently than the classifier, and so receive a packet that matches a rule.
     pub(super) fn is_refused(&self, port: PortId, frame: &[u8], reason: &NoFields) -> bool {
         matches!(reason, NoFields::Malformed(_)) && self.has_way_to_kernel(port) && !self.is_for_node(frame)
     }

@@ -1,8 +1,8 @@
 //! Maps a proxy's labels to flows: one array for each proxy, indexed by the label's index.
 //!
-//! The arrays cover the whole index space, so that any label that a proxy assigns has an entry. The kernel allocates
-//! memory only for pages that are touched. The generation is compared with that of the flow, which stores the whole
-//! label.
+//! The arrays cover the whole index space, so that any label that a proxy assigns has an entry. The kernel
+//! allocates memory only for pages that are touched. The generation is compared with that of the flow, which
+//! stores the whole label.
 
 use csp_types::{FlowLabel, INDEX_BITS};
 
@@ -12,7 +12,7 @@ use super::flow_table::FlowIndex;
 const LABELS_PER_PROXY: usize = 1 << INDEX_BITS;
 
 pub(super) struct LabelTable {
-    /// By proxy; each entry is a flow's index plus 1, or 0 if the label is not bound.
+    /// One array for each proxy. An entry is a flow's index plus 1, or 0 if the label is not bound.
     proxies: Vec<Box<[u32]>>,
     bound: usize,
 }
@@ -36,7 +36,8 @@ impl LabelTable {
         entry.checked_sub(1).map(FlowIndex)
     }
 
-    /// Binds the label's slot to `flow`. Returns the flow that it was bound to before, whose label is now invalid.
+    /// Binds the label's slot to `flow`. Returns the flow that it was bound to before, whose label is now
+    /// invalid.
     pub(super) fn set(&mut self, proxy: ProxyId, label: FlowLabel, flow: FlowIndex) -> Option<FlowIndex> {
         let entry = self.proxies.get_mut(usize::from(proxy.0))?.get_mut(label.index())?;
         let before = std::mem::replace(entry, flow.0 + 1);

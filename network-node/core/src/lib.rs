@@ -1,8 +1,8 @@
 //! The network node's logic, sans-I/O: frames and tunnel records in, frames and tunnel records out.
 //!
-//! One core belongs to one worker. It owns the flow table, the label tables, the neighbour cache and the responses to
-//! ARP, ND and ICMP echo. It has no clock (`now` is an argument of every call), no LAN port and no link: both are
-//! behind [`NetworkOutput`].
+//! One core belongs to one worker. It owns the flow table, the label tables, the neighbour cache and the
+//! responses to ARP, ND and ICMP echo. It has no clock (`now` is an argument of every call), no LAN port and
+//! no link: both are behind [`NetworkOutput`].
 //!
 //! States of an entry in the flow table:
 //!
@@ -16,10 +16,11 @@
 //!                         │ 5 s, or room is needed: (none)
 //! ```
 //!
-//! Segments of a pending or lingering flow are sent as whole packets without a label to the proxy worker stored in the
-//! entry; if another segment than a SYN made the entry, the proxies are asked one after the other (`search`). Thus the
-//! last ACK of a client reaches the proxy that holds TIME-WAIT, and a reset that the proxy sends reaches the client. A
-//! connection that an application opens starts with FLOW_NEW and is bound at once.
+//! Segments of a pending or lingering flow are sent as whole packets without a label to the proxy worker
+//! stored in the entry; if another segment than a SYN made the entry, the proxies are asked one after the
+//! other (`search`). Thus the last ACK of a client reaches the proxy that holds TIME-WAIT, and a reset that
+//! the proxy sends reaches the client. A connection that an application opens starts with FLOW_NEW and is
+//! bound at once.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 

@@ -1,6 +1,6 @@
-//! The neighbour cache for connections that applications open: resolves IP addresses on a LAN port by ARP or ND, and
-//! holds the first segments until the reply arrives. Replies to clients don't use it: they go to the Ethernet address
-//! from which the client sent.
+//! The neighbour cache for connections that applications open: resolves IP addresses on a LAN port by ARP or
+//! ND, and holds the first segments until the reply arrives. Replies to clients don't use it: they go to the
+//! Ethernet address from which the client sent.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,8 @@ use csp_wire::Ecn;
 
 use super::api::PortId;
 
-/// Largest number of segments that wait for neighbours, and the longest of them: a SYN with all its options fits.
+/// Largest number of segments that wait for neighbours, and the longest of them: a SYN with all its options
+/// fits.
 const WAITING_MAX: usize = 64;
 const WAITING_LEN_MAX: usize = 128;
 /// Requests sent before a neighbour counts as unreachable, and the interval between them (RFC 4861 §10).
@@ -99,7 +100,7 @@ impl Neighbours {
         Lookup::Ask(request)
     }
 
-    /// Records that `mac` has `address` if the cache has an entry for it. Returns whether it has.
+    /// Updates the cache's entry for `address`, if it has one, with `mac`. Returns whether it has one.
     pub(super) fn learn(&mut self, now: Instant, port: PortId, address: IpAddr, mac: MacAddr) -> bool {
         let Some(entry) = self.entry_mut(port, address) else { return false };
         (entry.mac, entry.deadline) = (Some(mac), now + KNOWN_FOR);
@@ -125,8 +126,8 @@ impl Neighbours {
         Some(self.waiting.remove(at))
     }
 
-    /// Returns the next request to repeat. The entry of a neighbour that did not answer the last one is removed, and
-    /// the segments that wait for it are dropped; `dropped` is increased by their number.
+    /// Returns the next request to repeat. The entry of a neighbour that did not answer the last one is
+    /// removed, and the segments that wait for it are dropped; `dropped` is increased by their number.
     pub(super) fn due(&mut self, now: Instant, dropped: &mut u64) -> Option<Request> {
         while let Some(at) = self.entries.iter().position(|e| e.mac.is_none() && e.deadline <= now) {
             let entry = &mut self.entries[at];

@@ -17,12 +17,12 @@ use super::reassembly::Reassembly;
 use super::responder::ANSWERS_PER_SECOND_MAX;
 use super::search::SEARCHES_PER_SECOND_MAX;
 
-/// How often a new address is announced, and the interval (RFC 5227 §2.3 requires two, two seconds apart; the third one
-/// reaches a switch port that comes up late).
+/// How often a new address is announced, and the interval (RFC 5227 §2.3 requires two, two seconds apart; the
+/// third one reaches a switch port that comes up late).
 const ANNOUNCEMENTS: u8 = 3;
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(2);
-/// Largest number of flows that one call of `on_timeout` removes, so that a burst of expiries does not delay the
-/// worker.
+/// Largest number of flows that one call of `on_timeout` removes, so that a burst of expiries does not delay
+/// the worker.
 const EXPIRIES_PER_CALL_MAX: usize = 1024;
 
 /// An address that has announcements left to send.
@@ -58,8 +58,8 @@ pub struct NetworkCore {
 }
 
 impl NetworkCore {
-    /// Creates a core without services and proxies. All tables are allocated here, except a proxy's label table, which
-    /// is allocated when its slot is first used.
+    /// Creates a core without services and proxies. All tables are allocated here, except a proxy's label
+    /// table, which is allocated when its slot is first used.
     pub fn new(config: CoreConfig) -> Self {
         let lifetimes =
             Lifetimes { pending: config.pending_timeout, idle: config.idle_timeout, linger: config.linger };
@@ -86,8 +86,9 @@ impl NetworkCore {
         }
     }
 
-    /// Has what is received on a port, and is for no address of the node, given to the host's kernel ([`NetworkOutput::kernel`]) instead of
-    /// being dropped: the kernel has no copy of the port's frames.
+    /// Enables the way to the host's kernel for a port whose frames the kernel does not receive itself. A
+    /// frame received on the port that is for no address of the node is passed to [`NetworkOutput::kernel`]
+    /// instead of being dropped.
     pub fn set_way_to_kernel(&mut self, port: PortId) {
         self.kernel |= 1 << port.0.min(31);
     }
@@ -112,8 +113,9 @@ impl NetworkCore {
         self.set_rules(now, services, &[], egress, out)
     }
 
-    /// Replaces the services (virtual address and port), the addresses of channels of messages, whose connections go to the
-    /// owner that their key has, and the egress addresses. Existing flows continue. New addresses are announced on the LAN.
+    /// Replaces the services (virtual address and port), the addresses of channels of messages, and the
+    /// egress addresses. A channel's connections go to the worker that owns the channel's key. Existing flows
+    /// continue. New addresses are announced on the LAN.
     ///
     /// # Errors
     /// More rules than fit, or two with the same address and port. The previous rules stay in force.
@@ -170,8 +172,8 @@ impl NetworkCore {
         self.remove_flows(proxy, None);
     }
 
-    /// Records that one worker of a proxy can be sent to. If the slot belongs to another node, that node is removed
-    /// first.
+    /// Records that one worker of a proxy can be sent to. If the slot belongs to another node, that node is
+    /// removed first.
     pub fn worker_up(&mut self, proxy: ProxyId, node: NodeId, worker: u8) {
         if self.proxies.node(proxy).is_some_and(|known| known != node) {
             self.proxy_down(proxy);
@@ -186,9 +188,9 @@ impl NetworkCore {
         self.remove_flows(proxy, Some(worker));
     }
 
-    /// Records that one worker of a proxy cannot be reached while it is not known whether it is alive. New flows go to
-    /// other workers; its own flows are kept without their labels. Either [`worker_up`](Self::worker_up) or
-    /// [`worker_down`](Self::worker_down) follows.
+    /// Records that one worker of a proxy cannot be reached while it is not known whether it is alive. New
+    /// flows go to other workers; its own flows are kept without their labels. Either
+    /// [`worker_up`](Self::worker_up) or [`worker_down`](Self::worker_down) follows.
     pub fn worker_unreachable(&mut self, now: Instant, proxy: ProxyId, worker: u8) {
         self.proxies.set_down(proxy, worker);
         for at in 0..self.flows.capacity() {
@@ -201,13 +203,13 @@ impl NetworkCore {
         }
     }
 
-    /// Sets whether a proxy gets no new flows. Those that it has continue.
+    /// Sets whether a proxy gets no new flows. Its existing flows continue.
     pub fn set_draining(&mut self, proxy: ProxyId, draining: bool) {
         self.proxies.set_draining(proxy, draining);
     }
 
-    /// Sets whether every expected proxy has been tried. Until then segments of unknown connections are dropped: a
-    /// proxy that does not own the connection would reset it.
+    /// Sets whether every expected proxy has been tried. Until then segments of unknown connections are
+    /// dropped: a proxy that does not own the connection would reset it.
     pub fn set_settled(&mut self, settled: bool) {
         self.settled = settled;
     }
@@ -305,8 +307,8 @@ impl NetworkCore {
         routed.unwrap_or((PortId(0), destination))
     }
 
-    /// Returns the next IPv4 identification. All packets are sent with DF, for which any value is valid (RFC 6864
-    /// §4.1).
+    /// Returns the next IPv4 identification. All packets are sent with DF, for which any value is valid (RFC
+    /// 6864 §4.1).
     pub(super) fn next_identification(&mut self) -> u16 {
         self.identification = self.identification.wrapping_add(1);
         self.identification

@@ -52,8 +52,8 @@ fn check_protocol(protocol: u8) -> Result<(), WireError> {
 }
 
 impl NetworkCore {
-    /// Processes a record from the tunnel of worker `record.worker` of `proxy`. The caller has verified that it arrived
-    /// on that worker's link.
+    /// Processes a record from the tunnel of worker `record.worker` of `proxy`. The caller has verified that
+    /// it arrived on that worker's link.
     pub fn on_record(
         &mut self,
         now: Instant,
@@ -78,7 +78,8 @@ impl NetworkCore {
         }
     }
 
-    /// Returns the flow that the record's label is bound to. If there is none, the record is counted as dropped.
+    /// Returns the flow that the record's label is bound to. If there is none, the record is counted as
+    /// dropped.
     fn flow_of(&mut self, proxy: ProxyId, record: &Record<'_>) -> Option<FlowIndex> {
         let Some(index) = self.labels.get(proxy, record.label) else {
             self.counters.drop_unknown_label += 1;
@@ -138,8 +139,8 @@ impl NetworkCore {
         }
     }
 
-    /// Binds the record's label to the flow of `tuple`, unless it is bound already. `None` if it cannot be bound; the
-    /// reason is counted.
+    /// Binds the record's label to the flow of `tuple`, unless it is bound already. `None` if it cannot be
+    /// bound; the reason is counted.
     fn bind(
         &mut self,
         now: Instant,
@@ -161,8 +162,9 @@ impl NetworkCore {
                 self.counters.drop_foreign_flow += 1;
                 let flags = packet.segment.flags();
                 if flags.syn() && !flags.ack() {
-                    // A proxy that opens a connection is notified at once that another proxy uses these addresses and
-                    // ports; it then tries another port. If the tunnel is full, the next SYN causes the notification.
+                    // A proxy that opens a connection is notified at once that another proxy uses these
+                    // addresses and ports; it then tries another port. If the tunnel is full, the next SYN
+                    // causes the notification.
                     let _ = out.tunnel(now, proxy, &Record::flow_end(record.label, record.worker), &[]);
                 }
                 return None;
@@ -311,7 +313,8 @@ impl NetworkCore {
         emit::segment(route, mtu, out_segment, &mut out)
     }
 
-    /// Returns the Ethernet address of the peer or its router. If it has to be requested first, the segment is queued.
+    /// Returns the Ethernet address of the peer or its router. If it has to be requested first, the segment
+    /// is queued.
     fn resolve(
         &mut self,
         now: Instant,

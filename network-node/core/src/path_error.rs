@@ -1,5 +1,5 @@
-//! What a proxy receives when a segment is longer than the port's MTU: the ICMP error that a router in front of a
-//! narrow link would have sent (RFC 1191 §4, RFC 8201 §4), so that the proxy processes one kind of error only.
+//! Answers a proxy's segment that is longer than the port's MTU with the ICMP error that a router in front of
+//! a narrow link would send (RFC 1191 §4, RFC 8201 §4). The proxy thus processes one kind of error only.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,8 @@ const QUOTED_TCP_LEN: usize = 8;
 const ERROR_LEN_MAX: usize = 2 * ipv6::HEADER_LEN + v6::HEADER_LEN + QUOTED_TCP_LEN;
 
 impl NetworkCore {
-    /// Reports to the flow's proxy that a segment, which begins with the TCP header `tcp`, was longer than `mtu`.
+    /// Reports to the flow's proxy that a segment, which begins with the TCP header `tcp`, was longer than
+    /// `mtu`.
     pub(super) fn report_too_long(
         &mut self,
         now: Instant,
@@ -54,8 +55,8 @@ pub(super) fn icmp_record(flow: &Flow) -> Record<'static> {
     }
 }
 
-/// Writes the error about a segment of `tuple` that starts with `tcp`, from the cluster's own end to itself. Returns
-/// its length.
+/// Writes the error about a segment of `tuple` that starts with `tcp`, from the cluster's own end to itself.
+/// Returns its length.
 fn too_big(out: &mut [u8], tuple: &FourTuple, tcp: &[u8; QUOTED_TCP_LEN], mtu: u16) -> Option<usize> {
     let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
     let fields = |protocol| IpFields { protocol, ttl: TTL, ecn: Ecn::NotEct, identification: 0 };

@@ -1,5 +1,5 @@
-//! Packet plug-ins of a worker: in front of the flow table for frames that are received, behind it for those that are
-//! transmitted.
+//! Packet plug-ins of a worker: in front of the flow table for frames that are received, behind it for those
+//! that are transmitted.
 //!
 //! ```text
 //!  frame ─▶ classifier ── no rule ─────────────────────────────▶ flow table
@@ -10,8 +10,9 @@
 //!                       ├─▶ plug-in host, and back (`hosted`)
 //!                       └─▶ transmitted on a port (copies, too)
 //! ```
-//! Without rules of a direction this is one branch for each frame. Changes come as a [`PluginChange`] between two frames; what is to be
-//! freed goes back with it, so that the worker neither frees a large table nor waits.
+//! Without rules of a direction this is one branch for each frame. A [`PluginChange`] is applied between two
+//! frames. It returns the former tables to its sender, which frees them, so that the worker neither frees a
+//! large table nor waits.
 
 use std::net::IpAddr;
 
@@ -46,11 +47,12 @@ pub struct PluginCapacity {
     pub instances: usize,
     /// Execution environments.
     pub environments: usize,
-    /// Flows whose rule is remembered.
+    /// Number of flows whose rule is cached.
     pub flows: usize,
 }
 
-/// A change of a worker's plug-ins, and after it what the sender frees.
+/// A change of a worker's plug-ins. After it was applied, it contains the former parts, which the sender
+/// frees.
 #[derive(Default)]
 pub struct PluginChange {
     /// Commands for the graph, in this sequence; none after the change.
@@ -59,7 +61,8 @@ pub struct PluginChange {
     pub table: Option<Published>,
     /// Whether there are rules for packets that are received, and for those that are transmitted.
     pub directions: (bool, bool),
-    /// What the driver's program (level 1) decides by itself from now on; after the change what it did before it.
+    /// The rules that the driver's program (level 1) decides by itself from now on; after the change, those
+    /// that it decided before.
     pub driver: DriverRules,
     /// Plug-ins that were removed. The sender gives it room for as many as there are commands.
     pub retired: Vec<Box<dyn Plugin>>,
@@ -77,24 +80,24 @@ impl core::fmt::Debug for PluginChange {
     }
 }
 
-/// What the program in the driver has done with a frame before it arrives here.
+/// The part of a frame's processing that the program in the driver has done already.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DriverRules {
-    /// LAN ports at which it runs, a bit for each.
+    /// LAN ports at which the program runs, one bit each.
     pub ports: u32,
     /// Whether it decides by itself on all rules for packets that are received.
     pub complete: bool,
-    /// The rules on which it decides by itself: a bit for each, by slot.
+    /// The rules that the program decides by itself: one bit for each slot.
     pub rules: Vec<u64>,
 }
 
 impl DriverRules {
-    /// Whether it has classified a packet.
+    /// Returns whether the program has classified a packet.
     fn has_seen(&self, port: PortId, parsed: &Parsed) -> bool {
         self.ports >> port.0.min(31) & 1 == 1 && parsed.is_plain()
     }
 
-    /// Whether it has processed the packets of a rule that it has classified.
+    /// Returns whether the program has processed packets that match a rule.
     fn has_done(&self, rule: RuleHandle) -> bool {
         let word = self.rules.get(rule.slot as usize / 64).copied().unwrap_or(0);
         word >> (rule.slot % 64) & 1 == 1
@@ -108,11 +111,11 @@ pub struct PluginCounts {
     pub rules: Vec<(RuleHandle, HitCount)>,
     /// Numbers by instance.
     pub instances: Vec<(InstanceId, InstanceCount)>,
-    /// By environment: whether it runs.
+    /// Environments, and whether each runs.
     pub environments: Vec<(EnvironmentId, bool)>,
-    /// Those of the graph.
+    /// Counters of the graph.
     pub graph: GraphCounters,
-    /// Those of packets for plug-in hosts.
+    /// Counters of packets for plug-in hosts.
     pub hosts: HostCounters,
     /// Look-ups, and those that the flow cache answered.
     pub lookups: (u64, u64),
@@ -183,7 +186,8 @@ impl PacketPlugins {
         Some(hit)
     }
 
-    /// Leads a frame of `len` bytes at the start of `room` through the graph. Returns its length afterwards, too.
+    /// Leads a frame of `len` bytes at the start of `room` through the graph. Returns its length afterwards,
+    /// too.
     pub(super) fn enter(
         &mut self,
         now: Instant,
@@ -201,7 +205,8 @@ impl PacketPlugins {
         (verdict, len)
     }
 
-    /// Gives a frame whose first plug-in runs at a host to that host, as it is; false if it runs here, or does not run.
+    /// Passes a frame whose first plug-in runs at a host to that host, without copying it first. `false` if
+    /// the plug-in runs here, or does not run.
     pub(super) fn leave(
         &mut self,
         now: Instant,
@@ -268,7 +273,7 @@ impl PacketPlugins {
     }
 }
 
-/// An output whose frames are classified, or have been, before they are transmitted.
+/// An output that classifies frames before they are transmitted, unless they were classified already.
 pub(super) struct Egress<'a, O> {
     pub(super) plugins: &'a mut PacketPlugins,
     pub(super) now: Instant,

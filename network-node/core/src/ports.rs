@@ -1,4 +1,4 @@
-//! The LAN ports as plug-ins see them: what they transmit, and what the frames need for that.
+//! The LAN ports as plug-ins see them: transmission of frames, with the offload that each frame needs.
 
 use csp_classify::multifield::{Direction, Parsed, parse_ethernet};
 use csp_plugins::Output;
@@ -11,7 +11,7 @@ use super::hosts::Offload;
 pub(super) struct Ports<'a, O> {
     pub(super) out: &'a mut O,
     pub(super) count: usize,
-    /// What the port knows of the frame.
+    /// Properties of the frame known to the port.
     pub(super) offload: Offload,
     /// Frames that were not transmitted.
     pub(super) refused: u64,
@@ -38,8 +38,9 @@ impl<O: NetworkOutput> Output for Ports<'_, O> {
     }
 }
 
-/// What a received frame needs when it is transmitted as it is. A frame that was coalesced by a device which has verified its
-/// checksums cannot be cut again: its checksum field does not hold the sum of the pseudo header.
+/// Returns the offload for transmitting a received frame unchanged. A frame that a device has coalesced,
+/// verifying the checksums, cannot be segmented again: its checksum field does not hold the sum of the pseudo
+/// header.
 pub(super) fn offload_of(frame: &Frame<'_>, interface: u16) -> Result<Option<TxOffload>, ()> {
     match (frame.checksum, frame.gso) {
         (Checksum::Partial { start, offset }, gso) => {
@@ -63,7 +64,7 @@ pub(super) fn coalesced(frame: &Frame<'_>, parsed: &Parsed) -> u16 {
     })
 }
 
-/// Copies the parts of a frame, as far as they fit: the output refuses what is longer. Returns the length.
+/// Copies the parts of a frame, as far as they fit. The output refuses longer frames. Returns the length.
 pub(super) fn gather(frame: &mut [u8], parts: &[&[u8]]) -> usize {
     let mut len = 0;
     for part in parts {

@@ -1,5 +1,5 @@
-//! The proxies that can be sent to, and the choice of one of their workers for a new flow: by Maglev's table, or for channels
-//! of messages their owner.
+//! The proxies that can be sent to, and the choice of one of their workers for a new flow: by Maglev's table,
+//! or for channels of messages their owner.
 
 use csp_classify::{ChannelIndex, Maglev};
 use csp_types::{FourTuple, NodeId, Owner, PlacementKey, owner_of};
@@ -7,7 +7,8 @@ use csp_types::{FourTuple, NodeId, Owner, PlacementKey, owner_of};
 use super::api::ProxyId;
 use super::flow_table::tuple_hash;
 
-/// The same on every network node, so that all make the same choice and a flow that moves between them keeps its proxy.
+/// The same on every network node, so that all make the same choice and a flow that moves between them keeps
+/// its proxy.
 const CHOICE_KEY: (u64, u64) = (0x6373_7020_6e6e, 0x6368_6f69_6365);
 const WORKERS_MAX: usize = csp_types::limits::PROXY_WORKERS_MAX;
 
@@ -99,8 +100,9 @@ impl Proxies {
         }
     }
 
-    /// Returns the proxy worker that a search for a connection's proxy asks after `n` others. The first is the worker that a
-    /// new flow would go to; all other workers that are up follow, those of draining proxies first.
+    /// Returns the proxy worker that a search for a connection's proxy asks after `n` others. The first is
+    /// the worker that a new flow would go to; all other workers that are up follow, those of draining
+    /// proxies first.
     pub(super) fn candidate(
         &self,
         tuple: &FourTuple,

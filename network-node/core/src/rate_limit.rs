@@ -4,7 +4,8 @@ use csp_types::{Duration, Instant};
 
 const ONE_SECOND: Duration = Duration::from_secs(1);
 
-/// Counts in windows of one second, which begin with the first event after the last one.
+/// Counts events in windows of one second. A window begins with the first event after the end of the previous
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateLimit {
     per_second: u32,
@@ -17,7 +18,7 @@ impl RateLimit {
         RateLimit { per_second, window: Instant::ZERO, count: 0 }
     }
 
-    /// Counts an event; `false` if the second has had its number.
+    /// Counts an event; `false` if the limit of this second was reached.
     pub(super) fn allows(&mut self, now: Instant) -> bool {
         if now.saturating_since(self.window) >= ONE_SECOND {
             (self.window, self.count) = (now, 0);

@@ -1,5 +1,6 @@
-//! What the network node sends by itself: replies to ARP, neighbour discovery and ICMP echo for the cluster's
-//! addresses, resets for ports that no service uses, announcements of new addresses, and requests for neighbours.
+//! Packets that the network node originates: replies to ARP, neighbour discovery and ICMP echo for the
+//! cluster's addresses, resets for ports that no service uses, announcements of new addresses, and requests
+//! for neighbours.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -30,7 +31,8 @@ fn group_mac(group: Ipv6Addr) -> MacAddr {
 }
 
 impl NetworkCore {
-    /// Processes an ARP packet: updates the neighbour cache, and answers requests for addresses of the cluster.
+    /// Processes an ARP packet: updates the neighbour cache, and answers requests for addresses of the
+    /// cluster.
     pub(super) fn on_arp(&mut self, now: Instant, port: PortId, packet: &[u8], out: &mut impl NetworkOutput) {
         let packet = match arp::Packet::parse(packet) {
             Ok(packet) => arp::Repr::parse(&packet),
@@ -53,8 +55,8 @@ impl NetworkCore {
         }
     }
 
-    /// Processes ICMP over IPv4: answers echo requests, passes errors to the flow's proxy. `packet` is the whole IP
-    /// packet.
+    /// Processes ICMP over IPv4: answers echo requests, passes errors to the flow's proxy. `packet` is the
+    /// whole IP packet.
     pub(super) fn on_icmp_v4(
         &mut self,
         now: Instant,

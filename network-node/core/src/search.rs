@@ -1,4 +1,5 @@
-//! Finds the proxy of a connection that this node has no flow for, by asking one proxy worker after the other.
+//! Finds the proxy of a connection that this node has no flow for, by asking one proxy worker after the
+//! other.
 //!
 //! ```text
 //!  segment ─▶ the worker that a new connection would go to ── has the connection ─▶ answers with FLOW_NEW
@@ -6,8 +7,9 @@
 //!                 ▼
 //!             the next worker, those that drain first ── Unknown ─▶ … ── Unknown ─▶ the first again, which answers with RST
 //! ```
-//! A node has no flow for a connection after its own restart, or when a router sends here what another node has had. Where the
-//! connection is cannot be computed: since it was opened, proxies may have come, begun or ceased to drain.
+//! A node has no flow for a connection after its own restart, or when a router sends it segments that another
+//! node received before. The proxy of the connection cannot be computed: since it was opened, proxies may
+//! have joined, or begun or ceased to drain.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,11 +22,12 @@ use super::api::{NetworkOutput, ProxyId};
 use super::flow_table::FlowIndex;
 use super::node::{NetworkCore, channel_at};
 
-/// Largest number of returned segments that are passed on in a second, so that a flood of segments without connection does
-/// not keep the proxies busy with answers that nobody needs.
+/// Largest number of returned segments that are passed on in a second. A flood of segments without a
+/// connection thus costs proxies a bounded number of answers.
 pub(super) const SEARCHES_PER_SECOND_MAX: u32 = 50_000;
 
-/// Returns the flags of a segment of a flow whose proxy is or is not being looked for.
+/// Returns the flags of a segment. `search`: the position of the search, if the proxy of the segment's flow
+/// is being searched for.
 pub(super) fn flags_of(search: Option<u16>) -> Flags {
     if search.is_some() { Flags::RETURN_UNKNOWN } else { Flags::NONE }
 }
@@ -48,7 +51,8 @@ impl NetworkCore {
         }
         self.ask_next(index, proxy, record.worker);
         let Some(flow) = self.flows.flow(index) else { return };
-        // By now the flow may have a label. The segment goes as it is, whole: its proxy finds the connection by the addresses.
+        // By now the flow may have a label. The segment goes as it is, whole: its proxy finds the connection
+        // by the addresses.
         let flags = Flags::CHECKSUM_VERIFIED | flags_of(flow.search);
         let again = Record { kind: RecordKind::Segment, worker: flow.worker, flags, payload: &[], ..*record };
         if out.tunnel(now, flow.proxy, &again, &[record.payload]).is_err() {
@@ -56,8 +60,8 @@ impl NetworkCore {
         }
     }
 
-    /// Goes on to the next worker, if it is this one of which the connection is expected. When all were asked, the segments of the
-    /// flow go to the first one for good.
+    /// Continues with the next worker, if the answer is from the worker that was asked last. When all workers
+    /// were asked, the flow's segments go to the first one permanently.
     fn ask_next(&mut self, index: FlowIndex, proxy: ProxyId, worker: u8) {
         let Some(flow) = self.flows.flow_mut(index) else { return };
         let Some(asked) = flow.search.filter(|_| (flow.proxy, flow.worker) == (proxy, worker)) else {

@@ -1,4 +1,5 @@
-//! Trace queries: the recorded events of one flow, including those before its label was bound and after it ended.
+//! Trace queries: the recorded events of one flow, including those before its label was bound and after it
+//! ended.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,9 @@ const SYN_ACK_MASK: u8 = 0x12;
 const SYN: u8 = 0x02;
 
 impl NetworkCore {
-    /// Returns the events of the flow that was the last to have `label`, oldest first; of each proxy, since their labels may
-    /// be equal. Includes events of its tuple without a label (the SYN, the last ACK), with label and proxy filled in.
-    /// Allocates: not for the data path.
+    /// Returns the events of the flow that was the last to have `label`, oldest first; of each proxy, since
+    /// their labels may be equal. Includes events of its tuple without a label (the SYN, the last ACK), with
+    /// label and proxy filled in. Allocates: not for the data path.
     pub fn flow_trace(&self, label: FlowLabel) -> Vec<TraceEvent> {
         let bound = self.trace.iter().filter(|e| e.kind == TraceKind::LabelBound && e.label == label);
         let last: BTreeMap<u16, u32> = bound.map(|e| (e.proxy, e.aux)).collect();
@@ -35,7 +36,8 @@ impl NetworkCore {
             if event.kind == TraceKind::LabelBound {
                 current = Some((event.proxy, event.label));
                 if current == Some((proxy, label)) {
-                    // An earlier flow of the same tuple may have had the same label; only the last one is returned.
+                    // An earlier flow of the same tuple may have had the same label; only the last one is
+                    // returned.
                     events.clear();
                     events.append(&mut before);
                 }

@@ -1,8 +1,9 @@
 //! Detects that a flow's peer has moved to another Ethernet address or LAN port.
 //!
-//! Any host on a LAN can send a frame with the addresses of another host's connection. Replies follow such a frame only
-//! if the proxy accepts its segment: it acknowledges what was sent recently, and its sequence number is near the last
-//! one acknowledged (RFC 9293 §3.10.7.4). Both numbers are taken from the segments sent to the peer.
+//! Any host on a LAN can send a frame with the addresses of another host's connection. Replies follow such a
+//! frame only if the proxy accepts its segment: it acknowledges what was sent recently, and its sequence
+//! number is near the last one acknowledged (RFC 9293 §3.10.7.4). Both numbers are taken from the segments
+//! sent to the peer.
 
 use csp_wire::tcp::Segment;
 
@@ -35,7 +36,8 @@ impl Sent {
         self.any = true;
     }
 
-    /// Returns whether the numbers of a segment are those that the peer could send; true while nothing was sent.
+    /// Returns whether the numbers of a segment are those that the peer could send; true while nothing was
+    /// sent.
     pub(super) fn plausible(&self, segment: &Segment<'_>) -> bool {
         let flags = segment.flags();
         let recent = self.next.wrapping_sub(segment.ack()) <= WINDOW_MAX;

@@ -39,7 +39,8 @@ fn owner(address: &str, open: impl Fn(&str, u8) -> bool) -> (String, u8) {
     (owner.proxy.to_string(), owner.worker)
 }
 
-/// Sends one segment of a new client to an address; returns what the node sends on, and the worker that gets it.
+/// Sends one segment of a new client to an address; returns what the node sends on, and the worker that gets
+/// it.
 fn send(f: &mut Fixture, n: u16, address: &str, flags: Tcp) -> (TunnelOut, (String, u8)) {
     let client = match address.starts_with('[') {
         true => format!("[2001:db8::1]:{}", 1024 + n),

@@ -191,7 +191,8 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Creates a core with one service on IPv4 and IPv6, one egress address, and one proxy `pn-1` with one worker.
+    /// Creates a core with one service on IPv4 and IPv6, one egress address, and one proxy `pn-1` with one
+    /// worker.
     pub(super) fn new() -> Self {
         Self::with(CoreConfig::new(vec![PortConfig::new(OUR_MAC, 1500)], (1, 2)))
     }

@@ -132,7 +132,8 @@ fn a_coalesced_frame_carries_its_packet_count() {
     assert_eq!((f.core.counters().packets_in, f.core.counters().bytes_in), (5, 5000));
 }
 
-/// Returns a frame from this Ethernet address with the client's addresses: an empty segment with these numbers.
+/// Returns a frame from this Ethernet address with the client's addresses: an empty segment with these
+/// numbers.
 fn segment_from(f: &mut Fixture, mac: MacAddr, (seq, ack): (u32, u32)) {
     let mut packet = tcp_packet(CLIENT, VIP, Tcp::ACK, &[]);
     packet[24..28].copy_from_slice(&seq.to_be_bytes());
@@ -377,7 +378,8 @@ fn a_flood_of_syns_answered_without_labels_leaves_room_for_clients() {
     flood(&mut f, 0);
     assert_eq!((f.core.flow_count(), f.core.label_count()), (33, 1), "half of the table");
 
-    // A client during the flood: its SYN, the proxy's cookie without a label, more flood, the client's acknowledgement.
+    // A client during the flood: its SYN, the proxy's cookie without a label, more flood, the client's
+    // acknowledgement.
     let client = "10.76.0.2:41000";
     f.frame(&ip_frame(&tcp_packet(client, VIP, Tcp::SYN, &[])));
     assert!(f.sent().label.is_none());

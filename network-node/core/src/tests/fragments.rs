@@ -106,7 +106,8 @@ fn datagrams_arrive_as_they_were(seed: u64) {
         cuts.dedup();
         let mut own: Vec<_> = parts(&packet, &cuts).into_iter().map(|p| fragment(&packet, id, p)).collect();
         let again: Vec<_> = own.iter().filter(|_| random.below(6) == 0).cloned().collect();
-        // A repetition behind the last fragment would begin another datagram: the first one is complete by then.
+        // A repetition behind the last fragment would begin another datagram: the first one is complete by
+        // then.
         let last = own.pop().unwrap();
         own.extend(again.into_iter().filter(|frame| *frame != last));
         shuffle(&mut random, &mut own);
@@ -140,7 +141,8 @@ fn syns() -> [Vec<u8>; 2] {
 #[test]
 fn overlapping_fragments_discard_the_datagram() {
     for packet in syns() {
-        // RFC 5722: one byte unit in common, a part within another, the same range with other bytes, a second end.
+        // RFC 5722: one byte unit in common, a part within another, the same range with other bytes, a second
+        // end.
         let len = packet.len() - header_len(&packet);
         let cases: [(&str, Vec<Vec<u8>>); 6] = [
             ("overlap", vec![fragment(&packet, 1, (0..64, true)), fragment(&packet, 1, (56..128, true))]),
@@ -321,8 +323,8 @@ fn one_worker_processes_a_datagram() {
     assert!(used.iter().all(|count| *count > 5), "{used:?}");
 }
 
-/// RFC 8200 §4.5: the next headers of an IPv6 datagram's fragments may differ, and that of the first applies. Steering looks at each fragment's
-/// own: worker 0 receives all, the others those that name TCP.
+/// RFC 8200 §4.5: the next headers of an IPv6 datagram's fragments may differ, and that of the first applies.
+/// Steering looks at each fragment's own: worker 0 receives all, the others those that name TCP.
 #[test]
 fn next_headers_that_differ_cost_no_datagram() {
     const TCP: u8 = 6;
@@ -401,8 +403,8 @@ fn rules_see_the_datagram() {
     }
 }
 
-/// The program in the driver leaves fragments to the worker: that it has decided on all plain packets says nothing of a datagram that was
-/// made of fragments.
+/// The program in the driver leaves fragments to the worker: that it has decided on all plain packets says
+/// nothing of a datagram that was made of fragments.
 #[test]
 fn rules_of_the_driver_see_the_datagram_in_the_worker() {
     let packet = tcp_packet(CLIENT, VIP, Tcp::SYN, &data(300, 1));
@@ -417,7 +419,8 @@ fn rules_of_the_driver_see_the_datagram_in_the_worker() {
     assert_eq!((plugins.fixture.out.tunnel.len(), plugins.counts().graph.dropped), (0, 1));
 }
 
-/// Fragments for the host itself are the kernel's to reassemble. All workers receive those of TCP, worker 0 those of other protocols.
+/// Fragments for the host itself are the kernel's to reassemble. All workers receive those of TCP, worker 0
+/// those of other protocols.
 #[test]
 fn fragments_for_other_addresses_go_on_once_as_they_are() {
     let udp = [&[0x9c, 0x40, 0, 53, 1, 52, 0, 0][..], &data(300, 1)].concat();

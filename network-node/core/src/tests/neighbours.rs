@@ -1,4 +1,5 @@
-//! Answers to ARP, neighbour discovery, echo and closed ports; announcements; connections that applications open.
+//! Answers to ARP, neighbour discovery, echo and closed ports; announcements; connections that applications
+//! open.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -170,7 +170,8 @@ fn copies_and_redirected_frames_leave_by_their_port() {
     assert_eq!(plugins.counts().untransmitted, 1);
 }
 
-/// A supplied plug-in that appends four bytes and transmits, where the length may change; other packets it drops.
+/// A supplied plug-in that appends four bytes and transmits, where the length may change; other packets it
+/// drops.
 #[derive(Debug)]
 struct Tag;
 

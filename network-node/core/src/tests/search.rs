@@ -7,8 +7,8 @@ use csp_wire::tunnel::{Flags, Record, RecordKind};
 use super::fixture::*;
 use crate::*;
 
-/// A core with proxies `pn-1` to `pn-3`, the second with two workers, and one segment of an unknown connection on its way to the
-/// first proxy worker asked.
+/// A core with proxies `pn-1` to `pn-3`, the second with two workers, and one segment of an unknown
+/// connection on its way to the first proxy worker asked.
 fn searching() -> (Fixture, TunnelOut) {
     let mut f = Fixture::new();
     f.core.proxy_up(ProxyId(1), "pn-2".parse().unwrap(), 2);
