@@ -1,8 +1,8 @@
-//! The socket options of Linux 6 and their treatment on accelerated sockets: the one table that the socket filter obeys,
-//! the agent names options from, and `docs/socket-options.md` prints.
+//! The socket options of Linux 6 and their treatment on accelerated sockets: the one table that the socket
+//! filter obeys, the agent names options from, and `docs/socket-options.md` prints.
 //!
-//! An option that is not in the table is treated like [`Treatment::Kernel`]: its meaning is unknown, so a socket that
-//! has it stays in the kernel.
+//! An option that is not in the table is treated like [`Treatment::Kernel`]: its meaning is unknown, so a
+//! socket that has it stays in the kernel.
 
 mod table;
 
@@ -17,15 +17,15 @@ pub const IPV6: i32 = 41;
 /// `IPPROTO_TCP`
 pub const TCP: i32 = 6;
 
-/// What happens to an option.
+/// Treatment of an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Treatment {
     /// In force on accelerated sockets.
     Served,
     /// Stored and returned, without effect. A program loses neither protection nor bytes by this.
     Kept,
-    /// Accelerated sockets lack it: a socket that has it stays in the kernel, and setting it on an accelerated socket
-    /// fails with EOPNOTSUPP.
+    /// Accelerated sockets lack it: a socket that has it stays in the kernel, and setting it on an
+    /// accelerated socket fails with EOPNOTSUPP.
     Kernel(Trace),
     /// Can only be read.
     Query,
@@ -51,7 +51,7 @@ pub struct SocketOption {
     pub number: i32,
     /// Its name in Linux's headers, without a suffix `_OLD`.
     pub name: &'static str,
-    /// What happens to it.
+    /// Treatment of the option.
     pub treatment: Treatment,
 }
 

@@ -38,8 +38,8 @@ impl<M: PageMemory> Page<M> {
         }
     }
 
-    /// Writes the trace events recorded since the last call, and all counters. `own` are the shell's counters, which
-    /// follow the transport's in [`COUNTER_NAMES`](layout::COUNTER_NAMES).
+    /// Writes the trace events recorded since the last call, and all counters. `own` are the shell's
+    /// counters, which follow the transport's in [`COUNTER_NAMES`](layout::COUNTER_NAMES).
     pub fn publish(&mut self, app: &mut AppSide, own: impl IntoIterator<Item = u64>) {
         while let Some(event) = app.poll_trace() {
             self.trace(&event);
@@ -50,7 +50,8 @@ impl<M: PageMemory> Page<M> {
         }
     }
 
-    /// Writes an event. The reader regards it as complete once the count, stored after the fence, includes it.
+    /// Writes an event. The reader regards it as complete once the count, stored after the fence, includes
+    /// it.
     fn trace(&mut self, event: &TraceEvent) {
         self.put(layout::trace_offset(self.traced), &layout::emit_trace(self.traced, event));
         self.traced += 1;
@@ -72,8 +73,8 @@ impl<M: PageMemory> Page<M> {
         }
     }
 
-    /// Writes the label and the local address of `flow`, the connection in entry `index`, once it is established. Does
-    /// nothing for an entry that has them already.
+    /// Writes the label and the local address of `flow`, the connection in entry `index`, once it is
+    /// established. Does nothing for an entry that has them already.
     pub fn socket_connected(&mut self, index: usize, app: &AppSide, flow: FlowId) {
         if !self.is_unlabelled(index) {
             return;

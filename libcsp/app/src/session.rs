@@ -1,7 +1,8 @@
 //! The session of a process with its host's agent: attachment, rules, proxies, tokens.
 //!
-//! The shell owns the socket. It calls [`Session::poll`] until that returns [`Action::Wait`], performs each action and
-//! reports its result. Each datagram received is passed whole to [`Session::received`]. No shell parses a message.
+//! The shell owns the socket. It calls [`Session::poll`] until that returns [`Action::Wait`], performs each
+//! action and reports its result. Each datagram received is passed whole to [`Session::received`]. No shell
+//! parses a message.
 //!
 //! ```text
 //!                Connect, connected()        Send(ATTACH)           ATTACHED
@@ -31,7 +32,8 @@ mod tests;
 
 /// Time limit for the agent's answer to ATTACH.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval at which a process that does not sleep polls the socket: messages are rare, and each poll is a system call.
+/// Interval at which a process that does not sleep polls the socket: messages are rare, and each poll is a
+/// system call.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Delay before a lost agent is tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
@@ -49,16 +51,18 @@ pub const RECEIVED_LEN_MAX: usize = wire::MESSAGE_LEN_MAX;
 /// The shell's next action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action<'a> {
-    /// Connect to the agent's socket, then call [`connected`](Session::connected) or [`hung_up`](Session::hung_up).
+    /// Connect to the agent's socket, then call [`connected`](Session::connected) or
+    /// [`hung_up`](Session::hung_up).
     Connect,
     /// Send this datagram. If that fails, call [`send_failed`](Session::send_failed).
     Send(&'a [u8]),
-    /// Receive a datagram without waiting, then call [`received`](Session::received), [`empty`](Session::empty) or
-    /// [`hung_up`](Session::hung_up).
+    /// Receive a datagram without waiting, then call [`received`](Session::received),
+    /// [`empty`](Session::empty) or [`hung_up`](Session::hung_up).
     Receive,
     /// Close the socket.
     HangUp,
-    /// Wait until [`next_timeout`](Session::next_timeout) or until the socket is readable ([`woken`](Session::woken)).
+    /// Wait until [`next_timeout`](Session::next_timeout) or until the socket is readable
+    /// ([`woken`](Session::woken)).
     Wait,
 }
 
@@ -401,8 +405,8 @@ impl Session {
         self.proxies.iter().map(target).collect()
     }
 
-    /// Composes the message that passes a connection to the agent's custody, for which `ticket` is the authorisation.
-    /// Returns `None` if the agent is lost, or the connection has ended at its proxy.
+    /// Composes the message that passes a connection to the agent's custody, for which `ticket` is the
+    /// authorisation. Returns `None` if the agent is lost, or the connection has ended at its proxy.
     pub fn leave(&mut self, flow: &LeftFlow, ticket: Ticket) -> Option<&[u8]> {
         let (node, worker, label) = flow.held?;
         if !self.is_attached() {
@@ -413,8 +417,8 @@ impl Session {
         self.sent.get(..len)
     }
 
-    /// Composes in `buffer` the message that sets an option of a connection in the agent's custody. A process needs no
-    /// session to send it.
+    /// Composes in `buffer` the message that sets an option of a connection in the agent's custody. A process
+    /// needs no session to send it.
     pub fn option<'a>(buffer: &'a mut [u8; OPTION_LEN_MAX], option: &CarriedOption) -> &'a [u8] {
         let len = wire::emit_option(&mut buffer[..], option).unwrap_or(0);
         buffer.get(..len).unwrap_or(&[])

@@ -1,13 +1,14 @@
 //! The application's end of the transport: sockets over channels to any number of proxy workers.
 //!
-//! [`AppSide`] is the part that the socket filter, the C API and the simulation share. It keeps a link to every
-//! announced proxy worker (and reconnects when one is lost), listeners with their accept queues, and flows with their
-//! receive queues and byte credit. It implements the semantics of kernel TCP sockets: end of stream after the peer's
-//! SHUTDOWN, `ECONNRESET` after the delivered data, `EPIPE`, `EAGAIN`. Bytes accepted by [`AppSide::write`] are in the
-//! VI's ring when it returns, so that they are delivered even if the process ends right after.
+//! [`AppSide`] is the part that the socket filter, the C API and the simulation share. It keeps a link to
+//! every announced proxy worker (and reconnects when one is lost), listeners with their accept queues, and
+//! flows with their receive queues and byte credit. It implements the semantics of kernel TCP sockets: end of
+//! stream after the peer's SHUTDOWN, `ECONNRESET` after the delivered data, `EPIPE`, `EAGAIN`. Bytes accepted
+//! by [`AppSide::write`] are in the VI's ring when it returns, so that they are delivered even if the process
+//! ends right after.
 //!
-//! It has no clock and no threads, uses no descriptors of the program and never blocks: the owner passes `now`, queries
-//! [readiness](AppSide::readiness), and waits on [`AppSide::wake`].
+//! It has no clock and no threads, uses no descriptors of the program and never blocks: the owner passes
+//! `now`, queries [readiness](AppSide::readiness), and waits on [`AppSide::wake`].
 //!
 //! ```text
 //!   OPEN ──▶ accept queue ──accept()──▶ ACCEPTED, Open ──close()──▶ CLOSE sent ──peer's CLOSE──▶ gone
@@ -93,11 +94,12 @@ impl Readiness {
     }
 }
 
-/// Largest number of trace events that wait for [`AppSide::poll_trace`]. Older ones are dropped here and remain in the
-/// ring.
+/// Largest number of trace events that wait for [`AppSide::poll_trace`]. Older ones are dropped here and
+/// remain in the ring.
 const FRESH_TRACE_MAX: usize = 1024;
 
-/// Largest number of messages handled by one call of [`AppSide::progress`], so that a flood does not delay the caller.
+/// Largest number of messages handled by one call of [`AppSide::progress`], so that a flood does not delay
+/// the caller.
 const MESSAGES_PER_PROGRESS: usize = 512;
 
 /// The application's end. It has one owner (the filter keeps it under its lock).
@@ -131,8 +133,8 @@ pub struct AppSide {
 
 impl AppSide {
     /// Creates an application end over `endpoint` (created with
-    /// [`EndpointConfig::channel`](csp_transport::EndpointConfig::channel)), which proves its identity with `token`. It
-    /// connects to no proxy before [`set_proxies`](Self::set_proxies).
+    /// [`EndpointConfig::channel`](csp_transport::EndpointConfig::channel)), which proves its identity with
+    /// `token`. It connects to no proxy before [`set_proxies`](Self::set_proxies).
     pub fn new(endpoint: Endpoint, config: AppConfig, token: Token) -> Self {
         let message_len = endpoint.message_len();
         AppSide {
@@ -159,8 +161,8 @@ impl AppSide {
         }
     }
 
-    /// Performs all pending work: handshakes, received messages, messages that waited for credit, retries. Returns
-    /// whether there was any. `unix_now_s` as for [`Endpoint::progress`].
+    /// Performs all pending work: handshakes, received messages, messages that waited for credit, retries.
+    /// Returns whether there was any. `unix_now_s` as for [`Endpoint::progress`].
     pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
         self.now = now;
         let mut any = self.endpoint.progress(now, unix_now_s);
@@ -179,8 +181,8 @@ impl AppSide {
         any
     }
 
-    /// Returns the next socket whose readiness may have changed since it was last returned. Each arrival makes a socket
-    /// eligible again, as edge-triggered waiting requires.
+    /// Returns the next socket whose readiness may have changed since it was last returned. Each arrival
+    /// makes a socket eligible again, as edge-triggered waiting requires.
     pub fn poll_ready(&mut self) -> Option<Handle> {
         while let Some(handle) = self.ready.pop_front() {
             let known = match handle {
@@ -254,7 +256,8 @@ impl AppSide {
         &self.endpoint
     }
 
-    /// Returns the endpoint without sending anything to any peer (a forked child thus abandons its parent's links).
+    /// Returns the endpoint without sending anything to any peer (a forked child thus abandons its parent's
+    /// links).
     pub fn into_endpoint(self) -> Endpoint {
         self.endpoint
     }

@@ -18,8 +18,8 @@ impl Default for BackoffConfig {
     }
 }
 
-/// The back-off of one peer. Delays double up to the maximum. Each delay is drawn from the upper half of its range, so
-/// that peers that failed at the same time do not retry at the same time.
+/// The back-off of one peer. Delays double up to the maximum. Each delay is drawn from the upper half of its
+/// range, so that peers that failed at the same time do not retry at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     config: BackoffConfig,

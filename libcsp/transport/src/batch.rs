@@ -11,8 +11,8 @@ use crate::tunnel::Full;
 
 /// Packet records queued for one link: those of a turn leave as one message, or as many as they fill.
 ///
-/// A message that has no credit waits with up to `messages_max - 1` others; a record for which there is no room then is refused. Buffers
-/// are allocated when they are first needed, and kept.
+/// A message that has no credit waits with up to `messages_max - 1` others; a record for which there is no
+/// room then is refused. Buffers are allocated when they are first needed, and kept.
 #[derive(Debug)]
 pub struct PacketBatch {
     link: LinkId,
@@ -61,7 +61,8 @@ impl PacketBatch {
         self.message_len.saturating_sub(csp_wire::packets::HEADER_LEN) / 4 * 4
     }
 
-    /// Copies a record into the batch. If it does not fit into the message that is being filled, that one is sent, or waits.
+    /// Copies a record into the batch. If it does not fit into the message that is being filled, that one is
+    /// sent, or waits.
     ///
     /// # Errors
     /// The record exceeds a message, or as many messages wait as may. Nothing was queued.

@@ -1,12 +1,14 @@
-//! A channel: the pool of links between one process and one proxy worker, and the flow messages queued for it.
+//! A channel: the pool of links between one process and one proxy worker, and the flow messages queued for
+//! it.
 //!
-//! Order: each flow stays on one link (the owner keeps the [`LinkId`] that [`Channel::pick`] returned, or on which OPEN
-//! arrived), and the messages of a link are sent first in, first out. No message overtakes another of its flow.
+//! Order: each flow stays on one link (the owner keeps the [`LinkId`] that [`Channel::pick`] returned, or on
+//! which OPEN arrived), and the messages of a link are sent first in, first out. No message overtakes another
+//! of its flow.
 //!
-//! Loss: a link whose VI breaks while its peer lives resumes over another VI; its flows only lack credit meanwhile.
-//! When a link of the pool is lost, neither side knows which messages of its flows arrived. These flows end (both their
-//! ends receive RESET). Flows on other links continue, new flows use the remaining links, and the process side replaces
-//! the lost link.
+//! Loss: a link whose VI breaks while its peer lives resumes over another VI; its flows only lack credit
+//! meanwhile. When a link of the pool is lost, neither side knows which messages of its flows arrived. These
+//! flows end (both their ends receive RESET). Flows on other links continue, new flows use the remaining
+//! links, and the process side replaces the lost link.
 
 use csp_types::Instant;
 use csp_types::limits::VI_POOL_MAX;
@@ -17,8 +19,8 @@ use csp_wire::channel::{
 use crate::endpoint::{Endpoint, GATHER_MAX};
 use crate::event::{LinkId, MessageKind, SendError};
 
-/// Shortest DATA message, in bytes, that is posted directly from the caller's memory. Shorter messages are copied into
-/// the queue and sent together.
+/// Shortest DATA message, in bytes, that is posted directly from the caller's memory. Shorter messages are
+/// copied into the queue and sent together.
 const DIRECT_LEN_MIN: usize = 2048;
 
 /// Configuration of a [`Channel`].
@@ -26,8 +28,8 @@ const DIRECT_LEN_MIN: usize = 2048;
 pub struct ChannelConfig {
     /// Largest number of links in the pool, 1 to [`VI_POOL_MAX`].
     pub links_max: usize,
-    /// Capacity, in bytes, of the queue that holds a link's control messages while there is no descriptor credit. A
-    /// flow that ends takes 32 bytes of it.
+    /// Capacity, in bytes, of the queue that holds a link's control messages while there is no descriptor
+    /// credit. A flow that ends takes 32 bytes of it.
     pub control_capacity: usize,
 }
 
@@ -102,8 +104,8 @@ impl Channel {
         true
     }
 
-    /// Removes a link that went down, together with its queued messages. Flows on it are lost. Returns `false` if it is
-    /// not in the pool.
+    /// Removes a link that went down, together with its queued messages. Flows on it are lost. Returns
+    /// `false` if it is not in the pool.
     pub fn remove_link(&mut self, link: LinkId) -> bool {
         let Some(at) = self.position(link) else { return false };
         self.spare.push(self.queues.swap_remove(at).buffer);
@@ -115,7 +117,8 @@ impl Channel {
         self.queues.iter().map(|queue| queue.link)
     }
 
-    /// Whether `link` belongs to this pool. A message received on any other link must not affect this pool's flows.
+    /// Whether `link` belongs to this pool. A message received on any other link must not affect this pool's
+    /// flows.
     pub fn contains(&self, link: LinkId) -> bool {
         self.position(link).is_some()
     }
@@ -125,8 +128,8 @@ impl Channel {
         self.queues.is_empty()
     }
 
-    /// Selects the link for a new flow. Any number of the flow (its label, its request id) spreads flows evenly. The
-    /// owner keeps the link with the flow: all its messages, in both directions, use this link.
+    /// Selects the link for a new flow. Any number of the flow (its label, its request id) spreads flows
+    /// evenly. The owner keeps the link with the flow: all its messages, in both directions, use this link.
     pub fn pick(&self, number: u32) -> Option<LinkId> {
         let count = u32::try_from(self.queues.len()).ok().filter(|&n| n > 0)?;
         self.queues.get((number % count) as usize).map(|queue| queue.link)
@@ -146,11 +149,12 @@ impl Channel {
         self.body_max.saturating_sub(MESSAGE_HEADER_LEN)
     }
 
-    /// Sends a flow message on its flow's link. Small messages are queued until [`flush`](Self::flush) and sent
-    /// together. `parts` (at most [`GATHER_MAX`] - 3) hold the payload; their length replaces the length in `header`.
+    /// Sends a flow message on its flow's link. Small messages are queued until [`flush`](Self::flush) and
+    /// sent together. `parts` (at most [`GATHER_MAX`] - 3) hold the payload; their length replaces the length
+    /// in `header`.
     ///
-    /// Without descriptor credit DATA fails with [`ChannelError::Blocked`]; other messages are queued and sent in order
-    /// as credit returns.
+    /// Without descriptor credit DATA fails with [`ChannelError::Blocked`]; other messages are queued and
+    /// sent in order as credit returns.
     pub fn send(
         &mut self,
         now: Instant,
@@ -184,8 +188,8 @@ impl Channel {
         queue.append(&header, total, parts)
     }
 
-    /// Sends queued messages as far as there is credit. Returns whether the queues are empty. The queue of a link that
-    /// is down remains until [`remove_link`](Self::remove_link).
+    /// Sends queued messages as far as there is credit. Returns whether the queues are empty. The queue of a
+    /// link that is down remains until [`remove_link`](Self::remove_link).
     pub fn flush(&mut self, now: Instant, endpoint: &mut Endpoint) -> bool {
         let mut all = true;
         for queue in &mut self.queues {
@@ -248,8 +252,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Posts the queued messages and the message after them, whose payload is not copied. Returns `false` if the parts
-    /// exceed a gather list or the message length.
+    /// Posts the queued messages and the message after them, whose payload is not copied. Returns `false` if
+    /// the parts exceed a gather list or the message length.
     fn send_direct(
         &mut self,
         now: Instant,
@@ -280,8 +284,8 @@ impl Queue {
     }
 }
 
-/// Returns how many of the queued bytes, cut between messages, fill one body, and the immediate data for that body: the
-/// label that all its messages share, or 0.
+/// Returns how many of the queued bytes, cut between messages, fill one body, and the immediate data for that
+/// body: the label that all its messages share, or 0.
 fn first_body(waiting: &[u8], body_max: usize) -> (usize, u32) {
     let mut len = 0;
     let mut label = None;
@@ -301,8 +305,8 @@ fn shared_label(waiting: &[u8], label: u32) -> u32 {
     if shared == label { label } else { 0 }
 }
 
-/// Length with padding, and label (0 for a message that belongs to no flow), of the first message in `bytes`, which
-/// come from this side's own queue.
+/// Length with padding, and label (0 for a message that belongs to no flow), of the first message in `bytes`,
+/// which come from this side's own queue.
 fn measure(bytes: &[u8]) -> Option<(usize, u32)> {
     let header = MessageHeader::parse(bytes).ok()?;
     let id = if header.kind.is_of_flow() { header.id } else { 0 };

@@ -6,8 +6,8 @@ use csp_wire::link::Versions;
 use crate::identity::PeerIdentity;
 use crate::keys::Keys;
 
-/// Smallest number of receive descriptors of either side. Two are reserved for control messages, so that credits and
-/// heartbeats can always be sent.
+/// Smallest number of receive descriptors of either side. Two are reserved for control messages, so that
+/// credits and heartbeats can always be sent.
 pub const RECEIVE_DEPTH_MIN: u32 = 4;
 
 /// Heartbeat times: when PING is sent, and how long a daemon may be silent before it counts as dead.
@@ -17,9 +17,9 @@ pub struct Heartbeat {
     pub interval: Duration,
     /// A daemon that sent no message for this long counts as dead.
     pub deadline: Duration,
-    /// An application sends no PING on a link that carried only heartbeats for this long, if the provider reports each
-    /// death by a hang-up ([`csp_vi::Provider::can_break`] is false): an idle process then uses no processor time.
-    /// Longer than `deadline`.
+    /// An application sends no PING on a link that carried only heartbeats for this long, if the provider
+    /// reports each death by a hang-up ([`csp_vi::Provider::can_break`] is false): an idle process then uses
+    /// no processor time. Longer than `deadline`.
     pub quiet_after: Duration,
 }
 
@@ -48,10 +48,10 @@ pub struct EndpointConfig {
     pub links_max: u32,
     /// Time limit from `connect` (or from the peer's request) until HELLO is answered.
     pub hello_timeout: Duration,
-    /// Time that an interrupted link waits for another VI. A link to a daemon waits as long as the daemon may be silent
-    /// ([`Heartbeat::deadline`]). A link to a process, whose silence has no meaning, waits at least this long. Zero:
-    /// links are not resumed. The sum with the time that a provider takes to notice a broken VI must stay below one
-    /// second, within which the peer's death is to be noticed.
+    /// Time that an interrupted link waits for another VI. A link to a daemon waits as long as the daemon may
+    /// be silent ([`Heartbeat::deadline`]). A link to a process, whose silence has no meaning, waits at least
+    /// this long. Zero: links are not resumed. The sum with the time that a provider takes to notice a broken
+    /// VI must stay below one second, within which the peer's death is to be noticed.
     pub resume_deadline: Duration,
     /// Keys that verify tokens; `None`: this side accepts no links of the cluster.
     pub verify: Option<Keys>,
@@ -61,13 +61,13 @@ pub struct EndpointConfig {
     pub versions: Versions,
 }
 
-/// Processes of the same host that may open message links. The provider determines a process's user (shm); a peer whose
-/// user the provider does not know is not admitted.
+/// Processes of the same host that may open message links. The provider determines a process's user (shm); a
+/// peer whose user the provider does not know is not admitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LocalPeers {
-    /// Those of this user.
+    /// Processes of this user.
     User(u32),
-    /// Those of any user.
+    /// Processes of any user.
     Anyone,
 }
 
@@ -99,7 +99,8 @@ impl EndpointConfig {
         }
     }
 
-    /// The configuration for channel links: 64 messages of [`limits::CHANNEL_MESSAGE_LEN_MAX`] bytes each way.
+    /// The configuration for channel links: 64 messages of [`limits::CHANNEL_MESSAGE_LEN_MAX`] bytes each
+    /// way.
     pub fn channel(identity: PeerIdentity, verify: Option<Keys>) -> Self {
         EndpointConfig {
             message_len: limits::CHANNEL_MESSAGE_LEN_MAX as u32,
@@ -108,8 +109,9 @@ impl EndpointConfig {
         }
     }
 
-    /// The configuration for links between application processes: 64 messages of [`limits::CHANNEL_MESSAGE_LEN_MAX`]
-    /// bytes each way; `local` selects the processes whose links are accepted.
+    /// The configuration for links between application processes: 64 messages of
+    /// [`limits::CHANNEL_MESSAGE_LEN_MAX`] bytes each way; `local` selects the processes whose links are
+    /// accepted.
     pub fn message(identity: PeerIdentity, local: Option<LocalPeers>) -> Self {
         EndpointConfig { local, links_max: 64, ..EndpointConfig::channel(identity, None) }
     }

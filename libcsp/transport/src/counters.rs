@@ -45,7 +45,8 @@ pub struct Counters {
     pub refused_identity: u64,
     /// HELLOs refused: the token is in use.
     pub refused_replay: u64,
-    /// HELLOs refused: the link to be resumed is unknown, or its unacknowledged messages are no longer available.
+    /// HELLOs refused: the link to be resumed is unknown, or its unacknowledged messages are no longer
+    /// available.
     pub refused_session: u64,
     /// Messages sent, control included.
     pub messages_sent: u64,

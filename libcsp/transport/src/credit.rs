@@ -63,8 +63,8 @@ impl SendCredit {
         }
     }
 
-    /// Widens the window by `len` bytes, as the receiver granted (CREDIT with [`csp_wire::channel::CREDIT_WIDER`]), up
-    /// to 1 GiB in total.
+    /// Widens the window by `len` bytes, as the receiver granted (CREDIT with
+    /// [`csp_wire::channel::CREDIT_WIDER`]), up to 1 GiB in total.
     pub const fn widened(&mut self, len: u32) -> Result<(), CreditViolation> {
         match self.window.checked_add(len) {
             Some(window) if window <= WINDOW_LIMIT => {
@@ -76,8 +76,9 @@ impl SendCredit {
     }
 }
 
-/// When the sender's credit is exhausted, credit is returned from this many consumed bytes on, even if a quarter of the
-/// window is more: the sender resumes early, yet not for a few bytes (RFC 9293 §3.8.6.2, silly window syndrome).
+/// When the sender's credit is exhausted, credit is returned from this many consumed bytes on, even if a
+/// quarter of the window is more: the sender resumes early, yet not for a few bytes (RFC 9293 §3.8.6.2, silly
+/// window syndrome).
 const EXHAUSTED_RETURN_MIN: u32 = 2048;
 
 /// The receiver's side of a flow's window.
@@ -125,16 +126,16 @@ impl ReceiveCredit {
         self.unadvertised += len;
     }
 
-    /// Whether CREDIT is due: a quarter of the window is consumed and not advertised, or the sender has no credit left
-    /// and at least 2048 bytes (`EXHAUSTED_RETURN_MIN`) are.
+    /// Whether CREDIT is due: a quarter of the window is consumed and not advertised, or the sender has no
+    /// credit left and at least 2048 bytes (`EXHAUSTED_RETURN_MIN`) are.
     pub const fn due(&self) -> bool {
         let quarter = if self.window < 4 { 1 } else { self.window / 4 };
         let exhausted = self.remaining() == 0 && self.unadvertised >= EXHAUSTED_RETURN_MIN;
         self.unadvertised >= quarter || exhausted
     }
 
-    /// Returns the bytes to advertise in a CREDIT message if one is due, and records them as advertised. If the message
-    /// cannot be sent, the caller undoes this with [`untake`](Self::untake).
+    /// Returns the bytes to advertise in a CREDIT message if one is due, and records them as advertised. If
+    /// the message cannot be sent, the caller undoes this with [`untake`](Self::untake).
     pub const fn take_due(&mut self) -> Option<u32> {
         if !self.due() {
             return None;

@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::identity::{PeerIdentity, Purpose, RefusalCode};
 
-/// Identifies a link of one endpoint. Distinct for any two links, since the generation of a slot changes with each use.
+/// Identifies a link of one endpoint. Distinct for any two links, since the generation of a slot changes with
+/// each use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId {
     pub(crate) index: u32,
@@ -24,7 +25,7 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// What a data message carries.
+/// The content of a data message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MessageKind {
     /// Tunnel records.
@@ -37,15 +38,15 @@ pub enum MessageKind {
     Packets,
 }
 
-/// A change of a link's state. Each link that [`connect`](crate::Endpoint::connect) returned, and each accepted link
-/// that came up, gets exactly one `Down`, after its last message was received.
+/// A change of a link's state. Each link that [`connect`](crate::Endpoint::connect) returned, and each
+/// accepted link that came up, gets exactly one `Down`, after its last message was received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkEvent {
     /// The handshake is complete: messages may be sent.
     Up {
         /// The link.
         link: LinkId,
-        /// What it carries.
+        /// The link's purpose.
         purpose: Purpose,
         /// Identity of the peer.
         peer: PeerIdentity,
@@ -89,7 +90,8 @@ pub enum DeathCause {
     Silent,
     /// It violated the protocol.
     Protocol(ProtocolError),
-    /// It sent more messages than it had descriptors for, or returned more descriptors than it had received messages.
+    /// It sent more messages than it had descriptors for, or returned more descriptors than it had received
+    /// messages.
     CreditViolation,
     /// The owner found a violation in a message's body and called [`Endpoint::fail`](crate::Endpoint::fail).
     Owner,
@@ -107,13 +109,15 @@ pub enum ProtocolError {
     /// A message is missing, duplicated or out of order.
     #[error("a message has the wrong sequence number")]
     Sequence,
-    /// The kind is not allowed in this state: a message before HELLO, a second HELLO, data of the other purpose.
+    /// The kind is not allowed in this state: a message before HELLO, a second HELLO, data of the other
+    /// purpose.
     #[error("a message of a kind that is not allowed in this state")]
     Unexpected,
     /// The acceptor's HELLO_ACK names a role or purpose that does not match the link.
     #[error("the acceptor is not what the link is for")]
     Identity,
-    /// The peer did not prove that it has the secret of the link's token: it is not who it says, or its keys differ.
+    /// The peer did not prove that it has the secret of the link's token: its identity is false, or its keys
+    /// differ.
     #[error("the peer does not prove that it has the token's secret: it is another, or holds another key")]
     Proof,
 }

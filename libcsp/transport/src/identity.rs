@@ -12,8 +12,8 @@ use crate::event::MessageKind;
 /// Longest process id, in bytes.
 pub const PROCESS_ID_LEN_MAX: usize = 63;
 
-/// Identifies a process on its node, as assigned by the node's agent; empty for daemons. Stored inline: at most 63
-/// bytes of printable ASCII without space.
+/// Identifies a process on its node, as assigned by the node's agent; empty for daemons. Stored inline: at
+/// most 63 bytes of printable ASCII without space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
     len: u8,
@@ -24,8 +24,8 @@ impl ProcessId {
     /// The id of daemons.
     pub const NONE: ProcessId = ProcessId { len: 0, bytes: [0; PROCESS_ID_LEN_MAX] };
 
-    /// Parses an id received from a peer or the agent. Returns `None` if it is too long or has bytes outside `!` to
-    /// `~`.
+    /// Parses an id received from a peer or the agent. Returns `None` if it is too long or has bytes outside
+    /// `!` to `~`.
     pub fn parse(text: &[u8]) -> Option<Self> {
         if !text.iter().all(u8::is_ascii_graphic) {
             return None;
@@ -35,9 +35,9 @@ impl ProcessId {
         Some(ProcessId { len: u8::try_from(text.len()).ok()?, bytes })
     }
 
-    /// The id of a process of `program`: `<program>-<pid>`, or `<program>-<pid>-<number>` if there is a number. A
-    /// program name that is too long is shortened, and characters that an id cannot have become `_`. The numbers keep
-    /// ids distinct; rules that match by program use the [`ProgramName`].
+    /// The id of a process of `program`: `<program>-<pid>`, or `<program>-<pid>-<number>` if there is a
+    /// number. A program name that is too long is shortened, and characters that an id cannot have become
+    /// `_`. The numbers keep ids distinct; rules that match by program use the [`ProgramName`].
     pub fn of_program(program: &ProgramName, pid: u32, number: Option<u64>) -> Self {
         use fmt::Write;
         let mut id = ProcessId::NONE;

@@ -6,8 +6,9 @@
 //! 2 node network-node nn-1 KEY
 //! 2 link nn-1 an-1 KEY
 //! ```
-//! Each line has the key's generation, what it is for, and 64 hexadecimal digits. A line of digits alone is a cluster key
-//! of generation 1. While keys are replaced a file has two generations: acceptors take both, connectors use the higher.
+//! Each line has the key's generation, its use, and 64 hexadecimal digits. A line of digits alone is a
+//! cluster key of generation 1. While keys are replaced a file has two generations: acceptors take both,
+//! connectors use the higher.
 
 use core::fmt::Write as _;
 
@@ -101,8 +102,8 @@ impl KeySet {
         text
     }
 
-    /// The keys of one node, derived from all cluster keys here: its own, and as a plug-in host those of its links to
-    /// `network_nodes`.
+    /// The keys of one node, derived from all cluster keys here: its own, and as a plug-in host those of its
+    /// links to `network_nodes`.
     pub fn derive(&self, role: Role, id: NodeId, network_nodes: &[NodeId]) -> KeySet {
         let mut set = KeySet::default();
         for held in self.keys.iter().filter(|held| held.of == KeyOf::Cluster) {

@@ -3,8 +3,8 @@
 //! ```text
 //! cluster key ── HMAC(role, id) ──▶ node key ── HMAC(host) ──▶ link key of a network node and a plug-in host
 //! ```
-//! Proxies hold cluster keys and derive the others. A network node or application node holds its own node keys, a
-//! plug-in host the link keys of its network nodes: from these no other node's key can be computed.
+//! Proxies hold cluster keys and derive the others. A network node or application node holds its own node
+//! keys, a plug-in host the link keys of its network nodes: from these no other node's key can be computed.
 
 use core::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -25,8 +25,8 @@ pub const KEY_LEN: usize = 32;
 pub(crate) struct Secret(pub(crate) [u8; KEY_LEN]);
 
 impl Secret {
-    /// HMAC-SHA256 over a label and parts that are preceded by their lengths. No token starts with the label's first
-    /// byte, so that the result is never a token's signature.
+    /// HMAC-SHA256 over a label and parts that are preceded by their lengths. No token starts with the
+    /// label's first byte, so that the result is never a token's signature.
     pub(crate) fn derive(&self, label: &[u8], parts: &[&[u8]]) -> [u8; KEY_LEN] {
         let Some(mut mac) = self.mac() else { return [0; KEY_LEN] };
         mac.update(b"\0");
@@ -146,7 +146,7 @@ const fn signer(role: Role) -> Role {
     }
 }
 
-/// What a key is for.
+/// The use of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum KeyOf {
     /// All nodes: their keys are derived from it.
@@ -162,7 +162,7 @@ pub enum KeyOf {
     },
 }
 
-/// The holder of a key file, which decides what keys it must have.
+/// The holder of a key file. It decides which keys the file must contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     /// A proxy node: cluster keys.
@@ -219,16 +219,16 @@ impl KeySet {
         all
     }
 
-    /// Signs a token with the newest key that may sign it; `to`: the plug-in host that it is for. Without such a key the
-    /// token is empty, and every acceptor refuses it.
+    /// Signs a token with the newest key that may sign it; `to`: the plug-in host for which it is meant.
+    /// Without such a key the token is empty, and every acceptor refuses it.
     pub fn issue(&self, claims: &TokenClaims, to: Option<NodeId>) -> Token {
         let key = self.keys.iter().find_map(|held| node_key(held, claims.role, claims.node));
         let key = key.map(|key| to.map_or_else(|| key.clone(), |host| key.link(host)));
         key.map_or(Token::EMPTY, |key| token::issue(&key, claims))
     }
 
-    /// Verifies a token that a peer presents. `host`: the plug-in host that it is presented to, `None` elsewhere. A
-    /// token of any generation is accepted.
+    /// Verifies a token that a peer presents. `host`: the plug-in host that it is presented to, `None`
+    /// elsewhere. A token of any generation is accepted.
     pub fn verify(
         &self,
         token: &[u8],
@@ -278,8 +278,8 @@ impl From<ClusterKey> for KeySet {
     }
 }
 
-/// Keys shared by the endpoints of a daemon and the thread that replaces them. They are read when a link opens, never
-/// for a message.
+/// Keys shared by the endpoints of a daemon and the thread that replaces them. They are read when a link
+/// opens, never for a message.
 #[derive(Clone, Debug)]
 pub struct Keys(Arc<RwLock<Arc<KeySet>>>);
 

@@ -1,11 +1,12 @@
 //! Links, credits and flow multiplexing over Virtual Interfaces.
 //!
-//! [`Endpoint`] owns one VI provider and runs links over it: HELLO with a signed token and proofs of both sides,
-//! descriptor credits, heartbeat, CLOSE. [`Keys`] sign and verify the tokens. [`TunnelBatch`] and [`Channel`] put tunnel records and flow messages into link messages; [`SendCredit`] and
-//! [`ReceiveCredit`] keep a flow's byte window.
+//! [`Endpoint`] owns one VI provider and runs links over it: HELLO with a signed token and proofs of both
+//! sides, descriptor credits, heartbeat, CLOSE. [`Keys`] sign and verify the tokens. [`TunnelBatch`] and
+//! [`Channel`] put tunnel records and flow messages into link messages; [`SendCredit`] and [`ReceiveCredit`]
+//! keep a flow's byte window.
 //!
-//! The crate runs in daemons and inside unmodified applications. It starts no thread, reads no clock, performs I/O only
-//! through the provider, prints nothing, and does not allocate per message.
+//! The crate runs in daemons and inside unmodified applications. It starts no thread, reads no clock,
+//! performs I/O only through the provider, prints nothing, and does not allocate per message.
 #![forbid(unsafe_code)]
 
 mod backoff;

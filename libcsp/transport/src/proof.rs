@@ -1,4 +1,4 @@
-//! What the ends of a link prove to each other: that both hold the secret of the connector's token.
+//! Proofs in the handshake of a link: each end proves that it holds the secret of the connector's token.
 //!
 //! ```text
 //! connector                                                       acceptor
@@ -6,9 +6,10 @@
 //!   ◀────────────── HELLO_ACK, HMAC(secret, "ack", HELLO, HELLO_ACK)
 //!   CONFIRM: HMAC(secret, "confirm", HELLO, HELLO_ACK) ────────────▶ the link is up
 //! ```
-//! Each proof covers the versions, identities and nonces of both bodies so far, under a label of its own: none can be
-//! replayed in another handshake, reflected, or moved to another message. A nonce need not be random: each end's is
-//! unique for the secret, and nothing is proved to a peer that does not know the secret.
+//! Each proof covers the versions, identities and nonces of both bodies so far, under a label of its own:
+//! none can be replayed in another handshake, reflected, or moved to another message. A nonce need not be
+//! random: each end's is unique for the secret, and nothing is proved to a peer that does not know the
+//! secret.
 
 use csp_wire::link::{NONCE_LEN, PROOF_LEN, SESSION_LEN};
 use sha2::{Digest, Sha256};

@@ -1,15 +1,15 @@
 //! Signed tokens: they authorise a role, node and process to open links, for a limited time.
 //!
-//! A token is signed with the key of its node and travels in HELLO. Its *secret* is derived from the same key and the
-//! token, and never travels over the SAN: the signer gives it to the token's holder, and an acceptor that knows the key
-//! derives it. Each side proves to the other that it has it ([`crate::proof`]).
+//! A token is signed with the key of its node and travels in HELLO. Its *secret* is derived from the same key
+//! and the token, and never travels over the SAN: the signer gives it to the token's holder, and an acceptor
+//! that knows the key derives it. Each side proves to the other that it has it ([`crate::proof`]).
 //!
 //! ```text
 //!  0 version | 1 role | 2 flags (1: uid is meant) | 3 reserved 0 | 4 uid (4) | 8 not before (8) | 16 expires (8)
 //! 24 nonce (8) | 32 node id (1 + n) | process id (1 + n) | grant | HMAC-SHA256 over all before it (32)
 //! ```
-//! Integers are little-endian; the grant has the form of [`Grant`]. Application processes receive tokens with their
-//! secrets from their host's agent, and never see its key.
+//! Integers are little-endian; the grant has the form of [`Grant`]. Application processes receive tokens with
+//! their secrets from their host's agent, and never see its key.
 
 use core::fmt;
 
@@ -24,8 +24,9 @@ use crate::keys::{NodeKey, Verified};
 pub const TOKEN_LEN_MAX: usize = 576;
 /// Bytes of a token's secret.
 pub const SECRET_LEN: usize = 32;
-/// Largest difference between the clocks of two hosts that both ends of a token's validity tolerate, in seconds: an hour,
-/// which is how far a clock is off that took local time for UTC across a change to summer time, and five minutes.
+/// Largest difference between the clocks of two hosts that both ends of a token's validity tolerate, in
+/// seconds. One hour covers a clock that took local time for UTC across a change to summer time; five minutes
+/// are added.
 pub const CLOCK_SKEW_S: u64 = 3_900;
 
 const VERSION: u8 = 3;
@@ -65,8 +66,8 @@ impl Token {
     /// No token: for links within a host, and where no key can sign one.
     pub const EMPTY: Token = Token { len: 0, bytes: [0; TOKEN_LEN_MAX] };
 
-    /// An unverified token with its secret, received from the signer, such as the agent's answer. Returns `None` if it
-    /// is too long.
+    /// An unverified token with its secret, received from the signer, such as the agent's answer. Returns
+    /// `None` if it is too long.
     pub fn from_bytes(token: &[u8]) -> Option<Self> {
         let mut bytes = [0; TOKEN_LEN_MAX];
         bytes.get_mut(..token.len())?.copy_from_slice(token);
@@ -141,9 +142,9 @@ pub fn issue(key: &NodeKey, claims: &TokenClaims) -> Token {
     token
 }
 
-/// Checks the signature (in constant time) and the validity of a token received from a peer. No claim is used before
-/// the signature is verified, but those that select the key (`named`). `now_unix_s` and the times in the token may
-/// differ by [`CLOCK_SKEW_S`].
+/// Checks the signature (in constant time) and the validity of a token received from a peer. No claim is used
+/// before the signature is verified, but those that select the key (`named`). `now_unix_s` and the times in
+/// the token may differ by [`CLOCK_SKEW_S`].
 pub fn verify(key: &NodeKey, token: &[u8], now_unix_s: u64) -> Result<Verified, TokenError> {
     if token.len() > TOKEN_LEN_MAX - SECRET_LEN {
         return Err(TokenError::Malformed);

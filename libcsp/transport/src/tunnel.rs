@@ -9,8 +9,8 @@ use csp_wire::tunnel::{self, ALIGNMENT, RECORD_HEADER_LEN, Record, padded_len};
 use crate::endpoint::{Endpoint, GATHER_MAX};
 use crate::event::{LinkId, MessageKind, SendError};
 
-/// Shortest record, in bytes, that is posted directly from the caller's memory. Shorter records are copied into the
-/// batch.
+/// Shortest record, in bytes, that is posted directly from the caller's memory. Shorter records are copied
+/// into the batch.
 const DIRECT_LEN_MIN: usize = 2048;
 
 /// The batch has no room and could not be sent, or the record exceeds a message.
@@ -24,8 +24,9 @@ pub struct Full;
 ///   push, send ─▶ [ being filled ]                     sent whole by flush, or by a record without room
 ///              ─▶ [ full | full | being filled ]       while there is no credit: up to `messages_max` of them
 /// ```
-/// One buffer is allocated at once, those of messages that wait for credit when they are first needed, and then kept. Records are sent
-/// only by [`flush`](Self::flush), which the worker calls at the end of each turn of its loop, or by [`send`](Self::send).
+/// One buffer is allocated at once, those of messages that wait for credit when they are first needed, and
+/// then kept. Records are sent only by [`flush`](Self::flush), which the worker calls at the end of each turn
+/// of its loop, or by [`send`](Self::send).
 #[derive(Debug)]
 pub struct TunnelBatch {
     link: LinkId,
@@ -60,8 +61,8 @@ impl MessageBuffer {
         self.len.saturating_add(padded) <= self.buffer.len()
     }
 
-    /// Updates the ages of queued records to `now`. Records that are sent in the turn in which they were queued need no
-    /// update.
+    /// Updates the ages of queued records to `now`. Records that are sent in the turn in which they were
+    /// queued need no update.
     fn grow_older(&mut self, now: Instant) {
         let by = now.saturating_since(self.aged);
         self.aged = now;
@@ -81,7 +82,8 @@ impl MessageBuffer {
 }
 
 impl TunnelBatch {
-    /// A batch for `link` of `endpoint`, of one message: what has no room in it when there is no credit is refused.
+    /// A batch of one message for `link` of `endpoint`. A record for which it has no room while there is no
+    /// credit is refused.
     pub fn new(endpoint: &Endpoint, link: LinkId) -> Self {
         Self::with_queue(endpoint, link, 1)
     }
@@ -125,8 +127,9 @@ impl TunnelBatch {
         rest.saturating_sub(RECORD_HEADER_LEN)
     }
 
-    /// Copies a record into the message that is being filled: the fields of `record` (its own `payload` is ignored) and the payload in
-    /// `parts`. `record.age` is the segment's age at `now`; it grows while the record is queued.
+    /// Copies a record into the message that is being filled: the fields of `record` (its own `payload` is
+    /// ignored) and the payload in `parts`. `record.age` is the segment's age at `now`; it grows while the
+    /// record is queued.
     pub fn push(&mut self, now: Instant, record: &Record<'_>, parts: &[&[u8]]) -> Result<(), Full> {
         let last = &mut self.last;
         last.grow_older(now);
@@ -145,9 +148,9 @@ impl TunnelBatch {
         Ok(())
     }
 
-    /// As [`push`](Self::push), but flushes the batch if it lacks room, and posts a long record directly from the
-    /// caller's memory, together with the records queued before it. `Full` means that there is not enough credit, and no room for one
-    /// more message that waits for it; the record was not queued.
+    /// As [`push`](Self::push), but flushes the batch if it lacks room, and posts a long record directly from
+    /// the caller's memory, together with the records queued before it. `Full` means that there is not enough
+    /// credit, and no room for one more message that waits for it; the record was not queued.
     pub fn send(
         &mut self,
         now: Instant,
@@ -170,8 +173,8 @@ impl TunnelBatch {
         Ok(())
     }
 
-    /// Sends the queued records, as one message unless some had to wait for credit. Returns `Ok` if nothing is queued; on an error
-    /// all records that are not sent are kept.
+    /// Sends the queued records, as one message unless some had to wait for credit. Returns `Ok` if nothing
+    /// is queued; on an error all records that are not sent are kept.
     pub fn flush(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<(), SendError> {
         while let Some(first) = self.waiting.front_mut() {
             first.send(now, endpoint, self.link)?;

@@ -1,4 +1,5 @@
-//! Channels: the links to each proxy worker, their messages that wait for descriptor credit, and reconnection.
+//! Channels: the links to each proxy worker, their messages that wait for descriptor credit, and
+//! reconnection.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,12 +15,12 @@ use csp_transport::Backoff;
 use csp_transport::RefusalCode;
 use csp_transport::{DownReason, LinkId, MessageKind as LinkMessageKind};
 
-/// Largest number of control messages that wait for descriptors. A flow has at most five, so that only a proxy that
-/// returns no credit while it opens and closes flows reaches this bound. Its link is broken then.
+/// Largest number of control messages that wait for descriptors. A flow has at most five, so that only a
+/// proxy that returns no credit while it opens and closes flows reaches this bound. Its link is broken then.
 const OUTBOX_MAX: usize = 64 * 1024;
 
-/// Descriptors that data leaves for control messages, so that a CLOSE is in the ring before the call returns to the
-/// program.
+/// Descriptors that data leaves for control messages, so that a CLOSE is in the ring before the call returns
+/// to the program.
 pub(super) const CONTROL_RESERVE: u32 = 1;
 
 /// Longest payload of a control message: CONNECT's. OPEN is never sent from here.
@@ -53,7 +54,8 @@ pub(super) struct AppLane {
     up: bool,
     backoff: Backoff,
     outbox: VecDeque<Control>,
-    /// Flows whose write found no descriptor, each once, in the order in which they are notified of free ones.
+    /// Flows whose write found no descriptor, each once, in the order in which they are notified of free
+    /// ones.
     blocked: VecDeque<FlowId>,
 }
 
@@ -67,8 +69,8 @@ impl AppLane {
     }
 }
 
-/// A proxy worker, and the pool of links to it. A flow stays on its link, so that its messages keep their order;
-/// listeners are announced over one of them.
+/// A proxy worker, and the pool of links to it. A flow stays on its link, so that its messages keep their
+/// order; listeners are announced over one of them.
 #[derive(Debug)]
 pub(super) struct AppChannel {
     target: ProxyTarget,
@@ -125,9 +127,9 @@ fn credit_message(flows: &mut Slots<Flow>, id: FlowId) -> Option<MessageHeader> 
 }
 
 impl AppSide {
-    /// Sets the proxy workers. New ones are connected at the next [`progress`](Self::progress). A link to one that is
-    /// no longer listed remains while it lives (absence is not death) and is not opened again. At most [`CHANNELS_MAX`]
-    /// are used.
+    /// Sets the proxy workers. New ones are connected at the next [`progress`](Self::progress). A link to one
+    /// that is no longer listed remains while it lives (absence is not death) and is not opened again. At
+    /// most [`CHANNELS_MAX`] are used.
     pub fn set_proxies(&mut self, targets: &[ProxyTarget]) {
         for channel in &mut self.channels {
             let listed = targets.iter().find(|target| target.is_same_worker(&channel.target));
@@ -207,7 +209,8 @@ impl AppSide {
         })
     }
 
-    /// Selects the link for a new connection, in turn among those that are up; those of a draining proxy come last.
+    /// Selects the link for a new connection, in turn among those that are up; those of a draining proxy come
+    /// last.
     pub(super) fn pick_lane(&mut self) -> Option<Lane> {
         let pool = usize::from(self.config.pool);
         let count = self.channels.len();
@@ -254,8 +257,8 @@ impl AppSide {
         self.replace_control(at);
         self.lose_flows(at);
         match self.channels.get(at.channel).and_then(|c| c.control) {
-            // Messages in transit on the lost link are unknown: announcements of listeners, and connections that the
-            // proxy had offered.
+            // Messages in transit on the lost link are unknown: announcements of listeners, and connections
+            // that the proxy had offered.
             Some(_) if was_up => self.announce(at.channel),
             Some(_) => {}
             None => self.void_offers(at.channel),
@@ -282,8 +285,8 @@ impl AppSide {
         self.send_control_with(lane, header, &[]);
     }
 
-    /// Queues a message that concerns no flow. It is dropped for a proxy without a link; listeners are announced when a
-    /// link comes up.
+    /// Queues a message that concerns no flow. It is dropped for a proxy without a link; listeners are
+    /// announced when a link comes up.
     pub(super) fn send_to_channel(&mut self, channel: usize, header: MessageHeader, payload: &[u8]) {
         if let Some(index) = self.channels.get(channel).and_then(|c| c.control) {
             self.send_control_with(Lane { channel, index }, header, payload);
@@ -391,8 +394,8 @@ impl AppSide {
         true
     }
 
-    /// Whether data may be sent on a link now: no message waits before it, and a descriptor is available beyond the
-    /// reserve.
+    /// Whether data may be sent on a link now: no message waits before it, and a descriptor is available
+    /// beyond the reserve.
     pub(super) fn has_descriptor(&self, lane: Lane) -> bool {
         self.lane(lane).is_some_and(|lane| {
             lane.outbox.is_empty() && lane.link().is_some_and(|l| self.endpoint.credits(l) > CONTROL_RESERVE)
@@ -409,8 +412,8 @@ impl AppSide {
         }
     }
 
-    /// Notifies as many blocked flows as there are free descriptors; a flow that does not write leaves its descriptor
-    /// to the next. Returns whether any was notified.
+    /// Notifies as many blocked flows as there are free descriptors; a flow that does not write leaves its
+    /// descriptor to the next. Returns whether any was notified.
     pub(super) fn wake_blocked(&mut self, at: Lane) -> bool {
         if !self.has_descriptor(at) {
             return false;
@@ -437,8 +440,8 @@ impl AppSide {
         true
     }
 
-    /// Voids the offers of a proxy without a link, except credit that it may still use. Connections that were not
-    /// accepted are offered again by the proxy.
+    /// Voids the offers of a proxy without a link, except credit that it may still use. Connections that were
+    /// not accepted are offered again by the proxy.
     fn void_offers(&mut self, channel: usize) {
         let mut at = 0;
         while let Some((slot, id)) = self.listeners.at_or_after(at) {

@@ -23,8 +23,8 @@ pub struct AppConfig {
     pub accept_window: u32,
     /// Entries of the flight recorder.
     pub trace_capacity: usize,
-    /// Links to each proxy worker, 1 to [`VI_POOL_MAX`]. Flows are spread over them, so that a link that is lost or
-    /// delayed affects only its own flows. The endpoint needs this many links for each proxy.
+    /// Links to each proxy worker, 1 to [`VI_POOL_MAX`]. Flows are spread over them, so that a link that is
+    /// lost or delayed affects only its own flows. The endpoint needs this many links for each proxy.
     pub pool: u8,
     /// Delays before a lost proxy is tried again.
     pub backoff: BackoffConfig,

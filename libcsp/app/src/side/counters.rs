@@ -21,9 +21,10 @@ pub struct AppCounters {
     pub gone_before_accept: u64,
     /// Connections that the program requested.
     pub connects: u64,
-    /// Of these: failed.
+    /// Of these, connections that failed.
     pub connect_failures: u64,
-    /// CONNECTs that a proxy worker refused because another one serves the address. Not among [`named`](Self::named).
+    /// CONNECTs that a proxy worker refused because another one serves the address. Not among
+    /// [`named`](Self::named).
     pub connects_elsewhere: u64,
     /// Sockets closed by the program.
     pub closed: u64,

@@ -1,6 +1,7 @@
 //! Requests for connections.
 //!
-//! One proxy worker alone serves a channel of messages. Another worker refuses a connection to its address and names that one.
+//! One proxy worker alone serves a channel of messages. Another worker refuses a connection to its address
+//! and names that one.
 
 use std::net::SocketAddr;
 
@@ -12,7 +13,8 @@ use super::records::Phase;
 use super::slots::FlowId;
 use super::{AppSide, errno};
 
-/// CONNECTs sent for one connection. Workers whose views of the proxies differ could otherwise name each other for ever.
+/// Largest number of CONNECTs sent for one connection. Workers whose views of the proxies differ could
+/// otherwise refer to each other forever.
 pub(super) const CONNECTS_MAX: u8 = 4;
 /// How long a connection waits for a link to the worker that was named.
 pub(super) const LINK_PATIENCE: Duration = Duration::from_secs(1);
@@ -33,10 +35,12 @@ impl AppSide {
         self.send_control_with(lane, MessageHeader { flags, ..header }, bytes.get(..len).unwrap_or(&[]));
     }
 
-    /// Requests a connection from the worker that another one named when it refused it. `false`: the connection fails.
+    /// Requests a connection from the worker that another worker named when it refused the connection.
+    /// `false`: the connection fails.
     ///
-    /// A worker that the agent has not announced is reached through a network node. One that was announced, but to which no link
-    /// is up, is waited for: it may have died, and the others not know yet.
+    /// A worker that the agent has not announced is reached through a network node. If the worker was
+    /// announced but no link to it is up, the connection waits: the worker may have died without the other
+    /// workers having noticed yet.
     pub(super) fn connect_elsewhere(&mut self, id: FlowId, there: Elsewhere) -> bool {
         let Some(flow) = self.flows.get(id.0) else { return false };
         let (connects, refused_by) = (flow.connects, flow.lane.channel);
@@ -56,7 +60,7 @@ impl AppSide {
         true
     }
 
-    /// Requests the connections whose worker has a link by now, and fails those that have waited for too long.
+    /// Requests the connections whose worker has a link now, and fails those that have waited for too long.
     pub(super) fn settle_elsewhere(&mut self) {
         for (due, id, there) in std::mem::take(&mut self.elsewhere) {
             let Some(flow) = self.flows.get(id.0) else { continue };

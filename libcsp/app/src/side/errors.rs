@@ -1,6 +1,7 @@
 //! Why a socket operation failed, in the terms of the socket interface.
 
-/// The error numbers that cross the wire and reach programs: Linux's own, the same on every architecture it runs on.
+/// The error numbers that cross the wire and reach programs: Linux's own, the same on every architecture it
+/// runs on.
 pub mod errno {
     /// Interrupted or would block.
     pub const EAGAIN: i32 = 11;

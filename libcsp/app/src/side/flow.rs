@@ -61,7 +61,8 @@ pub struct Directions {
 }
 
 impl AppSide {
-    /// Reads up to `into.len()` bytes; returns 0 at the end of the stream. With `peek` the bytes are not consumed.
+    /// Reads up to `into.len()` bytes; returns 0 at the end of the stream. With `peek` the bytes are not
+    /// consumed.
     pub fn read(&mut self, now: Instant, id: FlowId, into: &mut [u8], peek: bool) -> Result<usize, AppError> {
         self.now = now;
         let flow = self.flows.get_mut(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
@@ -103,8 +104,8 @@ impl AppSide {
     }
 
     /// Bytes that [`write`](Self::write) would accept now. If there is no room, the call fails with
-    /// [`AppError::WouldBlock`] and readiness reports when there is room, as after a write that was refused. Other
-    /// errors are those of `write`.
+    /// [`AppError::WouldBlock`] and readiness reports when there is room, as after a write that was refused.
+    /// Other errors are those of `write`.
     pub fn write_room(&mut self, id: FlowId) -> Result<usize, AppError> {
         let (lane, _) = self.writable_flow(id)?;
         self.flush(lane);
@@ -116,8 +117,9 @@ impl AppSide {
         Err(AppError::WouldBlock)
     }
 
-    /// Writes the parts one after another, as far as byte credit and descriptors allow; returns how many bytes. They
-    /// have been passed to the provider when this returns, unless the flow is [corked](Self::set_corked).
+    /// Writes the parts one after another, as far as byte credit and descriptors allow; returns how many
+    /// bytes. They have been passed to the provider when this returns, unless the flow is
+    /// [corked](Self::set_corked).
     pub fn write(&mut self, now: Instant, id: FlowId, parts: &[&[u8]]) -> Result<usize, AppError> {
         self.now = now;
         let total: usize = parts.iter().map(|p| p.len()).sum();
@@ -152,8 +154,8 @@ impl AppSide {
         if done == 0 && total > 0 { Err(AppError::WouldBlock) } else { Ok(done) }
     }
 
-    /// Collects small writes into full messages (TCP_CORK, MSG_MORE), or sends the collected bytes. They are also sent
-    /// when the owner [arms](Self::arm) to sleep, and before SHUTDOWN and CLOSE.
+    /// Collects small writes into full messages (TCP_CORK, MSG_MORE), or sends the collected bytes. They are
+    /// also sent when the owner [arms](Self::arm) to sleep, and before SHUTDOWN and CLOSE.
     pub fn set_corked(&mut self, now: Instant, id: FlowId, corked: bool) {
         self.now = now;
         if let Some(flow) = self.flows.get_mut(id.0) {
@@ -164,8 +166,8 @@ impl AppSide {
         }
     }
 
-    /// Adds bytes of `parts` from `skip` on to the corked bytes, and sends a full message; returns how many bytes were
-    /// added.
+    /// Adds bytes of `parts` from `skip` on to the corked bytes, and sends a full message; returns how many
+    /// bytes were added.
     fn hold(&mut self, id: FlowId, parts: &[&[u8]], skip: usize) -> usize {
         let longest = self.data_len_max();
         let Some(flow) = self.flows.get_mut(id.0) else { return 0 };
@@ -238,8 +240,8 @@ impl AppSide {
         Ok(())
     }
 
-    /// Closes the socket. Bytes written before are delivered, then the end of the stream. With `reset` (SO_LINGER 0) or
-    /// with unread data the peer sees a reset, as with kernel TCP (RFC 1122 §4.2.2.13).
+    /// Closes the socket. Bytes written before are delivered, then the end of the stream. With `reset`
+    /// (SO_LINGER 0) or with unread data the peer sees a reset, as with kernel TCP (RFC 1122 §4.2.2.13).
     pub fn close(&mut self, now: Instant, id: FlowId, reset: bool) -> Result<(), AppError> {
         self.now = now;
         self.flows.get(id.0).filter(|f| !f.orphan).ok_or(AppError::Unknown)?;
@@ -349,8 +351,8 @@ impl AppSide {
             ready = ready.with(Readiness::PEER_SHUTDOWN);
         }
         let writing_over = flow.write_shutdown || flow.broken || flow.peer_closed;
-        // Free descriptors are not considered: others may use them before the program writes, and their return would
-        // not be noticed. A flow whose write found none is blocked until it is notified.
+        // Free descriptors are not considered: others may use them before the program writes, and their
+        // return would not be noticed. A flow whose write found none is blocked until it is notified.
         if writing_over || (flow.phase == Phase::Open && flow.has_room() && !flow.blocked) {
             ready = ready.with(Readiness::WRITABLE);
         }
@@ -376,7 +378,8 @@ impl AppSide {
         }
     }
 
-    /// Sends one DATA message with bytes of `parts` from `skip` on; returns how many, 0 if nothing can be sent.
+    /// Sends one DATA message with bytes of `parts` from `skip` on; returns how many, 0 if nothing can be
+    /// sent.
     fn write_message(
         &mut self,
         id: FlowId,
@@ -453,7 +456,8 @@ fn nothing_to_read(flow: &mut Flow, asked_nothing: bool) -> Result<usize, AppErr
     if asked_nothing && !flow.queue.is_empty() {
         return Ok(0);
     }
-    // The end of the stream is the end, whatever has happened since: the error stays for writing and SO_ERROR.
+    // The end of the stream is the end, whatever has happened since: the error stays for writing and
+    // SO_ERROR.
     if flow.peer_shutdown {
         return Ok(0);
     }
@@ -469,8 +473,8 @@ fn nothing_to_read(flow: &mut Flow, asked_nothing: bool) -> Result<usize, AppErr
     }
 }
 
-/// Stores slices of `parts`, from byte `skip` on and at most `limit` bytes, in `into`; returns the number of slices and
-/// bytes.
+/// Stores slices of `parts`, from byte `skip` on and at most `limit` bytes, in `into`; returns the number of
+/// slices and bytes.
 fn cut<'a>(parts: &[&'a [u8]], mut skip: usize, limit: usize, into: &mut [&'a [u8]]) -> (usize, usize) {
     let (mut used, mut len) = (0, 0);
     for part in parts {

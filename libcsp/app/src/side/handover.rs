@@ -8,8 +8,8 @@
 //!                               ◀───────── TAKE_OVER(label, ticket)
 //!                       TAKEN_OVER ───────▶
 //! ```
-//! Bytes that the former owner wrote precede its HAND_OVER on the same link. Bytes that it had received and not read
-//! are passed on with the ticket. So no byte is lost or duplicated.
+//! Bytes that the former owner wrote precede its HAND_OVER on the same link. Bytes that it had received and
+//! not read are passed on with the ticket. So no byte is lost or duplicated.
 
 use std::net::SocketAddr;
 
@@ -35,8 +35,8 @@ pub enum HandOver {
 /// The state of a connection that its new owner needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeftFlow {
-    /// The proxy worker that holds it, and its label there; `None`: the connection has ended, and only `unread`
-    /// remains.
+    /// The proxy worker that holds it, and its label there; `None`: the connection has ended, and only
+    /// `unread` remains.
     pub held: Option<(NodeId, u8, FlowLabel)>,
     /// The cluster's end.
     pub local: SocketAddr,
@@ -53,9 +53,9 @@ pub struct LeftFlow {
 }
 
 impl AppSide {
-    /// Leaves an open connection to the process that presents `ticket` to its proxy. It must not be read or written any
-    /// more. The caller calls `progress` until [`handing_over`](Self::handing_over) returns [`HandOver::Done`], then
-    /// obtains the rest with [`leave`](Self::leave).
+    /// Leaves an open connection to the process that presents `ticket` to its proxy. It must not be read or
+    /// written any more. The caller calls `progress` until [`handing_over`](Self::handing_over) returns
+    /// [`HandOver::Done`], then obtains the rest with [`leave`](Self::leave).
     ///
     /// Errors: [`AppError::NotConnected`] while it is not established, [`AppError::Unknown`].
     pub fn hand_over(&mut self, now: Instant, id: FlowId, ticket: Ticket) -> Result<(), AppError> {
@@ -84,8 +84,8 @@ impl AppSide {
         }
     }
 
-    /// Removes a connection that was handed over; its [`FlowId`] becomes invalid. If its proxy has not answered, it
-    /// counts as broken. Returns `None` for an unknown id.
+    /// Removes a connection that was handed over; its [`FlowId`] becomes invalid. If its proxy has not
+    /// answered, it counts as broken. Returns `None` for an unknown id.
     pub fn leave(&mut self, id: FlowId) -> Option<LeftFlow> {
         let flow = self.flows.get(id.0).filter(|f| !f.orphan)?;
         let waits = self.handing_over(id) == HandOver::Waiting;
@@ -106,8 +106,8 @@ impl AppSide {
         })
     }
 
-    /// Takes over a connection that another process left at a proxy worker. It becomes writable when it is established,
-    /// and broken if the proxy does not know it.
+    /// Takes over a connection that another process left at a proxy worker. It becomes writable when it is
+    /// established, and broken if the proxy does not know it.
     ///
     /// Errors: [`AppError::NoProxy`] without a link to that worker, [`AppError::Full`].
     pub fn take_over(

@@ -1,4 +1,5 @@
-//! Messages from proxies. All are untrusted: a message that violates the protocol breaks its link, and nothing else.
+//! Messages from proxies. All are untrusted: a message that violates the protocol breaks its link, and
+//! nothing else.
 
 use csp_types::FlowLabel;
 use csp_wire::channel::{
@@ -88,7 +89,8 @@ impl AppSide {
         }
     }
 
-    /// The flow that a message names, if it belongs to this link: a proxy cannot address a flow of another proxy.
+    /// The flow that a message names, if it belongs to this link: a proxy cannot address a flow of another
+    /// proxy.
     pub(super) fn known(&mut self, lane: Lane, header: &MessageHeader) -> Option<FlowId> {
         let id = self.channels.get(lane.channel).and_then(|c| c.labels.get(&header.id)).copied();
         let id = id.filter(|id| self.flows.get(id.0).is_some_and(|flow| flow.lane == lane));
@@ -139,8 +141,8 @@ impl AppSide {
         self.channels.get(lane.channel).map_or(0, |channel| channel.target().node.tag())
     }
 
-    /// Handles CONNECTED and TAKEN_OVER: a requested connection is established, or one that another process left is
-    /// taken over.
+    /// Handles CONNECTED and TAKEN_OVER: a requested connection is established, or one that another process
+    /// left is taken over.
     fn on_connected(
         &mut self,
         lane: Lane,
@@ -286,8 +288,8 @@ impl AppSide {
         Ok(())
     }
 
-    /// Handles the peer's CLOSE or RESET: marks the flow. A connection that still waits to be accepted is removed; then
-    /// `None` is returned.
+    /// Handles the peer's CLOSE or RESET: marks the flow. A connection that still waits to be accepted is
+    /// removed; then `None` is returned.
     fn peer_ends(
         &mut self,
         lane: Lane,

@@ -16,9 +16,9 @@ use csp_transport::ReceiveCredit;
 /// Closed listeners that are remembered for each proxy: as many as a proxy accepts from one process.
 const CLOSED_MAX: usize = 256;
 
-/// Time for which waiting connections remain at a listener after the program stopped polling it. It exceeds the time
-/// for which Apache leaves its listener out while its threads are busy (decision 0021). An idle process can get them
-/// sooner: the proxy withdraws them.
+/// Time for which waiting connections remain at a listener after the program stopped polling it. It exceeds
+/// the time for which Apache leaves its listener out while its threads are busy (decision 0021). An idle
+/// process can get them sooner: the proxy withdraws them.
 pub const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// A connection that the program accepted.
@@ -33,8 +33,8 @@ pub struct Accepted {
 }
 
 impl AppSide {
-    /// Listens at `address` (as passed to `bind`) on every proxy, including those announced later. No connection is
-    /// offered before [`set_interest`](Self::set_interest).
+    /// Listens at `address` (as passed to `bind`) on every proxy, including those announced later. No
+    /// connection is offered before [`set_interest`](Self::set_interest).
     pub fn listen(&mut self, address: SocketAddr, backlog: u32) -> Result<ListenerId, AppError> {
         let listener = Listener {
             address,
@@ -69,10 +69,10 @@ impl AppSide {
         Ok(())
     }
 
-    /// Sets whether the program waits for connections on this listener (it polls it or is in `accept`). When it no
-    /// longer does, waiting connections and those still offered remain for [`PAUSE_MAX`]; then the credit is withdrawn,
-    /// and the proxies offer the waiting connections to other processes. Credit is granted only while the program
-    /// waits.
+    /// Sets whether the program waits for connections on this listener (it polls it or is in `accept`). When
+    /// it no longer does, waiting connections and those still offered remain for [`PAUSE_MAX`]; then the
+    /// credit is withdrawn, and the proxies offer the waiting connections to other processes. Credit is
+    /// granted only while the program waits.
     pub fn set_interest(&mut self, id: ListenerId, interested: bool) -> Result<(), AppError> {
         let listener = self.listeners.get_mut(id.0).ok_or(AppError::Unknown)?;
         match (listener.interest, interested) {
@@ -147,8 +147,8 @@ impl AppSide {
         }
     }
 
-    /// Handles a proxy's answer to a withdrawal: the credit that it returns. Returns `false` if the answer violates the
-    /// protocol.
+    /// Handles a proxy's answer to a withdrawal: the credit that it returns. Returns `false` if the answer
+    /// violates the protocol.
     pub(super) fn on_credit_returned(&mut self, channel: usize, id: ListenerId, count: u32) -> bool {
         let Some(listener) = self.listeners.get_mut(id.0) else {
             self.counters.messages_unknown += 1; // closed meanwhile
@@ -215,9 +215,9 @@ impl AppSide {
         self.send_to_channel(channel, header, &payload);
     }
 
-    /// Announces all listeners to a proxy, and the credit of those in use. A proxy that may know them already is first
-    /// sent UNLISTEN, so that all start anew; connections that it still offers by credit granted before are accepted as
-    /// well.
+    /// Announces all listeners to a proxy, and the credit of those in use. A proxy that may know them already
+    /// is first sent UNLISTEN, so that all start anew; connections that it still offers by credit granted
+    /// before are accepted as well.
     pub(super) fn announce(&mut self, channel: usize) {
         self.clear_refused(channel);
         let Some(target) = self.channels.get_mut(channel) else { return };
@@ -264,8 +264,8 @@ impl AppSide {
         }
     }
 
-    /// Replenishes a channel's accept credit once half of it is used. Grants no more than the table of flows has room
-    /// for: an offer beyond that would be refused.
+    /// Replenishes a channel's accept credit once half of it is used. Grants no more than the table of flows
+    /// has room for: an offer beyond that would be refused.
     pub(super) fn grant(&mut self, channel: usize, id: ListenerId) {
         let waiting = |l: &&mut Listener| l.interest == Interest::Waiting;
         let Some(listener) = self.listeners.get_mut(id.0).filter(waiting) else { return };

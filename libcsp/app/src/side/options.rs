@@ -1,5 +1,5 @@
-//! Options and state of a connection beyond its bytes. The client's TCP connection belongs to the proxy, which receives
-//! options as messages and reports the state.
+//! Options and state of a connection beyond its bytes. The client's TCP connection belongs to the proxy,
+//! which receives options as messages and reports the state.
 
 use csp_types::Instant;
 use csp_wire::channel::{ChannelOption, InfoPayload, Message, MessageHeader, MessageKind, OptionPayload};
@@ -11,8 +11,8 @@ use super::slots::FlowId;
 use super::{AppError, AppSide, Handle};
 
 impl AppSide {
-    /// Sets an option of the client's TCP connection. For a connection in progress the option is sent once it is
-    /// established.
+    /// Sets an option of the client's TCP connection. For a connection in progress the option is sent once it
+    /// is established.
     ///
     /// Errors: [`AppError::NotConnected`] if the connection has ended, [`AppError::Unknown`].
     pub fn set_option(
@@ -42,8 +42,8 @@ impl AppSide {
         }
     }
 
-    /// Requests the state of the client's TCP connection. The arrival of the answer, which [`info`](Self::info)
-    /// returns, is reported as a change of readiness.
+    /// Requests the state of the client's TCP connection. The arrival of the answer, which
+    /// [`info`](Self::info) returns, is reported as a change of readiness.
     ///
     /// Errors: as [`set_option`](Self::set_option).
     pub fn ask_info(&mut self, now: Instant, id: FlowId) -> Result<(), AppError> {

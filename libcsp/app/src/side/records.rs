@@ -54,7 +54,8 @@ pub(super) struct Flow {
     pub read_shutdown: bool,
     /// A pending error number, not reported to the program yet.
     pub error: Option<i32>,
-    /// The flow broke. After `error` was reported, writing returns EPIPE and reading returns the end of stream.
+    /// The flow broke. After `error` was reported, writing returns EPIPE and reading returns the end of
+    /// stream.
     pub broken: bool,
     /// This side sent its CLOSE, RESET or REFUSED.
     pub ended_here: bool,
@@ -70,7 +71,8 @@ pub(super) struct Flow {
     pub orphan: bool,
     /// A write was short or refused, or left too little room to count as writable: notify when there is room.
     pub wants_write: bool,
-    /// Its last write found no descriptor; the flow is in its lane's list of flows to notify when there are some.
+    /// Its last write found no descriptor; the flow is in its lane's list of flows to notify when there are
+    /// some.
     pub blocked: bool,
     /// Small writes are collected into full messages (TCP_CORK).
     pub corked: bool,
@@ -123,8 +125,8 @@ impl Flow {
     }
 }
 
-/// Accept credit of a channel: connections that it may still offer (`granted`), and connections that wait to be
-/// accepted (`waiting`).
+/// Accept credit of a channel: connections that it may still offer (`granted`), and connections that wait to
+/// be accepted (`waiting`).
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Offer {
     pub granted: u32,
@@ -142,9 +144,10 @@ impl Offer {
         self.withdrawing = false;
     }
 
-    /// Records that the proxy returned `count` credits. Returns `false` if it never had as many. The answer may concern
-    /// a withdrawal from before the listener was announced anew, and may include credit of that time: the credit that
-    /// the proxy has and that is in transit never exceeds `granted` and `former` together.
+    /// Records that the proxy returned `count` credits. Returns `false` if it never had as many. The answer
+    /// may concern a withdrawal from before the listener was announced anew, and may include credit of that
+    /// time: the credit that the proxy has and that is in transit never exceeds `granted` and `former`
+    /// together.
     pub fn returned(&mut self, count: u32) -> bool {
         self.withdrawing = false;
         let of_former = count.saturating_sub(self.granted);
@@ -171,17 +174,17 @@ impl Offer {
 ///    ▲                                     polls or accepts      │
 ///    └───────── PAUSE_MAX later: waiting connections are refused ┘
 /// ```
-/// Programs remove a busy listener from their set for short times (nginx every 16 accepts, Apache while its threads are
-/// busy). The kernel's accept queue remains meanwhile, and so does this one.
+/// Programs remove a busy listener from their set for short times (nginx every 16 accepts, Apache while its
+/// threads are busy). The kernel's accept queue remains meanwhile, and so does this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Interest {
     /// It does not: no credit is granted, and arriving offers are refused.
     None,
     /// It polls the listener or accepts from it.
     Waiting,
-    /// It stopped polling recently: waiting connections remain. The value is the time at which the state becomes
-    /// `None`. It is not known before the first [`progress`](super::AppSide::progress) after the change, since
-    /// `set_interest` has no clock.
+    /// It stopped polling recently: waiting connections remain. The value is the time at which the state
+    /// becomes `None`. It is not known before the first [`progress`](super::AppSide::progress) after the
+    /// change, since `set_interest` has no clock.
     Paused(Option<Instant>),
 }
 

@@ -1,5 +1,5 @@
-//! Listeners that a proxy refused because the port belongs to another user's process. They are announced again until
-//! the port is free, since the proxy may not have noticed yet that the other process has exited.
+//! Listeners that a proxy refused because the port belongs to another user's process. They are announced
+//! again until the port is free, since the proxy may not have noticed yet that the other process has exited.
 
 use csp_types::{Duration, Instant};
 

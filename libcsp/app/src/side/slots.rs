@@ -1,6 +1,7 @@
 //! A bounded table whose ids carry a generation, so that the id of a removed value is invalid.
 
-/// Bits of an id that hold the slot's index. With those of the generation they leave the two top bits for the wire.
+/// Bits of an id that hold the slot's index. With those of the generation they leave the two top bits for the
+/// wire.
 const INDEX_BITS: u32 = 18;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const GENERATION_MASK: u32 = (1 << (30 - INDEX_BITS)) - 1;
@@ -30,8 +31,8 @@ impl FlowId {
         self.0 | REQUEST_TAG
     }
 
-    /// The id that [`to_wire`](Self::to_wire) returned; it may belong to a removed flow. `None` for a number that
-    /// `to_wire` never returns.
+    /// The id that [`to_wire`](Self::to_wire) returned; it may belong to a removed flow. `None` for a number
+    /// that `to_wire` never returns.
     pub const fn from_wire(id: u32) -> Option<Self> {
         if id & TAG_MASK == REQUEST_TAG { Some(FlowId(id & !TAG_MASK)) } else { None }
     }
@@ -122,7 +123,8 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// Returns the slot and id of the first value at or after slot `index`, for walking the table while changing it.
+    /// Returns the slot and id of the first value at or after slot `index`, for walking the table while
+    /// changing it.
     pub fn at_or_after(&self, index: usize) -> Option<(usize, u32)> {
         let rest = self.slots.get(index..)?;
         let at = index + rest.iter().position(|s| s.value.is_some())?;

@@ -73,9 +73,10 @@ pub(super) enum Admitted<'a> {
 }
 
 impl Endpoint {
-    /// Decides whether the HELLO opens a link, or which link it resumes. Of a HELLO that opens a link, token and proof are
-    /// verified before any other field is used, but the purpose and those that select the key. A HELLO that resumes a link
-    /// proves that its sender has the secret of that link's token, which need have been valid only when the link opened.
+    /// Decides whether the HELLO opens a link, or which link it resumes. Of a HELLO that opens a link, token
+    /// and proof are verified before any other field is used, but the purpose and those that select the key.
+    /// A HELLO that resumes a link proves that its sender has the secret of that link's token, which need
+    /// have been valid only when the link opened.
     pub(super) fn admit<'a>(
         &self,
         unix_now_s: u64,
@@ -125,7 +126,8 @@ impl Endpoint {
         Ok(Admitted::New { hello, claims, handshake: Some(handshake), version })
     }
 
-    /// Verifies the token of a HELLO and the proof of its holder, and that they are those of the peer that it names.
+    /// Verifies the token of a HELLO and the proof of its holder, and that they are those of the peer that it
+    /// names.
     fn authenticate(
         &self,
         unix_now_s: u64,
@@ -159,7 +161,8 @@ impl Endpoint {
         }
     }
 
-    /// Verifies that a HELLO comes from the peer of the link that it resumes, and is not the copy of an earlier one.
+    /// Verifies that a HELLO comes from the peer of the link that it resumes, and is not the copy of an
+    /// earlier one.
     fn admit_resumed(
         &self,
         id: LinkId,
@@ -175,8 +178,8 @@ impl Endpoint {
         Ok(handshake)
     }
 
-    /// Admits a message link between processes of this host. The kernel certifies the user; the peer's names are not
-    /// certified.
+    /// Admits a message link between processes of this host. The kernel certifies the user; the peer's names
+    /// are not certified.
     fn admit_local(&self, id: LinkId, hello: &Hello<'_>) -> Result<TokenClaims, Refusal> {
         use RefusalReason::{Identity, Parameters, Session};
         let uid = self.table.get(id).and_then(|link| link.peer_uid);
@@ -207,8 +210,8 @@ impl Endpoint {
         })
     }
 
-    /// Whether a token, by its nonce, is in use: it serves one incarnation, and each place of its pool once at a time. An
-    /// interrupted link does not hold its place against its own peer.
+    /// Whether a token, by its nonce, is in use: it serves one incarnation, and each place of its pool once
+    /// at a time. An interrupted link does not hold its place against its own peer.
     pub(super) fn is_replay(&self, new: &PeerIdentity, nonce: u64) -> bool {
         self.table.iter().any(|(_, link)| {
             let Some(peer) = link.peer.filter(|_| link.nonce == Some(nonce)) else { return false };

@@ -27,8 +27,8 @@ pub struct InPlace {
 }
 
 impl Endpoint {
-    /// The memory that holds a link's messages. It stays mapped as long as a clone of it exists, even after the link
-    /// has ended. The peer can write to it at any time. Most providers do not support this.
+    /// The memory that holds a link's messages. It stays mapped as long as a clone of it exists, even after
+    /// the link has ended. The peer can write to it at any time. Most providers do not support this.
     pub fn memory(&self, link: LinkId) -> Result<Memory, ViError> {
         let link = self.table.get(link).ok_or(ViError::NotConnected)?;
         self.provider.memory(link.vi)
@@ -46,8 +46,8 @@ impl Endpoint {
     }
 
     /// Returns the next data message without copying it. The peer has one descriptor less until the owner
-    /// [releases](Self::release) the message. Otherwise as [`receive`](Self::receive); also returns `None` if the
-    /// provider does not expose the location of messages.
+    /// [releases](Self::release) the message. Otherwise as [`receive`](Self::receive); also returns `None` if
+    /// the provider does not expose the location of messages.
     pub fn take(&mut self, now: Instant) -> Option<InPlace> {
         let id = self.next_message()?;
         let vi = self.table.get(id)?.vi;
@@ -69,8 +69,8 @@ impl Endpoint {
         })
     }
 
-    /// Releases a message that [`take`](Self::take) returned: its descriptor returns to the peer. To be called once for
-    /// each message.
+    /// Releases a message that [`take`](Self::take) returned: its descriptor returns to the peer. To be
+    /// called once for each message.
     pub fn release(&mut self, now: Instant, message: InPlace) {
         let link = self.table.get(message.link);
         if link.is_some_and(|link| link.vi == message.vi && !matches!(link.state, State::Ending(_))) {

@@ -35,15 +35,15 @@ pub struct LinkInfo {
     pub link: LinkId,
     /// The VI below it.
     pub vi: ViId,
-    /// What it carries.
+    /// The link's purpose.
     pub purpose: Purpose,
     /// Identity of the peer; `None` until the handshake is complete.
     pub peer: Option<PeerIdentity>,
     /// The protocol version in use, the highest that both ends speak; 0 before the handshake.
     pub version: u16,
-    /// The time at which it came up.
+    /// The time at which the link came up.
     pub up_since: Option<Instant>,
-    /// Whether its VI broke and it waits for another one.
+    /// Whether the link's VI broke and the link waits for another one.
     pub interrupted: bool,
     /// The time at which the peer's last message was polled.
     pub last_received: Instant,
@@ -61,8 +61,8 @@ const MESSAGE_LEN_MIN: u32 = 1024;
 /// Largest number of links of one endpoint.
 const LINKS_MAX: u32 = 4096;
 
-/// A data message that the owner has not received. Its body is still in the VI's buffer, or was copied (`kept`) when
-/// the VI ended.
+/// A data message that the owner has not received. Its body is still in the VI's buffer, or was copied
+/// (`kept`) when the VI ended.
 #[derive(Debug)]
 struct Ready {
     link: LinkId,
@@ -92,14 +92,14 @@ pub struct Endpoint {
     /// A lower bound of all links' deadlines.
     next_check: Instant,
     last_progress: Instant,
-    /// The last time at which this thread ran again after not having run for a while. Peers may have sent messages
-    /// meanwhile.
+    /// The last time at which this thread ran again after not having run for a while. Peers may have sent
+    /// messages meanwhile.
     back_at: Instant,
 }
 
 impl Endpoint {
-    /// Creates an endpoint over `provider`. All tables are allocated here. Depths and lengths out of bounds are
-    /// clamped.
+    /// Creates an endpoint over `provider`. All tables are allocated here. Depths and lengths out of bounds
+    /// are clamped.
     pub fn new(provider: Box<dyn Provider>, mut config: EndpointConfig) -> Self {
         config.receive_depth = config.receive_depth.clamp(RECEIVE_DEPTH_MIN, 4096);
         config.send_depth = config.send_depth.clamp(RECEIVE_DEPTH_MIN, 4096);
@@ -128,12 +128,13 @@ impl Endpoint {
         self.provider.listen(address)
     }
 
-    /// Opens a link; `Up` or `Down` follows. `worker` is this side's worker that the link serves, `pool` is the link's
-    /// index in its pool and the pool's size, `token` proves the identity. After `hello_timeout` the link ends as
-    /// `Unreachable`.
+    /// Opens a link; `Up` or `Down` follows. `worker` is this side's worker that the link serves, `pool` is
+    /// the link's index in its pool and the pool's size, `token` proves the identity. After `hello_timeout`
+    /// the link ends as `Unreachable`.
     ///
-    /// A token opens each place of its pool once at a time. Further links, and a link that replaces one whose loss the
-    /// peer may not have noticed, need a token with another nonce (or another attempt after `Duplicate`).
+    /// A token opens each place of its pool once at a time. Further links, and a link that replaces one whose
+    /// loss the peer may not have noticed, need a token with another nonce (or another attempt after
+    /// `Duplicate`).
     pub fn connect(
         &mut self,
         now: Instant,
@@ -176,9 +177,9 @@ impl Endpoint {
     }
 
     /// Returns the next data message. Its body is copied to `into` (a body longer than `into` is truncated;
-    /// [`message_len`](Self::message_len) bytes always suffice), and its buffer returns to the peer. The messages of a
-    /// link lie between its `Up` and its `Down`: while an unpolled `Up` precedes the next message, this returns `None`,
-    /// so poll events first.
+    /// [`message_len`](Self::message_len) bytes always suffice), and its buffer returns to the peer. The
+    /// messages of a link lie between its `Up` and its `Down`: while an unpolled `Up` precedes the next
+    /// message, this returns `None`, so poll events first.
     pub fn receive(&mut self, now: Instant, into: &mut [u8]) -> Option<Received> {
         loop {
             let Some(link) = self.table.get_mut(self.ready.front()?.link) else {
@@ -226,8 +227,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends one message whose body is the concatenation of `gather` (at most [`GATHER_MAX`] parts). `kind` must match
-    /// the link's purpose, else the call fails with [`SendError::Down`].
+    /// Sends one message whose body is the concatenation of `gather` (at most [`GATHER_MAX`] parts). `kind`
+    /// must match the link's purpose, else the call fails with [`SendError::Down`].
     pub fn send(
         &mut self,
         now: Instant,
@@ -266,8 +267,8 @@ impl Endpoint {
         result
     }
 
-    /// Number of data messages that can be sent on `link` now; 0 if it is not up, or if its VI broke and no other has
-    /// replaced it.
+    /// Number of data messages that can be sent on `link` now; 0 if it is not up, or if its VI broke and no
+    /// other has replaced it.
     pub fn credits(&self, link: LinkId) -> u32 {
         self.table.get(link).map_or(0, Link::credits)
     }
@@ -277,8 +278,8 @@ impl Endpoint {
         (self.config.message_len as usize).saturating_sub(HEADER_LEN)
     }
 
-    /// Closes a link: sends CLOSE, then disconnects cleanly. Messages not yet received are dropped; `Down` (`Closed`)
-    /// follows.
+    /// Closes a link: sends CLOSE, then disconnects cleanly. Messages not yet received are dropped; `Down`
+    /// (`Closed`) follows.
     pub fn close(&mut self, now: Instant, link: LinkId) {
         self.drop_link(now, link, DownReason::Closed);
     }
@@ -310,8 +311,8 @@ impl Endpoint {
         (self.next_check < Instant::FAR_FUTURE).then_some(self.next_check)
     }
 
-    /// Arms the provider's wake descriptors. Also returns `Busy` while received messages or events are pending in the
-    /// endpoint.
+    /// Arms the provider's wake descriptors. Also returns `Busy` while received messages or events are
+    /// pending in the endpoint.
     pub fn arm(&mut self) -> Result<Armed, ViError> {
         if !self.ready.is_empty() || !self.events.is_empty() {
             return Ok(Armed::Busy);
@@ -339,7 +340,8 @@ impl Endpoint {
         self.provider
     }
 
-    /// Abandons all links in a forked child. Nothing is sent to the peers, for which the links remain the parent's.
+    /// Abandons all links in a forked child. Nothing is sent to the peers, for which the links remain the
+    /// parent's.
     pub fn abandon_after_fork(self) {
         self.provider.abandon_after_fork();
     }
@@ -369,7 +371,8 @@ impl Endpoint {
         self.provider.counters()
     }
 
-    /// The grant in the token of the process at the other end of an accepted link; [`Grant::NONE`] for other links.
+    /// The grant in the token of the process at the other end of an accepted link; [`Grant::NONE`] for other
+    /// links.
     pub fn grant(&self, link: LinkId) -> Grant {
         self.table.get(link).and_then(|link| link.grant.as_deref().copied()).unwrap_or(Grant::NONE)
     }
@@ -384,8 +387,8 @@ impl Endpoint {
         self.table.get(link).map(|found| info(link, found))
     }
 
-    /// Whether the bounded event queue has room for the events of a new link. If the owner has not polled earlier
-    /// events, no new link is accepted or opened.
+    /// Whether the bounded event queue has room for the events of a new link. If the owner has not polled
+    /// earlier events, no new link is accepted or opened.
     fn has_event_room(&self) -> bool {
         self.events.len() + 2 * self.table.capacity() <= self.table.capacity() * EVENTS_PER_LINK
     }

@@ -22,8 +22,9 @@ struct Arrival {
 }
 
 impl Endpoint {
-    /// Polls completions and events, answers PING, returns credits, sends heartbeats and enforces deadlines. Returns
-    /// whether anything happened. `unix_now_s`, in seconds, is the time against which tokens are checked.
+    /// Polls completions and events, answers PING, returns credits, sends heartbeats and enforces deadlines.
+    /// Returns whether anything happened. `unix_now_s`, in seconds, is the time against which tokens are
+    /// checked.
     pub fn progress(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut late = now - self.last_progress > self.config.heartbeat.interval * 2;
         // A thread that sleeps until its next deadline was absent only for as long as it overslept.
@@ -32,8 +33,8 @@ impl Endpoint {
         }
         self.last_progress = now;
         let mut busy = self.poll_events(now);
-        // One turn processes at most the messages that all descriptors hold; a peer cannot refill them before credit is
-        // returned to it.
+        // One turn processes at most the messages that all descriptors hold; a peer cannot refill them before
+        // credit is returned to it.
         let mut drained = false;
         for _ in 0..=self.table.capacity() * self.config.receive_depth as usize {
             let Some(completion) = self.provider.poll() else {
@@ -236,8 +237,9 @@ impl Endpoint {
         }
     }
 
-    /// Answers PING, returns credit and sends a heartbeat, as far as each is due and has a descriptor. A message
-    /// without a descriptor stays due: the message that brings credit causes the link to be served again.
+    /// Answers PING, returns credit and sends a heartbeat, as far as each is due and has a descriptor. A
+    /// message without a descriptor stays due: the message that brings credit causes the link to be served
+    /// again.
     pub(super) fn serve(&mut self, now: Instant, id: LinkId) {
         let heartbeat = self.config.heartbeat;
         let Some(link) = self.table.get_mut(id).filter(|link| link.can_send()) else { return };
@@ -261,8 +263,8 @@ impl Endpoint {
         self.next_check = self.next_check.min(retry_at(link, now, &heartbeat));
     }
 
-    /// Checks all links once the earliest of their deadlines has passed. `late`: this thread did not run in time, or
-    /// has not received all messages that have arrived.
+    /// Checks all links once the earliest of their deadlines has passed. `late`: this thread did not run in
+    /// time, or has not received all messages that have arrived.
     fn check_timers(&mut self, now: Instant, late: bool) {
         if now < self.next_check {
             return;
@@ -347,8 +349,8 @@ impl Endpoint {
     }
 }
 
-/// The time at which the link must be served next. A message that is due but found the send queue full is retried a
-/// little later.
+/// The time at which the link must be served next. A message that is due but found the send queue full is
+/// retried a little later.
 fn retry_at(link: &Link, now: Instant, heartbeat: &crate::config::Heartbeat) -> Instant {
     let deadline = link.next_deadline(now, heartbeat);
     if deadline <= now || !link.replay.is_empty() { now + heartbeat.interval / 8 } else { deadline }

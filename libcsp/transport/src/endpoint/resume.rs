@@ -7,12 +7,13 @@
 //!   drops messages up to `received`,       ◀─── HELLO_ACK(session, received), retransmits the others
 //!   retransmits the others
 //! ```
-//! HELLO and its answer prove knowledge of the secret of the link's token. A HELLO that resumes needs no CONFIRM: each
-//! attempt has a higher number, which the acceptor remembers, so that a copy of an earlier HELLO resumes nothing.
+//! HELLO and its answer prove knowledge of the secret of the link's token. A HELLO that resumes needs no
+//! CONFIRM: each attempt has a higher number, which the acceptor remembers, so that a copy of an earlier
+//! HELLO resumes nothing.
 //!
-//! When the VI is lost, both sides copy the messages that the owner has not received and the sent messages that the
-//! provider still holds. Sequence numbers continue, so that a lost or duplicated message is detected; descriptor credit
-//! starts anew.
+//! When the VI is lost, both sides copy the messages that the owner has not received and the sent messages
+//! that the provider still holds. Sequence numbers continue, so that a lost or duplicated message is
+//! detected; descriptor credit starts anew.
 
 use std::collections::VecDeque;
 
@@ -31,11 +32,12 @@ use crate::proof::same;
 /// Delay before another VI is requested after one that ended before the link had resumed.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Largest number of messages kept for an owner that does not read while VIs break, as a multiple of the receive depth.
+/// Largest number of messages kept for an owner that does not read while VIs break, as a multiple of the
+/// receive depth.
 const KEPT_DEPTHS_MAX: u32 = 4;
 
-/// Attempts that may fail because the peer is unreachable: the fault that broke the VI may also break the next one
-/// while it is set up.
+/// Attempts that may fail because the peer is unreachable: the fault that broke the VI may also break the
+/// next one while it is set up.
 const UNREACHABLE_MAX: u32 = 4;
 
 const LOST: DownReason = DownReason::Died(DeathCause::HangUp);
@@ -153,7 +155,8 @@ impl Endpoint {
         }
     }
 
-    /// The VI was refused. An unreachable peer is tried again, up to the limit; a refusal by the peer itself is final.
+    /// The VI was refused. An unreachable peer is tried again, up to the limit; a refusal by the peer itself
+    /// is final.
     pub(super) fn on_vi_refused(&mut self, now: Instant, id: LinkId, reason: &ViError) {
         let link = self.table.get_mut(id).filter(|link| link.state == State::Connecting);
         let again = link.and_then(|link| link.interruption.as_mut()).is_some_and(|known| {
@@ -217,7 +220,8 @@ impl Endpoint {
         if same_end && later { Ok(()) } else { Err(NO_SESSION) }
     }
 
-    /// Acceptor: all messages that had arrived are received, so the links named by resuming HELLOs are resumed.
+    /// Acceptor: all messages that had arrived are received, so the links named by resuming HELLOs are
+    /// resumed.
     pub(super) fn settle_resumptions(&mut self, now: Instant) {
         while let Some(id) = self.resumptions.pop() {
             let Some(link) = self.table.get(id).filter(|link| link.state == State::Resuming) else {
@@ -260,7 +264,8 @@ impl Endpoint {
         true
     }
 
-    /// Brings the link up again. The peer has received `received` of its messages; later ones are retransmitted.
+    /// Brings the link up again. The peer has received `received` of its messages; later ones are
+    /// retransmitted.
     fn resume_link(&mut self, now: Instant, id: LinkId, received: u64) {
         let Some(link) = self.table.get_mut(id) else { return };
         let Some(Interruption { mut saved, .. }) = link.interruption.take() else { return };
@@ -274,8 +279,8 @@ impl Endpoint {
         self.serve(now, id);
     }
 
-    /// Ends an interrupted link whose place in the pool a new link of the same token has taken: the peer gave the old
-    /// one up.
+    /// Ends an interrupted link whose place in the pool a new link of the same token has taken: the peer gave
+    /// the old one up.
     pub(super) fn end_superseded(&mut self, new: LinkId, nonce: u64) {
         let old = self.table.iter().find(|(id, link)| {
             let place = |link: &Link| (link.local.pool_index, link.local.pool_size);
@@ -289,8 +294,8 @@ impl Endpoint {
 }
 
 impl Link {
-    /// If this thread did not run for a while since the VI broke, the peer gets the whole time once more. Only once,
-    /// since some processes call in rarely.
+    /// If this thread did not run for a while since the VI broke, the peer gets the whole time once more.
+    /// Only once, since some processes call in rarely.
     pub(super) fn extend_wait(&mut self, back_at: Instant, heartbeat: &Heartbeat) {
         if let Some(known) =
             self.interruption.as_mut().filter(|known| known.since < back_at && !known.extended)
@@ -307,8 +312,8 @@ impl Link {
     }
 }
 
-/// End of the time for which a link may wait: as long as its peer may be silent. Messages that the peer sent before
-/// `back_at`, while this thread did not run, are not received yet. A process may be silent for longer.
+/// End of the time for which a link may wait: as long as its peer may be silent. Messages that the peer sent
+/// before `back_at`, while this thread did not run, are not received yet. A process may be silent for longer.
 fn wait_until(now: Instant, back_at: Instant, link: &Link, config: &EndpointConfig) -> Instant {
     let silent_until = link.last_received.max(back_at) + config.heartbeat.deadline;
     match config.resume_deadline {
@@ -323,8 +328,8 @@ fn saved_of(provider: &dyn Provider, link: &Link) -> Option<VecDeque<Saved>> {
     let mut saved: VecDeque<Saved> = VecDeque::new();
     let walked = provider.unconfirmed(link.vi, &mut |immediate, bytes| {
         let Ok((header, body)) = Header::parse(bytes) else { return };
-        // Messages of a resumed link's handshake are not counted. Those of the first have arrived, or the acceptor does
-        // not know the link.
+        // Messages of a resumed link's handshake are not counted. Those of the first have arrived, or the
+        // acceptor does not know the link.
         if matches!(header.kind, Kind::Hello | Kind::HelloAck | Kind::HelloRefused | Kind::Confirm) {
             return;
         }

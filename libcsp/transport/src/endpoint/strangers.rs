@@ -1,5 +1,5 @@
-//! Slots for unauthenticated peers ("strangers": no token and proof verified yet, or not confirmed), and each user's share of the links of
-//! processes.
+//! Slots for unauthenticated peers ("strangers": no token and proof verified yet, or not confirmed), and each
+//! user's share of the links of processes.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +21,11 @@ struct Strangers {
 }
 
 impl Endpoint {
-    /// Frees a slot for a peer that is not authenticated yet. Such peers hold at most half of the slots, and those of
-    /// one user at most half of that half, if the provider knows users. Beyond its limit a user's oldest
-    /// unauthenticated peer is evicted; beyond the total limit, the oldest one of the user with the most. So peers that
-    /// only connect cannot lock out others. Returns `false` if links that are up hold all slots.
+    /// Frees a slot for a peer that is not authenticated yet. Such peers hold at most half of the slots, and
+    /// those of one user at most half of that half, if the provider knows users. Beyond its limit a user's
+    /// oldest unauthenticated peer is evicted; beyond the total limit, the oldest one of the user with the
+    /// most. So peers that only connect cannot lock out others. Returns `false` if links that are up hold all
+    /// slots.
     pub(super) fn make_room_for_stranger(&mut self, user: Option<u32>) -> bool {
         let half = self.table.capacity().div_ceil(2);
         let own_max = if user.is_some() { half.div_ceil(2) } else { half };
@@ -56,9 +57,10 @@ impl Endpoint {
         by_user
     }
 
-    /// Whether the share of the peer's user leaves room for one more link, which is in the handshake: the processes of a user may open another
-    /// link only while they hold no more links than are free. A single user therefore holds at most half of the links. The slots of
-    /// unauthenticated peers are free, since these give way.
+    /// Whether the share of the peer's user leaves room for one more link, which is in the handshake: the
+    /// processes of a user may open another link only while they hold no more links than are free. A single
+    /// user therefore holds at most half of the links. The slots of unauthenticated peers are free, since
+    /// these give way.
     pub(super) fn is_within_share(&self, peer: &PeerIdentity) -> bool {
         let Some(uid) = peer.uid.filter(|uid| *uid != ROOT && peer.role == Role::Process) else {
             return true;
