@@ -1,5 +1,5 @@
-//! The agent, without control plane and admin endpoint: attaching processes, the directory that they receive, and their
-//! state.
+//! The agent, without control plane and admin endpoint: attaching processes, the directory that they receive,
+//! and their state.
 
 pub mod directory;
 pub mod helper;

@@ -56,8 +56,9 @@ pub struct AccelerateSection {
     pub listen: Listen,
     /// Outgoing connections.
     pub connect: Connect,
-    /// Whether listeners on loopback addresses and connections to 127.0.0.0/8 and ::1 are accelerated too, between
-    /// applications through a proxy. For tests: processes outside CSP are then not reached by loopback.
+    /// Whether listeners on loopback addresses and connections to 127.0.0.0/8 and ::1 are accelerated too,
+    /// between applications through a proxy. For tests: processes outside CSP are then not reached by
+    /// loopback.
     pub loopback: bool,
 }
 
@@ -86,13 +87,14 @@ pub enum Connect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SanSection {
-    /// `auto`: proxies of this host by shared memory, others through the agent, by verbs if available or else by ucx.
-    /// `shm`: proxies of this host only. `verbs`, `ucx`: all through the agent.
+    /// `auto`: proxies of this host by shared memory, others through the agent, by verbs if available or else
+    /// by ucx. `shm`: proxies of this host only. `verbs`, `ucx`: all through the agent.
     pub provider: SanProvider,
-    /// This host's address on the SAN. UCX then listens on this address' network interface only, otherwise on all.
+    /// This host's address on the SAN. UCX then listens on this address' network interface only, otherwise on
+    /// all.
     pub address: Option<IpAddr>,
-    /// Whether programs that use libcsp may reach proxies of other hosts by queue pairs of their own instead of through
-    /// the agent, if both hosts have verbs. Such programs open the RDMA device.
+    /// Whether programs that use libcsp may reach proxies of other hosts by queue pairs of their own instead
+    /// of through the agent, if both hosts have verbs. Such programs open the RDMA device.
     pub direct: bool,
 }
 
@@ -104,8 +106,8 @@ pub struct CapacitySection {
     pub processes: usize,
     /// Exited processes whose counters and traces are kept. 0 to 1,024 (115 KiB each).
     pub exited: usize,
-    /// VIs of processes that the agent forwards to proxies of other hosts. 1 to 4,096. A user whose processes hold as
-    /// many as are free gets no more; a single user thus gets at most half.
+    /// VIs of processes that the agent forwards to proxies of other hosts. 1 to 4,096. A user whose processes
+    /// hold as many as are free gets no more; a single user thus gets at most half.
     pub relay_vis: usize,
 }
 

@@ -1,14 +1,16 @@
-//! Connections in the agent's custody: those that several processes share, or that a program without the filter holds.
+//! Connections in the agent's custody: those that several processes share, or that a program without the
+//! filter holds.
 //!
-//! A process that forks, executes another program or passes a descriptor on leaves its connections at their proxy and
-//! sends the agent one end of a Unix socket pair. All processes that hold the other end share the connection, as they
-//! would share a kernel socket. The agent takes the connection over from the proxy and carries its bytes:
+//! A process that forks, executes another program or passes a descriptor on leaves its connections at their
+//! proxy and sends the agent one end of a Unix socket pair. All processes that hold the other end share the
+//! connection, as they would share a kernel socket. The agent takes the connection over from the proxy and
+//! carries its bytes:
 //!
 //! ```text
 //!  program ◀─ Unix socket ─▶ connection ◀─ AppSide ─▶ proxy
 //! ```
-//! Owns these connections, and one application side with links of its own. Does not handle the control plane, nor
-//! connections that processes serve themselves.
+//! Owns these connections, and one application side with links of its own. Does not handle the control plane,
+//! nor connections that processes serve themselves.
 
 mod connection;
 mod options;
@@ -43,8 +45,8 @@ const TOKEN_LIFETIME_S: u64 = 1800;
 const TOKEN_RENEWED_S: u64 = 600;
 /// Largest number of connections.
 const CONNECTIONS_MAX: usize = 16_384;
-/// Largest number of connections that wait for the custody, or for a link to their proxy: of all users, and of one. A
-/// process may leave connections at proxies that do not exist; they wait for [`LINK_TIMEOUT`].
+/// Largest number of connections that wait for the custody, or for a link to their proxy: of all users, and
+/// of one. A process may leave connections at proxies that do not exist; they wait for [`LINK_TIMEOUT`].
 const WAITING_MAX: usize = 4096;
 const WAITING_OF_USER_MAX: usize = WAITING_MAX / 2;
 /// Largest number of socket events per call.
@@ -166,8 +168,8 @@ impl Custody {
         self.side.channels().next().is_some()
     }
 
-    /// Takes a connection into custody. It is lost if its user has as many connections as there are free entries: a
-    /// single user thus gets at most half.
+    /// Takes a connection into custody. It is lost if its user has as many connections as there are free
+    /// entries: a single user thus gets at most half.
     pub fn take(&mut self, now: Instant, charge: Charge, place: Place<u32>) {
         let free = CONNECTIONS_MAX.saturating_sub(self.connections.len() + self.waiting.len());
         let own = self.of_user.get(&charge.uid).copied().unwrap_or(0);
@@ -203,8 +205,8 @@ impl Custody {
         self.side.endpoint().identity().process
     }
 
-    /// Takes over connections that waited for a link. Those that waited too long are lost; their programs read the end
-    /// of the stream.
+    /// Takes over connections that waited for a link. Those that waited too long are lost; their programs
+    /// read the end of the stream.
     fn take_waiting(&mut self, now: Instant) -> bool {
         let before = self.waiting.len();
         for Waiting { since, charge, place } in std::mem::take(&mut self.waiting) {
@@ -322,13 +324,14 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (Token, u
     (options.keys.issue(&claims), expires)
 }
 
-/// Returns the places of connections that wait. Each is released when the connection is taken over or lost, so that a
-/// user's connections in the queue of orders count as well.
+/// Returns the places of connections that wait. Each is released when the connection is taken over or lost,
+/// so that a user's connections in the queue of orders count as well.
 fn waiting_places() -> Shares<u32> {
     Shares::new(WAITING_OF_USER_MAX, WAITING_MAX)
 }
 
-/// Starts the custody of a node in a thread of its own. `spin` sets how long the thread polls before it sleeps.
+/// Starts the custody of a node in a thread of its own. `spin` sets how long the thread polls before it
+/// sleeps.
 pub fn start(options: CustodyOptions, spin: SpinSetting) -> io::Result<Custodian> {
     Custodian::start(Custody::new(options, clock::unix_now_s())?, spin)
 }

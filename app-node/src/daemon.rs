@@ -1,4 +1,5 @@
-//! The daemon: one thread with the agent and the base of `csp_daemon`, beside the threads of relay and custody.
+//! The daemon: one thread with the agent and the base of `csp_daemon`, beside the threads of relay and
+//! custody.
 
 mod admin;
 mod relay_thread;
@@ -74,8 +75,8 @@ async fn serve(
         threads,
         control: ControlOptions::default(),
     });
-    // Processes that were started earlier are served while etcd is contacted; signals and the admin endpoint come
-    // first.
+    // Processes that were started earlier are served while etcd is contacted; signals and the admin endpoint
+    // come first.
     let started = tokio::select! {
         biased;
         started = starting => started?,

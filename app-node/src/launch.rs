@@ -75,14 +75,14 @@ pub enum LaunchError {
     NotAccelerated {
         /// The program.
         path: PathBuf,
-        /// What prevents its acceleration.
+        /// The reason for which it is not accelerated.
         obstacle: Obstacle,
     },
 }
 
 impl LaunchError {
-    /// Returns the exit code: 127 not found, 126 not executable (as shells do), 78 for what the operator has to
-    /// correct.
+    /// Returns the exit code: 127 not found, 126 not executable (as shells do), 78 for what the operator has
+    /// to correct.
     pub fn exit_code(&self) -> u8 {
         match self {
             LaunchError::NotFound(_) => 127,
@@ -133,9 +133,10 @@ pub struct Verdict {
     pub path: PathBuf,
     /// For a script: its interpreter, which decides the result.
     pub interpreter: Option<PathBuf>,
-    /// What prevents its acceleration.
+    /// The reason for which it is not accelerated.
     pub obstacle: Option<Obstacle>,
-    /// Its own code creates io_uring instances by a system call; the filter then makes the kernel refuse them.
+    /// Its own code creates io_uring instances by a system call; the filter then makes the kernel refuse
+    /// them.
     pub rings: bool,
 }
 
@@ -286,7 +287,8 @@ fn filter() -> Result<PathBuf, LaunchError> {
     })
 }
 
-/// Returns LD_PRELOAD, with the filter in front if the program can load it; existing entries of the filter are removed.
+/// Returns LD_PRELOAD, with the filter in front if the program can load it; existing entries of the filter
+/// are removed.
 fn preload(filter: &Path, before: &OsStr, loads: bool) -> Result<OsString, LaunchError> {
     if filter.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) {
         return Err(LaunchError::FilterPath(filter.to_owned()));

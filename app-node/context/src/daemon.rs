@@ -1,8 +1,9 @@
-//! Sockets, threads and signals of `csp-context`: a thread for each connection of a proxy worker, which reads, calls handlers and writes;
-//! one that makes supplied handlers for all, and one that bounds their time.
+//! Sockets, threads and signals of `csp-context`: one thread for each connection of a proxy worker, which
+//! reads, calls handlers and writes; one thread that makes supplied handlers for all connections, and one
+//! that bounds their time.
 //!
-//! Reading and writing block. That holds nobody up: the proxy reads what a context emits whatever it has to send itself, and holds records
-//! of stages without room within their bounds ([`crate::session`]).
+//! Reading and writing block. This cannot deadlock: the proxy reads a context's records even while it cannot
+//! send, and holds the records of stages without room within their bounds ([`crate::session`]).
 #![allow(clippy::disallowed_types, reason = "it owns sockets and a clock")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -28,17 +29,18 @@ use crate::workshop::Workshop;
 const READ_LEN: usize = 64 * 1024;
 /// Pause after an error of accept, such as too few descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often a connection looks whether a handler was made that it has ordered.
+/// Interval at which a connection checks whether a handler that it has ordered was made.
 const MADE_INTERVAL: Duration = Duration::from_millis(1);
-/// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel. A call takes two at most.
+/// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel. A call takes
+/// two at most.
 const EPOCH: Duration = Duration::from_millis(5);
 
-/// What has become of a stage's order.
+/// Answer to a stage's order.
 type Answer = (Place, u64, Made);
 /// An order, and where the answer goes.
 type Job = (Order, Sender<Answer>);
 
-/// What the command line says.
+/// The command line.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where proxy workers connect.
@@ -52,7 +54,7 @@ pub struct Options {
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When an address cannot be had, or the operating system refuses a thread.
+/// When an address is not available, or the operating system refuses a thread.
 pub fn run(options: &Options) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut terminated, mut interrupted) = {
@@ -74,7 +76,8 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     runtime.block_on(async {
         tokio::select! { _ = terminated.recv() => {}, _ = interrupted.recv() => {} }
     });
-    // Messages that handlers have not answered stay at the proxies, which give them to the next context of the pool.
+    // Messages that handlers have not answered stay at the proxies, which give them to the next context of
+    // the pool.
     tracing::info!(connections = live.load(Ordering::Relaxed), "stopped");
     Ok(())
 }
@@ -131,7 +134,7 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>, jo
     }
 }
 
-/// Makes what sessions order, in the background of their calls.
+/// Makes the handlers that sessions order, while the sessions continue.
 fn make_handlers(orders: &Receiver<Job>) {
     lower_priority();
     let mut workshop = Workshop::with_trial(csp_sandbox::Limits::default(), Some(Trial::default().shared()));
@@ -161,7 +164,7 @@ fn end_epochs(engine: csp_sandbox::Engine) -> std::io::Result<()> {
     thread::Builder::new().name("epochs".to_owned()).spawn(tick).map(drop)
 }
 
-/// Serves a connection until the proxy ends it. The error says why it was lost.
+/// Serves a connection until the proxy ends it. The error is the reason for which it was lost.
 fn converse(
     mut stream: &TcpStream,
     session: &mut Session,

@@ -1,4 +1,4 @@
-//! What a handler reads and emits through while it runs: one message in memory, and the records that go back to the proxy.
+//! A handler's input and output while it runs: one message in memory, and the records for the proxy.
 
 use csp_handlers::{Emit, FormatId, Full, Piece, Place, Port};
 use csp_wire::context::{FRAMES_MAX, Place as StagePlace, Record, message_of};

@@ -1,4 +1,5 @@
-//! Contexts that are not slots of a proxy worker: g-contexts (CSP, Fig. 3). The daemon `csp-context` runs handlers for proxy workers.
+//! Contexts that are not slots of a proxy worker: g-contexts (CSP, Fig. 3). The daemon `csp-context` runs
+//! handlers for proxy workers.
 //!
 //! ```text
 //!  proxy worker ── TCP, carried over the SAN by csp-run ──▶ csp-context: one thread for each connection
@@ -6,8 +7,9 @@
 //!     ◀── SAME, FRAMES, RANGE, NEW, DONE, WANT, REPORT            │ order        ▲ made
 //!                                                             [workshop] checks, compiles and starts supplied modules
 //! ```
-//! A proxy worker connects to the daemon as it connects clients to servers of a pool, and speaks [`csp_wire::context`]. The
-//! daemon is an ordinary program: it has one listening socket, and the socket filter gives it its streams.
+//! A proxy worker connects to the daemon as it connects clients to servers of a pool, and speaks
+//! [`csp_wire::context`]. The daemon is an ordinary program: it has one listening socket, and the socket
+//! filter gives it its streams.
 //!
 //! | what | where |
 //! |---|---|

@@ -2,7 +2,7 @@
 
 use csp_handlers::{Handler, builtin};
 
-/// Makes the handler of a name; `None`: it has none of this name.
+/// Makes the handler of a name; `None`: there is no such handler.
 pub type Make = fn(&str) -> Option<Box<dyn Handler>>;
 
 /// Where handlers are looked for, in order. A library of more handlers is added here.

@@ -13,8 +13,8 @@ use csp_daemon::program::{Shell, print_completions};
 use csp_daemon::trial;
 use csp_telemetry::{LogFormat, init_logging};
 
-/// A context of the Comm Services Platform: runs handlers of messages for proxy workers. Start it with csp-run on an application
-/// node, and name it in the policy's `contexts`.
+/// A context of the Comm Services Platform: runs handlers of messages for proxy workers. Start it with
+/// csp-run on an application node, and name it in the policy's `contexts`.
 #[derive(Parser)]
 #[command(
     name = "csp-context",
@@ -49,7 +49,8 @@ struct Arguments {
     /// Where proxy workers connect; may be repeated, for several contexts in one program.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7100")]
     listen: Vec<SocketAddr>,
-    /// Most connections at one time. Each is a thread; a proxy worker has one for each context that its channels need.
+    /// Largest number of connections at a time. Each has a thread; a proxy worker has one connection for each
+    /// context that its channels need.
     #[arg(long, value_name = "N", default_value_t = 256)]
     connections_max: usize,
     /// Messages of a stage that a proxy may send before they are answered.
@@ -68,7 +69,7 @@ struct Arguments {
     mode: Option<Mode>,
 }
 
-/// What it is instead of a context.
+/// The program's other mode.
 #[derive(Subcommand)]
 enum Mode {
     /// Run packet plug-ins of level 3 for network nodes, without csp-run

@@ -1,4 +1,5 @@
-//! What a session asks of the [`Workshop`](crate::workshop::Workshop), and what comes back. Bytes that are missing come from the proxy.
+//! Orders of sessions to the [`Workshop`](crate::workshop::Workshop), and the answers. Missing modules and
+//! formats come from the proxy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub struct Order {
     pub module: Hash,
     /// The formats of the stage's messages.
     pub formats: Option<Hash>,
-    /// What happens when the module was stopped.
+    /// Action after the module was stopped.
     pub on_stop: OnStop,
     /// Bytes that the proxy has sent for this order.
     pub objects: Vec<(Hash, Arc<[u8]>)>,
@@ -35,10 +36,10 @@ impl Order {
     }
 }
 
-/// What has become of an order.
+/// Answer to an order.
 #[derive(Debug)]
 pub enum Made {
-    /// The handler, which has its parameters, and what it counts.
+    /// The handler, with its parameters set, and its counters.
     Ready(Box<dyn Handler>, Arc<Report>),
     /// These are not here.
     Missing(Vec<Hash>),
@@ -50,7 +51,7 @@ pub enum Made {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub order: Order,
-    /// Objects that are to arrive before it is given again.
+    /// Number of objects that must arrive before the order is repeated.
     pub missing: usize,
 }
 
@@ -83,7 +84,7 @@ struct Incoming {
     orders: Vec<(Place, u64)>,
 }
 
-/// What the proxy was asked for, as far as it has come.
+/// Objects requested from the proxy, as far as they have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     incoming: HashMap<Hash, Incoming>,
@@ -95,15 +96,16 @@ pub(crate) struct Objects {
 pub(crate) type Arrived = (Arc<[u8]>, Vec<(Place, u64)>);
 
 impl Objects {
-    /// Notes that an order waits for an object. Returns whether the proxy is to be asked for it.
+    /// Records that an order waits for an object. Returns whether it must be requested from the proxy.
     pub fn want(&mut self, hash: Hash, order: (Place, u64)) -> bool {
         let incoming = self.incoming.entry(hash).or_default();
         incoming.orders.push(order);
         incoming.orders.len() == 1
     }
 
-    /// Notes that the proxy does not have an object any more, because the stage that asked for it has ended. Returns the place of another
-    /// stage that waits for it, by `is_waiting`, and by which it is to be asked for.
+    /// Records that the proxy no longer has an object, because the stage that requested it has ended. Returns
+    /// the place of another stage that waits for the object, as `is_waiting` reports; the object must be
+    /// requested for that stage.
     pub fn not_there(
         &mut self,
         hash: &Hash,

@@ -1,7 +1,7 @@
-//! `csp-context packets`: the attached host of packet plug-ins (level 3), a data thread of its own beside nothing else.
+//! `csp-context packets`: the attached host of packet plug-ins (level 3), with one data thread.
 //!
-//! It holds keys of its links to network nodes, by which both ends know each other. So it is a process of its own, which runs no
-//! handlers: these may be others' code.
+//! The process holds the keys of its links to network nodes. It runs no handlers, because these may be code
+//! of other parties.
 #![allow(clippy::disallowed_types, reason = "it owns clocks and threads")]
 
 use std::net::SocketAddr;
@@ -28,10 +28,10 @@ const QUESTIONS_MAX: usize = 4;
 /// Turns after closing, so that CLOSE is sent before the process ends.
 const LAST_TURNS: usize = 3;
 
-/// What the command line says.
+/// The command line.
 #[derive(Args, Clone, Debug)]
 pub struct PacketArguments {
-    /// The application node on whose host it runs, as the policy's plugin_hosts name it.
+    /// The application node on whose host the process runs, as the policy's plugin_hosts name it.
     #[arg(long, value_name = "NODE")]
     node: NodeId,
     /// Key file with the keys of this host's links to network nodes (`cspctl key derive ... --network-node`).
@@ -54,7 +54,7 @@ pub struct PacketArguments {
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// The key cannot be read, or an address cannot be had.
+/// The key cannot be read, or an address is not available.
 pub fn run(arguments: &PacketArguments) -> Result<(), DaemonError> {
     let keys = KeyFile::load(&arguments.cluster_key_file, Holder::Host(arguments.node))?;
     let identity = PeerIdentity::daemon(Role::AppNode, arguments.node, rand::random(), 0);

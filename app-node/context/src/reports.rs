@@ -14,7 +14,7 @@ fn append(record: Record<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what a stage has counted; `why`: it does not run.
+/// Appends the report of a stage; `why`: the reason for which it does not run.
 pub(crate) fn emit(place: Place, reported: &Reported, why: &str, out: &mut Vec<u8>) {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let Reported { calls, fuel, fuel_max, given_up, waited, passed, restarts, stops, times, .. } = *reported;

@@ -6,9 +6,10 @@
 //!
 //!   STAGE with a module ─▶ order ─▶ [workshop] ─▶ made: the handler;  or missing ─▶ WANT ─▶ PART, … ─▶ order with its bytes
 //! ```
-//! What the proxy sends is bounded by the credit that HELLO grants and by [`Limits`]; more than that, and anything that is no record that
-//! a proxy sends, ends the session. A stage whose handler the program does not have, or which refuses its parameters, answers nothing: its
-//! path waits at the proxy, and others go on.
+//! What the proxy sends is bounded by the credit that HELLO grants and by [`Limits`]; the session ends when
+//! the proxy exceeds them, or sends something other than its records. A stage whose handler the program does
+//! not have, or which refuses its parameters, does not answer: its path waits at the proxy, and other paths
+//! continue.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,7 +25,7 @@ use crate::order::{Made, Objects, Order, Pending};
 use crate::reports;
 use crate::stage::{self, Clock, Outcome, Stage};
 
-/// Time between two reports of a stage, but for those of stops.
+/// Interval between reports of a stage. Stops are reported at once.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Bounds of a session.
@@ -57,10 +58,10 @@ impl Default for Limits {
     }
 }
 
-/// Measured calls of a stage from which on those of before count half as much after each report.
+/// Number of measured calls of a stage after which each report halves the weight of earlier calls.
 const AGED_FROM: u32 = 400;
 
-/// Why a session ends.
+/// The reason for which a session ends.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SessionError {
     /// The bytes are no records.
@@ -87,12 +88,12 @@ pub enum SessionError {
     /// More bytes wait for room than permitted.
     #[error("more than {0} bytes of messages wait for room at the proxy")]
     Waiting(usize),
-    /// A module or formats; contains what is wrong with what was sent.
+    /// A module or formats; contains the error in the received object.
     #[error("what the proxy sent of a module or of formats {0}")]
     Object(&'static str),
 }
 
-/// What has happened, for the log.
+/// An event for the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SessionEvent {
     /// A stage runs a handler with these parameters.
@@ -161,15 +162,15 @@ impl Session {
         }
     }
 
-    /// Sets the clock by which some calls of handlers are measured.
+    /// Sets the clock that measures some calls of handlers.
     pub fn set_clock(&mut self, clock: fn() -> Instant) {
         self.clock = Some(clock);
     }
 
-    /// Processes received bytes, and appends what is to be sent to `out`.
+    /// Processes received bytes, and appends the output to `out`.
     ///
     /// # Errors
-    /// When the proxy has violated the protocol or a bound: the connection is to be closed.
+    /// When the proxy has violated the protocol or a bound: the caller closes the connection.
     pub fn receive(&mut self, now: Instant, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
         // Whole records are processed where they arrived; what is left over is copied.
         while !bytes.is_empty() {
@@ -209,7 +210,8 @@ impl Session {
         }
     }
 
-    /// Returns whether stages have counted what the proxy does not know yet: after [`REPORT_INTERVAL`] it is to.
+    /// Returns whether stages have counts that were not reported yet: the caller calls again after
+    /// [`REPORT_INTERVAL`].
     pub fn is_unreported(&self) -> bool {
         self.stages.values().any(Stage::is_unreported)
     }
@@ -381,7 +383,7 @@ impl Session {
         }
     }
 
-    /// Adds an object to an order, which is given again once it has all.
+    /// Adds an object to an order, which is repeated once all of its objects have arrived.
     fn arrived(&mut self, (place, serial): (Place, u64), object: &Hash, bytes: &std::sync::Arc<[u8]>) {
         let pending = self.stages.get_mut(&place).and_then(|stage| stage.pending.as_mut());
         let Some(pending) = pending.filter(|pending| pending.order.serial == serial) else { return };
@@ -392,12 +394,12 @@ impl Session {
         }
     }
 
-    /// Removes and returns what is to be made: [`made`](Self::made) is called with what has become of each.
+    /// Removes and returns the pending orders. The caller passes each result to [`made`](Self::made).
     pub fn take_orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
 
-    /// Processes what has become of an order, and appends what is to be sent to `out`.
+    /// Processes the result of an order, and appends the output to `out`.
     pub fn made(&mut self, now: Instant, (place, serial): (Place, u64), made: Made, out: &mut Vec<u8>) {
         let state_bytes = self.limits.state_bytes;
         let stage = self.stages.get_mut(&place);
@@ -441,7 +443,7 @@ impl Session {
         self.note(SessionEvent::Refused { handler, error: why });
     }
 
-    /// Removes and returns what has happened since the last call.
+    /// Removes and returns the events since the last call.
     pub fn take_events(&mut self) -> Vec<SessionEvent> {
         std::mem::take(&mut self.events)
     }
@@ -463,13 +465,14 @@ impl Session {
         all
     }
 
-    /// Returns how many emits could not be sent, because the message has no such bytes or a record would be too long.
+    /// Returns the number of emits that could not be sent, because the message does not contain the bytes or
+    /// a record would be too long.
     pub fn invalid(&self) -> u64 {
         self.stages.values().map(|stage| stage.invalid).sum()
     }
 }
 
-/// Whether a handler needs no more than a session has.
+/// Returns whether a session has the resources that a handler needs.
 fn fits(needs: &Needs, state_bytes: u64) -> bool {
     u64::from(needs.state) + u64::from(needs.more_max) <= state_bytes && needs.period.is_none()
 }

@@ -1,4 +1,5 @@
-//! A stage of a path: its handler, the handler's state, and the messages that wait for room or for the handler.
+//! A stage of a path: its handler, the handler's state, and the messages that wait for room or for the
+//! handler.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use csp_wire::context::{Place, Record};
 use crate::emitter::Emitter;
 use crate::order::Pending;
 
-/// Of how many calls one is measured.
+/// Every `MEASURE_EVERY`th call is timed.
 const MEASURE_EVERY: u64 = 16;
 
-/// The clock by which calls are measured. `None`: they are not.
+/// The clock that measures calls. `None`: calls are not measured.
 pub(crate) type Clock = Option<fn() -> Instant>;
 
 /// A message of a call, as it is kept until its handler is done.
@@ -27,12 +28,12 @@ pub(crate) struct Waiting {
     pub bytes: Vec<u8>,
 }
 
-/// What has become of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// The handler is done with the message, and the proxy was notified.
     Done,
-    /// It is to be called again when there is room.
+    /// The call must be repeated when there is room.
     Waits,
 }
 
@@ -44,19 +45,19 @@ pub(crate) struct Stage {
     handler: Option<Box<dyn Handler>>,
     /// The handler is being made.
     pub pending: Option<Pending>,
-    /// What a supplied handler has counted.
+    /// Counters of a supplied handler.
     report: Option<Arc<Report>>,
     /// Why there is no handler.
     pub refused: Option<String>,
     state: State,
     /// Bytes of records that may be emitted.
     room: i64,
-    /// What the interrupted call with the oldest message has emitted.
+    /// Number of emits of the interrupted call with the oldest message.
     skip: u32,
     pub waiting: VecDeque<Waiting>,
     pub waiting_bytes: usize,
     pub profile: Profile,
-    /// Calls, and stops of its module, of which the proxy was notified.
+    /// Numbers of calls, and of stops of its module, in the last report to the proxy.
     pub reported: (u64, u64),
     pub invalid: u64,
 }
@@ -125,7 +126,7 @@ impl Stage {
         Some(self.reported())
     }
 
-    /// Returns what the stage has counted.
+    /// Returns the counters of the stage.
     pub fn reported(&self) -> Reported {
         let timing = &self.profile.timing;
         let times = ReportedTimes {
@@ -140,7 +141,7 @@ impl Stage {
         Reported { standing, times, ..counted }
     }
 
-    /// Returns whether calls were made, or its module was stopped, of which the proxy was not notified.
+    /// Returns whether there were calls, or stops of the module, since the last report to the proxy.
     pub fn is_unreported(&self) -> bool {
         self.reported != (self.profile.messages, self.stops())
     }
@@ -232,7 +233,7 @@ impl Stage {
     }
 }
 
-/// What the handlers see of a message.
+/// Describes a message to its handler.
 pub(crate) fn message(format: u32, sequence: u64, arrived: Instant, frames: &[u32], len: usize) -> Message {
     let (len, frames) = (len as u32, frames.len() as u8);
     Message { format: FormatId(format), sequence, arrived, len, frames }

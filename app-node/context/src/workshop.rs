@@ -1,5 +1,5 @@
-//! Where supplied handlers are made: checked, compiled, started. One for all sessions of the program; to make one takes milliseconds to
-//! seconds, so that it has a thread of its own.
+//! Makes supplied handlers: checks, compiles and starts them. One workshop serves all sessions of the
+//! program. It has a thread of its own, because making a handler takes milliseconds to seconds.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const MODULES_MAX: usize = 64;
 /// Most lists of formats that are kept.
 const FORMATS_MAX: usize = 16;
 
-/// What was used last, the latest at the end; at most so many.
+/// The most recently used values, the latest one at the end, up to a bound.
 #[derive(Debug)]
 struct Kept<T> {
     most: usize,
@@ -54,7 +54,7 @@ impl Workshop {
         Self::with_trial(limits, None)
     }
 
-    /// A workshop whose modules are compiled first where that harms nobody.
+    /// A workshop that compiles modules in a trial process first.
     pub fn with_trial(limits: Limits, trial: Option<Arc<Trial>>) -> Self {
         Workshop {
             limits,
@@ -65,10 +65,11 @@ impl Workshop {
         }
     }
 
-    /// Returns the engine, made now if there is none: its epochs are to be ended by a thread ([`Engine::tick`]).
+    /// Returns the engine, and makes it if there is none. A thread of the caller must advance its epochs
+    /// ([`Engine::tick`]).
     ///
     /// # Errors
-    /// Compiled code cannot run here; contains why.
+    /// Compiled code cannot run here; contains the reason.
     pub fn engine(&mut self) -> Result<Engine, String> {
         match &self.engine {
             Some(engine) => Ok(engine.clone()),

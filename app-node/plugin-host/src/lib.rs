@@ -1,12 +1,13 @@
-//! The attached host of packet plug-ins (level 3; PromethOS NP's external control processor): it runs instances for the workers of
-//! network nodes, and gives each packet back with what becomes of it.
+//! The attached host of packet plug-ins (level 3; PromethOS NP's external control processor): it runs
+//! instances for the workers of network nodes, and returns each packet with a verdict.
 //!
 //! ```text
 //!  network worker ── link over the SAN: CONFIGURE, PACKET, CALL ──▶ HostWorker ── Session, one for each link
 //!                 ◀── PASS, DROP, TRANSMIT, ENTER, COPY, COUNTS ──               manager and graph of csp-plugins
 //! ```
-//! A session has instances of its own, as a worker of level 2 has; its peer says which. Links are accepted of network nodes that prove
-//! to be of the cluster. Time is an argument; the surrounding thread waits.
+//! A session has instances of its own, like a worker of level 2. The network node configures them. Links are
+//! accepted from network nodes that prove that they belong to the cluster. Time is an argument; the
+//! surrounding thread waits.
 //!
 //! | what | where |
 //! |---|---|

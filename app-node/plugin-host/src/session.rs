@@ -1,4 +1,4 @@
-//! The instances of one network node's worker: what it configures, its packets, its calls.
+//! The instances of one network node's worker: their configuration, packets and calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use csp_wire::packets::{Count, Head, Kind};
 
 /// Most instances of a network node; their numbers are below this.
 const INSTANCES_MAX: usize = 256;
-/// Most calls whose answers wait for room.
+/// Largest number of calls whose answers wait for room.
 const ANSWERS_MAX: usize = 64;
-/// How often the counters of instances are sent, if they have changed.
+/// Interval at which changed counters of instances are sent.
 const COUNTS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What a session's plug-ins get from their surroundings.
+/// The environment of a session's plug-ins.
 #[derive(Clone, Debug, Default)]
 pub struct SessionConfig {
     /// Key of their tables, random.
     pub hash_key: HashKey,
-    /// What is added to the time of calls to count from 1970, for captures.
+    /// Added to the time of calls to obtain the time since 1970, for captures.
     pub clock_offset_ns: u64,
-    /// What makes supplied plug-ins; without it there are none.
+    /// Makes supplied plug-ins; without it there are none.
     pub supply: Option<Arc<dyn Supply>>,
 }
 
@@ -39,7 +39,8 @@ const READY_INTERVAL: Duration = Duration::from_millis(2);
 pub trait Sink {
     /// Adds a record. Returns false if there is no room: it is then not sent.
     fn put(&mut self, head: &Head, payload: &[u8]) -> bool;
-    /// Whether there is room for another record of the longest payload that [`payload_len_max`](Self::payload_len_max) allows.
+    /// Whether there is room for another record of the longest payload that
+    /// [`payload_len_max`](Self::payload_len_max) allows.
     fn has_room(&self) -> bool;
     /// Longest payload of a record, in bytes.
     fn payload_len_max(&self) -> usize;
@@ -75,16 +76,17 @@ pub struct Session {
     config: SessionConfig,
     manager: Manager,
     graph: Graph,
-    /// By own number: the network node's number.
+    /// The network node's number of each instance, by own number.
     theirs: Vec<u32>,
-    /// By the network node's number: the own one.
+    /// The own number of each instance, by the network node's number.
     own: Vec<Option<InstanceId>>,
     /// The pieces of a configuration, and of a call, so far.
     configuration: Pieces,
     call: Pieces,
-    /// A configuration whose modules are being compiled: its generation, and the text.
+    /// A configuration whose modules are being compiled: its generation and its text.
     waiting: Option<(u32, String)>,
-    /// Answers that are not sent yet, the oldest first: its record's head, the bytes, how many of them were sent.
+    /// Answers that are not sent yet, the oldest first: its record's head, the bytes, how many of them were
+    /// sent.
     answers: VecDeque<(Head, Vec<u8>, usize)>,
     counted_at: Instant,
     pumped_at: Instant,
@@ -230,8 +232,9 @@ impl Session {
         Ok(())
     }
 
-    /// While a configuration waits for its modules, numbers that have another meaning in it are those of no instance, and neither are those
-    /// that lead to such: packets come for what they mean there.
+    /// While a configuration waits for its modules, withdraws the numbers that have a different meaning in
+    /// it, and the numbers of instances that lead to those. Packets with these numbers are meant for the new
+    /// instances.
     fn withhold(&mut self) {
         let Some(Ok(hosted)) = self.waiting.as_ref().map(|(_, text)| read_hosted(text)) else { return };
         let connected = self.manager.connected();
@@ -284,7 +287,7 @@ impl Session {
         self.answer(Head::new(Kind::Configured, generation), refused.into_bytes())
     }
 
-    /// Changes the instances to those of a text. What stays as it is keeps its state.
+    /// Replaces the instances by those of a text. Unchanged instances keep their state.
     fn configure(&mut self, text: &str) -> Result<(), String> {
         let hosted = read_hosted(text).map_err(|error| error.to_string())?;
         if hosted.iter().any(|instance| instance.id as usize >= INSTANCES_MAX) {
@@ -425,7 +428,8 @@ impl Session {
     }
 }
 
-/// A text that comes in several records of one sequence number. Another number begins another text: what came before was given up.
+/// A text that arrives in several records with one sequence number. A record with a different number begins a
+/// new text: the former one was abandoned.
 #[derive(Default)]
 struct Pieces {
     sequence: u32,
@@ -450,7 +454,7 @@ impl Pieces {
     }
 }
 
-/// The instances to which outputs lead, and which the host does not run.
+/// Returns the instances to which outputs lead and which the host does not run.
 fn elsewhere(hosted: &[HostedInstance]) -> Vec<u32> {
     let led_to = hosted.iter().flat_map(|instance| instance.outputs.iter().map(|(_, to)| *to));
     let mut ids: Vec<u32> = led_to.filter(|id| hosted.iter().all(|instance| instance.id != *id)).collect();
@@ -459,7 +463,7 @@ fn elsewhere(hosted: &[HostedInstance]) -> Vec<u32> {
     ids
 }
 
-/// What the names of instances that run elsewhere begin with.
+/// Prefix of the names of instances that run elsewhere.
 const ELSEWHERE: &str = "elsewhere.";
 
 fn name_elsewhere(id: u32) -> String {

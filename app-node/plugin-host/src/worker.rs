@@ -1,4 +1,4 @@
-//! All links of a thread: accepts them, leads records through their sessions, sends what results.
+//! All links of a thread: accepts them, passes records to their sessions, and sends the results.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::session::{Session, SessionConfig, SessionCounters, Sink};
 
 /// Messages processed from one endpoint in one turn.
 const MESSAGES_PER_TURN: usize = 64;
-/// Most messages of each link that wait for credit; 4 MiB. What a network node does not take beyond them is lost.
+/// Largest number of messages of each link that wait for credit; 4 MiB. Further messages are dropped.
 const QUEUE_MESSAGES: usize = 64;
 /// Notices that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
@@ -36,7 +36,7 @@ pub enum HostNotice {
         worker: u8,
         /// Why.
         reason: String,
-        /// What the link's session has counted.
+        /// Counters of the link's session.
         counters: SessionCounters,
     },
 }
@@ -48,7 +48,7 @@ pub struct HostCounters {
     pub links: usize,
     /// Instances of all links.
     pub instances: usize,
-    /// Of all links, those that are gone included.
+    /// Counters of all links, including those that have ended.
     pub sessions: SessionCounters,
     /// Messages that could not be parsed or were not allowed; their links were failed.
     pub malformed: u64,
@@ -86,12 +86,12 @@ impl Sink for LinkSink<'_> {
 /// The links of one thread.
 pub struct HostWorker {
     endpoints: Vec<Endpoint>,
-    /// By endpoint, then by the link's slot in it.
+    /// The links of each endpoint, by their slot in it.
     links: Vec<Vec<Option<Link>>>,
     config: SessionConfig,
     scratch: Box<[u8]>,
     notices: VecDeque<HostNotice>,
-    /// Of links that are gone.
+    /// Counters of links that have ended.
     past: SessionCounters,
     malformed: u64,
 }
@@ -116,7 +116,7 @@ impl HostWorker {
         }
     }
 
-    /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
+    /// Processes arrived records (bounded) and sends the results. Returns whether there was work.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut busy = false;
         for at in 0..self.endpoints.len() {

@@ -1,5 +1,5 @@
-//! What processes receive about the cluster: the proxies that they can reach, and the destinations of accelerated
-//! connections.
+//! The part of the cluster's state that processes receive: the proxies that they can reach, and the
+//! destinations of accelerated connections.
 
 use std::net::SocketAddr;
 
@@ -36,7 +36,8 @@ pub struct ProxyEntry {
 pub struct Directory {
     /// Proxy workers, at most [`LIST_MAX`].
     pub proxies: Vec<ProxyEntry>,
-    /// Destinations of accelerated connections, at most [`DESTINATIONS_MAX`], which is also the limit of a policy.
+    /// Destinations of accelerated connections, at most [`DESTINATIONS_MAX`], which is also the limit of a
+    /// policy.
     pub connect: Vec<Destination>,
     /// The policy's rules for individual programs.
     pub programs: Vec<ProgramRule>,
@@ -54,10 +55,10 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Chooses a provider for every proxy worker: shared memory on this host (`host` is its boot id), else the first of
-    /// the providers that the agent has (`carried`) and the worker offers; `provider` may restrict the choice. A proxy
-    /// whose lease expired is kept, because its links decide whether it is alive; one that has announced its departure
-    /// is left out.
+    /// Chooses a provider for every proxy worker: shared memory on this host (`host` is its boot id), else
+    /// the first of the providers that the agent has (`carried`) and the worker offers; `provider` may
+    /// restrict the choice. A proxy whose lease expired is kept, because its links decide whether it is
+    /// alive; one that has announced its departure is left out.
     pub fn of(
         membership: &Membership,
         host: &str,
@@ -106,8 +107,8 @@ fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddr
 const _: () = assert!(csp_control::policy::DESTINATIONS_MAX <= DESTINATIONS_MAX);
 
 impl Directory {
-    /// Returns the listening ports of a program that are accelerated, limited to the node's own list (`None`: all
-    /// ports).
+    /// Returns the listening ports of a program that are accelerated, limited to the node's own list (`None`:
+    /// all ports).
     pub fn listen_for(&self, program: &ProgramName, node: Option<&[u16]>) -> Option<Vec<u16>> {
         let rule = ProgramRule::of(&self.programs, program).and_then(|rule| rule.listen.as_deref());
         match (rule, node) {

@@ -1,8 +1,8 @@
 //! Operations on descriptors of other processes, outside the agent's own thread.
 //!
-//! A descriptor that a process sent or holds may be a file in a file system that the process itself serves, or a socket
-//! that lingers; closing it may block. Whatever may close such a descriptor runs on a helper thread, one for each user
-//! at a time, so that a user who blocks it delays only its own processes.
+//! A descriptor that a process sent or holds may be a file in a file system that the process itself serves,
+//! or a socket that lingers; closing it may block. Whatever may close such a descriptor runs on a helper
+//! thread, one for each user at a time, so that a user who blocks it delays only its own processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-/// How long a process waits for work on its behalf, and before that for the work of its user's other processes.
+/// How long a process waits for work on its behalf, and before that for the work of its user's other
+/// processes.
 const WAIT_MAX: Duration = Duration::from_millis(1500);
 
 /// The helpers of all users.
@@ -30,8 +31,8 @@ impl Helpers {
         turn
     }
 
-    /// Runs `work` on behalf of this user. Returns `None` if it does not finish in time; it then continues, and the
-    /// user's next task waits for it.
+    /// Runs `work` on behalf of this user. Returns `None` if it does not finish in time; it then continues,
+    /// and the user's next task waits for it.
     pub async fn run<T: Send + 'static>(
         &self,
         uid: u32,

@@ -1,4 +1,5 @@
-//! What the kernel of this host would permit a process: read from /proc and from the sockets that the process holds.
+//! Permissions that the kernel of this host would grant a process, read from /proc and from the sockets that
+//! the process holds.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,8 +19,8 @@ const CAP_NET_BIND_SERVICE: u32 = 10;
 const UNPRIVILEGED_START: u16 = 1024;
 const ROOT: u32 = 0;
 
-/// Returns the ports that a process could bind in this host's network namespace; `None` if it is in another one. Reads
-/// /proc only, none of the process's files.
+/// Returns the ports that a process could bind in this host's network namespace; `None` if it is in another
+/// one. Reads /proc only, none of the process's files.
 pub fn bindable(peer: Credentials) -> Option<Ports> {
     if !shares_namespace(peer.pid, "net") {
         return None;
@@ -29,8 +30,8 @@ pub fn bindable(peer: Credentials) -> Option<Ports> {
     Some(Ports { first, last: u16::MAX })
 }
 
-/// Returns the TCP sockets of this host that a process holds, whichever user created them. Duplicates descriptors of
-/// the process and closes them, so it has to run on a [helper](super::helper).
+/// Returns the TCP sockets of this host that a process holds, whichever user created them. Duplicates
+/// descriptors of the process and closes them, so it has to run on a [helper](super::helper).
 pub fn held(peer: Credentials) -> Vec<Held> {
     let pid = i32::try_from(peer.pid).ok().and_then(Pid::from_raw);
     let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
@@ -40,8 +41,8 @@ pub fn held(peer: Credentials) -> Vec<Held> {
     if is_of_its_user(peer) { held } else { Vec::new() }
 }
 
-/// Returns whether the process still has the user in its credentials. Called last, this proves that the process id was
-/// not reassigned to another user's process before.
+/// Returns whether the process still has the user in its credentials. Called last, this proves that the
+/// process id was not reassigned to another user's process before.
 fn is_of_its_user(peer: Credentials) -> bool {
     effective_user(peer.pid) == Some(peer.uid)
 }
@@ -74,8 +75,8 @@ fn unprivileged_start() -> u16 {
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(UNPRIVILEGED_START)
 }
 
-/// Returns the TCP sockets of this host that the process holds and that are bound to a port, each pair of port and
-/// creator once.
+/// Returns the TCP sockets of this host that the process holds and that are bound to a port, each pair of
+/// port and creator once.
 fn held_sockets(pid: u32, pidfd: &OwnedFd) -> Vec<Held> {
     let Some(own) = own_network() else { return Vec::new() };
     let Ok(folder) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
@@ -114,7 +115,8 @@ fn bound(socket: &OwnedFd, network: u64) -> Option<Held> {
         return None;
     }
     let name = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
-    // fstat of a socket never waits for a file system. The kernel stores its creator, which only CAP_CHOWN can change.
+    // fstat of a socket never waits for a file system. The kernel stores its creator, which only CAP_CHOWN
+    // can change.
     let uid = rustix::fs::fstat(socket).ok()?.st_uid;
     Some(Held { port: name.port(), uid }).filter(|held| held.port != 0)
 }

@@ -157,8 +157,8 @@ impl Processes {
         }
     }
 
-    /// Returns the id for a process: program, process id, and a number. An id assigned by an earlier agent is kept if
-    /// it contains this process id and no attached process has it.
+    /// Returns the id for a process: program, process id, and a number. An id assigned by an earlier agent is
+    /// kept if it contains this process id and no attached process has it.
     pub fn id_for(&mut self, program: &ProgramName, pid: u32, former: &str) -> String {
         let mut parts = former.rsplitn(3, '-');
         let number = parts.next().and_then(|n| n.parse::<u64>().ok().filter(|n| *n < NUMBER_MAX));
@@ -173,8 +173,8 @@ impl Processes {
         ProcessId::of_program(program, pid, Some(self.next)).as_str().to_owned()
     }
 
-    /// Adds a process; `None` if the table is full, or if its user has as many processes as there are free entries (a
-    /// single user other than root thus gets at most half). The returned key is the argument of
+    /// Adds a process; `None` if the table is full, or if its user has as many processes as there are free
+    /// entries (a single user other than root thus gets at most half). The returned key is the argument of
     /// [`exited`](Self::exited).
     pub fn attached(&mut self, info: ProcessInfo, page: File) -> Option<u64> {
         let free = self.capacity.saturating_sub(self.live.len());

@@ -1,8 +1,8 @@
 //! Receives datagrams of processes, and the descriptors sent with them.
 //!
-//! Before a process is admitted, no descriptor is received: the control buffer has no room for one. From an admitted
-//! process one kind is accepted: an end of a pair of Unix sockets that the process itself created. All others are
-//! closed. This runs on the [helper](super::helper) of the process's user.
+//! Before a process is admitted, no descriptor is received: the control buffer has no room for one. From an
+//! admitted process one kind is accepted: an end of a pair of Unix sockets that the process itself created.
+//! All others are closed. This runs on the [helper](super::helper) of the process's user.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -27,8 +27,8 @@ pub(super) struct Received {
     pub socket: Option<OwnedFd>,
 }
 
-/// Waits until a datagram has arrived, or the peer has closed its end. Peeking closes no descriptor, and the wait can
-/// be cancelled without losing anything.
+/// Waits until a datagram has arrived, or the peer has closed its end. Peeking closes no descriptor, and the
+/// wait can be cancelled without losing anything.
 pub(super) async fn readable(socket: &UnixStream) -> io::Result<()> {
     let mut peek = || {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -41,7 +41,8 @@ fn too_late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the helper of the process's user is busy")
 }
 
-/// Receives the first datagram of a process that is not admitted yet; the kernel drops descriptors sent with it.
+/// Receives the first datagram of a process that is not admitted yet; the kernel drops descriptors sent with
+/// it.
 pub(super) async fn receive_first(helpers: &Helpers, socket: &UnixStream, uid: u32) -> io::Result<Vec<u8>> {
     readable(socket).await?;
     let socket = socket.as_fd().try_clone_to_owned()?;
@@ -78,16 +79,17 @@ fn receive_with_socket(socket: &OwnedFd, peer: Credentials) -> io::Result<Receiv
     });
     let socket = given.filter(|given| is_own_pair(given, peer));
     if let Some(socket) = &socket {
-        // The custody reads from it and closes it on a thread that serves other users. Older kernels cannot refuse
-        // descriptors.
+        // The custody reads from it and closes it on a thread that serves other users. Older kernels cannot
+        // refuse descriptors.
         let _ = take_descriptors(socket, false);
     }
     Ok(Received { datagram, socket })
 }
 
-/// Returns whether this is an end of a pair of Unix stream sockets that this very process created (socketpair(2)
-/// records the creator). Bytes written to it reach only processes to which the creator gave the other end, and closing
-/// it never blocks. A process that attached as root may have taken another user's identity since, as servers do.
+/// Returns whether this is an end of a pair of Unix stream sockets that this very process created
+/// (socketpair(2) records the creator). Bytes written to it reach only processes to which the creator gave
+/// the other end, and closing it never blocks. A process that attached as root may have taken another user's
+/// identity since, as servers do.
 fn is_own_pair(socket: &OwnedFd, peer: Credentials) -> bool {
     // For a descriptor that is no socket the kernel returns ENOTSOCK without calling its file system.
     sockopt::socket_domain(socket).is_ok_and(|family| family == AddressFamily::UNIX)

@@ -90,8 +90,8 @@ pub async fn serve(
     processes: Rc<RefCell<Processes>>,
 ) -> Result<(), AgentError> {
     let wrong = |source: io::Error| AgentError::Socket { path: options.socket.display().to_string(), source };
-    // A SEQPACKET socket in tokio's type for streams: accepting and waiting are the same, and datagrams are received
-    // and sent by system calls of our own.
+    // A SEQPACKET socket in tokio's type for streams: accepting and waiting are the same, and datagrams are
+    // received and sent by system calls of our own.
     let listener = std::os::unix::net::UnixListener::from(bind(&options.socket)?);
     let _file = SocketFile(options.socket.clone());
     let listener = UnixListener::from_std(listener).map_err(wrong)?;
@@ -182,7 +182,8 @@ async fn serve_process(
         let retry = tokio::time::sleep(RETRY);
         tokio::select! {
             ready = readable(socket) => {
-                // Outside of `select!`: receiving a datagram must not be cancelled in favour of another event.
+                // Outside of `select!`: receiving a datagram must not be cancelled in favour of another
+                // event.
                 let received = match ready {
                     Ok(()) => receive(&options.helpers, socket, credentials).await,
                     Err(error) => Err(error),
@@ -274,7 +275,8 @@ fn refuse_peer(options: &AgentOptions, peer: &Credentials) -> Option<(Refusal, S
     (!admitted).then(|| (Refusal::User, format!("user {} is not in the agent's list of users", peer.uid)))
 }
 
-/// Receives ATTACH and answers it. Returns the process's key and id, and its program; `None` if it was refused.
+/// Receives ATTACH and answers it. Returns the process's key and id, and its program; `None` if it was
+/// refused.
 async fn attach(
     options: &AgentOptions,
     socket: &UnixStream,
@@ -336,7 +338,8 @@ async fn attach(
     Some((key, process, program))
 }
 
-/// Creates the page that a process shares with the agent. The process can write it; neither side can change its size.
+/// Creates the page that a process shares with the agent. The process can write it; neither side can change
+/// its size.
 fn new_page() -> io::Result<File> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let fd = rustix::fs::memfd_create("csp-process-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -345,7 +348,8 @@ fn new_page() -> io::Result<File> {
     Ok(File::from(fd))
 }
 
-/// Returns where a process may listen and connect: by the policy, or if it has no rule by what the kernel permits.
+/// Returns where a process may listen and connect: by the policy, or if it has no rule by what the kernel
+/// permits.
 async fn grant_for(
     options: &AgentOptions,
     peer: Credentials,

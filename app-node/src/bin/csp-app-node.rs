@@ -8,8 +8,8 @@ use csp_app_node::config::Config;
 use csp_app_node::daemon;
 use csp_daemon::program::{self, ConfigFile};
 
-/// The application node of the Comm Services Platform: the agent of a host that runs servers. It connects processes
-/// started by csp-run to the cluster, and reports what they do.
+/// The application node of the Comm Services Platform: the agent of a host that runs servers. It connects
+/// processes started by csp-run to the cluster, and reports what they do.
 #[derive(Parser)]
 #[command(
     name = "csp-app-node",

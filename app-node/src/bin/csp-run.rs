@@ -35,7 +35,8 @@ EXIT CODES:
   else the program's own"
 )]
 struct Arguments {
-    /// on: accelerate what can be; off: change nothing; strict: refuse what should be accelerated and cannot be.
+    /// on: accelerate what can be; off: change nothing; strict: refuse what should be accelerated and cannot
+    /// be.
     #[arg(long, value_enum, default_value_t, env = "CSP_MODE")]
     mode: Mode,
     /// The agent's socket [default: /run/csp/agent.sock].

@@ -1,5 +1,5 @@
-//! One connection in custody: moves bytes between the programs' Unix socket and the flow. Each direction ends on its
-//! own.
+//! One connection in custody: moves bytes between the programs' Unix socket and the flow. Each direction ends
+//! on its own.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix};
 
-/// What the owner has to do with a connection after a turn.
+/// The owner's action on a connection after a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     /// Keep it.
@@ -59,13 +59,13 @@ pub(super) struct Connection {
     programs_ended: bool,
     /// No program holds the other end any more.
     hung_up: bool,
-    /// The client's connection has failed. Programs still receive what it has sent before.
+    /// The client's connection has failed. Programs still receive the bytes that it sent before.
     broken: bool,
     /// The flow has no room.
     flow_full: bool,
     /// The user of the process that left it.
     pub uid: u32,
-    /// The ticket with which it was left: processes that share it set options by it.
+    /// The ticket with which the connection was left. Processes that share it use the ticket to set options.
     pub ticket: Ticket,
     /// Bytes moved to programs and to the client since the owner read this field.
     pub moved: (u64, u64),
@@ -125,8 +125,9 @@ impl Connection {
         }
     }
 
-    /// Gives our socket a name (autobind, unix(7)), by which the filter recognises a regular end of the stream. If the
-    /// name is missing, because the client has reset the connection or the agent has ended, programs get ECONNRESET.
+    /// Gives our socket a name (autobind, unix(7)), by which the filter recognises a regular end of the
+    /// stream. If the name is missing, because the client has reset the connection or the agent has ended,
+    /// programs get ECONNRESET.
     fn sign(&self) {
         if let Err(error) = rustix::net::bind(&self.socket, &SocketAddrUnix::new_unnamed()) {
             tracing::warn!(%error, "a connection's end could not be marked: programs get ECONNRESET");
@@ -245,8 +246,8 @@ impl Connection {
         let mut wanted = EventFlags::empty();
         wanted.set(EventFlags::IN, !self.flow_full && !self.programs_ended);
         wanted.set(EventFlags::OUT, !self.to_programs.rest().is_empty());
-        // epoll always reports a hang-up. While the flow has no room for the remaining bytes, it would report it again
-        // at once.
+        // epoll always reports a hang-up. While the flow has no room for the remaining bytes, it would report
+        // it again at once.
         let wanted = if self.hung_up && self.flow_full { None } else { Some(wanted) };
         if wanted == self.watched {
             return;
@@ -264,7 +265,8 @@ impl Connection {
     }
 }
 
-/// Returns whether no program holds the other end any more; otherwise a program has shut down its writing direction.
+/// Returns whether no program holds the other end any more; otherwise a program has shut down its writing
+/// direction.
 fn has_hung_up(socket: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags};
     let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];

@@ -1,5 +1,5 @@
-//! Options of connections in custody, which processes that share a connection set by its ticket. An option may arrive
-//! before its connection, which comes over the socket of another process.
+//! Options of connections in custody, which processes that share a connection set by its ticket. An option
+//! may arrive before its connection, which comes over the socket of another process.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -53,8 +53,8 @@ impl Custodian {
         Ok(Custodian { thread, places: waiting_places(), crowded_out: Arc::default() })
     }
 
-    /// Takes a connection into custody. The connection ends if its user has as many that wait as a user may have, or if
-    /// the queue is full.
+    /// Takes a connection into custody. The connection ends if its user has as many that wait as a user may
+    /// have, or if the queue is full.
     pub fn take(&self, charge: Charge) {
         let sent = self
             .places

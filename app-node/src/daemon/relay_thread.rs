@@ -58,8 +58,9 @@ pub struct RelayThread {
 }
 
 impl RelayThread {
-    /// Opens the providers that configuration and host permit and starts the thread; `None` if there are none. To be
-    /// called before other threads start: loading a provider's library may change the environment.
+    /// Opens the providers that configuration and host permit and starts the thread; `None` if there are
+    /// none. To be called before other threads start: loading a provider's library may change the
+    /// environment.
     pub fn start(
         config: &Config,
         record: &NodeRecord,

@@ -131,7 +131,8 @@ fn is_of_another_library(path: &[u8]) -> bool {
     !name.is_empty() && !GLIBC_LOADERS.iter().any(|start| name.starts_with(start))
 }
 
-/// Returns whether code contains the system call that creates an io_uring instance, as liburing linked statically does.
+/// Returns whether code contains the system call that creates an io_uring instance, as liburing linked
+/// statically does.
 fn creates_rings(code: &[u8]) -> bool {
     let follows = |at: usize| {
         let rest = code.get(at + RING_NUMBER.len()..).unwrap_or_default();

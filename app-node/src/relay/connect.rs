@@ -8,8 +8,8 @@ use super::forwarding::{Ending, Forwarding, San};
 use super::{CONNECT_TIMEOUT, PER_TURN, Relay, Target, path_of};
 
 impl Relay {
-    /// Replaces the proxy workers that the relay listens for. Returns those that it listens for. Workers no longer
-    /// listed get no new VIs; existing ones continue.
+    /// Replaces the proxy workers that the relay listens for. Returns those that it listens for. Workers no
+    /// longer listed get no new VIs; existing ones continue.
     pub fn set_targets(&mut self, now: Instant, targets: &[Target]) -> Vec<Target> {
         while let Some(listener) = self.routes.retire(targets) {
             // The relay was listening, with this listener number.
@@ -79,8 +79,8 @@ impl Relay {
         if left == 0 {
             return Err(Reason::Full);
         }
-        // One user gets at most half of the table, several get less each, and a user without VIs still finds free
-        // entries.
+        // One user gets at most half of the table, several get less each, and a user without VIs still finds
+        // free entries.
         if self.table.held_by(user) >= left {
             return Err(Reason::Share);
         }
@@ -92,9 +92,9 @@ impl Relay {
         Ok((route.number, route.via))
     }
 
-    /// Returns the configuration of VIs towards processes, with half as many buffers again as the proxy has: the
-    /// completion of a message that the proxy has read, and for which the process may send another, may still be
-    /// outstanding.
+    /// Returns the configuration of VIs towards processes, with half as many buffers again as the proxy has:
+    /// the completion of a message that the proxy has read, and for which the process may send another, may
+    /// still be outstanding.
     fn towards_process(&self) -> ViConfig {
         let depth = self.config.vi.receive_depth;
         ViConfig { receive_depth: (depth + depth / 2).min(*csp_vi::DEPTH_RANGE.end()), ..self.config.vi }
@@ -182,7 +182,8 @@ impl Relay {
             return;
         };
         if self.shm.is_broken(app) {
-            // The process violated the rules of its ring or aborted its VI, so that what it sent may be incomplete.
+            // The process violated the rules of its ring or aborted its VI, so that what it sent may be
+            // incomplete.
             self.counters.refused.protocol += 1;
             return self.drop_forwarding(at, Ending::Broken);
         }
@@ -190,8 +191,8 @@ impl Relay {
         self.end_if_done(at);
     }
 
-    /// Ends the SAN's VI of a process that is gone, as soon as none of its messages waits. A clean end means to the
-    /// proxy that the process has ended and that it has received everything that the process sent.
+    /// Ends the SAN's VI of a process that is gone, as soon as none of its messages waits. A clean end means
+    /// to the proxy that the process has ended and that it has received everything that the process sent.
     pub(super) fn end_if_done(&mut self, at: u32) {
         let Some(forwarding) = self.table.get_mut(at) else { return };
         if forwarding.app.is_none() && forwarding.waiting.is_empty() {
@@ -207,7 +208,8 @@ impl Relay {
         let _ = end_vi(&mut self.shm, app, ending);
     }
 
-    /// Ends both sides and removes the forwarding. What was passed to the SAN is delivered if the end is clean.
+    /// Ends both sides and removes the forwarding. What was passed to the SAN is delivered if the end is
+    /// clean.
     pub(super) fn drop_forwarding(&mut self, at: u32, ending: Ending) {
         self.end_app(at, ending);
         let Some(forwarding) = self.table.remove(at) else { return };
@@ -263,8 +265,8 @@ impl Relay {
         }
     }
 
-    /// Posts to the SAN the slots that the process has posted since. Called before a message of the process is
-    /// forwarded, so that the slots are available when the proxy reads the credits for them.
+    /// Posts to the SAN the slots that the process has posted since. Called before a message of the process
+    /// is forwarded, so that the slots are available when the proxy reads the credits for them.
     pub(super) fn post_claimed(&mut self, at: u32) -> Result<(), ViError> {
         let Some(forwarding) = self.table.get_mut(at) else { return Ok(()) };
         let (Some(app), Some(vi)) = (forwarding.app, forwarding.san_open()) else { return Ok(()) };

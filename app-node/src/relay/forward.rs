@@ -36,7 +36,8 @@ impl Relay {
         }
     }
 
-    /// Queues a message until the SAN accepts it. The queue has room, because each message holds a buffer of the ring.
+    /// Queues a message until the SAN accepts it. The queue has room, because each message holds a buffer of
+    /// the ring.
     fn keep(&mut self, at: u32, waiting: Waiting) {
         let Some(forwarding) = self.table.get_mut(at) else { return };
         forwarding.waiting.push_back(waiting);
@@ -44,7 +45,8 @@ impl Relay {
         self.try_again(at);
     }
 
-    /// Schedules a forwarding for the next turn, unless its VI is still connecting: then connecting schedules it.
+    /// Schedules a forwarding for the next turn, unless its VI is still connecting: then connecting schedules
+    /// it.
     fn try_again(&mut self, at: u32) {
         let Some(forwarding) = self.table.get_mut(at) else { return };
         if forwarding.san_open().is_some() && !std::mem::replace(&mut forwarding.stuck, true) {
@@ -96,9 +98,9 @@ impl Relay {
         }
     }
 
-    /// Forwards HELLO, which identifies the process. The proxy verifies the token, but cannot know which user the
-    /// process has; so the relay compares the token's user with the one reported by the kernel. It sends the copy that
-    /// it examined.
+    /// Forwards HELLO, which identifies the process. The proxy verifies the token, but cannot know which user
+    /// the process has; so the relay compares the token's user with the one reported by the kernel. It sends
+    /// the copy that it examined.
     fn forward_hello(&mut self, at: u32, message: Waiting, unix_now_s: u64) -> Forwarded {
         let Some(forwarding) = self.table.get_mut(at) else { return Forwarded::Ended };
         let Some(copy) = self.scratch.get_mut(..message.len) else { return Forwarded::Ended };
@@ -185,8 +187,8 @@ impl Relay {
     }
 }
 
-/// Returns the user of a HELLO's token, if the token has one and is valid; `None` if the message is no HELLO. Refusing
-/// an invalid token is left to the proxy.
+/// Returns the user of a HELLO's token, if the token has one and is valid; `None` if the message is no HELLO.
+/// Refusing an invalid token is left to the proxy.
 fn user_of(message: &[u8], keys: &Keys, unix_now_s: u64) -> Option<Option<u32>> {
     let (header, body) = Header::parse(message).ok()?;
     if header.kind != Kind::Hello {

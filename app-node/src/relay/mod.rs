@@ -1,11 +1,12 @@
 //! The relay: processes of this host reach proxies of other hosts through the agent (docs/decisions/0013).
 //!
-//! Towards processes the agent listens like a proxy, on one Unix socket for each remote proxy worker. For each VI of a
-//! process it opens one over the SAN, which sends from the process's ring and receives into it. The agent examines no
-//! message but HELLO, and copies no other. HELLO, credits and heartbeats are exchanged between process and proxy; the
-//! credits bound the number of messages in transit here.
+//! Towards processes the agent listens like a proxy, on one Unix socket for each remote proxy worker. For
+//! each VI of a process it opens one over the SAN, which sends from the process's ring and receives into it.
+//! The agent examines no message but HELLO, and copies no other. HELLO, credits and heartbeats are exchanged
+//! between process and proxy; the credits bound the number of messages in transit here.
 //!
-//! Owned by one thread; time is an argument, and the surrounding thread waits. Forwarding messages allocates nothing.
+//! Owned by one thread; time is an argument, and the surrounding thread waits. Forwarding messages allocates
+//! nothing.
 
 mod connect;
 mod counters;
@@ -31,7 +32,8 @@ use routes::Routes;
 pub use routes::{Target, path_of};
 use watch::Watch;
 
-/// Events and messages processed from one provider in one turn, so that no peer delays the others.
+/// Largest number of events and messages processed from one provider in one turn, so that no peer delays the
+/// others.
 const PER_TURN: usize = 256;
 
 /// How long a VI over the SAN may take to open. A process waits as long for the answer to its HELLO.
@@ -58,8 +60,8 @@ pub struct RelayConfig {
     pub vi: ViConfig,
 }
 
-/// One provider of the SAN, opened twice: for the processes' VIs, and for the agent's own links, which detect the death
-/// of a proxy even if no process exchanges messages with it.
+/// One provider of the SAN, opened twice: for the processes' VIs, and for the agent's own links, which detect
+/// the death of a proxy even if no process exchanges messages with it.
 pub struct SanPort {
     /// Carries the messages of processes.
     pub forward: Box<dyn Provider>,
@@ -71,8 +73,8 @@ pub struct SanPort {
 struct Side {
     provider: Box<dyn Provider>,
     by_vi: Index,
-    /// Whether it has ever carried a VI. Other providers are not polled, because a library's progress function makes
-    /// system calls.
+    /// Whether it has ever carried a VI. Other providers are not polled, because a library's progress
+    /// function makes system calls.
     used: bool,
 }
 
@@ -252,13 +254,14 @@ impl Relay {
         &self.counters
     }
 
-    /// Returns the proxy workers that the relay listens for, each with whether the agent's own link to it is up.
+    /// Returns the proxy workers that the relay listens for, each with whether the agent's own link to it is
+    /// up.
     pub fn routes(&self) -> impl Iterator<Item = (&Target, bool)> {
         self.routes.iter().map(|route| (&route.target, self.watch.is_up(route.number)))
     }
 
-    /// Ends every VI, processes' first, then proxies'. The end is unclean: the processes continue, and some of what
-    /// they sent may be missing.
+    /// Ends every VI, processes' first, then proxies'. The end is unclean: the processes continue, and some
+    /// of what they sent may be missing.
     pub fn close(&mut self, now: Instant) {
         // Stops listening first: a process that lost its VI would reconnect at once.
         while let Some(listener) = self.routes.retire(&[]) {

@@ -56,8 +56,8 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Adds a route to `target`. A route that was being removed is restored with its number, so that its proxy worker
-    /// is not watched twice.
+    /// Adds a route to `target`. A route that was being removed is restored with its number, so that its
+    /// proxy worker is not watched twice.
     pub(super) fn add(&mut self, target: Target, via: usize, listener: u32) {
         let former = self.leaving.iter().position(|route| route.target == target);
         let number = former.map(|at| self.leaving.swap_remove(at).number).unwrap_or_else(|| {

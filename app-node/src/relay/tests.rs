@@ -267,7 +267,8 @@ fn messages_pass_both_ways_over_ucx() {
     check_both_ways("ucx", 3000);
 }
 
-/// `end` removes the process after it has sent `messages`; the proxy must receive all of them and then the end.
+/// `end` removes the process after it has sent `messages`; the proxy must receive all of them and then the
+/// end.
 fn check_process_end(kind: &'static str, end: impl FnOnce(Process, Instant)) -> DownReason {
     let mut world = World::new(kind);
     let (mut process, at_proxy) = world.connected();
@@ -317,7 +318,8 @@ fn what_a_proxy_sent_before_its_end_arrives_first() {
     }
 }
 
-/// No provider reports a host that vanished; the agent detects it within a second although no process sends anything.
+/// No provider reports a host that vanished; the agent detects it within a second although no process sends
+/// anything.
 #[test]
 fn a_proxy_that_falls_silent_ends_the_processes_vis_within_a_second() {
     let mut world = World::new("memory");
@@ -351,15 +353,16 @@ fn a_process_that_reads_nothing_holds_up_only_itself() {
     drop(stopped);
 }
 
-/// Messages that the SAN does not accept wait in the process's own ring, in order, and are forwarded even after the
-/// process is gone.
+/// Messages that the SAN does not accept wait in the process's own ring, in order, and are forwarded even
+/// after the process is gone.
 #[test]
 fn what_the_san_does_not_take_waits_in_the_ring() {
     let mut world = World::new("memory");
     let (mut process, at_proxy) = world.connected();
     let vi = process.endpoint.link(process.link).unwrap().vi;
     world.fabric.pause_node("proxy", true);
-    // More than the proxy has room for, as no correct process sends: its link breaks when the proxy receives it.
+    // More than the proxy has room for, as no correct process sends: its link breaks when the proxy receives
+    // it.
     let provider = process.endpoint.provider_mut();
     let posted = (0..200).take_while(|_| provider.post_send(vi, 0, 0, &[b"beyond"], false).is_ok()).count();
     assert!((64..=96).contains(&posted), "{posted} messages fit the ring");

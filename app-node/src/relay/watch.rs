@@ -1,8 +1,8 @@
 //! The agent's own links: one to each proxy worker that carries VIs of processes.
 //!
-//! A process that waits for data does not notice that its proxy's host has vanished, and no SAN reports it within a
-//! second. The agent's link has the transport's heartbeat. It is a channel without listeners and flows, of a process
-//! named `agent`, a name that no real process can have.
+//! A process that waits for data does not notice that its proxy's host has vanished, and no SAN reports it
+//! within a second. The agent's link has the transport's heartbeat. It is a channel without listeners and
+//! flows, of a process named `agent`, a name that no real process can have.
 
 use std::collections::VecDeque;
 
@@ -37,8 +37,8 @@ struct Watched {
     via: usize,
     state: State,
     backoff: Backoff,
-    /// The same in all tokens of a route. It lets the proxy recognise that a new link replaces one that waits for its
-    /// VI.
+    /// The same in all tokens of a route. It lets the proxy recognise that a new link replaces one that waits
+    /// for its VI.
     nonce: u64,
 }
 
