@@ -160,7 +160,7 @@ pub struct MessageBroker {
     connections: HashMap<FlowLabel, Peer>,
     /// The connection of each peer of the plane, by its index.
     labels: Vec<FlowLabel>,
-    /// Connections to serve for other reasons than messages that wait.
+    /// Connections that must be served for a reason other than waiting messages.
     ready: VecDeque<FlowLabel>,
     /// Number of connections returned to be served. Its remainder decides where the next one comes from.
     named: u32,
@@ -186,7 +186,8 @@ pub struct MessageBroker {
     /// Memory of answers that were not read.
     unread: Unread,
     entropy: Option<Entropy>,
-    /// Where frames for CURVE peers are sealed: as long as the longest frame of a channel with keys.
+    /// Buffer in which frames for CURVE peers are sealed, as long as the longest frame of a channel with
+    /// keys.
     sealing: Vec<u8>,
     /// Channels between clients and servers of a pool.
     streams: Streams,
@@ -222,7 +223,8 @@ impl MessageBroker {
         }
     }
 
-    /// Replaces the channels between clients and servers of a pool. Their connections go on as they began.
+    /// Replaces the channels between clients and servers of a pool. Existing connections continue under the
+    /// rules with which they began.
     pub fn set_streams(&mut self, specs: Vec<StreamSpec>) {
         self.streams.set_channels(specs);
     }
@@ -399,12 +401,13 @@ impl MessageBroker {
         &self.zmtp
     }
 
-    /// Returns how many peers were refused or disconnected for other reasons than their framing.
+    /// Returns the numbers of peers that the broker refused or disconnected, for reasons other than their
+    /// framing.
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 
-    /// Returns the memory in bytes that connections keep for messages that have arrived in part.
+    /// Returns the memory in bytes that connections use for incomplete messages.
     pub fn incomplete_bytes(&self) -> usize {
         self.kept
     }

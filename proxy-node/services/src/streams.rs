@@ -53,7 +53,7 @@ pub struct StreamCounters {
     pub to_clients: u64,
     /// Bytes of both.
     pub bytes: u64,
-    /// Connections reset because a length is smaller than the header that it counts.
+    /// Connections reset because a length is smaller than the header that it includes.
     pub malformed_short: u64,
     /// Connections reset because a message is longer than the channel permits.
     pub malformed_too_long: u64,
@@ -84,7 +84,8 @@ struct Stream<H> {
     to_application: PrefixReader,
     to_client: PrefixReader,
     hook: H,
-    /// It was counted as malformed: once, even if the other direction is too.
+    /// Whether the connection was counted as malformed. It is counted once, even if both directions are
+    /// malformed.
     failed: bool,
 }
 
@@ -107,7 +108,8 @@ pub(crate) struct Streams<H = Identity> {
 }
 
 impl<H: MessageHook + Default> Streams<H> {
-    /// Replaces the channels. Connections go on as they began, also those of a channel that is gone.
+    /// Replaces the channels. Existing connections continue under the rules with which they began, also those
+    /// of a removed channel.
     pub(crate) fn set_channels(&mut self, specs: Vec<StreamSpec>) {
         self.channels.values_mut().for_each(|channel| channel.active = false);
         for spec in specs {

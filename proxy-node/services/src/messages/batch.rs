@@ -83,8 +83,8 @@ impl Batch {
         client.write(bytes.get(part).unwrap_or(&[]), self.lent.as_ref())
     }
 
-    /// Empties the batch for a receiver that has got nothing of it; `false` if its connection cannot give the
-    /// memory back.
+    /// Empties the batch for a receiver that was written nothing of it; `false` if its connection cannot
+    /// return the memory.
     pub(super) fn renew(&mut self, client: &mut impl ClientEnd) -> bool {
         if let Some(lent) = self.lent.take() {
             self.lent = client.give_back(lent);

@@ -26,10 +26,10 @@ use super::MessageBroker;
 
 /// Time between the end of a connection to a context and the next one.
 pub const RETRY: Duration = Duration::from_millis(250);
-/// How long messages of a path that is replaced or removed wait for a context that is not there, and how long
-/// a process of its pool has to greet.
+/// How long messages of a replaced or removed path wait for an absent context, and how long a process of its
+/// pool has to send HELLO.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked whether a context is needed.
+/// Interval at which the need for each context is examined.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A context elsewhere, as the policy names it.
@@ -42,12 +42,12 @@ pub struct ContextSpec {
     pub service: String,
 }
 
-/// Whether a context is there.
+/// State of a context's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// No path of a channel of this worker needs it.
     Unused,
-    /// It is needed, and no process has greeted.
+    /// It is needed, and no process has sent HELLO.
     Absent,
     /// It runs handlers.
     Connected,
@@ -67,7 +67,7 @@ pub enum ContextNotice {
         /// Why.
         why: String,
     },
-    /// A stage that places itself runs in another context from now on, or could not be moved.
+    /// A stage that chooses its context moves to another one, or could not be moved.
     Moved {
         /// Name of the channel.
         channel: String,
@@ -79,7 +79,7 @@ pub enum ContextNotice {
         to: u16,
         /// What was measured.
         why: Why,
-        /// Why it stays after all.
+        /// Why it could not be moved.
         error: Option<PathError>,
     },
 }
@@ -115,7 +115,7 @@ struct Slot {
     absent_since: Option<Instant>,
     /// When the connection was opened.
     opened: Instant,
-    /// Calls of connections that are over.
+    /// Calls of former connections.
     calls: u64,
     losses: u64,
     violations: u64,
@@ -128,7 +128,7 @@ pub(super) struct Elsewhere {
     /// Number of connections: most workers have none.
     links: usize,
     due: Option<Instant>,
-    /// Changes with the paths.
+    /// Changed whenever the paths change.
     epoch: u64,
     notices: VecDeque<ContextNotice>,
 }
@@ -138,7 +138,7 @@ pub(super) const fn at_plane(number: u16) -> u16 {
     CONTEXTS_MAX + number
 }
 
-/// Makes the plane's contexts after its own ones those that are elsewhere.
+/// Prepares the plane's contexts that are elsewhere; they follow its own ones.
 pub(super) fn prepare(plane: &mut MessagePlane) {
     (0..G_CONTEXTS_MAX).for_each(|number| _ = plane.set_remote(at_plane(number), CREDIT));
 }
@@ -158,13 +158,13 @@ impl Elsewhere {
         self.due
     }
 
-    /// Records that the paths are others, or their parameters.
+    /// Records that paths, or their parameters, have changed.
     pub(super) fn paths_changed(&mut self, now: Instant) {
         self.epoch += 1;
         self.due = Some(now);
     }
 
-    /// Returns whether a program is the context of a number at the plane.
+    /// Returns whether the context with this number at the plane is connected.
     pub(super) fn is_up(&self, context: u16) -> bool {
         let slot = context.checked_sub(CONTEXTS_MAX).and_then(|number| self.slots.get(usize::from(number)));
         slot.and_then(|slot| slot.link.as_ref()).is_some_and(|link| link.is_up() && !link.ended)
@@ -185,7 +185,7 @@ impl Elsewhere {
 }
 
 impl MessageBroker {
-    /// Replaces the contexts elsewhere. Connections to those that stay go on.
+    /// Replaces the contexts elsewhere. Connections to contexts that remain continue.
     pub fn set_contexts(&mut self, now: Instant, specs: &[ContextSpec]) {
         let slots = &mut self.elsewhere.slots;
         // The worker goes through them whenever it looks for the next connection: without contexts there are
@@ -258,7 +258,7 @@ impl MessageBroker {
         self.elsewhere.due = due;
     }
 
-    /// Removes and returns the name of a service to open a connection to.
+    /// Removes and returns the name of a service to which a connection must be opened.
     pub(super) fn next_context_to_open(&mut self) -> Option<String> {
         let slots = self.elsewhere.slots.iter_mut();
         let slot = slots.into_iter().find(|slot| slot.opening)?;
@@ -266,7 +266,7 @@ impl MessageBroker {
         slot.service.clone()
     }
 
-    /// Processes a connection to a context's service, or that there is no room for one.
+    /// Processes the result of opening a connection to a context's service; `None`: there was no room.
     pub(super) fn context_opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
         let longest =
             self.channels.values().map(|bound| bound.spec.channel.message_len_max).max().unwrap_or(0);
@@ -292,7 +292,7 @@ impl MessageBroker {
         }
     }
 
-    /// Serves a connection if it is one to a context.
+    /// Serves the connection `label`, if it leads to a context.
     pub(super) fn serve_context(
         &mut self,
         now: Instant,

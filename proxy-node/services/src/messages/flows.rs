@@ -1,4 +1,4 @@
-//! Which information flow a message belongs to, and what people see of flows.
+//! The information flow of each message, and the state of flows for display.
 
 use csp_messages::{FlowId, FormatId, MessagePlane};
 use csp_operators::body_frame;
@@ -10,8 +10,8 @@ use super::{MessageBroker, SpecError};
 
 pub use csp_messages::{FieldReader, FlowFields, FlowStatus, FlowsConfig, LinkStatus};
 
-/// Finds the flows of a connection's messages. Successive messages that differ in nothing that a flow asks
-/// for are looked up once.
+/// Finds the flows of a connection's messages. Successive messages with equal values in all fields that flows
+/// use are looked up once.
 #[derive(Debug)]
 pub(super) struct Classifier {
     base: Descriptor,
@@ -90,7 +90,7 @@ impl MessageBroker {
         }
     }
 
-    /// Removes and returns a byte stream that the link takes something of.
+    /// Removes and returns a byte stream that may send over the link, and how many bytes.
     pub(super) fn stream_allowed(&mut self, now: Instant) -> Option<(FlowLabel, u32)> {
         let (tag, bytes) = self.plane.as_mut()?.next_allowed(now)?;
         FlowLabel::from_wire(tag).map(|label| (label, bytes))

@@ -1,4 +1,5 @@
-//! Formats of a channel's messages, found when they are published, and channels that get them from others.
+//! Formats of a channel's messages, found when they are published, and channels that receive messages of
+//! others.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::MessageBroker;
 /// in the first ones.
 const SLICES_MAX: usize = 32;
 
-/// The formats of a channel. Two that have the same key are equal.
+/// The formats of a channel. Formats with equal keys are equal.
 #[derive(Clone, Debug)]
 pub struct ChannelFormats {
     key: Arc<str>,
@@ -19,7 +20,7 @@ pub struct ChannelFormats {
     texts: Arc<[FormatText]>,
 }
 
-/// A format as programs are shown it.
+/// A format as it is sent to programs.
 #[derive(Clone, Debug)]
 pub struct FormatText {
     /// Its name in the policy.
@@ -31,12 +32,12 @@ pub struct FormatText {
 }
 
 impl ChannelFormats {
-    /// Formats, with a text that says all about them.
+    /// Formats with `key`, a text that determines all of them.
     pub fn new(key: &str, set: Arc<FormatSet>) -> Self {
         ChannelFormats { key: key.into(), set, texts: Arc::new([]) }
     }
 
-    /// Adds the texts that programs get that ask for them.
+    /// Adds the texts that are sent to programs.
     #[must_use]
     pub fn with_texts(self, texts: Vec<FormatText>) -> Self {
         ChannelFormats { texts: texts.into(), ..self }
@@ -47,7 +48,7 @@ impl ChannelFormats {
         &self.texts
     }
 
-    /// Returns the text that says all about them.
+    /// Returns the text that determines all of the formats.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -69,13 +70,13 @@ impl Eq for ChannelFormats {}
 /// The messages of one format that a channel receives from another channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelFeed {
-    /// Number of the channel that they are published to.
+    /// Number of the channel to which the messages are published.
     pub from: u32,
-    /// Their format there, behind its path.
+    /// Their format in that channel, behind its path.
     pub format: FormatId,
-    /// Number of the channel that gets them.
+    /// Number of the channel that receives them.
     pub to: u32,
-    /// The id of the format there.
+    /// Their format id in the receiving channel.
     pub becomes: FormatId,
 }
 

@@ -23,8 +23,8 @@ use super::numbering;
 pub enum Header {
     /// They are part of the messages.
     Kept,
-    /// They are removed, and new ones are written: with the length, this encoding type if it is a Simple Open
-    /// Framing Header, and zeros.
+    /// Headers are removed and written again: the length, this encoding type if the header is a Simple Open
+    /// Framing Header, and zeros in all other fields.
     Stripped {
         /// Encoding type, 2 bytes at offset 4.
         encoding: Option<u16>,
@@ -44,7 +44,7 @@ pub struct PrefixedPort {
     pub role: Role,
 }
 
-/// A peer's part in the framing of its connection.
+/// The framing of a peer's connection.
 #[derive(Debug)]
 pub(super) enum Speech {
     Zmtp(Box<Connection>),
@@ -56,7 +56,7 @@ pub(super) enum Speech {
 pub(super) struct Prefixed {
     reader: PrefixReader,
     port: PrefixedPort,
-    /// Which port of the channel it is, from 1.
+    /// Number of the channel's port, from 1.
     number: u8,
     failed: bool,
 }
@@ -89,7 +89,7 @@ impl Speech {
         }
     }
 
-    /// Returns what people know the peer's socket as: its type under ZMTP, empty before the handshake.
+    /// Returns the name of the peer's socket for display: its type under ZMTP, empty before the handshake.
     pub(super) fn socket(&self) -> &'static str {
         match self {
             Speech::Zmtp(connection) => connection.peer().map_or("", |known| known.socket_type.name()),
@@ -127,7 +127,7 @@ impl Speech {
         }
     }
 
-    /// Processes deadlines that have passed. A failure is seen when the peer is served.
+    /// Processes expired deadlines. A failure takes effect when the peer is served.
     pub(super) fn on_timeout(&mut self, now: Instant, counters: &mut Counters) {
         if let Speech::Zmtp(connection) = self {
             let _ = connection.on_timeout(now, counters);
@@ -136,8 +136,8 @@ impl Speech {
 }
 
 impl Prefixed {
-    /// Examines received bytes up to the end of the next message. Returns where it begins in the stream,
-    /// where its part begins that is published, and the length of that; `None`: more bytes are needed, or the
+    /// Examines received bytes up to the end of the next message. Returns the message's position in the
+    /// stream, and position and length of the part that is published. `None`: more bytes are needed, or the
     /// peer has failed.
     pub(super) fn next<'a>(
         &mut self,
@@ -193,8 +193,8 @@ impl Encoding {
         }
     }
 
-    /// Calls `write` for each header and each slice of a body, in order, until it returns false. The message
-    /// can be written.
+    /// Calls `write` for each header and each slice of a body, in order, until it returns false.
+    /// [`wire_len`](Self::wire_len) has returned the length.
     pub(super) fn pieces(
         &self,
         plane: &MessagePlane,

@@ -8,7 +8,8 @@
 
 use std::collections::VecDeque;
 
-/// Most marks. Beyond, messages of several visits share one, and all count until the last is acknowledged.
+/// Largest number of marks. When it is reached, messages of several visits share a mark, and all of them
+/// count until the last is acknowledged.
 const MARKS_MAX: usize = 64;
 
 /// The unacknowledged messages of one puller.
@@ -26,8 +27,8 @@ impl Given {
         Given { written: 0, marks: VecDeque::with_capacity(MARKS_MAX) }
     }
 
-    /// Records a visit: `messages` were finished, and `unacknowledged` bytes are on their way, where `before`
-    /// were.
+    /// Records a visit: `messages` were written completely. `before` and `unacknowledged`: unacknowledged
+    /// bytes before and after it.
     pub(super) fn visited(&mut self, messages: u64, before: u32, unacknowledged: u32) {
         self.written += u64::from(unacknowledged.saturating_sub(before));
         if messages == 0 {

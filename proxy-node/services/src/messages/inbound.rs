@@ -15,7 +15,7 @@ use super::peer::Peer;
 use super::requested::Requested;
 use super::requests::{self, Requests};
 
-/// Most messages of a connection that are processed before others are served.
+/// Largest number of messages of a connection that are processed before others are served.
 const MESSAGES_PER_VISIT: usize = 128;
 /// Largest number of slices of received bytes that are examined without allocating; a longer message is
 /// examined in a vector.
@@ -28,7 +28,7 @@ const KEEP_FROM: usize = 8 * 1024;
 /// Capacity that a connection keeps for incomplete messages while it has none.
 const KEPT_LEN: usize = 64 * 1024;
 
-/// Messages of none of a channel's formats.
+/// Messages that match none of a channel's formats.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UnknownCounters {
     pub(super) arrived: u64,
@@ -47,21 +47,21 @@ pub(super) struct Door<'a> {
     pub(super) requested: &'a Requested,
     /// Nobody publishes.
     pub(super) derived: bool,
-    /// Messages of none of the formats are dropped.
+    /// Messages that match no format are dropped.
     pub(super) drops_unknown: bool,
     pub(super) unknown: &'a mut UnknownCounters,
-    /// Messages of the channel that were refused while their peers stay.
+    /// Messages of the channel that were refused while their peers stay connected.
     pub(super) refused: &'a mut u64,
     pub(super) refusals: &'a mut Refusals,
-    /// The channel's path is filling: contexts are to have their turns before more is published.
+    /// The channel's path is filling: contexts should have their turns before more is published.
     pub(super) yields: bool,
     /// Finds the information flow of a message, if there are flows.
     pub(super) classifier: Option<Classifier>,
 }
 
 impl Door<'_> {
-    /// Publishes a message with frames of these lengths. Its format is found in the slices of a frame, which
-    /// `record` gives.
+    /// Publishes a message with frames of these lengths. `record` returns the slices of a frame, in which the
+    /// format is found.
     fn publish<'a, R: Iterator<Item = &'a [u8]>>(
         &mut self,
         now: Instant,
@@ -109,7 +109,7 @@ struct View<'a, 'b> {
 }
 
 impl<'a> View<'a, '_> {
-    /// Passes over the slices that end at or before `position`.
+    /// Removes the slices that end at or before `position`.
     fn advance(&mut self, position: u64) {
         while let Some((first, rest)) = self.slices.split_first()
             && self.at + first.len() as u64 <= position
@@ -230,8 +230,8 @@ pub(super) fn receive(
     Received { moved: done > 0, more }
 }
 
-/// Processes items until the bytes, the bound or the room for messages are used up; returns whether it was
-/// the bound.
+/// Processes items until the bytes, the bound or the room for messages are used up. Returns whether it
+/// stopped at the bound.
 fn process(
     now: Instant,
     peer: &mut Peer,
@@ -332,7 +332,7 @@ fn body(view: View<'_, '_>, message: &Message<'_>, at: usize) -> Vec<u8> {
     }
 }
 
-/// As [`process`] for a length-prefixed peer, which is not held back.
+/// Like [`process`], for a length-prefixed peer, which is not held back.
 fn process_prefixed(
     now: Instant,
     peer: &mut Peer,
@@ -383,7 +383,7 @@ fn lens_of<'l>(frames: &[Frame], lens: &'l mut [u32; FRAMES_MAX]) -> Result<&'l 
     Ok(lens)
 }
 
-/// As [`publish`], for a message of a ZeroMQ peer, which may lie decrypted in the connection's memory.
+/// Like [`publish`], for a message of a ZeroMQ peer, which may lie decrypted in the connection's memory.
 fn publish_message(
     now: Instant,
     plane: &mut MessagePlane,

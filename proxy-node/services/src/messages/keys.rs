@@ -85,12 +85,12 @@ impl ChannelKeys {
     }
 }
 
-/// Peers that the broker, and not their framing, has refused or disconnected.
+/// Peers refused or disconnected by the broker rather than by their framing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refusals {
     /// The channel does not know the key.
     pub unknown_key: u64,
-    /// A peer without encryption, where that is no mistake by itself.
+    /// A peer without encryption, on a channel that does not require it.
     pub no_key: u64,
     /// The key is not for publishing.
     pub may_not_publish: u64,

@@ -20,7 +20,7 @@ use super::{MessageBroker, inbound, outbound, paths, sealed};
 
 /// Every `PLANE_EVERY`th connection that is served is one for which messages wait, if there is one.
 const PLANE_EVERY: u32 = 8;
-/// Most bytes of incomplete messages that the connections of a worker keep together.
+/// Largest number of bytes of incomplete messages of all connections of a worker together.
 const KEPT_MAX: usize = 256 << 20;
 
 impl Between for MessageBroker {
@@ -316,7 +316,7 @@ impl MessageBroker {
         self.plane.as_mut()?.next_resumed().and_then(|id| self.label_of(id))
     }
 
-    /// Returns the next receiver to be served, and gives contexts of the worker their turns.
+    /// Returns the next receiver to serve, and gives contexts of the worker their turns.
     fn next_peer(&mut self) -> Option<FlowLabel> {
         // A receiver that is to be served is not named again: then all of the channel's have been.
         let (mut channels, mut contexts) = (0, 0);

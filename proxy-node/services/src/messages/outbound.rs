@@ -11,7 +11,7 @@ use super::batch::{Batch, Mark};
 use super::framing::Speech;
 use super::peer::Peer;
 
-/// Most messages for a connection before others are served.
+/// Largest number of messages written to a connection before others are served.
 pub(super) const MESSAGES_PER_VISIT: usize = 128;
 
 /// Writes messages that wait for a peer, as far as its connection has room. Returns whether bytes were

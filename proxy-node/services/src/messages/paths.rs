@@ -27,7 +27,7 @@ pub struct PathStage {
     pub parameters: String,
     /// Makes the handler, if its name is not enough.
     pub maker: Option<StageMaker>,
-    /// The stage finds its context by itself, and begins in `context`.
+    /// The stage chooses its context, and begins in `context`.
     pub auto: Option<AutoPlace>,
 }
 
@@ -40,7 +40,7 @@ pub struct ChannelPath {
     pub stages: Vec<PathStage>,
     /// Which messages take the path.
     pub entry: PathEntry,
-    /// Messages that a handler gives up go on as they are.
+    /// Messages that a handler gives up continue unchanged.
     pub passes_faults: bool,
     /// Bounds of the queue before each handler; `None`: the default.
     pub queue: Option<QueueLimits>,
@@ -114,7 +114,7 @@ impl MessageBroker {
         self.paths.clock = Some(clock);
     }
 
-    /// Returns the handlers, to store more, once a channel was added.
+    /// Returns the handlers, to which more can be added, once a channel was added.
     pub fn handlers_mut(&mut self) -> Option<&mut HandlerManager> {
         self.plane.as_mut().map(MessagePlane::handlers_mut)
     }
@@ -151,7 +151,7 @@ impl MessageBroker {
         result
     }
 
-    /// Returns the path that a channel has, which is no longer recorded as active.
+    /// Removes the path of a channel from the active ones, and returns it.
     fn take_path(&mut self, number: u32) -> Option<(PathId, ChannelPath)> {
         let (plane, bound) = (self.plane.as_ref()?, self.channels.get(&number)?);
         let is_its = |(id, _): &(PathId, ChannelPath)| {

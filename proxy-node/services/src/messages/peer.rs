@@ -20,7 +20,7 @@ const NO_CHANNEL: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) label: FlowLabel,
-    /// The channel, by the number that the policy's service has.
+    /// The policy's number of the channel.
     pub(super) number: u32,
     /// Its address.
     pub(super) client: SocketAddr,
@@ -35,15 +35,15 @@ pub(super) struct Peer {
     pub(super) asks_for_all: bool,
     /// Bytes of its stream that have been consumed.
     pub(super) consumed: u64,
-    /// The last of these, as far as they belong to a message that is incomplete.
+    /// The last of these bytes, if they belong to an incomplete message.
     pub(super) kept: Vec<u8>,
-    /// The frames of the message that publishers are held back with, by position and length; empty if it is
-    /// not held back.
+    /// The frames of the message for which the peer is held back, by position and length; empty if it is not
+    /// held back.
     pub(super) held: Vec<(u64, usize)>,
     /// Where that message starts in the stream.
     pub(super) unpublished: Option<u64>,
-    /// The message that is being written, and how many bytes of it have been; under CURVE, how many of its
-    /// frames.
+    /// The message that is being written, and how many of its bytes were written; under CURVE, how many of
+    /// its frames.
     pub(super) writing: Option<(Delivery, usize)>,
     /// Messages that have been written as a whole.
     pub(super) delivered: u64,
@@ -67,7 +67,7 @@ pub(super) struct Peer {
     pub(super) deadline: Option<Instant>,
     /// When it was established.
     pub(super) arrived: Instant,
-    /// Whether it stays, or how far its end has come.
+    /// The stage of the connection's end, if the connection moves.
     pub(super) ending: Ending,
 }
 
@@ -102,7 +102,7 @@ impl Peer {
         }
     }
 
-    /// Adds it to the connections that are ready, once.
+    /// Adds the connection to the list of ready ones, unless it is in the list.
     pub(super) fn make_ready(&mut self, ready: &mut VecDeque<FlowLabel>) {
         if !std::mem::replace(&mut self.listed, true) {
             ready.push_back(self.label);

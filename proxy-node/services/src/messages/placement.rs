@@ -27,19 +27,19 @@ use place::{Move, Place};
 pub(super) use place::Ending;
 pub use place::{MoveNotice, Moved, View};
 
-/// How long the view names another owner before connections are ended.
+/// How long the view must name another owner before connections are closed.
 pub const STABLE: Duration = Duration::from_secs(3);
-/// How long senders have to end their streams, from when theirs were ended.
+/// Time for senders to end their streams after they were sent FIN.
 pub const SENDERS_TIME: Duration = Duration::from_secs(5);
 /// Time for receivers to read waiting messages, counted from when no sender is left or [`SENDERS_TIME`] is
 /// over.
 pub const RECEIVERS_TIME: Duration = Duration::from_secs(5);
-/// How long a peer is left alone that came while the view named another owner.
+/// How long a peer is left alone that arrived while the view named another owner.
 pub const STRANGER_TIME: Duration = Duration::from_secs(30);
-/// How often that time is doubled at most: to 32 minutes.
+/// Largest number of doublings of that time: 32 minutes.
 const DOUBLINGS_MAX: u32 = 5;
-/// How long a publisher that comes to a new owner waits for the subscribers: they leave the former owner a
-/// little after it, and libzmq waits 100 to 200 ms before it connects again.
+/// How long a publisher that arrives at a new owner waits for the subscribers. They leave the former owner a
+/// little later, and libzmq waits 100 to 200 ms before it connects again.
 pub const GATHER_TIME: Duration = Duration::from_millis(400);
 /// How long an owner counts as new.
 const NEW_TIME: Duration = Duration::from_secs(13);
@@ -73,7 +73,7 @@ impl Placement {
         self.owner(number).filter(|owner| *owner != here)
     }
 
-    /// Returns the owner of a channel by the view.
+    /// Returns the owner of a channel according to the view.
     pub(super) fn owner(&self, number: u32) -> Option<Owner> {
         self.places.get(&number)?.owner
     }
@@ -106,7 +106,7 @@ impl Placement {
         self.due
     }
 
-    /// Returns whether a peer's messages wait until the channel's subscribers have come.
+    /// Returns whether a peer's messages wait until the channel's subscribers have arrived.
     pub(super) fn holds(&self, now: Instant, peer: &Peer, plane: &MessagePlane) -> bool {
         if !self.is_new || now >= peer.arrived + GATHER_TIME {
             return false;
@@ -205,7 +205,7 @@ impl MessageBroker {
         self.placement.notices.pop_front()
     }
 
-    /// Ends connections of channels that live elsewhere, as far as they are due.
+    /// Closes connections of channels that another worker owns, once they are due.
     pub(super) fn settle_places(&mut self, now: Instant) {
         if self.placement.due.is_none_or(|due| due > now) {
             return;
@@ -294,7 +294,7 @@ impl MessageBroker {
         }
     }
 
-    /// The channel came back: receivers that have not been sent FIN stay.
+    /// Keeps the receivers that were not sent FIN, because the channel has returned.
     fn keep_receivers(&mut self, number: u32) {
         let Some(place) = self.placement.places.get_mut(&number) else { return };
         let Some(moving) = &mut place.moving else { return };
@@ -340,7 +340,7 @@ impl MessageBroker {
         self.drain_receivers(number);
     }
 
-    /// Processes the end of a connection that was to move.
+    /// Processes the end of a connection that was moving.
     pub(super) fn departed(&mut self, number: u32, ending: Ending) {
         let Some(moving) = self.placement.places.get_mut(&number).and_then(|place| place.moving.as_mut())
         else {
@@ -370,7 +370,7 @@ impl MessageBroker {
         placement.notify(MoveNotice::Done { channel, from, to, connections, lost });
     }
 
-    /// Lets publishers go on that have waited for subscribers for long enough.
+    /// Releases publishers that have waited for subscribers for long enough.
     fn release_publishers(&mut self, now: Instant, number: u32) {
         let MessageBroker { placement, connections, ready, .. } = self;
         let Some(place) = placement.places.get_mut(&number) else { return };

@@ -46,7 +46,7 @@ use super::peer::Peer;
 use super::requests::{REQUEST_LEN_MAX, RequestBounds, SCHEMA_REQUEST_LEN_MAX};
 use super::spec::ChannelSpec;
 
-/// Requesters of one query that are remembered; further ones share it and cannot release it.
+/// Number of requesters recorded for a query; further ones share the query and cannot release it.
 const HOLDERS_MAX: usize = 64;
 /// Events that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
@@ -54,9 +54,9 @@ const NOTICES_MAX: usize = 64;
 /// A request for a query, as the planner gets it.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryAsked<'a> {
-    /// The query's own name: the topic of its rows.
+    /// The query's name, which is the topic of its rows.
     pub topic: &'a str,
-    /// The number of the place that it is to have.
+    /// The number of the query's place.
     pub number: u32,
     /// A query, or a translation.
     pub wanted: &'a Wanted,
@@ -77,7 +77,7 @@ pub struct QueryPlan {
     pub schema: String,
 }
 
-/// Why a query does not run, or a format is not taken.
+/// The reason for which a query does not run, or a format is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueryRefused {
     /// The error, for the requester.
@@ -94,11 +94,10 @@ pub trait QueryPlanner: std::fmt::Debug + Send + Sync {
     /// The text is wrong, or the query cannot run.
     fn plan(&self, asked: QueryAsked<'_>) -> Result<QueryPlan, QueryRefused>;
 
-    /// Checks a format that a publisher brings, beside those of the policy and those that were brought
-    /// before.
+    /// Checks a format that a publisher brings, beside the policy's formats and those brought before.
     ///
     /// # Errors
-    /// The schema is wrong, or its messages look like those of another format.
+    /// The schema is wrong, or its messages cannot be told apart from those of another format.
     fn bring(
         &self,
         asked: FormatAsked<'_>,
@@ -120,11 +119,11 @@ pub struct RequestPlace {
 pub struct RequestSpec {
     /// Number of the channel that is asked.
     pub number: u32,
-    /// The places: as many queries run at a time.
+    /// The places. Each runs one query at a time.
     pub places: Vec<RequestPlace>,
     /// Largest number of queries of one requester, and of formats of one publisher.
     pub each: usize,
-    /// Most formats that publishers may bring to the channel.
+    /// Largest number of formats that publishers may bring to the channel.
     pub formats_max: usize,
     /// Handlers that programs may bring; `None`: none.
     pub handlers: Option<HandlerRules>,
@@ -186,7 +185,7 @@ struct Live {
     holders: Vec<Requester>,
     plan: QueryPlan,
     lease: Duration,
-    /// When it was seen to have a subscriber, or was asked for.
+    /// When it last had a subscriber, or was requested.
     seen: Instant,
     /// All requesters have released it: it ends when it has no subscriber.
     is_released: bool,
@@ -221,7 +220,7 @@ pub(super) struct Requested {
 }
 
 impl Requested {
-    /// Records that a query may have a subscriber: one comes, or goes.
+    /// Records that a subscriber of a query arrives or leaves.
     pub(super) fn touch(&mut self, now: Instant, number: u32) {
         if let Some(live) = self.live.iter_mut().find(|live| live.number() == number) {
             live.seen = now;
@@ -250,12 +249,12 @@ impl Requested {
         self.live.iter().map(|live| &live.plan.path)
     }
 
-    /// Returns what may be asked of a channel.
+    /// Returns the rules for requests to a channel.
     fn spec(&self, number: u32) -> Option<&RequestSpec> {
         self.specs.iter().find(|spec| spec.number == number)
     }
 
-    /// Returns how long requests to a channel may be.
+    /// Returns the bounds of requests to a channel.
     pub(super) fn bounds(&self, number: u32) -> RequestBounds {
         let spec = self.spec(number);
         let rules = spec.and_then(|spec| spec.handlers.as_ref());
@@ -265,7 +264,7 @@ impl Requested {
         }
     }
 
-    /// Returns how long something of a channel is kept without use.
+    /// Returns how long an unused query or format of a channel is kept.
     fn lease(&self, number: u32) -> Duration {
         self.specs.iter().find(|spec| spec.number == number).map_or(Duration::ZERO, |spec| spec.lease)
     }
@@ -359,7 +358,7 @@ impl MessageBroker {
         }
     }
 
-    /// Processes that a connection to a channel has gone; `known`: it was a peer of it.
+    /// Processes the end of a connection to a channel; `known`: it was a peer of the channel.
     pub(super) fn request_left(&mut self, now: Instant, number: u32, known: bool) {
         if known {
             self.requested.touch(now, number);
@@ -369,8 +368,8 @@ impl MessageBroker {
         }
     }
 
-    /// Returns the subscriptions to a query's rows. Subscribers of former queries come back to the place by
-    /// themselves, with other topics: they keep nothing.
+    /// Returns the number of subscriptions to a query's rows. Subscribers of former queries that return to
+    /// the place have other topics and do not count.
     fn subscriptions(&self, number: u32) -> usize {
         let live = self.requested.live.iter().find(|live| live.number() == number);
         let (Some(live), Some(plane), Some(bound)) = (live, &self.plane, self.channels.get(&number)) else {
@@ -379,7 +378,7 @@ impl MessageBroker {
         plane.subscriptions_to(bound.id, live.topic.as_bytes())
     }
 
-    /// Returns the messages at a channel's entry.
+    /// Returns the number of messages published to a channel.
     fn published(&self, number: u32) -> Option<u64> {
         let (plane, bound) = (self.plane.as_ref()?, self.channels.get(&number)?);
         Some(plane.channel_status(bound.id)?.counters.published)
@@ -439,7 +438,7 @@ fn refused(why: impl Into<String>) -> QueryRefused {
     QueryRefused { message: why.into(), place: None }
 }
 
-/// Returns the plan with a last handler that gives each row the topic.
+/// Appends a handler to the plan that puts the topic before each row.
 fn labelled(mut plan: QueryPlan, topic: &str) -> QueryPlan {
     let context = plan.path.stages.first().map_or(0, |stage| stage.context);
     let stage = PathStage {

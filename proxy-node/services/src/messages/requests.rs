@@ -1,4 +1,4 @@
-//! What REQ and DEALER peers ask a channel, and the answers.
+//! Requests of REQ and DEALER peers to a channel, and the answers.
 //!
 //! ```text
 //!  REQ     | (empty) | {"get": "channel"} |                 ─▶
@@ -33,9 +33,9 @@ const FORM: &str = "a request is an object such as {\"get\": \"channel\"}, {\"qu
 
 /// Longest request in bytes, without the schema that it may bring.
 pub const REQUEST_LEN_MAX: usize = 16 * 1024;
-/// Longest request with a schema. As JSON a schema is somewhat longer than by itself.
+/// Longest request with a schema. The schema is somewhat longer as a JSON string.
 pub const SCHEMA_REQUEST_LEN_MAX: usize = REQUEST_LEN_MAX + SCHEMA_LEN_MAX / 2 * 3;
-/// Most bytes of frames that come back before an answer.
+/// Largest number of bytes of frames that come back before an answer.
 const ENVELOPE_LEN_MAX: usize = REQUEST_LEN_MAX;
 
 /// The longest parts of a request to a channel, in bytes.
@@ -144,15 +144,15 @@ impl Requests {
         self.waiting.is_some()
     }
 
-    /// Returns whether the answer to one comes later.
+    /// Returns whether a request's answer comes later.
     pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 }
 
 impl Peer {
-    /// Sends the answer to a request; `false` if it cannot be sent. A long one needs room among the answers
-    /// that were not read.
+    /// Sends the answer to a request; `false` if it cannot be sent. A long answer needs room among the unread
+    /// answers.
     fn reply(&mut self, request: &Request, answer: &Value, unread: &mut Unread) -> bool {
         let mut answer = answer.to_string();
         if let Err(why) = unread.charge(self, answer.len()) {
@@ -257,8 +257,8 @@ impl MessageBroker {
         }
     }
 
-    /// The formats of a channel's messages: those of the policy, then those that publishers have brought.
-    /// Those that its path makes are not among them.
+    /// Describes the formats of a channel's messages: the policy's, then those that publishers have brought.
+    /// Formats made by the channel's path are not included.
     fn describe_formats(&self, number: u32) -> Value {
         let formats = self.channels.get(&number).and_then(|bound| bound.spec.formats.as_ref());
         let of = |format: &FormatText| json!({"format": format.name, "message": format.message, "schema": format.schema});

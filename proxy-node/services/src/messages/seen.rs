@@ -1,5 +1,4 @@
-//! What people see of the broker: peers with the prefixes that they subscribe to, and messages on their way
-//! through it.
+//! State of the broker for display: peers with their subscriptions, and traced messages.
 
 use std::net::SocketAddr;
 
@@ -12,7 +11,7 @@ use super::peer::Peer;
 /// Number of departed peers whose names are kept while messages are traced.
 const DEPARTED_MAX: usize = 64;
 
-/// Which peers are asked for, and the bounds of an answer.
+/// Selects peers, and bounds the answer.
 #[derive(Clone, Copy, Debug)]
 pub struct PeersQuery<'a> {
     /// Peers of this channel; `None`: of all.
@@ -21,7 +20,7 @@ pub struct PeersQuery<'a> {
     pub cursor: u32,
     /// Number of slots of peers that are examined.
     pub slots_max: u32,
-    /// Peers that are described; further ones are counted.
+    /// Largest number of peers that are described; further ones are counted.
     pub peers_max: usize,
     /// Prefixes of a peer.
     pub prefixes_max: u32,
@@ -49,7 +48,7 @@ pub struct PeerSnapshot {
     pub name: PeerName,
     /// When it connected.
     pub since: Instant,
-    /// Its part in the channel.
+    /// Its state in the channel.
     pub status: PeerStatus,
     /// Prefixes that it subscribes to, not all if [`PeerStatus::subscriptions`] is larger.
     pub prefixes: Vec<Vec<u8>>,
@@ -170,7 +169,7 @@ impl MessageBroker {
         self.peer_of(id).map(name_of).or_else(departed)
     }
 
-    /// Keeps the name of a peer that leaves while messages are traced.
+    /// Keeps the name of a peer that disconnects while messages are traced.
     pub(super) fn note_departure(&mut self, label: FlowLabel) {
         let is_tracing = self.plane.as_ref().is_some_and(|plane| plane.is_tracing());
         if is_tracing

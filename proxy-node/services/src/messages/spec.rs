@@ -22,18 +22,18 @@ pub struct ChannelSpec {
     pub prefixed: Vec<PrefixedPort>,
     /// Time between two PINGs to a peer, and the time within which it must send something after a PING.
     pub heartbeat: Option<Duration>,
-    /// Encryption, and the rights of its peers. `None`: everybody may connect, in clear text.
+    /// Encryption, and the rights of its peers. `None`: every peer may connect, in clear text.
     pub keys: Option<Arc<ChannelKeys>>,
     /// The formats of its messages, if the policy names any.
     pub formats: Option<ChannelFormats>,
-    /// Messages of none of its formats are dropped.
+    /// Messages that match none of its formats are dropped.
     pub drops_unknown: bool,
     /// Its messages are made from those of other channels: no peer publishes.
     pub derived: bool,
 }
 
 impl ChannelSpec {
-    /// A channel for everybody, without heartbeats.
+    /// A channel that admits every peer, without heartbeats.
     pub fn open(number: u32, channel: ChannelConfig) -> Self {
         ChannelSpec {
             number,

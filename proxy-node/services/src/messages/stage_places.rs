@@ -15,7 +15,7 @@ use super::paths::{ChannelPath, PathStage};
 /// Interval between examinations of stages.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How a stage finds its context by itself.
+/// How a stage chooses its context.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AutoPlace {
     /// The rule of the choice.
@@ -84,7 +84,7 @@ impl StagePlaces {
             if self.channels.is_empty() { None } else { Some(self.due.map_or(next, |due| due.min(next))) };
     }
 
-    /// Keeps those of some channels.
+    /// Removes the stages of all channels for which `keeps` returns false.
     pub fn retain(&mut self, mut keeps: impl FnMut(u32) -> bool) {
         self.channels.retain(|number, _| keeps(*number));
     }
@@ -95,7 +95,7 @@ impl StagePlaces {
 }
 
 impl MessageBroker {
-    /// Looks at the stages that place themselves, and moves those that are to run elsewhere.
+    /// Examines the stages that choose their context, and moves them as decided.
     pub(super) fn settle_stage_places(&mut self, now: Instant) {
         if self.stage_places.due.is_none_or(|due| due > now) {
             return;
@@ -167,7 +167,7 @@ impl MessageBroker {
         self.elsewhere.note(ContextNotice::Moved { channel, handler, from, to, why, error });
     }
 
-    /// Returns whether a stage of a channel that lives here may use a context by itself.
+    /// Returns whether a stage of a channel that this worker owns may choose the context.
     pub(super) fn may_be_placed(&self, context: u16) -> bool {
         let lists =
             |stage: &PathStage| stage.auto.as_ref().is_some_and(|auto| auto.contexts.contains(&context));
@@ -178,7 +178,7 @@ impl MessageBroker {
         })
     }
 
-    /// Returns where the stages run that place themselves.
+    /// Returns the places of all stages that choose their context.
     pub(super) fn stage_place_snapshots(&self) -> Vec<StagePlace> {
         let mut all = Vec::new();
         for (number, places) in &self.stage_places.channels {
@@ -196,7 +196,7 @@ impl MessageBroker {
     }
 }
 
-/// Returns why a stage is not moved whatever its calls cost.
+/// Returns the reason for which a stage stays in its context whatever its calls cost.
 fn bound_to(at: usize, spec: &PathStage, path: &PathStatus) -> Option<Why> {
     let stage = &path.stages[at];
     // State in another program ends with the path that is replaced.

@@ -1,4 +1,4 @@
-//! Memory of answers that were not read: a peer that asks and does not read keeps its answer in the proxy.
+//! Memory of unread answers: the answer to a peer that asks and does not read stays in the proxy.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ const SHORT: usize = 4 * 1024;
 /// Largest number of bytes of longer answers for one address (for IPv6: for its first 64 bits). A single
 /// answer may be longer.
 const EACH_MAX: usize = 2 << 20;
-/// Most bytes of longer ones of a worker.
+/// Largest number of bytes of a worker's longer answers.
 const ALL_MAX: usize = 32 << 20;
 
 /// Bytes of long answers that were not read.
@@ -29,7 +29,7 @@ impl Unread {
     /// Charges a peer with an answer.
     ///
     /// # Errors
-    /// Why it is not sent.
+    /// The reason for which it is not sent.
     pub fn charge(&mut self, peer: &mut Peer, len: usize) -> Result<(), String> {
         if len <= SHORT {
             return Ok(());

@@ -20,7 +20,7 @@ use csp_wire::context::{FRAMES_MAX, Hash, Place, RECORD_HEADER_LEN, RECORD_LEN_M
 
 use super::supply::{self, Transfer, WANTS_MAX};
 
-/// Unanswered calls of a stage that a context may have, if it permits as many.
+/// Largest number of unanswered calls of a stage; the context may permit fewer.
 pub(super) const CREDIT: u32 = 64;
 /// Bytes of records that a stage may emit before the plane has taken them.
 pub(super) const ROOM: u64 = 256 << 10;
@@ -44,7 +44,7 @@ impl From<WireError> for Violation {
 /// A stage that the context knows.
 #[derive(Debug, Default)]
 struct Known {
-    /// Which paths it was described by.
+    /// Number of the paths' generation that described the stage to the context.
     epoch: u64,
     /// Length of records that the plane has taken and that were not yet granted to the context again.
     taken: u64,
@@ -68,7 +68,7 @@ pub(super) struct Link {
     pub label: FlowLabel,
     /// The context's number at the plane.
     context: u16,
-    /// Calls of a stage; 0 until the context has greeted.
+    /// Unanswered calls permitted for each stage; 0 until the context has sent HELLO.
     credit: u32,
     /// Longest record that the context may send.
     record_len_max: usize,
@@ -82,7 +82,7 @@ pub(super) struct Link {
     stages: HashMap<Place, Known>,
     /// Stages with records that are held.
     held: usize,
-    /// It is about to be served.
+    /// The connection is in the list of those to be served.
     pub queued: bool,
     /// The connection is to be closed.
     pub ended: bool,
@@ -102,7 +102,7 @@ fn ticket(place: Place) -> Ticket {
 }
 
 impl Link {
-    /// A connection that greets. The context sends no record that is longer than one with a message of
+    /// A connection that sends HELLO. The context sends no record longer than that of a message of
     /// `message_len_max` bytes.
     pub fn new(label: FlowLabel, context: u16, message_len_max: u32) -> Self {
         let record_len_max = RECORD_HEADER_LEN + 4 * FRAMES_MAX + message_len_max as usize;
@@ -128,7 +128,7 @@ impl Link {
         link
     }
 
-    /// Returns whether the context has greeted.
+    /// Returns whether the context has sent HELLO.
     pub fn is_up(&self) -> bool {
         self.credit > 0
     }
@@ -299,7 +299,8 @@ impl Link {
         Ok(true)
     }
 
-    /// Records that the plane has taken a record, and gives its room back if that is worth a record.
+    /// Records that the plane has taken a record of `len` bytes, and grants the room again once it is worth a
+    /// record.
     fn taken(&mut self, place: Place, len: u64) {
         let Some(known) = self.stages.get_mut(&place) else { return };
         known.taken += len;
@@ -459,7 +460,7 @@ impl Link {
         Ok(())
     }
 
-    /// Notifies the context of stages that are over.
+    /// Notifies the context of stages that have ended.
     fn forget(&mut self, plane: &MessagePlane) {
         let over = |place: &&Place| plane.remote_stage(ticket(**place)).is_none();
         let gone: Vec<Place> = self.stages.keys().filter(over).copied().collect();

@@ -4,12 +4,12 @@ use csp_types::{Instant, Owner, PlacementKey, owner_of};
 
 use super::{NEW_TIME, STABLE, STRANGER_TIME};
 
-/// The proxy workers that channels may live at, by the registrations of proxies.
+/// The proxy workers that may own channels, by the registrations of proxies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct View {
     /// This worker.
     pub here: Owner,
-    /// All workers that new connections may go to, this one included.
+    /// All workers that accept new connections, this one included.
     pub workers: Vec<Owner>,
 }
 
@@ -42,7 +42,7 @@ pub enum MoveNotice {
     },
 }
 
-/// How far the end of a connection has come that is to move.
+/// The stage of the end of a connection that moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in super::super) enum Ending {
     /// It stays.
@@ -54,7 +54,7 @@ pub(in super::super) enum Ending {
     Drains,
     /// FIN must be sent; the worker continues to read.
     Finish { sender: bool },
-    /// FIN was sent; it is read until the peer's FIN.
+    /// FIN was sent; the stream is read until the peer's FIN.
     Finished { sender: bool },
     /// Its time is over.
     Over,
@@ -99,7 +99,7 @@ pub(super) struct Place {
     pub(super) owner: Option<Owner>,
     /// Since when the view has named it.
     pub(super) since: Instant,
-    /// Before this time no peer is ended that came while the view named another owner.
+    /// Peers that arrived while the view named another owner are not closed before this time.
     pub(super) strangers_from: Instant,
     pub(super) doublings: u32,
     pub(super) moving: Option<Move>,
@@ -125,7 +125,7 @@ impl Place {
         }
     }
 
-    /// Finds the owner in a view; `young`: the worker started a short while ago.
+    /// Looks up the owner in a view; `young`: the worker started recently.
     pub(super) fn look_up(&mut self, now: Instant, view: &View, young: bool) {
         let owner = owner_of(self.key, view.workers.iter().copied());
         if owner == self.owner {

@@ -43,8 +43,7 @@ impl From<QueryRefused> for Value {
 }
 
 impl MessageBroker {
-    /// Finds the query if it runs already and the requester may have it, and adds the requester to its
-    /// owners.
+    /// Finds a running query that the requester may share, and adds the requester to its owners.
     pub(super) fn shared(
         &mut self,
         now: Instant,
@@ -69,7 +68,7 @@ impl MessageBroker {
         Some(at)
     }
 
-    /// Checks whether a requester may have one query more.
+    /// Checks that a requester may have one more query.
     pub(super) fn check_asker(&self, asker: Asker) -> Result<(), QueryRefused> {
         let spec = self.requested.spec(asker.number).ok_or_else(|| {
             refused("the channel runs no queries on request: the policy has no `requests` for it")
@@ -154,7 +153,7 @@ impl MessageBroker {
         json!({"released": name, "requesters": requesters, "subscriptions": subscriptions})
     }
 
-    /// Answers which queries run that were asked of a channel.
+    /// Lists the running queries that were asked of a channel.
     pub(in crate::messages) fn answer_queries(&self, now: Instant, asker: Asker) -> Value {
         let of = |live: &&Live| live.of == asker.number && live.handler().is_none();
         let describe = |live: &Live| {

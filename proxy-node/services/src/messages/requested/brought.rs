@@ -59,7 +59,7 @@ struct Lease {
     /// The message name of the request; [`BroughtFormat::message`] is the one that was found.
     message: Option<String>,
     holders: BTreeSet<Requester>,
-    /// When it was seen to be in use, or was asked for.
+    /// When it was last in use, or was requested.
     seen: Instant,
 }
 
@@ -161,8 +161,8 @@ fn read(request: &Map<String, Value>) -> Result<FormatAsked<'_>, QueryRefused> {
 }
 
 impl MessageBroker {
-    /// Takes a request of a publisher that brings a format; returns the ticket of the answer, or, as an
-    /// error, the answer.
+    /// Accepts a publisher's request to bring a format. Returns the ticket of the answer, or, as an error,
+    /// the answer.
     pub(in crate::messages) fn ask_for_format(
         &mut self,
         now: Instant,
@@ -185,7 +185,7 @@ impl MessageBroker {
         json!({"format": name, "lease_s": lease.as_secs(), "shared": shared})
     }
 
-    /// Checks that a publisher may bring a format, and has it share the format if it is there already;
+    /// Checks that a publisher may bring a format. If the format is there already, the publisher shares it;
     /// returns whether it is.
     fn share_format(
         &mut self,
@@ -238,7 +238,7 @@ impl MessageBroker {
         Ok(false)
     }
 
-    /// Has a format checked that is not there yet.
+    /// Requests the check of a format that is not there yet.
     fn admit_format(
         &mut self,
         now: Instant,
@@ -268,7 +268,7 @@ impl MessageBroker {
         Ok(self.requested.plans.add(now, (label, asker), (task, purpose), planner))
     }
 
-    /// Adds a format that was found right, with the plans of translations that read it. Returns the answer.
+    /// Adds a format that was checked, with the plans of translations that read it. Returns the answer.
     pub(super) fn add_format(
         &mut self,
         now: Instant,
@@ -333,7 +333,8 @@ impl MessageBroker {
         self.apply_feeds();
     }
 
-    /// Answers a publisher that takes a format back; `None` if there is none of that name.
+    /// Releases a publisher's share of a format, and returns the answer; `None` if there is no format of that
+    /// name.
     pub(super) fn release_format(&mut self, now: Instant, asker: Asker, name: &str) -> Option<Value> {
         let number = asker.number;
         let at = self.requested.brought.formats(number).iter().position(|format| format.name == name)?;
@@ -350,7 +351,8 @@ impl MessageBroker {
         Some(json!({"released": name, "publishers": publishers, "in_use": read}))
     }
 
-    /// Ends formats that no connection of their publishers and no query has used for their lease.
+    /// Ends formats that neither a connection of their publishers nor a query has used for the time of their
+    /// lease.
     pub(super) fn settle_formats(&mut self, now: Instant) {
         let is_due = |(number, known): (&u32, &OfChannel)| {
             let lease = self.requested.lease(*number);
@@ -391,8 +393,8 @@ impl MessageBroker {
         feeds.any(|feed| feed.from == number && feed.format == id)
     }
 
-    /// Keeps those formats that the requests of a new policy have room for, and that still fit beside the
-    /// policy's.
+    /// Keeps the formats that the rules of a new policy permit and that still fit beside the policy's own.
+    /// The others end.
     pub(super) fn keep_formats(&mut self) {
         let super::Requested { specs, brought, .. } = &mut self.requested;
         brought.channels.retain(|number, known| {

@@ -22,7 +22,7 @@ use super::{QueryRefused, RequestPlace, Requester, refused};
 use crate::messages::formats::ChannelFormats;
 use crate::messages::keys::ChannelKeys;
 
-/// Most requests for handlers of a worker that are not answered yet.
+/// Largest number of unanswered requests for handlers of a worker.
 const PENDING_MAX: usize = 16;
 /// Largest number of bytes of all pending modules.
 const PENDING_BYTES_MAX: usize = 4 << 20;
@@ -34,7 +34,7 @@ const NAME_LEN_MAX: usize = 63;
 /// Action after a module was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnStopped {
-    /// It is started again, after a pause that grows.
+    /// The module is restarted, after a pause that grows.
     #[default]
     Restart,
     /// Messages pass by it.
@@ -49,7 +49,7 @@ pub enum OnStopped {
 pub struct HandlerBounds {
     /// Longest module in bytes.
     pub module_len_max: usize,
-    /// Most bytes of memory that are reserved for it.
+    /// Bytes of memory reserved for it.
     pub memory_max: u64,
     /// Fuel of a call.
     pub fuel_max: u64,
@@ -89,7 +89,7 @@ impl HandlerRules {
     }
 }
 
-/// A handler to be made, by a thread that may take its time.
+/// A job for the thread that makes handlers.
 #[derive(Debug)]
 pub struct HandlerJob {
     /// Identifies the request in the answer.
@@ -104,13 +104,13 @@ pub struct HandlerJob {
     pub name: String,
     /// The SHA-256 of the module in hex digits, if the request has it.
     pub hash: Option<String>,
-    /// The module, if the request has it. One of both is there.
+    /// The module, if the request has it. The request has the hash or the module.
     pub module: Option<Vec<u8>>,
     /// Its parameters.
     pub parameters: String,
     /// Its bounds.
     pub bounds: HandlerBounds,
-    /// How long its channel lives without subscribers.
+    /// How long its channel exists without subscribers.
     pub lease: Duration,
     pub(super) pending: Weak<()>,
     pub(super) _load: Load,
@@ -176,7 +176,7 @@ impl fmt::Display for Brought {
     }
 }
 
-/// A handler that a program wants to bring.
+/// A request of a program that brings a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::messages) struct HandlerAsked {
     pub name: String,
@@ -274,7 +274,7 @@ impl Supply {
         self.tickets
     }
 
-    /// Removes a request; `None`: its asker has gone.
+    /// Removes a request; `None`: its asker has left.
     pub fn take(&mut self, ticket: u64) -> Option<Pending> {
         let at = self.pending.iter().position(|pending| pending.ticket == ticket)?;
         Some(self.pending.remove(at))
@@ -288,7 +288,7 @@ impl Supply {
         }
     }
 
-    /// Returns whether a place is kept for a request.
+    /// Returns whether a place is reserved for a request.
     pub fn keeps(&self, place: u32) -> bool {
         self.pending.iter().any(|pending| pending.place.spec.number == place)
     }

@@ -1,5 +1,5 @@
-//! The last handler of a requested query, or of a handler that a program has brought: gives each message its
-//! topic.
+//! Puts the topic before each message: the last handler of a requested query, or of a handler that a program
+//! has brought.
 
 use csp_handlers::{Call, Emit, Handler, Needs, ParameterError, Piece, State, Stop};
 use csp_messages::{FRAMES_MAX, StageMaker};
@@ -14,8 +14,7 @@ pub(super) fn maker(topic: &str) -> StageMaker {
     StageMaker::new(&topic.clone(), move || Some(Box::new(Label { topic: topic.clone() })))
 }
 
-/// Emits the record of each message behind a frame with the topic, in the place of the topic that it may
-/// have.
+/// Emits the record of each message behind a frame with the topic, in place of the message's own topic.
 #[derive(Debug)]
 struct Label {
     topic: String,

@@ -292,7 +292,7 @@ pub(in crate::messages) struct Plans {
     pub spent: u64,
 }
 
-/// Tickets of plans have this bit, those of handlers have not.
+/// Set in tickets of plans, clear in those of handlers.
 const PLAN: u64 = 1 << 63;
 
 impl Plans {
@@ -346,8 +346,7 @@ impl Plans {
         ticket
     }
 
-    /// Has a request wait for the plan that others have asked for; `None`: there is none, or too many wait
-    /// for it.
+    /// Adds the asker to a request for the same plan; `None`: there is none, or too many askers wait for it.
     pub fn join(&mut self, label: FlowLabel, asker: Asker, wanted: &Wanted, json: bool) -> Option<u64> {
         let same = |waiting: &&mut Waiting| {
             let is_it = matches!(&waiting.purpose, Purpose::Query { wanted: known, json: form, .. } if known == wanted && *form == json);
@@ -358,7 +357,7 @@ impl Plans {
         Some(waiting.ticket)
     }
 
-    /// Removes a request, and charges the source that has asked for the plan; `None`: its askers have gone.
+    /// Removes a request, and charges the planning time to its source; `None`: its askers have left.
     pub fn take(&mut self, now: Instant, planned: &Planned) -> Option<Waiting> {
         if let Some(at) = self.given.iter().position(|given| given.ticket == planned.ticket) {
             let given = self.given.swap_remove(at);
@@ -386,7 +385,7 @@ impl Plans {
         self.jobs.retain(PlanJob::is_wanted);
     }
 
-    /// Returns whether a place is kept for a request.
+    /// Returns whether a place is reserved for a request.
     pub fn keeps(&self, place: u32) -> bool {
         let is_it = |waiting: &Waiting| matches!(&waiting.purpose, Purpose::Query { place: kept, .. } if kept.spec.number == place);
         self.waiting.iter().any(is_it)
@@ -420,7 +419,7 @@ impl Plans {
         self.waiting.iter().map(|waiting| waiting.since + WAITING_TIME).min()
     }
 
-    /// Returns the next plan to make. Each that was returned comes back by [`Plans::take`], even if it is no
+    /// Returns the next plan to make. Each returned job comes back through [`Plans::take`], even if it is no
     /// longer wanted.
     pub fn next_job(&mut self) -> Option<PlanJob> {
         while let Some(job) = self.jobs.pop_front() {

@@ -1,5 +1,4 @@
-//! Requests that are answered when their plan was made: queries, translations, and formats that publishers
-//! bring.
+//! Requests that are answered when a plan was made: queries, translations, and formats that publishers bring.
 
 use std::sync::Arc;
 
@@ -13,14 +12,13 @@ use super::{BroughtFormat, Live, QueryPlan, QueryRefused, Runs, Wanted, labelled
 use crate::messages::MessageBroker;
 
 impl MessageBroker {
-    /// Has queries and formats planned by another thread, which gets each [`PlanJob`] from
-    /// [`poll_plan_job`](Self::poll_plan_job). Otherwise the broker plans them itself.
+    /// Leaves planning to another thread, which receives each [`PlanJob`] from
+    /// [`poll_plan_job`](Self::poll_plan_job). Without it the broker plans on its own thread.
     pub fn plan_elsewhere(&mut self) {
         self.requested.plans.elsewhere = true;
     }
 
-    /// Returns the next request to be planned by a thread that may take its time; [`planned`](Self::planned)
-    /// takes the answer.
+    /// Returns the next job for the planning thread, which passes the result to [`planned`](Self::planned).
     pub fn poll_plan_job(&mut self) -> Option<PlanJob> {
         self.requested.plans.next_job()
     }
@@ -72,7 +70,7 @@ impl MessageBroker {
         }
     }
 
-    /// Takes a request for a query or a translation; returns the ticket of the answer, or, as an error, the
+    /// Accepts a request for a query or a translation. Returns the ticket of the answer, or, as an error, the
     /// answer.
     pub(in crate::messages) fn ask_for_query(
         &mut self,
@@ -116,14 +114,14 @@ impl MessageBroker {
         Ok(self.requested.plans.add(now, (label, asker), (task, purpose), planner))
     }
 
-    /// Checks that there is room and time for one plan more.
+    /// Checks that there is room and time for one more plan.
     pub(super) fn check_time(&mut self, now: Instant, asker: Asker) -> Result<(), QueryRefused> {
         let checked = self.requested.plans.check(now, asker.source);
         self.requested.counters.busy += u64::from(checked.is_err());
         checked
     }
 
-    /// Begins a query for the first of those that have asked for it and may have it; the others share it.
+    /// Begins a query for the first asker that may have it; the other askers share it.
     fn begin_planned(&mut self, now: Instant, waiting: Waiting, plan: &QueryPlan) {
         let Waiting { ticket, of, askers, purpose, .. } = waiting;
         let Purpose::Query { wanted, json, place, topic, formats } = purpose else { return };

@@ -41,7 +41,7 @@ pub struct RequestedSnapshot {
     pub of: String,
     /// The first requester: a public key, or an address.
     pub by: String,
-    /// How many have asked for it.
+    /// Number of its requesters.
     pub requesters: u64,
     /// The text of a query; for a translation or a handler, its description.
     pub sql: String,

@@ -21,7 +21,8 @@ use crate::messages::requests::refusal;
 const SUPPLIED: &str = "supplied";
 
 impl MessageBroker {
-    /// Takes a request for a handler. Returns its ticket: the answer follows when the handler was made.
+    /// Accepts a request for a handler. Returns the ticket of the answer, which follows when the handler was
+    /// made.
     pub(in crate::messages) fn ask_for_handler(
         &mut self,
         now: Instant,
@@ -93,7 +94,7 @@ impl MessageBroker {
         self.requested.live.iter().position(is_it)
     }
 
-    /// Checks whether a requester may have one handler more. Returns the place for it.
+    /// Checks that a requester may have one more handler. Returns the place for it.
     fn place_for_handler(&self, spec: &RequestSpec, by: Requester) -> Result<RequestPlace, QueryRefused> {
         let most = spec.handlers.as_ref().map_or(0, |rules| rules.each);
         let is_its = |live: &&Live| live.of == spec.number && live.by == by && live.handler().is_some();
@@ -110,8 +111,8 @@ impl MessageBroker {
         self.requested.free_place(spec).ok_or_else(none)
     }
 
-    /// Returns the next handler to be made by a thread that may take its time;
-    /// [`handler_made`](Self::handler_made) takes the answer.
+    /// Returns the next job for the thread that makes handlers, which passes the result to
+    /// [`handler_made`](Self::handler_made).
     pub fn poll_handler_job(&mut self) -> Option<HandlerJob> {
         self.requested.supply.next_job()
     }
