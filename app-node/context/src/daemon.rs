@@ -31,8 +31,8 @@ const READ_LEN: usize = 64 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Interval at which a connection checks whether a handler that it has ordered was made.
 const MADE_INTERVAL: Duration = Duration::from_millis(1);
-/// Between two epochs of the engine: how finely the time of a call is bounded, behind its fuel. A call takes
-/// two at most.
+/// Time between two epochs of the engine: the resolution with which the time of a call is bounded, in
+/// addition to its fuel. A call takes at most two.
 const EPOCH: Duration = Duration::from_millis(5);
 
 /// Answer to a stage's order.

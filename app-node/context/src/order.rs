@@ -69,7 +69,7 @@ impl Pending {
         Pending { order, missing: 0 }
     }
 
-    /// Whether a stage that is described again is to have the same handler.
+    /// Returns whether a stage that is described again has the same handler.
     pub fn is_of(&self, supply: &Supply<'_>) -> bool {
         let same = (Some(&self.order.module), self.order.formats.as_ref()) == (supply.module, supply.formats);
         same && self.order.on_stop == supply.on_stop
@@ -92,7 +92,7 @@ pub(crate) struct Objects {
     bytes: usize,
 }
 
-/// Bytes that have come, and the orders that wait for them.
+/// The bytes that have arrived, and the orders that wait for them.
 pub(crate) type Arrived = (Arc<[u8]>, Vec<(Place, u64)>);
 
 impl Objects {

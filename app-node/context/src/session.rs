@@ -67,7 +67,7 @@ pub enum SessionError {
     /// The bytes are no records.
     #[error("the proxy sent what is no record: {0}")]
     Wire(#[from] WireError),
-    /// Something came before HELLO, or HELLO came twice.
+    /// A record arrived before HELLO, or HELLO arrived twice.
     #[error("HELLO is the first record, and comes once")]
     Greeting,
     /// A record that only a context sends.
@@ -125,7 +125,7 @@ const EVENTS_MAX: usize = 64;
 pub struct Session {
     limits: Limits,
     make: Make,
-    /// The credit that the proxy uses is no larger than ours, which is granted.
+    /// Whether HELLO has arrived. The credit that the proxy uses is no larger than the granted one.
     greeted: bool,
     /// The beginning of a record that has not arrived as a whole.
     input: Vec<u8>,
@@ -477,7 +477,7 @@ fn fits(needs: &Needs, state_bytes: u64) -> bool {
     u64::from(needs.state) + u64::from(needs.more_max) <= state_bytes && needs.period.is_none()
 }
 
-/// Calls the handler with messages that wait. Returns how many bytes fewer do.
+/// Calls the handler with waiting messages. Returns by how many bytes the waiting messages have decreased.
 fn resume(stage: &mut Stage, now: (Instant, Clock), place: Place, out: &mut Vec<u8>) -> usize {
     let before = stage.waiting_bytes;
     stage.resume(now, place, out);

@@ -32,7 +32,7 @@ pub struct SessionConfig {
     pub supply: Option<Arc<dyn Supply>>,
 }
 
-/// How often a session asks whether the modules that it was sent are compiled.
+/// Interval at which a session checks whether the modules of its configuration are compiled.
 const READY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Where a session puts its records.
@@ -94,7 +94,7 @@ pub struct Session {
     counters: SessionCounters,
 }
 
-/// Passes the copies that a packet causes on to the sink.
+/// Passes copies made by plug-ins to the sink.
 struct Copies<'a, S> {
     sink: &'a mut S,
     head: &'a Head,
@@ -215,7 +215,8 @@ impl Session {
         self.counters.unsent += unsent + u64::from(!sink.put(&answer, payload));
     }
 
-    /// Has the modules of a configuration compiled; it is put into force when they are.
+    /// Requests the compilation of a configuration's modules. The configuration is put into force when they
+    /// are compiled.
     fn offer(&mut self, generation: u32, text: String) -> Result<(), SessionError> {
         let modules = match read_modules(&text) {
             Ok(modules) => modules,
@@ -272,7 +273,7 @@ impl Session {
         }
     }
 
-    /// Puts the configuration that waits into force if its modules are compiled.
+    /// Puts the waiting configuration into force if its modules are compiled.
     fn configure_waiting(&mut self) -> Result<(), SessionError> {
         let Some((_, text)) = &self.waiting else { return Ok(()) };
         let names = text.lines().filter_map(|line| line.strip_prefix("module ")?.split(' ').next());

@@ -12,7 +12,7 @@ use super::node::NetworkCore;
 use super::ports::Ports;
 
 impl NetworkCore {
-    /// Reserves the memory for the packets of a host, which has the instances of this environment.
+    /// Reserves the memory for packets at a host. `host`: the environment of the host's instances.
     pub fn prepare_host(&mut self, host: EnvironmentId) {
         self.plugins.hosts.prepare(host);
     }
@@ -168,7 +168,7 @@ impl NetworkCore {
         self.plugins.hosts.reuse(held);
     }
 
-    /// Returns the number of packets that plug-in hosts have.
+    /// Returns the number of packets at plug-in hosts.
     pub fn packets_at_hosts(&self) -> usize {
         self.plugins.hosts.out()
     }

@@ -33,7 +33,7 @@ const HELD_FRAMES_MAX: usize = HELD_LEN_MAX / 60;
 /// Longest time that a frame is held back. A host that answers takes a thousandth of it.
 const HOLD_MAX: Duration = Duration::from_millis(200);
 
-/// What became of packets for hosts. Each packet that a host got is counted once as answered, lost or wrong.
+/// Outcomes of packets for hosts. Each packet passed to a host is counted once as answered, lost or wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostCounters {
     /// Packets that hosts got.
@@ -124,7 +124,7 @@ pub(super) struct Out {
     pub(super) offload: Offload,
     len: u32,
     copies: u8,
-    /// Changes of plug-ins before it was handed over.
+    /// Number of changes of plug-ins before the packet was passed on.
     changes: u32,
 }
 
@@ -240,7 +240,7 @@ impl Hosts {
         None
     }
 
-    /// Checks an answer with a frame of `len` bytes, and removes its packet; those before it are lost.
+    /// Checks an answer with a frame of `len` bytes, and removes its packet; earlier packets are lost.
     pub(super) fn answered(&mut self, at: EnvironmentId, head: &Head, len: usize) -> Option<Out> {
         let place = self.find(at, head.sequence)?;
         let host = self.hosts.get_mut(usize::from(at.0))?;
@@ -361,7 +361,7 @@ impl Hosts {
         core::mem::take(&mut self.held)
     }
 
-    /// Gives back what [`take_held`](Self::take_held) has returned.
+    /// Returns the buffer of [`take_held`](Self::take_held), to be reused.
     pub(super) fn reuse(&mut self, mut held: Held) {
         held.bytes.clear();
         held.frames.clear();

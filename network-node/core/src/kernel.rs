@@ -63,7 +63,8 @@ impl NetworkCore {
         }
     }
 
-    /// Gives a frame that is not the node's to the kernel; drops it where the kernel has a copy of its own.
+    /// Passes a frame that is not for the node to the kernel; drops it at ports whose frames the kernel
+    /// receives itself.
     pub(super) fn give_to_kernel(&mut self, port: PortId, frame: &Frame<'_>, out: &mut impl NetworkOutput) {
         match offload_of(frame, port.0) {
             Ok(offload) if self.has_way_to_kernel(port) => out.kernel(port, frame.bytes, offload),

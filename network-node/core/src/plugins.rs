@@ -35,10 +35,10 @@ use super::hosts::{HostCounters, Hosts, Offload};
 use super::node::NetworkCore;
 use super::ports::{Ports, gather};
 
-/// Longest frame that plug-ins get: Ethernet and the longest IP packet.
+/// Longest frame that plug-ins process: Ethernet and the longest IP packet.
 const FRAME_LEN_MAX: usize = ethernet::HEADER_LEN + 65_535;
 
-/// Sizes of what packet plug-ins need. All zero: there are none, and no memory is reserved.
+/// Sizes of the memory for packet plug-ins. All zero: there are no plug-ins, and no memory is reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PluginCapacity {
     /// Rules at once.
@@ -57,14 +57,14 @@ pub struct PluginCapacity {
 pub struct PluginChange {
     /// Commands for the graph, in this sequence; none after the change.
     pub commands: Vec<Command>,
-    /// The rules from now on; after the change those before it. `None`: they stay.
+    /// The rules from now on; after the change, the former ones. `None`: the rules stay.
     pub table: Option<Published>,
     /// Whether there are rules for packets that are received, and for those that are transmitted.
     pub directions: (bool, bool),
     /// The rules that the driver's program (level 1) decides by itself from now on; after the change, those
     /// that it decided before.
     pub driver: DriverRules,
-    /// Plug-ins that were removed. The sender gives it room for as many as there are commands.
+    /// Plug-ins that were removed. The sender reserves room for as many as there are commands.
     pub retired: Vec<Box<dyn Plugin>>,
 }
 
@@ -104,7 +104,7 @@ impl DriverRules {
     }
 }
 
-/// Numbers of a worker's plug-ins. The asker fills in the rules and instances that it asks for.
+/// Counters of a worker's plug-ins. The caller fills in the rules and instances whose counters it requests.
 #[derive(Clone, Debug, Default)]
 pub struct PluginCounts {
     /// Hits by rule.
@@ -117,7 +117,7 @@ pub struct PluginCounts {
     pub graph: GraphCounters,
     /// Counters of packets for plug-in hosts.
     pub hosts: HostCounters,
-    /// Look-ups, and those that the flow cache answered.
+    /// Look-ups, and those of them that the flow cache answered.
     pub lookups: (u64, u64),
     /// Frames for a port that does not exist, or that cannot be transmitted as they came.
     pub untransmitted: u64,
@@ -128,9 +128,9 @@ pub(super) struct PacketPlugins {
     classifier: Worker,
     pub(super) graph: Graph,
     pub(super) hosts: Hosts,
-    /// The received frame that plug-ins change; empty while it is in use.
+    /// Buffer of the received frame that plug-ins change; empty while it is in use.
     pub(super) received: Box<[u8]>,
-    /// The same of a frame that is transmitted, which may be the answer to a received one.
+    /// The same for a transmitted frame, which may be the answer to a received one.
     frame: Box<[u8]>,
     ingress: bool,
     egress: bool,
@@ -239,7 +239,7 @@ impl PacketPlugins {
         (verdict, len)
     }
 
-    /// Transmits a frame that has left the graph, or gives it to its host.
+    /// Transmits a frame that has left the graph, or passes it to its host.
     fn follow(
         &mut self,
         now: Instant,
@@ -371,7 +371,7 @@ pub(super) fn fields_of(
 }
 
 impl NetworkCore {
-    /// Transmits a frame that the node itself has made, through the plug-ins if a rule matches it.
+    /// Transmits a frame that the node itself originates, through the plug-ins if a rule matches it.
     pub(super) fn transmit_frame(
         &mut self,
         now: Instant,

@@ -15,10 +15,10 @@ use crate::list::{Links, List, NIL};
 use crate::pool::{MessageHandle, MessagePool};
 use crate::table::{HashKey, Table};
 
-/// What two messages have in common if the later one replaces the earlier.
+/// Decides which messages have the same key: a later one replaces an earlier one with the same key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheKey {
-    /// The first frame, as far as topics may be long: for messages of several frames.
+    /// The first frame, up to the longest topic: for messages of several frames.
     Topic,
     /// The first bytes of the message, at most as many as a block has.
     Bytes(u16),
@@ -29,7 +29,7 @@ pub enum CacheKey {
 pub struct CacheConfig {
     /// Selects the key of a message.
     pub key: CacheKey,
-    /// Keys, at least 1. A new subscription looks at all.
+    /// Largest number of keys, at least 1. A new subscription examines all of them.
     pub entries: u32,
     /// Memory of all messages in bytes, counted in whole blocks; part of the channel's budget.
     pub bytes: u64,

@@ -48,7 +48,7 @@ pub struct ChannelCounters {
     /// Messages not put into the full queue of a path, or removed from it, or for which the pool had no room
     /// there.
     pub dropped_path: u64,
-    /// Messages that their information flow has dropped, before its queue or from it.
+    /// Messages dropped by their information flow, before its queue or from it.
     pub dropped_flow: u64,
 }
 
@@ -136,7 +136,8 @@ impl Channel {
         }
     }
 
-    /// Returns whether queues permit the next message: no receiver and no backlog holds back publishers.
+    /// Returns whether queues have room for the next message: neither a receiver nor the backlog holds
+    /// publishers back.
     pub fn has_room(&self) -> bool {
         match self.backlog_limits() {
             Some(_) => !self.backlog.was_full(),

@@ -27,8 +27,8 @@ pub struct PlaneConfig {
     pub peers_max: u32,
     /// Work for one channel before the next.
     pub turn: TurnBudget,
-    /// A subscriber that has messages and has taken none for this long loses them when the channel's messages
-    /// have no room in the pool, before messages are dropped for all.
+    /// A subscriber that has messages and has taken none for this long loses them when the pool has no room
+    /// for the channel's messages. Only then are messages dropped for all subscribers.
     pub stalled_after: Duration,
     /// Contexts and paths.
     pub contexts: ContextsConfig,
@@ -165,7 +165,7 @@ pub enum ChannelError {
     /// The worker has a channel of this name.
     #[error("the worker has a channel of this name")]
     Exists,
-    /// The worker has as many channels as it may have.
+    /// The worker has no room for another channel.
     #[error("the worker has as many channels as it may have")]
     TooMany,
     /// A limit of a queue is 0.

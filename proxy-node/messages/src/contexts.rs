@@ -100,10 +100,10 @@ struct Context {
 #[derive(Debug, Default)]
 pub(crate) struct ChannelPaths {
     entries: Vec<(Option<FormatId>, u16)>,
-    /// Which messages the path of all formats is for.
+    /// Which messages enter the path of all formats.
     entry: PathEntry,
-    /// Blocks that must be free beside a message that enters any of them, so that all can go on: the most
-    /// that one needs.
+    /// Blocks that must be free beside a message that enters any of the paths, so that each path can
+    /// continue: the largest number that one of them needs.
     pub reserve: u32,
 }
 
@@ -129,7 +129,7 @@ impl ChannelPaths {
         self.entries.iter().find(|(known, _)| *known == key).map(|(_, path)| *path)
     }
 
-    /// Returns whether a path for this key and one that there is would both be for the same messages.
+    /// Returns whether a path for this key and an existing path would both accept the same messages.
     fn overlaps(&self, key: Option<FormatId>) -> bool {
         self.entries.iter().any(|(known, _)| known.is_none() != key.is_none())
     }

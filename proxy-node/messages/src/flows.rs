@@ -49,7 +49,7 @@ pub struct FlowsConfig {
     pub board: (Arc<Board>, usize),
     /// Part of a worker's time that the plan's contexts have together, in percent: 1 to 100.
     pub worker_percent: u8,
-    /// How fields of messages are read that the plan's predicates name.
+    /// Readers of the message fields that the plan's predicates name.
     pub fields: Arc<FlowFields>,
 }
 
@@ -322,7 +322,7 @@ impl Flows {
         self.stuck.get(at).copied()
     }
 
-    /// A message that waited for receivers has gone.
+    /// Removes a message that waited for receivers and was delivered.
     pub fn unstick(&mut self, at: usize, now: Instant) {
         let (flow, _) = self.stuck.remove(at);
         self.manager.set_blocked(now, flow, false);
@@ -346,7 +346,7 @@ impl Flows {
         Some((released.flow, released.item))
     }
 
-    /// Returns the next message whatever the link takes.
+    /// Returns the next message, regardless of the link.
     pub fn drain(&mut self, now: Instant) -> Option<Queued> {
         if let Some((flow, item)) = (!self.stuck.is_empty()).then(|| self.stuck.remove(0)) {
             self.manager.set_blocked(now, flow, false);
@@ -436,7 +436,7 @@ fn promised(spec: &FlowSpec) -> u64 {
     by_items.max(spec.reservation.bits_per_second)
 }
 
-/// Marks messages that a context is to process first.
+/// Marks messages that a context must process first.
 const UNPROCESSED: u64 = 1 << 62;
 
 /// Packs the identification of a released message: its slot in the pool, and the generation of its channel's

@@ -260,7 +260,7 @@ impl Peers {
         is_full
     }
 
-    /// Counts a message that was not stored for want of memory.
+    /// Counts a message that was not stored because there was no memory.
     pub fn count_dropped_memory(&mut self, ch: &mut Channel, index: u32) {
         if let Some(peer) = self.slots.get_mut(index as usize) {
             peer.queue.counters.dropped_memory += 1;

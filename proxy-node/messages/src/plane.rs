@@ -45,7 +45,7 @@ struct ChannelSlot {
     channel: Option<Channel>,
 }
 
-/// What one proxy worker keeps of messages.
+/// The message plane of one proxy worker: its channels, peers and messages.
 #[derive(Debug)]
 pub struct MessagePlane {
     config: PlaneConfig,

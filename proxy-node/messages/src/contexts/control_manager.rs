@@ -90,10 +90,10 @@ pub enum PathError {
         /// Blocks of the guarantee.
         has: u32,
     },
-    /// The channel has a path for all formats and is to have one for a single format, or the reverse.
+    /// The channel has a path for all formats, and the new one is for a single format; or the reverse.
     #[error("a channel has one path for all formats, or paths for single ones")]
     Overlap,
-    /// The worker has as many paths as it may have.
+    /// The worker has no room for another path.
     #[error("the worker has as many paths as it may have")]
     TooMany,
 }
@@ -219,7 +219,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// Puts a checked path in the place of the one that its key has.
+    /// Installs a checked path in place of the present path of its key.
     fn install(&mut self, mut path: Path, ch: &mut Channel, flows: Flows<'_>) -> Result<PathId, PathError> {
         let free = self.paths.iter().position(|slot| slot.path.is_none()).ok_or(PathError::TooMany)?;
         let (index, key, entry) = (free as u16, path.spec.format, path.spec.entry);
@@ -294,7 +294,7 @@ impl Contexts {
         }
     }
 
-    /// Lets all stages of a path be served that have something to do.
+    /// Wakes all stages of a path that have work.
     pub fn wake_all(&mut self, index: u16, (flows, first): Flows<'_>) {
         let Some(path) = self.path(index) else { return };
         let is_due = |stage: &Stage| stage.timer.is_some_and(|timer| timer.due);
@@ -307,7 +307,7 @@ impl Contexts {
         work.stages().for_each(|stage| self.wake(index, stage, (flows, first)));
     }
 
-    /// Records that the stages of a path are over.
+    /// Records that the stages of a path have ended.
     fn remove_stages(&mut self, index: u16, path: &Path) {
         for (at, stage) in path.stages.iter().enumerate() {
             self.handlers.removed(stage.number, &stage.profiles.total(), stage.handler.usage());
@@ -359,7 +359,8 @@ impl Contexts {
         lost
     }
 
-    /// Records how much memory the paths of a channel need to go on, those that are replaced and wait included.
+    /// Records how much memory the channel's paths need to continue, including replaced paths and those that
+    /// wait.
     fn keep_reserve(&self, ch: &mut Channel) {
         let paths = self.of_channel(ch);
         let reserves = paths.iter().filter_map(|index| self.path(*index)).map(|path| path.reserve);
@@ -488,7 +489,7 @@ fn check_formats(spec: &PathSpec, stages: &[Stage]) -> Result<(), PathError> {
     Ok(())
 }
 
-/// Checks that a path of a channel that holds back can go on whatever other channels do.
+/// Checks that a path of a channel that holds publishers back can continue independently of other channels.
 fn check_memory(made: u32, ch: &Channel, pool: &MessagePool, usage: Usage) -> Result<(), PathError> {
     let needed = pool.blocks_for(ch.config.message_len_max) + made;
     match ch.policy() == Policy::Block && made > 0 && needed > usage.guaranteed {

@@ -1,4 +1,4 @@
-//! The Handler Manager: which handlers there are, how one is made, and what all of a kind have cost.
+//! The Handler Manager: the known handlers, how each is made, and the costs of all stages of a kind.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ pub const HANDLERS_MAX: usize = 256;
 /// Makes a handler for one stage.
 pub type MakeHandler = Box<dyn Fn() -> Box<dyn Handler> + Send>;
 
-/// Bytes that a context elsewhere may ask for.
+/// An object that a context elsewhere may ask for.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StageObject {
     /// Their SHA-256.
@@ -43,7 +43,7 @@ pub enum StopPolicy {
 pub struct StageSupply {
     /// The module.
     pub module: StageObject,
-    /// The formats of the stage's messages, if it is to know any.
+    /// The formats of the stage's messages, if the handler needs them.
     pub formats: Option<StageObject>,
     /// Action after the module was stopped.
     pub on_stop: StopPolicy,
@@ -53,7 +53,7 @@ pub struct StageSupply {
 type Describe = Arc<dyn Fn() -> Option<Box<dyn Handler>> + Send + Sync>;
 
 /// Makes the handlers of a stage that need more than their name: the formats of a channel, the plan of a
-/// query. Two that have the same key make the same handlers.
+/// query. Makers with equal keys make equal handlers.
 #[derive(Clone)]
 pub struct StageMaker {
     key: Arc<str>,
@@ -94,7 +94,8 @@ impl StageMaker {
         Some((handler, needs))
     }
 
-    /// Makes this handler, once: what cannot be made where it is needed is made elsewhere before.
+    /// Makes this handler once: for handlers that cannot be made in a worker, and are made before on another
+    /// thread.
     pub fn once(key: &str, handler: Box<dyn Handler>) -> Self {
         StageMaker { ready: Arc::new(Mutex::new(vec![handler])), ..StageMaker::new(key, || None) }
     }
@@ -210,7 +211,7 @@ impl HandlerManager {
         Ok(())
     }
 
-    /// Knows the name of a handler that stages make by themselves; one more than there may be is not known.
+    /// Records the name of a handler that stages make by themselves. Names beyond the bound are not recorded.
     pub(super) fn know(&mut self, name: &str) {
         if self.find(name).is_none() && self.handlers.len() < HANDLERS_MAX {
             self.add(name, None);

@@ -18,8 +18,8 @@ use crate::trace::Traces;
 /// handler may emit this many.
 const FED_MAX: usize = 4096;
 
-/// Messages at the end of paths that other channels get: the channel of each, and the message with a
-/// reference.
+/// Messages at the end of paths that are fed to other channels: the source channel of each, and the message
+/// with a reference.
 #[derive(Debug)]
 pub(crate) struct Fed(VecDeque<(u16, MessageHandle)>);
 
@@ -149,7 +149,7 @@ impl Outlet<'_> {
         }
     }
 
-    /// Notes a message for the channels that get it from this one, which are not at hand here.
+    /// Records a message for the channels that this channel feeds, which are not accessible here.
     #[inline(never)]
     fn note_feed(&mut self, item: Item) {
         let format = self.pool.format(item.handle);

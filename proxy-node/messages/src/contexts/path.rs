@@ -77,7 +77,7 @@ pub struct StageSpec {
     pub outputs: Vec<Targets>,
 }
 
-/// Which messages enter a path of all formats. The others go straight to the receivers.
+/// Which messages enter a path of all formats. All others go directly to the receivers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PathEntry {
     /// All messages.
@@ -108,7 +108,7 @@ pub struct PathSpec {
     pub channel: ChannelId,
     /// The format; `None`: all that have no path of their own.
     pub format: Option<FormatId>,
-    /// Which messages take the path, if it is that of all formats.
+    /// Which messages enter the path, if it is the path of all formats.
     pub entry: PathEntry,
     /// The stages. Messages go from a stage to later ones.
     pub stages: Vec<StageSpec>,
@@ -117,8 +117,8 @@ pub struct PathSpec {
     /// A message that a handler gives up goes on as it is, to the handler's first output, instead of being
     /// dropped.
     pub passes_faults: bool,
-    /// Handlers continue with the state that the path which is replaced has at the same stage, if it is of
-    /// the same handler.
+    /// Handlers continue with the state of the replaced path's same stage, if that stage has the same
+    /// handler.
     pub keeps_state: bool,
 }
 
@@ -158,7 +158,7 @@ pub struct PathCounters {
     pub dropped_memory: u64,
     /// Messages dropped because a handler had given them up, or had ended the path.
     pub dropped_faults: u64,
-    /// Emitted without room by a handler that did not wait for it.
+    /// Messages lost because a handler ignored that its emit had no room.
     pub dropped_ignored: u64,
     /// Emitted to an output that the handler does not have, too long, or not as long as its frames.
     pub dropped_invalid: u64,
@@ -195,7 +195,7 @@ pub(super) struct Stage {
     pub given_bytes: u64,
     /// Emits of a remote context for the first of these messages since it was passed on.
     pub remote_calls: u32,
-    /// The same of the interrupted call of the timer.
+    /// The same for an interrupted call of the timer.
     pub skip_tick: u32,
     /// Blocks that stages after this one need to go on.
     pub reserve: u32,
@@ -228,7 +228,7 @@ pub(super) struct Path {
     pub waits_for_memory: u16,
     /// Number of blocks that a stage waits for.
     pub wanted: u32,
-    /// Blocks that must be free beside a message that enters, so that it can go on.
+    /// Blocks that must be free beside a message that enters, so that it can pass the path.
     pub reserve: u32,
     pub counters: PathCounters,
 }
@@ -238,7 +238,7 @@ impl Path {
         self.queues.iter().all(Queue::is_empty)
     }
 
-    /// Stages that wait for anything, which are no longer recorded as waiting.
+    /// Returns the waiting stages, and clears their record.
     pub fn take_waiting(&mut self) -> Targets {
         let stages = self.waits_for_stage | self.waits_for_receivers | self.waits_for_memory;
         (self.waits_for_stage, self.waits_for_receivers, self.waits_for_memory) = (0, 0, 0);

@@ -15,7 +15,7 @@ use std::fmt;
 
 use csp_types::{Duration, Instant};
 
-/// How often the hold of a stage that comes back is doubled at most.
+/// Largest number of doublings of a hold, for a stage that comes back.
 const HOLD_DOUBLED_MAX: u32 = 6;
 /// Number of holds after which a stage has settled.
 const SETTLED_AFTER: u32 = 8;
@@ -50,7 +50,8 @@ pub enum Rule {
 /// Bounds of placement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacementBounds {
-    /// Time within which 99 of 100 calls of a supplied handler end that may run in the worker.
+    /// Bound of the 99th percentile of a supplied handler's calls: above it the handler may not run in the
+    /// worker.
     pub p99: Duration,
     /// Number of measured calls that a verdict needs.
     pub calls: u64,
@@ -82,7 +83,7 @@ pub struct Sample {
     pub measured: u64,
     /// Mean of recent ones.
     pub mean: Duration,
-    /// Time within which 99 of 100 of the recent ones ended.
+    /// The 99th percentile of recent calls.
     pub p99: Duration,
     /// Mean length of messages in bytes.
     pub len: u64,
@@ -93,7 +94,7 @@ pub struct Sample {
 /// Why a stage runs where it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// So few calls were measured since it began there.
+    /// Too few calls were measured since it began there: the number, and the number needed.
     Few(u64, u64),
     /// The p99, and its bound.
     P99(Duration, Duration),
@@ -103,7 +104,7 @@ pub enum Why {
     Mean(Duration, Duration),
     /// Its handler, or another handler of its context elsewhere, has state that must be kept.
     KeepsState,
-    /// It is to run elsewhere, and no program is there.
+    /// The stage should run elsewhere, and no program is connected there.
     NobodyElsewhere,
 }
 
@@ -193,12 +194,12 @@ impl Placement {
         self.bounds.hold.saturating_mul(1 << self.doubled)
     }
 
-    /// Records that the stage stays for another reason than its calls.
+    /// Records a reason other than its calls for which the stage stays.
     pub fn stays(&mut self, why: Why) {
         (self.against, self.why) = (None, why);
     }
 
-    /// Records that the stage cannot be moved now: [`look`](Self::look) says so again.
+    /// Records that the stage cannot be moved now. [`look`](Self::look) will return the move again.
     pub fn waits(&mut self, why: Why) {
         self.why = why;
     }

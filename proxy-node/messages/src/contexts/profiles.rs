@@ -2,7 +2,7 @@
 
 use csp_handlers::{FormatId, Profile};
 
-/// Formats of a stage that have a profile each: those that come first.
+/// Number of formats of a stage that have a profile each: the first ones that arrive.
 const FORMATS_MAX: usize = 8;
 
 /// The profiles of a stage. All memory is allocated when it is made.

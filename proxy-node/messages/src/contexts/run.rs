@@ -23,7 +23,7 @@ use crate::schedule::{Schedule as _, Turn};
 pub(crate) enum Step {
     /// A message was processed; contains its length in bytes.
     Done(u32),
-    /// Nothing waits, or the stage waits for something: it is not served until that has changed.
+    /// No message waits, or the stage waits for a resource: it is not served until that has changed.
     Idle,
 }
 
@@ -167,7 +167,7 @@ impl Contexts {
         }
     }
 
-    /// Puts a message into a path that the worker's contexts serve, though it may be full.
+    /// Puts a message into a path that the worker's contexts serve, even if the path is full.
     pub fn enter_late(&mut self, index: u16, item: Item, flows: Flows<'_>) {
         self.enter_served(index, item);
         self.wake(index, 0, flows);
@@ -190,7 +190,7 @@ impl Contexts {
         self.path(index).is_some_and(|path| !path.is_empty())
     }
 
-    /// A path is empty: its stages need no turns.
+    /// Removes the stages of an empty path from the schedule, except those whose timer is due.
     pub fn rest(&mut self, index: u16) {
         let Some(path) = self.paths.get(usize::from(index)).and_then(|slot| slot.path.as_ref()) else {
             return;
@@ -287,7 +287,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the path of a queue if the path is to end once it is empty.
+    /// Returns the path of a queue, if the path must end once it is empty.
     pub fn ending(&self, queue: u16) -> Option<u16> {
         let (index, _) = stage_of(queue);
         self.path(index).filter(|path| (path.retired || path.transient) && path.is_empty()).map(|_| index)
@@ -310,8 +310,8 @@ pub(crate) struct Entry {
     pub is_full: bool,
     /// A handler has ended the path: nothing enters.
     pub is_ended: bool,
-    /// It has been full and is more than half full since: publishers are held back if the channel does not
-    /// drop.
+    /// The path was full, and has been more than half full since: publishers are held back, unless the
+    /// channel drops.
     pub was_full: bool,
     /// It is more than half full, and a context of this worker is to empty it.
     pub is_half: bool,

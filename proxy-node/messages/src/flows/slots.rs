@@ -11,7 +11,7 @@
 use csp_quality::{FlowId, ResourceManager};
 use csp_types::{Duration, Instant};
 
-/// How late a worker may be for a slot that has work without the slot's losing time.
+/// Largest delay of a worker, for a slot with work, at which the slot loses no time.
 const LATE_MAX: Duration = Duration::from_millis(10);
 /// Every `MEASURE_EVERY`th item of a flow is timed.
 const MEASURE_EVERY: u32 = 16;

@@ -18,7 +18,7 @@ use super::Flows;
 /// Marks handles of byte streams.
 const STREAM: u64 = 1 << 63;
 
-/// From how many streams in front of a queue on those that have ended are looked for.
+/// Number of streams in front of a queue from which ended ones are removed.
 const SWEEP_FROM: usize = 64;
 
 /// Streams beside those in the queues.

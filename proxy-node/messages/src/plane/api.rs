@@ -54,7 +54,8 @@ pub enum PublishError {
     /// The caller's slices are not as long as its frames.
     #[error("the slices of a message are not as long as its frames")]
     LengthMismatch,
-    /// The publisher is to publish the message again once it is [resumed](crate::MessagePlane::next_resumed).
+    /// The publisher is held back. The caller publishes the message again once the publisher is
+    /// [resumed](crate::MessagePlane::next_resumed).
     #[error("publishers are held back")]
     Held,
 }
@@ -87,12 +88,12 @@ pub enum AttachError {
     /// The channel's kind has no such peers.
     #[error("a channel of this kind has no peers in the role {0:?}")]
     Role(Role),
-    /// The worker has as many peers as it may have.
+    /// The worker has no room for another peer.
     #[error("the worker has as many peers as it may have")]
     TooMany,
 }
 
-/// Why a message is not recorded as delivered.
+/// The reason for which a message is not recorded as delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DeliveredError {
     /// The peer is not attached. Its messages were released when it was detached.

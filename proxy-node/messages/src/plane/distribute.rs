@@ -1,4 +1,4 @@
-//! From a message to the queues of its subscribers: the same for messages that arrive, that leave a path, and
+//! From a message to the queues of its subscribers: used for messages that arrive, that leave a path, and
 //! that the link releases.
 
 use csp_types::Instant;
@@ -24,8 +24,8 @@ pub(crate) struct Distributor<'a> {
 }
 
 impl Distributor<'_> {
-    /// Finds the subscribers of a topic. Returns how many there are, those for which the message is dropped
-    /// at once included. `traced`: the number of the message, if it may have been recorded before.
+    /// Finds the subscribers of a topic. Returns their number, including those for which the message is
+    /// dropped at once. `traced`: the number of the message, if a trace may have recorded it before.
     #[inline]
     pub fn find(&mut self, topic: &[u8], traced: Option<u64>) -> u32 {
         let Distributor { slot, ch, peers, subscriptions, matched, traces, .. } = self;

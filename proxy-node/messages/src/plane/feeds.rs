@@ -20,13 +20,13 @@ use crate::pool::derive::Origin;
 use crate::pool::{FRAMES_MAX, MessageHandle};
 use crate::queue::Policy;
 
-/// Gives messages of one format to another channel.
+/// Copies messages of one format to another channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feed {
-    /// The format, as receivers of the channel get it; [`FormatId::ANY`]: all messages, those of unknown
-    /// format included.
+    /// The format at the receivers of the source channel; [`FormatId::ANY`]: all messages, including those of
+    /// unknown format.
     pub format: FormatId,
-    /// The channel that gets them. It has a path.
+    /// The channel that receives the copies. It has a path.
     pub to: ChannelId,
     /// The id of the format in the other channel; [`FormatId::ANY`]: unchanged.
     pub becomes: FormatId,
@@ -87,8 +87,8 @@ impl MessagePlane {
         Some(self.contexts.entry(path)).filter(|entry| !entry.waits)
     }
 
-    /// Returns whether publishers of a channel that holds them back are to wait for a channel that gets
-    /// messages from it; of one format, or of any.
+    /// Returns whether publishers of a channel that holds them back must wait for a channel that this one
+    /// feeds; for messages of one format, or of any.
     #[inline(never)]
     pub(super) fn feeds_hold(&self, slot: u16, format: Option<FormatId>) -> bool {
         let Some(ch) = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref()) else {
@@ -99,8 +99,7 @@ impl MessagePlane {
         ch.policy() == Policy::Block && feeds.any(|feed| self.room_of(*feed).is_some_and(is_full))
     }
 
-    /// Returns whether contexts should have turns for a channel that gets messages from this one, before it
-    /// gets more.
+    /// Returns whether contexts should have turns for a channel that this one feeds, before it receives more.
     #[inline]
     pub(super) fn feeds_fill(&self, slot: u16) -> bool {
         let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
@@ -108,8 +107,8 @@ impl MessagePlane {
         ch.is_some_and(|ch| ch.feeds.iter().any(fills))
     }
 
-    /// Gives a message to the channels that get it from this one. Returns whether contexts should have turns
-    /// before they get more.
+    /// Copies a message to the channels that this one feeds. Returns whether contexts should have turns
+    /// before they receive more.
     #[inline(never)]
     pub(super) fn feed<'a>(
         &mut self,
@@ -130,7 +129,7 @@ impl MessagePlane {
         self.feeds_fill(slot)
     }
 
-    /// Gives the messages at the end of paths to the channels that get them.
+    /// Copies messages at the ends of paths to the channels that their channels feed.
     #[inline]
     pub(super) fn feed_stored(&mut self) {
         if !self.fed.is_empty() {

@@ -55,7 +55,7 @@ impl MessagePlane {
         self.flows.as_ref().map(|flows| flows.table())
     }
 
-    /// Returns how fields of messages are read that flows ask for, if there are flows.
+    /// Returns the readers of the message fields that flows use, if there are flows.
     #[inline]
     pub fn flow_fields(&self) -> Option<&FlowFields> {
         self.flows.as_ref().map(|flows| flows.fields())
@@ -217,8 +217,8 @@ impl MessagePlane {
         }
     }
 
-    /// Puts a message that has arrived into the queue of its flow. Not inlined: the path without flows is to
-    /// stay as it is.
+    /// Puts a message that has arrived into the queue of its flow. Not inlined, to keep the path without
+    /// flows small.
     #[inline(never)]
     pub(super) fn offer<'a>(
         &mut self,

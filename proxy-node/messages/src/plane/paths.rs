@@ -63,13 +63,13 @@ impl MessagePlane {
         turn.flow >= self.config.channels_max
     }
 
-    /// Returns whether a context has something to do.
+    /// Returns whether a context has work.
     pub fn contexts_have_work(&self) -> bool {
         self.contexts.any_work()
     }
 
-    /// Runs handlers of a context until its turn is over or nothing is left for it. Returns how many messages
-    /// were processed. Some calls are measured by `clock`, if there is one.
+    /// Runs handlers of a context until its turn is over or no message waits for it. Returns the number of
+    /// messages processed. `clock` times some of the calls.
     pub fn run_context(
         &mut self,
         now: Instant,
@@ -167,8 +167,8 @@ impl MessagePlane {
         contexts.step(queue, outlet, clock, (schedule, self.config.channels_max))
     }
 
-    /// Stores a message and puts it into the queue of its path's first stage. Not inlined: the default path
-    /// is to stay as it is.
+    /// Stores a message and puts it into the queue of its path's first stage. Not inlined, to keep the
+    /// default path small.
     #[inline(never)]
     pub(super) fn enter<'a>(
         &mut self,
@@ -248,7 +248,7 @@ impl MessagePlane {
         Ok(Published { sequence, receivers, dropped: u32::from(oldest.is_some()), yields })
     }
 
-    /// Lets stages go on that have waited for receivers or memory.
+    /// Wakes stages that have waited for receivers or memory.
     pub(super) fn resume_paths(&mut self) {
         let mut next = self.contexts.stalled().front();
         while let Some(index) = next {

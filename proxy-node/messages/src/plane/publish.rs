@@ -261,7 +261,7 @@ impl MessagePlane {
     }
 }
 
-/// Returns the error of a message that the pool has not stored, and records how much memory it wants.
+/// Returns the error of a message that the pool has not stored, and records how much memory it needs.
 pub(super) fn refused(ch: &mut Channel, error: PoolError, len: u32) -> PublishError {
     match error {
         PoolError::LengthMismatch => PublishError::LengthMismatch,

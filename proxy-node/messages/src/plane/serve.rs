@@ -1,5 +1,5 @@
 //! Contexts of information flows: a message waits in its flow's queue, passes its channel's path in the time
-//! that a context has, and waits for the link.
+//! of a context, and waits for the link.
 
 use csp_handlers::FormatId;
 use csp_quality::FlowId;
@@ -15,7 +15,7 @@ use crate::queue::Item;
 use crate::schedule::Schedule as _;
 use crate::trace::CopyState;
 
-/// Most messages that contexts process before connections are served again.
+/// Largest number of messages that contexts process before connections are served again.
 const ITEMS_MAX: u32 = 64;
 
 impl MessagePlane {
@@ -26,15 +26,16 @@ impl MessagePlane {
         }
     }
 
-    /// Returns whether contexts of flows process the messages of a path. With a stage elsewhere they do as
-    /// long as earlier messages of the channel wait for them, so that none is overtaken.
+    /// Returns whether contexts of flows process the messages of a path. For a path with a stage elsewhere
+    /// they do so only while earlier messages of the channel wait for them, so that no message overtakes
+    /// them.
     #[inline]
     pub(super) fn is_served(&self, path: u16, unprocessed: usize) -> bool {
         self.flows.as_ref().is_some_and(|flows| flows.serves())
             && (unprocessed > 0 || self.contexts.is_local(path))
     }
 
-    /// Puts a message that a path is to process into the queue of its flow.
+    /// Puts a message that a path must process into the queue of its flow.
     #[inline(never)]
     pub(super) fn offer_unprocessed<'a>(
         &mut self,
@@ -96,7 +97,7 @@ impl MessagePlane {
     }
 
     /// Passes a message of a flow through its channel's path. Returns the path if the message waits in it for
-    /// something.
+    /// a resource.
     fn pass(
         &mut self,
         now: Instant,
@@ -189,8 +190,8 @@ impl MessagePlane {
         .wait(item);
     }
 
-    /// Puts a message that waited for a context of flows into its path, or gives it to receivers if there is
-    /// none.
+    /// Puts a message that waited for a context of flows into its path, or passes it to receivers if there is
+    /// no path.
     pub(super) fn enter_late(&mut self, now: Instant, queued: csp_quality::Item) {
         let handle = self.pool.at(flows::unpack(queued.handle).0);
         let known = self.slot_of(queued.handle).zip(self.pool.info(handle));
