@@ -109,7 +109,8 @@ impl Bed {
 pub fn unmatched_beside(time: Duration) -> String {
     let mut text = format!(
         "\n### Unmatched traffic beside a saturated host\n\n{:.0}k frames a second that no rule matches, alone and beside 1.25 times as many \
-         packets for the plug-in as its host can process.\n\n| plug-in | bytes | unmatched alone, k/s | host can, k/s | unmatched beside, k/s \
+         packets for the plug-in as its host can process. This is far below what the worker can route by itself (the table of a worker at a memory \
+         port).\n\n| plug-in | bytes | unmatched alone, k/s | host can, k/s | unmatched beside, k/s \
          | plug-in beside, k/s | ratio |\n|---|---|---|---|---|---|---|\n",
         BESIDE / 1e3
     );
