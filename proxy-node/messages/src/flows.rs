@@ -278,8 +278,8 @@ impl Flows {
         offered
     }
 
-    /// Returns streams that gave way to the front of their queues. `before`: number of items that had given
-    /// way before the offer.
+    /// Puts streams that gave way into the lists in front of their flows' queues. `before`: number of items
+    /// that had given way before the offer.
     #[inline]
     fn settle_offer(&mut self, now: Instant, flow: FlowId, before: usize) {
         for at in (before..self.evicted.len()).rev() {

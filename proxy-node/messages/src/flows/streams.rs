@@ -139,7 +139,7 @@ impl Flows {
         }
     }
 
-    /// Returns a stream for which the queue has no room, or no longer has.
+    /// Puts a stream into the list in front of its flow's queue, which has no room for it, or no longer has.
     pub(super) fn put_back(&mut self, flow: FlowId, item: Item) {
         let place = usize::from(flow.0);
         if self.streams.waiting.len() <= place {
