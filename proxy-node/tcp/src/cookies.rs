@@ -3,9 +3,9 @@
 //! The peer carries what a connection block would have stored. The sequence number of the SYN/ACK is
 //!
 //! ```text
-//!    31        30 29      27 26                               0
-//!   | period mod 4 | MSS index |  MAC over addresses, the peer's  |
-//!   |              |           |  ISN, period and MSS index       |
+//!    31        30 29      27 26                     14 13                    0
+//!   | period mod 4 | MSS index |  MAC over addresses,   |  MAC over the same,    |
+//!   |              |           |  period and MSS index  |  and the peer's ISN    |
 //! ```
 //!
 //! and, if the peer offers timestamps, the low bits of our TSval encode the other options of its SYN (the clock value
@@ -16,7 +16,12 @@
 //!   | milliseconds, the low bits dropped | ECN | SACK | window scale |   15: no scaling
 //! ```
 //!
-//! Without timestamps only the MSS is preserved. This module contains the encoding only; tables, queues and decisions
+//! Without timestamps only the MSS is preserved.
+//!
+//! A blind attacker must guess both MACs. The first one alone shows whether a segment may follow another one that carried the
+//! cookie and was lost: such a segment does not reveal the peer's ISN.
+//!
+//! This module contains the encoding only; tables, queues and decisions
 //! are elsewhere.
 
 use core::hash::Hasher;
@@ -24,6 +29,7 @@ use core::time::Duration;
 
 use csp_types::{FourTuple, Instant};
 use csp_wire::tcp::{Options, WINDOW_SCALE_MAX};
+use siphasher::sip::SipHasher24;
 
 use crate::isn::Keys;
 use crate::seq::Seq;
@@ -36,6 +42,8 @@ pub(crate) const VALID: Duration = Duration::from_secs(128);
 /// that the engine uses; the others are common for tunnels, Ethernet and jumbo frames.
 const MSS_VALUES: [u16; 8] = [crate::MSS_MIN, 536, 1_220, 1_340, 1_400, 1_440, 1_460, 8_940];
 const MAC_BITS: u32 = 27;
+/// Low bits of the MAC, which depend on the peer's ISN.
+const ISN_BITS: u32 = 14;
 const MSS_BITS: u32 = 3;
 const FEATURE_BITS: u32 = 6;
 const ECN_BIT: u32 = 1 << 5;
@@ -70,12 +78,26 @@ fn period(now: Instant) -> u64 {
     now.as_nanos() / PERIOD.as_nanos() as u64
 }
 
-fn mac(keys: &Keys, tuple: &FourTuple, peer_isn: Seq, period: u64, mss_index: u32) -> u32 {
+/// The part of the MAC that does not depend on the peer's ISN, in its place, and the hasher to be continued.
+fn mac_of_addresses(keys: &Keys, tuple: &FourTuple, period: u64, mss_index: u32) -> (u32, SipHasher24) {
     let mut hasher = keys.cookie_hasher(tuple);
-    hasher.write_u32(peer_isn.0);
     hasher.write_u64(period);
     hasher.write_u32(mss_index);
-    hasher.finish() as u32 & ((1 << MAC_BITS) - 1)
+    ((hasher.finish() as u32) << ISN_BITS & ((1 << MAC_BITS) - 1), hasher)
+}
+
+fn mac(keys: &Keys, tuple: &FourTuple, peer_isn: Seq, period: u64, mss_index: u32) -> u32 {
+    let (of_addresses, mut hasher) = mac_of_addresses(keys, tuple, period, mss_index);
+    hasher.write_u32(peer_isn.0);
+    of_addresses | (hasher.finish() as u32 & ((1 << ISN_BITS) - 1))
+}
+
+/// The period in which the cookie `sequence` was made, if that is the current one or the previous one, and its MSS index.
+fn fields(now: Instant, sequence: Seq) -> Option<(u64, u32)> {
+    let current = period(now);
+    let age = (current as u32).wrapping_sub(sequence.0 >> (MAC_BITS + MSS_BITS)) & 3;
+    let made = current.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
+    Some((made, sequence.0 >> MAC_BITS & ((1 << MSS_BITS) - 1)))
 }
 
 /// The initial sequence number of the SYN/ACK for a SYN with sequence number `peer_isn` and this MSS.
@@ -95,12 +117,17 @@ pub(crate) fn verify(
     peer_isn: Seq,
     sequence: Seq,
 ) -> Option<u16> {
-    let current = period(now);
-    let age = (current as u32).wrapping_sub(sequence.0 >> (MAC_BITS + MSS_BITS)) & 3;
-    let index = sequence.0 >> MAC_BITS & ((1 << MSS_BITS) - 1);
-    let made = current.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
+    let (made, index) = fields(now, sequence)?;
     let received = sequence.0 & ((1 << MAC_BITS) - 1);
     (mac(keys, tuple, peer_isn, made, index) == received).then(|| MSS_VALUES[index as usize])
+}
+
+/// Returns whether `sequence` may be a valid cookie for a SYN with these addresses and an unknown sequence number. Of other
+/// sequence numbers about one in 2¹⁴ passes, until the period ends.
+pub(crate) fn may_be_valid(keys: &Keys, now: Instant, tuple: &FourTuple, sequence: Seq) -> bool {
+    let Some((made, index)) = fields(now, sequence) else { return false };
+    let (of_addresses, _) = mac_of_addresses(keys, tuple, made, index);
+    (sequence.0 & ((1 << MAC_BITS) - 1)) >> ISN_BITS == of_addresses >> ISN_BITS
 }
 
 /// TSval of the SYN/ACK for a SYN with `options`; `clock` is the value without a cookie.
@@ -170,6 +197,33 @@ mod tests {
                 assert_eq!(verify(&keys, at(start), &tuple(1), isn, Seq(cookie.0 ^ 1 << bit)), None);
             }
         }
+    }
+
+    #[test]
+    fn without_the_peers_isn_a_cookie_is_recognised_as_long_as_it_is_valid_and_little_else_is() {
+        let keys = keys();
+        for start in (0..400).step_by(7) {
+            let cookie = sequence(&keys, at(start), &tuple(1), Seq(start as u32), 1_460);
+            for age in 0..200 {
+                let found = may_be_valid(&keys, at(start + age), &tuple(1), cookie);
+                assert!(found || age > 64, "made at {start}, {age} s old");
+                assert!(!found || age < 128, "made at {start}, {age} s old");
+            }
+        }
+        let others = (0..1 << 20).map(|n: u32| Seq(n.wrapping_mul(2_654_435_761)));
+        let passed = others.filter(|other| may_be_valid(&keys, at(1_000), &tuple(1), *other)).count();
+        assert!((32..128).contains(&passed), "{passed} of 2²⁰: about 64 are expected");
+    }
+
+    #[test]
+    fn all_of_the_mac_depends_on_the_addresses_and_its_low_bits_on_the_peers_isn() {
+        let mut changed = [0; 2];
+        for n in 0..64 {
+            let cookie = |port, isn| sequence(&keys(), at(1), &tuple(port), Seq(isn), 1_460).0;
+            changed[0] |= cookie(1, 5) ^ cookie(2 + n, 5);
+            changed[1] |= cookie(1, 5) ^ cookie(1, 6 + u32::from(n));
+        }
+        assert_eq!(changed, [(1 << MAC_BITS) - 1, (1 << ISN_BITS) - 1]);
     }
 
     #[test]

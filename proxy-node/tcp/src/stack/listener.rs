@@ -199,8 +199,10 @@ impl Stack {
             }
             self.counters.syn_cookies_rejected += 1;
             // The segment may follow a lost one that carried a valid cookie. A RST would end the connection that the
-            // peer considers established; without a reply the peer retransmits the lost segment.
-            if !segment.payload.is_empty() {
+            // peer considers established; without a reply the peer retransmits the lost segment. Data of a connection that
+            // has ended is answered: during a flood its sender would otherwise wait for as long as the flood lasts.
+            let follows = segment.len() > 0;
+            if follows && cookies::may_be_valid(&self.keys, now, &tuple, segment.ack.minus(1)) {
                 return Err(DropReason::NoConnection);
             }
         }

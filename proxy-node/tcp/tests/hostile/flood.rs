@@ -333,10 +333,54 @@ fn later_data_of_a_cookie_waits_for_the_first_in_silence() {
     let second = Repr { seq: first.seq.wrapping_add(5), ..first };
     h.send(second, b"world");
     assert!(h.answer().is_none(), "a RST would end the client's connection");
+    h.send(Repr { seq: first.seq.wrapping_add(10), flags: Flags::ACK | Flags::FIN, ..first }, &[]);
+    assert!(h.answer().is_none(), "nor may its end do so");
     h.send(first, b"hello");
     h.send(second, b"world");
     let label = h.stack.connections().next().unwrap().label;
     assert_eq!(h.stack.readable(label), 10);
+}
+
+#[test]
+fn during_a_flood_the_data_of_a_connection_that_has_ended_is_answered_by_reset() {
+    let mut h = Handshake::new();
+    let first = h.syn(true);
+    let first = h.ack(&first);
+    let mut silent = 0;
+    for n in 0..2_000u32 {
+        // The cookies of the flood, and a segment of a client whose reset was lost.
+        h.now += Duration::from_millis(100);
+        h.remote.set_port(2_000 + n as u16);
+        h.syn(n % 2 == 0);
+        h.remote.set_port(1_000 + n as u16 % 8);
+        let ack = n.wrapping_mul(2_654_435_761);
+        h.send(Repr { seq: first.seq.wrapping_add(70_000), ack, ..first }, b"data");
+        match h.answer() {
+            Some((header, kept)) => assert!(header.flags.rst() && header.seq == ack && !kept),
+            None => silent += 1,
+        }
+    }
+    assert!(silent <= 1, "{silent} of 2,000: about one in 2¹⁴ looks like a cookie");
+    assert_eq!(h.state(), None);
+}
+
+#[test]
+fn the_data_of_a_client_that_received_nothing_but_its_cookie_is_answered_once_that_has_expired() {
+    let mut h = Handshake::new();
+    let answered = h.syn(true);
+    let second = Repr { seq: h.isn.wrapping_add(6), ..h.ack(&answered) };
+    let mut reset_after = None;
+    for second_of_flood in 1..=200 {
+        h.now += Duration::from_secs(1);
+        h.remote.set_port(2_000);
+        h.syn(true);
+        h.remote.set_port(1_000);
+        h.send(second, b"world");
+        if h.answer().is_some_and(|(header, _)| header.flags.rst()) {
+            reset_after.get_or_insert(second_of_flood);
+        }
+    }
+    assert!(reset_after.is_some_and(|after| (64..=128).contains(&after)), "{reset_after:?}");
 }
 
 #[test]
