@@ -37,6 +37,8 @@ pub(crate) struct Client {
     woken: BTreeSet<FlowLabel>,
     /// When the last conversation that always read ended.
     pub(crate) prompt_end: Instant,
+    /// The address from which it requested each transaction, by its key.
+    pub(crate) addresses: BTreeMap<u32, SocketAddr>,
     /// How each transaction that it requested ended, by its key.
     pub(crate) ended: Vec<(u32, Ended)>,
     /// Corrupt streams: must stay empty.
@@ -54,6 +56,7 @@ impl Client {
             deaf: BTreeMap::new(),
             woken: BTreeSet::new(),
             prompt_end: Instant::ZERO,
+            addresses: BTreeMap::new(),
             ended: Vec::new(),
             corrupt: Vec::new(),
         }
@@ -84,6 +87,7 @@ impl Client {
         deaf_until: Option<Instant>,
     ) {
         let label = self.lan.connect(now, service);
+        self.addresses.extend(self.lan.tcp.info(label).map(|info| (request.key, info.tuple.local)));
         self.talks.insert(label, Conversation::asking(request, abort_after));
         self.deaf.extend(deaf_until.map(|until| (label, (until, false))));
     }

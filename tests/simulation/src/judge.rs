@@ -50,10 +50,11 @@ pub(crate) fn judge(world: &mut World) {
         ended.entry(*key).or_default().push(how.clone());
     }
     let mut report = std::mem::take(&mut world.report);
+    let mut overdue = resets_overdue(world);
     for (at, transaction) in world.scenario.work.iter().enumerate() {
         let hows = ended.remove(&world.key_of(at)).unwrap_or_default();
         match &hows[..] {
-            [how] => judge_one(world, &mut report, at, transaction, how),
+            [how] => judge_one(world, &mut report, &mut overdue, (at, transaction), how),
             // It died with the process that requested it.
             [] if transaction.by_process == Some(0) && world.applications[0].is_none() => report.broken += 1,
             _ => {
@@ -77,7 +78,15 @@ pub(crate) fn judge(world: &mut World) {
     world.report = report;
 }
 
-fn judge_one(world: &World, report: &mut Report, at: usize, transaction: &Transaction, how: &Ended) {
+/// Judges one transaction. `overdue`: resets that were sent before all data ahead of them was delivered, each of which may have cut
+/// one refused transaction short.
+fn judge_one(
+    world: &World,
+    report: &mut Report,
+    overdue: &mut u64,
+    (at, transaction): (usize, &Transaction),
+    how: &Ended,
+) {
     let incident = world.scenario.incident;
     let may_break = !transaction.late
         && if transaction.by_process.is_some() {
@@ -93,7 +102,8 @@ fn judge_one(world: &World, report: &mut Report, at: usize, transaction: &Transa
         }
         Ended::Short(_) | Ended::Failed(_) if may_break => report.broken += 1,
         // The time for which a reset waits is bounded.
-        Ended::Short(_) | Ended::Failed(_) if transaction.refusal.is_some() && resets_overdue(world) > 0 => {
+        Ended::Short(_) | Ended::Failed(_) if transaction.refusal.is_some() && *overdue > 0 => {
+            *overdue -= 1;
             report.broken += 1;
         }
         _ => report.violations.push(format!("transaction {at} {transaction:?} ended as {how:?}")),

@@ -15,6 +15,7 @@ mod judge;
 mod outside;
 mod peer;
 mod plan;
+mod resets;
 mod scenario;
 mod stamps;
 mod swaps;

@@ -39,6 +39,7 @@ fn messages_arrive_once_and_in_order_or_are_counted_as_dropped() {
         all.exact += report.exact;
         all.broken += report.broken;
         all.streams += report.streams;
+        all.refused += report.refused;
         if seeds.len() == 1 {
             println!("{:#?}\n{}", MessageScenario::of(*seed), report.counters);
         }
@@ -50,7 +51,7 @@ fn messages_arrive_once_and_in_order_or_are_counted_as_dropped() {
     }
     println!(
         "{} seeds: {} messages, {} received, {} copies dropped, {} lost with pullers at most; senders held back {} times; \
-         {} channels accounted for exactly, {} connections ended by an incident, {} byte streams beside",
+         {} channels accounted for exactly, {} connections ended by an incident, {} byte streams beside, {} of them refused",
         seeds.len(),
         all.messages,
         all.received,
@@ -59,7 +60,8 @@ fn messages_arrive_once_and_in_order_or_are_counted_as_dropped() {
         all.held,
         all.exact,
         all.broken,
-        all.streams
+        all.streams,
+        all.refused
     );
     assert!(
         bad.is_empty(),
@@ -67,8 +69,8 @@ fn messages_arrive_once_and_in_order_or_are_counted_as_dropped() {
         bad[0]
     );
     if seeds.len() >= 100 {
-        let tried =
-            [all.dropped, all.lost, all.held, all.exact as u64, all.broken as u64, all.streams as u64];
+        let counts = [all.exact, all.broken, all.streams, all.refused].map(|count| count as u64);
+        let tried = [[all.dropped, all.lost, all.held].as_slice(), &counts].concat();
         assert!(!tried.contains(&0), "something was never tried: {tried:?}");
     }
 }

@@ -39,6 +39,8 @@ pub struct MessageReport {
     pub dropped_path: u64,
     /// Byte streams that completed.
     pub streams: usize,
+    /// Those of them whose server refused the upload.
+    pub refused: usize,
     /// When the last byte stream ended, relative to the senders' start.
     pub streams_end: Duration,
     /// When each peer received its last message, relative to the senders' start, and how many.
@@ -126,11 +128,19 @@ pub(super) fn judge(world: &mut MessageWorld) {
 
 fn judge_streams(world: &MessageWorld, report: &mut MessageReport) {
     let ended: BTreeMap<u32, &Ended> = world.client.ended.iter().map(|(key, how)| (*key, how)).collect();
+    let cut_short =
+        |key| world.client.addresses.get(&key).is_some_and(|client| world.resets.has_cut_short(client));
     for (at, work) in world.scenario.work.iter().enumerate() {
         match ended.get(&world.key_of(at)) {
-            Some(Ended::Complete) => report.streams += 1,
+            Some(Ended::Complete) => {
+                report.streams += 1;
+                report.refused += usize::from(work.refusal.is_some());
+            }
             // The VI that breaks may be that of a process which serves it.
             Some(_) if world.scenario.incident == MessageIncident::ChannelBreaks => {}
+            // The time for which a reset waits is bounded.
+            Some(Ended::Short(_) | Ended::Failed(_))
+                if work.refusal.is_some() && cut_short(world.key_of(at)) => {}
             how => report.violations.push(format!("byte stream {at} {work:?} ended as {how:?}")),
         }
     }
