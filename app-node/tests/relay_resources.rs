@@ -2,12 +2,11 @@
 //! ucx; one test, so that no other test allocates or opens descriptors meanwhile.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "a test owns its clock and may panic")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant as Wall;
 
 use csp_app_node::relay::{Relay, RelayConfig, SanPort, Target, path_of};
+use csp_support::allocation;
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{
     ClusterKey, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind, PeerIdentity, ProcessId, Purpose,
@@ -15,26 +14,8 @@ use csp_transport::{
 use csp_types::{Instant, NodeId, Role};
 use csp_vi::{ProviderKind, ViAddress, ViConfig};
 
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller upholds GlobalAlloc's contract, which is also that of System.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 const UNIX_S: u64 = 1_800_000_000;
 
@@ -200,9 +181,9 @@ fn messages_allocate_nothing_and_processes_leave_nothing_behind() {
     let mut world = World::new();
     let (mut app, link, at_proxy) = world.connect();
     exchange(&mut world, &mut app, (link, at_proxy), 3_000);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocation::process_count();
     exchange(&mut world, &mut app, (link, at_proxy), 10_000);
-    let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocated = allocation::process_count() - before;
     world.end(app);
     assert_eq!(allocated, 0, "allocations while messages pass");
     let mut round = |_: u32| {

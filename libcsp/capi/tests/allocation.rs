@@ -1,42 +1,16 @@
 //! Messages allocate nothing once a channel is in use: counted through the C functions themselves.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
 // The functions are in the crate; it has no Rust interface.
 use csp as _;
-
-struct Counting;
-
-thread_local! {
-    /// Of this thread: the test's harness has another.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
-
-// SAFETY: every call goes on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use csp_support::allocation;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -142,9 +116,9 @@ fn allocations_of_messages(flags: c_uint) -> u64 {
         let _ = poll(server);
     }
     exchange(client, server, channel, 2_000);
-    let before = allocations();
+    let before = allocation::count();
     exchange(client, server, channel, 10_000);
-    let made = allocations() - before;
+    let made = allocation::count() - before;
     // SAFETY: no pointers.
     unsafe { assert_eq!((csp_close(client), csp_close(server)), (0, 0)) };
     made

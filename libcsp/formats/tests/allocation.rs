@@ -2,34 +2,11 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use csp_formats::{Found, MessageView, Value, Writer};
-
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread: the test harness has others.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use csp_support::allocation;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 #[test]
 fn reading_and_writing_a_message_allocates_nothing() {
@@ -42,7 +19,7 @@ fn reading_and_writing_a_message_allocates_nothing() {
     let note = message.locate("legs.stops.notes.note").expect("declared");
     let mut out = [0; 1024];
 
-    let before = ALLOCATIONS.get();
+    let before = allocation::count();
     let view = MessageView::new(&schema, &slices).expect("valid");
     view.check().expect("valid");
     let mut notes = 0;
@@ -62,6 +39,6 @@ fn reading_and_writing_a_message_allocates_nothing() {
     writer.entry().expect("room");
     writer.data(0, [&b"text"[..]]).expect_err("of the message, not of the entry");
     let len = writer.finish();
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocation::count() - before, 0);
     assert!(notes == 2 && len.is_ok());
 }

@@ -2,38 +2,15 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::{FLIGHT, RESULT, WEATHER, channels, flight, plan, written};
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Message, Place, Port, State, Tick};
 use csp_operators::{Counters, Limits, Query, Time, Unit, make};
+use csp_support::allocation;
 use csp_types::{Duration, Instant};
 use serde_json::json;
 
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread: the test harness has others.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 /// A message in slices of 50 bytes, and the number of emits.
 struct Plain<'a> {
@@ -61,7 +38,7 @@ impl Port for Plain<'_> {
 /// Gives messages of both formats to a handler, with times that close windows, and ticks. Returns emits and allocations.
 fn run(handler: &mut dyn Handler, state: &mut State, inputs: &[(FormatId, Vec<u8>)]) -> (u64, u64) {
     let (mut emitted, mut now) = (0, Instant::from_nanos(1));
-    let before = ALLOCATIONS.get();
+    let before = allocation::count();
     for sequence in 0..200 {
         for (format, bytes) in inputs {
             now += Duration::from_millis(100);
@@ -73,7 +50,7 @@ fn run(handler: &mut dyn Handler, state: &mut State, inputs: &[(FormatId, Vec<u8
             emitted += port.emitted;
         }
     }
-    (emitted, ALLOCATIONS.get() - before)
+    (emitted, allocation::count() - before)
 }
 
 fn inputs() -> Vec<(FormatId, Vec<u8>)> {

@@ -3,39 +3,16 @@
 
 mod fixture;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use csp_classify::multifield::{Direction, Match, Worker};
 use csp_plugins::{
     Binding, Fallback, Graph, HashKey, Level, Manager, ManagerConfig, Metadata, Output, Packet, builtin,
 };
+use csp_support::allocation;
 use csp_types::Instant;
 use fixture::build;
 
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread: the test harness has others.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 struct Count(u64);
 
@@ -80,7 +57,7 @@ fn packets_cause_no_allocation() {
         .chain([build(&["ipv6", "2001:db8::1", ">", "2001:db8::2", "tcp", "1", ">", "2", "S"]).0])
         .collect();
     let mut copies = Count(0);
-    let before = ALLOCATIONS.get();
+    let before = allocation::count();
     for round in 0..200_000u64 {
         let count = frames.len() as u64;
         let frame = &mut frames[(round * 7 % count) as usize];
@@ -91,7 +68,7 @@ fn packets_cause_no_allocation() {
         let (now, binding) = (Instant::from_nanos(round * 10_000), Binding::decode(hit.instance));
         graph.enter(now, hit.rule, binding, &mut packet, &mut copies);
     }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocation::count() - before, 0);
     let counters = *graph.counters();
     assert!(counters.passed > 1000 && counters.dropped > 1000 && copies.0 > 0, "{counters:?}");
     assert!(counters.calls > 1000 && counters.calls_failed > 0, "{counters:?}");

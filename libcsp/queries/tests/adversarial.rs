@@ -5,46 +5,18 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::{channels, flight, plan, written};
 use csp_formats::MessageView;
 use csp_queries::{Code, NODES_MAX, QUERY_LEN_MAX};
-use csp_support::Random;
+use csp_support::{Random, allocation};
 
 /// Most allocations of a plan: some for each node, and for each column of the result's format.
 const ALLOCATIONS_MAX: u64 = 40_000;
 /// Most bytes that are held while a plan is made.
 const BYTES_MAX: i64 = 4 << 20;
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    static HELD: Cell<i64> = const { Cell::new(0) };
-    static MOST: Cell<i64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        HELD.set(HELD.get() + layout.size() as i64);
-        MOST.set(MOST.get().max(HELD.get()));
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.set(HELD.get() - layout.size() as i64);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 /// What is repeated around an expression: what stands before it, and behind it.
 const AROUND: [(&str, &str); 22] = [
@@ -164,10 +136,7 @@ fn no_text_takes_more_than_its_share() {
     let (mut planned, mut most, mut held) = (0, 0, 0);
     for &seed in &seeds {
         let sql = query(&mut Random::new(seed));
-        let before = (ALLOCATIONS.get(), HELD.get());
-        MOST.set(before.1);
-        let plan = plan(&sql);
-        let (allocations, bytes) = (ALLOCATIONS.get() - before.0, MOST.get() - before.1);
+        let (plan, allocations, bytes) = allocation::peak_of(|| plan(&sql));
         (most, held) = (most.max(allocations), held.max(bytes));
         assert!(allocations <= ALLOCATIONS_MAX, "seed {seed}: {allocations} allocations: {sql}");
         assert!(bytes <= BYTES_MAX, "seed {seed}: {bytes} bytes: {sql}");
@@ -184,12 +153,12 @@ fn no_text_takes_more_than_its_share() {
         let nodes: usize = outputs.chain(&plan.filter).chain(&plan.having).map(csp_queries::Expr::size).sum();
         assert!(nodes <= 2 * NODES_MAX, "seed {seed}: {nodes} nodes");
         let view = MessageView::new(&plan.sources[0].schema, &slices).expect("valid");
-        let before = ALLOCATIONS.get();
+        let before = allocation::count();
         let mut out = [0; 16 << 10];
         if plan.accepts(&[&view]).expect("valid") && plan.aggregates.is_empty() {
             let _ = plan.emit(&[&view], &[], &mut out);
         }
-        assert_eq!(ALLOCATIONS.get(), before, "seed {seed}: a row allocates");
+        assert_eq!(allocation::count(), before, "seed {seed}: a row allocates");
         plan.outputs.iter().for_each(|output| drop(Code::new(&plan, &output.expr)));
         assert!(!plan.steps().is_empty());
     }

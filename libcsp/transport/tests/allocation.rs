@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use csp_support::allocation;
 use csp_transport::token::{self, TokenClaims};
 use csp_transport::{
     Channel, ChannelConfig, ClusterKey, Endpoint, EndpointConfig, LinkEvent, LinkId, PeerIdentity, ProcessId,
@@ -15,33 +13,8 @@ use csp_vi::ViAddress;
 use csp_vi::shm::ShmProvider;
 use csp_wire::channel::{MessageHeader, MessageKind};
 
-struct Counting;
-
-thread_local! {
-    /// Of this thread: the test's harness has another.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 /// One side with its channel over one link.
 struct Side {
@@ -122,7 +95,7 @@ fn messages_of_all_sizes_and_heartbeats_do_not_allocate() {
             app.turn(now, payload);
             proxy.turn(now, payload);
         }
-        (app.received, allocations())
+        (app.received, allocation::count())
     };
     let (received_before, before) = run(100);
     let (received_after, after) = run(2_000);

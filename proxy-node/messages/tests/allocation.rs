@@ -1,9 +1,6 @@
 //! Publishing, subscribing and delivering allocate nothing once peers are attached.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use std::sync::Arc;
 
 use csp_messages::{
@@ -14,35 +11,11 @@ use csp_quality::{
     Board, Capacity, Cost, Descriptor, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig,
     Scheme,
 };
+use csp_support::allocation;
 use csp_types::{Duration, Instant};
 
-struct Counting;
-
-thread_local! {
-    /// Of this thread: the test's harness has another.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 /// Publishes until queues or memory are full, delivers half and then all.
 fn turn(plane: &mut MessagePlane, now: Instant, publishers: &[PeerId], bytes: &[u8]) -> u64 {
@@ -152,7 +125,7 @@ fn check(with_flows: bool) {
     let (first, until) = (plane.channel_named("channel-0").unwrap(), Instant::from_nanos(1_000_000_000));
     let request = TraceRequest { messages: 32, topic: b"t", until, clock: || Instant::ZERO };
     let trace = (!with_flows).then(|| plane.arm_trace(Instant::ZERO, first, request).unwrap());
-    let before = allocations();
+    let before = allocation::count();
     let mut delivered = 0;
     for round in 0..50u8 {
         for peer in &subscribers {
@@ -166,7 +139,7 @@ fn check(with_flows: bool) {
         subscribers.iter().for_each(|peer| assert!(plane.cancel(*peer, b"t").is_some()));
     }
     assert!(delivered > if with_flows { 2_000 } else { 10_000 }, "{delivered}");
-    assert_eq!(allocations() - before, 0);
+    assert_eq!(allocation::count() - before, 0);
     if let Some(trace) = trace {
         assert_eq!(plane.traced(trace).unwrap().count(), 32);
     }

@@ -3,42 +3,15 @@
 
 mod chains;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use csp_messages::{
     Budget, ChannelConfig, ChannelKind, HashKey, MessagePlane, PathSpec, PlaneConfig, Policy, PublishError,
     QueueLimits, Role,
 };
+use csp_support::allocation;
 use csp_types::Instant;
 
-struct Counting;
-
-thread_local! {
-    /// Of this thread: the test's harness has another.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 #[test]
 fn a_path_allocates_nothing() {
@@ -70,7 +43,7 @@ fn a_path_allocates_nothing() {
     }
     let (bytes, mut delivered, mut processed) = ([7; 200], 0, 0);
     let mut clock = || Instant::ZERO;
-    let before = allocations();
+    let before = allocation::count();
     for _ in 0..100 {
         for publisher in &publishers {
             for _ in 0..30 {
@@ -94,6 +67,6 @@ fn a_path_allocates_nothing() {
             plane.end_turn(turn);
         }
     }
-    assert_eq!(allocations() - before, 0);
+    assert_eq!(allocation::count() - before, 0);
     assert!(delivered > 5_000 && processed > 10_000, "{delivered} {processed}");
 }

@@ -1,43 +1,17 @@
 //! Classifying, offering, processing and releasing items, and switches between RR, PA and PAR at the link, allocate nothing.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use csp_quality::{
     Capacity, Cost, Descriptor, FlowId, FlowSpec, FlowTable, Item, LinkConfig, MonitorConfig, MonitorMode,
     Overflow, Plan, Predicate, QualityConfig, QueueBounds, Resource, ResourceManager, Run, Scheme,
 };
+use csp_support::allocation;
 use csp_types::{Duration, Instant};
 
-struct Counting;
-
-thread_local! {
-    /// Of this thread: the test's harness has another.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 #[test]
 fn the_data_path_allocates_nothing() {
@@ -61,7 +35,7 @@ fn the_data_path_allocates_nothing() {
     let config = QualityConfig { monitor, ..QualityConfig::default() };
     let mut manager = ResourceManager::new(config, Arc::new(plan), Instant::ZERO);
     let (mut run, mut released) = (Run::default(), 0);
-    let before = allocations();
+    let before = allocation::count();
     for n in 0..30_000u64 {
         let now = Instant::from_nanos(n * 2_000);
         let descriptor = Descriptor::default().channel((n * 7 % 60) as u32);
@@ -77,6 +51,6 @@ fn the_data_path_allocates_nothing() {
         manager.switch(now, Resource::Link, scheme);
         manager.control(now);
     }
-    assert_eq!(allocations() - before, 0);
+    assert_eq!(allocation::count() - before, 0);
     assert!(released > 10_000 && manager.observe(Instant::from_nanos(60_000_000), FlowId(1)).leaving > 0);
 }

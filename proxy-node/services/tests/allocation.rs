@@ -3,45 +3,22 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::*;
 use csp_proxy_core::service::local::LocalServices as _;
-
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread: the test harness has others.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use csp_support::allocation;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 /// Serves the publisher and whoever is ready then; returns the number of allocations.
 fn serve(w: &mut World) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = allocation::count();
     let mut next = Some(World::label(1));
     while let Some(label) = next {
         w.broker.serve(w.now, label, w.ends.get_mut(&(label.index() as u32)).unwrap());
         next = w.broker.next_ready();
     }
-    ALLOCATIONS.get() - before
+    allocation::count() - before
 }
 
 #[test]

@@ -2,76 +2,23 @@
 //! reading, leave, or talk nonsense.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
+mod common;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use common::client::null_handshake;
+use common::{End, message, subscribe};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
-use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, PathStage};
-use csp_tcp::{Buffer, Direction, Stack, StackConfig};
+use csp_tcp::{Stack, StackConfig};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
-/// A client's end with memory in slices of 100 bytes, and room for so many bytes.
-#[derive(Default)]
-struct End {
-    arrived: Vec<u8>,
-    finished: bool,
-    sent: Vec<u8>,
-    room: usize,
-    /// Lends memory, if there is one.
-    engine: Option<Rc<RefCell<Stack>>>,
-    /// Where the bytes of each write were, and how many.
-    writes: Vec<(*const u8, usize)>,
-}
-
+/// What has arrived lies in slices of so many bytes.
 const SLICE: usize = 100;
-
-impl ClientEnd for End {
-    fn readable(&self) -> usize {
-        self.arrived.len()
-    }
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        self.arrived[..max.min(self.arrived.len())].chunks(SLICE)
-    }
-    fn consume(&mut self, len: usize) {
-        self.arrived.drain(..len);
-    }
-    fn is_finished(&self) -> bool {
-        self.finished
-    }
-    fn lend(&mut self) -> Option<Buffer> {
-        self.engine.as_ref()?.borrow_mut().lend(Direction::Send)
-    }
-    fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
-        let Some(engine) = &self.engine else { return Some(buffer) };
-        engine.borrow_mut().give_back(buffer);
-        None
-    }
-    fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize {
-        assert!(buffer.is_none_or(|buffer| buffer.bytes().as_ptr_range().contains(&bytes.as_ptr())));
-        self.writes.push((bytes.as_ptr(), bytes.len()));
-        let taken = bytes.len().min(self.room);
-        self.sent.extend_from_slice(&bytes[..taken]);
-        self.room -= taken;
-        taken
-    }
-    fn room(&self) -> usize {
-        self.room
-    }
-    fn unacknowledged(&self) -> u32 {
-        0
-    }
-    fn useful_window(&self) -> u32 {
-        0
-    }
-    fn set_window(&mut self, _: u32) {}
-    fn is_over(&self) -> bool {
-        false
-    }
-}
 
 struct World {
     broker: MessageBroker,
@@ -101,38 +48,6 @@ fn push_pull() -> ChannelKind {
     ChannelKind::PushPull { backlog: QueueLimits { messages: 5, ..QueueLimits::default() } }
 }
 
-/// What a peer sends first: greeting and READY (37/ZMTP).
-fn hello(socket: &str) -> Vec<u8> {
-    let mut bytes = vec![0; 64];
-    (bytes[0], bytes[9], bytes[10], bytes[11]) = (0xff, 0x7f, 3, 1);
-    bytes[12..16].copy_from_slice(b"NULL");
-    let body = [&b"\x05READY\x0bSocket-Type\0\0\0"[..], &[socket.len() as u8], socket.as_bytes()].concat();
-    bytes.extend([4, body.len() as u8]);
-    bytes.extend(body);
-    bytes
-}
-
-fn message(frames: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (at, frame) in frames.iter().enumerate() {
-        let more = u8::from(at + 1 < frames.len());
-        match u8::try_from(frame.len()) {
-            Ok(len) => bytes.extend([more, len]),
-            Err(_) => {
-                bytes.push(more | 2);
-                bytes.extend((frame.len() as u64).to_be_bytes());
-            }
-        }
-        bytes.extend_from_slice(frame);
-    }
-    bytes
-}
-
-fn subscribe(topic: &[u8]) -> Vec<u8> {
-    let body = [&b"\x09SUBSCRIBE"[..], topic].concat();
-    [vec![4, body.len() as u8], body].concat()
-}
-
 impl World {
     fn new(kind: ChannelKind) -> Self {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
@@ -156,8 +71,8 @@ impl World {
             FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], n as u16).into() };
         assert!(self.broker.connected(self.now, Self::label(n), 7, tuple));
         let engine = self.engine.clone();
-        self.ends.insert(n, End { room: 1 << 20, engine, writes: Vec::new(), ..End::default() });
-        self.arrive(n, &hello(socket));
+        self.ends.insert(n, End { slice: SLICE, engine, writes: Some(Vec::new()), ..End::new(1 << 20) });
+        self.arrive(n, &null_handshake(socket, 1));
         let sent = &mut self.ends.get_mut(&n).unwrap().sent;
         assert_eq!((sent[0], sent[9], &sent[12..16]), (0xff, 0x7f, &b"NULL"[..]));
         assert_eq!((sent[64], &sent[66..72]), (4, &b"\x05READY"[..]));
@@ -242,8 +157,8 @@ fn a_publisher_is_asked_for_all_messages() {
     let mut w = World::new(publish_subscribe());
     let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], 9).into() };
     assert!(w.broker.connected(w.now, World::label(1), 7, tuple));
-    w.ends.insert(1, End { room: 1 << 20, ..End::default() });
-    w.arrive(1, &hello("PUB"));
+    w.ends.insert(1, End { slice: SLICE, ..End::new(1 << 20) });
+    w.arrive(1, &null_handshake("PUB", 1));
     let sent = w.taken(1);
     assert!(sent.ends_with(&subscribe(b"")), "{sent:?}");
     assert!(!w.broker.connected(w.now, World::label(2), 8, tuple), "there is no channel of this number");
@@ -310,11 +225,11 @@ fn what_several_receive_is_encoded_once() {
     }
     w.engine = w.ends[&2].engine.clone();
     w.ends.get_mut(&5).unwrap().room = 5_000;
-    w.ends.values_mut().for_each(|end| end.writes.clear());
+    w.ends.values_mut().for_each(|end| end.writes = Some(Vec::new()));
     let all: Vec<Vec<u8>> =
         (0..8).map(|n| message(&[if n % 2 == 0 { b"a" } else { b"b" }, &[n; 3_000]])).collect();
     w.arrive(1, &all.concat());
-    let writes = |w: &World, n: u32| w.ends[&n].writes.clone();
+    let writes = |w: &World, n: u32| w.ends[&n].writes.clone().unwrap();
     assert!(writes(&w, 2).len() <= 4, "several messages at once");
     assert_eq!(writes(&w, 2), writes(&w, 3), "the same memory");
     assert_eq!(writes(&w, 2), writes(&w, 6));
@@ -373,10 +288,10 @@ fn a_peer_that_talks_nonsense_or_says_nothing_is_ended() {
     let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], 9).into() };
     for n in [1, 2, 3] {
         assert!(w.broker.connected(w.now, World::label(n), 7, tuple));
-        w.ends.insert(n, End { room: 1 << 20, ..End::default() });
+        w.ends.insert(n, End { slice: SLICE, ..End::new(1 << 20) });
     }
     w.arrive(1, b"GET / HTTP/1.1\r\n\r\n");
-    w.arrive(2, &hello("PUSH"));
+    w.arrive(2, &null_handshake("PUSH", 1));
     assert_eq!((w.steps[&1], w.steps[&2]), (Step::Close, Step::Close));
     let due = w.broker.next_timeout().unwrap();
     assert_eq!(due, w.now + Duration::from_secs(30));

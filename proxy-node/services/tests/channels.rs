@@ -2,60 +2,18 @@
 //! driven as a worker drives it.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
+mod common;
+
 use std::collections::BTreeMap;
 
+use common::client::null_handshake;
+use common::{End, message, subscribe};
 use csp_messages::{
     Budget, CacheConfig, CacheKey, ChannelConfig, ChannelCounters, ChannelKind, HashKey, Policy, QueueLimits,
 };
-use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{ChannelSpec, MessageBroker, MessagesConfig};
 use csp_types::{FlowLabel, FourTuple, Instant};
-
-/// A client's end whose host acknowledges nothing by itself.
-#[derive(Default)]
-struct End {
-    arrived: Vec<u8>,
-    finished: bool,
-    sent: Vec<u8>,
-    room: usize,
-    unacknowledged: u32,
-}
-
-impl ClientEnd for End {
-    fn readable(&self) -> usize {
-        self.arrived.len()
-    }
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(&self.arrived[..max.min(self.arrived.len())]).filter(|slice| !slice.is_empty())
-    }
-    fn consume(&mut self, len: usize) {
-        self.arrived.drain(..len);
-    }
-    fn is_finished(&self) -> bool {
-        self.finished
-    }
-    fn write(&mut self, bytes: &[u8], _: Option<&csp_tcp::Buffer>) -> usize {
-        let taken = bytes.len().min(self.room);
-        self.sent.extend_from_slice(&bytes[..taken]);
-        self.room -= taken;
-        self.unacknowledged += taken as u32;
-        taken
-    }
-    fn room(&self) -> usize {
-        self.room
-    }
-    fn unacknowledged(&self) -> u32 {
-        self.unacknowledged
-    }
-    fn useful_window(&self) -> u32 {
-        0
-    }
-    fn set_window(&mut self, _: u32) {}
-    fn is_over(&self) -> bool {
-        false
-    }
-}
 
 struct World {
     broker: MessageBroker,
@@ -80,34 +38,6 @@ fn publish_subscribe(cache: Option<CacheConfig>) -> ChannelKind {
     ChannelKind::PublishSubscribe { policy: Policy::DropNewest, cache }
 }
 
-/// What a peer sends first: greeting and READY (37/ZMTP).
-fn hello(socket: &str) -> Vec<u8> {
-    let mut bytes = vec![0; 64];
-    (bytes[0], bytes[9], bytes[10], bytes[11]) = (0xff, 0x7f, 3, 1);
-    bytes[12..16].copy_from_slice(b"NULL");
-    let body = [&b"\x05READY\x0bSocket-Type\0\0\0"[..], &[socket.len() as u8], socket.as_bytes()].concat();
-    bytes.extend([4, body.len() as u8]);
-    bytes.extend(body);
-    bytes
-}
-
-fn message(frames: &[&[u8]]) -> Vec<u8> {
-    let last = frames.len() - 1;
-    let frame = |(at, frame): (usize, &&[u8])| {
-        let more = u8::from(at < last);
-        match u8::try_from(frame.len()) {
-            Ok(len) => [&[more, len], *frame].concat(),
-            Err(_) => [&[more | 2][..], &(frame.len() as u64).to_be_bytes(), frame].concat(),
-        }
-    };
-    frames.iter().enumerate().flat_map(frame).collect()
-}
-
-fn subscribe(topic: &[u8]) -> Vec<u8> {
-    let body = [&b"\x09SUBSCRIBE"[..], topic].concat();
-    [vec![4, body.len() as u8], body].concat()
-}
-
 impl World {
     fn new(specs: Vec<ChannelSpec>) -> Self {
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
@@ -120,8 +50,8 @@ impl World {
         let tuple =
             FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], n as u16).into() };
         assert!(self.broker.connected(self.now, FlowLabel::new(n, 0), channel, tuple));
-        self.ends.insert(n, End { room: 1 << 20, ..End::default() });
-        self.arrive(n, &hello(socket));
+        self.ends.insert(n, End { silent: true, ..End::new(1 << 20) });
+        self.arrive(n, &null_handshake(socket, 1));
         let end = self.ends.get_mut(&n).unwrap();
         (end.room, end.unacknowledged) = (room, 0);
         end.sent.clear();
@@ -245,14 +175,16 @@ fn what_a_puller_has_not_acknowledged_counts_as_lost_with_it() {
 
 #[test]
 fn a_stream_that_ends_within_a_message_is_over() {
-    for (bytes, step) in [(&message(&[&[1; 200]])[..150], Step::Close), (&hello("PUB")[..30], Step::Close)] {
+    for (bytes, step) in
+        [(&message(&[&[1; 200]])[..150], Step::Close), (&null_handshake("PUB", 1)[..30], Step::Close)]
+    {
         let mut w = World::new(vec![spec(0, publish_subscribe(None))]);
         match bytes.len() {
             30 => {
                 let tuple =
                     FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], 9).into() };
                 assert!(w.broker.connected(w.now, FlowLabel::new(1, 0), 0, tuple));
-                w.ends.insert(1, End { room: 1 << 20, ..End::default() });
+                w.ends.insert(1, End { silent: true, ..End::new(1 << 20) });
             }
             _ => w.connect(1, 0, "PUB", 0),
         }

@@ -2,18 +2,16 @@
 //! less than a quantum is unsent there.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
-#[path = "../../zmtp/tests/common/client.rs"]
-#[allow(dead_code, reason = "each test uses a part")]
-mod client;
+mod common;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use common::{End, client};
 use csp_formats::{Cell, Fixed, Load, Schema};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, FormatId, HashKey, Policy, QueueLimits};
 use csp_operators::FormatSet;
-use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::LocalServices;
 use csp_quality::{
     Board, Capacity, FieldValue, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig, Scheme,
@@ -28,56 +26,6 @@ const CHANNEL: u32 = 7;
 const QUANTUM: u32 = 2_000;
 /// A message of 1,000 bytes takes 1 ms.
 const LINK: u64 = 8_000_000;
-
-#[derive(Default)]
-struct End {
-    arrived: Vec<u8>,
-    sent: Vec<u8>,
-    unsent: usize,
-    called_again: u32,
-    local: bool,
-}
-
-impl ClientEnd for End {
-    fn readable(&self) -> usize {
-        self.arrived.len()
-    }
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(&self.arrived[..max.min(self.arrived.len())]).filter(|slice| !slice.is_empty())
-    }
-    fn consume(&mut self, len: usize) {
-        self.arrived.drain(..len);
-    }
-    fn is_finished(&self) -> bool {
-        false
-    }
-    fn write(&mut self, bytes: &[u8], _: Option<&csp_tcp::Buffer>) -> usize {
-        self.sent.extend_from_slice(bytes);
-        bytes.len()
-    }
-    fn room(&self) -> usize {
-        1 << 20
-    }
-    fn unacknowledged(&self) -> u32 {
-        0
-    }
-    fn useful_window(&self) -> u32 {
-        0
-    }
-    fn set_window(&mut self, _: u32) {}
-    fn is_over(&self) -> bool {
-        false
-    }
-    fn unsent(&self) -> usize {
-        self.unsent
-    }
-    fn call_again(&mut self) {
-        self.called_again += 1;
-    }
-    fn is_local(&self) -> bool {
-        self.local
-    }
-}
 
 struct World {
     broker: MessageBroker,
@@ -134,7 +82,7 @@ impl World {
         let remote = (source.parse::<IpAddr>().unwrap(), 4_000).into();
         let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote };
         assert!(self.broker.connected(self.now, FlowLabel::new(n, 0), CHANNEL, tuple));
-        self.ends.insert(n, End { local, ..End::default() });
+        self.ends.insert(n, End { local, ..End::new(1 << 20) });
         self.arrive(n, &client::null_handshake(socket, 1));
         if socket == "SUB" {
             self.arrive(n, &client::command("SUBSCRIBE", b""));

@@ -1,67 +1,22 @@
 //! A channel whose owner becomes another worker: its connections are ended, and nothing that was sent before is lost.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
+mod common;
+
 use std::collections::BTreeMap;
 
+use common::End;
+use common::client::null_handshake;
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
-use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{
     ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, PrefixedPort,
     RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
-use csp_tcp::Buffer;
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, Owner, PlacementKey};
 use csp_zmtp::Prefix;
 
 const NUMBER: u32 = 7;
-
-/// A client's end with room for so many bytes.
-#[derive(Default)]
-struct End {
-    arrived: Vec<u8>,
-    /// The client has sent FIN.
-    finished: bool,
-    sent: Vec<u8>,
-    room: usize,
-    /// The broker has sent FIN.
-    fin: bool,
-}
-
-impl ClientEnd for End {
-    fn readable(&self) -> usize {
-        self.arrived.len()
-    }
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(&self.arrived[..max.min(self.arrived.len())])
-    }
-    fn consume(&mut self, len: usize) {
-        self.arrived.drain(..len);
-    }
-    fn is_finished(&self) -> bool {
-        self.finished
-    }
-    fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {
-        assert!(!self.fin, "nothing follows the end of the stream");
-        let taken = bytes.len().min(self.room);
-        self.sent.extend_from_slice(&bytes[..taken]);
-        self.room -= taken;
-        taken
-    }
-    fn room(&self) -> usize {
-        self.room
-    }
-    fn unacknowledged(&self) -> u32 {
-        0
-    }
-    fn useful_window(&self) -> u32 {
-        0
-    }
-    fn set_window(&mut self, _: u32) {}
-    fn is_over(&self) -> bool {
-        false
-    }
-}
 
 struct World {
     broker: MessageBroker,
@@ -89,17 +44,6 @@ fn both() -> PrefixedPort {
 
 fn push() -> ChannelKind {
     ChannelKind::PushPull { backlog: QueueLimits { messages: 5, ..QueueLimits::default() } }
-}
-
-/// Greeting and READY (37/ZMTP).
-fn hello(socket: &str) -> Vec<u8> {
-    let mut bytes = vec![0; 64];
-    (bytes[0], bytes[9], bytes[10], bytes[11]) = (0xff, 0x7f, 3, 1);
-    bytes[12..16].copy_from_slice(b"NULL");
-    let body = [&b"\x05READY\x0bSocket-Type\0\0\0"[..], &[socket.len() as u8], socket.as_bytes()].concat();
-    bytes.extend([4, body.len() as u8]);
-    bytes.extend(body);
-    bytes
 }
 
 fn message(n: u8) -> Vec<u8> {
@@ -154,8 +98,8 @@ impl World {
         let tuple =
             FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], n as u16).into() };
         assert!(self.broker.connected(self.now, Self::label(n), NUMBER, tuple));
-        self.ends.insert(n, End { room: 1 << 20, ..End::default() });
-        self.arrive(n, &hello(socket));
+        self.ends.insert(n, End::new(1 << 20));
+        self.arrive(n, &null_handshake(socket, 1));
         if socket == "SUB" {
             self.arrive(n, &subscribe_to_all());
         }
@@ -417,7 +361,7 @@ fn a_peer_in_its_handshake_is_ended_too() {
     let mut w = World::new(publish());
     let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], 1).into() };
     assert!(w.broker.connected(w.now, World::label(1), NUMBER, tuple));
-    w.ends.insert(1, End { room: 1 << 20, ..End::default() });
+    w.ends.insert(1, End::new(1 << 20));
     w.serve(1);
     w.view(&["pn-2"]);
     w.pass(STABLE);

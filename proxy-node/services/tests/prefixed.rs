@@ -2,58 +2,17 @@
 //! those that send nonsense, stop reading or leave within a message.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
+mod common;
+
 use std::collections::BTreeMap;
 
+use common::End;
+use common::client::null_handshake;
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
-use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{ChannelSpec, Header, MessageBroker, MessagesConfig, PrefixedPort};
-use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_zmtp::{ByteOrder, Description, Prefix, Width};
-
-/// A client's end with room for so many bytes; what has arrived lies in slices of 7 bytes.
-#[derive(Default)]
-struct End {
-    arrived: Vec<u8>,
-    finished: bool,
-    sent: Vec<u8>,
-    room: usize,
-}
-
-impl ClientEnd for End {
-    fn readable(&self) -> usize {
-        self.arrived.len()
-    }
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        self.arrived[..max.min(self.arrived.len())].chunks(7)
-    }
-    fn consume(&mut self, len: usize) {
-        self.arrived.drain(..len);
-    }
-    fn is_finished(&self) -> bool {
-        self.finished
-    }
-    fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {
-        let taken = bytes.len().min(self.room);
-        self.sent.extend_from_slice(&bytes[..taken]);
-        self.room -= taken;
-        taken
-    }
-    fn room(&self) -> usize {
-        self.room
-    }
-    fn unacknowledged(&self) -> u32 {
-        0
-    }
-    fn useful_window(&self) -> u32 {
-        0
-    }
-    fn set_window(&mut self, _: u32) {}
-    fn is_over(&self) -> bool {
-        false
-    }
-}
 
 const ZMTP: u16 = 5556;
 /// Both directions; headers are kept.
@@ -111,17 +70,6 @@ fn sofh(body: &[u8]) -> Vec<u8> {
     [&(body.len() as u32 + 6).to_be_bytes()[..], &[0xeb, 0x50], body].concat()
 }
 
-/// Greeting and READY of a ZeroMQ peer (37/ZMTP).
-fn hello(socket: &str) -> Vec<u8> {
-    let mut bytes = vec![0; 64];
-    (bytes[0], bytes[9], bytes[10], bytes[11]) = (0xff, 0x7f, 3, 1);
-    bytes[12..16].copy_from_slice(b"NULL");
-    let body = [&b"\x05READY\x0bSocket-Type\0\0\0"[..], &[socket.len() as u8], socket.as_bytes()].concat();
-    bytes.extend([4, body.len() as u8]);
-    bytes.extend(body);
-    bytes
-}
-
 impl World {
     fn new(kind: ChannelKind) -> Self {
         let prefixed = ports(&kind);
@@ -142,13 +90,13 @@ impl World {
         let tuple =
             FourTuple { local: ([10, 0, 0, 1], port).into(), remote: ([10, 0, 0, 2], n as u16).into() };
         assert!(self.broker.connected(NOW, FlowLabel::new(n, 0), 7, tuple));
-        self.ends.insert(n, End { room: 1 << 24, ..End::default() });
+        self.ends.insert(n, End { slice: 7, ..End::new(1 << 24) });
         self.serve(n);
     }
 
     fn connect_zmtp(&mut self, n: u32, socket: &str) {
         self.connect(n, ZMTP);
-        self.arrive(n, &hello(socket));
+        self.arrive(n, &null_handshake(socket, 1));
         if socket == "SUB" {
             self.arrive(n, b"\x04\x0a\x09SUBSCRIBE");
         }

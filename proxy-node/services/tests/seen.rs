@@ -1,58 +1,20 @@
 //! What people see of the broker: its peers with what they subscribe to, and a message on its way to them.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
+mod common;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use common::client::null_handshake;
+use common::{End, subscribe};
 use csp_messages::{
     Budget, ChannelConfig, ChannelKind, CopyState, HashKey, Policy, QueueLimits, Role, TraceError,
     TraceRequest,
 };
-use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::LocalServices;
 use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, PeersPage, PeersQuery};
-use csp_tcp::Buffer;
 use csp_types::{Duration, FlowLabel, FourTuple, Instant};
-
-#[derive(Default)]
-struct End {
-    arrived: Vec<u8>,
-    sent: usize,
-    room: usize,
-}
-
-impl ClientEnd for End {
-    fn readable(&self) -> usize {
-        self.arrived.len()
-    }
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(&self.arrived[..max.min(self.arrived.len())])
-    }
-    fn consume(&mut self, len: usize) {
-        self.arrived.drain(..len);
-    }
-    fn is_finished(&self) -> bool {
-        false
-    }
-    fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {
-        let taken = bytes.len().min(self.room);
-        (self.sent, self.room) = (self.sent + taken, self.room - taken);
-        taken
-    }
-    fn room(&self) -> usize {
-        self.room
-    }
-    fn unacknowledged(&self) -> u32 {
-        0
-    }
-    fn useful_window(&self) -> u32 {
-        0
-    }
-    fn set_window(&mut self, _: u32) {}
-    fn is_over(&self) -> bool {
-        false
-    }
-}
 
 struct World {
     broker: MessageBroker,
@@ -63,20 +25,6 @@ const NOW: Instant = Instant::from_nanos(1_000);
 
 fn label(n: u32) -> FlowLabel {
     FlowLabel::new(n, 0)
-}
-
-/// Greeting and READY of a peer of this socket type (37/ZMTP).
-fn hello(socket: &str) -> Vec<u8> {
-    let mut bytes = vec![0; 64];
-    (bytes[0], bytes[9], bytes[10], bytes[11]) = (0xff, 0x7f, 3, 1);
-    bytes[12..16].copy_from_slice(b"NULL");
-    let body = [&b"\x05READY\x0bSocket-Type\0\0\0"[..], &[socket.len() as u8], socket.as_bytes()].concat();
-    [bytes, vec![4, body.len() as u8], body].concat()
-}
-
-fn subscribe(topic: &[u8]) -> Vec<u8> {
-    let body = [&b"\x09SUBSCRIBE"[..], topic].concat();
-    [vec![4, body.len() as u8], body].concat()
 }
 
 /// A message of two frames of fewer than 256 bytes.
@@ -104,8 +52,8 @@ impl World {
         let tuple =
             FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], n as u16).into() };
         assert!(self.broker.connected(NOW, label(n), 7, tuple));
-        self.ends.insert(n, End { room: 1 << 20, ..End::default() });
-        self.arrive(n, &hello(socket));
+        self.ends.insert(n, End::new(1 << 20));
+        self.arrive(n, &null_handshake(socket, 1));
         topics.iter().for_each(|topic| self.arrive(n, &subscribe(topic)));
     }
 

@@ -5,35 +5,14 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{Net, client_tuple, small_config};
+use csp_support::allocation;
 use csp_tcp::{Stack, StackConfig};
 
-/// An allocator that counts the allocated bytes.
-struct Counting;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 const FEW: usize = 8;
 /// A power of two: the hash table for connections and TIME-WAIT entries has then just doubled, so that its load is
@@ -53,11 +32,11 @@ fn config(connections: usize, seed: u64) -> StackConfig {
 /// Bytes that a stack for this many connections allocates.
 fn tables(connections: usize) -> usize {
     let config = config(connections, 1);
-    let before = ALLOCATED.load(Ordering::Relaxed);
+    let before = allocation::process_held();
     let stack = Stack::new(config);
-    let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+    let bytes = allocation::process_held() - before;
     drop(stack);
-    bytes
+    bytes as usize
 }
 
 // There is only one test in this file, because others would allocate at the same time.

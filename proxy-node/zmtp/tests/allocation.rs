@@ -3,52 +3,30 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use common::Server;
 use common::client::{CurveClient, command, command_body, greeting, message, property};
+use csp_support::allocation;
 use csp_types::Instant;
 use csp_zmtp::{
     CONTROL_LEN_MAX, Config, Connection, Counters, Cursor, CurveKeys, Item, LocalType, sealed_len,
 };
 
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread: the test harness has others.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is forwarded to the system's allocator with unchanged arguments, so its guarantees hold here too.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is System's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 /// Receives `bytes` in short slices and answers what is due; returns how many items there were and how many
 /// allocations.
 fn receive(connection: &mut Connection, bytes: &[u8], counters: &mut Counters) -> (usize, u64) {
-    let before = ALLOCATIONS.get();
+    let before = allocation::count();
     let (mut items, mut out) = (0, [0; CONTROL_LEN_MAX]);
     let mut input = Cursor::new(connection.examined(), bytes.chunks(100));
     while let Some(item) = connection.next(Instant::ZERO, &mut input, counters).unwrap() {
         items += usize::from(!matches!(item, Item::Ready(_)));
     }
     while connection.transmit(Instant::ZERO, &mut out, counters).unwrap() > 0 {}
-    (items, ALLOCATIONS.get() - before)
+    (items, allocation::count() - before)
 }
 
 #[test]
@@ -84,9 +62,9 @@ fn a_curve_connection_allocates_nothing() {
     let (connection, counters) = (&mut server.connection, &mut server.counters);
     assert_eq!(receive(connection, &bytes, counters), (200, 0));
     let (body, mut out) = ([5; 5000], vec![0; sealed_len(5000)]);
-    let before = ALLOCATIONS.get();
+    let before = allocation::count();
     for _ in 0..100 {
         connection.encrypt(&[&body], false, &mut out).unwrap();
     }
-    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(allocation::count(), before);
 }

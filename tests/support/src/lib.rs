@@ -1,5 +1,6 @@
 //! Helpers for the tests of several crates. Only tests depend on this crate, by `[dev-dependencies]` or from `tests/`.
 
+pub mod allocation;
 mod bpf;
 pub mod etcd;
 mod random;

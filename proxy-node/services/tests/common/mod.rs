@@ -3,6 +3,7 @@
 
 #[path = "../../../zmtp/tests/common/client.rs"]
 pub mod client;
+pub mod end;
 pub mod tcp;
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,12 +11,11 @@ use std::sync::Arc;
 
 use client::{CurveClient, frame, property};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
-use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{ChannelKeys, ChannelSpec, MessageBroker, MessagesConfig, Rights};
-use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_zmtp::CurveKeys;
+pub use end::End;
 
 /// Number of the channel.
 pub const CHANNEL: u32 = 7;
@@ -87,55 +87,6 @@ pub fn config() -> MessagesConfig {
     MessagesConfig::new(HashKey([1, 2]))
 }
 
-/// A client's end, with room for so many bytes.
-#[derive(Default)]
-pub struct End {
-    pub arrived: Vec<u8>,
-    pub finished: bool,
-    pub sent: Vec<u8>,
-    pub room: usize,
-}
-
-impl ClientEnd for End {
-    fn readable(&self) -> usize {
-        self.arrived.len()
-    }
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        self.arrived[..max.min(self.arrived.len())].chunks(1448)
-    }
-    fn consume(&mut self, len: usize) {
-        self.arrived.drain(..len);
-    }
-    fn is_finished(&self) -> bool {
-        self.finished
-    }
-    fn lend(&mut self) -> Option<Buffer> {
-        None
-    }
-    fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
-        Some(buffer)
-    }
-    fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {
-        let taken = bytes.len().min(self.room);
-        self.sent.extend_from_slice(&bytes[..taken]);
-        self.room -= taken;
-        taken
-    }
-    fn room(&self) -> usize {
-        self.room
-    }
-    fn unacknowledged(&self) -> u32 {
-        0
-    }
-    fn useful_window(&self) -> u32 {
-        0
-    }
-    fn set_window(&mut self, _: u32) {}
-    fn is_over(&self) -> bool {
-        false
-    }
-}
-
 /// A broker and the ends of its connections.
 pub struct World {
     pub broker: MessageBroker,
@@ -168,7 +119,7 @@ impl World {
         let tuple = FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, host], 9).into() };
         let is_admitted = self.broker.connected(self.now, Self::label(n), channel, tuple);
         if is_admitted {
-            self.ends.insert(n, End { room: 1 << 24, ..End::default() });
+            self.ends.insert(n, End { slice: 1448, ..End::new(1 << 24) });
             self.serve(n);
         }
         is_admitted

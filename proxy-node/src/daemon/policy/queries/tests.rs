@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod brought;
+#[path = "../../../../services/tests/common/end.rs"]
+#[allow(dead_code, reason = "not every part of it is of use here")]
+mod end;
 mod from_json;
 mod handlers;
 mod planned;
@@ -15,13 +18,12 @@ use std::sync::Arc;
 use csp_control::{ActivePolicy, Policy, PolicySource};
 use csp_messages::HashKey;
 use csp_services::{MessageBroker, MessagesConfig, SpecError};
-use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::super::{KeyRing, Modules, Numbers, translate};
-use crate::core::service::ClientEnd;
 use crate::core::service::local::{LocalServices, Step};
 use crate::worker::apply_channels;
+use end::End;
 
 const POLICY: &str = r#"apiVersion: csp/v1
 formats:
@@ -55,46 +57,6 @@ channels:
   - {name: winds, vip: 10.76.0.100, port: 5602, formats: [weather], time: {field: at, unit: s}}
 queries:
 "#;
-
-/// A client's end that takes everything.
-#[derive(Default)]
-struct End {
-    arrived: Vec<u8>,
-    sent: Vec<u8>,
-}
-
-impl ClientEnd for End {
-    fn readable(&self) -> usize {
-        self.arrived.len()
-    }
-    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        // Records lie in several slices.
-        self.arrived[..max.min(self.arrived.len())].chunks(11)
-    }
-    fn consume(&mut self, len: usize) {
-        self.arrived.drain(..len);
-    }
-    fn is_finished(&self) -> bool {
-        false
-    }
-    fn write(&mut self, bytes: &[u8], _: Option<&Buffer>) -> usize {
-        self.sent.extend_from_slice(bytes);
-        bytes.len()
-    }
-    fn room(&self) -> usize {
-        1 << 20
-    }
-    fn unacknowledged(&self) -> u32 {
-        0
-    }
-    fn useful_window(&self) -> u32 {
-        0
-    }
-    fn set_window(&mut self, _: u32) {}
-    fn is_over(&self) -> bool {
-        false
-    }
-}
 
 struct World {
     broker: MessageBroker,
@@ -140,7 +102,7 @@ impl World {
         let tuple = FourTuple { local: ([10, 76, 0, 100], 1).into(), remote: (host, 9).into() };
         let number = self.numbers.of(channel);
         assert!(self.broker.connected(self.now, FlowLabel::new(n, 0), number, tuple));
-        self.ends.insert(n, End::default());
+        self.ends.insert(n, End { slice: 11, ..End::new(1 << 24) }); // records lie in several slices
         let mut hello = vec![0; 64];
         (hello[0], hello[9], hello[10], hello[11]) = (0xff, 0x7f, 3, 1);
         hello[12..16].copy_from_slice(b"NULL");

@@ -1,0 +1,102 @@
+//! A client's end in memory, of which a test sees and says everything.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use csp_proxy_core::service::ClientEnd;
+use csp_tcp::{Buffer, Direction, Stack};
+
+/// A client's end. Its host acknowledges what it is sent at once.
+#[derive(Default)]
+pub struct End {
+    /// Bytes of the client that were not read yet.
+    pub arrived: Vec<u8>,
+    /// Longest slice in which they lie, in bytes; 0: they lie in one.
+    pub slice: usize,
+    /// The client has sent FIN.
+    pub finished: bool,
+    /// What the broker has written.
+    pub sent: Vec<u8>,
+    /// What it may write.
+    pub room: usize,
+    /// The broker has sent FIN, and writes nothing any more.
+    pub fin: bool,
+    /// The client's host acknowledges nothing by itself: what was written counts as unacknowledged.
+    pub silent: bool,
+    pub unacknowledged: u32,
+    /// Bytes written that were not sent once.
+    pub unsent: usize,
+    /// How often the broker asked to be called when something is acknowledged.
+    pub called_again: u32,
+    /// The client is a process of the cluster.
+    pub local: bool,
+    /// Lends memory.
+    pub engine: Option<Rc<RefCell<Stack>>>,
+    /// Where the bytes of each write were, and how many, if that is to be kept.
+    pub writes: Option<Vec<(*const u8, usize)>>,
+}
+
+impl End {
+    /// An end with room for so many bytes.
+    pub fn new(room: usize) -> End {
+        End { room, ..End::default() }
+    }
+}
+
+impl ClientEnd for End {
+    fn readable(&self) -> usize {
+        self.arrived.len()
+    }
+    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
+        let slice = if self.slice == 0 { usize::MAX } else { self.slice };
+        self.arrived[..max.min(self.arrived.len())].chunks(slice)
+    }
+    fn consume(&mut self, len: usize) {
+        self.arrived.drain(..len);
+    }
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+    fn lend(&mut self) -> Option<Buffer> {
+        self.engine.as_ref()?.borrow_mut().lend(Direction::Send)
+    }
+    fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
+        let Some(engine) = &self.engine else { return Some(buffer) };
+        engine.borrow_mut().give_back(buffer);
+        None
+    }
+    fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize {
+        assert!(!self.fin, "nothing follows the end of the stream");
+        assert!(buffer.is_none_or(|buffer| buffer.bytes().as_ptr_range().contains(&bytes.as_ptr())));
+        if let Some(writes) = &mut self.writes {
+            writes.push((bytes.as_ptr(), bytes.len()));
+        }
+        let taken = bytes.len().min(self.room);
+        self.sent.extend_from_slice(&bytes[..taken]);
+        self.room -= taken;
+        self.unacknowledged += if self.silent { taken as u32 } else { 0 };
+        taken
+    }
+    fn room(&self) -> usize {
+        self.room
+    }
+    fn unacknowledged(&self) -> u32 {
+        self.unacknowledged
+    }
+    fn useful_window(&self) -> u32 {
+        0
+    }
+    fn set_window(&mut self, _: u32) {}
+    fn is_over(&self) -> bool {
+        false
+    }
+    fn unsent(&self) -> usize {
+        self.unsent
+    }
+    fn call_again(&mut self) {
+        self.called_again += 1;
+    }
+    fn is_local(&self) -> bool {
+        self.local
+    }
+}
