@@ -14,6 +14,7 @@ use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_transport::{Holder, Keys};
 use csp_types::Role;
 use csp_wire::agent::{LIST_MAX, PATH_LEN_MAX};
+use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
 use crate::agent::helper::Helpers;
@@ -37,7 +38,9 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     record.capabilities.extend(relay.is_some().then(|| "relay".to_owned()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    let result = local.block_on(&runtime, serve(config, keys, record, relay.as_ref()));
+    // Boxed: compiled once, and not once for each way in which a runtime polls.
+    let serve = serve(config, keys, record, relay.as_ref()).boxed_local();
+    let result = local.block_on(&runtime, serve);
     relay.into_iter().for_each(RelayThread::stop);
     drop(local);
     // A helper that a process blocks does not delay the shutdown.

@@ -38,6 +38,7 @@ mod table;
 mod top;
 
 use clap::FromArgMatches;
+use futures_util::FutureExt as _;
 use serde::Serialize;
 
 pub use args::Cli;
@@ -68,7 +69,8 @@ pub fn main() -> u8 {
     let reads = cli.command.reads();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
-        Ok(runtime) => runtime.block_on(run(cli)),
+        // Boxed: compiled once, and not once for each way in which a runtime polls.
+        Ok(runtime) => runtime.block_on(run(cli).boxed_local()),
         Err(error) => Err(CliError::Failed(format!("cannot start: {error}"))),
     };
     match done {

@@ -30,6 +30,7 @@ use crate::publish::Publisher;
 use crate::server;
 use crate::views::Cluster;
 use csp_api::mgmt::LeaderView;
+use futures_util::FutureExt as _;
 
 const AFTER_HELP: &str = "\
 Example of a configuration file (--config):
@@ -63,7 +64,8 @@ pub struct Arguments {
 pub fn run(config: MgmtConfig) -> Result<(), DaemonError> {
     csp_daemon::init_logging(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run_until_stopped(config))
+    // Boxed: compiled once, and not once for each way in which a runtime polls.
+    runtime.block_on(run_until_stopped(config).boxed_local())
 }
 
 async fn run_until_stopped(config: MgmtConfig) -> Result<(), DaemonError> {
@@ -111,7 +113,7 @@ async fn serve(
     let signer =
         etcd.credentials.clone().map(|credentials| Signer::open(credentials, &state_dir, &config.node.id));
     let signer = signer.transpose()?;
-    let control = ControlPlane::start(record, etcd, state_dir, options).await?;
+    let control = ControlPlane::start(record, etcd, &state_dir, options).await?;
     let mut manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
     match &signer {
         Some(signer) => manager = manager.signed(signer.clone()),

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::limits::{FANOUT_BODY_LEN_MAX, FANOUT_PARALLEL_MAX, FANOUT_SLOW_MAX, FANOUT_TIMEOUT};
 use csp_api::Text;
 use csp_api::mgmt::{ErrorBody, Unreachable};
+use futures_util::FutureExt as _;
 
 pub use call::Asked;
 
@@ -118,7 +119,7 @@ impl Fanout {
         path: &str,
         query: &[(&str, String)],
     ) -> Result<(u16, Vec<u8>), AskError> {
-        self.get_within(&self.slots, target, (path, query), FANOUT_TIMEOUT).await
+        self.get_within(&self.slots, target, (path, query), FANOUT_TIMEOUT).boxed().await
     }
 
     async fn get_within(
@@ -184,7 +185,8 @@ impl Fanout {
         query: &[(&str, String)],
         timeout: Duration,
     ) -> Result<T, AskError> {
-        let (status, body) = self.get_within(&self.slow_slots, target, (path, query), timeout).await?;
+        let (status, body) =
+            self.get_within(&self.slow_slots, target, (path, query), timeout).boxed().await?;
         if status != 200 {
             return Err(AskError::Status(status));
         }

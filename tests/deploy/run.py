@@ -30,7 +30,7 @@ CACHE = pathlib.Path("/var/tmp/csp-deploy")
 # What hosts boot. Packages run on the release that they were built on and on later ones.
 RELEASES = ["bookworm", "trixie"]
 # The whole run on a machine of two processors; a step has its own, shorter bound.
-RUN_MINUTES = 30
+RUN_MINUTES = 60
 
 
 def arguments():

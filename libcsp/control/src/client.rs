@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use csp_identity::Credentials;
 use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 
 use crate::config::EtcdSection;
 use crate::endpoints;
@@ -29,6 +31,8 @@ impl EtcdAccess {
 }
 
 /// A client of etcd. Connections are made when first needed and made again when they break.
+///
+/// Its futures are boxed, so that gRPC is compiled into this crate and not into each one that awaits them (decision 0083).
 #[derive(Clone)]
 pub struct EtcdClient {
     pub(crate) inner: Client,
@@ -45,10 +49,13 @@ impl EtcdClient {
     ///
     /// With credentials, connections made after a change of them use the new ones. Of several endpoints, those that do
     /// not serve are left out. Must run inside tokio.
-    pub async fn connect(etcd: &EtcdAccess) -> Result<EtcdClient, ControlError> {
-        let options = ConnectOptions::new().with_require_leader(true);
-        let inner = Client::from_channel(endpoints::open(etcd).await?, Some(options)).await;
-        Ok(EtcdClient { inner: inner.map_err(etcd_error)? })
+    pub fn connect(etcd: &EtcdAccess) -> BoxFuture<'_, Result<EtcdClient, ControlError>> {
+        let connect = async {
+            let options = ConnectOptions::new().with_require_leader(true);
+            let inner = Client::from_channel(endpoints::open(etcd).await?, Some(options)).await;
+            Ok(EtcdClient { inner: inner.map_err(etcd_error)? })
+        };
+        connect.boxed()
     }
 
     /// The library's client, for what this one does not wrap. Its requests have no deadline of their own.
@@ -61,12 +68,12 @@ impl EtcdClient {
         self.get(crate::keys::ACTIVE, None).await.map(drop)
     }
 
-    pub(crate) async fn get(
-        &self,
-        key: &str,
+    pub(crate) fn get<'a>(
+        &'a self,
+        key: &'a str,
         options: Option<GetOptions>,
-    ) -> Result<GetResponse, ControlError> {
-        within(self.inner.kv_client().get(key, options)).await
+    ) -> BoxFuture<'a, Result<GetResponse, ControlError>> {
+        async move { within(self.inner.kv_client().get(key, options)).await }.boxed()
     }
 
     /// Reads the chunks of a packed generation, one request each.
@@ -83,12 +90,12 @@ impl EtcdClient {
         Ok(chunks)
     }
 
-    pub(crate) async fn put(&self, key: &str, value: String) -> Result<(), ControlError> {
-        within(self.inner.kv_client().put(key, value, None)).await.map(drop)
+    pub(crate) fn put<'a>(&'a self, key: &'a str, value: String) -> BoxFuture<'a, Result<(), ControlError>> {
+        async move { within(self.inner.kv_client().put(key, value, None)).await.map(drop) }.boxed()
     }
 
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, ControlError> {
-        within(self.inner.kv_client().txn(txn)).await
+    pub(crate) fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnResponse, ControlError>> {
+        async { within(self.inner.kv_client().txn(txn)).await }.boxed()
     }
 }
 

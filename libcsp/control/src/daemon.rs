@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -96,18 +98,26 @@ impl ControlPlane {
     /// background, and the channels hold the last-known-good policy and the members last known. Fails with [`ControlError::IdTaken`] when
     /// another live process has this node's id; finding that out takes up to 7 s. A daemon that was killed and starts
     /// again on the same host with the same `state_dir` takes its old registration over at once.
-    pub async fn start(
+    pub fn start<'a>(
+        record: NodeRecord,
+        etcd: &'a EtcdAccess,
+        state_dir: &'a Path,
+        options: ControlOptions,
+    ) -> BoxFuture<'a, Result<ControlPlane, ControlError>> {
+        Self::begin(record, etcd, state_dir, options).boxed()
+    }
+
+    async fn begin(
         record: NodeRecord,
         etcd: &EtcdAccess,
-        state_dir: impl AsRef<Path>,
+        state_dir: &Path,
         options: ControlOptions,
     ) -> Result<ControlPlane, ControlError> {
-        let predecessor = Predecessor::succeed(state_dir.as_ref(), &record);
+        let predecessor = Predecessor::succeed(state_dir, &record);
         let client = EtcdClient::connect(etcd).await?;
         let (status, status_receiver) = StatusCell::new();
-        let unusable =
-            |source| ControlError::State { path: state_dir.as_ref().display().to_string(), source };
-        let files = StateFiles::open(state_dir.as_ref(), status.clone()).map_err(unusable)?;
+        let unusable = |source| ControlError::State { path: state_dir.display().to_string(), source };
+        let files = StateFiles::open(state_dir, status.clone()).map_err(unusable)?;
         let (stop, stop_receiver) = watch::channel(false);
         let (first, mut first_receiver) = watch::channel(First::Pending);
         let mut tasks = JoinSet::new();
@@ -144,7 +154,7 @@ impl ControlPlane {
         let wait =
             if *first_receiver.borrow() == First::Registered { options.start_wait } else { Duration::ZERO };
         let _ = tokio::time::timeout(wait, status_receiver.wait_for(ControlStatus::synced)).await;
-        membership::recall(&members, state_dir.as_ref());
+        membership::recall(&members, state_dir);
         if let Some(tasks) = &policy_tasks {
             tasks.use_last_known_good();
         }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
@@ -119,7 +121,11 @@ pub struct EtcdProcess {
 
 impl EtcdProcess {
     /// Starts etcd and waits until it serves requests, at most 20 s. Must run inside tokio.
-    pub async fn start(options: EtcdProcessOptions) -> Result<EtcdProcess, EtcdProcessError> {
+    pub fn start(options: EtcdProcessOptions) -> BoxFuture<'static, Result<EtcdProcess, EtcdProcessError>> {
+        Self::begin(options).boxed()
+    }
+
+    async fn begin(options: EtcdProcessOptions) -> Result<EtcdProcess, EtcdProcessError> {
         let command = command(&options)?;
         check_address(options.client)?;
         check_address(options.peer)?;

@@ -94,7 +94,7 @@ impl TestEtcd {
         options: ControlOptions,
     ) -> Result<ControlPlane, ControlError> {
         let state = self.directory.join(record.id.as_str());
-        ControlPlane::start(record, section, state, options).await
+        ControlPlane::start(record, section, &state, options).await
     }
 }
 
@@ -121,7 +121,7 @@ fn section_of(etcd: &EtcdCluster) -> EtcdAccess {
 async fn node_on(etcd: &EtcdCluster, id: &str, role: Role) -> ControlPlane {
     let options = ControlOptions { start_wait: PATIENCE, ..ControlOptions::default() };
     let state = etcd.directory().join(id);
-    ControlPlane::start(record(id, role), &section_of(etcd), state, options).await.unwrap()
+    ControlPlane::start(record(id, role), &section_of(etcd), &state, options).await.unwrap()
 }
 
 async fn manager_on(etcd: &EtcdCluster) -> PolicyManager {

@@ -11,6 +11,8 @@ use csp_identity::Credentials;
 use csp_telemetry::{
     AdminOptions, AdminServer, BuildInfo, ConditionState, Exposition, MetricWriter, Readiness,
 };
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -104,7 +106,11 @@ pub struct Shell {
 impl Shell {
     /// Opens the admin endpoint, then registers the node. Returns `None` if a signal asked to stop meanwhile. Must run
     /// inside tokio.
-    pub async fn start(options: ShellOptions<'_>) -> Result<Option<Shell>, DaemonError> {
+    pub fn start(options: ShellOptions<'_>) -> BoxFuture<'_, Result<Option<Shell>, DaemonError>> {
+        Self::begin(options).boxed()
+    }
+
+    async fn begin(options: ShellOptions<'_>) -> Result<Option<Shell>, DaemonError> {
         let ShellOptions { record, node: own, etcd, admin, metrics, routes, keys, threads, control } =
             options;
         let credentials = own.credentials(record.role)?;

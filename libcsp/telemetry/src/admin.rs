@@ -17,6 +17,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use csp_identity::{Access, Caller, Credentials};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -96,8 +98,11 @@ pub struct AdminServer {
 
 impl AdminServer {
     /// Listens on `listen` and serves in the background until [`AdminServer::shutdown`]. Must run inside tokio.
-    pub async fn start(listen: SocketAddr, options: AdminOptions) -> Result<AdminServer, AdminError> {
-        Self::start_limited(listen, options, Limits::default()).await
+    pub fn start(
+        listen: SocketAddr,
+        options: AdminOptions,
+    ) -> BoxFuture<'static, Result<AdminServer, AdminError>> {
+        Self::start_limited(listen, options, Limits::default()).boxed()
     }
 
     async fn start_limited(

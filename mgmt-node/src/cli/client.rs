@@ -9,6 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use csp_api::mgmt::ErrorBody;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 
 use super::error::CliError;
 
@@ -143,8 +145,15 @@ impl Client {
     }
 
     /// Sends a request; again while the management node has no leader to pass it on to, for as long as an election takes.
-    async fn send(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), CliError> {
-        let (until, mut request) = (Instant::now() + ELECTION, request);
+    fn send(&self, request: RequestBuilder) -> BoxFuture<'_, Result<(StatusCode, Vec<u8>), CliError>> {
+        self.send_until(Instant::now() + ELECTION, request).boxed()
+    }
+
+    async fn send_until(
+        &self,
+        until: Instant,
+        mut request: RequestBuilder,
+    ) -> Result<(StatusCode, Vec<u8>), CliError> {
         loop {
             let again = request.try_clone().filter(|_| Instant::now() < until);
             match (self.send_once(request).await?, again) {

@@ -281,7 +281,7 @@ impl FakeNode {
             ..ControlOptions::default()
         };
         let state = mgmt.scratch.0.join(id);
-        let plane = Arc::new(ControlPlane::start(record, &etcd, state, options).await.expect("registered"));
+        let plane = Arc::new(ControlPlane::start(record, &etcd, &state, options).await.expect("registered"));
         let mut policy = plane.policy.clone();
         let applier = plane.clone();
         let task = tokio::spawn(async move {

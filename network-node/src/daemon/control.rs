@@ -12,6 +12,7 @@ use csp_plugin_modules::PluginModules;
 use csp_plugins::EnvironmentId;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::{OwnedAddresses, Role};
+use futures_util::FutureExt as _;
 
 use super::admin::{self, AdminState};
 use super::config::Config;
@@ -39,7 +40,8 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     record.owns.clone_from(&config.owns);
     let workers = DataWorkers::start(&config, &record)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(&config, record, &workers));
+    // Boxed: compiled once, and not once for each way in which a runtime polls.
+    let result = runtime.block_on(serve(&config, record, &workers).boxed_local());
     workers.stop();
     result
 }

@@ -15,6 +15,7 @@ use csp_services::MessagesConfig;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_transport::{Holder, Keys};
 use csp_types::{NodeId, Owner, Role};
+use futures_util::FutureExt as _;
 
 use crate::core::{CoreConfig, HairpinConfig};
 use crate::{ProxyWorker, Registered};
@@ -43,7 +44,8 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     let keys = KeyFile::load(&config.node.cluster_key_file, Holder::Proxy)?;
     let (mut workers, record) = start_workers(&config, record, (&modules, keys.keys()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(&config, record, &workers, (modules, keys)));
+    // Boxed: compiled once, and not once for each way in which a runtime polls.
+    let result = runtime.block_on(serve(&config, record, &workers, (modules, keys)).boxed_local());
     DataThread::stop_all(&mut workers, || Question::Stop);
     result
 }

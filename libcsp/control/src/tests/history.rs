@@ -236,7 +236,7 @@ async fn a_backup_in_another_cluster_of_etcd_needs_no_ceremony() {
     let state = old.directory().join("pn-1");
     let options = ControlOptions { start_wait: PATIENCE, ..ControlOptions::default() };
     let started =
-        ControlPlane::start(record("pn-1", Role::ProxyNode), &network.section(), state, options).await;
+        ControlPlane::start(record("pn-1", Role::ProxyNode), &network.section(), &state, options).await;
     let pn = FakeDaemon::run(started.unwrap(), None);
     manager_on(&old).await.apply(&web(80), None, PATIENCE).await.unwrap();
     pn.has(1).await;

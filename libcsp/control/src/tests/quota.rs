@@ -26,7 +26,7 @@ async fn a_full_etcd_refuses_changes_in_words_and_all_goes_on_once_there_is_room
     // A node that starts now cannot register, says why, and serves.
     let options = ControlOptions { start_wait: Duration::from_millis(200), ..ControlOptions::default() };
     let state = etcd.directory().join("pn-1");
-    let pn = ControlPlane::start(record("pn-1", Role::ProxyNode), &section_of(&etcd), state, options).await;
+    let pn = ControlPlane::start(record("pn-1", Role::ProxyNode), &section_of(&etcd), &state, options).await;
     let pn = FakeDaemon::run(pn.unwrap(), None);
     pn.has(1).await;
     let status = pn.status("it says why", |status| !status.registration_problem.is_empty()).await;
