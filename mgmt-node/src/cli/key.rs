@@ -3,18 +3,77 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, Subcommand};
 use csp_control::key_file;
 use csp_transport::{ClusterKey, KeyFileError, KeySet};
 use csp_types::{NodeId, Role};
 use zeroize::Zeroizing;
 
-use super::args::{DeriveArgs, KeyCommand};
 use super::error::CliError;
 
 /// Bytes of a cluster key.
 const KEY_LEN: usize = 32;
+
+/// `cspctl key ...`
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a cluster key: 32 random bytes as 64 hex digits
+    ///
+    /// Proxy nodes hold it; `cspctl key derive` makes the keys of the other nodes. An existing file is never overwritten.
+    #[command(
+        after_help = "Examples:\n  cspctl key generate /etc/csp/cluster.key\n  cspctl key generate | ssh host \
+                            'umask 077; cat > /etc/csp/cluster.key'"
+    )]
+    Generate {
+        /// File to make, mode 0600; without it the key goes to standard output
+        file: Option<PathBuf>,
+    },
+    /// Add a new generation to a file of cluster keys, to replace the one that is there
+    ///
+    /// Proxy nodes take tokens of all generations in their file; signers use the newest in theirs. Install the file on all
+    /// proxy nodes, then the derived keys on the other nodes, then retire the old generation.
+    #[command(after_help = "Examples:\n  cspctl key add /etc/csp/cluster.key")]
+    Add {
+        /// File of cluster keys
+        file: PathBuf,
+    },
+    /// Remove all generations but the newest from a file of cluster keys
+    #[command(after_help = "Examples:\n  cspctl key retire /etc/csp/cluster.key")]
+    Retire {
+        /// File of cluster keys
+        file: PathBuf,
+    },
+    /// Derive the key file of a network node or application node
+    ///
+    /// A node holds its own keys only: from these no other node's key can be computed. A plug-in host needs the ids of the
+    /// network nodes that connect to it.
+    #[command(
+        after_help = "Examples:\n  cspctl key derive cluster.key network-node nn-1 --out network-node.key\n  cspctl key derive \
+                            cluster.key app-node an-1 --network-node nn-1 --network-node nn-2 | ssh an-1 'umask 077; cat > \
+                            /etc/csp/app-node.key'"
+    )]
+    Derive(DeriveArgs),
+}
+
+/// Arguments of `cspctl key derive`.
+#[derive(Debug, Args)]
+pub struct DeriveArgs {
+    /// File of cluster keys
+    pub cluster_key_file: PathBuf,
+    /// The node's role
+    pub role: KeyRole,
+    /// The node's id
+    #[arg(value_parser = node_id)]
+    pub id: NodeId,
+    /// A network node that connects to the plug-in host of this app-node; may be repeated
+    #[arg(long = "network-node", value_name = "ID", value_parser = node_id)]
+    pub network_nodes: Vec<NodeId>,
+    /// File to make or replace, mode 0600; without it the keys go to standard output
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
 
 /// Runs `cspctl key ...`.
 pub fn run(command: &KeyCommand) -> Result<(), CliError> {
