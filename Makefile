@@ -125,7 +125,7 @@ deb: packages-deb ## Debian packages in target/deb (PROFILE=release is faster)
 	@packaging/deb.sh $(dir $(RELEASE))$(PROFILE) $(dir $(RELEASE))deb
 
 .PHONY: test-deploy
-test-deploy: deb ## the Ansible collection against seven booted hosts: install, upgrade, faults, certificates, nodes in and out (root, 30 minutes; DEPLOY=...)
+test-deploy: deb ## the Ansible collection against seven booted hosts: install, upgrade, faults, certificates, nodes in and out (root, 35 minutes; DEPLOY=...)
 	@tests/setup/packages.sh $(PACKAGES_DEPLOY)
 	@tests/deploy/install.sh $(dir $(RELEASE))$(PROFILE)
 	@tests/deploy/signing.sh
