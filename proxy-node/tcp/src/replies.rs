@@ -17,6 +17,8 @@ pub(crate) struct Reply {
     /// No record of the flow follows, so the network node releases it. Not set for SYN cookies, which the peer
     /// acknowledges.
     pub last: bool,
+    /// It takes its place and its token, and is not sent: that nothing is answered must not be seen by what is left for others.
+    pub silent: bool,
 }
 
 /// The two queues, and the token bucket of the first.
@@ -95,11 +97,16 @@ impl Replies {
         self.last_cookie.is_some_and(|last| now.saturating_since(last) < crate::cookies::VALID)
     }
 
-    /// Removes the next reply, alternating between the queues.
+    /// Removes the next reply that is to be sent, alternating between the queues.
     pub fn pop(&mut self) -> Option<Reply> {
-        let cookie = !self.cookies.is_empty() && (self.queue.is_empty() || !self.after_cookie);
-        self.after_cookie = cookie;
-        if cookie { self.cookies.pop_front() } else { self.queue.pop_front() }
+        loop {
+            let cookie = !self.cookies.is_empty() && (self.queue.is_empty() || !self.after_cookie);
+            self.after_cookie = cookie;
+            let reply = if cookie { self.cookies.pop_front() } else { self.queue.pop_front() }?;
+            if !reply.silent {
+                return Some(reply);
+            }
+        }
     }
 }
 

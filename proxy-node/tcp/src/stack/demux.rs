@@ -200,7 +200,10 @@ impl Stack {
                     self.time_wait.restart(slot, now, self.config.time_wait);
                 }
                 let header = entry.acknowledgement(now);
-                self.reply(now, Reply { tuple: entry.tuple, via: arrival.via, header, last: true });
+                self.reply(
+                    now,
+                    Reply { tuple: entry.tuple, via: arrival.via, header, last: true, silent: false },
+                );
             }
             Answer::Reuse => {
                 let (tuple, via) = (entry.tuple, arrival.via);

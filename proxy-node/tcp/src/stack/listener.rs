@@ -177,7 +177,7 @@ impl Stack {
             timestamps.value = cookies::timestamp(timestamps.value, &options, ecn);
         }
         self.counters.syn_cookies_sent += 1;
-        self.replies.push_cookie(now, Reply { tuple, via, header, last: false });
+        self.replies.push_cookie(now, Reply { tuple, via, header, last: false, silent: false });
     }
 
     /// Processes an acknowledgement to a listener: that of a cookie opens a connection, any other is refused.
@@ -201,8 +201,13 @@ impl Stack {
             // The segment may follow a lost one that carried a valid cookie. A RST would end the connection that the
             // peer considers established; without a reply the peer retransmits the lost segment. Data of a connection that
             // has ended is answered: during a flood its sender would otherwise wait for as long as the flood lasts.
+            // The silence costs what a RST costs. Else whoever guesses cookies for another's address would see in the RSTs that
+            // are left for his own segments whether a guess was right, and guess the two MACs one after the other.
             let follows = segment.len() > 0;
             if follows && cookies::may_be_valid(&self.keys, now, &tuple, segment.ack.minus(1)) {
+                if let Some(header) = replies::reset(&tuple, segment) {
+                    self.reply(now, Reply { tuple, via, header, last: true, silent: true });
+                }
                 return Err(DropReason::NoConnection);
             }
         }
@@ -265,7 +270,7 @@ impl Stack {
 
     pub(super) fn reply_reset(&mut self, now: Instant, tuple: FourTuple, via: u32, segment: &Incoming<'_>) {
         if let Some(header) = replies::reset(&tuple, segment)
-            && self.reply(now, Reply { tuple, via, header, last: true })
+            && self.reply(now, Reply { tuple, via, header, last: true, silent: false })
         {
             self.counters.resets_sent += 1;
         }

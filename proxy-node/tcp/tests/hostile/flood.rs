@@ -384,6 +384,35 @@ fn the_data_of_a_client_that_received_nothing_but_its_cookie_is_answered_once_th
 }
 
 #[test]
+fn a_guess_that_is_not_answered_takes_as_much_of_the_replies_as_one_that_is() {
+    // Seen from the replies that are left for others, both are the same: else the first MAC could be guessed by itself.
+    let left_after = |right: bool| {
+        let mut h = Handshake::new();
+        let answered = h.syn(true);
+        let guess = Repr { seq: h.isn.wrapping_add(6), ..h.ack(&answered) };
+        let guess = Repr { ack: guess.ack ^ if right { 0 } else { 1 << 20 }, ..guess };
+        let before = h.stack.counters().replies_suppressed;
+        for _ in 0..10 {
+            h.send(guess, b"world");
+        }
+        let (queued, capacity) = h.stack.occupancy().replies;
+        let answers = std::iter::from_fn(|| h.answer()).filter(|(header, _)| header.flags.rst()).count();
+        assert_eq!(answers, if right { 0 } else { 10 });
+        // So many more fit before replies are suppressed, in place and in rate.
+        let stranger = Repr { ack: 77, ..guess };
+        h.remote.set_port(3_000);
+        let mut fit = 0;
+        while h.stack.counters().replies_suppressed == before && fit < 100_000 {
+            h.send(stranger, b"world");
+            fit += 1;
+        }
+        (queued, capacity, fit)
+    };
+    assert_eq!(left_after(true), left_after(false));
+    assert_eq!(left_after(true).0, 10);
+}
+
+#[test]
 fn an_old_or_forged_cookie_is_answered_by_reset() {
     let check = |change: fn(&mut Handshake, &mut Repr)| {
         let mut h = Handshake::new();
