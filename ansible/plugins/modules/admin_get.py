@@ -27,7 +27,7 @@ options:
     elements: int
     default: [200]
   timeout:
-    description: Bound of the whole request in seconds.
+    description: Bound of each step of the connection, and of the whole answer, in seconds.
     type: int
     default: 10
 author: CSP (@csp)
@@ -52,34 +52,60 @@ content:
   returned: always
 """
 
+import http.client
 import ssl
+import time
 import urllib.error
 import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
 
 CONTENT_LEN_MAX = 16 << 20
+PIECE_LEN = 64 << 10
+
+
+class Stay(urllib.request.HTTPRedirectHandler):
+    """No redirect is followed."""
+
+    def redirect_request(self, *_, **__):
+        return None
+
+
+def read(answer, deadline):
+    """Returns the whole body, or fails."""
+    pieces, length = [], 0
+    while True:
+        piece = answer.read1(PIECE_LEN)
+        if not piece:
+            break
+        pieces.append(piece)
+        length += len(piece)
+        if length > CONTENT_LEN_MAX:
+            raise ValueError("the answer is longer than 16 MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer is not complete in time")
+    declared = answer.headers.get("Content-Length")
+    if declared is not None and int(declared) != length:
+        raise ValueError("the answer has {0} bytes instead of {1}".format(length, declared))
+    return b"".join(pieces)
 
 
 def get(url, ca, certificate, key, timeout):
     """Returns status and body. Redirects are not followed, proxies of the environment not used."""
-
-    class Stay(urllib.request.HTTPRedirectHandler):
-        """No redirect is followed."""
-
-        def redirect_request(self, *_, **__):
-            return None
-
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("only http:// and https:// can be read")
+    deadline = time.monotonic() + timeout
     context = ssl.create_default_context(cafile=ca)
     if certificate:
         context.load_cert_chain(certificate, key)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), Stay)
+    handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), Stay)
+    opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(url, timeout=timeout) as answer:
-            return answer.status, answer.read(CONTENT_LEN_MAX)
+            return answer.status, read(answer, deadline)
     except urllib.error.HTTPError as error:
         with error:
-            return error.code, error.read(CONTENT_LEN_MAX)
+            return error.code, read(error, deadline)
 
 
 def main():
@@ -92,15 +118,18 @@ def main():
         "status": {"type": "list", "elements": "int", "default": [200]},
         "timeout": {"type": "int", "default": 10},
     }
-    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    together = [("certificate", "key")]
+    module = AnsibleModule(argument_spec=options, required_together=together, supports_check_mode=True)
     asked = module.params
     try:
         status, body = get(asked["url"], asked["ca"], asked["certificate"], asked["key"], asked["timeout"])
-    except (OSError, ValueError) as error:
-        module.fail_json(msg=f"{asked['url']}: {error}", status=-1, content="")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = str(error) or type(error).__name__
+        module.fail_json(msg="{0}: {1}".format(asked["url"], reason), status=-1, content="")
     content = body.decode("utf-8", "replace")
     if status not in asked["status"]:
-        module.fail_json(msg=f"{asked['url']} answers with status {status}", status=status, content=content)
+        answer = "{0} answers with status {1}".format(asked["url"], status)
+        module.fail_json(msg=answer, status=status, content=content)
     module.exit_json(changed=False, status=status, content=content)
 
 
