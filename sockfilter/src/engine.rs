@@ -15,7 +15,6 @@ use crate::description::{Description, DescriptionId, Descriptions, Kind, ListenS
 use crate::epoll_set::EpollSet;
 use crate::fdtable::{self, Entry};
 use crate::lock::Locked;
-use crate::ops::error_events;
 use crate::sys::{self, Errno};
 use asleep::Asleep;
 
@@ -334,12 +333,12 @@ impl Engine {
     /// Ends a description to which no descriptor refers any more.
     pub fn end(&mut self, index: usize) {
         let Some(id) = self.descriptions.id(index) else { return };
-        let Some(description) = self.descriptions.remove(index) else { return };
+        let Some(mut description) = self.descriptions.remove(index) else { return };
         description.waiters.iter().copied().for_each(sys::signal);
         for membership in &description.sets {
             self.leave_set(*membership);
         }
-        error_events::end(&description);
+        description.close_error_event();
         let now = Instant::from_nanos(sys::monotonic_nanos());
         match description.kind {
             Kind::Flow(flow) => {

@@ -112,7 +112,7 @@ fn start_over(engine: &mut crate::engine::Engine) {
     for (_, description) in engine.descriptions.iter_mut() {
         // Waiting threads and their eventfds belong to the parent.
         description.waiters.drain(..).for_each(close_hidden);
-        description.error_event.take().into_iter().for_each(close_hidden);
+        description.close_error_event();
         description.kernel_sets.iter_mut().for_each(|member| member.shown = false);
         description.zero_copy = description.zero_copy.of_child();
         match &mut description.kind {

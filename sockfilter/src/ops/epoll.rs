@@ -7,6 +7,7 @@ use csp_types::spin::Gap;
 use libc::{c_int, epoll_event, sigset_t};
 
 use super::epoll_sleep::{Nap, kernel_wait};
+use super::error_events::same_set;
 use super::poll;
 use crate::description::{Description, DescriptionId, KernelMembership, Kind, Membership};
 use crate::engine::{ENGINE, Engine};
@@ -101,7 +102,7 @@ impl Engine {
         event: Option<epoll_event>,
     ) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
-        d.kernel_sets.retain(|m| m.epoll != epoll || m.fd != fd);
+        d.kernel_sets.retain(|m| m.fd != fd || !same_set(m.epoll, epoll));
         if let (true, Some(event)) = (operation != libc::EPOLL_CTL_DEL, event) {
             let (events, data) = (event.events, event.u64);
             d.kernel_sets.push(KernelMembership { epoll, fd, events, data, shown: false });

@@ -8,8 +8,9 @@
 //! ```
 //! So the program may get two events of one connection, where the kernel reports one with both bits. A one-shot member is
 //! not disabled by the event of the other descriptor.
-
-use core::sync::atomic::{AtomicI32, Ordering};
+//!
+//! Each connection has a pipe of its own: closing its only descriptor removes it from every set, also from one whose
+//! number the program has closed while the set lives on by a duplicate, and from a set that a forked child shares.
 
 use libc::{c_int, epoll_event};
 
@@ -23,23 +24,13 @@ const ONCE: u32 = libc::EPOLLONESHOT as u32;
 /// The bits of a mask that the second registration shares with the first.
 const MODES: u32 = EDGE | ONCE | (libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 
-/// The write end of a pipe without a reader; -1 before it is first needed.
-static PIPE: AtomicI32 = AtomicI32::new(-1);
-
-/// A new descriptor for which the kernel reports EPOLLERR: sets distinguish descriptors of the same pipe by their numbers.
-/// Called with the engine's lock held.
+/// A new descriptor for which the kernel reports EPOLLERR.
 fn with_error() -> Result<c_int, Errno> {
-    let mut end = PIPE.load(Ordering::Relaxed);
-    if end < 0 {
-        let mut ends = [0 as c_int; 2];
-        // SAFETY: `ends` has room for two descriptors.
-        unsafe { syscall!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }?;
-        sys::close(ends[0]);
-        end = sys::move_high(ends[1]);
-        fdtable::hide(end);
-        PIPE.store(end, Ordering::Relaxed);
-    }
-    let fd = sys::duplicate_high(end)?;
+    let mut ends = [0 as c_int; 2];
+    // SAFETY: `ends` has room for two descriptors.
+    unsafe { syscall!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }?;
+    sys::close(ends[0]);
+    let fd = sys::move_high(ends[1]);
     fdtable::hide(fd);
     Ok(fd)
 }
@@ -62,27 +53,53 @@ impl KernelMembership {
         }
     }
 
-    /// Registers the error descriptor in the set if there is a report, else removes it. A report that follows another one is
-    /// a new edge. Returns `false` if the member is gone.
-    fn show(&mut self, error: c_int, pending: bool) -> bool {
-        let (once, edge) = (self.events & ONCE != 0, self.events & EDGE != 0);
+    /// Removes the error descriptor from the set, if it is there. Returns `false` if that failed: the set may live on by
+    /// another number.
+    fn hide(&mut self, error: c_int) -> bool {
+        if !self.shown {
+            return true;
+        }
         // A one-shot event is reported again after EPOLL_CTL_MOD only.
-        let unchanged = if pending { self.shown && (once || !edge) } else { !self.shown };
-        if unchanged {
-            return true;
+        self.shown = self.events & ONCE != 0;
+        change(self.epoll, libc::EPOLL_CTL_DEL, error, 0, 0).is_ok()
+    }
+
+    /// Registers the error descriptor in the set, if it is not there. Returns `false` if the member is gone.
+    fn show(&mut self, error: c_int) -> bool {
+        if !self.shown {
+            if !self.is_current() {
+                return false;
+            }
+            let added = change(self.epoll, libc::EPOLL_CTL_ADD, error, self.events & MODES, self.data);
+            self.shown = added.is_ok();
         }
-        let _ = change(self.epoll, libc::EPOLL_CTL_DEL, error, 0, 0);
-        if !pending {
-            self.shown = once;
-            return true;
-        }
-        if !self.is_current() {
-            return false;
-        }
-        let added = change(self.epoll, libc::EPOLL_CTL_ADD, error, self.events & MODES, self.data);
-        self.shown = added.is_ok();
         true
     }
+}
+
+impl Description {
+    /// Removes the error descriptor from the sets if there is no report; else from those that report edges, since a report
+    /// that follows another one is a new edge.
+    fn hide_errors(&mut self, pending: bool) {
+        let Some(error) = self.error_event else { return };
+        let hidden = |m: &&mut KernelMembership| !pending || m.events & (EDGE | ONCE) == EDGE;
+        if !self.kernel_sets.iter_mut().filter(hidden).all(|member| member.hide(error)) {
+            self.close_error_event();
+        }
+    }
+
+    /// Closes the error descriptor, which removes it from all sets.
+    pub fn close_error_event(&mut self) {
+        let Some(error) = self.error_event.take() else { return };
+        fdtable::clear(error);
+        sys::close(error);
+        self.kernel_sets.iter_mut().for_each(|member| member.shown &= member.events & ONCE != 0);
+    }
+}
+
+/// Whether two numbers are known to be of one epoll set.
+pub(super) fn same_set(one: c_int, other: c_int) -> bool {
+    one == other || fdtable::description(one).is_some_and(|set| fdtable::description(other) == Some(set))
 }
 
 impl Engine {
@@ -93,11 +110,15 @@ impl Engine {
             return;
         }
         let pending = d.zero_copy.is_pending();
-        if pending && d.error_event.is_none() {
+        d.hide_errors(pending);
+        if !pending {
+            return;
+        }
+        if d.error_event.is_none() {
             d.error_event = with_error().ok();
         }
         let Some(error) = d.error_event else { return };
-        d.kernel_sets.retain_mut(|member| member.show(error, pending));
+        d.kernel_sets.retain_mut(|member| member.show(error));
     }
 
     /// Called when the agent begins to carry a connection that may have a report.
@@ -123,7 +144,7 @@ impl Engine {
             if let Some(error) = d.error_event {
                 let _ = change(epoll, libc::EPOLL_CTL_DEL, error, 0, 0);
             }
-            d.kernel_sets.iter_mut().filter(|m| m.epoll == epoll).for_each(|m| m.shown = false);
+            d.kernel_sets.iter_mut().filter(|m| same_set(m.epoll, epoll)).for_each(|m| m.shown = false);
         }
         let with_event = operation != libc::EPOLL_CTL_DEL;
         // SAFETY: the kernel has just read the event.
@@ -132,14 +153,4 @@ impl Engine {
         self.show_errors(index);
         Ok(done)
     }
-}
-
-/// Called for a description that has ended.
-pub fn end(description: &Description) {
-    let Some(error) = description.error_event else { return };
-    for member in &description.kernel_sets {
-        let _ = change(member.epoll, libc::EPOLL_CTL_DEL, error, 0, 0);
-    }
-    fdtable::clear(error);
-    sys::close(error);
 }

@@ -30,3 +30,23 @@ static int zerocopy(int fd) {
     MUST(getsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &value, &len));
     return value;
 }
+
+static void option(int fd, int value) { TRY(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &value, sizeof value)); }
+
+static void got(int fd, int count) {
+    char buffer[100] = "";
+    say("%ld %s", (long)recv(fd, buffer, count, MSG_WAITALL), buffer);
+}
+
+/* Whether a set reports an error within this time: other events do not count. */
+static int error_in(int set, int ms) {
+    struct epoll_event got[8];
+    for (double end = seconds() + ms / 1e3;;) {
+        int n = MUST(epoll_wait(set, got, 8, ms));
+        for (int i = 0; i < n; i++)
+            if (got[i].events & EPOLLERR) return (int)got[i].data.u32;
+        if (n == 0 || seconds() > end) return 0;
+    }
+}
+
+static int has_error(int set) { return error_in(set, 0); }

@@ -3,31 +3,11 @@
 #include "shared.h"
 #include "zerocopy.h"
 
-static void option(int fd, int value) { TRY(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &value, sizeof value)); }
-
 static void queue(int fd) {
     char control[200];
     struct msghdr m = {.msg_control = control, .msg_controllen = sizeof control};
     TRY(recvmsg(fd, &m, MSG_ERRQUEUE | MSG_DONTWAIT));
 }
-
-static void got(int fd, int count) {
-    char buffer[100] = "";
-    say("%ld %s", (long)recv(fd, buffer, count, MSG_WAITALL), buffer);
-}
-
-/* Whether a set reports an error within this time: other events do not count. */
-static int error_in(int set, int ms) {
-    struct epoll_event got[8];
-    for (double end = seconds() + ms / 1e3;;) {
-        int n = MUST(epoll_wait(set, got, 8, ms));
-        for (int i = 0; i < n; i++)
-            if (got[i].events & EPOLLERR) return (int)got[i].data.u32;
-        if (n == 0 || seconds() > end) return 0;
-    }
-}
-
-static int has_error(int set) { return error_in(set, 0); }
 
 /* Without option or flag there is no report; with both, each way to send has one. */
 static void sends(struct ends e, const char *who) {
