@@ -6,7 +6,9 @@ use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, time_t,
 
 use crate::fdtable::{self, Entry};
 use crate::memory::{is_nowhere, is_wrong};
-use crate::ops::{c_int_result, epoll, epoll_sleep, poll as poll_ops, select as select_ops, watched};
+use crate::ops::{
+    c_int_result, epoll, epoll_sleep, error_events, poll as poll_ops, select as select_ops, watched,
+};
 use crate::sys;
 use crate::{lock, real};
 
@@ -257,6 +259,25 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
 
 /// The common part of all variants of epoll_wait; `kernel` is the next library's function.
 unsafe fn epoll_any(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: Result<Option<u64>, sys::Errno>,
+    mask: *const sigset_t,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
+    // signal set.
+    let found = unsafe { epoll_each(set, events, count, timeout, mask, kernel) };
+    if found < 2 {
+        return found;
+    }
+    // SAFETY: so many entries were written.
+    error_events::join(unsafe { slice::from_raw_parts_mut(events, found as usize) }) as c_int
+}
+
+/// The same with an event for each registration in the kernel's set: `error_events` may have made two of one.
+unsafe fn epoll_each(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,

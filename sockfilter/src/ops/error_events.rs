@@ -6,11 +6,13 @@
 //!   program's epoll set:   the connection (Unix socket)         data: the program's   EPOLLIN, EPOLLOUT, …
 //!                          its error descriptor, while needed   data: the same        EPOLLERR
 //! ```
-//! So the program may get two events of one connection, where the kernel reports one with both bits. A one-shot member is
-//! not disabled by the event of the other descriptor.
+//! Of the kernel's two events for one connection in a batch, [`join`] makes one. A one-shot member is not disabled by the
+//! event of the other descriptor.
 //!
 //! Each connection has a pipe of its own: closing its only descriptor removes it from every set, also from one whose
 //! number the program has closed while the set lives on by a duplicate, and from a set that a forked child shares.
+
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, epoll_event};
 
@@ -21,8 +23,12 @@ use crate::sys::{self, Errno, syscall};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
+const ERROR: u32 = libc::EPOLLERR as u32;
 /// The bits of a mask that the second registration shares with the first.
 const MODES: u32 = EDGE | ONCE | (libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
+
+/// Number of error descriptors of this process.
+static DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 
 /// A new descriptor for which the kernel reports EPOLLERR.
 fn with_error() -> Result<c_int, Errno> {
@@ -32,7 +38,33 @@ fn with_error() -> Result<c_int, Errno> {
     sys::close(ends[0]);
     let fd = sys::move_high(ends[1]);
     fdtable::hide(fd);
+    DESCRIPTORS.fetch_add(1, Ordering::Relaxed);
     Ok(fd)
+}
+
+/// Joins an event that is nothing but EPOLLERR with another one of the same data, since the kernel reports both for one
+/// registration at once: a program may release the data after the first. Returns the number of events that remain.
+#[inline]
+pub fn join(events: &mut [epoll_event]) -> usize {
+    if events.len() < 2 || DESCRIPTORS.load(Ordering::Relaxed) == 0 { events.len() } else { join_all(events) }
+}
+
+fn join_all(events: &mut [epoll_event]) -> usize {
+    let mut kept = events.len();
+    let mut at = 0;
+    while let Some(&event) = events.get(at).filter(|_| at < kept) {
+        let data = event.u64;
+        let mut others = events.iter_mut().take(kept).enumerate();
+        let joins = |(place, other): &(usize, &mut epoll_event)| *place != at && { other.u64 } == data;
+        let Some((_, other)) = (event.events == ERROR).then(|| others.find(joins)).flatten() else {
+            at += 1;
+            continue;
+        };
+        other.events |= ERROR;
+        events.copy_within(at + 1..kept, at);
+        kept -= 1;
+    }
+    kept
 }
 
 fn change(epoll: c_int, operation: c_int, fd: c_int, events: u32, data: u64) -> Result<usize, Errno> {
@@ -93,6 +125,7 @@ impl Description {
         let Some(error) = self.error_event.take() else { return };
         fdtable::clear(error);
         sys::close(error);
+        DESCRIPTORS.fetch_sub(1, Ordering::Relaxed);
         self.kernel_sets.iter_mut().for_each(|member| member.shown &= member.events & ONCE != 0);
     }
 }
@@ -152,5 +185,26 @@ impl Engine {
         self.note_kernel_member(index, epoll, operation, fd, event);
         self.show_errors(index);
         Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_alone_joins_the_event_of_the_same_data() {
+        let joined = |given: &[(u32, u64)]| {
+            let mut events: Vec<_> = given.iter().map(|&(events, u64)| epoll_event { events, u64 }).collect();
+            let kept = join_all(&mut events);
+            events.iter().take(kept).map(|e| (e.events, e.u64)).collect::<Vec<_>>()
+        };
+        assert_eq!(joined(&[]), []);
+        assert_eq!(joined(&[(ERROR, 1)]), [(ERROR, 1)]);
+        assert_eq!(joined(&[(ERROR, 1), (4, 1)]), [(ERROR | 4, 1)]);
+        assert_eq!(joined(&[(4, 1), (4, 2), (ERROR, 1), (1, 3)]), [(ERROR | 4, 1), (4, 2), (1, 3)]);
+        assert_eq!(joined(&[(ERROR, 1), (ERROR, 2), (ERROR, 1), (1, 2)]), [(ERROR, 1), (ERROR | 1, 2)]);
+        // Events with other bits stay apart, whatever their data.
+        assert_eq!(joined(&[(ERROR | 16, 1), (4, 1)]), [(ERROR | 16, 1), (4, 1)]);
     }
 }

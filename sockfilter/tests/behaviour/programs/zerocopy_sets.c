@@ -25,6 +25,11 @@ static void body(struct ends e, const char *who) {
     TRY(send(e.server, "in", 2, 0));
     arrived(e.client, 2);
     int set = reporting(e.client, 7);
+    struct epoll_event events[4];
+    for (int room = 4; room > 1; room--) {
+        int n = epoll_wait(set, events, room, 5000);
+        say("%d: %x of %u", n, events[0].events, events[0].data.u32);
+    }
     TRY(error_in(set, 5000));
     /* The report is taken when the number is gone. */
     set = by_duplicate(set);
