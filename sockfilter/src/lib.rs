@@ -47,6 +47,7 @@ mod panics;
 mod preload;
 mod real;
 mod seal;
+mod shell_command;
 mod signals;
 mod sleepers;
 mod spawned;

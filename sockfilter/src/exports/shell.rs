@@ -10,7 +10,7 @@ use libc::{FILE, c_int};
 
 use super::exec::{Environment, environment};
 use crate::next::Next;
-use crate::preload;
+use crate::{preload, shell_command};
 
 /// The shell that the C library starts.
 const SHELL: &CStr = c"/bin/sh";
@@ -22,36 +22,6 @@ static POPEN: Next = Next::new("popen\0");
 pub(super) fn resolve() {
     SYSTEM.get();
     POPEN.get();
-}
-
-/// A text as one word of the shell, POSIX XCU §2.2.2.
-fn quoted(text: &[u8], into: &mut Vec<u8>) {
-    into.push(b'\'');
-    for byte in text {
-        match byte {
-            b'\'' => into.extend(br"'\''"),
-            other => into.push(*other),
-        }
-    }
-    into.push(b'\'');
-}
-
-/// The command that executes `command` with these variables.
-fn with_variables(variables: &[CString], command: &[u8]) -> Vec<u8> {
-    let mut text = Vec::from(b"export");
-    for variable in variables {
-        let variable = variable.to_bytes();
-        let (name, value) = variable.split_at(variable.iter().position(|b| *b == b'=').unwrap_or(0));
-        text.push(b' ');
-        text.extend(name);
-        text.push(b'=');
-        quoted(value.get(1..).unwrap_or(&[]), &mut text);
-    }
-    text.extend(b"; exec /bin/sh -c -- ");
-    quoted(command, &mut text);
-    // `$0`, as the C library sets it.
-    text.extend(b" sh");
-    text
 }
 
 /// The command to pass on in place of `command`; null: that itself. The caller releases it: a thread that is cancelled in
@@ -71,8 +41,7 @@ unsafe fn replaced(command: *const c_char) -> *mut c_char {
     }
     // SAFETY: by this function's contract `command` is a C string.
     let command = unsafe { CStr::from_ptr(command) };
-    let text = CString::new(with_variables(kept.added(), command.to_bytes()));
-    text.map_or(core::ptr::null_mut(), CString::into_raw)
+    shell_command::argument(kept.added(), command.to_bytes()).map_or(core::ptr::null_mut(), CString::into_raw)
 }
 
 /// # Safety
@@ -109,20 +78,4 @@ pub(super) unsafe extern "C" fn popen(command: *const c_char, mode: *const c_cha
     // SAFETY: it comes from `replaced`.
     unsafe { release(ours) };
     stream
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::*;
-
-    #[test]
-    fn the_command_and_the_variables_reach_the_second_shell_unchanged() {
-        let variables = [c"LD_NOTHING=/a b'c\"$d.so".to_owned(), c"CSP_NONE=".to_owned()];
-        let command = br#"printf '%s|' "$LD_NOTHING" "${CSP_NONE-unset}" 'it'"'"'s' \\ "$0""#;
-        let text = String::from_utf8(with_variables(&variables, command)).unwrap();
-        let output = Command::new("/bin/sh").args(["-c", &text]).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "/a b'c\"$d.so||it's|\\|sh|");
-    }
 }
