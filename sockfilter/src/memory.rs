@@ -18,6 +18,13 @@ pub fn is_wrong<T>(pointer: *const T) -> bool {
     !pointer.is_null() && is_nowhere(pointer)
 }
 
+/// Whether an address lies in the kernel's half: the kernel returns EFAULT for it before it looks at the descriptor's state,
+/// also for a length of 0.
+#[inline]
+pub fn is_kernels<T>(pointer: *const T) -> bool {
+    pointer.addr().cast_signed() < 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,6 +34,8 @@ mod tests {
         let at = |address: usize| is_nowhere(core::ptr::without_provenance::<u8>(address));
         assert!(at(0) && at(1) && at(4095) && at(1 << 47) && at(usize::MAX));
         assert!(!at(4096) && !at((1 << 47) - 1));
+        let kernels = |address: usize| is_kernels(core::ptr::without_provenance::<u8>(address));
+        assert!(!kernels(0) && !kernels(usize::MAX >> 1) && kernels(1 << 63) && kernels(usize::MAX));
         assert!(!is_wrong(core::ptr::null::<u8>()) && is_wrong(core::ptr::without_provenance::<u8>(1)));
     }
 }

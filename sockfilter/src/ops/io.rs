@@ -91,6 +91,9 @@ pub unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result
         Ok(None) => return None,
         Err(errno) => return Some(Err(errno)),
     };
+    if parts.iter().any(|part| memory::is_kernels(part.iov_base)) {
+        return Some(Err(libc::EFAULT));
+    }
     if flags & libc::MSG_ERRQUEUE != 0 {
         return zerocopy::receive(fd, flags);
     }
