@@ -6,7 +6,7 @@
 //! | blind RST, SYN, data, ACK | RFC 5961; challenge ACKs throttled per connection | `blind` |
 //! | blind data | a good SEQ and a good ACK, both (RFC 5961 §5); nothing else is kept | `injected` |
 //! | false and forged timestamps | bounds on the timeout; only segments in sequence update TS.Recent | `stamps` |
-//! | SYN flood | a bounded half-open table, then SYN cookies | `flood` |
+//! | SYN flood | a bounded half-open table, then SYN cookies | `flood`, `cookies` |
 //! | optimistic and divided ACKs | ACKs of unsent data are refused, growth counts bytes | `games` |
 //! | tiny, shrinking and closed windows, tiny MSS | silly-window rules, an MSS floor, an end when memory is short | `games` |
 //! | SACKs of arbitrary ranges, reneging | bounded range sets; SACKed data is retransmitted | `games` |
@@ -18,6 +18,7 @@
 mod common;
 
 mod blind;
+mod cookies;
 mod flood;
 mod games;
 mod holding;
