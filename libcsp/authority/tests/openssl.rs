@@ -22,8 +22,8 @@ fn certificates_say_what_they_are_to_say() {
     for words in [
         "Version: 3 (0x2)",
         "Signature Algorithm: ecdsa-with-SHA256",
-        "Issuer: CN = demo CA 1",
-        "Subject: CN = proxy-node/pn-1",
+        "Issuer: CN=demo CA 1",
+        "Subject: CN=proxy-node/pn-1",
         "NIST CURVE: P-256",
         "URI:csp://demo/proxy-node/pn-1, IP Address:10.77.0.3, IP Address:FD00:0:0:0:0:0:0:3, DNS:pn-1.example",
         "X509v3 Key Usage: critical\n                Digital Signature\n",
@@ -39,15 +39,15 @@ fn certificates_say_what_they_are_to_say() {
         "{person}"
     );
     for (role, name, common_name) in [
-        (IdentityRole::Etcd, "mn-1", "Subject: CN = etcd\n"),
-        (IdentityRole::EtcdRoot, "root", "Subject: CN = root\n"),
+        (IdentityRole::Etcd, "mn-1", "Subject: CN=etcd\n"),
+        (IdentityRole::EtcdRoot, "root", "Subject: CN=root\n"),
     ] {
         let folder = authority.issue(&Request::new(role, id(name)), start()).unwrap().folder;
         let found = text("x509", &folder.join("certificate.pem"));
         assert!(found.contains(common_name), "{found}");
     }
     let issuer = text("x509", &scratch.0.join("ca-1.crt"));
-    for words in ["CA:TRUE, pathlen:0", "Certificate Sign, CRL Sign", "Subject: CN = demo CA 1"] {
+    for words in ["CA:TRUE, pathlen:0", "Certificate Sign, CRL Sign", "Subject: CN=demo CA 1"] {
         assert!(issuer.contains(words), "{words} is missing:\n{issuer}");
     }
 }

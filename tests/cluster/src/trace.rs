@@ -9,8 +9,8 @@ use crate::cluster::Cluster;
 use crate::configs::{CLIENT_ADDRESS, VIP};
 use crate::process::wait_until;
 
-/// The client's port of the traced transaction.
-const CLIENT_PORT: u16 = 45_678;
+/// The client's port of the traced transaction, below those that the kernel gives to others.
+const CLIENT_PORT: u16 = 20_678;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// All events of a request and its response at the application (Fig. 2 of the CSP paper).
 const APPLICATION: [&str; 4] = ["app-open", "app-data-in", "app-data-out", "app-close"];

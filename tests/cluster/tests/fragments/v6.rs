@@ -12,7 +12,7 @@ const CLIENT: &str = "2001:db8:76:1::1/128";
 const PORT: &str = "8087";
 pub const URL: &str = "http://[2001:db8:76::100]:8087/";
 
-/// Sends packets to an address in fragments: ADDRESS MAC. Some are in inverse order. Those of connections from ports above 40003 name another
+/// Sends packets to an address in fragments: ADDRESS MAC. Some are in inverse order. Those of connections from ports above 20003 name another
 /// protocol in all fragments but the first, whose next header is the one that counts (RFC 8200 §4.5).
 const CUTTER: &str = r#"
 import fcntl, os, socket, struct, sys
@@ -34,7 +34,7 @@ while True:
         lan.send(ethernet + packet)
         continue
     number += 1
-    odd, fragments = struct.unpack("!H", payload[:2])[0] > 40003, []
+    odd, fragments = struct.unpack("!H", payload[:2])[0] > 20003, []
     for at in range(0, len(payload), LEN):
         part = payload[at:at + LEN]
         base = packet[:4] + struct.pack("!HBB", 8 + len(part), 44, packet[7]) + packet[8:40]
