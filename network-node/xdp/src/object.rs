@@ -30,6 +30,8 @@ pub const OBJECT_MAPS_LEN_MAX: u64 = 16 << 20;
 pub const OBJECT_COUNTERS_MAX: u32 = 64;
 /// How much of the end of the verifier's log a refusal has, in bytes.
 const LOG_LEN_MAX: usize = 700;
+/// How much a refusal has of what the library says, which may quote the object.
+const WORDS_LEN_MAX: usize = 700;
 const NAME_LEN_MAX: usize = 64;
 /// Version of what `include/csp_xdp.h` declares.
 const ABI: u32 = 1;
@@ -163,7 +165,7 @@ fn aligned(bytes: &[u8]) -> Result<Aligned, ObjectError> {
 }
 
 fn check(bytes: &[u8]) -> Result<ObjectDeclaration, ObjectError> {
-    let unreadable = |error: &dyn core::fmt::Display| ObjectError::Unreadable(error.to_string());
+    let unreadable = |error: &dyn core::fmt::Display| ObjectError::Unreadable(start_of(&error.to_string()));
     let file = object::File::parse(bytes).map_err(|error| unreadable(&error))?;
     check_sections(&file)?;
     let (outputs, numbers) = declaration(&file)?;
@@ -326,9 +328,9 @@ fn refused_object(error: EbpfError) -> ObjectError {
             ObjectError::NotPermitted(io_error.to_string())
         }
         EbpfError::MapError(MapError::CreateError { io_error, name, .. }) => {
-            ObjectError::Map { name: name.clone(), reason: format!("the kernel refuses it: {io_error}") }
+            ObjectError::Map { name: start_of(name), reason: format!("the kernel refuses it: {io_error}") }
         }
-        _ => ObjectError::Load(error.to_string()),
+        _ => ObjectError::Load(start_of(&error.to_string())),
     }
 }
 
@@ -340,7 +342,15 @@ fn refused_program(error: ProgramError) -> ObjectError {
         ProgramError::LoadError { io_error, verifier_log } => {
             ObjectError::Refused { error: io_error.to_string(), log: end_of(&verifier_log.to_string()) }
         }
-        _ => ObjectError::Load(error.to_string()),
+        _ => ObjectError::Load(start_of(&error.to_string())),
+    }
+}
+
+/// The beginning of what the library says. It may quote the object, as its debug information is.
+fn start_of(words: &str) -> String {
+    match words.char_indices().map(|(at, _)| at).take_while(|at| *at <= WORDS_LEN_MAX).last() {
+        Some(end) if words.len() > WORDS_LEN_MAX => format!("{}…", &words[..end]),
+        _ => words.to_owned(),
     }
 }
 
@@ -368,6 +378,13 @@ fn end_of(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_library_says_is_cut_between_characters() {
+        assert_eq!(start_of("short"), "short");
+        let cut = start_of(&"é".repeat(5_000));
+        assert!(cut.ends_with('…') && cut.len() <= WORDS_LEN_MAX + 3, "{}", cut.len());
+    }
 
     #[test]
     fn the_end_of_a_log_has_whole_lines() {
