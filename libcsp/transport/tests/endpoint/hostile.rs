@@ -97,6 +97,24 @@ pub fn next_event(world: &mut World, provider: &mut dyn Provider, side: &mut Sid
     panic!("no event");
 }
 
+/// What a peer of this role and name states of itself; its nonce repeats one byte.
+fn sender(role: Role, name: &str, process_id: &'static str, nonce: u8) -> Sender<'static> {
+    Sender {
+        versions: Versions::SPOKEN,
+        role,
+        purpose: Purpose::Channel,
+        worker: 0,
+        pool_index: 0,
+        pool_size: 1,
+        receive_depth: 8,
+        incarnation: 1,
+        nonce: [nonce; 16],
+        node_id: node(name),
+        process_id,
+        resume: None,
+    }
+}
+
 fn hello(token: &[u8]) -> Vec<u8> {
     hello_with(token, |_| {})
 }
@@ -106,20 +124,7 @@ pub fn hello_with(token: &[u8], change: impl FnOnce(&mut Hello<'_>)) -> Vec<u8> 
     let token = Token::from_bytes(token).unwrap();
     let parts = token.split();
     let mut hello = Hello {
-        sender: Sender {
-            versions: Versions::SPOKEN,
-            role: Role::Process,
-            purpose: Purpose::Channel,
-            worker: 0,
-            pool_index: 0,
-            pool_size: 1,
-            receive_depth: 8,
-            incarnation: 1,
-            nonce: [b'n'; 16],
-            node_id: node("an-1"),
-            process_id: "raw",
-            resume: None,
-        },
+        sender: sender(Role::Process, "an-1", "raw", b'n'),
         token: parts.map_or(token.as_bytes(), |(token, _)| token),
         extension: &[],
         proof: parts.map(|_| [0; PROOF_LEN]),
@@ -283,20 +288,7 @@ pub fn hello_of(raw: &mut dyn Provider, vi: ViId) -> Vec<u8> {
 /// A HELLO_ACK with the proof for this HELLO.
 pub fn ack_with(token: &Token, hello: &[u8], change: impl FnOnce(&mut HelloAck<'_>)) -> Vec<u8> {
     let mut ack = HelloAck {
-        sender: Sender {
-            versions: Versions::SPOKEN,
-            role: Role::ProxyNode,
-            purpose: Purpose::Channel,
-            worker: 0,
-            pool_index: 0,
-            pool_size: 1,
-            receive_depth: 8,
-            incarnation: 1,
-            nonce: [b'a'; 16],
-            node_id: node("pn-1"),
-            process_id: "",
-            resume: None,
-        },
+        sender: sender(Role::ProxyNode, "pn-1", "", b'a'),
         extension: &[],
         proof: Some([0; PROOF_LEN]),
     };

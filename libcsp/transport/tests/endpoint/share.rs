@@ -72,7 +72,7 @@ fn links_that_open_at_once_do_not_exceed_the_share() {
         let mut at_once = processes(&world, open..open + HALF as u32, USER);
         settle(&mut world, &mut at_once, &mut proxy);
         assert_eq!((proxy.up().len(), proxy.counters().refused_share), (HALF, u64::from(open)), "{open}");
-        // Who was too late knows, and the others' links live on.
+        // The proxy ends the links of late processes, which see that; the other processes keep theirs.
         let late = at_once.iter().filter(|(side, link)| side.down(*link).is_some()).count();
         assert_eq!(late, open as usize);
         assert_eq!(proxy.endpoint.links().count(), HALF);

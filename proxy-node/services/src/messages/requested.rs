@@ -97,7 +97,7 @@ pub trait QueryPlanner: std::fmt::Debug + Send + Sync {
     /// Checks a format that a publisher brings, beside the policy's formats and those brought before.
     ///
     /// # Errors
-    /// The schema is wrong, or its messages cannot be told apart from those of another format.
+    /// The schema is wrong, or a format of the channel has the same name, or the same schema id and template id.
     fn bring(
         &self,
         asked: FormatAsked<'_>,
