@@ -154,7 +154,8 @@ impl Stage {
     pub fn python(&mut self, script: &str, arguments: &[&str]) -> usize {
         let file = self.write("script.py", script.as_bytes());
         let mut command = self.command("/usr/bin/python3");
-        command.arg(file).args(arguments);
+        // What a child prints before `os._exit` is output, too.
+        command.arg(file).args(arguments).env("PYTHONUNBUFFERED", "1");
         self.start(command)
     }
 
