@@ -126,6 +126,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Command::Policy(PolicyCommand::Show { generation }) => policy::show(&context, generation).await,
         Command::Policy(PolicyCommand::Diff { file }) => policy::diff(&context, &file).await,
         Command::Policy(PolicyCommand::History) => policy::history(&context).await,
+        Command::Policy(PolicyCommand::Rollback(args)) => policy::rollback(&context, &args).await,
         Command::Rule(command) => rules::run(&context, command).await,
         Command::Plugin(command) => plugins::run(&context, command).await,
         Command::Blocks(command) => plugins::blocks(&context, command).await,

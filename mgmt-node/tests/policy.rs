@@ -54,6 +54,40 @@ async fn a_policy_is_staged_by_all_activated_shown_and_compared() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rollback_publishes_an_earlier_policy_anew() {
+    let mgmt = Mgmt::start().await;
+    let none = mgmt.cspctl(&["policy", "rollback"]).await.exited(1);
+    assert!(none.err.contains("no policy is active"), "{none:?}");
+    let _pn = FakeNode::start(&mgmt, "pn-1", Role::ProxyNode, Policies::Follow, json!({})).await;
+    for (at, port) in [80, 81, 82].into_iter().enumerate() {
+        let file = mgmt.scratch.file("policy.yaml", &policy("web", port));
+        mgmt.cspctl(&["policy", "apply", file.to_str().expect("path")]).await.exited(0);
+        if at == 0 {
+            let first = mgmt.cspctl(&["policy", "rollback"]).await.exited(1);
+            assert!(first.err.contains("no policy was in force before generation 1"), "{first:?}");
+        }
+    }
+    let port = async || {
+        let shown = mgmt.cspctl(&["policy", "show"]).await.exited(0).out;
+        shown.lines().find(|line| line.trim_start().starts_with("port:")).map(|line| line.trim().to_owned())
+    };
+    // There, and back again; then to one that is named.
+    for (arguments, generation, expected) in [
+        (&["policy", "rollback"][..], 4, "port: 81"),
+        (&["policy", "rollback"][..], 5, "port: 82"),
+        (&["policy", "rollback", "--generation", "1"][..], 6, "port: 80"),
+    ] {
+        let back = mgmt.cspctl(arguments).await.exited(0);
+        assert_eq!(back.out, format!("generation {generation} is active on 1 nodes\n"));
+        assert_eq!(port().await.as_deref(), Some(expected));
+    }
+    let same = mgmt.cspctl(&["policy", "rollback", "--generation", "6"]).await.exited(0);
+    assert!(same.out.starts_with("unchanged"), "{same:?}");
+    let unknown = mgmt.cspctl(&["policy", "rollback", "--generation", "9"]).await.exited(1);
+    assert!(unknown.err.contains("there is no generation 9"), "{unknown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_policy_names_every_mistake_and_leaves_the_active_one_alone() {
     let mgmt = Mgmt::start().await;
     let _pn = FakeNode::start(&mgmt, "pn-1", Role::ProxyNode, Policies::Follow, json!({})).await;

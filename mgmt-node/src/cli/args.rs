@@ -346,6 +346,23 @@ pub enum PolicyCommand {
     /// List the generations and what became of them
     #[command(after_help = "Examples:\n  cspctl policy history\n  cspctl policy history -o json | jq '.[0]'")]
     History,
+    /// Return to the policy that was in force before, or to an earlier one
+    ///
+    /// The earlier policy becomes a new generation, which every live node checks first, as with `apply`. Rolling back twice returns to
+    /// where it began. Refused if somebody else publishes meanwhile.
+    #[command(after_help = "Examples:\n  cspctl policy rollback\n  cspctl policy rollback --generation 3")]
+    Rollback(RollbackArgs),
+}
+
+/// Arguments of `cspctl policy rollback`.
+#[derive(Debug, Args)]
+pub struct RollbackArgs {
+    /// Generation to return to instead of the one before
+    #[arg(long, short, value_name = "N")]
+    pub generation: Option<u64>,
+    /// How long the nodes may take to agree, in seconds (1 to 600)
+    #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub timeout: u64,
 }
 
 /// Arguments of `cspctl policy apply`.

@@ -10,7 +10,7 @@ use csp_control::Policy;
 
 use csp_api::mgmt::{DryRunView, GenerationView, Phase, PolicyView};
 
-use super::args::{ApplyArgs, Output};
+use super::args::{ApplyArgs, Output, RollbackArgs};
 use super::error::CliError;
 use super::paint::Colour;
 use super::table::{Cell, Table, span};
@@ -204,6 +204,38 @@ pub(super) async fn history(context: &Context) -> Result<(), CliError> {
         }
         table.render(context.paint)
     })
+}
+
+/// `cspctl policy rollback`: an earlier policy becomes a new generation, which the nodes check as any other.
+pub(super) async fn rollback(context: &Context, args: &RollbackArgs) -> Result<(), CliError> {
+    let history: Vec<GenerationView> = context.client.get("/api/v1/policy/history", &[]).await?;
+    let (active, earlier) = choose(&history, args.generation).map_err(CliError::Failed)?;
+    let path = format!("/api/v1/policy/generations/{earlier}/policy");
+    let view: PolicyView = context.client.get(&path, &[]).await?;
+    let query = [
+        ("file", format!("generation {earlier}")),
+        ("timeout_s", args.timeout.to_string()),
+        ("if_generation", active.to_string()),
+    ];
+    publish(context, &query, view.yaml.into_bytes()).await
+}
+
+/// The generation in force, and the one to return to: `wanted`, else the one that was in force before. Error: what is
+/// missing.
+fn choose(history: &[GenerationView], wanted: Option<u64>) -> Result<(u64, u64), String> {
+    let was_in_force = |g: &GenerationView| matches!(g.phase, Phase::Active | Phase::Superseded);
+    let active = history.iter().find(|g| matches!(g.phase, Phase::Active));
+    let active = active.ok_or("no policy is active; publish one: cspctl policy apply FILE")?.generation;
+    let Some(wanted) = wanted else {
+        let before = history.iter().filter(|g| g.generation < active && was_in_force(g));
+        let before = before.map(|g| g.generation).max();
+        return Ok((active, before.ok_or(format!("no policy was in force before generation {active}"))?));
+    };
+    match history.iter().find(|g| g.generation == wanted) {
+        Some(g) if was_in_force(g) => Ok((active, wanted)),
+        Some(g) => Err(format!("generation {wanted} was never in force ({})", g.phase.as_str())),
+        None => Err(format!("there is no generation {wanted}; `cspctl policy history` lists them")),
+    }
 }
 
 async fn check(context: &Context, name: &str, yaml: Vec<u8>) -> Result<DryRunView, CliError> {
