@@ -114,13 +114,7 @@ async fn serve(
         etcd.credentials.clone().map(|credentials| Signer::open(credentials, &state_dir, &config.node.id));
     let signer = signer.transpose()?;
     let control = ControlPlane::start(record, etcd, &state_dir, options).await?;
-    let mut manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
-    match &signer {
-        Some(signer) => manager = manager.signed(signer.clone()),
-        None => tracing::warn!(
-            "this node has no identity (node.identity): it publishes policy without a signature"
-        ),
-    }
+    let manager = manager(etcd, signer.as_ref()).await?;
     let fanout = Fanout::new(etcd.credentials.as_ref());
     let election = Election::start(etcd.clone(), own.clone());
     let policy = Arc::new(PolicyReader::new(manager.clone()));
@@ -156,43 +150,63 @@ async fn serve(
     ];
     let users =
         etcd.credentials.is_some().then(|| tokio::spawn(watch_users(control.client(), readiness.clone())));
-    let metrics = Exposition::new();
-    metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
-    metrics.register(ClusterMetrics(cluster.clone()));
     let logins = Logins::new(etcd.credentials.clone());
-    metrics.register(LoginMetrics(logins.clone()));
-    if let Some(credentials) = &etcd.credentials {
-        csp_daemon::identity::watch(credentials, &metrics);
-    }
     let options = AdminOptions {
-        metrics,
+        metrics: metrics(&cluster, &logins, etcd.credentials.as_ref()),
         readiness,
         node,
         routes: Router::new(),
         guarded: server::router(cluster, logins, config.names.as_slice().into()),
         credentials: etcd.credentials.clone(),
     };
-    let ended = match AdminServer::start(config.admin.listen, options).await {
-        Ok(admin) => {
-            tracing::info!(address = %admin.address(), "API and operations page are served");
-            let mut manager = ServiceManager::new(Vec::new());
-            manager.ready();
-            let ended = tokio::select! {
-                signal = stop => { tracing::info!(signal, "stopping"); Ok(()) }
-                error = control.failed() => Err(DaemonError::from(error)),
-                never = feed(&mut manager) => never,
-            };
-            manager.stopping();
-            admin.shutdown().await;
-            ended
-        }
-        Err(error) => Err(error.into()),
-    };
+    let ended = answer(config, options, &control, stop).await;
     for task in background.iter().chain(&users) {
         task.abort();
     }
     election.shutdown().await;
     control.shutdown().await;
+    ended
+}
+
+/// What publishes the policy, signed if this node has an identity.
+async fn manager(etcd: &EtcdAccess, signer: Option<&Arc<Signer>>) -> Result<PolicyManager, DaemonError> {
+    let manager = PolicyManager::new(EtcdClient::connect(etcd).await?);
+    let Some(signer) = signer else {
+        tracing::warn!("this node has no identity (node.identity): it publishes policy without a signature");
+        return Ok(manager);
+    };
+    Ok(manager.signed(signer.clone()))
+}
+
+fn metrics(cluster: &Arc<Cluster>, logins: &Arc<Logins>, credentials: Option<&Credentials>) -> Exposition {
+    let metrics = Exposition::new();
+    metrics.register(BuildInfo::new(Role::MgmtNode.as_str(), &cluster.id));
+    metrics.register(ClusterMetrics(cluster.clone()));
+    metrics.register(LoginMetrics(logins.clone()));
+    if let Some(credentials) = credentials {
+        csp_daemon::identity::watch(credentials, &metrics);
+    }
+    metrics
+}
+
+/// Answers requests until the daemon is stopped or cannot go on.
+async fn answer(
+    config: &MgmtConfig,
+    options: AdminOptions,
+    control: &ControlPlane,
+    stop: impl Future<Output = &'static str>,
+) -> Result<(), DaemonError> {
+    let admin = AdminServer::start(config.admin.listen, options).await?;
+    tracing::info!(address = %admin.address(), "API and operations page are served");
+    let mut manager = ServiceManager::new(Vec::new());
+    manager.ready();
+    let ended = tokio::select! {
+        signal = stop => { tracing::info!(signal, "stopping"); Ok(()) }
+        error = control.failed() => Err(DaemonError::from(error)),
+        never = feed(&mut manager) => never,
+    };
+    manager.stopping();
+    admin.shutdown().await;
     ended
 }
 

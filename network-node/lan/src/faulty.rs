@@ -122,11 +122,6 @@ impl FaultHandle {
         self.lock().now = now;
     }
 
-    /// Changes the faults from now on.
-    pub fn set_config(&self, config: FaultConfig) {
-        self.lock().config = config;
-    }
-
     /// Returns when the next delayed frame is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.lock().held.first_key_value().map(|(key, _)| key.0)

@@ -55,32 +55,7 @@ impl MetricSource for PluginMetrics {
             let help = "Bytes of packets that a rule decided on";
             out.counter("csp_packet_rule_bytes_total", help, &labels, hits.bytes);
         }
-        for (instance, module, count) in &numbers.instances {
-            let labels = [("instance", instance.as_str()), ("module", module.as_str())];
-            let help = "Packets that a plug-in processed";
-            out.counter("csp_plugin_packets_total", help, &labels, count.packets);
-            let help = "Bytes of packets that a plug-in processed";
-            out.counter("csp_plugin_bytes_total", help, &labels, count.bytes);
-            let help = "Packets that a plug-in dropped";
-            out.counter("csp_plugin_dropped_total", help, &labels, count.dropped);
-        }
-        for (instance, module, moves) in &numbers.moves {
-            let labels = [("instance", instance.as_str()), ("module", module.as_str())];
-            let help = "Moves of a plug-in between levels 1 and 2 by the node itself";
-            out.counter("csp_plugin_moves_total", help, &labels, *moves);
-        }
-        for status in &numbers.supplied {
-            let labels = [("instance", status.instance.as_str()), ("module", status.module.as_str())];
-            let help = "Fuel of a supplied plug-in's calls, about an instruction each";
-            out.counter("csp_plugin_fuel_total", help, &labels, status.fuel);
-            let help = "Packets that came while a supplied plug-in waited to be restarted";
-            out.counter("csp_plugin_not_run_total", help, &labels, status.not_run);
-            for stop in &status.stops {
-                let help = "Stops of a supplied plug-in";
-                let labels = [labels[0], labels[1], ("reason", stop.reason)];
-                out.counter("csp_plugin_stops_total", help, &labels, stop.total);
-            }
-        }
+        collect_instances(&numbers, out);
         let Totals { classified, cached, passed, transmitted, calls_failed, fallback_passed, hosted, .. } =
             numbers.totals;
         for (name, help, value) in [
@@ -112,5 +87,35 @@ impl MetricSource for PluginMetrics {
             ("plugin_host_lost", host_lost),
             ("plugin_host_full", host_full),
         ]);
+    }
+}
+
+/// Writes what is counted by instance.
+fn collect_instances(numbers: &Numbers, out: &mut MetricWriter) {
+    for (instance, module, count) in &numbers.instances {
+        let labels = [("instance", instance.as_str()), ("module", module.as_str())];
+        let help = "Packets that a plug-in processed";
+        out.counter("csp_plugin_packets_total", help, &labels, count.packets);
+        let help = "Bytes of packets that a plug-in processed";
+        out.counter("csp_plugin_bytes_total", help, &labels, count.bytes);
+        let help = "Packets that a plug-in dropped";
+        out.counter("csp_plugin_dropped_total", help, &labels, count.dropped);
+    }
+    for (instance, module, moves) in &numbers.moves {
+        let labels = [("instance", instance.as_str()), ("module", module.as_str())];
+        let help = "Moves of a plug-in between levels 1 and 2 by the node itself";
+        out.counter("csp_plugin_moves_total", help, &labels, *moves);
+    }
+    for status in &numbers.supplied {
+        let labels = [("instance", status.instance.as_str()), ("module", status.module.as_str())];
+        let help = "Fuel of a supplied plug-in's calls, about an instruction each";
+        out.counter("csp_plugin_fuel_total", help, &labels, status.fuel);
+        let help = "Packets that came while a supplied plug-in waited to be restarted";
+        out.counter("csp_plugin_not_run_total", help, &labels, status.not_run);
+        for stop in &status.stops {
+            let help = "Stops of a supplied plug-in";
+            let labels = [labels[0], labels[1], ("reason", stop.reason)];
+            out.counter("csp_plugin_stops_total", help, &labels, stop.total);
+        }
     }
 }

@@ -68,6 +68,23 @@ pub(super) unsafe fn poll_set(
     found.map(|count| count > 0)
 }
 
+/// The kernel's part of the set: for the filter's sockets no descriptor, as the kernel's view of them is meaningless; that of
+/// an epoll set must be the truth.
+fn kernels_part(fds: &[pollfd], ours: &[(usize, DescriptionId)]) -> Vec<pollfd> {
+    let mut kernel = fds.to_vec();
+    ENGINE.with(|engine| {
+        for (at, id) in ours {
+            let Some(entry) = kernel.get_mut(*at) else { continue };
+            if engine.is_epoll(id.index) {
+                engine.watch(entry.fd, *id);
+            } else {
+                entry.fd = -1;
+            }
+        }
+    });
+    kernel
+}
+
 /// # Safety
 /// As [`poll`].
 unsafe fn look_and_sleep(
@@ -80,19 +97,8 @@ unsafe fn look_and_sleep(
     let deadline = Deadline::after(timeout_ns);
     let mut gap = Gap::new();
     // The kernel's part of the set, then three entries of the filter.
-    let mut kernel: Vec<pollfd> = fds.to_vec();
+    let mut kernel = kernels_part(fds, &ours);
     let targets: Vec<DescriptionId> = ours.iter().map(|(_, id)| *id).collect();
-    ENGINE.with(|engine| {
-        for (at, id) in &ours {
-            let Some(entry) = kernel.get_mut(*at) else { continue };
-            // The kernel's view of an accelerated socket is meaningless; that of an epoll set must be the truth.
-            if engine.is_epoll(id.index) {
-                engine.watch(entry.fd, *id);
-            } else {
-                entry.fd = -1;
-            }
-        }
-    });
     let count = fds.len();
     kernel.extend([pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 3]);
     loop {

@@ -140,7 +140,8 @@ fn a_set_user_id_program_gets_no_connection() {
     }
     let set_user_id = |stage: &Stage| {
         // The kernel obeys the bit on file systems that are not mounted with `nosuid`, as /tmp often is.
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("set-user-id-{}", std::process::id()));
+        let program =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("set-user-id-{}", std::process::id()));
         std::fs::copy(compile(stage, "set-user-id", &[]), &program).unwrap();
         std::os::unix::fs::chown(&program, Some(65534), None).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();

@@ -60,11 +60,7 @@ fn measure(cluster: &mut Cluster, settings: &Settings, progress: &mut dyn FnMut(
     serve(cluster, processes)?;
     let small = residents(cluster)?;
     progress("the daemons again, with tables for all connections");
-    cluster.daemon(Tier::NetworkNode).context("it was started")?.stop()?;
-    cluster.daemon(Tier::ProxyNode).context("it was started")?.stop()?;
-    configure(cluster, settings.connections)?;
-    cluster.start(Tier::ProxyNode)?;
-    cluster.start(Tier::NetworkNode)?;
+    restart(cluster, settings.connections)?;
     let mut clients = Clients::start(cluster, processes)?;
     wait_answered(cluster)?;
     let empty = residents(cluster)?;
@@ -151,6 +147,15 @@ fn judge(report: &mut Report, held: f64, dropped: &str) {
         failures.push(format!("the daemons dropped: {dropped}"));
     }
     report.failures.append(&mut failures);
+}
+
+/// Starts network node and proxy anew, with tables for `connections`.
+fn restart(cluster: &mut Cluster, connections: usize) -> Result<()> {
+    cluster.daemon(Tier::NetworkNode).context("it was started")?.stop()?;
+    cluster.daemon(Tier::ProxyNode).context("it was started")?.stop()?;
+    configure(cluster, connections)?;
+    cluster.start(Tier::ProxyNode)?;
+    cluster.start(Tier::NetworkNode)
 }
 
 /// Writes configuration files with tables for `connections`, and room for additional ones.

@@ -42,11 +42,6 @@ impl Counters {
             .map_or(HitCount::default(), |c| c.1)
     }
 
-    /// Copies the counters of another worker of the same capacity into this, without allocation.
-    pub fn copy_from(&mut self, other: &Counters) {
-        self.counts.clone_from(&other.counts);
-    }
-
     #[inline]
     fn count(&mut self, handle: RuleHandle, bytes: u64) {
         let Some((generation, count)) = self.counts.get_mut(handle.slot as usize) else { return };

@@ -296,9 +296,4 @@ impl MessagePlane {
     pub fn handlers(&self) -> Vec<HandlerStatus> {
         self.contexts.handler_statuses()
     }
-
-    /// Returns the paths of a channel.
-    pub fn paths_of(&self, channel: ChannelId) -> impl Iterator<Item = PathStatus> {
-        self.paths().into_iter().filter(move |path| path.channel == channel)
-    }
 }

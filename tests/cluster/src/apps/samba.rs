@@ -51,8 +51,9 @@ fn drive(stage: &mut Stage) -> Result<String> {
     // smbd listens for IPv6 first; between its two calls of `listen` a client of IPv4 is reset, as by a kernel.
     let port = PORT.to_string();
     let client = ["-N", "-s", &conf, "-p", &port, &share, "-c"];
-    stage
-        .wait("an answer of smbd", |hosts| hosts.client("smbclient", &[&client[..], &["ls"]].concat()).is_ok())?;
+    stage.wait("an answer of smbd", |hosts| {
+        hosts.client("smbclient", &[&client[..], &["ls"]].concat()).is_ok()
+    })?;
     for round in 0..ROUNDS {
         let got = stage.hosts.path(&format!("got{round}"));
         let commands = format!("put {file} f{round}; ls; get f{round} {got}");
