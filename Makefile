@@ -267,9 +267,13 @@ bench-tcp: packages-bench ## the TCP engine's time (criterion) and instructions 
 	$(CARGO) bench --locked -p csp-performance --bench engine -- $(BENCH)
 	$(CARGO) bench --locked -p csp-performance --bench instructions
 
+.PHONY: deny
+deny: toolchain ## licences, sources, bans and duplicates of dependencies by deny.toml; needs cargo-deny
+	@CARGO="$(CARGO)" tests/lint/deny.sh
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECONDS (60) each; needs nightly and cargo-fuzz
-	tests/fuzz/run.sh $(or $(FUZZ_SECONDS),60)
+	@CARGO="$(CARGO)" tests/fuzz/run.sh $(or $(FUZZ_SECONDS),60)
 
 .PHONY: verify
 verify: ## every check of this list, one after another, continued after an interruption; a table in docs/notes/verified.md (root, an idle machine, 6 hours; BENCH=1: benchmarks, too; VERIFY="--help")
