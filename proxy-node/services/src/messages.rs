@@ -67,9 +67,9 @@ pub use self::placement::{
     GATHER_TIME, MoveNotice, Moved, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
 pub use self::requested::{
-    BroughtFormat, FormatAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped, PlanJob,
-    Planned, QueryAsked, QueryPlan, QueryPlanner, QueryRefused, RequestCounters, RequestNotice, RequestPlace,
-    RequestSpec, RequestedSnapshot, Wanted,
+    Asked, AskedError, BroughtFormat, FormatAsked, HandlerAsked, HandlerBounds, HandlerJob, HandlerRules,
+    MadeHandler, OnStopped, PlanJob, Planned, QueryAsked, QueryPlan, QueryPlanner, QueryRefused,
+    RequestCounters, RequestNotice, RequestPlace, RequestSpec, RequestedSnapshot, Wanted,
 };
 pub use self::seen::{PeerName, PeerSnapshot, PeersPage, PeersQuery, TracedSnapshot};
 pub use self::spec::ChannelSpec;

@@ -11,6 +11,7 @@
 //! instead of the rows of a different query.
 
 mod answer;
+mod asked;
 mod brought;
 mod handlers;
 mod label;
@@ -21,8 +22,9 @@ mod supply;
 mod wanted;
 
 pub(super) use answer::Asker;
+pub use asked::{Asked, AskedError};
 pub use brought::{BroughtFormat, FormatAsked};
-pub use handlers::{HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped};
+pub use handlers::{HandlerAsked, HandlerBounds, HandlerJob, HandlerRules, MadeHandler, OnStopped};
 pub(super) use planning::Source;
 pub use planning::{PlanJob, Planned};
 pub use report::{RequestCounters, RequestNotice, RequestedSnapshot};
@@ -215,7 +217,7 @@ pub(super) struct Requested {
     pub(super) brought: Brought,
     pub(super) supply: Supply,
     pub(super) plans: Plans,
-    counters: RequestCounters,
+    pub(super) counters: RequestCounters,
     notices: std::collections::VecDeque<RequestNotice>,
 }
 

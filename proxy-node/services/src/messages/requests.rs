@@ -18,18 +18,15 @@ use csp_formats::SCHEMA_LEN_MAX;
 use csp_messages::{ChannelKind, ChannelStatus};
 use csp_types::{FlowLabel, Instant};
 use csp_zmtp::{Connection, FrameHeader, Message, SocketType, sealed_len};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::formats::{ChannelFormats, FormatText};
 use super::framing::Speech;
 use super::keys::Rights;
 use super::peer::Peer;
-use super::requested::Asker;
+use super::requested::{Asked, AskedError, Asker, FormatAsked};
 use super::unread::Unread;
 use super::{Bound, MessageBroker};
-
-/// The answer to a request that is not understood.
-const FORM: &str = "a request is an object such as {\"get\": \"channel\"}, {\"query\": \"SELECT …\"} or {\"release\": \"…\"}";
 
 /// Longest request in bytes, without the schema that it may bring.
 pub const REQUEST_LEN_MAX: usize = 16 * 1024;
@@ -132,9 +129,9 @@ impl Requests {
 }
 
 /// The error for frames that are not understood.
-const ENVELOPE: &str = "frames that are to come back with the answer end with an empty one";
+pub(super) const ENVELOPE: &str = "frames that are to come back with the answer end with an empty one";
 
-fn too_long(most: usize) -> String {
+pub(super) fn too_long(most: usize) -> String {
     format!("a request has at most {most} bytes, beside the module that may follow it")
 }
 
@@ -212,49 +209,35 @@ impl MessageBroker {
         text: &[u8],
         behind: Behind,
     ) -> Result<u64, Value> {
-        let is_alone = matches!(behind, Behind::Nothing);
-        let hint = if is_alone { String::new() } else { format!("; {ENVELOPE}") };
-        let request: Value =
-            serde_json::from_slice(text).map_err(|error| refusal(&format!("not JSON: {error}{hint}")))?;
-        let Value::Object(request) = &request else { return Err(refusal(&format!("{FORM}{hint}"))) };
-        if request.contains_key("handler") {
-            let module = match behind {
-                Behind::Nothing => None,
-                Behind::Module(bytes) => Some(bytes),
-                Behind::Refused(why) => return Err(refusal(&why)),
-            };
-            return self.ask_for_handler(now, (label, asker), request, module);
-        }
-        if !is_alone {
-            return Err(refusal("only a request for a handler is followed by a further frame"));
-        }
-        let has_schema = request.contains_key("format") || request.contains_key("translate");
-        if text.len() > REQUEST_LEN_MAX && !has_schema {
-            return Err(refusal(&too_long(REQUEST_LEN_MAX)));
-        }
-        if request.contains_key("format") {
-            return self.ask_for_format(now, (label, asker), request);
-        }
-        if request.contains_key("query") || request.contains_key("translate") {
-            return self.ask_for_query(now, (label, asker), request);
-        }
-        Err(self.answer_to(now, asker, request))
-    }
-
-    fn answer_to(&mut self, now: Instant, asker: Asker, request: &Map<String, Value>) -> Value {
-        if let Some(name) = request.get("release") {
-            return self.answer_release(now, asker, name);
-        }
-        match request.get("get").and_then(Value::as_str) {
-            Some("channel") => self.describe_channel(asker.number),
-            Some("queries") => self.answer_queries(now, asker),
-            Some("handlers") => self.answer_handlers(now, asker),
-            Some("formats") => self.describe_formats(asker.number),
-            Some(other) => refusal(&format!(
-                "`{other}` is not known; `get` may be \"channel\", \"formats\", \"handlers\" or \"queries\""
-            )),
-            None => refusal(FORM),
-        }
+        let asked = match Asked::read(text, matches!(behind, Behind::Nothing)) {
+            Ok(asked) => asked,
+            Err(AskedError::Form(why)) => return Err(refusal(&why)),
+            Err(AskedError::Refused(refused)) => {
+                self.requested.counters.refused += 1;
+                return Err(refused.into());
+            }
+        };
+        let by = (label, asker);
+        Err(match asked {
+            Asked::Handler(asked) => {
+                let module = match behind {
+                    Behind::Nothing => None,
+                    Behind::Module(bytes) => Some(bytes),
+                    Behind::Refused(why) => return Err(refusal(&why)),
+                };
+                return self.ask_for_handler(now, by, asked, module);
+            }
+            Asked::Format { name, xml, message } => {
+                let asked = FormatAsked { name: &name, xml: &xml, message: message.as_deref() };
+                return self.ask_for_format(now, by, asked);
+            }
+            Asked::Query { wanted, json } => return self.ask_for_query(now, by, wanted, json),
+            Asked::Release(name) => self.answer_release(now, asker, &name),
+            Asked::Channel => self.describe_channel(asker.number),
+            Asked::Formats => self.describe_formats(asker.number),
+            Asked::Queries => self.answer_queries(now, asker),
+            Asked::Handlers => self.answer_handlers(now, asker),
+        })
     }
 
     /// Describes the formats of a channel's messages: the policy's, then those that publishers have brought.

@@ -145,7 +145,7 @@ impl Brought {
 }
 
 /// Reads `{"name": NAME, "schema": XML, "message": NAME}`.
-fn read(request: &Map<String, Value>) -> Result<FormatAsked<'_>, QueryRefused> {
+pub(super) fn read(request: &Map<String, Value>) -> Result<FormatAsked<'_>, QueryRefused> {
     let form = || refused("`format` is an object: {\"name\": NAME, \"schema\": XML, \"message\": NAME}");
     let object = request.get("format").and_then(Value::as_object).ok_or_else(form)?;
     let is_known = |key: &String| matches!(&key[..], "name" | "schema" | "message");
@@ -167,16 +167,16 @@ impl MessageBroker {
         &mut self,
         now: Instant,
         (label, asker): (FlowLabel, Asker),
-        request: &Map<String, Value>,
+        asked: FormatAsked<'_>,
     ) -> Result<u64, Value> {
-        let asked = read(request);
-        let waits = asked.and_then(|asked| match self.share_format(now, asker, asked)? {
-            true => Ok(Err(self.brought(asker, asked.name, true))),
-            false => self.admit_format(now, (label, asker), asked).map(Ok),
-        });
-        waits.unwrap_or_else(|refused| {
+        let waits = match self.share_format(now, asker, asked) {
+            Ok(true) => return Err(self.brought(asker, asked.name, true)),
+            Ok(false) => self.admit_format(now, (label, asker), asked),
+            Err(refused) => Err(refused),
+        };
+        waits.map_err(|refused| {
             self.requested.counters.refused += 1;
-            Err(refused.into())
+            refused.into()
         })
     }
 

@@ -178,15 +178,18 @@ impl fmt::Display for Brought {
 
 /// A request of a program that brings a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::messages) struct HandlerAsked {
+pub struct HandlerAsked {
+    /// The program's name for it.
     pub name: String,
+    /// The SHA-256 of its module in hex digits; `None`: the module follows the request.
     pub hash: Option<String>,
+    /// Its parameters.
     pub parameters: String,
 }
 
 impl HandlerAsked {
     /// Reads `{"handler": {"name": NAME, "module": SHA-256, "parameters": TEXT}}`.
-    pub fn read(request: &Map<String, Value>) -> Result<Self, QueryRefused> {
+    pub(super) fn read(request: &Map<String, Value>) -> Result<Self, QueryRefused> {
         let form = || {
             refused(
                 "`handler` is an object: {\"name\": NAME, \"module\": SHA-256, \"parameters\": TEXT}; the module's bytes are a further frame",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use csp_handlers::FormatId;
 use csp_types::{FlowLabel, Instant};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::answer::Asker;
 use super::planning::{Done, PlanJob, Planned, Purpose, Task, Waiting};
@@ -76,16 +76,15 @@ impl MessageBroker {
         &mut self,
         now: Instant,
         (label, asker): (FlowLabel, Asker),
-        request: &Map<String, Value>,
+        wanted: Wanted,
+        json: bool,
     ) -> Result<u64, Value> {
-        let asked = Wanted::read(request);
-        let waits = asked.and_then(|(wanted, json)| match self.shared(now, asker, &wanted, json) {
-            Some(at) => Ok(Err(self.granted(at, true))),
-            None => self.admit_query(now, (label, asker), wanted, json).map(Ok),
-        });
-        waits.unwrap_or_else(|refused| {
+        if let Some(at) = self.shared(now, asker, &wanted, json) {
+            return Err(self.granted(at, true));
+        }
+        self.admit_query(now, (label, asker), wanted, json).map_err(|refused| {
             self.requested.counters.refused += 1;
-            Err(refused.into())
+            refused.into()
         })
     }
 

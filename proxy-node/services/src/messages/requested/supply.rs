@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use csp_messages::{FormatId, StageMaker};
 use csp_types::{FlowLabel, Instant};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answer::Asker;
 use super::handlers::{Brought, HandlerAsked, HandlerJob, Load, MadeHandler, Pending};
@@ -27,12 +27,10 @@ impl MessageBroker {
         &mut self,
         now: Instant,
         (label, asker): (FlowLabel, Asker),
-        request: &Map<String, Value>,
+        asked: HandlerAsked,
         module: Option<Vec<u8>>,
     ) -> Result<u64, Value> {
-        let asked = HandlerAsked::read(request);
-        let ticket = asked.and_then(|asked| self.admit_handler(now, (label, asker), asked, module));
-        ticket.map_err(|refused| {
+        self.admit_handler(now, (label, asker), asked, module).map_err(|refused| {
             self.requested.counters.refused += 1;
             refused.into()
         })
