@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use csp_classify::multifield::{Direction, InstanceId, RuleHandle};
 use csp_plugins::remote::{
-    HostedInstance, REMOTE_LEN_MAX, read_call, read_hosted, read_modules, write_answer,
+    HOSTED_MAX, HostedInstance, REMOTE_LEN_MAX, read_call, read_hosted, read_modules, write_answer,
 };
 use csp_plugins::{
     Desired, DesiredInstance, Graph, HOST, HashKey, Level, Manager, ManagerConfig, Metadata, OUTPUTS_MAX,
@@ -15,7 +15,7 @@ use csp_types::{Duration, Instant};
 use csp_wire::packets::{Count, Head, Kind};
 
 /// Most instances of a network node; their numbers are below this.
-const INSTANCES_MAX: usize = 256;
+const INSTANCES_MAX: usize = HOSTED_MAX;
 /// Largest number of calls whose answers wait for room.
 const ANSWERS_MAX: usize = 64;
 /// Interval at which changed counters of instances are sent.

@@ -7,6 +7,8 @@ pub const RECORD_HEADER_LEN: usize = 16;
 
 /// Nanosecond time stamps.
 const MAGIC: u32 = 0xa1b2_3c4d;
+/// A time stamp has fewer nanoseconds beside its seconds.
+const NANOS_PER_S: u32 = 1_000_000_000;
 /// LINKTYPE_ETHERNET.
 const LINK_TYPE: u32 = 1;
 
@@ -53,11 +55,11 @@ pub fn records(file: &[u8]) -> Option<Vec<Record<'_>>> {
     }
     let (mut rest, mut records) = (&file[FILE_HEADER_LEN..], Vec::new());
     while !rest.is_empty() {
-        let (seconds, nanos) = (number(rest, 0)?, number(rest, 4)?);
+        let (seconds, nanos) = (number(rest, 0)?, number(rest, 4).filter(|nanos| *nanos < NANOS_PER_S)?);
         let (included, original) = (number(rest, 8)? as usize, number(rest, 12)?);
         let bytes = rest.get(RECORD_HEADER_LEN..RECORD_HEADER_LEN.checked_add(included)?)?;
         rest = &rest[RECORD_HEADER_LEN + included..];
-        let time_ns = u64::from(seconds) * 1_000_000_000 + u64::from(nanos);
+        let time_ns = u64::from(seconds) * u64::from(NANOS_PER_S) + u64::from(nanos);
         records.push(Record { time_ns, original, bytes });
     }
     Some(records)
@@ -102,5 +104,16 @@ mod tests {
         assert_eq!(seen, [(5, &b"a"[..]), (6, b"d"), (2_000_000_007, b"bc")]);
         assert_eq!(merge(&[one[..one.len() - 1].to_vec()]), None);
         assert_eq!(merge(&[b"no file".to_vec()]), None);
+    }
+
+    /// Such times came out of the last second that there is as times of 1970.
+    #[test]
+    fn a_time_stamp_with_more_than_a_second_of_nanoseconds_is_none() {
+        let mut file = file(&[(7, b"a")]);
+        let nanos = FILE_HEADER_LEN + 4;
+        file[nanos..nanos + 4].copy_from_slice(&999_999_999u32.to_le_bytes());
+        assert_eq!(merge(core::slice::from_ref(&file)), Some(file.clone()));
+        file[nanos..nanos + 4].copy_from_slice(&1_000_000_000u32.to_le_bytes());
+        assert_eq!(merge(&[file]), None);
     }
 }

@@ -11,14 +11,19 @@
 
 use core::fmt::Write as _;
 
+use crate::graph::OUTPUTS_MAX;
 use crate::manager::{Manager, ManagerError};
 use crate::plugin::Answer;
-use crate::settings::Value;
+use crate::settings::{PARAMETERS_MAX, Value};
 
 /// Longest text, or answer, in bytes.
 pub const REMOTE_LEN_MAX: usize = 16 << 20;
 /// Most rows of an answer that a host sends.
 pub const REMOTE_ROWS_MAX: usize = 50_001;
+/// Most instances that a host runs for a worker; their numbers are below it. A text brings at most as many modules.
+pub const HOSTED_MAX: usize = 256;
+/// Most numbers of a row.
+const ROW_NUMBERS_MAX: usize = 32;
 
 /// An instance that a host runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -91,7 +96,8 @@ pub fn write_hosted(manager: &Manager, environment: &str) -> Result<String, Mana
 /// Reads what [`write_hosted`] has written.
 ///
 /// # Errors
-/// The first line that is wrong.
+/// The first line that is wrong, or is one more than there may be: [`HOSTED_MAX`] instances with [`PARAMETERS_MAX`] settings and
+/// [`OUTPUTS_MAX`] outputs each.
 pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
     let mut instances: Vec<HostedInstance> = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -102,6 +108,9 @@ pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
             continue;
         }
         if word == "instance" {
+            if instances.len() == HOSTED_MAX {
+                return Err(wrong);
+            }
             let (name, module) = second.split_once(' ').ok_or(wrong)?;
             let id = first.parse().map_err(|_| wrong)?;
             let (name, module) = (name.to_owned(), module.to_owned());
@@ -110,6 +119,8 @@ pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
         }
         let instance = instances.last_mut().ok_or(wrong)?;
         match word {
+            "set" if instance.settings.len() == PARAMETERS_MAX => return Err(wrong),
+            "output" if instance.outputs.len() == OUTPUTS_MAX => return Err(wrong),
             "set" => instance.settings.push((first.to_owned(), unescaped(second).ok_or(wrong)?)),
             "output" => {
                 let (output, to) = (first.parse(), second.parse());
@@ -134,13 +145,14 @@ pub fn write_module(text: &mut String, module: &str, bytes: &[u8]) {
 /// Reads the supplied modules of a text, each with its name.
 ///
 /// # Errors
-/// The first line that is wrong.
+/// The first line that is wrong, or is one more than [`HOSTED_MAX`].
 pub fn read_modules(text: &str) -> Result<Vec<(&str, Vec<u8>)>, RemoteError> {
     let lines = text.lines().enumerate().filter_map(|(at, line)| Some((at, line.strip_prefix("module ")?)));
     lines
-        .map(|(at, line)| {
+        .enumerate()
+        .map(|(count, (at, line))| {
             let read = |line: &'_ str| Some((line.find(' ')?, hex(line.split_once(' ')?.1)?));
-            let (end, bytes) = read(line).ok_or(RemoteError(at + 1))?;
+            let (end, bytes) = read(line).filter(|_| count < HOSTED_MAX).ok_or(RemoteError(at + 1))?;
             Ok((&line[..end], bytes))
         })
         .collect()
@@ -169,13 +181,14 @@ pub fn write_call(operation: &str, arguments: &[(&str, &str)]) -> String {
 /// Reads what [`write_call`] has written: the operation, and its arguments.
 ///
 /// # Errors
-/// The first line that is wrong.
+/// The first line that is wrong, or is one more than [`PARAMETERS_MAX`] arguments.
 pub fn read_call(text: &str) -> Result<CallText<'_>, RemoteError> {
     let mut lines = text.lines();
     let operation = lines.next().ok_or(RemoteError(1))?;
     let mut arguments = Vec::new();
     for (at, line) in lines.enumerate() {
-        arguments.push(line.split_once(' ').ok_or(RemoteError(at + 2))?);
+        let argument = line.split_once(' ').filter(|_| at < PARAMETERS_MAX);
+        arguments.push(argument.ok_or(RemoteError(at + 2))?);
     }
     Ok((operation, arguments))
 }
@@ -214,13 +227,12 @@ pub fn read_answer(bytes: &[u8]) -> Result<RemoteAnswer, RemoteError> {
         b"done" => Ok(RemoteAnswer::Done),
         b"refused" => Ok(RemoteAnswer::Refused(one_line(text))),
         b"rows" => {
-            let rows: Result<_, _> = text
-                .lines()
-                .take(REMOTE_ROWS_MAX)
-                .enumerate()
-                .map(|(at, line)| read_row(line).ok_or(RemoteError(at + 2)))
-                .collect();
-            Ok(RemoteAnswer::Rows(rows?))
+            let lines = || text.lines().take(REMOTE_ROWS_MAX);
+            let mut rows = Vec::with_capacity(lines().count());
+            for (at, line) in lines().enumerate() {
+                rows.push(read_row(line).ok_or(RemoteError(at + 2))?);
+            }
+            Ok(RemoteAnswer::Rows(rows))
         }
         _ => Err(RemoteError(1)),
     }
@@ -233,8 +245,9 @@ fn read_row(line: &str) -> Option<RemoteRow> {
         let (name, value) = part.split_once('=')?;
         Some((name.to_owned(), value.parse().ok()?))
     };
-    let numbers: Option<Vec<_>> = parts.map(number).collect();
-    Some(RemoteRow { key, note, numbers: numbers? })
+    // One more than there may be, so that it is noticed.
+    let numbers: Vec<_> = parts.take(ROW_NUMBERS_MAX + 1).map(number).collect::<Option<_>>()?;
+    (numbers.len() <= ROW_NUMBERS_MAX).then_some(RemoteRow { key, note, numbers })
 }
 
 /// A text in one line, from which [`unescaped`] makes it again.
@@ -315,6 +328,26 @@ mod tests {
         for bad in ["module ab", "module ab 0", "module ab 0g", "module ab 00ff1"] {
             assert_eq!(read_modules(&format!("{text}{bad}\n")), Err(RemoteError(3)), "{bad}");
         }
+    }
+
+    /// Lines of two bytes became arguments of 32, and numbers of a row, settings, outputs and instances likewise.
+    #[test]
+    fn a_text_of_short_lines_takes_no_more_memory_than_a_long_one() {
+        let instance = "instance 0 a b\n";
+        assert_eq!(read_hosted(&instance.repeat(HOSTED_MAX)).map(|read| read.len()), Ok(HOSTED_MAX));
+        assert_eq!(read_hosted(&instance.repeat(HOSTED_MAX + 1)), Err(RemoteError(HOSTED_MAX + 1)));
+        for (line, most) in [("set  \n", PARAMETERS_MAX), ("output 0 0\n", OUTPUTS_MAX)] {
+            assert!(read_hosted(&format!("{instance}{}", line.repeat(most))).is_ok(), "{line}");
+            let beyond = format!("{instance}{}", line.repeat(most + 1));
+            assert_eq!(read_hosted(&beyond), Err(RemoteError(most + 2)), "{line}");
+        }
+        assert_eq!(read_modules(&"module a \n".repeat(HOSTED_MAX + 1)), Err(RemoteError(HOSTED_MAX + 1)));
+        assert!(read_call(&format!("add\n{}", " \n".repeat(PARAMETERS_MAX))).is_ok());
+        let beyond = format!("add\n{}", " \n".repeat(PARAMETERS_MAX + 1));
+        assert_eq!(read_call(&beyond), Err(RemoteError(PARAMETERS_MAX + 2)));
+        let row = |numbers: usize| format!("rows\nkey\t{}\n", "\tn=1".repeat(numbers)).into_bytes();
+        assert!(read_answer(&row(ROW_NUMBERS_MAX)).is_ok());
+        assert_eq!(read_answer(&row(ROW_NUMBERS_MAX + 1)), Err(RemoteError(2)));
     }
 
     #[test]
