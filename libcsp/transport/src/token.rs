@@ -5,7 +5,7 @@
 //! that knows the key derives it. Each side proves to the other that it has it ([`crate::proof`]).
 //!
 //! ```text
-//!  0 version | 1 role | 2 flags (1: uid is meant) | 3 reserved 0 | 4 uid (4) | 8 not before (8) | 16 expires (8)
+//!  0 version | 1 role | 2 flags (1: uid is meant, else it is 0) | 3 reserved 0 | 4 uid (4) | 8 not before (8) | 16 expires (8)
 //! 24 nonce (8) | 32 node id (1 + n) | process id (1 + n) | grant | HMAC-SHA256 over all before it (32)
 //! ```
 //! Integers are little-endian; the grant has the form of [`Grant`]. Application processes receive tokens with
@@ -181,11 +181,15 @@ fn parse(signed: &[u8]) -> Option<TokenClaims> {
     if version != VERSION || flags & !FLAG_UID != 0 || reserved != 0 || !rest.is_empty() {
         return None;
     }
+    let (uid, has_uid) = (u32::from_le_bytes(*uid), flags & FLAG_UID != 0);
+    if uid != 0 && !has_uid {
+        return None;
+    }
     Some(TokenClaims {
         role: Role::from_u8(role)?,
         node: NodeId::parse(node).ok()?,
         process: ProcessId::parse(process)?,
-        uid: (flags & FLAG_UID != 0).then_some(u32::from_le_bytes(*uid)),
+        uid: has_uid.then_some(uid),
         grant,
         not_before: u64::from_le_bytes(*not_before),
         expires: u64::from_le_bytes(*expires),
@@ -253,6 +257,20 @@ mod tests {
         };
         let token = issue(&key(1), &claims);
         assert_eq!(verified(&key(1), &token, 10_000), Ok(claims));
+    }
+
+    #[test]
+    fn a_user_that_is_not_meant_is_no_second_form_of_a_token() {
+        let token = issue(&key(1), &TokenClaims { uid: None, ..claims() });
+        let (good, _) = token.split().unwrap();
+        let mut bad = good.to_vec();
+        bad[4] = 33;
+        let signed = bad.len() - MAC_LEN;
+        let mut mac = key(1).mac().unwrap();
+        mac.update(&bad[..signed]);
+        bad.splice(signed.., mac.finalize().into_bytes());
+        assert!(verify(&key(1), good, 10_000).is_ok());
+        assert_eq!(verify(&key(1), &bad, 10_000).err(), Some(TokenError::Malformed));
     }
 
     #[test]
