@@ -58,17 +58,21 @@ pub fn limits() -> Limits {
     }
 }
 
-/// What a module declares of itself.
+/// What a module for packets declares of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Declared {
-    outputs: u8,
+pub struct PacketDeclaration {
+    /// Outputs, from 1 on.
+    pub outputs: u8,
     /// Address and length of the buffer.
-    buffer: (u32, u32),
+    pub buffer: (u32, u32),
 }
 
-impl Declared {
+impl PacketDeclaration {
     /// Reads the declaration at an address: its length (24), outputs, address and length of the buffer, and two zeros.
-    fn read(memory: &[u8], at: u32) -> Result<Self, ModuleError> {
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(memory: &[u8], at: u32) -> Result<Self, ModuleError> {
         let wrong = |what: String| ModuleError::PacketDeclaration(what);
         let bytes = memory.get(at as usize..).and_then(|rest| rest.get(..DECLARATION_LEN));
         let bytes = bytes.ok_or_else(|| wrong(format!("lies outside the module's memory, at {at}")))?;
@@ -97,7 +101,7 @@ impl Declared {
         if reserved != 0 || reserved_too != 0 {
             return Err(wrong("has another number than 0 in a reserved field".to_owned()));
         }
-        Ok(Declared { outputs, buffer: (buffer, len) })
+        Ok(PacketDeclaration { outputs, buffer: (buffer, len) })
     }
 }
 
@@ -161,7 +165,10 @@ mod tests {
             memory
         };
         let good = [24, 2, 64, 1600, 0, 0];
-        assert_eq!(Declared::read(&memory(good), 8), Ok(Declared { outputs: 2, buffer: (64, 1600) }));
+        assert_eq!(
+            PacketDeclaration::read(&memory(good), 8),
+            Ok(PacketDeclaration { outputs: 2, buffer: (64, 1600) })
+        );
         for (at, number, expected) in [
             (0, 20, "has 20 bytes"),
             (1, 0, "names 0 outputs"),
@@ -174,10 +181,10 @@ mod tests {
         ] {
             let mut numbers = good;
             numbers[at] = number;
-            let error = Declared::read(&memory(numbers), 8).unwrap_err().to_string();
+            let error = PacketDeclaration::read(&memory(numbers), 8).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(Declared::read(&[], u32::MAX).is_err());
+        assert!(PacketDeclaration::read(&[], u32::MAX).is_err());
     }
 
     #[test]

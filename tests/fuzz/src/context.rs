@@ -1,11 +1,30 @@
 //! Records between a proxy worker and a context: one encoding only, so that a record that parses is emitted unchanged.
 
-use csp_wire::context::{FRAMES_MAX, RECORD_HEADER_LEN, RECORD_LEN_MAX, Record};
+use csp_wire::context::{FRAMES_MAX, Place, RECORD_HEADER_LEN, RECORD_LEN_MAX, Record};
 
-use crate::check_error;
+use crate::{Target, check_error};
+
+/// Records between a proxy worker and a context.
+pub static CONTEXT: Target = Target::plain("context", context, examples);
+
+fn examples() -> Vec<Vec<u8>> {
+    let place = Place { path: 3, generation: 1, stage: 2 };
+    let records = [
+        Record::Same { place, output: 1 },
+        Record::Gone { place },
+        Record::Room { place, bytes: 1 << 20 },
+        Record::Done { place, fault: false, ended: true },
+    ];
+    let written = |record: &Record<'_>| {
+        let mut out = [0; 256];
+        let len = record.emit_head(None, &mut out).expect("the records are short");
+        out[..len].to_vec()
+    };
+    vec![records.iter().flat_map(written).collect(), written(&records[2])]
+}
 
 /// The records of a stream.
-pub fn context(mut bytes: &[u8]) {
+fn context(mut bytes: &[u8]) {
     loop {
         match Record::parse(bytes) {
             Ok(Some((record, len))) => {

@@ -9,10 +9,48 @@ use csp_wire::{
     Ecn, arp as wire_arp, ethernet as wire_ethernet, ipv4 as wire_ipv4, ipv6 as wire_ipv6, tcp as wire_tcp,
 };
 
-use crate::check_error;
+use crate::{Target, check_error};
+
+/// A frame.
+pub static ETHERNET: Target = Target::plain("ethernet", ethernet, lan_examples);
+/// A packet of ARP.
+pub static ARP: Target = Target::plain("arp", arp, lan_examples);
+/// A packet of IPv4.
+pub static IPV4: Target = Target::plain("ipv4", ipv4, lan_examples);
+/// A packet of IPv6.
+pub static IPV6: Target = Target::plain("ipv6", ipv6, lan_examples);
+/// A message of ICMP of either family.
+pub static ICMP: Target = Target::plain("icmp", icmp, lan_examples);
+/// A segment.
+pub static TCP: Target = Target::plain("tcp", tcp, lan_examples);
+
+/// A frame with an IPv4 datagram with a SYN and its options, and each of its layers; the same of others.
+fn lan_examples() -> Vec<Vec<u8>> {
+    const MACS: &[u8] = b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02";
+    const SYN: &[u8] = b"\x9c\x40\0\x50\0\0\0\x05\0\0\0\0\xa0\x02\xff\xff\0\0\0\0\x02\x04\x05\xb4\x04\x02\x08\x0a\0\0\0\x09\0\0\0\0\x01\x03\x03\x07";
+    const IPV4: &[u8] = b"\x45\0\0\x3c\0\x01\x40\0\x40\x06\0\0\xc0\0\x02\x01\xc6\x33\x64\x07";
+    const IPV6: &[u8] = b"\x60\0\0\0\0\x28\x06\x40\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x02";
+    const ARP: &[u8] =
+        b"\0\x01\x08\0\x06\x04\0\x01\x02\0\0\0\0\x01\xc0\0\x02\x01\0\0\0\0\0\0\xc6\x33\x64\x07";
+    const UNREACHABLE: &[u8] = b"\x03\x04\0\0\0\0\x05\x78";
+    const ECHO: &[u8] = b"\x08\0\0\0\x12\x34\0\x01payload";
+    const SOLICITATION: &[u8] =
+        b"\x87\0\0\0\0\0\0\0\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x02\x01\x01\x02\0\0\0\0\x01";
+    vec![
+        [MACS, b"\x08\0", IPV4, SYN].concat(),
+        [MACS, b"\x08\x06", ARP].concat(),
+        ARP.to_vec(),
+        [IPV4, SYN].concat(),
+        [IPV6, SYN].concat(),
+        SYN.to_vec(),
+        [UNREACHABLE, IPV4, SYN].concat(),
+        ECHO.to_vec(),
+        SOLICITATION.to_vec(),
+    ]
+}
 
 /// Ethernet: a frame that parses is emitted unchanged.
-pub fn ethernet(bytes: &[u8]) {
+fn ethernet(bytes: &[u8]) {
     match wire_ethernet::Frame::parse(bytes) {
         Ok(frame) => {
             assert_eq!(frame.payload().len() + wire_ethernet::HEADER_LEN, bytes.len());
@@ -26,7 +64,7 @@ pub fn ethernet(bytes: &[u8]) {
 }
 
 /// ARP: a packet that parses is emitted unchanged.
-pub fn arp(bytes: &[u8]) {
+fn arp(bytes: &[u8]) {
     match wire_arp::Packet::parse(bytes) {
         Ok(packet) => {
             let mut out = [0xaa; wire_arp::PACKET_LEN];
@@ -38,7 +76,7 @@ pub fn arp(bytes: &[u8]) {
 }
 
 /// IPv4: whole packets and packets quoted by ICMP.
-pub fn ipv4(bytes: &[u8]) {
+fn ipv4(bytes: &[u8]) {
     check_ipv4(bytes);
     let mut bytes = bytes.to_vec();
     let header_len = usize::from(bytes.first().map_or(0, |first| first & 0xf)) * 4;
@@ -68,7 +106,7 @@ fn check_ipv4(bytes: &[u8]) {
 }
 
 /// IPv6: whole packets and packets quoted by ICMP.
-pub fn ipv6(bytes: &[u8]) {
+fn ipv6(bytes: &[u8]) {
     for parse in [wire_ipv6::Packet::parse, wire_ipv6::Packet::parse_quoted] {
         match parse(bytes) {
             Ok(packet) => assert!(packet.header_len() + packet.payload().len() <= packet.total_len()),
@@ -85,7 +123,7 @@ pub fn ipv6(bytes: &[u8]) {
 }
 
 /// ICMP for both families, and the packets that errors quote.
-pub fn icmp(bytes: &[u8]) {
+fn icmp(bytes: &[u8]) {
     icmp_v4(bytes);
     icmp_v6(bytes);
     for quoted in [QuotedTcp::parse_v4(bytes), QuotedTcp::parse_v6(bytes)] {
@@ -158,7 +196,7 @@ fn ipv6_packet(source: Ipv6Addr, destination: Ipv6Addr, payload: &[u8]) -> Vec<u
 }
 
 /// TCP: header and options, which have the same meaning after emission.
-pub fn tcp(bytes: &[u8]) {
+fn tcp(bytes: &[u8]) {
     match wire_tcp::Segment::parse(bytes) {
         Ok(segment) => {
             assert_eq!(segment.header_len() + segment.payload().len(), bytes.len());

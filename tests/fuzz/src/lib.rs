@@ -1,5 +1,8 @@
-//! Properties that must hold for any input. Parsers of csp-wire: they return, an error names a field and an offset
-//! within the bytes, and a value that was parsed, emitted and parsed again is the same.
+//! Properties that must hold for any input, each with bounds of memory and time, as targets of libFuzzer (`libfuzzer`) and as tests of
+//! 1,000 seeded inputs each (`tests/seeded.rs`). Both run the same functions, so that what one of them finds the other replays.
+//!
+//! Parsers of csp-wire: they return, an error names a field and an offset within the bytes, and a value that was parsed, emitted and parsed
+//! again is the same.
 //!
 //! The TCP engine, for any segments and calls: it terminates, stays within its bounds and releases all resources.
 //!
@@ -7,32 +10,54 @@
 //!
 //! The framings of messages: one outcome for any slices, within the bounds.
 //!
-//! Formats: what is read from a message does not depend on its slices, and is written and read again alike.
+//! Formats: what is read from a message does not depend on its slices, and is written and read again alike, also as JSON.
 //!
 //! Queries: a plan is within its bounds, and its programs yield what it yields; a pattern is matched in as many steps as it may take.
 //!
-//! The targets in `fuzz_targets/` only call these functions, so that a finding can be replayed in a plain test.
+//! What programs, peers and administrators supply: requests, policies, rules, texts about plug-ins, tokens and grants, declarations of
+//! modules, eBPF objects, captured packets. What is accepted is written and read again alike; errors have a place and a bounded length.
 #![forbid(unsafe_code)]
 
 mod context;
+mod declarations;
 mod formats;
 mod lan;
+mod objects;
+mod packets;
+mod pcap;
+mod policy;
 mod queries;
+mod remote;
+mod requests;
 mod ring;
+mod rules;
 mod san;
+pub mod seeded;
 mod stack;
+mod target;
+mod tokens;
 mod vi;
 mod zmtp;
 
-pub use context::context;
-pub use formats::{formats_message, formats_schema};
-pub use lan::{arp, ethernet, icmp, ipv4, ipv6, tcp};
-pub use queries::{queries_like, queries_sql};
-pub use ring::shm_ring;
-pub use san::{agent, channel, link, tunnel};
-pub use stack::{tcp_options, tcp_stack};
-pub use vi::{shm_rendezvous, ucx_frame, verbs_frame};
-pub use zmtp::zmtp;
+pub use context::CONTEXT;
+pub use declarations::DECLARATIONS;
+pub use formats::{FORMATS_JSON, FORMATS_MESSAGE, FORMATS_SCHEMA};
+pub use lan::{ARP, ETHERNET, ICMP, IPV4, IPV6, TCP};
+pub use objects::OBJECTS;
+pub use packets::PACKETS;
+pub use pcap::PCAP_MERGE;
+pub use policy::POLICY;
+pub use queries::{QUERIES_LIKE, QUERIES_SQL};
+pub use remote::REMOTE;
+pub use requests::REQUESTS;
+pub use ring::SHM_RING;
+pub use rules::RULES;
+pub use san::{AGENT, CHANNEL, LINK, TUNNEL};
+pub use stack::{TCP_OPTIONS, TCP_STACK};
+pub use target::{Bounds, Check, Outcome, Target, report_own_panics_only};
+pub use tokens::{GRANTS, TOKENS};
+pub use vi::{SHM_RENDEZVOUS, UCX_FRAME, VERBS_FRAME};
+pub use zmtp::ZMTP;
 
 use csp_wire::WireError;
 

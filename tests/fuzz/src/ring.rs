@@ -13,6 +13,11 @@ use std::sync::atomic::Ordering;
 use inner::{Receiver, Sender, Violation};
 use layout::{Arena, GEOMETRY};
 
+use crate::Target;
+
+/// Steps of a ring's two ends and of a hostile peer.
+pub static SHM_RING: Target = Target::plain("shm_ring", shm_ring, Vec::new);
+
 const DEPTH: usize = GEOMETRY.depth;
 const MESSAGE_LEN: usize = GEOMETRY.message_len;
 
@@ -37,7 +42,7 @@ impl Steps<'_> {
 }
 
 /// Drives both ends of one direction while the peer changes the memory.
-pub fn shm_ring(bytes: &[u8]) {
+fn shm_ring(bytes: &[u8]) {
     let arena = Arena::new();
     Receiver::publish_all(&arena);
     let (mut sender, mut receiver) = (Sender::new(arena), Receiver::new(arena));

@@ -1,19 +1,105 @@
 //! The formats of the SAN and of the agent's socket. SAN messages have one encoding only: a message that parses is
 //! emitted unchanged.
 
-use csp_wire::agent::AgentMessage;
+use csp_types::{FlowLabel, NodeId, Role};
+use csp_wire::WireError;
+use csp_wire::agent::{AgentMessage, emit_refused, emit_renew, emit_token};
 use csp_wire::bytes::Writer;
 use csp_wire::channel::{
-    ConnectPayload, InfoPayload, ListenPayload, Messages, OpenPayload, OptionPayload, TakeOverPayload,
-    TakenOverPayload,
+    ConnectPayload, InfoPayload, ListenPayload, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+    OptionPayload, TakeOverPayload, TakenOverPayload,
 };
-use csp_wire::link::{HELLO_LEN_MAX, Header, Hello, HelloAck, HelloRefused};
-use csp_wire::tunnel::Records;
+use csp_wire::link::{
+    HELLO_LEN_MAX, Header, Hello, HelloAck, HelloRefused, Kind, Purpose, Resume, Sender, Versions,
+};
+use csp_wire::tunnel::{Record, RecordKind, Records};
 
-use crate::check_error;
+use crate::{Target, check_error};
+
+/// A message of a link.
+pub static LINK: Target = Target::plain("link", link, link_examples);
+/// A tunnel message.
+pub static TUNNEL: Target = Target::plain("tunnel", tunnel, tunnel_examples);
+/// A channel message.
+pub static CHANNEL: Target = Target::plain("channel", channel, channel_examples);
+/// A message between a process and its agent.
+pub static AGENT: Target = Target::plain("agent", agent, agent_examples);
+
+fn link_examples() -> Vec<Vec<u8>> {
+    let sender = Sender {
+        versions: Versions::SPOKEN,
+        role: Role::Process,
+        purpose: Purpose::Channel,
+        worker: 1,
+        pool_index: 0,
+        pool_size: 2,
+        receive_depth: 64,
+        incarnation: 9,
+        nonce: [3; 16],
+        node_id: NodeId::parse(b"an-1").expect("it is a node's"),
+        process_id: "nginx-17",
+        resume: Some(Resume { session: [1; 16], received: 5, attempt: 2 }),
+    };
+    let hello = Hello { sender, token: &[7; 40], extension: b"later", proof: Some([9; 32]) };
+    let ack = HelloAck { sender, extension: b"", proof: None };
+    let message = |kind: Kind, body: &[u8]| {
+        let header = Header { kind, credits: 3, body_len: body.len() as u32, sequence: 0 };
+        [&header.emit()[..], body].concat()
+    };
+    let (mut first, mut second) = ([0; HELLO_LEN_MAX], [0; HELLO_LEN_MAX]);
+    let hello_len = hello.emit(&mut first).expect("the longest hello fits");
+    let ack_len = ack.emit(&mut second).expect("the longest hello fits");
+    vec![
+        message(Kind::Hello, &first[..hello_len]),
+        message(Kind::HelloAck, &second[..ack_len]),
+        message(Kind::Credit, b""),
+        first[..hello_len].to_vec(),
+    ]
+}
+
+fn tunnel_examples() -> Vec<Vec<u8>> {
+    let mut out = [0; 256];
+    let mut writer = Writer::new(&mut out);
+    let end = Record::flow_end(FlowLabel::new(3, 1), 2);
+    let segment =
+        Record { kind: RecordKind::Segment, coalesced: 2, segment_size: 4, payload: b"abcdefg", ..end };
+    for record in [segment, end, Record { payload: b"x", ..segment }] {
+        record.emit_to(&mut writer).expect("the records are short");
+    }
+    vec![writer.written().to_vec()]
+}
+
+fn channel_examples() -> Vec<Vec<u8>> {
+    let mut out = [0; 256];
+    let mut writer = Writer::new(&mut out);
+    let label = FlowLabel::new(9, 1);
+    for (kind, argument, payload) in [
+        (MessageKind::Accepted, 65_536, &b""[..]),
+        (MessageKind::Data, 0, b"GET / HTTP/1.1"),
+        (MessageKind::Credit, 4_096, b""),
+        (MessageKind::Close, 0, b""),
+    ] {
+        let header = MessageHeader::of_flow(kind, label, argument, payload.len() as u32);
+        Message { header, payload }.emit_to(&mut writer).expect("the messages are short");
+    }
+    vec![writer.written().to_vec()]
+}
+
+fn agent_examples() -> Vec<Vec<u8>> {
+    let mut out = [0; 1_024];
+    let mut written = |emit: &dyn Fn(&mut [u8]) -> Result<usize, WireError>| {
+        let len = emit(&mut out).expect("the messages are short");
+        out[..len].to_vec()
+    };
+    vec![
+        written(&|out| emit_refused(out, "no such node")),
+        written(&emit_renew),
+        written(&|out| emit_token(out, &[5; 80], 1_700_000_000)),
+    ]
+}
 
 /// The link header and the bodies of the HELLO messages.
-pub fn link(bytes: &[u8]) {
+fn link(bytes: &[u8]) {
     match Header::parse(bytes) {
         Ok((header, body)) => {
             assert_eq!([&header.emit()[..], body].concat(), bytes);
@@ -44,7 +130,7 @@ fn hellos(body: &[u8]) {
 }
 
 /// The records of a tunnel message.
-pub fn tunnel(bytes: &[u8]) {
+fn tunnel(bytes: &[u8]) {
     let mut out = vec![0xaa; bytes.len()];
     let mut writer = Writer::new(&mut out);
     let mut whole = true;
@@ -62,7 +148,7 @@ pub fn tunnel(bytes: &[u8]) {
 }
 
 /// The messages of a channel message, and their payloads.
-pub fn channel(bytes: &[u8]) {
+fn channel(bytes: &[u8]) {
     let mut out = vec![0xaa; bytes.len()];
     let mut writer = Writer::new(&mut out);
     let mut whole = true;
@@ -119,7 +205,7 @@ fn payloads(payload: &[u8]) {
 }
 
 /// Messages between a process and its agent.
-pub fn agent(bytes: &[u8]) {
+fn agent(bytes: &[u8]) {
     if let Err(error) = AgentMessage::parse(bytes) {
         check_error(error, bytes);
     }

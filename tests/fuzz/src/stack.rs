@@ -11,6 +11,13 @@ use csp_tcp::{Arrival, CongestionControl, EcnMode, Event, PathError, Stack, Stac
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_wire::tcp::{Flags, Options, Repr, SackBlock, SackBlocks, Segment, Timestamps};
 
+use crate::Target;
+
+/// Segments, calls and times for a TCP stack.
+pub static TCP_STACK: Target = Target::plain("tcp_stack", tcp_stack, Vec::new);
+/// The options of a segment.
+pub static TCP_OPTIONS: Target = Target::plain("tcp_options", tcp_options, Vec::new);
+
 const PORTS: u8 = 4;
 /// Every byte of the streams that peers send.
 const STREAM: u8 = 0x5a;
@@ -92,7 +99,7 @@ fn config(choice: u8) -> StackConfig {
         keepalive_idle: Some(Duration::from_secs(30)),
         syn_cookies: [SynCookies::Auto, SynCookies::Always, SynCookies::Off][of_three(1)],
         ecn: [EcnMode::Passive, EcnMode::Active, EcnMode::Off][of_three(3)],
-        pacing: choice / 9 % 2 == 0,
+        pacing: (choice / 9).is_multiple_of(2),
         congestion: match choice / 18 % 2 {
             0 => CongestionControl::Cubic,
             _ => CongestionControl::NewReno,
@@ -279,7 +286,7 @@ impl Run {
 }
 
 /// Runs the engine with any sequence of segments, calls and times.
-pub fn tcp_stack(bytes: &[u8]) {
+fn tcp_stack(bytes: &[u8]) {
     let mut c = Choices(bytes);
     let mut stack = Stack::new(config(c.byte()));
     stack.listen(tuple(0).local, 1).expect("an empty table takes a listener");
@@ -298,7 +305,7 @@ pub fn tcp_stack(bytes: &[u8]) {
 }
 
 /// Parses any options area as the engine does: in a SYN and in an acknowledgement.
-pub fn tcp_options(bytes: &[u8]) {
+fn tcp_options(bytes: &[u8]) {
     let (first, second) = bytes.split_at(bytes.len().min(40));
     let mut stack = Stack::new(config(0));
     stack.listen(tuple(0).local, 1).expect("an empty table takes a listener");

@@ -8,14 +8,24 @@ use csp_zmtp::{
     ZmtpError,
 };
 
+use crate::Target;
+
+/// What peers send.
+pub static ZMTP: Target = Target::plain("zmtp", zmtp, zmtp_examples);
+
 /// A greeting of a NULL peer of ZMTP 3.1 and READY of an XSUB, so that short inputs get behind the handshake.
 const HANDSHAKE: &[u8] = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
     \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
     \x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04XSUB";
 
+fn zmtp_examples() -> Vec<Vec<u8>> {
+    let frames = b"\0\x06\x01topic\x01\x05first\0\x04last\x04\x07\x05PINGab\x02\0\0\0\0\0\0\0\x03abc";
+    vec![[b"\x07", HANDSHAKE, frames].concat(), [&b"\x02"[..], frames].concat()]
+}
+
 /// A connection that gets `bytes` from the start, one that gets them after its handshake, a CURVE connection, and a reader of
 /// length-prefixed messages. The first byte chooses the length of slices.
-pub fn zmtp(bytes: &[u8]) {
+fn zmtp(bytes: &[u8]) {
     let Some((&cut, bytes)) = bytes.split_first() else { return };
     let cut = usize::from(cut) + 1;
     let config =

@@ -16,6 +16,7 @@ pub struct Counting;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static ALLOCATED: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<i64> = const { Cell::new(0) };
     static MOST_HELD: Cell<i64> = const { Cell::new(0) };
 }
@@ -37,6 +38,24 @@ pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64, i64) {
     (result, count() - before.0, MOST_HELD.get() - before.1)
 }
 
+/// What a piece of work took from the allocator, in its thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Used {
+    /// Allocations. Moving a block to a new place counts as one.
+    pub count: u64,
+    /// Bytes of all allocations together: what the work has copied and built, and so a measure of its steps.
+    pub bytes: u64,
+    /// The most bytes that it held at one time beyond those held before.
+    pub held_max: i64,
+}
+
+/// Runs `work`, and returns its result and what it took.
+pub fn used_by<T>(work: impl FnOnce() -> T) -> (T, Used) {
+    let before = ALLOCATED.get();
+    let (result, count, held_max) = peak_of(work);
+    (result, Used { count, bytes: ALLOCATED.get() - before, held_max })
+}
+
 /// Allocations by all threads since the process began.
 pub fn process_count() -> u64 {
     PROCESS_COUNT.load(Ordering::Relaxed)
@@ -51,6 +70,7 @@ pub fn process_held() -> i64 {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
+        ALLOCATED.set(ALLOCATED.get() + layout.size() as u64);
         HELD.set(HELD.get() + layout.size() as i64);
         MOST_HELD.set(MOST_HELD.get().max(HELD.get()));
         PROCESS_COUNT.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use csp_plugins::Packet;
 use csp_types::Instant;
 use wasmtime::{Store, TypedFunc};
 
-use super::{Declared, FUEL_PER_BYTE, HEAD_LEN, PacketModule, Wanted, head, verdict};
+use super::{FUEL_PER_BYTE, HEAD_LEN, PacketDeclaration, PacketModule, Wanted, head, verdict};
 use crate::engine::Limits;
 use crate::fields::NoFields;
 use crate::guest::{Facts, Guest};
@@ -19,7 +19,7 @@ pub(super) struct Instance {
     instance: wasmtime::Instance,
     memory: wasmtime::Memory,
     limits: Limits,
-    declared: Declared,
+    declared: PacketDeclaration,
     on_packet: TypedFunc<(), i32>,
     configure: Option<TypedFunc<(u32,), i32>>,
 }

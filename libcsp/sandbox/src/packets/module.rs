@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wasmtime::InstancePre;
 
 use super::instance::Instance;
-use super::{Declared, VERSION};
+use super::{PacketDeclaration, VERSION};
 use crate::engine::Engine;
 use crate::guest::Guest;
 use crate::module::{self, ModuleError, Sha256, check_functions, check_memory};
@@ -24,7 +24,7 @@ const IMPORTS: [&str; 2] = ["parameters", "refuse"];
 pub struct PacketModule {
     pub(super) engine: Engine,
     pub(super) pre: InstancePre<Guest>,
-    pub(super) declared: Declared,
+    pub(super) declared: PacketDeclaration,
     pub(super) configures: bool,
     sha256: Sha256,
     memory: u64,
@@ -47,14 +47,14 @@ impl PacketModule {
         }
         let memory = check_memory(engine, &compiled)?;
         let pre = module::link(engine, &compiled)?;
-        let (engine, declared) = (engine.clone(), Declared::default());
+        let (engine, declared) = (engine.clone(), PacketDeclaration::default());
         let mut module = PacketModule { engine, pre, declared, configures, sha256, memory };
         module.declared = module.try_out()?;
         Ok(Arc::new(module))
     }
 
     /// Starts the module once, and reads its declaration.
-    fn try_out(&self) -> Result<Declared, ModuleError> {
+    fn try_out(&self) -> Result<PacketDeclaration, ModuleError> {
         let _room = self.engine.admit(self.memory)?;
         let mut instance = Instance::start(self)?;
         let version = instance.number("csp_packet_abi")?;
@@ -62,7 +62,7 @@ impl PacketModule {
             return Err(ModuleError::PacketVersion(version));
         }
         let at = instance.number("csp_packet_declaration")?;
-        Declared::read(instance.memory(), at.cast_unsigned())
+        PacketDeclaration::read(instance.memory(), at.cast_unsigned())
     }
 
     /// Returns the SHA-256 of its bytes, by which it is stored and named.

@@ -1,0 +1,6 @@
+//! Fuzzes `csp_fuzz::FORMATS_JSON`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    csp_fuzz::FORMATS_JSON.run(bytes);
+});
