@@ -104,7 +104,6 @@ pub(crate) struct Classifier {
     entries: Vec<Entry>,
     /// Ranges of entries, by entry.
     ranges: Vec<[Option<Range>; crate::descriptor::RANGES_MAX]>,
-    free: Vec<u32>,
 }
 
 impl Classifier {
@@ -163,46 +162,14 @@ impl Classifier {
         tuple.entries += 1;
         let moved = order < tuple.order_min;
         tuple.order_min = tuple.order_min.min(order);
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.entries[index as usize] = entry;
-                self.ranges[index as usize] = ranges;
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                self.ranges.push(ranges);
-                (self.entries.len() - 1) as u32
-            }
-        };
+        let index = self.entries.len() as u32;
+        self.entries.push(entry);
+        self.ranges.push(ranges);
         self.link(at, index);
         if moved {
             self.tuples.sort_by_key(|tuple| tuple.order_min);
         }
         Ok(())
-    }
-
-    /// Removes the predicate that was added with this order.
-    pub fn remove(&mut self, compiled: &Compiled, order: u32) -> bool {
-        let Some(tuple) = self.tuples.iter_mut().find(|tuple| tuple.mask == compiled.mask) else {
-            return false;
-        };
-        let bucket = tuple.bucket(tuple.hash(&compiled.key));
-        let (mut at, mut before) = (tuple.buckets[bucket], NIL);
-        while at != NIL && self.entries[at as usize].order != order {
-            (before, at) = (at, self.entries[at as usize].next);
-        }
-        if at == NIL {
-            return false;
-        }
-        let next = self.entries[at as usize].next;
-        match before {
-            NIL => tuple.buckets[bucket] = next,
-            before => self.entries[before as usize].next = next,
-        }
-        tuple.entries -= 1;
-        self.free.push(at);
-        true
     }
 
     /// Puts an entry into its chain, which is sorted by order.

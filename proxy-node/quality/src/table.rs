@@ -161,34 +161,6 @@ impl FlowTable {
         (flow, true)
     }
 
-    /// Puts another predicate in the place of a flow's, in place. `order` is the flow's position in the policy.
-    pub fn set_predicate(
-        &mut self,
-        flow: FlowId,
-        order: u32,
-        predicate: Predicate,
-    ) -> Result<(), TableError> {
-        let Some(spec) = self.flows.get_mut(flow.index()).and_then(Option::as_mut) else { return Ok(()) };
-        let refuse = |error| FlowError { flow: spec.name.clone(), reason: FlowErrorReason::Predicate(error) };
-        predicate.check().map_err(refuse)?;
-        let new = predicate.compile();
-        self.classifier.remove(&spec.predicate.compile(), order);
-        self.classifier.insert(&new, order, flow.0)?;
-        for (word, mask) in (0u8..).zip(&new.mask) {
-            let ranges = new.ranges.iter().filter(|range| range.word == word).map(|range| range.mask);
-            let bits = ranges.fold(*mask, |all, bits| all | bits);
-            match self.reads.iter_mut().find(|(known, _)| *known == word) {
-                Some((_, mask)) => *mask |= bits,
-                None if bits != 0 => self.reads.push((word, bits)),
-                None => {}
-            }
-        }
-        spec.predicate = predicate;
-        // Runs that have begun are classified again.
-        self.generation += 1;
-        Ok(())
-    }
-
     /// Returns the number of this generation.
     pub fn generation(&self) -> u64 {
         self.generation

@@ -54,15 +54,6 @@ pub enum Action {
     Install(FlowId, String),
     /// Removes a handler that a trigger has put there.
     Remove(FlowId, String),
-    /// Gives a handler's parameter a value; the owner does it.
-    SetParameter {
-        /// The handler.
-        handler: String,
-        /// Its parameter.
-        parameter: String,
-        /// The value.
-        value: i64,
-    },
     /// Switches the scheme.
     Switch(Resource, Scheme),
     /// Changes a flow's priority until the next plan.

@@ -279,7 +279,7 @@ impl ResourceManager {
             Action::Switch(resource, scheme) => self.switch(now, *resource, *scheme),
             Action::SetPriority(flow, priority) => self.set_priority(*flow, *priority),
             // The owner's, by `next_fired`.
-            Action::SetParameter { .. } | Action::Raise(_) => {}
+            Action::Raise(_) => {}
         }
     }
 }
