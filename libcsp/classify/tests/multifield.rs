@@ -29,7 +29,8 @@ fn expected(rules: &[Rule], packet: &Fields) -> Option<usize> {
 
 fn name_of(owner: &Owner, hit: Option<Hit>) -> Option<&str> {
     hit.map(|hit| {
-        let rule = owner.rule_at(hit.rule).expect("a rule of this table");
+        let found = owner.rules().into_iter().find(|(_, handle)| *handle == hit.rule);
+        let (rule, _) = found.expect("a rule of this table");
         assert_eq!(rule.instance, hit.instance);
         &*rule.name
     })

@@ -43,13 +43,6 @@ impl<'a> Message<'a> {
         self.len
     }
 
-    /// Returns whether the message's span has nothing but the frames with their headers, in clear text: its bytes can be
-    /// sent to a NULL peer as they are. A command between two frames, such as a PING, makes the answer `false`.
-    pub fn is_contiguous(&self) -> bool {
-        let headers: u64 = self.frames.iter().map(|frame| u64::from(frame.header_len)).sum();
-        self.decrypted.is_none() && self.span.1 - self.span.0 == headers + self.len as u64
-    }
-
     /// Returns the decrypted body of `frame` under CURVE; `None` under NULL, where the body lies in the caller's memory.
     pub fn decrypted(&self, frame: &Frame) -> Option<&'a [u8]> {
         let at = usize::try_from(frame.at).ok()?;

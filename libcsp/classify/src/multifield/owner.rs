@@ -139,12 +139,6 @@ impl Owner {
         Some((&placed.rule, placed.handle))
     }
 
-    /// Returns the rule that a hit names; `None` if it was removed since.
-    pub fn rule_at(&self, handle: RuleHandle) -> Option<&Rule> {
-        let placed = self.places.get(handle.slot as usize)?.as_ref()?;
-        (placed.handle == handle).then_some(&*placed.rule)
-    }
-
     /// Returns all rules with their handles, in the order in which they are tried.
     pub fn rules(&self) -> Vec<(&Rule, RuleHandle)> {
         let mut placed: Vec<&Placed> = self.places.iter().flatten().collect();
