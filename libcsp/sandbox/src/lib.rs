@@ -18,7 +18,6 @@
 //! | why an instance was stopped | [`Stopped`], [`Reason`] |
 //! | what happens then | [`OnStop`], [`Supervisor`] |
 //! | a module in another's place | [`swap()`] |
-//! | built-in operators as generated code | [`specialise`] |
 //! | a module that runs in another program, and the formats that are sent along | [`Described`], [`encode_formats`] |
 //! | supplied packet plug-ins, by an ABI of their own | [`packets`] |
 //! | where fields lie, for modules that serve several formats | [`Fields`], [`FieldAt`] |
@@ -36,7 +35,6 @@ mod instance;
 mod module;
 pub mod packets;
 mod report;
-pub mod specialise;
 mod stopped;
 mod supervisor;
 mod supplied;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use csp_api::handlers::SpecialisedOperator;
 use csp_daemon::background::lower_priority;
 use csp_operators::{FormatSet, Query, Rules};
-use csp_sandbox::specialise::Workshop;
+use csp_specialiser::Workshop;
 use csp_telemetry::without_abort;
 
 use super::compiling::ALONE;
@@ -66,7 +66,7 @@ pub fn specialised(query: Query, channel: &str) -> Query {
 pub fn describe() -> Vec<SpecialisedOperator> {
     let workshop = WORKSHOP.get().and_then(Option::as_ref);
     let standings = workshop.map(|workshop| workshop.standings()).unwrap_or_default();
-    let describe = |standing: csp_sandbox::specialise::Standing| SpecialisedOperator {
+    let describe = |standing: csp_specialiser::Standing| SpecialisedOperator {
         name: (&standing.name).into(),
         version: (&standing.text).into(),
         specialised_total: standing.specialised_total,

@@ -4,8 +4,8 @@ use csp_formats::{Cell, Load, What};
 use csp_queries::{Code, Condition, Operator, Relation};
 use wasm_encoder::{Ieee64, Instruction as I, ValType};
 
-use super::builder::{Builder, Kind, Value};
-use super::{Declined, REFUSED};
+use crate::builder::{Builder, Kind, Value};
+use crate::{Declined, REFUSED};
 
 /// Terms that are looked at before the first of them can refuse a row: a jump that is mispredicted costs more than some terms.
 const TERMS: usize = 4;

@@ -2,19 +2,20 @@
 //! frames and counters. `CSP_SEED=n` replays one seed; `CSP_SEEDS=n` runs more.
 #![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "a test with a deadline")]
 
-mod common;
+#[path = "../../sandbox/tests/common/port.rs"]
+mod port;
 #[path = "../../queries/tests/random/mod.rs"]
 mod random;
 
 use std::cell::Cell;
 use std::sync::Arc;
 
-use common::{FakePort, at, send};
 use csp_handlers::{FormatId, Handler, State, Stop};
 use csp_operators::{Counters, FormatSet, Limits, Query, Rules, SAMPLES, Time, Verdict, make};
 use csp_queries::{Condition, Image, Plan};
-use csp_sandbox::specialise::{Declined, Work, Workshop, generate};
+use csp_specialiser::{Declined, Work, Workshop, generate};
 use csp_support::Random;
+use port::{FakePort, at, send};
 use random::{Channels, Expressions, Format};
 
 thread_local!(static READS: Cell<u64> = const { Cell::new(0) });
@@ -347,7 +348,7 @@ fn operators_that_are_gone_are_not_compiled_for_and_a_full_queue_is_an_answer() 
     set.add(FormatId(1), schema, "Flight".into()).unwrap();
     set.set_specialiser(workshop.named("flights"), Rules::default());
     let set = Arc::new(set);
-    let mut all: Vec<_> = (0..csp_sandbox::specialise::WAITING_MAX + 1)
+    let mut all: Vec<_> = (0..csp_specialiser::WAITING_MAX + 1)
         .map(|_| {
             let mut handler = make("select", &set).unwrap();
             let mut state = State::new(&handler.needs());

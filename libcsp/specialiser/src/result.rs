@@ -5,8 +5,8 @@
 use csp_queries::{Computed, How, Image, Move, Store};
 use wasm_encoder::{Instruction as I, ValType};
 
-use super::builder::{Builder, Kind, Value, at};
-use super::{ACCEPTED, Declined, HALF};
+use crate::builder::{Builder, Kind, Value, at};
+use crate::{ACCEPTED, Declined, HALF};
 
 /// Bytes that are copied by loads and stores; more are copied by one instruction.
 const UNROLLED_MAX: usize = 256;

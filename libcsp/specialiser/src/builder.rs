@@ -3,7 +3,7 @@
 use csp_formats::Load;
 use wasm_encoder::{BlockType, Function, Instruction, MemArg, MemArgTarget, ValType};
 
-use super::{DONE, UNSAID};
+use crate::{DONE, UNSAID};
 
 /// What a local has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,8 +11,7 @@ use csp_operators::{Program, Request, Specialiser, StandingRef};
 use csp_queries::Plan;
 use wasmtime::{Engine, Module};
 
-use super::{Row, generate};
-use crate::module::ModuleError;
+use crate::{NoEngine, Row, generate};
 
 /// Programs of a process at a time. Each has a page of memory of 64 KiB.
 pub const PROGRAMS_MAX: usize = 256;
@@ -62,8 +61,8 @@ impl Workshop {
     ///
     /// # Errors
     /// When compiled code cannot run here.
-    pub fn new(nanos: fn() -> u64) -> Result<(Arc<Self>, Work), ModuleError> {
-        let engine = super::row::engine().map_err(|error| ModuleError::Engine(format!("{error:#}")))?;
+    pub fn new(nanos: fn() -> u64) -> Result<(Arc<Self>, Work), NoEngine> {
+        let engine = crate::row::engine().map_err(|error| NoEngine(format!("{error:#}")))?;
         let (queue, requests) = sync_channel(WAITING_MAX);
         let workshop = Workshop { queue, standings: Mutex::default(), nanos };
         Ok((

@@ -3,7 +3,7 @@
 use csp_formats::{Load, Primitive, What};
 use wasm_encoder::{Ieee64, Instruction as I, ValType};
 
-use super::builder::{Builder, Kind, Value, at};
+use crate::builder::{Builder, Kind, Value, at};
 
 /// A byte of each that is 1, and the highest bit of each.
 const ONES: i64 = 0x0101_0101_0101_0101;

@@ -1,5 +1,5 @@
 //! What specialised operators take beside generic ones, by the number of fields (C-CORE, table 3): the operator alone, on messages of 600 bytes in
-//! memory. `cargo run --release -p csp-sandbox --example specialised [-- KIND FIELDS VERSION COUNT]`: with arguments, one of them runs `COUNT`
+//! memory. `cargo run --release -p csp-specialiser --example specialised [-- KIND FIELDS VERSION COUNT]`: with arguments, one of them runs `COUNT`
 //! times, for `perf stat`.
 #![allow(clippy::unwrap_used, reason = "a bench")]
 
@@ -11,7 +11,7 @@ use csp_formats::{Name, Schema};
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Message, Place, Port, State};
 use csp_operators::{Limits, Query, Rules, Time};
 use csp_queries::{Catalog, Plan};
-use csp_sandbox::specialise::{Work, Workshop};
+use csp_specialiser::{Work, Workshop};
 use csp_types::Instant;
 
 /// Fields of each type, in turn: a number of 32 bits, a text, a number of 64 bits that can be null, a floating-point number.

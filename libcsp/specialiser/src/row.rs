@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use csp_operators::{Program, Verdict};
 use wasmtime::{Config, Engine, Instance, Memory, Module, OptLevel, Store, TypedFunc};
 
-use super::{ACCEPTED, DONE, HALF, REFUSED, Specialised};
+use crate::{ACCEPTED, DONE, HALF, REFUSED, Specialised};
 
 /// A program of WebAssembly.
 pub struct Row {

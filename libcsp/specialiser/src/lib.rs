@@ -11,6 +11,9 @@
 //! A module yields what the plan's own [`Condition`] and [`Image`] yield over the same row, or is not made:
 //! [`Declined`] names the reason.
 
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_types)]
+
 mod builder;
 mod expressions;
 mod loads;
@@ -74,6 +77,11 @@ pub enum Declined {
     #[error("a query of more than {INSTRUCTIONS_MAX} instructions is not specialised")]
     Large,
 }
+
+/// The engine cannot be made; contains what the runtime reports.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("WebAssembly cannot run here: {0}")]
+pub struct NoEngine(pub String);
 
 /// A module, and what the host has to know of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
