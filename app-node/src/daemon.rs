@@ -8,8 +8,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use csp_control::{ControlOptions, Membership, NodeRecord, Policy};
+use csp_control::{ControlOptions, Membership, NodeRecord};
 use csp_daemon::{DaemonError, Event, KeyFile, Shell, ShellOptions};
+use csp_policy::Policy;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_transport::{Holder, Keys};
 use csp_types::Role;

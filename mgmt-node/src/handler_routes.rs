@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use csp_api::handlers::{Handlers, HandlersView, MODULE_LEN_MAX, NodeHandlers, PutView, RemovedView};
 use csp_api::mgmt::{Phase, Unreachable};
 use csp_api::plugins::{ModulesView, NodeModules, StoredModules};
-use csp_control::Policy;
+use csp_policy::Policy;
 use csp_types::Role;
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use csp_api::plugins::StoredModules;
-use csp_control::Policy;
+use csp_policy::Policy;
 
 use crate::fanout::{AskError, Target};
 use crate::handler_routes::{COMPILE_TIMEOUT, HANDLERS, Kind, PLUGINS};

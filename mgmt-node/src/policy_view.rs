@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
+use csp_api::mgmt::{DryRunView, FieldError, PolicyView};
 use csp_control::{
     AckState, GenerationRecord, GenerationSummary, ManagerError, NodeAck, NodeRecord, PolicyManager,
 };
+use csp_identity::Access;
 use tokio::sync::{Mutex, watch};
 
 use crate::limits::{HISTORY_INTERVAL, HISTORY_MAX, POLICY_POLL_INTERVAL};
-use csp_api::mgmt::{DryRunView, FieldError, PolicyView};
-use csp_identity::Access;
 
 /// One reading.
 #[derive(Clone, Debug, Default)]
@@ -153,7 +153,7 @@ pub fn view(record: &GenerationRecord, access: Access) -> PolicyView {
 }
 
 /// What is said of a policy that was checked and is not published.
-pub fn dry_run(policy: &csp_control::Policy) -> DryRunView {
+pub fn dry_run(policy: &csp_policy::Policy) -> DryRunView {
     DryRunView {
         valid: true,
         services: policy.services.len(),
@@ -169,7 +169,7 @@ pub fn dry_run(policy: &csp_control::Policy) -> DryRunView {
 }
 
 /// A policy as YAML in canonical order.
-pub fn yaml(policy: &csp_control::Policy) -> String {
+pub fn yaml(policy: &csp_policy::Policy) -> String {
     // Strings, numbers and lists only: nothing that YAML cannot hold.
     serde_saphyr::to_string(policy).unwrap_or_default()
 }

@@ -15,13 +15,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csp_control::{AckState, ManagerError, NodeAck, NodeRecord, Policy, PolicyManager};
+use csp_api::mgmt::{AckView, GenerationView, Phase};
+use csp_control::{AckState, ManagerError, NodeAck, NodeRecord, PolicyManager};
+use csp_policy::Policy;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use crate::limits::ACK_POLL_INTERVAL;
 use crate::policy_view::{PolicyReader, ack_text};
-use csp_api::mgmt::{AckView, GenerationView, Phase};
 
 /// Why a publication did not start.
 #[derive(Debug, thiserror::Error)]

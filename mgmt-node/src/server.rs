@@ -12,8 +12,9 @@ use axum::routing::{get, put};
 use axum::{Json, Router};
 use csp_api::label;
 use csp_api::mgmt::{ErrorBody, LeaderView, PolicyView};
-use csp_control::{ConfigError, ManagerError, Member, MemberState, Policy, PolicyManager, keys};
+use csp_control::{ConfigError, ManagerError, Member, MemberState, PolicyManager, keys};
 use csp_identity::{Access, Caller};
+use csp_planner::Planned;
 use csp_telemetry::require;
 use csp_types::{NodeId, Role};
 use serde::Deserialize;
@@ -174,7 +175,7 @@ async fn apply(
     let text = std::str::from_utf8(&body).map_err(|e| {
         ConfigError::new(&file, "", format!("is no UTF-8 text (byte {} is wrong)", e.valid_up_to()))
     })?;
-    let policy = Policy::parse_yaml(text, &file)?;
+    let policy = Planned::parse_yaml(text, &file)?.into_policy();
     let dry = query.dry_run.as_deref().is_some_and(|value| !matches!(value, "false" | "0" | "no"));
     if dry {
         return Ok(Json(policy_view::dry_run(&policy)).into_response());

@@ -170,7 +170,7 @@ impl Cluster {
         let active = self.policy.known().active;
         let services = active.iter().flat_map(|record| &record.policy.services);
         let channels = active.iter().flat_map(|record| &record.policy.channels);
-        let of_channels = channels.flat_map(csp_control::Channel::pool_services);
+        let of_channels = channels.flat_map(csp_policy::Channel::pool_services);
         ServicesView {
             generation: active.as_ref().map_or(0, |record| record.generation),
             services: services
@@ -412,7 +412,7 @@ fn limited(limit: usize) -> Vec<(&'static str, String)> {
 }
 
 /// A service of the policy with what the proxies report of it.
-fn live(service: &csp_control::Service, seen: &[Vec<proxy::Service>]) -> ServiceView {
+fn live(service: &csp_policy::Service, seen: &[Vec<proxy::Service>]) -> ServiceView {
     let views: Vec<&proxy::Service> =
         seen.iter().filter_map(|proxy| proxy.iter().find(|s| s.name == *service.name)).collect();
     let pool = service.pool.iter().map(|member| {

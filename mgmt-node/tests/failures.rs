@@ -3,7 +3,8 @@
 
 mod support;
 
-use csp_control::{EtcdAccess, EtcdClient, ManagerError, Policy, PolicyManager, keys};
+use csp_control::{EtcdAccess, EtcdClient, ManagerError, PolicyManager, keys};
+use csp_policy::Policy;
 use csp_types::{Role, TraceKind};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;

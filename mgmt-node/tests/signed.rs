@@ -6,8 +6,9 @@ mod support;
 use std::path::Path;
 use std::process::Child;
 
-use csp_control::{EtcdAccess, EtcdClient, EtcdSection, GenerationRecord, Policy, keys};
+use csp_control::{EtcdAccess, EtcdClient, EtcdSection, GenerationRecord, keys};
 use csp_identity::{Credentials, IdentityRole};
+use csp_policy::Policy;
 use support::identities::{self, issue};
 use support::{Ran, Scratch, cspctl, eventually, free_address, policy};
 

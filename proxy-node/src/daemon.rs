@@ -20,6 +20,7 @@ mod messages;
 mod metrics;
 mod modules;
 mod planning;
+mod plans;
 mod policy;
 mod prepare;
 mod providers;

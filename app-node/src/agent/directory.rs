@@ -3,9 +3,8 @@
 
 use std::net::SocketAddr;
 
-use csp_control::{
-    AccessRule, Member, MemberState, Membership, Policy, ProgramRule, SanAddress, SanProvider,
-};
+use csp_control::{Member, MemberState, Membership, SanAddress, SanProvider};
+use csp_policy::{AccessRule, Policy, ProgramRule};
 use csp_types::{NodeId, ProgramName, Role};
 use csp_vi::{ProviderKind, ViAddress};
 use csp_wire::agent::{DESTINATIONS_MAX, Destination, LIST_MAX, PATH_LEN_MAX};
@@ -104,7 +103,7 @@ fn carries(kind: ProviderKind, san: &SanAddress) -> Option<(ProviderKind, ViAddr
     Some((kind, ViAddress::Ip(address?.parse().ok()?)))
 }
 
-const _: () = assert!(csp_control::policy::DESTINATIONS_MAX <= DESTINATIONS_MAX);
+const _: () = assert!(csp_policy::DESTINATIONS_MAX <= DESTINATIONS_MAX);
 
 impl Directory {
     /// Returns the listening ports of a program that are accelerated, limited to the node's own list (`None`:
@@ -129,16 +128,17 @@ impl Directory {
 
     /// Returns the destinations of a policy's egress entries.
     pub fn destinations_of(policy: &Policy) -> Vec<Destination> {
-        let all = policy.egress.iter().flat_map(csp_control::Egress::prefixes);
+        let all = policy.egress.iter().flat_map(csp_policy::Egress::prefixes);
         all.map(|(prefix, except)| Destination { prefix, except }).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use csp_control::NodeRecord;
+
     use super::*;
     use ProviderKind::{Ucx, Verbs};
-    use csp_control::NodeRecord;
 
     /// Checks how one proxy worker is reached: by its path, or by provider and address.
     fn check(host: &str, san: SanAddress, provider: SanProvider, carried: &[ProviderKind], expected: &str) {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use csp_control::{AccessRule, Subject};
+use csp_policy::{AccessRule, Subject};
 use csp_telemetry::{Place, Shares};
 use csp_transport::token::{Token, TokenClaims};
 use csp_transport::{Keys, ProcessId};

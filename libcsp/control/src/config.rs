@@ -1,19 +1,35 @@
 //! Configuration files: strict YAML, the sections all daemons share, and errors with the place and what is allowed.
 
-mod collect;
-mod load;
 mod sections;
-mod words;
 
-pub use load::{
-    ConfigError, FILE_LEN_MAX, PROBLEMS_MAX, Problem, Problems, load, load_checked, parse, parse_checked,
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+pub use csp_config::{
+    ConfigError, FILE_LEN_MAX, PROBLEMS_MAX, Problem, Problems, parse, parse_checked, serde_node_id,
+    serde_prefixes,
 };
 pub use sections::{
-    AdminSection, EtcdSection, LogFormat, LogSection, NodeSection, SanProvider, SanSection, serde_node_id,
-    serde_prefixes, spin,
+    AdminSection, EtcdSection, LogFormat, LogSection, NodeSection, SanProvider, SanSection, spin,
 };
 
-pub(crate) use sections::{ip_address, number, port};
+/// Reads the YAML file `path` into a `T`. `T` and its parts should refuse unknown fields
+/// (`#[serde(deny_unknown_fields)]`).
+pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    load_checked(path, |_, _| {})
+}
+
+/// [`load`], and then `check`, whose findings become errors with their position in the file.
+pub fn load_checked<T: DeserializeOwned>(
+    path: &Path,
+    check: impl FnOnce(&T, &mut Problems),
+) -> Result<T, ConfigError> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::new(&file, "", format!("cannot be read: {error}")))?;
+    parse_checked(&text, &file, check)
+}
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use csp_policy::Policy;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -19,7 +20,6 @@ use crate::error::ControlError;
 use crate::follow::{History, follow};
 use crate::keys;
 use crate::membership::{self, Membership, MembershipFollower};
-use crate::policy::Policy;
 use crate::policy_store::{self, ActivePolicy, PolicyTasks};
 use crate::predecessor::Predecessor;
 use crate::registration::{First, Registration, taken};

@@ -20,9 +20,7 @@ pub mod keys;
 mod lkg;
 mod manager;
 mod membership;
-pub mod policy;
 mod policy_store;
-mod positions;
 mod predecessor;
 mod registration;
 mod registry;
@@ -44,22 +42,6 @@ pub use error::{ControlError, exit_code};
 pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, Signer, StageFailure};
 pub use membership::{Change, Member, MemberState, Membership};
-pub use policy::{
-    AccessRule, Backlog, BroughtHandlers, Catalogue, Channel, ChannelMemory, ChannelPort, ChannelTime,
-    Clients, Congestion, Curve, CurveClient, EcnPolicy, Egress, Format, Framing, FullQueue, GContext,
-    GivenUp, Headers, KnownFormat, LastValue, LastValueKey, LengthCounts, LengthHeader, LengthOrder,
-    OUTPUTS_MAX, OnStop, PACKET_RULES_MAX, PLUGIN_HOSTS_MAX, PLUGINS_MAX, PacketPlugin, PacketRule,
-    PathStage, Pattern, Permission, PlannedQuery, PluginHost, PluginLevel, PluginPlacement, Policy,
-    PoolMember, ProgramRule, Query, QueryLimits, QueryRequest, QuerySource, REQUESTED_MAX, ReceiverQueue,
-    RequestError, RequestedQuery, RequestedTranslation, Requests, RowFormat, RuleFallback, SOFH_ENCODING,
-    SOFH_LEN, SUPPLIED_MAX, Service, StagePlacement, Subject, SuppliedHandler, TcpOptions, TimeUnit,
-    TranslationRequest, UnknownFormat, format_set, path_formats, path_order, plugin_manager,
-};
-pub use policy::{
-    Adapt, DEFAULT_FLOW, FLOW_FIELDS_MAX, FLOWS_MAX, Flow, FlowCondition, FlowContexts, FlowFull, FlowMatch,
-    FlowMonitor, FlowQueue, FlowReserve, FlowTrigger, FormatFields, Limit, Link, LinkScheme, LinkShare,
-    MonitorMode, TriggerAction, TriggerWhen,
-};
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};
 pub use signatures::{Activation, PolicySignature};

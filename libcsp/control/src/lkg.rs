@@ -70,9 +70,10 @@ fn read(text: &str, origin: &str, verifier: &Verifier) -> Result<Kept, String> {
 mod tests {
     use std::path::PathBuf;
 
+    use csp_policy::Policy;
+
     use super::*;
     use crate::durable;
-    use crate::policy::Policy;
 
     const POLICY: &str = "apiVersion: csp/v1\nservices: [{name: web, vip: 10.76.0.100, port: 80, pool: [{node: an-1, port: 80}]}]\n";
 

@@ -9,18 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use csp_policy::Policy;
 use csp_types::{NodeId, Role};
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, WatchOptions,
 };
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::client::{ChunksError, EtcdClient, within};
 use crate::error::ControlError;
 use crate::keys;
 use crate::membership::RECORD_LEN_MAX;
-use crate::policy::Policy;
 use crate::policy_store::{GenerationRecord, NodeAck, packed};
 use crate::registry::{NodeRecord, unix_ms};
 use crate::signatures::PolicySignature;
@@ -379,8 +379,15 @@ struct Published {
     /// Of a header.
     services: Option<usize>,
     /// Of a whole record.
-    policy: Option<Policy>,
+    policy: Option<Counted>,
     signature: Option<PolicySignature>,
+}
+
+/// Of a policy, what is counted.
+#[derive(Debug, Deserialize)]
+struct Counted {
+    #[serde(default)]
+    services: Vec<IgnoredAny>,
 }
 
 /// Holds while `generation` (0: none) is in force.

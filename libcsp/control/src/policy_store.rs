@@ -7,9 +7,9 @@ mod tasks;
 
 use std::sync::Arc;
 
+use csp_policy::Policy;
 use serde::{Deserialize, Serialize};
 
-use crate::policy::Policy;
 use crate::registry::unix_ms;
 use crate::signatures::{Activation, PolicySignature};
 
@@ -58,7 +58,7 @@ impl GenerationRecord {
     /// Reads a generation and checks its policy and hash; `origin` names it for errors.
     pub fn from_json(text: &str, origin: &str) -> Result<GenerationRecord, String> {
         let record: GenerationRecord =
-            serde_json::from_str(text).map_err(|error| format!("{origin}: {error}"))?;
+            csp_config::from_json(text, origin).map_err(|error| error.to_string())?;
         record.policy.validate(origin).map_err(|error| error.to_string())?;
         let hash = record.policy.hash();
         if hash != record.hash {

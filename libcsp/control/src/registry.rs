@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use csp_policy::PluginHost;
 use csp_types::{NodeId, OwnedAddresses, Prefix, Role};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -69,6 +70,14 @@ pub struct SanAddress {
     /// ADDRESS:PORT of the verbs provider for channels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_verbs: Option<String>,
+}
+
+impl From<&PluginHost> for SanAddress {
+    /// Where a plug-in host is reached, as members of the cluster register it.
+    fn from(host: &PluginHost) -> Self {
+        let PluginHost { shm, ucx, verbs, .. } = host.clone();
+        SanAddress { shm, ucx, verbs, ..SanAddress::default() }
+    }
 }
 
 impl NodeRecord {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use csp_policy::Policy;
 use csp_support::etcd::ETCD;
 use csp_support::{EtcdCluster, free_address};
 use csp_types::{NodeId, Role};
@@ -30,7 +31,8 @@ use crate::daemon::{ControlOptions, ControlPlane};
 use crate::error::ControlError;
 use crate::etcd_process::{EtcdProcess, EtcdProcessOptions};
 use crate::registry::NodeRecord;
-use crate::{ActivePolicy, ControlStatus, EtcdClient, Membership, Policy, PolicyManager};
+
+use crate::{ActivePolicy, ControlStatus, EtcdClient, Membership, PolicyManager};
 
 /// Longest wait for anything in these tests: generous, as machines that run tests are slow.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use csp_types::CurvePublicKey;
 use csp_types::curve::to_z85;
-use csp_zmtp::CurveKeys;
+use curve25519_dalek::MontgomeryPoint;
 use serde::Serialize;
 
 use super::args::Output;
@@ -29,7 +29,7 @@ struct Made {
 /// go there.
 pub fn make(base: Option<&Path>, output: Output) -> Result<(), CliError> {
     let secret: [u8; 32] = rand::random();
-    let public = CurvePublicKey(CurveKeys::new(secret).public());
+    let public = CurvePublicKey(MontgomeryPoint::mul_base_clamped(secret).to_bytes());
     let secret = String::from_utf8_lossy(&to_z85(&secret)).into_owned();
     let both = file(&public, Some(&secret));
     let Some(base) = base else { return put(&both) };

@@ -1,7 +1,10 @@
 //! Commands that change the active policy: read it, change it, publish it if nobody else has published meanwhile.
 
+use std::sync::Arc;
+
 use csp_api::mgmt::PolicyView;
-use csp_control::Policy;
+use csp_planner::Planned;
+use csp_policy::Policy;
 
 use super::Context;
 use super::error::CliError;
@@ -29,20 +32,22 @@ pub(super) async fn edit(
 ) -> Result<(), CliError> {
     let (generation, mut policy) = active(context).await?;
     change(&mut policy)?;
-    policy.validate("the changed policy").map_err(|error| CliError::BadPolicy(field_errors(&error)))?;
+    let (file, bad) = ("the changed policy", |error| CliError::BadPolicy(field_errors(&error)));
+    policy.validate(file).map_err(bad)?;
+    let planned = Planned::new(Arc::new(policy), file).map_err(bad)?;
     let query = [
-        ("file", "the changed policy".to_owned()),
+        ("file", file.to_owned()),
         ("timeout_s", TIMEOUT_S.to_string()),
         ("if_generation", generation.to_string()),
     ];
-    publish(context, &query, policy.to_json().into_bytes()).await?;
-    warn(&policy);
+    publish(context, &query, planned.policy().to_json().into_bytes()).await?;
+    warn(&planned.warnings());
     Ok(())
 }
 
 /// Reports on standard error what is allowed but hardly meant.
-pub(super) fn warn(policy: &Policy) {
-    for warning in policy.warnings() {
+pub(super) fn warn(warnings: &[String]) {
+    for warning in warnings {
         eprintln!("warning: {warning}");
     }
 }

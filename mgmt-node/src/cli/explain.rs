@@ -2,7 +2,8 @@
 
 use csp_api::contexts::ContextsView;
 use csp_api::mgmt::{ChannelView, ChannelsView};
-use csp_control::{Catalogue, Channel, ChannelTime, KnownFormat, Policy, QuerySource};
+use csp_planner::{Catalogue, KnownFormat, QuerySource};
+use csp_policy::{Channel, ChannelTime, Policy};
 use csp_queries::{Kind, Plan};
 use serde::Serialize;
 
@@ -165,13 +166,13 @@ pub(super) fn query(
     seen: &Seen,
 ) -> Option<QueryExplanation> {
     let (query, planned) = (policy.queries.get(index)?, catalogue.planned(index)?);
-    let mut found = explain(policy, catalogue, &query.sql, &planned.plan, &planned.sources);
+    let mut found = explain(policy, &query.sql, &planned.plan, &planned.sources);
     found.name.clone_from(&query.name);
     found.address = Some(std::net::SocketAddr::from((query.vip, query.port)).to_string());
     found.output = Some(query.output.as_str());
     found.placement.context = Some(query.context.clone());
     found.placement.owners = seen.owners(&query.name);
-    found.placement.with = group(policy, catalogue, &query.name);
+    found.placement.with = group(policy, &query.name);
     found.cost = seen.cost(&query.name);
     Some(found)
 }
@@ -186,27 +187,20 @@ pub(super) fn text(
 ) -> QueryExplanation {
     let sources: Vec<QuerySource> =
         plan.sources.iter().filter_map(|source| catalogue.source(&source.channel)).collect();
-    let mut found = explain(policy, catalogue, sql, plan, &sources);
+    let mut found = explain(policy, sql, plan, &sources);
     let owners = sources.iter().flat_map(|source| seen.owners(&source.channel));
     found.placement.owners = owners.collect();
     found.placement.owners.dedup();
     found
 }
 
-fn explain(
-    policy: &Policy,
-    catalogue: &Catalogue,
-    sql: &str,
-    plan: &Plan,
-    sources: &[QuerySource],
-) -> QueryExplanation {
+fn explain(policy: &Policy, sql: &str, plan: &Plan, sources: &[QuerySource]) -> QueryExplanation {
     let read = |source: &QuerySource| Read {
         channel: source.channel.clone(),
         format: (&source.format).into(),
         time: source.time.clone(),
     };
-    let mut with: Vec<String> =
-        sources.iter().flat_map(|source| group(policy, catalogue, &source.channel)).collect();
+    let mut with: Vec<String> = sources.iter().flat_map(|source| group(policy, &source.channel)).collect();
     with.sort();
     with.dedup();
     QueryExplanation {
@@ -240,8 +234,8 @@ fn column(plan: &Plan, output: &csp_queries::Output) -> Column {
 }
 
 /// The names of channels and queries that live where `name` does.
-fn group(policy: &Policy, catalogue: &Catalogue, name: &str) -> Vec<String> {
-    let keys = policy.placements(&catalogue.queries);
+fn group(policy: &Policy, name: &str) -> Vec<String> {
+    let keys = policy.placements();
     let Some(own) = keys.get(name) else { return Vec::new() };
     let mut names: Vec<String> =
         keys.iter().filter(|(_, key)| *key == own).map(|(name, _)| name.clone()).collect();
@@ -258,19 +252,19 @@ pub(super) fn path(
 ) -> PathExplanation {
     let at = policy.channels.iter().position(|known| known.name == channel.name);
     let formats = at.and_then(|at| catalogue.channels.get(at)).map_or(&[][..], Vec::as_slice);
-    let set = std::sync::Arc::new(csp_control::format_set(formats));
-    let order = csp_control::path_order(channel, &set);
+    let set = std::sync::Arc::new(csp_planner::format_set(formats));
+    let order = csp_planner::path_order(channel, &set);
     let mut run = channel.clone();
     run.path = order
         .stages
         .iter()
-        .map(|stage| csp_control::PathStage {
+        .map(|stage| csp_policy::PathStage {
             parameters: stage.parameters.clone(),
             ..channel.path[stage.given].clone()
         })
         .collect();
-    let yields = csp_control::path_formats(&run, formats);
-    let stage = |(stage, yields): (&csp_control::PathStage, Vec<KnownFormat>)| StageView {
+    let yields = csp_planner::path_formats(&run, formats);
+    let stage = |(stage, yields): (&csp_policy::PathStage, Vec<KnownFormat>)| StageView {
         handler: stage.handler.clone(),
         context: match &stage.place {
             Some(place) => place.auto.join(" or "),
@@ -279,8 +273,8 @@ pub(super) fn path(
         parameters: stage.parameters.clone(),
         yields: yields.iter().map(FormatView::from).collect(),
     };
-    let is_operator = |stage: &csp_control::PathStage| csp_operators::NAMES.contains(&stage.handler.as_str());
-    let reads = |planned: &&csp_control::PlannedQuery| {
+    let is_operator = |stage: &csp_policy::PathStage| csp_operators::NAMES.contains(&stage.handler.as_str());
+    let reads = |planned: &&csp_planner::PlannedQuery| {
         planned.sources.iter().any(|source| source.channel == channel.name)
     };
     PathExplanation {
@@ -296,7 +290,7 @@ pub(super) fn path(
             .map(|planned| policy.queries[planned.index].name.clone())
             .collect(),
         placement: Placement {
-            with: group(policy, catalogue, &channel.name),
+            with: group(policy, &channel.name),
             owners: seen.owners(&channel.name),
             context: None,
         },

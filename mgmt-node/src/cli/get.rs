@@ -48,7 +48,7 @@ fn written(section: &str, found: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use csp_control::Policy;
+    use csp_policy::Policy;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use csp_api::messages::{CopyState, PeerName, Stage, TRACE_COUNT_MAX, TRACE_TIMEOUT_S_MAX, TracedCopy};
 use csp_api::mgmt::{MessageTraceView, SubscriptionsView, TracedMessageView};
 use csp_api::topic;
-use csp_control::Policy;
+use csp_policy::Policy;
 
 use super::Context;
 use super::error::CliError;
@@ -141,10 +141,8 @@ fn who(name: &PeerName) -> String {
 
 /// The channels that a query of a policy reads; none if it is no query.
 fn sources(policy: &Policy, name: &str) -> Vec<String> {
-    let catalogue = policy.catalogue();
-    let planned = catalogue.queries.iter().find(|query| policy.queries[query.index].name == name);
-    let mut names: Vec<String> =
-        planned.iter().flat_map(|query| &query.sources).map(|s| s.channel.clone()).collect();
+    let query = policy.queries.iter().find(|query| query.name == name);
+    let mut names = query.map(csp_policy::Query::reads).unwrap_or_default();
     names.dedup();
     names
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
-use csp_control::{PacketPlugin, PluginLevel, PluginPlacement};
+use csp_policy::{PacketPlugin, PluginLevel, PluginPlacement};
 use csp_types::Prefix;
 
 use super::error::CliError;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use csp_api::plugins::{CallBody, CallView, Environment, Instance, NodeAnswer, PluginsView, Row, Supplied};
-use csp_control::{PacketPlugin, PluginLevel, Policy};
 use csp_plugins::is_supplied;
+use csp_policy::{PacketPlugin, PluginLevel, Policy};
 
 use super::Context;
 use super::edit::{active, edit};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use reqwest::StatusCode;
 
-use csp_control::Policy;
+use csp_planner::Planned;
 
 use csp_api::mgmt::{DryRunView, GenerationView, Phase, PolicyView};
 
@@ -44,8 +44,8 @@ pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliE
         let query = [("file", name.clone()), ("timeout_s", args.timeout.to_string())];
         publish(context, &query, yaml.clone()).await?;
     }
-    if let Ok(policy) = Policy::parse_yaml(&String::from_utf8_lossy(&yaml), &name) {
-        super::edit::warn(&policy);
+    if let Ok(planned) = Planned::parse_yaml(&String::from_utf8_lossy(&yaml), &name) {
+        super::edit::warn(&planned.warnings());
     }
     Ok(())
 }

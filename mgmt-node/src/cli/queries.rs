@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use csp_api::mgmt::{ChannelView, ChannelsView, PolicyView};
-use csp_control::{Catalogue, Policy};
+use csp_planner::Catalogue;
+use csp_policy::Policy;
 use csp_queries::Plan;
 use serde::Serialize;
 
@@ -114,7 +115,7 @@ fn run(
     output: Output,
     paint: Paint,
 ) -> Result<(), CliError> {
-    let catalogue = policy.catalogue();
+    let catalogue = Catalogue::of(policy);
     match command {
         Command::Formats(_) => show_as(output, &formats(policy, &catalogue), |all| formats_table(all, paint)),
         Command::Queries(_) => {
@@ -183,7 +184,7 @@ struct ChannelFormat {
 }
 
 fn formats(policy: &Policy, catalogue: &Catalogue) -> Vec<FormatRow> {
-    let row = |format: &csp_control::Format| {
+    let row = |format: &csp_policy::Format| {
         let known = catalogue.formats.get(&format.name)?;
         let channels = policy.channels.iter().filter_map(|channel| {
             let id = 1 + channel.formats.iter().position(|name| *name == format.name)?;

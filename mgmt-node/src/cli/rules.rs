@@ -2,8 +2,8 @@
 
 use clap::Subcommand;
 use csp_api::plugins::{PluginsView, Rule};
-use csp_control::PacketRule;
 use csp_plugins::text::parse_rule;
+use csp_policy::PacketRule;
 
 use super::Context;
 use super::edit::{active, edit};
@@ -85,7 +85,7 @@ async fn list(context: &Context) -> Result<(), CliError> {
     let (_, policy) = active(context).await?;
     let mut rules = policy.rules.clone();
     rules.sort_by_key(|rule| rule.priority);
-    super::edit::warn(&policy);
+    super::edit::warn(&policy.warnings());
     context.show(&rules, |rules| match rules.as_slice() {
         [] => "No rules: packet plug-ins get no packets. `cspctl rule add` adds one.\n".to_owned(),
         rules => rules.iter().map(|rule| rule.text() + "\n").collect(),

@@ -2,7 +2,7 @@
 
 use csp_api::mgmt::{ChannelView, ChannelsView};
 use csp_api::proxy;
-use csp_control::{Channel, Pattern};
+use csp_policy::{Channel, Pattern};
 use csp_types::Role;
 
 use super::Cluster;

@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as Clock};
 
 use csp_classify::multifield::Rule;
-use csp_control::plugin_manager;
 use csp_lan::LanPort;
 use csp_lan::memory::Hub;
 use csp_network_node::core::{CoreConfig, PluginCapacity, PluginChange, PluginCounts, PortConfig};
@@ -26,6 +25,7 @@ use csp_network_node::{DialSpec, HostInstances, HostSpec, NetworkWorker, TokenSo
 use csp_plugin_host::{HostWorker, SessionConfig};
 use csp_plugins::remote::write_hosted;
 use csp_plugins::{Binding, Desired, DesiredInstance, EnvironmentId, Fallback, HashKey, Level};
+use csp_policy::plugin_manager;
 use csp_transport::{
     ClusterKey, Endpoint, EndpointConfig, LinkEvent, LinkId, MessageKind, PeerIdentity, Purpose, TokenClaims,
     token,

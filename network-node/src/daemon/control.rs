@@ -4,12 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use csp_control::{ActivePolicy, Channel, ControlOptions, Membership, NodeRecord, PluginHost, PolicyCheck};
+use csp_control::{ActivePolicy, ControlOptions, Membership, NodeRecord, PolicyCheck};
 use csp_daemon::query::Workers;
 use csp_daemon::trial::Trial;
 use csp_daemon::{DaemonError, Event, Shell, ShellOptions};
 use csp_plugin_modules::PluginModules;
 use csp_plugins::EnvironmentId;
+use csp_policy::{Channel, PluginHost};
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_types::{OwnedAddresses, Role};
 use futures_util::FutureExt as _;
@@ -186,7 +187,7 @@ async fn apply(
     let requested = policy.requested_channels().map(|(_, place)| place);
     let (passing, kept): (Vec<Channel>, Vec<Channel>) =
         policy.all_channels().chain(requested).partition(|channel| !channel.pool.is_empty());
-    let placements = policy.placements(&policy.catalogue().queries);
+    let placements = policy.placements();
     let ends = |channel: &'_ Channel| -> Vec<(IpAddr, u16)> {
         channel.ports().map(|port| (channel.vip, port.port)).collect()
     };

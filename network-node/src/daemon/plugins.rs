@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use csp_api::plugins as api;
 use csp_classify::multifield::{HitCount, InstanceId, Rule};
-use csp_control::{PluginHost, plugin_manager};
 use csp_daemon::clock;
 use csp_daemon::query::Workers;
 use csp_plugin_modules::PluginModules;
@@ -16,6 +15,7 @@ use csp_plugins::{
     Answer, Binding, Desired, EnvironmentId, Fallback, HashKey, InstanceCount, Level, Manager, ROWS_MAX,
     is_supplied, pcap,
 };
+use csp_policy::{PluginHost, plugin_manager};
 use csp_telemetry::MailboxError;
 
 use crate::core::{DriverRules, PluginChange, PluginCounts};

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use csp_control::{Member, MemberState, Membership, PluginHost, SanAddress, SanProvider};
+use csp_control::{Member, MemberState, Membership, SanAddress, SanProvider};
 use csp_plugins::EnvironmentId;
+use csp_policy::PluginHost;
 use csp_types::{NodeId, Role};
 use csp_vi::ViAddress;
 
@@ -62,7 +63,7 @@ pub fn host_specs(
 ) -> Vec<HostSpec> {
     let spec = |(environment, named): &(EnvironmentId, PluginHost)| {
         let near = neighbours.get(&named.node) == Some(&true);
-        let dial = dial_spec(&named.san_address(), near, provider, endpoints)?;
+        let dial = dial_spec(&SanAddress::from(named), near, provider, endpoints)?;
         Some(HostSpec { environment: *environment, node: named.node, dial })
     };
     hosts.iter().filter_map(spec).collect()
@@ -93,8 +94,9 @@ fn dial_spec(san: &SanAddress, near: bool, provider: SanProvider, endpoints: End
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use csp_control::NodeRecord;
+
+    use super::*;
 
     fn membership(host: &str, shm: bool, verbs: bool) -> Membership {
         let mut record =

@@ -26,12 +26,12 @@ use super::proxies::Endpoints;
 /// Requests that may wait for one worker.
 const QUESTIONS_MAX: usize = 64;
 /// Services and egress addresses of the largest possible policy.
-const RULES_MAX: usize = csp_control::policy::SERVICES_MAX + csp_control::policy::EGRESS_MAX;
+const RULES_MAX: usize = csp_policy::SERVICES_MAX + csp_policy::EGRESS_MAX;
 
 /// Of the largest possible policy; a worker remembers the rule of so many flows.
 const PLUGINS: PluginCapacity = PluginCapacity {
-    rules: csp_control::PACKET_RULES_MAX,
-    instances: csp_control::PLUGINS_MAX,
+    rules: csp_policy::PACKET_RULES_MAX,
+    instances: csp_policy::PLUGINS_MAX,
     environments: 16,
     flows: 8192,
 };

@@ -1,7 +1,6 @@
 //! Plug-in hosts (level 3) in virtual time: packets go there and come back, in order; death and return, backpressure, moves, hosts that lie.
 
 use csp_classify::multifield::HitCount;
-use csp_control::plugin_manager;
 use csp_network_node::core::{HostCounters, PluginChange, PluginCounts};
 use csp_network_node::{HostInstances, HostSpec};
 use csp_plugin_host::{HostWorker, SessionConfig};
@@ -11,6 +10,7 @@ use csp_plugins::{
     Desired, DesiredInstance, DesiredRule, EnvironmentId, HashKey, InstanceCount, Level, Manager, Plugin,
     PluginError, Settings, Supply,
 };
+use csp_policy::plugin_manager;
 use csp_support::Random;
 use csp_vi::memory::Delay;
 

@@ -4,13 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csp_control::{
-    ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, Policy, PolicyCheck,
-};
+use csp_control::{ActivePolicy, ControlOptions, Member, MemberState, Membership, NodeRecord, PolicyCheck};
 use csp_daemon::query::Workers;
 use csp_daemon::trial::Trial;
 use csp_daemon::{DaemonError, DataThread, Event, KeyFile, Shell, ShellOptions, clock};
 use csp_messages::HashKey;
+use csp_policy::Policy;
 use csp_services::MessagesConfig;
 use csp_telemetry::{ConditionState, Exposition, Readiness};
 use csp_transport::{Holder, Keys};
@@ -26,6 +25,7 @@ use super::curve_keys::KeyRing;
 use super::data_thread::Question;
 use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
 use super::modules::Modules;
+use super::plans::Plans;
 use super::prepare::Prepared;
 use super::{admin, handlers, planning, policy, providers};
 
@@ -91,7 +91,7 @@ fn core_config(config: &Config, worker: u8) -> CoreConfig {
         receive_window_max: config.tcp.receive_window_kib << 10,
         receive_window_initial: config.tcp.receive_window_initial_kib << 10,
         send_buffer_max: config.tcp.send_window_kib << 10,
-        listeners: csp_control::policy::SERVICES_MAX,
+        listeners: csp_policy::SERVICES_MAX,
         isn_secret,
         rto_min: Duration::from_millis(config.tcp.rto_min_ms),
         time_wait: Duration::from_secs(config.tcp.time_wait_s),
@@ -119,8 +119,9 @@ async fn serve(
     (modules, keys): (Arc<Modules>, KeyFile),
 ) -> Result<(), DaemonError> {
     let costs = policy::flows::Costs::new(usize::from(config.workers));
+    let plans = Plans::default();
     let times = ApplyTimes::default();
-    let options = shell_options(config, record, workers, (&modules, &costs, &times));
+    let options = shell_options(config, record, workers, (&modules, &costs, &times, &plans));
     let options = ShellOptions { keys: Some(keys), ..options };
     let Some(mut shell) = Shell::start(options).await? else { return Ok(()) };
     let mut numbers = policy::Numbers::new(rand::random()).of_proxy(config.node.id, costs);
@@ -130,7 +131,7 @@ async fn serve(
             Event::Membership(now) => send_registered(workers, config.node.id, &now),
             Event::Policy(active) => {
                 let folder = &config.messages.curve_keys;
-                let state = (&mut numbers, &mut prepared, &times);
+                let state = (&mut numbers, &mut prepared, &times, &plans);
                 let applied = apply(workers, &active, state, (folder, &modules)).await;
                 shell.ack(active.generation, applied).await;
             }
@@ -152,7 +153,7 @@ fn shell_options<'a>(
     config: &'a Config,
     record: NodeRecord,
     workers: &[Worker],
-    (modules, costs, times): (&Arc<Modules>, &policy::flows::Costs, &ApplyTimes),
+    (modules, costs, times, plans): (&Arc<Modules>, &policy::flows::Costs, &ApplyTimes, &Plans),
 ) -> ShellOptions<'a> {
     let metrics = Exposition::new();
     metrics.register(WorkerMetrics(workers.iter().map(|worker| worker.published().clone()).collect()));
@@ -170,20 +171,26 @@ fn shell_options<'a>(
         keys: None,
         threads: workers.iter().map(|worker| worker.progress().clone()).collect(),
         control: ControlOptions {
-            check: policy_check(config, modules.clone(), costs.clone()),
+            check: policy_check(config, modules.clone(), costs.clone(), plans.clone()),
             ..ControlOptions::default()
         },
     }
 }
 
-/// Returns the check of a policy before it is acknowledged as staged: the secret keys of its channels and the modules of its handlers
-/// are here.
-fn policy_check(config: &Config, modules: Arc<Modules>, costs: policy::flows::Costs) -> PolicyCheck {
+/// Returns the check of a policy before it is acknowledged as staged: what it says can be planned; the secret keys of its channels
+/// and the modules of its handlers are here.
+fn policy_check(
+    config: &Config,
+    modules: Arc<Modules>,
+    costs: policy::flows::Costs,
+    plans: Plans,
+) -> PolicyCheck {
     let (folder, node) = (config.messages.curve_keys.clone(), config.node.id);
     Arc::new(move |policy: &Policy| {
         check_memory(policy)?;
-        modules.check(policy)?;
-        policy::flows::check(policy, &node, &costs)?;
+        let planned = plans.of(policy)?;
+        modules.check(&planned)?;
+        policy::flows::check(&planned, &node, &costs)?;
         if policy.all_channels().all(|channel| channel.curve.is_none()) {
             return Ok(());
         }
@@ -253,12 +260,12 @@ fn open_workers(own: NodeId, membership: &Membership) -> Vec<Owner> {
 async fn apply(
     workers: &[Worker],
     active: &ActivePolicy,
-    (numbers, prepared, times): (&mut policy::Numbers, &mut Prepared, &ApplyTimes),
+    (numbers, prepared, times, plans): (&mut policy::Numbers, &mut Prepared, &ApplyTimes, &Plans),
     (curve_keys, modules): (&Path, &Arc<Modules>),
 ) -> Result<(), String> {
     let received = clock::now();
     let ring = KeyRing::load(curve_keys);
-    let policy = policy::translate(active, numbers, (&ring, modules));
+    let policy = policy::translate(&plans.of(&active.policy)?, numbers, (&ring, modules));
     modules.set_active(&active.policy);
     prepared.prepare(&policy, workers.len());
     // What one worker cannot serve of it must not keep the others from the rest.

@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use csp_control::Policy;
+use csp_policy::Policy;
 use csp_types::CurvePublicKey;
 use csp_types::curve::from_z85;
 use csp_zmtp::CurveKeys;
@@ -73,7 +73,7 @@ impl KeyRing {
 
     /// Checks that the pair of every channel of `policy` is here.
     pub fn check(&self, policy: &Policy, folder: &Path) -> Result<(), String> {
-        let lacks = |channel: csp_control::Channel| {
+        let lacks = |channel: csp_policy::Channel| {
             let key = channel.curve.as_ref()?.server_key;
             self.get(&key).is_none().then(|| {
                 let (name, folder) = (&channel.name, folder.display());

@@ -16,11 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use csp_api::handlers::{Handlers, MODULE_LEN_MAX, SuppliedStage};
-use csp_control::{OnStop, PathStage, Policy, SuppliedHandler};
 use csp_daemon::module_folder::{ModuleFolder, RemoveError};
 use csp_daemon::trial::Trial;
 use csp_handlers::{CONTEXTS_MAX, Handler};
 use csp_messages::{FormatId, StageMaker, StageObject, StageSupply, StopPolicy, check_stage};
+use csp_planner::Planned;
+use csp_policy::{OnStop, PathStage, Policy, SuppliedHandler};
 use csp_sandbox::{Backoff, Described, Engine, Fields, Finally, Limits, Module, SbeFields, Sha256, Supplied};
 use csp_services::ChannelFormats;
 use csp_wire::context::OBJECT_LEN_MAX;
@@ -135,12 +136,11 @@ impl Modules {
     ///
     /// # Errors
     /// Everything that does not, in one text.
-    pub fn check(&self, policy: &Policy) -> Result<(), String> {
-        let mut wrong = Vec::new();
+    pub fn check(&self, planned: &Planned) -> Result<(), String> {
+        let (policy, mut wrong) = (planned.policy(), Vec::new());
         if policy.handlers.is_empty() {
             return Ok(());
         }
-        let catalogue = policy.catalogue();
         for handler in &policy.handlers {
             match self.get(&handler.module) {
                 Err(error) => wrong.push(format!("handler {}: {error}", handler.name)),
@@ -153,7 +153,7 @@ impl Modules {
                         let place =
                             channel.path.iter().position(|known| std::ptr::eq(known, stage)).unwrap_or(0);
                         // Nothing is hashed by what is only checked.
-                        let formats = super::policy::channel_formats(policy, &catalogue, at, 0);
+                        let formats = super::policy::channel_formats(policy, planned.catalogue(), at, 0);
                         let fields = fields(formats.as_ref());
                         let tried =
                             Supplied::new(&module, fields, on_stop(handler.on_stop), &stage.parameters);
@@ -382,7 +382,7 @@ mod tests {
                 "apiVersion: csp/v1\nhandlers: [{{name: mine, module: {hash}}}]\nchannels:\n  - {{name: ticks, vip: 10.0.0.1, \
                  port: 5556, path: [{{handler: mine, parameters: \"{parameters}\"}}]}}\n"
             );
-            Policy::parse_yaml(&text, "p.yaml").unwrap()
+            Planned::parse_yaml(&text, "p.yaml").unwrap()
         };
         let error = modules.check(&policy("")).unwrap_err();
         assert!(

@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use csp_control::{
-    ActivePolicy, Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions,
-    UnknownFormat,
-};
 use csp_messages::{Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, QueueLimits};
+use csp_planner::Planned;
+use csp_policy::{
+    Congestion, Curve, EcnPolicy, FullQueue, LastValueKey, Pattern, Permission, TcpOptions, UnknownFormat,
+};
 use csp_services::{ChannelKeys, ChannelSpec, ContextSpec, Rights};
 use csp_tcp::{CongestionControl, EcnMode};
 use csp_types::{Duration, NodeId};
@@ -53,13 +53,13 @@ impl Numbers {
     }
 }
 
-/// Returns what workers need of `active`. Channels whose secret key is not in `ring` are not served.
+/// Returns what workers need of a policy. Channels whose secret key is not in `ring` are not served.
 pub fn translate(
-    active: &ActivePolicy,
+    planned: &Planned,
     numbers: &mut Numbers,
     (ring, modules): (&KeyRing, &Arc<Modules>),
 ) -> WorkerPolicy {
-    let service = |s: &csp_control::Service| ServiceSpec {
+    let service = |s: &csp_policy::Service| ServiceSpec {
         name: s.name.clone(),
         address: (s.vip, s.port).into(),
         pool: pool(&s.pool),
@@ -71,16 +71,16 @@ pub fn translate(
             time: (s.backlog.time_s > 0).then(|| Duration::from_secs(s.backlog.time_s.into())),
         },
     };
-    let rule = |e: &csp_control::Egress| EgressRule {
+    let rule = |e: &csp_policy::Egress| EgressRule {
         address: e.address,
         destinations: e.destinations.clone(),
         except: e.except.clone(),
         tcp: translate_tcp(&e.tcp),
     };
-    let mut services: Vec<ServiceSpec> = active.policy.services.iter().map(service).collect();
+    let (policy, catalogue) = (planned.policy(), planned.catalogue());
+    let mut services: Vec<ServiceSpec> = policy.services.iter().map(service).collect();
     let (mut channels, mut streams, mut paths) = (Vec::new(), Vec::new(), Vec::new());
-    let catalogue = Arc::new(active.policy.catalogue());
-    for (at, channel) in active.policy.all_channels().enumerate() {
+    for (at, channel) in policy.all_channels().enumerate() {
         let channel = &channel;
         let number = numbers.of(&channel.name);
         let passes = !channel.pool.is_empty();
@@ -89,12 +89,12 @@ pub fn translate(
             false => {
                 let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
                 if keys != Some(None) {
-                    let query = at.checked_sub(active.policy.channels.len());
-                    let formats = queries::formats(&active.policy, &catalogue, at, numbers.seed);
+                    let query = at.checked_sub(policy.channels.len());
+                    let formats = queries::formats(policy, catalogue, at, numbers.seed);
                     paths.push(match query {
-                        Some(query) => queries::path(&active.policy, &catalogue, query, number, numbers.seed),
+                        Some(query) => queries::path(policy, catalogue, query, number, numbers.seed),
                         None => {
-                            let supplied = (&active.policy.handlers[..], modules);
+                            let supplied = (&policy.handlers[..], modules);
                             queries::channel_path(channel, number, formats.as_ref(), supplied)
                         }
                     });
@@ -122,8 +122,8 @@ pub fn translate(
             backlog: BacklogLimits::default(),
         }));
     }
-    let requests = queries::requests::specs(&active.policy, &catalogue, &channels, numbers);
-    services.extend(active.policy.requested_channels().map(|(_, place)| ServiceSpec {
+    let requests = queries::requests::specs(policy, catalogue, &channels, numbers);
+    services.extend(policy.requested_channels().map(|(_, place)| ServiceSpec {
         name: place.service_name(place.port),
         address: (place.vip, place.port).into(),
         pool: Vec::new(),
@@ -132,29 +132,29 @@ pub fn translate(
         tcp: translate_tcp(&place.tcp),
         backlog: BacklogLimits::default(),
     }));
-    let placements = active.policy.placements(&catalogue.queries);
-    let contexts = active.policy.contexts.iter().filter_map(|context| {
+    let placements = policy.placements();
+    let contexts = policy.contexts.iter().filter_map(|context| {
         services.push(context_service(context));
         Some(ContextSpec { number: context.number()?, service: context.service_name() })
     });
     let contexts = contexts.collect();
-    let flows = flows::translate(&active.policy, &catalogue, numbers);
+    let flows = flows::translate(policy, catalogue, numbers);
     WorkerPolicy {
         services,
         flows,
         contexts,
-        egress: active.policy.egress.iter().map(rule).collect(),
+        egress: policy.egress.iter().map(rule).collect(),
         channels,
         requests,
         streams,
         paths,
-        feeds: queries::feeds(&active.policy, &catalogue, numbers),
+        feeds: queries::feeds(policy, catalogue, numbers),
         places: placements.into_iter().map(|(name, key)| (numbers.of(&name), key)).collect(),
     }
 }
 
 /// The service of which a process is a context: nobody but the proxy connects to it.
-fn context_service(context: &csp_control::GContext) -> ServiceSpec {
+fn context_service(context: &csp_policy::GContext) -> ServiceSpec {
     ServiceSpec {
         name: context.service_name(),
         address: (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -166,7 +166,7 @@ fn context_service(context: &csp_control::GContext) -> ServiceSpec {
     }
 }
 
-fn pool(members: &[csp_control::PoolMember]) -> Vec<PoolServer> {
+fn pool(members: &[csp_policy::PoolMember]) -> Vec<PoolServer> {
     members.iter().map(|m| PoolServer { node: m.node, port: m.port }).collect()
 }
 
@@ -184,9 +184,8 @@ fn translate_curve(curve: &Curve, ring: &KeyRing) -> Option<ChannelKeys> {
     Some(ChannelKeys { server, require: curve.require, clients, any: rights(&curve.any) })
 }
 
-fn translate_channel(channel: &csp_control::Channel) -> ChannelConfig {
-    let csp_control::Channel { name, pattern, message_kib, queue, memory, last_value, sequence, .. } =
-        channel;
+fn translate_channel(channel: &csp_policy::Channel) -> ChannelConfig {
+    let csp_policy::Channel { name, pattern, message_kib, queue, memory, last_value, sequence, .. } = channel;
     let limits =
         QueueLimits { messages: queue.messages, bytes: u64::from(queue.kib) << 10, ..QueueLimits::default() };
     let full = match queue.full {

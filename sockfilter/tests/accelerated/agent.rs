@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use csp_app_node::agent::{Processes, ProxyEntry};
-use csp_control::ProgramRule;
+use csp_policy::ProgramRule;
 use csp_transport::ClusterKey;
 use csp_types::TraceKind;
 use csp_wire::agent::page::{COUNTER_NAMES, Reason, SocketEntry, SocketKind};

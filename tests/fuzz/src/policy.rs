@@ -1,7 +1,7 @@
 //! Policies: YAML and JSON, with the formats, queries, handlers, flows and rules in them.
 
-use csp_control::config::PROBLEMS_MAX;
-use csp_control::{ConfigError, Policy};
+use csp_config::{ConfigError, PROBLEMS_MAX};
+use csp_policy::Policy;
 
 use crate::{Bounds, Check, Target};
 

@@ -135,8 +135,9 @@ pub(crate) fn is_hash(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use csp_policy::Policy;
+
     use super::*;
-    use crate::policy::Policy;
 
     fn record(services: usize) -> GenerationRecord {
         let entry = |n: usize| {

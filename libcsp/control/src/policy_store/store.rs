@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use csp_policy::Policy;
+
 use super::activations::Activations;
 use super::packed::{self, Header};
 use super::{AckState, ActivePolicy, GenerationRecord, Kept, NodeAck, PolicySource};
 use crate::daemon::PolicyCheck;
 use crate::follow::{Entry, KeyChange};
 use crate::keys;
-use crate::policy::Policy;
 use crate::signatures::{Activation, Verifier};
 
 /// A generation as it was read: usable, or why not.

@@ -25,7 +25,7 @@ async fn a_node_that_was_cut_off_catches_up_after_history_was_compacted() {
     leaver.shutdown().await;
     let _newcomer = etcd.node("pn-2", Role::ProxyNode).await.unwrap();
     let manager = crate::PolicyManager::new(client.clone());
-    let generation = manager.publish(&crate::Policy::empty(), None).await.unwrap();
+    let generation = manager.publish(&csp_policy::Policy::empty(), None).await.unwrap();
     manager.activate(generation, 0).await.unwrap();
     compact(&client).await;
     network.mend();

@@ -98,9 +98,9 @@ impl Modules {
             ));
         }
         let on_stop = on_stop(match job.bounds.on_stop {
-            OnStopped::Restart => csp_control::OnStop::Restart,
-            OnStopped::Pass => csp_control::OnStop::Pass,
-            OnStopped::End => csp_control::OnStop::End,
+            OnStopped::Restart => csp_policy::OnStop::Restart,
+            OnStopped::Pass => csp_policy::OnStop::Pass,
+            OnStopped::End => csp_policy::OnStop::End,
         });
         let made = Supplied::new(&module, fields(job.bounds.formats.as_ref()), on_stop, &job.parameters);
         let made = made.map_err(|error| error.to_string())?.with_fuel(job.bounds.fuel_max);

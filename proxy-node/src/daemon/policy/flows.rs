@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use csp_control::{
-    Adapt, Catalogue, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
+use csp_messages::FormatId;
+use csp_planner::{Catalogue, Planned};
+use csp_policy::{
+    Adapt, DEFAULT_FLOW, FLOWS_MAX, Flow, FlowFull, Link, LinkScheme, MonitorMode as Mode, Policy,
     TriggerAction, TriggerWhen,
 };
-use csp_messages::FormatId;
 use csp_quality::{
     Action, Board, Capacity, Condition, Cost, FieldValue, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
     MonitorConfig, MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds,
@@ -79,9 +80,10 @@ impl Costs {
 }
 
 /// Returns whether this proxy can keep what a policy promises to flows.
-pub fn check(policy: &Policy, node: &NodeId, costs: &Costs) -> Result<(), String> {
+pub fn check(planned: &Planned, node: &NodeId, costs: &Costs) -> Result<(), String> {
+    let policy = planned.policy();
     let Some(link) = &policy.link else { return Ok(()) };
-    let specs = specs(policy, &policy.catalogue(), &mut Numbers::default());
+    let specs = specs(policy, planned.catalogue(), &mut Numbers::default());
     let table = FlowTable::new(FLOWS_MAX).replace(specs).map_err(|error| error.to_string())?;
     plan(Arc::new(table), policy, link, (Some(node), costs)).map(drop)
 }
@@ -170,7 +172,7 @@ fn plan(
 fn fields(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> FlowFields {
     let mut fields = FlowFields::default();
     for channel in &policy.channels {
-        for (format, read) in policy.flow_readers(catalogue, &channel.name) {
+        for (format, read) in catalogue.flow_readers(policy, &channel.name) {
             let reader = FieldReader::new(read.all, read.fields);
             fields.add(numbers.of(&channel.name), FormatId(format), reader);
         }
@@ -191,9 +193,9 @@ fn specs(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Vec<F
     let mut specs = Vec::new();
     for flow in &policy.flows {
         let mut spec = spec(policy, flow, numbers);
-        if let Some(condition) = policy.flow_condition(catalogue, flow) {
+        if let Some(condition) = catalogue.flow_condition(policy, flow) {
             let channel = flow.predicate.channel.as_deref().unwrap_or_default();
-            let paths = paths.entry(channel).or_insert_with(|| policy.flow_fields(catalogue, channel));
+            let paths = paths.entry(channel).or_insert_with(|| catalogue.flow_fields(policy, channel));
             if let Some(format) = condition.format {
                 spec.predicate.format = Some(format as u64 + 1);
             }
@@ -221,7 +223,7 @@ fn specs(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Vec<F
 
 fn spec(policy: &Policy, flow: &Flow, numbers: &mut Numbers) -> FlowSpec {
     let Flow { name, predicate, priority, reserve, message_bytes, queue, before, .. } = flow;
-    let ports = |range: &csp_control::policy::PortRange| range.0.first..=range.0.last;
+    let ports = |range: &csp_policy::PortRange| range.0.first..=range.0.last;
     let channel = predicate.channel.as_deref();
     // Ids of formats are their places in the channel's list, from 1.
     let format = predicate.format.as_ref().and_then(|format| {
@@ -311,14 +313,14 @@ fn triggers(link: &Link, table: &FlowTable) -> Vec<Trigger> {
 
 fn condition(when: &TriggerWhen, flow: FlowId) -> Option<Condition> {
     let TriggerWhen { queue, mbps, delay_us, missed, link_percent, .. } = when;
-    let scaled = |limit: &csp_control::Limit, by: u64| Threshold {
+    let scaled = |limit: &csp_policy::Limit, by: u64| Threshold {
         fire: limit.at.saturating_mul(by),
         release: limit.back.saturating_mul(by),
     };
     if *missed {
         return Some(Condition::PromiseMissed(flow));
     }
-    let rate = |limit: &csp_control::Limit| match limit.at > limit.back {
+    let rate = |limit: &csp_policy::Limit| match limit.at > limit.back {
         true => Condition::RateAbove(flow, scaled(limit, 1_000_000)),
         false => Condition::RateBelow(flow, scaled(limit, 1_000_000)),
     };

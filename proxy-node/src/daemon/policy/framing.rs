@@ -1,9 +1,9 @@
 //! Converts the ports of channels.
 
-use csp_control::{
+use csp_messages::Role;
+use csp_policy::{
     Channel, ChannelPort, Clients, Framing, Headers, LengthHeader, LengthOrder, Pattern, SOFH_ENCODING,
 };
-use csp_messages::Role;
 use csp_services::{Header, PrefixedPort, StreamSpec};
 use csp_zmtp::{ByteOrder, Description, Prefix, Width};
 
@@ -65,7 +65,7 @@ fn described(header: LengthHeader, message_len_max: usize) -> Option<Prefix> {
 
 #[cfg(test)]
 mod tests {
-    use csp_control::Policy;
+    use csp_policy::Policy;
 
     use super::*;
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use csp_control::{
-    Catalogue, Channel, KnownFormat, PlannedQuery, Policy, Query, QuerySource, RequestedTranslation,
-    RowFormat, SuppliedHandler, format_set, path_order,
-};
 use csp_handlers::{FormatId, Handler, State};
 use csp_messages::{PathEntry, PlacementBounds, QueueLimits, Rule, StageMaker};
+use csp_planner::{
+    Catalogue, KnownFormat, PlannedQuery, QuerySource, RequestedTranslation, format_set, path_order,
+};
+use csp_policy::{Channel, Policy, Query, RowFormat, SuppliedHandler};
 use csp_services::{AutoPlace, ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathStage};
 use csp_types::Duration;
 
@@ -48,7 +48,7 @@ pub(in crate::daemon) fn formats(
             let _ = handler.configure(&stage.parameters, &mut state); // checked with the policy
         }
     }
-    let text = |(name, known): (&String, &csp_control::KnownFormat)| {
+    let text = |(name, known): (&String, &csp_planner::KnownFormat)| {
         let schema = policy.formats.iter().find(|format| format.name == *name)?.schema.clone();
         Some(FormatText { name: name.clone(), message: known.message.to_string(), schema })
     };
@@ -63,14 +63,14 @@ pub(super) fn channel_path(
     formats: Option<&ChannelFormats>,
     (supplied, modules): (&[SuppliedHandler], &Arc<Modules>),
 ) -> ChannelPath {
-    let maker = |stage: &csp_control::PathStage| {
+    let maker = |stage: &csp_policy::PathStage| {
         let handler = supplied.iter().find(|handler| handler.name == stage.handler);
         match handler {
             Some(handler) => Some(modules.maker(handler, &channel.name, stage, formats)),
             None => formats.and_then(|formats| operator(&stage.handler, formats, &channel.name)),
         }
     };
-    let stage = |stage: &csp_control::PathStage| {
+    let stage = |stage: &csp_policy::PathStage| {
         let auto = auto_place(stage, supplied);
         let first = auto.as_ref().and_then(AutoPlace::first);
         PathStage {
@@ -105,12 +105,12 @@ pub(super) fn channel_path(
         Some(first) if first.handler == csp_operators::FROM_JSON => PathEntry::KnownOrUnknown,
         Some(_) => PathEntry::Known,
     };
-    let passes_faults = channel.given_up == csp_control::GivenUp::Pass;
+    let passes_faults = channel.given_up == csp_policy::GivenUp::Pass;
     ChannelPath { entry, passes_faults, ..ChannelPath::new(number, stages) }
 }
 
 /// Returns how a stage finds its context by itself, if it does.
-fn auto_place(stage: &csp_control::PathStage, supplied: &[SuppliedHandler]) -> Option<AutoPlace> {
+fn auto_place(stage: &csp_policy::PathStage, supplied: &[SuppliedHandler]) -> Option<AutoPlace> {
     let place = stage.place.as_ref()?;
     let is_supplied = supplied.iter().any(|handler| handler.name == stage.handler);
     Some(AutoPlace {

@@ -1,5 +1,11 @@
 use super::*;
 
+/// Checks a policy as a proxy does that has planned it.
+fn check(policy: &Policy, node: &NodeId, costs: &Costs) -> Result<(), String> {
+    let planned = Planned::new(Arc::new(policy.clone()), "p.yaml").unwrap();
+    super::check(&planned, node, costs)
+}
+
 fn check_text(promise: u64) -> Result<(), String> {
     let text = format!(
         "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: 10.76.0.100, port: 5556}}\nflows:\n  - {{name: gates, match: {{channel: \
@@ -47,7 +53,7 @@ fn contexts_are_promised_by_what_handlers_take() {
     let error = check(&promise, &node, &costs).unwrap_err();
     assert!(error.contains("was not measured yet: write cost_us"), "{error}");
     let measured = with_contexts("priority: 3");
-    let config = translate(&measured, &measured.catalogue(), &mut numbers).unwrap();
+    let config = translate(&measured, &Catalogue::of(&measured), &mut numbers).unwrap();
     let gates = config.plan.table().id("gates").unwrap();
     config.board.0.record_cost(gates, Duration::from_micros(100));
     check(&promise, &node, &costs).unwrap();
@@ -72,7 +78,7 @@ fn the_examples_of_the_operators_page_are_right() {
     let check = |text: &str| {
         let policy = Policy::parse_yaml(text, "docs/quality.md").unwrap();
         check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap();
-        translate(&policy, &policy.catalogue(), &mut Numbers::default()).unwrap()
+        translate(&policy, &Catalogue::of(&policy), &mut Numbers::default()).unwrap()
     };
     let flows = check(example);
     let gates = flows.plan.table().id("gates").unwrap();
@@ -81,8 +87,8 @@ fn the_examples_of_the_operators_page_are_right() {
     let id = late.plan.table().id("late").unwrap();
     assert_eq!(late.plan.table().flow(id).unwrap().predicate.fields.len(), 2);
     let text = example.replace("mbps: 50", "mbps: 199");
-    let policy = Policy::parse_yaml(&text, "docs/quality.md").unwrap();
-    let error = super::check(&policy, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap_err();
+    let planned = Planned::parse_yaml(&text, "docs/quality.md").unwrap();
+    let error = super::check(&planned, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap_err();
     assert!(page.contains(&format!("`{error}`")), "{error}");
     let shared = check(contexts);
     let gates = shared.plan.table().id("gates").unwrap();
@@ -100,17 +106,17 @@ fn flows_keep_their_plan_while_nothing_of_them_changes() {
                     gates}}\nlink: {mbps: 200, scheme: RR, adapt: {flow: gates, surge_mbps: 20, ebb_mbps: 10}}\n";
     let mut policy = Policy::parse_yaml(text, "p.yaml").unwrap();
     let mut numbers = Numbers::default();
-    let first = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
-    let again = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
+    let first = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
+    let again = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
     assert!(Arc::ptr_eq(&first.plan, &again.plan));
     assert_eq!((first.triggers.len(), first.quality.link), (1, Scheme::RoundRobin));
     policy.flows[0].priority = 3;
-    let other = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
+    let other = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
     assert!(!Arc::ptr_eq(&first.plan, &other.plan));
     assert_eq!(other.plan.table().id("gates"), first.plan.table().id("gates"));
     policy.link = None;
     policy.flows.clear();
-    assert!(translate(&policy, &policy.catalogue(), &mut numbers).is_none());
+    assert!(translate(&policy, &Catalogue::of(&policy), &mut numbers).is_none());
 }
 
 /// A channel of flights.
@@ -132,7 +138,7 @@ fn fields_of_a_format_are_words_of_descriptors() {
                      AND delay < 0}}\nlink: {mbps: 200}\n";
     let text = &format!("{FLIGHTS}{flows}");
     let (policy, mut numbers) = (Policy::parse_yaml(text, "p.yaml").unwrap(), Numbers::default());
-    let config = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
+    let config = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
     let number = numbers.of("flights");
     let flow_of = |gate: i16, delay: i16| {
         let record =
@@ -155,8 +161,8 @@ fn fields_of_a_format_are_words_of_descriptors() {
     let moved =
         text.replace("name=\"gate\" id=\"1\" type=\"int16\"", "name=\"gate\" id=\"1\" type=\"int64\"");
     let moved = Policy::parse_yaml(&moved, "p.yaml").unwrap();
-    let again = translate(&policy, &policy.catalogue(), &mut numbers).unwrap();
+    let again = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
     assert!(Arc::ptr_eq(&config.plan, &again.plan));
-    let other = translate(&moved, &moved.catalogue(), &mut numbers).unwrap();
+    let other = translate(&moved, &Catalogue::of(&moved), &mut numbers).unwrap();
     assert!(!Arc::ptr_eq(&config.plan, &other.plan));
 }

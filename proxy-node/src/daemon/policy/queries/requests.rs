@@ -3,12 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use csp_control::{
-    BroughtHandlers, Catalogue, Format, KnownFormat, OnStop, Policy, QueryRequest, QuerySource, RequestError,
-    Requests, RowFormat, TranslationRequest,
-};
 use csp_formats::{Name, Schema};
 use csp_messages::QueueLimits;
+use csp_planner::{Catalogue, KnownFormat, QueryRequest, QuerySource, RequestError, TranslationRequest};
+use csp_policy::{BroughtHandlers, Format, OnStop, Policy, Requests, RowFormat};
 use csp_services::{
     BroughtFormat, ChannelFeed, ChannelSpec, FormatAsked, HandlerBounds, HandlerRules, OnStopped, QueryAsked,
     QueryPlan, QueryPlanner, QueryRefused, RequestPlace, RequestSpec, Wanted,

@@ -15,8 +15,8 @@ mod supplied_paths;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use csp_control::{ActivePolicy, Policy, PolicySource};
 use csp_messages::HashKey;
+use csp_planner::Planned;
 use csp_services::{MessageBroker, MessagesConfig, SpecError};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
@@ -81,16 +81,14 @@ impl World {
 
     /// Puts the policy with these queries into force.
     fn apply(&mut self, policy: &str, queries: &str) {
-        let policy = Policy::parse_yaml(&format!("{policy}{queries}"), "p.yaml");
-        let policy = policy.unwrap_or_else(|error| panic!("{error}"));
-        self.apply_with(policy, &Modules::new("none".into())).unwrap();
+        let planned = Planned::parse_yaml(&format!("{policy}{queries}"), "p.yaml");
+        let planned = planned.unwrap_or_else(|error| panic!("{error}"));
+        self.apply_with(&planned, &Modules::new("none".into())).unwrap();
     }
 
     /// Puts a policy into force whose handlers are among these modules.
-    fn apply_with(&mut self, policy: Policy, modules: &Arc<Modules>) -> Result<(), SpecError> {
-        let source = PolicySource::Etcd;
-        let active = ActivePolicy { generation: 1, hash: String::new(), policy: policy.into(), source };
-        let wanted = translate(&active, &mut self.numbers, (&KeyRing::default(), modules));
+    fn apply_with(&mut self, planned: &Planned, modules: &Arc<Modules>) -> Result<(), SpecError> {
+        let wanted = translate(planned, &mut self.numbers, (&KeyRing::default(), modules));
         apply_channels(&mut self.broker, self.now, &wanted)
     }
 
@@ -408,16 +406,10 @@ fn nobody_publishes_to_a_query() {
 
 #[test]
 fn keys_of_operators_are_hashed_with_the_random_seed_of_queries() {
-    let policy = Policy::parse_yaml(&POLICY.replace("queries:\n", ""), "p.yaml").unwrap();
-    let active = ActivePolicy {
-        generation: 1,
-        hash: String::new(),
-        policy: policy.into(),
-        source: PolicySource::Etcd,
-    };
+    let planned = Planned::parse_yaml(&POLICY.replace("queries:\n", ""), "p.yaml").unwrap();
     let modules = Modules::new("none".into());
     for seed in [5, 6] {
-        let wanted = translate(&active, &mut Numbers::new(seed), (&KeyRing::default(), &modules));
+        let wanted = translate(&planned, &mut Numbers::new(seed), (&KeyRing::default(), &modules));
         let seeds: Vec<_> =
             wanted.channels.iter().map(|c| c.formats.as_ref().unwrap().set().seed()).collect();
         assert_eq!(seeds, [Some(seed); 2]);

@@ -44,7 +44,7 @@ fn json_and_records_of_one_channel_reach_subscribers_and_queries_as_records() {
 #[test]
 fn a_path_on_which_json_does_not_reach_from_json_is_refused() {
     let refused =
-        |text: String| Policy::parse_yaml(&format!("{text}{}", late()), "p.yaml").unwrap_err().to_string();
+        |text: String| Planned::parse_yaml(&format!("{text}{}", late()), "p.yaml").unwrap_err().to_string();
     let behind = refused(policy(&format!("{{handler: select, parameters: \"delay > 5\"}}, {FROM_JSON}")));
     assert!(behind.contains("pass `select` by before it: put `from-json` first"), "{behind}");
     let dropped = policy(FROM_JSON).replacen("port: 5601,", "port: 5601, unknown: drop,", 1);
@@ -54,6 +54,6 @@ fn a_path_on_which_json_does_not_reach_from_json_is_refused() {
     assert!(several.contains("name the message that a text has, such as Flight or Weather"), "{several}");
     // Behind handlers that take all messages, and behind to-json, it gets its texts.
     for path in ["{handler: forward}, {handler: from-json}", "{handler: to-json}, {handler: from-json}"] {
-        Policy::parse_yaml(&format!("{}{}", policy(path), late()), "p.yaml").unwrap();
+        Planned::parse_yaml(&format!("{}{}", policy(path), late()), "p.yaml").unwrap();
     }
 }

@@ -57,7 +57,7 @@ impl Drop for Store {
 }
 
 /// A policy with a channel for each path, of which each names supplied handlers by their numbers, with their contexts.
-fn policy(hashes: &[String], paths: &[Vec<(usize, String)>]) -> Policy {
+fn policy(hashes: &[String], paths: &[Vec<(usize, String)>]) -> Planned {
     let handlers: Vec<String> =
         hashes.iter().enumerate().map(|(at, hash)| format!("{{name: h{at}, module: {hash}}}")).collect();
     let channel = |(at, path): (usize, &Vec<(usize, String)>)| {
@@ -73,7 +73,7 @@ fn policy(hashes: &[String], paths: &[Vec<(usize, String)>]) -> Policy {
     };
     let channels: String = paths.iter().enumerate().map(channel).collect();
     let text = format!("apiVersion: csp/v1\nhandlers: [{}]\nchannels:\n{channels}", handlers.join(", "));
-    Policy::parse_yaml(&text, "p.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"))
+    Planned::parse_yaml(&text, "p.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_channel_whose_path_cannot_be_passes_nothing_on() {
     let store = Store::new("no-path");
     let hash = store.put(&Declared { outputs: 2, new_len_max: 0, period_ms: 0, state_len: 0 });
     let mut w = World::new("");
-    let wrong = w.apply_with(policy(&[hash], &[vec![(0, "c0".to_owned())], vec![]]), &store.1);
+    let wrong = w.apply_with(&policy(&[hash], &[vec![(0, "c0".to_owned())], vec![]]), &store.1);
     assert!(wrong.unwrap_err().to_string().contains("the path of channel ch0"));
     let tuple = FourTuple { local: ([10, 76, 0, 100], 1).into(), remote: ([10, 0, 0, 2], 9).into() };
     let mut connects = |channel: &str, n| {
@@ -136,13 +136,13 @@ fn workers_run_what_the_check_of_a_policy_accepts() {
         match store.1.check(&policy) {
             Ok(()) => {
                 accepted += 1;
-                let applied = World::new("").apply_with(policy, &store.1);
+                let applied = World::new("").apply_with(&policy, &store.1);
                 assert!(applied.is_ok(), "seed {seed}: {applied:?}: {paths:?}");
             }
             Err(error) => {
                 refused += 1;
                 assert!(
-                    World::new("").apply_with(policy, &store.1).is_err(),
+                    World::new("").apply_with(&policy, &store.1).is_err(),
                     "seed {seed}: {error}: {paths:?}"
                 );
             }

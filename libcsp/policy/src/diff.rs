@@ -1,0 +1,187 @@
+//! The difference of two policies, for people.
+
+use std::collections::{HashMap, HashSet};
+
+use csp_types::Prefix;
+
+use crate::paths;
+use crate::{
+    Channel, ChannelPort, Egress, Framing, Policy, PoolMember, ProgramRule, Service, TcpOptions,
+    UnknownFormat,
+};
+
+/// Lines that lead from `old` to `new`.
+pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
+    let mut lines = Vec::new();
+    let before: HashSet<&str> = old.services.iter().map(|service| service.name.as_str()).collect();
+    let now: HashMap<&str, &Service> =
+        new.services.iter().map(|service| (service.name.as_str(), service)).collect();
+    for service in &old.services {
+        match now.get(service.name.as_str()) {
+            None => lines.push(format!("- service {}", summary(service))),
+            Some(other) => changes(service, other, &mut lines),
+        }
+    }
+    let added = new.services.iter().filter(|service| !before.contains(service.name.as_str()));
+    lines.extend(added.map(|service| format!("+ service {}", summary(service))));
+    let gone = old.formats.iter().filter(|format| !new.formats.contains(format));
+    lines.extend(gone.map(|format| format!("- format {}", format.summary())));
+    let come = new.formats.iter().filter(|format| !old.formats.contains(format));
+    lines.extend(come.map(|format| format!("+ format {}", format.summary())));
+    let gone = old.channels.iter().filter(|channel| !new.channels.contains(channel));
+    lines.extend(gone.map(|channel| format!("- channel {}", channel_summary(channel))));
+    let come = new.channels.iter().filter(|channel| !old.channels.contains(channel));
+    lines.extend(come.map(|channel| format!("+ channel {}", channel_summary(channel))));
+    let gone = old.queries.iter().filter(|query| !new.queries.contains(query));
+    lines.extend(gone.map(|query| format!("- query {}", query.summary())));
+    let come = new.queries.iter().filter(|query| !old.queries.contains(query));
+    lines.extend(come.map(|query| format!("+ query {}", query.summary())));
+    let gone = old.handlers.iter().filter(|handler| !new.handlers.contains(handler));
+    lines.extend(gone.map(|handler| format!("- handler {}", handler.summary())));
+    let come = new.handlers.iter().filter(|handler| !old.handlers.contains(handler));
+    lines.extend(come.map(|handler| format!("+ handler {}", handler.summary())));
+    let gone = old.contexts.iter().filter(|context| !new.contexts.contains(context));
+    lines.extend(gone.map(|context| format!("- context {}", context.summary())));
+    let come = new.contexts.iter().filter(|context| !old.contexts.contains(context));
+    lines.extend(come.map(|context| format!("+ context {}", context.summary())));
+    let gone = old.flows.iter().filter(|flow| !new.flows.contains(flow));
+    lines.extend(gone.map(|flow| format!("- flow {}", flow.summary())));
+    let come = new.flows.iter().filter(|flow| !old.flows.contains(flow));
+    lines.extend(come.map(|flow| format!("+ flow {}", flow.summary())));
+    if old.link != new.link {
+        lines.extend(old.link.iter().map(|link| format!("- link {}", link.summary())));
+        lines.extend(new.link.iter().map(|link| format!("+ link {}", link.summary())));
+    }
+    let gone = old.egress.iter().filter(|egress| !new.egress.contains(egress));
+    lines.extend(gone.map(|egress| format!("- egress {}", egress_summary(egress))));
+    let come = new.egress.iter().filter(|egress| !old.egress.contains(egress));
+    lines.extend(come.map(|egress| format!("+ egress {}", egress_summary(egress))));
+    let gone = old.programs.iter().filter(|rule| !new.programs.contains(rule));
+    lines.extend(gone.map(|rule| format!("- program {}", program_summary(rule))));
+    let come = new.programs.iter().filter(|rule| !old.programs.contains(rule));
+    lines.extend(come.map(|rule| format!("+ program {}", program_summary(rule))));
+    let gone = old.access.iter().filter(|rule| !new.access.contains(rule));
+    lines.extend(gone.map(|rule| format!("- access{}", rule.summary())));
+    let come = new.access.iter().filter(|rule| !old.access.contains(rule));
+    lines.extend(come.map(|rule| format!("+ access{}", rule.summary())));
+    let gone = old.plugin_hosts.iter().filter(|host| !new.plugin_hosts.contains(host));
+    lines.extend(gone.map(|host| format!("- plugin host {}", host.summary())));
+    let come = new.plugin_hosts.iter().filter(|host| !old.plugin_hosts.contains(host));
+    lines.extend(come.map(|host| format!("+ plugin host {}", host.summary())));
+    let gone = old.plugins.iter().filter(|plugin| !new.plugins.contains(plugin));
+    lines.extend(gone.map(|plugin| format!("- plugin {}", plugin.summary())));
+    let come = new.plugins.iter().filter(|plugin| !old.plugins.contains(plugin));
+    lines.extend(come.map(|plugin| format!("+ plugin {}", plugin.summary())));
+    packet_rules(old, new, &mut lines);
+    lines
+}
+
+/// There may be thousands of rules: they are found by their text.
+fn packet_rules(old: &Policy, new: &Policy, lines: &mut Vec<String>) {
+    let texts = |policy: &Policy| policy.rules.iter().map(crate::PacketRule::text).collect::<Vec<_>>();
+    let (before, now) = (texts(old), texts(new));
+    let (had, have): (HashSet<&String>, HashSet<&String>) = (before.iter().collect(), now.iter().collect());
+    lines.extend(before.iter().filter(|rule| !have.contains(rule)).map(|rule| format!("- rule {rule}")));
+    lines.extend(now.iter().filter(|rule| !had.contains(rule)).map(|rule| format!("+ rule {rule}")));
+}
+
+fn changes(old: &Service, new: &Service, lines: &mut Vec<String>) {
+    let name = &old.name;
+    let mut change = |field: &str, was: String, is: String| {
+        if was != is {
+            lines.push(format!("~ service {name}: {field} {was} -> {is}"));
+        }
+    };
+    change("vip", old.vip.to_string(), new.vip.to_string());
+    change("port", old.port.to_string(), new.port.to_string());
+    change("tcp.congestion", format!("{:?}", old.tcp.congestion), format!("{:?}", new.tcp.congestion));
+    change("tcp.ecn", format!("{:?}", old.tcp.ecn), format!("{:?}", new.tcp.ecn));
+    change("tcp.pacing", old.tcp.pacing.to_string(), new.tcp.pacing.to_string());
+    change("tcp.keepalive_s", old.tcp.keepalive_s.to_string(), new.tcp.keepalive_s.to_string());
+    change("tcp.user_timeout_s", old.tcp.user_timeout_s.to_string(), new.tcp.user_timeout_s.to_string());
+    let mss = |tcp: &TcpOptions| tcp.mss.map_or_else(|| "of the LAN".to_owned(), |mss| mss.to_string());
+    change("tcp.mss", mss(&old.tcp), mss(&new.tcp));
+    change("backlog.connections", old.backlog.connections.to_string(), new.backlog.connections.to_string());
+    change("backlog.time_s", old.backlog.time_s.to_string(), new.backlog.time_s.to_string());
+    let gone = old.pool.iter().filter(|member| !new.pool.contains(member));
+    lines.extend(gone.map(|member| format!("~ service {name}: pool - {}", member_summary(member))));
+    let come = new.pool.iter().filter(|member| !old.pool.contains(member));
+    lines.extend(come.map(|member| format!("~ service {name}: pool + {}", member_summary(member))));
+}
+
+fn summary(service: &Service) -> String {
+    let pool: Vec<String> = service.pool.iter().map(member_summary).collect();
+    format!("{} {} port {} pool {}", service.name, service.vip, service.port, pool.join(", "))
+}
+
+fn channel_summary(channel: &Channel) -> String {
+    let Channel { name, vip, pattern, message_kib, queue, memory, last_value, sequence, heartbeat_s, .. } =
+        channel;
+    let Channel { curve, path, given_up, tcp, formats, unknown, time, requests, .. } = channel;
+    let requests = requests.as_ref().map(crate::Requests::summary).unwrap_or_default();
+    let unknown = if *unknown == UnknownFormat::Drop { " and no others" } else { "" };
+    let formats =
+        if formats.is_empty() { String::new() } else { format!(", formats {}{unknown}", formats.join(", ")) };
+    let time = time.as_ref().map(crate::ChannelTime::summary).unwrap_or_default();
+    let last_value = last_value.as_ref().map(crate::LastValue::summary).unwrap_or_default();
+    let sequence = if *sequence { ", numbered" } else { "" };
+    let path = paths::summary(path, *given_up);
+    let heartbeat = if *heartbeat_s == 0 { String::new() } else { format!(", heartbeat {heartbeat_s} s") };
+    let curve = curve.as_ref().map(crate::Curve::summary).unwrap_or_default();
+    let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };
+    let ports: Vec<String> = channel.ports().map(|port| port_summary(&port)).collect();
+    let ports = ports.join(", ");
+    let pool = match &channel.pool[..] {
+        [] => String::new(),
+        pool => format!(" pool {},", pool.iter().map(member_summary).collect::<Vec<_>>().join(", ")),
+    };
+    format!(
+        "{name} {vip} {ports} {pattern:?},{pool} messages of {message_kib} KiB, queues of {} and {} KiB {:?}, memory {} to {} MiB{last_value}{sequence}{formats}{time}{requests}{path}{heartbeat}{curve}{tcp}",
+        queue.messages, queue.kib, queue.full, memory.guaranteed_mib, memory.max_mib
+    )
+}
+
+fn port_summary(port: &ChannelPort) -> String {
+    let ChannelPort { port, framing, clients, header, encoding } = port;
+    if *framing == Framing::Zmtp {
+        return format!("port {port}");
+    }
+    let clients = clients.map_or_else(String::new, |clients| format!(" clients {clients:?}"));
+    let encoding = encoding.map_or_else(String::new, |encoding| format!(" encoding {encoding:#06x}"));
+    format!("port {port} {framing:?} {header:?}{clients}{encoding}")
+}
+
+fn member_summary(member: &PoolMember) -> String {
+    format!("{}:{}", member.node, member.port)
+}
+
+fn egress_summary(egress: &Egress) -> String {
+    let list = |prefixes: &[Prefix]| prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let except = match egress.except.as_slice() {
+        [] => String::new(),
+        except => format!(" except {}", list(except)),
+    };
+    let TcpOptions { congestion, ecn, pacing, keepalive_s, user_timeout_s, mss } = egress.tcp;
+    let mss = mss.map(|mss| format!(" tcp.mss {mss}")).unwrap_or_default();
+    let tcp = match egress.tcp == TcpOptions::default() {
+        true => String::new(),
+        false => format!(
+            " tcp.congestion {congestion:?} tcp.ecn {ecn:?} tcp.pacing {pacing} tcp.keepalive_s {keepalive_s} \
+             tcp.user_timeout_s {user_timeout_s}{mss}"
+        ),
+    };
+    format!("{} to {}{except}{tcp}", egress.address, list(&egress.destinations))
+}
+
+fn program_summary(rule: &ProgramRule) -> String {
+    let listen = match rule.listen.as_deref() {
+        None => "all ports".to_owned(),
+        Some([]) => "no port".to_owned(),
+        Some(ports) => {
+            let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+            format!("ports {}", ports.join(", "))
+        }
+    };
+    let connect = if rule.connect { "connects" } else { "does not connect" };
+    format!("{}: listens on {listen}, {connect}", rule.program)
+}
