@@ -141,11 +141,12 @@ test-capi: packages-capi ## the C API alone: symbols, header, manual, C programs
 	$(CARGO) test --release --locked -p csp-capi $(FEATURES)
 
 .PHONY: lint
-lint: packages-build ## formatting, clippy, rustdoc, purity of the sans-I/O crates, size rules, csp.h against what is exported, links of documents
+lint: packages-build ## formatting, clippy, rustdoc, which crates may depend on which, purity of the sans-I/O crates, size rules, csp.h against what is exported, links of documents
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --quiet
 	tests/lint/features.sh
+	tests/lint/layers.sh
 	tests/lint/purity.sh $(PURE_CRATES)
 	tests/lint/sizes.sh
 	tests/lint/capi.sh
