@@ -52,10 +52,17 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             }
         }
         let mut any = false;
+        // Contexts have their turn in each pass, also if connections are always ready.
+        self.local.run_contexts(self.cx.now);
         for _ in 0..READIED_PER_PASS {
-            let Some(label) = self.local.next_ready() else { break };
-            self.pump.enqueue(self.cx.flows, label);
-            any = true;
+            match self.local.next_ready() {
+                Some(label) => {
+                    self.pump.enqueue(self.cx.flows, label);
+                    any = true;
+                }
+                None if self.local.run_contexts(self.cx.now) => {}
+                None => break,
+            }
         }
         any
     }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::client::null_handshake;
-use common::{End, message, subscribe};
+use common::{End, message, ready, subscribe};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, PathStage};
@@ -98,7 +98,7 @@ impl World {
     /// Serves connections in passes, as a worker does.
     fn settle(&mut self) {
         for _ in 0..10_000 {
-            let ready: Vec<FlowLabel> = std::iter::from_fn(|| self.broker.next_ready()).collect();
+            let ready: Vec<FlowLabel> = ready(&mut self.broker, self.now);
             if ready.is_empty() {
                 return;
             }

@@ -5,8 +5,8 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::End;
 use common::client::null_handshake;
+use common::{End, ready};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{
@@ -145,7 +145,7 @@ impl World {
             if self.broker.next_timeout().is_some_and(|due| due <= self.now) {
                 self.broker.on_timeout(self.now);
             }
-            let ready: Vec<FlowLabel> = std::iter::from_fn(|| self.broker.next_ready()).collect();
+            let ready: Vec<FlowLabel> = ready(&mut self.broker, self.now);
             if ready.is_empty() && self.broker.next_timeout().is_none_or(|due| due > self.now) {
                 return;
             }

@@ -6,8 +6,8 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::End;
 use common::client::null_handshake;
+use common::{End, ready};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_services::{ChannelSpec, Header, MessageBroker, MessagesConfig, PrefixedPort};
@@ -122,7 +122,7 @@ impl World {
 
     fn settle(&mut self) {
         for _ in 0..10_000 {
-            let ready: Vec<FlowLabel> = std::iter::from_fn(|| self.broker.next_ready()).collect();
+            let ready: Vec<FlowLabel> = ready(&mut self.broker, NOW);
             if ready.is_empty() {
                 return;
             }

@@ -43,8 +43,16 @@ pub trait LocalServices: Between {
     fn gone(&mut self, now: Instant, label: FlowLabel);
 
     /// Removes and returns a connection that has something to send because of another connection or of a
-    /// timer.
+    /// timer. Processes no messages: [`run_contexts`](Self::run_contexts) does.
     fn next_ready(&mut self) -> Option<FlowLabel>;
+
+    /// Runs the processing that local services do apart from any connection, such as handlers of messages and
+    /// queries, for a bounded number of messages. Returns whether [`next_ready`](Self::next_ready) is to be
+    /// asked again. Called at the beginning of each pass over the connections, and whenever `next_ready` has
+    /// returned `None`.
+    fn run_contexts(&mut self, _: Instant) -> bool {
+        false
+    }
 
     /// Removes and returns a request to open a connection: the name of a service of the policy, to one of
     /// whose processes the connection goes. Its local end is passed to [`opened`](Self::opened).

@@ -226,6 +226,21 @@ impl LocalServices for MessageBroker {
         self.next_listed().or_else(|| self.next_of_plane())
     }
 
+    fn run_contexts(&mut self, now: Instant) -> bool {
+        self.paths.now = now;
+        let mut processed = 0;
+        for turns in 0..paths::CONTEXT_TURNS_MAX {
+            let Some(plane) = &mut self.plane else { return false };
+            let Some(turn) = self.turn.take().or_else(|| plane.next_flow()) else { return processed > 0 };
+            if !plane.is_context(&turn) {
+                self.turn = Some(turn);
+                return turns > 0; // the channel's receivers are next
+            }
+            processed += self.run_context(turn);
+        }
+        processed > 0
+    }
+
     fn next_open(&mut self) -> Option<String> {
         self.next_context_to_open()
     }
@@ -303,38 +318,27 @@ impl MessageBroker {
         if let Some(plane) = &mut self.plane {
             plane.release_flows(self.paths.now);
         }
-        // What receivers have taken, and what the worker's own contexts have done, may be what another waits
-        // for.
-        self.next_resumed()
-            .or_else(|| self.next_context())
-            .or_else(|| self.next_peer())
-            .or_else(|| self.next_context())
-            .or_else(|| self.next_resumed())
+        self.next_resumed().or_else(|| self.next_context()).or_else(|| self.next_peer())
     }
 
     fn next_resumed(&mut self) -> Option<FlowLabel> {
         self.plane.as_mut()?.next_resumed().and_then(|id| self.label_of(id))
     }
 
-    /// Returns the next receiver to serve, and gives contexts of the worker their turns.
+    /// Returns the next receiver to serve; `None` also while it is a context's turn, which
+    /// [`run_contexts`](LocalServices::run_contexts) takes.
     fn next_peer(&mut self) -> Option<FlowLabel> {
         // A receiver that is to be served is not named again: then all of the channel's have been.
-        let (mut channels, mut contexts) = (0, 0);
-        while channels <= self.channels.len() {
+        for _ in 0..=self.channels.len() {
             let plane = self.plane.as_mut()?;
             let mut turn = match self.turn.take() {
                 Some(turn) => turn,
                 None => plane.next_flow()?,
             };
             if plane.is_context(&turn) {
-                self.run_context(turn);
-                contexts += 1;
-                if contexts == paths::CONTEXT_TURNS_MAX {
-                    return None;
-                }
-                continue;
+                self.turn = Some(turn);
+                return None;
             }
-            channels += 1;
             let label = plane.next_peer(&turn).and_then(|id| self.label_of(id));
             let peer = label.and_then(|label| self.connections.get_mut(&label)).filter(|peer| !peer.queued);
             if let Some(peer) = peer {

@@ -205,14 +205,15 @@ impl MessageBroker {
         SpecError::Path(name.unwrap_or_default(), error)
     }
 
-    /// Runs a context's handlers in its turn.
-    pub(super) fn run_context(&mut self, mut turn: Turn) {
-        let Some(plane) = &mut self.plane else { return };
-        match self.paths.clock {
+    /// Runs a context's handlers in its turn. Returns the number of messages processed.
+    pub(super) fn run_context(&mut self, mut turn: Turn) -> u32 {
+        let Some(plane) = &mut self.plane else { return 0 };
+        let processed = match self.paths.clock {
             Some(clock) => plane.run_context(self.paths.now, &mut turn, Some(&mut { clock })),
             None => plane.run_context(self.paths.now, &mut turn, None),
         };
         plane.end_turn(turn);
+        processed
     }
 
     /// Returns when contexts must run again.

@@ -181,7 +181,7 @@ impl World {
     /// Serves connections in passes, as a worker does.
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
-            let ready: Vec<FlowLabel> = std::iter::from_fn(|| self.broker.next_ready()).collect();
+            let ready: Vec<FlowLabel> = ready(&mut self.broker, self.now);
             if ready.is_empty() {
                 return;
             }
@@ -259,4 +259,18 @@ pub fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
         bytes = &rest[from + len..];
     }
     all
+}
+
+/// Removes and returns the connections to serve in a pass, and runs contexts as the core does.
+pub fn ready(broker: &mut MessageBroker, now: Instant) -> Vec<FlowLabel> {
+    let mut ready = Vec::new();
+    broker.run_contexts(now);
+    for _ in 0..100_000 {
+        match broker.next_ready() {
+            Some(label) => ready.push(label),
+            None if broker.run_contexts(now) => {}
+            None => break,
+        }
+    }
+    ready
 }

@@ -12,7 +12,7 @@ use csp_proxy_core::service::local::{LocalServices as _, Step};
 use csp_services::{ChannelSpec, MessageBroker};
 use csp_types::{CurvePublicKey, FourTuple, Instant};
 
-use super::{CHANNEL, End, READER, SERVER, WRITER, World, broker, config, keyed_channel, public};
+use super::{CHANNEL, End, READER, SERVER, WRITER, World, broker, config, keyed_channel, public, ready};
 
 /// Longest time that a test takes; a program that is not done is killed.
 pub const TIME_MAX: time::Duration = time::Duration::from_secs(60);
@@ -182,7 +182,7 @@ impl Server {
                 moved |= self.serve(n);
             }
         }
-        while let Some(label) = self.broker.next_ready() {
+        for label in ready(&mut self.broker, now) {
             moved |= self.serve(label.index() as u32);
         }
         moved

@@ -129,7 +129,15 @@ impl World {
 
     fn settle(&mut self) {
         for _ in 0..10_000 {
-            let ready: Vec<FlowLabel> = std::iter::from_fn(|| self.broker.next_ready()).collect();
+            let next = || {
+                let named = self.broker.next_ready();
+                // What contexts have processed may be for others.
+                named.or_else(|| match self.broker.run_contexts(self.now) {
+                    true => self.broker.next_ready(),
+                    false => None,
+                })
+            };
+            let ready: Vec<FlowLabel> = std::iter::from_fn(next).collect();
             if ready.is_empty() {
                 return;
             }
