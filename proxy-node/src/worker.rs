@@ -15,11 +15,16 @@ use csp_vi::{Armed, ViError, Wake};
 use csp_wire::channel::Messages;
 use csp_wire::tunnel::Records;
 
+use crate::core::service::both::Both;
+use crate::core::service::local::NoLocalServices;
 use crate::core::{CoreConfig, EgressRule, Process, ProxyCore, ServiceSpec, Verdict};
 use crate::links::Links;
 
 /// Messages processed from one endpoint in one turn, so that no peer delays the others.
 const MESSAGES_PER_TURN: usize = 128;
+
+/// The local services of a worker. Another one takes the second place.
+pub type LocalServices = Both<MessageBroker, NoLocalServices>;
 
 /// What a worker needs of the registrations of other nodes.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +65,7 @@ pub struct WorkerPolicy {
 /// A proxy worker.
 pub struct ProxyWorker {
     number: u8,
-    core: ProxyCore<MessageBroker>,
+    core: ProxyCore<LocalServices>,
     links: Links,
     scratch: Box<[u8]>,
     /// Number of malformed messages; their links were failed.
@@ -83,13 +88,14 @@ impl ProxyWorker {
             vec![0; limits::TUNNEL_MESSAGE_LEN_MAX.max(limits::CHANNEL_MESSAGE_LEN_MAX)].into_boxed_slice();
         let links = Links::new(tunnel_endpoints, channel_endpoints);
         let number = config.worker;
-        let core = ProxyCore::with_local_services(config, MessageBroker::new(messages));
+        let local = Both::new(MessageBroker::new(messages), NoLocalServices);
+        let core = ProxyCore::with_local_services(config, local);
         ProxyWorker { number, core, links, scratch, malformed: 0, makers: None, planner: None }
     }
 
     /// Gives the message broker random bytes of a cryptographic generator for the handshakes of channels with keys.
     pub fn seed(&mut self, seed: [u8; 32]) {
-        self.core.local_mut().seed(seed);
+        self.broker_mut().seed(seed);
     }
 
     /// Sets where handlers are made that clients bring: it gets each with the worker's number, and has [`MessageBroker::handler_made`]
@@ -101,25 +107,25 @@ impl ProxyWorker {
     /// Sets where queries and formats are planned that clients ask for: it gets each with the worker's number, and has [`MessageBroker::planned`]
     /// called with the answer.
     pub fn set_planner(&mut self, planner: Sender<(u8, PlanJob)>) {
-        self.core.local_mut().plan_elsewhere();
+        self.broker_mut().plan_elsewhere();
         self.planner = Some(planner);
     }
 
     /// Passes on the handlers that clients have brought, and what they have asked for that is to be planned.
     fn ask_makers(&mut self, now: Instant) {
-        while let Some(job) = self.core.local_mut().poll_handler_job() {
+        while let Some(job) = self.core.local_mut().first_mut().poll_handler_job() {
             let ticket = job.ticket;
             let sent = self.makers.as_ref().is_some_and(|makers| makers.send((self.number, job)).is_ok());
             if !sent {
                 let none = Err("this proxy makes no handlers".to_owned());
-                self.core.local_mut().handler_made(now, ticket, none);
+                self.core.local_mut().first_mut().handler_made(now, ticket, none);
             }
         }
         while let Some(planner) = &self.planner
-            && let Some(job) = self.core.local_mut().poll_plan_job()
+            && let Some(job) = self.core.local_mut().first_mut().poll_plan_job()
         {
             if let Err(SendError((_, job))) = planner.send((self.number, job)) {
-                self.core.local_mut().planned(now, job.failed("this proxy plans nothing"));
+                self.core.local_mut().first_mut().planned(now, job.failed("this proxy plans nothing"));
             }
         }
     }
@@ -273,7 +279,7 @@ impl ProxyWorker {
 
     /// Sets the clock by which the calls of handlers are measured.
     pub fn set_clock(&mut self, clock: fn() -> Instant) {
-        self.core.local_mut().set_clock(clock);
+        self.broker_mut().set_clock(clock);
     }
 
     /// Puts a new policy generation into force.
@@ -281,10 +287,11 @@ impl ProxyWorker {
     /// # Errors
     /// A channel of messages that cannot be served; everything else is in force.
     pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let served = apply_channels(self.core.local_mut(), now, &policy);
+        let served = apply_channels(self.broker_mut(), now, &policy);
         let WorkerPolicy { services, egress, flows, .. } = policy;
-        let own = |flows: FlowsConfig| FlowsConfig { board: (flows.board.0, self.number.into()), ..flows };
-        let served = served.and(self.core.local_mut().set_flows(now, flows.map(own)));
+        let number = self.number.into();
+        let own = |flows: FlowsConfig| FlowsConfig { board: (flows.board.0, number), ..flows };
+        let served = served.and(self.broker_mut().set_flows(now, flows.map(own)));
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served
@@ -296,7 +303,7 @@ impl ProxyWorker {
         let Registered { owned, draining, proxies } = registered;
         if let Some((proxy, workers)) = proxies {
             let here = Owner { proxy, worker: self.number };
-            self.core.local_mut().set_view(now, View { here, workers });
+            self.broker_mut().set_view(now, View { here, workers });
         }
         self.links.set_owned(owned);
         self.move_connections(now);
@@ -306,17 +313,17 @@ impl ProxyWorker {
 
     /// Returns the next event of the message broker to log, if any.
     pub fn poll_notice(&mut self) -> Option<MoveNotice> {
-        self.core.local_mut().poll_notice()
+        self.broker_mut().poll_notice()
     }
 
     /// Returns the next event of queries on request to log, if any.
     pub fn poll_request_notice(&mut self) -> Option<RequestNotice> {
-        self.core.local_mut().poll_request_notice()
+        self.broker_mut().poll_request_notice()
     }
 
     /// Returns the next change of a flows' trigger to log, if any.
     pub fn poll_fired(&mut self) -> Option<(String, csp_quality::Fired)> {
-        self.core.local_mut().poll_fired()
+        self.broker_mut().poll_fired()
     }
 
     fn move_connections(&mut self, now: Instant) {
@@ -360,11 +367,16 @@ impl ProxyWorker {
 
     /// Returns the message broker.
     pub fn broker_mut(&mut self) -> &mut MessageBroker {
-        self.core.local_mut()
+        self.core.local_mut().first_mut()
+    }
+
+    /// Returns the message broker, read-only.
+    pub fn broker(&self) -> &MessageBroker {
+        self.core.local().first()
     }
 
     /// Returns the core, read-only.
-    pub fn core(&self) -> &ProxyCore<MessageBroker> {
+    pub fn core(&self) -> &ProxyCore<LocalServices> {
         &self.core
     }
 

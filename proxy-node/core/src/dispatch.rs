@@ -11,7 +11,7 @@ pub(crate) mod pool;
 pub(crate) mod services;
 pub(crate) mod withdraw;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use csp_tcp::Stack;
@@ -190,6 +190,15 @@ impl Dispatcher {
     /// Returns all services, including removed ones that still have connections.
     pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.iter()
+    }
+
+    /// Returns the numbers of the local services that the policy names.
+    pub(crate) fn local_numbers(&self) -> BTreeSet<u32> {
+        self.services
+            .iter()
+            .filter(|service| service.active)
+            .filter_map(|service| service.spec.local)
+            .collect()
     }
 
     /// Returns the service at an address if its backlog has room.

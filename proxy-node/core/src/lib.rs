@@ -300,7 +300,10 @@ impl<S: LocalServices> ProxyCore<S> {
     ) {
         self.egress.set_rules(egress);
         let mut turn = self.turn(now, out);
+        let before = turn.dispatcher.local_numbers();
         turn.dispatcher.set_services(&mut turn.cx, services);
+        let named = turn.dispatcher.local_numbers();
+        before.difference(&named).for_each(|number| turn.local.drain(now, *number));
         turn.meter_streams();
         turn.drive();
     }

@@ -16,19 +16,21 @@
 //!
 //! A service that is an end itself ([`local`]) has no application's end. `ProxyCore` has a type parameter for
 //! the set of local services, which the worker names; [`ServiceSpec::local`](crate::ServiceSpec::local) binds
-//! an address to one of them.
+//! an address to one of them. [`both::Both`] places two of them beside each other.
 //!
 //! A service between both ends that examines bytes and passes them on unchanged ([`between`]) is named by
 //! [`ServiceSpec::between`](crate::ServiceSpec::between) and [`Flow::between`]; its state of a flow is the
 //! worker's.
 //!
-//! **Adding a service between both ends.** `http` and `tls` implement [`Service`] for one type each; that
-//! type holds a service's state of one flow. The kind of service is a property of `ServiceSpec`, a field of
-//! [`Flow`] beside `stage`, and one `match` where the pump calls the relay. A service that reads before it
-//! chooses a pool member postpones `Dispatcher::dispatch`, which `find_application` calls at once for the
-//! relay; until then bytes wait in the client's end under its own flow control.
+//! **Which seam a new service needs.** A [`Service`] has one application for life, no timer, and no say at the
+//! application's end: it fits what passes bytes on, possibly examined. A protocol of which one client's
+//! connection carries requests for several members, such as HTTP, ends streams and is therefore a *local*
+//! service: it has timers, is called for either side, and opens connections to members itself
+//! ([`LocalServices::next_open`](local::LocalServices::next_open)). It stands beside the others in a
+//! [`both::Both`].
 
 pub mod between;
+pub mod both;
 pub mod local;
 mod relay;
 mod tcp_end;

@@ -40,7 +40,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Ends the connections that local services are done with, and adds those that have something to send now to the list of
     /// flows to pump. Returns whether there were any.
     fn settle_local(&mut self) -> bool {
-        if let Some(lent) = self.local.take_lent() {
+        while let Some(lent) = self.local.take_lent() {
             self.cx.tcp.give_back(lent);
         }
         while let Some((label, step)) = self.pump.next_done() {

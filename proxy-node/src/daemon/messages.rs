@@ -94,7 +94,7 @@ pub fn answer(worker: &mut ProxyWorker, now: Instant, question: Messages) {
                 prefixes_max: asked.prefixes,
                 prefix_bytes_max: asked.prefix_bytes,
             };
-            let page = worker.core().local().peers(query);
+            let page = worker.broker().peers(query);
             let of = |peer: &PeerSnapshot| worker.core().client_process(peer.name.label);
             let processes = page.peers.iter().map(of).collect();
             reply.send((page, processes));
@@ -104,9 +104,9 @@ pub fn answer(worker: &mut ProxyWorker, now: Instant, question: Messages) {
             let request = TraceRequest { messages: count, topic: &topic, until, clock: clock::now };
             reply.send(worker.broker_mut().arm_trace(now, &channel, request));
         }
-        Messages::Progress(id, reply) => reply.send(worker.core().local().trace_progress(id)),
+        Messages::Progress(id, reply) => reply.send(worker.broker().trace_progress(id)),
         Messages::Traced(id, reply) => {
-            let traced = worker.core().local().traced(id);
+            let traced = worker.broker().traced(id);
             reply.send(traced.map(|traced| {
                 let names = traced.iter().flat_map(|m| m.receivers.iter().chain([&m.publisher]));
                 let labels = names.flatten().map(|name| name.label);

@@ -106,11 +106,11 @@ impl Published {
             messages: (0, 0),
             interrupted: [0; 3],
             refusals: Default::default(),
-            channels: channels::of_worker(core.local(), csp_daemon::clock::now()),
-            contexts: contexts::of_worker(core.local()),
+            channels: channels::of_worker(worker.broker(), csp_daemon::clock::now()),
+            contexts: contexts::of_worker(worker.broker()),
             quality: Quality::default(),
-            moved: channels::moved(core.local()),
-            broker: messages::BrokerCounters::of(core.local()),
+            moved: channels::moved(worker.broker()),
+            broker: messages::BrokerCounters::of(worker.broker()),
         };
         for endpoint in worker.endpoints() {
             for (sum, one) in published.refusals.iter_mut().zip(refusals(endpoint)) {

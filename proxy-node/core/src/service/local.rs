@@ -27,6 +27,11 @@ pub trait LocalServices: Between {
         None
     }
 
+    /// Notice that the policy no longer names local service `number`: no more connections of it begin. Those
+    /// that exist continue until the service or their clients end them. Called once each time that the last
+    /// [`ServiceSpec`](crate::ServiceSpec) with this number goes, whether there are connections or not.
+    fn drain(&mut self, _: Instant, _number: u32) {}
+
     /// Processes whatever has changed at a connection: bytes that are readable, room for more, the end of the
     /// stream. Called again when something changes at its client's end, and after
     /// [`next_ready`](Self::next_ready) has returned it.

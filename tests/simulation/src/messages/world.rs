@@ -217,7 +217,7 @@ impl MessageWorld {
     }
 
     pub(super) fn broker(&self) -> &MessageBroker {
-        self.proxy.core().local()
+        self.proxy.broker()
     }
 
     /// Returns the time since the senders' start, if that was.

@@ -1,0 +1,279 @@
+//! Two local services of one worker beside each other, as one.
+//!
+//! ```text
+//!            numbers 0 … 2³¹−1 ─▶ ┌───────┐
+//!  core ───▶                 [Both] first │   each label belongs to the service
+//!            numbers 2³¹ …     ─▶ │ second│   that got its connection
+//!                                 └───────┘
+//! ```
+//! More than two are a `Both` of a `Both`. The policy's numbers decide which service gets a connection
+//! ([`second_number`]); from then on its label does. Neither service knows of the other.
+
+use csp_tcp::Buffer;
+use csp_types::{FlowLabel, FourTuple, Instant, Owner};
+
+use super::ClientEnd;
+use super::between::{Between, Examined, Towards};
+use super::local::{LocalServices, Step};
+
+/// Bit of the numbers of the second service.
+const SECOND: u32 = 1 << 31;
+
+/// Returns the number by which [`ServiceSpec::local`](crate::ServiceSpec::local) and
+/// [`ServiceSpec::between`](crate::ServiceSpec::between) name number `number` of the second service. The
+/// numbers of either service are below 2³¹.
+pub const fn second_number(number: u32) -> u32 {
+    number | SECOND
+}
+
+/// One of two services.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Which {
+    #[default]
+    First,
+    Second,
+}
+
+impl Which {
+    fn of_number(number: u32) -> (Self, u32) {
+        if number & SECOND == 0 { (Which::First, number) } else { (Which::Second, number & !SECOND) }
+    }
+}
+
+/// A set of labels: one bit for each slot of the flow table. It grows when a connection begins, up to the
+/// number of label indices (512 KiB).
+#[derive(Clone, Debug, Default)]
+struct Labels(Vec<u64>);
+
+impl Labels {
+    fn insert(&mut self, label: FlowLabel) {
+        let at = label.index() / 64;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] |= 1 << (label.index() % 64);
+    }
+
+    fn remove(&mut self, label: FlowLabel) {
+        if let Some(bits) = self.0.get_mut(label.index() / 64) {
+            *bits &= !(1 << (label.index() % 64));
+        }
+    }
+
+    #[inline]
+    fn which(&self, label: FlowLabel) -> Which {
+        let bits = self.0.get(label.index() / 64).copied().unwrap_or(0);
+        if bits >> (label.index() % 64) & 1 == 0 { Which::First } else { Which::Second }
+    }
+}
+
+/// Two local services. They share the worker, and nothing else.
+#[derive(Debug, Default)]
+pub struct Both<A, B> {
+    first: A,
+    second: B,
+    /// Connections that end at the second service.
+    ends: Labels,
+    /// Connections that the second service examines.
+    between: Labels,
+    /// The service that is asked first which of its connections is ready.
+    next: Which,
+    /// The service whose request to open a connection was returned last.
+    asked: Which,
+}
+
+impl<A, B> Both<A, B> {
+    /// Places two services beside each other.
+    pub fn new(first: A, second: B) -> Self {
+        let (next, asked) = (Which::First, Which::First);
+        Both { first, second, ends: Labels::default(), between: Labels::default(), next, asked }
+    }
+
+    /// Returns the first service.
+    pub fn first(&self) -> &A {
+        &self.first
+    }
+
+    /// Returns the first service for changes.
+    pub fn first_mut(&mut self) -> &mut A {
+        &mut self.first
+    }
+
+    /// Returns the second service.
+    pub fn second(&self) -> &B {
+        &self.second
+    }
+
+    /// Returns the second service for changes.
+    pub fn second_mut(&mut self) -> &mut B {
+        &mut self.second
+    }
+}
+
+impl<A: Between, B: Between> Between for Both<A, B> {
+    fn begun(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
+        self.between.remove(label);
+        match Which::of_number(number) {
+            (Which::First, number) => self.first.begun(now, label, number, tuple),
+            (Which::Second, number) => {
+                let begun = self.second.begun(now, label, number, tuple);
+                if begun {
+                    self.between.insert(label);
+                }
+                begun
+            }
+        }
+    }
+
+    #[inline]
+    fn examine<'a>(
+        &mut self,
+        label: FlowLabel,
+        towards: Towards,
+        at: u64,
+        bytes: impl Iterator<Item = &'a [u8]>,
+    ) -> Examined {
+        match self.between.which(label) {
+            Which::First => self.first.examine(label, towards, at, bytes),
+            Which::Second => self.second.examine(label, towards, at, bytes),
+        }
+    }
+
+    fn may_end(&mut self, label: FlowLabel, towards: Towards) -> bool {
+        match self.between.which(label) {
+            Which::First => self.first.may_end(label, towards),
+            Which::Second => self.second.may_end(label, towards),
+        }
+    }
+
+    fn ended(&mut self, label: FlowLabel) {
+        match self.between.which(label) {
+            Which::First => self.first.ended(label),
+            Which::Second => self.second.ended(label),
+        }
+        self.between.remove(label);
+    }
+}
+
+impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
+    fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
+        self.ends.remove(label);
+        match Which::of_number(number) {
+            (Which::First, number) => self.first.connected(now, label, number, tuple),
+            (Which::Second, number) => {
+                let connected = self.second.connected(now, label, number, tuple);
+                if connected {
+                    self.ends.insert(label);
+                }
+                connected
+            }
+        }
+    }
+
+    fn elsewhere(&self, number: u32) -> Option<Owner> {
+        match Which::of_number(number) {
+            (Which::First, number) => self.first.elsewhere(number),
+            (Which::Second, number) => self.second.elsewhere(number),
+        }
+    }
+
+    fn drain(&mut self, now: Instant, number: u32) {
+        match Which::of_number(number) {
+            (Which::First, number) => self.first.drain(now, number),
+            (Which::Second, number) => self.second.drain(now, number),
+        }
+    }
+
+    #[inline]
+    fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+        match self.ends.which(label) {
+            Which::First => self.first.serve(now, label, client),
+            Which::Second => self.second.serve(now, label, client),
+        }
+    }
+
+    fn take_lent(&mut self) -> Option<Buffer> {
+        self.first.take_lent().or_else(|| self.second.take_lent())
+    }
+
+    fn gone(&mut self, now: Instant, label: FlowLabel) {
+        match self.ends.which(label) {
+            Which::First => self.first.gone(now, label),
+            Which::Second => self.second.gone(now, label),
+        }
+        self.ends.remove(label);
+    }
+
+    /// The services take turns, so that a flood at one of them leaves the other its share of a pass.
+    fn next_ready(&mut self) -> Option<FlowLabel> {
+        match self.next {
+            Which::First => {
+                self.next = Which::Second;
+                self.first.next_ready().or_else(|| self.second.next_ready())
+            }
+            Which::Second => {
+                self.next = Which::First;
+                self.second.next_ready().or_else(|| self.first.next_ready())
+            }
+        }
+    }
+
+    fn run_contexts(&mut self, now: Instant) -> bool {
+        self.first.run_contexts(now) | self.second.run_contexts(now)
+    }
+
+    fn next_open(&mut self) -> Option<String> {
+        if let Some(name) = self.first.next_open() {
+            self.asked = Which::First;
+            return Some(name);
+        }
+        self.asked = Which::Second;
+        self.second.next_open()
+    }
+
+    fn opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
+        if let Some(label) = label {
+            self.ends.remove(label);
+        }
+        match self.asked {
+            Which::First => self.first.opened(now, service, label),
+            Which::Second => {
+                let wanted = self.second.opened(now, service, label);
+                if let Some(label) = label.filter(|_| wanted) {
+                    self.ends.insert(label);
+                }
+                wanted
+            }
+        }
+    }
+
+    fn shares_link(&self) -> bool {
+        self.first.shares_link() || self.second.shares_link()
+    }
+
+    /// Byte streams ask the first of the services that shares the link.
+    fn wants_link(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
+        match self.first.shares_link() {
+            true => self.first.wants_link(now, label, tuple, bytes),
+            false => self.second.wants_link(now, label, tuple, bytes),
+        }
+    }
+
+    fn wants_link_no_more(&mut self, label: FlowLabel) {
+        self.first.wants_link_no_more(label);
+        self.second.wants_link_no_more(label);
+    }
+
+    fn next_allowed(&mut self, now: Instant) -> Option<(FlowLabel, u32)> {
+        self.first.next_allowed(now).or_else(|| self.second.next_allowed(now))
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.first.next_timeout().into_iter().chain(self.second.next_timeout()).min()
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        self.first.on_timeout(now);
+        self.second.on_timeout(now);
+    }
+}
