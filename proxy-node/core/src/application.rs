@@ -170,7 +170,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             Outcome::PassedOn => {}
             // Without unread bytes the failure is about to be reported.
             Outcome::Over => {
-                if self.cx.tcp.readable(label) > 0 && !self.pump.fail_later(&mut self.cx, label) {
+                if self.cx.unread(label) > 0 && !self.pump.fail_later(&mut self.cx, label) {
                     self.fail_broken(label);
                 }
             }
@@ -193,10 +193,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         let Some(flow) = self.cx.flows.get_mut(label) else { return };
         flow.app_finished = true;
-        match self.cx.hairpin.is_of(label) {
-            true => self.finish_hairpin(label),
-            false => self.cx.tcp.shutdown(self.cx.now, label),
-        }
+        self.shutdown_client(label);
         self.cx.record(label, TraceKind::CloseReceived, 0);
     }
 
@@ -212,11 +209,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.local.gone(cx.now, label);
             cx.flows.set_stage(cx.now, label, Stage::Finishing);
         }
-        if cx.hairpin.is_of(label) {
-            return self.close_hairpin(label);
-        }
-        cx.tcp.close(cx.now, label);
-        self.leave_to_engine(label);
+        self.close_client(label);
     }
 }
 

@@ -109,7 +109,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         };
         let mut flow = flow.clone();
         flow.queued = false; // the list of flows to pump contains the old label
-        cx.tcp.abort(cx.now, label);
+        cx.abort_client(label);
         cx.flows.remove(label);
         let opened = match flow.since + TAKEN_TIMEOUT > cx.now {
             true => self.egress.open(cx, info.tuple.remote, info.via),

@@ -1,9 +1,9 @@
-//! Processes the TCP engine's events: connections are established, finish, or fail.
+//! Processes the events of clients' ends: connections are established, finish, or fail.
 
-use csp_tcp::{Event, FailReason};
 use csp_types::{FlowLabel, FourTuple, Instant, TraceKind};
 use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 
+use super::client::ClientEvent;
 use super::context::Turn;
 use super::flow::{Attachment, Flow, Stage};
 use super::service::between::Towards;
@@ -15,24 +15,16 @@ use super::{Lane, ProxyOutput, reason};
 pub(super) const NO_SERVICE: u32 = u32::MAX;
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    pub(super) fn process_tcp_events(&mut self) {
-        while let Some((label, event)) = self.cx.tcp.poll_event() {
+    pub(super) fn process_client_events(&mut self) {
+        while let Some((label, event)) = self.cx.next_client_event() {
             match event {
-                Event::Established { passive: true, service, tuple } => {
-                    self.client_connected(label, service, tuple);
-                }
-                Event::Established { passive: false, .. } => self.active_open_done(label),
-                Event::Readable | Event::Writable => self.pump.enqueue(self.cx.flows, label),
-                Event::PeerFinished => {
-                    if let Some(flow) = self.cx.flows.get_mut(label) {
-                        flow.client_finished = true;
-                    }
-                    self.pump.enqueue(self.cx.flows, label);
-                }
-                Event::Closed => self.tcp_closed(label),
-                Event::Reset => self.remove_flow(label),
-                Event::Broken(why) => self.tcp_broken(label, why),
-                Event::Failed(why) => self.tcp_failed(label, why),
+                ClientEvent::Connected { service, tuple } => self.client_connected(label, service, tuple),
+                ClientEvent::Opened => self.active_open_done(label),
+                ClientEvent::Changed => self.pump.enqueue(self.cx.flows, label),
+                ClientEvent::Closed => self.client_closed(label),
+                ClientEvent::Reset => self.remove_flow(label),
+                ClientEvent::Broken(code) => self.client_broken(label, code),
+                ClientEvent::Failed(code) => self.client_failed(label, code),
             }
         }
     }
@@ -43,12 +35,12 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if self.dispatcher.service(service).is_none() {
             // The policy removed the service during the handshake, and it has no other connections.
             self.cx.recorder.counters.drop_no_server += 1;
-            self.cx.tcp.abort(now, label);
+            self.cx.abort_client(label);
             return;
         }
         let Some(window) = self.reserve_window() else {
             self.cx.recorder.counters.drop_no_budget += 1;
-            self.cx.tcp.abort(now, label);
+            self.cx.abort_client(label);
             return;
         };
         self.cx.tcp.set_send_capacity(label, window);
@@ -99,7 +91,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     }
 
     /// Processes the regular end of a connection: both directions are finished and acknowledged.
-    fn tcp_closed(&mut self, label: FlowLabel) {
+    fn client_closed(&mut self, label: FlowLabel) {
         self.cx.recorder.counters.connections_closed += 1;
         if self.is_cut_off(label, Towards::Application) {
             return self.fail(label, reason::INVALID);
@@ -112,11 +104,11 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Processes the failure of a connection with unread bytes. A process receives them before the failure, as from a kernel's
     /// socket; a client that was not accepted yet has left.
-    fn tcp_broken(&mut self, label: FlowLabel, why: FailReason) {
+    fn client_broken(&mut self, label: FlowLabel, code: u32) {
         let waits = |flow: &Flow| matches!(flow.stage, Stage::Pending | Stage::Offered(_));
         if self.cx.flows.get(label).is_none_or(waits) {
-            self.cx.tcp.abort(self.cx.now, label);
-            return self.tcp_failed(label, why);
+            self.cx.abort_client(label);
+            return self.client_failed(label, code);
         }
         self.pump.enqueue(self.cx.flows, label);
         // A local service may never read what is left, where a process would close.
@@ -129,18 +121,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Ends a flow whose client's connection has failed, discards the bytes that its process has not received, and reports the
     /// reason of the failure to the process.
     pub(super) fn fail_broken(&mut self, label: FlowLabel) {
-        let why = self.cx.tcp.failure(label).unwrap_or(FailReason::Reset);
-        self.cx.tcp.abort(self.cx.now, label);
-        self.tcp_failed(label, why);
+        let code = self.cx.client_failure(label);
+        self.cx.abort_client(label);
+        self.client_failed(label, code);
     }
 
-    fn tcp_failed(&mut self, label: FlowLabel, why: FailReason) {
+    fn client_failed(&mut self, label: FlowLabel, code: u32) {
         self.cx.recorder.counters.connections_failed += 1;
-        let code = match why {
-            FailReason::Reset | FailReason::DataAfterClose => reason::CONNECTION_RESET,
-            FailReason::Refused => reason::CONNECTION_REFUSED,
-            FailReason::TimedOut => reason::TIMED_OUT,
-        };
         self.fail(label, code);
     }
 

@@ -11,6 +11,7 @@ use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel, Instant};
 use std::net::IpAddr;
 
+use super::client::{self, Activity};
 use super::context::Turn;
 use super::events::NO_SERVICE;
 use super::flow::{Flow, FlowTable};
@@ -64,8 +65,7 @@ impl Candidate {
         if flow.service == NO_SERVICE {
             return None;
         }
-        let last = tcp.last_received(flow.label)?;
-        let spoke = tcp.has_received(flow.label);
+        let Activity { last, spoke } = client::activity(tcp, flow.label)?;
         let since = if spoke { last } else { flow.began };
         let idle = !spoke || now.saturating_since(since) >= IDLE_MIN;
         let network = Network::of(flow.tuple.remote.ip());
@@ -165,7 +165,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Resets a client's connection and reports that to its process.
     pub(super) fn reset_client(&mut self, label: FlowLabel) {
-        self.cx.tcp.abort(self.cx.now, label);
+        self.cx.abort_client(label);
         self.fail(label, reason::TIMED_OUT);
     }
 }

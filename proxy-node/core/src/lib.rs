@@ -8,6 +8,7 @@
 //!                           ▼
 //!                       dispatcher: pools, services, backlogs, offers ─▶ OPEN
 //!  local: services of the proxy itself, at which streams end
+//!  client: how clients' ends finish, and what they report
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
 //!  idle: clients that give way to new ones when no room is left
 //!  hairpin: connections between two processes, client's ends of each other
@@ -20,6 +21,7 @@
 #![deny(clippy::disallowed_types)]
 
 mod application;
+mod client;
 mod connect;
 mod context;
 mod counters;

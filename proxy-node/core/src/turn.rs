@@ -23,7 +23,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     pub(super) fn drive(&mut self) {
         for _ in 0..PASSES_MAX {
             self.dispatcher.serve_backlogs(&mut self.cx); // waiting connections come before new ones
-            self.process_tcp_events();
+            self.process_client_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
             let pumped = self.pump.pump(&mut self.cx, self.local);
             let readied = self.settle_local() | self.open_local();
@@ -46,7 +46,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         while let Some((label, step)) = self.pump.next_done() {
             match step {
                 Step::Reset => self.reset_both(label),
-                Step::Finish => self.finish_local(label),
+                Step::Finish => self.shutdown_client(label),
                 Step::Close => self.application_closed(label),
                 Step::Idle | Step::Moved => {}
             }
@@ -144,12 +144,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Resets the client's connection, or the other end of a hairpin, and ends the flow; its own process is not
     /// notified. The reset follows what the process has written.
     pub(super) fn abandon(&mut self, label: FlowLabel) {
-        if let Some(peer) = self.cx.hairpin.peer(label) {
-            self.reset_peer(peer);
-        } else if self.cx.tcp.reset(self.cx.now, label) {
-            return self.leave_to_engine(label);
-        }
-        self.remove_flow(label);
+        self.reset_after_written(label);
     }
 
     /// Resets both ends of a flow whose protocol was violated.
@@ -161,7 +156,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Leaves a flow without process to the TCP engine, which delivers the written bytes. The flow keeps only the budget for
     /// these.
     pub(super) fn leave_to_engine(&mut self, label: FlowLabel) {
-        let waiting = self.cx.tcp.info(label).map_or(0, |info| info.send_queue) as u32;
+        let waiting = self.cx.queued_to_client(label);
         let Some(flow) = self.cx.flows.get_mut(label) else { return };
         if let Some(choice) = flow.choice() {
             self.dispatcher.release(choice);

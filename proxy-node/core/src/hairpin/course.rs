@@ -78,14 +78,6 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Ok(true)
     }
 
-    /// Ends the stream of a local service, which goes on reading.
-    pub(crate) fn finish_local(&mut self, label: FlowLabel) {
-        match self.cx.hairpin.is_of(label) {
-            true => self.finish_hairpin(label),
-            false => self.cx.tcp.shutdown(self.cx.now, label),
-        }
-    }
-
     /// Ends the stream of a flow's process: the other end passes this on after all bytes.
     pub(crate) fn finish_hairpin(&mut self, label: FlowLabel) {
         if let Some(peer) = self.cx.hairpin.finish(label) {

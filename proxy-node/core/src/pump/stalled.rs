@@ -9,6 +9,7 @@ use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel, Instant};
 
 use super::Pump;
+use crate::client;
 use crate::flow::FlowTable;
 
 /// Clients stalled for less than this are not dropped: a path may be interrupted for some seconds.
@@ -32,7 +33,7 @@ pub(super) struct Stalled {
 
 /// Returns since when the client has acknowledged nothing of the data sent to it, if that is long enough.
 fn stalled_since(tcp: &Stack, now: Instant, label: FlowLabel) -> Option<Instant> {
-    tcp.unacknowledged_since(label).filter(|since| now.saturating_since(*since) >= STALL_MIN)
+    client::unacknowledged_since(tcp, label).filter(|since| now.saturating_since(*since) >= STALL_MIN)
 }
 
 impl Pump {

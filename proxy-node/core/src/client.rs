@@ -1,0 +1,136 @@
+//! What the core asks of a flow's client's end besides its bytes, and what the end reports.
+//!
+//! ```text
+//!  parts ── shutdown, close, reset, abort ──▶ ┌────────┐ ──▶ TCP engine
+//!        ── unread, queued, activity? ──────▶ │ client │ ──▶ other flow of a hairpin
+//!        ◀── events ───────────────────────── └────────┘ ◀── TCP engine
+//! ```
+//! Bytes and room pass [`ClientEnd`](crate::service::ClientEnd). No other part ends a connection at the engine
+//! or processes the engine's events: a layer that ends and reports in its own way, such as TLS, stands here.
+
+use csp_tcp::{Event, FailReason, Stack};
+use csp_types::{FlowLabel, FourTuple, Instant};
+
+use super::context::{Context, Turn};
+use super::service::local::LocalServices;
+use super::{ProxyOutput, reason};
+
+/// A change at the client's end of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ClientEvent {
+    /// A client has connected to this service.
+    Connected { service: u32, tuple: FourTuple },
+    /// A connection that an application opens is established.
+    Opened,
+    /// Bytes, room, or the end of the client's stream have come.
+    Changed,
+    /// Both directions are finished and acknowledged. The end is gone.
+    Closed,
+    /// The connection has failed for this reason, a code of [`reason`], while bytes are unread.
+    Broken(u32),
+    /// The connection has failed, and all bytes were read. The end is gone.
+    Failed(u32),
+    /// The reset that followed the written bytes was sent. The end is gone.
+    Reset,
+}
+
+/// What a client has sent so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Activity {
+    /// When its last segment arrived.
+    pub(crate) last: Instant,
+    /// Whether it has sent data, or the end of its stream.
+    pub(crate) spoke: bool,
+}
+
+/// Returns what the client of a connection has sent; `None` for a hairpin, whose client is a process.
+pub(crate) fn activity(tcp: &Stack, label: FlowLabel) -> Option<Activity> {
+    Some(Activity { last: tcp.last_received(label)?, spoke: tcp.has_received(label) })
+}
+
+/// Returns since when a client has acknowledged nothing of what was sent to it.
+pub(crate) fn unacknowledged_since(tcp: &Stack, label: FlowLabel) -> Option<Instant> {
+    tcp.unacknowledged_since(label)
+}
+
+/// Returns the reason code for processes.
+fn code(why: FailReason) -> u32 {
+    match why {
+        FailReason::Reset | FailReason::DataAfterClose => reason::CONNECTION_RESET,
+        FailReason::Refused => reason::CONNECTION_REFUSED,
+        FailReason::TimedOut => reason::TIMED_OUT,
+    }
+}
+
+impl<O> Context<'_, O> {
+    /// Returns the next change at a client's end.
+    pub(crate) fn next_client_event(&mut self) -> Option<(FlowLabel, ClientEvent)> {
+        let (label, event) = self.tcp.poll_event()?;
+        let event = match event {
+            Event::Established { passive: true, service, tuple } => ClientEvent::Connected { service, tuple },
+            Event::Established { passive: false, .. } => ClientEvent::Opened,
+            Event::Readable | Event::Writable => ClientEvent::Changed,
+            Event::PeerFinished => {
+                if let Some(flow) = self.flows.get_mut(label) {
+                    flow.client_finished = true;
+                }
+                ClientEvent::Changed
+            }
+            Event::Closed => ClientEvent::Closed,
+            Event::Reset => ClientEvent::Reset,
+            Event::Broken(why) => ClientEvent::Broken(code(why)),
+            Event::Failed(why) => ClientEvent::Failed(code(why)),
+        };
+        Some((label, event))
+    }
+
+    /// Ends the client's connection at once and discards all bytes. The end is gone, and no event follows.
+    pub(crate) fn abort_client(&mut self, label: FlowLabel) {
+        self.tcp.abort(self.now, label);
+    }
+
+    /// Returns the number of bytes of the client that no one has read.
+    pub(crate) fn unread(&self, label: FlowLabel) -> usize {
+        self.tcp.readable(label)
+    }
+
+    /// Returns the reason code of a connection that has failed while bytes of it are unread.
+    pub(crate) fn client_failure(&self, label: FlowLabel) -> u32 {
+        self.tcp.failure(label).map_or(reason::CONNECTION_RESET, code)
+    }
+
+    /// Returns the number of written bytes that the client has not acknowledged.
+    pub(crate) fn queued_to_client(&self, label: FlowLabel) -> u32 {
+        self.tcp.info(label).map_or(0, |info| info.send_queue as u32)
+    }
+}
+
+impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
+    /// Ends the stream to the client after the written bytes. The client may go on sending.
+    pub(super) fn shutdown_client(&mut self, label: FlowLabel) {
+        match self.cx.hairpin.is_of(label) {
+            true => self.finish_hairpin(label),
+            false => self.cx.tcp.shutdown(self.cx.now, label),
+        }
+    }
+
+    /// Closes the client's end: written bytes are delivered, then the end of the stream. What the client has
+    /// sent and was not read, or sends later, resets the connection.
+    pub(super) fn close_client(&mut self, label: FlowLabel) {
+        if self.cx.hairpin.is_of(label) {
+            return self.close_hairpin(label);
+        }
+        self.cx.tcp.close(self.cx.now, label);
+        self.leave_to_engine(label);
+    }
+
+    /// Resets the client's end after the written bytes, and ends the flow with it or before.
+    pub(super) fn reset_after_written(&mut self, label: FlowLabel) {
+        if let Some(peer) = self.cx.hairpin.peer(label) {
+            self.reset_peer(peer);
+        } else if self.cx.tcp.reset(self.cx.now, label) {
+            return self.leave_to_engine(label);
+        }
+        self.remove_flow(label);
+    }
+}
