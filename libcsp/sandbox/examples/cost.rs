@@ -1,4 +1,4 @@
-//! What supplied handlers cost: a call, a copy, a swap, a stop, a restart. Prints medians and p99; `cargo run --release -p csp-sandbox
+//! What supplied handlers cost: a call, a copy, a stop, a restart. Prints medians and p99; `cargo run --release -p csp-sandbox
 //! --example cost [guarded]`: with the argument, of modules in guarded memory, as clients' are.
 // A bench has a clock.
 #![allow(clippy::disallowed_types)]
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant as Clock;
 
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Message, Place, Port, State, builtin::Forward};
-use csp_sandbox::{Backoff, Confinement, Engine, Finally, Limits, Module, NoFields, OnStop, Supplied, swap};
+use csp_sandbox::{Backoff, Confinement, Engine, Finally, Limits, Module, NoFields, OnStop, Supplied};
 use csp_types::{Duration, Instant};
 
 /// A message of 600 bytes in one slice, and an output that counts.
@@ -110,9 +110,6 @@ fn main() {
     println!(
         "\nns of the wall: median, p99; of the processor (with 0.3 us for reading its clock): median, p99, most; 2,000 times"
     );
-    swaps(&engine, "hot swap, state kept", 0);
-    swaps(&engine, "hot swap, 64 KiB handed over", 64 << 10);
-    swaps(&engine, "hot swap, 1 MiB handed over", 1 << 20);
     stop_load_restart(&engine);
     stops(&engine);
 }
@@ -163,38 +160,10 @@ fn quantiles(name: &str, times: &[Times]) {
     println!("  {name:40} {median:8} {p99:9}   {cpu_median:8} {cpu_p99:8} {cpu_most:8}");
 }
 
-/// A counter whose state is in its block, or so many bytes of its memory.
-fn stateful(len: u32) -> Vec<u8> {
-    if len == 0 {
-        return text([40, 1, 1000, 0, 1024, 600, 1, 4096, 1, 0], SAME, "", FORWARD);
-    }
-    let rest = format!(
-        r#"(func (export "csp_state_export") (result i64) (i64.const {}))
-        (func (export "csp_state_import") (param i32 i32) (result i32) (i32.const 65536))"#,
-        65536u64 << 32 | u64::from(len)
-    );
-    text([40, 1, 1000, 0, 1024, 600, 2, 0, 1, 0], SAME, &rest, FORWARD)
-}
-
-fn swaps(engine: &Engine, name: &str, len: u32) {
-    let module = compile(engine, &stateful(len));
-    let mut running = start(&module);
-    let (mut state, mut sink) = (State::new(&running.needs()), Sink { bytes: [7; 600], emitted: 0 });
-    let mut times = Vec::new();
-    for _ in 0..2_000 {
-        let new = start(&module);
-        send(&mut running, &mut state, &mut sink, 1);
-        let (swapped, time) = timed(|| swap(&mut running, &mut state, new));
-        times.push(time);
-        drop(swapped.expect("it fits"));
-        send(&mut running, &mut state, &mut sink, 2);
-    }
-    quantiles(name, &times);
-}
-
-/// What the alternative takes: the old one ends, the module is started, and the new one takes its place; compiled before, and not.
+/// The old one ends, the module is started, and the new one takes its place; compiled before, and not.
 fn stop_load_restart(engine: &Engine) {
-    let bytes = stateful(0);
+    // State of 4 KiB in its block.
+    let bytes = text([40, 1, 1000, 0, 1024, 600, 1, 4096, 1, 0], SAME, "", FORWARD);
     let module = compile(engine, &bytes);
     let time = |count, with: &dyn Fn() -> Arc<Module>| -> Vec<Times> {
         let mut running = Some(start(&module));

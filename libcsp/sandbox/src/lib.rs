@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   bytes ─▶ Module::compile ─▶ Module ─▶ Supplied::new ─▶ Supplied: Handler ─▶ stage of a path
-//!            (a background thread)         (memory reserved)   │ swap, configure: between two messages
+//!            (a background thread)         (memory reserved)   │ configure, hand over: between two messages
 //!                                                              └ stopped ─▶ Supervisor: restart, pass by, end the path
 //! ```
-//! The crate owns the engine, the ABI's host side, what stops a module, and how one takes another's place. It has no clock, thread or
+//! The crate owns the engine, the ABI's host side, what stops a module, and how one hands its state to another. It has no clock, thread or
 //! socket: time comes with the calls, [`Module::compile`] runs on the thread that calls it, and [`Engine::tick`] is called by a thread
 //! of the embedder.
 //!
@@ -17,7 +17,6 @@
 //! | one running instance as a handler | [`Supplied`], [`Report`] |
 //! | why an instance was stopped | [`Stopped`], [`Reason`] |
 //! | what happens then | [`OnStop`], [`Supervisor`] |
-//! | a module in another's place | [`swap()`] |
 //! | a module that runs in another program, and the formats that are sent along | [`Described`], [`encode_formats`] |
 //! | supplied packet plug-ins, by an ABI of their own | [`packets`] |
 //! | where fields lie, for modules that serve several formats | [`Fields`], [`FieldAt`] |
@@ -38,7 +37,6 @@ mod report;
 mod stopped;
 mod supervisor;
 mod supplied;
-pub mod swap;
 
 pub use abi::{Declaration, StateKind};
 pub use described::Described;
@@ -50,4 +48,3 @@ pub use report::{Report, ReportStatus};
 pub use stopped::{Reason, Stopped};
 pub use supervisor::{Backoff, Finally, Gate, OnStop, Supervisor};
 pub use supplied::{StartError, Supplied};
-pub use swap::{SwapError, Swapped, swap};

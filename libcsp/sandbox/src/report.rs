@@ -17,7 +17,6 @@ pub struct Report {
     waited: AtomicU64,
     passed: AtomicU64,
     restarts: AtomicU64,
-    swaps: AtomicU64,
     stops: [AtomicU64; Reason::ALL.len()],
     state: AtomicU8,
 }
@@ -39,8 +38,6 @@ pub struct ReportStatus {
     pub passed: u64,
     /// Restarts.
     pub restarts: u64,
-    /// Changes of parameters and of the module.
-    pub swaps: u64,
     /// How often it was stopped, by reason; reasons that never were are left out.
     pub stops: Vec<(Reason, u64)>,
     /// `running`, `waiting`, `passed-by` or `ended`; `refused` by another program, which does not run it.
@@ -77,16 +74,6 @@ impl Report {
     pub(crate) fn restarted(&self) {
         add(&self.restarts, 1);
         self.state.store(0, Ordering::Relaxed);
-    }
-
-    pub(crate) fn swapped(&self) {
-        add(&self.swaps, 1);
-    }
-
-    /// Another module, which runs, writes the counters from now on.
-    pub(crate) fn swapped_in(&self) {
-        self.swapped();
-        self.gated(Gate::Run);
     }
 
     pub(crate) fn stopped(&self, stopped: Stopped, gate: Gate) {
@@ -173,7 +160,6 @@ impl Report {
             waited,
             passed,
             restarts,
-            swaps: self.swaps.load(Ordering::Relaxed),
             stops: Reason::ALL.into_iter().zip(stops).filter(|(_, count)| *count > 0).collect(),
             state: match self.state.load(Ordering::Relaxed) {
                 0 => "running",

@@ -223,7 +223,6 @@ impl Handler for Supplied {
         match set(instance, &mut Quiet(state), parameters) {
             Ok(Ok(set)) => {
                 self.parameters = set;
-                self.report.swapped();
                 Ok(())
             }
             Ok(Err(refused)) => Err(refused),

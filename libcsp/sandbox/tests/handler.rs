@@ -1,4 +1,4 @@
-//! What a module can do: read, emit, keep state, be configured, wait for room, be swapped.
+//! What a module can do: read, emit, keep state, be configured, wait for room, hand its state over.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{FakePort, Fixture, at, compile, declaration, engine, no_op, send, tick, with};
 use csp_handlers::{FormatId, Handler, State, Stop};
-use csp_sandbox::{FieldAt, Fields, NoFields, OnStop, Reason, StateKind, Supplied, SwapError, swap};
+use csp_sandbox::{FieldAt, Fields, NoFields, OnStop, Reason, Supplied};
 use csp_types::Duration;
 
 const ALL: &str = r#"(import "csp" "read" (func $read (param i32 i32 i32) (result i32)))
@@ -225,19 +225,7 @@ fn one_module_serves_several_formats_by_descriptor() {
     assert_eq!(port.emitted, [(0, 1, words)]);
 }
 
-/// Counts messages in its block and emits the count with a letter.
-fn counter(letter: &str, layout: u32, len: u32) -> String {
-    message(
-        [40, 1, 100, 0, 0, 0, 1, len, layout, 0],
-        &format!(r#"(data (i32.const 8) "{letter}")"#),
-        "(drop (call $state_read (i32.const 0) (i32.const 1) (i32.const 9)))
-         (i32.store8 (i32.const 9) (i32.add (i32.load8_u (i32.const 9)) (i32.const 1)))
-         (call $write (i32.const 0) (i32.const 1) (i32.const 9))
-         (call $emit (i32.const 0) (i32.const 7) (i32.const 8) (i32.const 2))",
-    )
-}
-
-/// The same in its memory, which it hands over if layouts are the same.
+/// Counts messages in its memory, which it hands over if layouts are the same, and emits the count with a letter.
 fn in_memory(letter: &str, layout: u32) -> String {
     message(
         [40, 1, 100, 0, 0, 0, 2, 0, layout, 0],
@@ -260,101 +248,68 @@ fn supplied(engine: &csp_sandbox::Engine, text: &str) -> Supplied {
 }
 
 #[test]
-fn a_swap_keeps_hands_over_or_drops_state_as_the_new_module_declares() {
+fn a_block_is_kept_between_modules_of_one_layout_and_length_that_keep_state() {
     let engine = engine();
-    let dropped =
-        counter("d", 1, 8).replace("\\01\\00\\00\\00\\08\\00\\00\\00", "\\00\\00\\00\\00\\08\\00\\00\\00");
-    let cases = [
-        (counter("a", 1, 8), counter("b", 1, 8), StateKind::Kept, 8, b"b\x03"),
-        (counter("a", 1, 8), dropped, StateKind::Dropped, 0, b"d\x01"),
-        (in_memory("a", 1), in_memory("b", 1), StateKind::HandedOver, 40_000, b"b\x03"),
-    ];
-    for (old, new, kind, bytes, then) in cases {
-        let mut it = Fixture::new(&engine, &old, OnStop::default(), "");
-        let report = it.handler.report();
+    let needs = |kind, len, layout| {
+        let numbers = [40, 1, 100, 0, 0, 0, kind, len, layout, 0];
+        supplied(&engine, &message(numbers, "", "i32.const 0")).needs()
+    };
+    let state = State::new(&needs(1, 8, 1));
+    let others = [(1, 8, 1), (1, 8, 2), (1, 16, 1), (0, 8, 1)];
+    let kept = others.map(|(kind, len, layout)| state.fits(&needs(kind, len, layout)));
+    assert_eq!(kept, [true, false, false, false]);
+}
+
+/// Hands state over as a path does that takes another's place. Returns whether the new module has taken it; `None`
+/// if the former one hands none over.
+fn hand_over(former: &mut Fixture, new: &mut Supplied) -> Option<bool> {
+    let (layout, bytes) = former.handler.hand_over(&mut former.state)?;
+    assert_eq!(bytes.len(), 40_000);
+    Some(new.take_over(layout, bytes))
+}
+
+#[test]
+fn a_module_continues_with_what_the_former_one_hands_over_if_it_knows_the_layout() {
+    let engine = engine();
+    for (layout, taken, then) in [(1, true, b"b\x03"), (2, false, b"b\x01")] {
+        let mut it = Fixture::new(&engine, &in_memory("a", 1), OnStop::default(), "");
         let mut port = FakePort::new(b"x");
         it.send(&mut port, 1).unwrap();
         it.send(&mut port, 2).unwrap();
-        let swapped = swap(&mut it.handler, &mut it.state, supplied(&engine, &new)).unwrap();
-        assert_eq!((swapped.state, swapped.bytes), (kind, bytes));
+        let mut new = supplied(&engine, &in_memory("b", layout));
+        assert_eq!(hand_over(&mut it, &mut new), Some(taken));
+        it.handler = new;
         it.send(&mut port, 3).unwrap();
-        let letters: Vec<Vec<u8>> = port.emitted.iter().map(|(.., bytes)| bytes.clone()).collect();
-        assert_eq!(letters, [b"a\x01".to_vec(), b"a\x02".to_vec(), then.to_vec()]);
-        assert_eq!((report.status().swaps, report.status().calls), (1, 3));
+        assert_eq!(port.emitted.last(), Some(&(0, 7, then.to_vec())));
     }
 }
 
 #[test]
-fn a_swap_that_does_not_fit_is_refused_and_the_former_module_goes_on() {
-    let engine = engine();
-    let mut it = Fixture::new(&engine, &counter("a", 1, 8), OnStop::default(), "");
-    let mut port = FakePort::new(b"x");
-    it.send(&mut port, 1).unwrap();
-    let outputs = message([40, 2, 100, 0, 0, 0, 1, 8, 1, 0], "", "i32.const 0");
-    let longer = message([40, 1, 101, 0, 0, 0, 1, 8, 1, 0], "", "i32.const 0");
-    let picky = with(&format!(
-        r#"{} (func (export "csp_accepts") (param i32) (result i32) i32.const 0)
-        (func (export "on_message") (param i32 i32 i32) (result i32) i32.const 0)"#,
-        declaration([40, 1, 100, 0, 0, 0, 1, 8, 1, 0]),
-    ));
-    for (text, why) in [
-        (counter("b", 2, 8), SwapError::Layout(1, 8, 2, 8)),
-        (counter("b", 1, 16), SwapError::Layout(1, 8, 1, 16)),
-        (outputs, SwapError::Differs("outputs", 1, 2)),
-        (longer, SwapError::Differs("bytes of a message that the handler makes", 100, 101)),
-    ] {
-        let refused = swap(&mut it.handler, &mut it.state, supplied(&engine, &text)).unwrap_err();
-        assert_eq!(refused.0, why);
-    }
-    it.send(&mut port, 2).unwrap();
-    assert_eq!(port.emitted.last(), Some(&(0, 7, b"a\x02".to_vec())));
-
-    // A format that the former one processes.
-    let of = |text: &str| {
-        let module = compile(&engine, text).unwrap();
-        Supplied::new(&module, Arc::new(Two), OnStop::default(), "").unwrap()
-    };
-    let mut former = of(&counter("a", 1, 8));
-    let refused = swap(&mut former, &mut it.state, of(&picky)).unwrap_err();
-    assert_eq!(refused.0, SwapError::Format(FormatId(7)));
-
-    // State that the new module does not know.
-    let mut it = Fixture::new(&engine, &in_memory("a", 1), OnStop::default(), "");
-    let refused = swap(&mut it.handler, &mut it.state, supplied(&engine, &in_memory("b", 2))).unwrap_err();
-    assert_eq!(refused.0, SwapError::Refused(1, 40_000));
-    it.send(&mut port, 3).unwrap();
-    assert_eq!(port.emitted.last(), Some(&(0, 7, b"a\x01".to_vec())));
-}
-
-#[test]
-fn a_hand_over_that_lies_about_addresses_stops_who_lies() {
+fn a_hand_over_that_lies_about_addresses_stops_the_module_that_lies() {
     let engine = engine();
     let mut port = FakePort::new(b"x");
     // The new one: it names 40,000 bytes at the end of its memory.
     let liar = in_memory("b", 1).replace("(then (i32.const 2001))", "(then (i32.const 65000))");
     let mut it = Fixture::new(&engine, &in_memory("a", 1), OnStop::default(), "");
     it.send(&mut port, 1).unwrap();
-    let (error, _) = *swap(&mut it.handler, &mut it.state, supplied(&engine, &liar)).unwrap_err();
-    assert_eq!(error, SwapError::Refused(1, 40_000));
+    let mut new = supplied(&engine, &liar);
+    assert_eq!(hand_over(&mut it, &mut new), Some(false));
     it.send(&mut port, 2).unwrap();
     assert_eq!(port.emitted.last(), Some(&(0, 7, b"a\x02".to_vec())));
     // One that loops instead, with the fuel of a message.
     let loops =
         in_memory("b", 1).replace("(then (i32.const 2001))", "(then (loop $again br $again) unreachable)");
-    let (error, new) = *swap(&mut it.handler, &mut it.state, supplied(&engine, &loops)).unwrap_err();
-    assert_eq!(error, SwapError::Refused(1, 40_000));
+    let mut new = supplied(&engine, &loops);
+    assert_eq!(hand_over(&mut it, &mut new), Some(false));
     assert_eq!(new.report().status().stops, [(Reason::Fuel, 1)]);
-    // The former one: it starts again at the next message, and can be replaced without its state.
+    // The former one: it hands nothing over, and starts again at the next message.
     let liar = in_memory("a", 1).replace(&format!("{}", 2001u64 << 32 | 40_000), "-1");
     let mut it = Fixture::new(&engine, &liar, OnStop::default(), "");
     let report = it.handler.report();
-    let (error, new) =
-        *swap(&mut it.handler, &mut it.state, supplied(&engine, &in_memory("b", 1))).unwrap_err();
-    assert_eq!((error, report.status().stops), (SwapError::NoState, vec![(Reason::Pointer, 1)]));
-    let swapped = swap(&mut it.handler, &mut it.state, new).unwrap();
-    assert_eq!(swapped.bytes, 0);
+    assert_eq!(hand_over(&mut it, &mut supplied(&engine, &in_memory("b", 1))), None);
+    assert_eq!(report.status().stops, [(Reason::Pointer, 1)]);
     it.send(&mut port, 3).unwrap();
-    assert_eq!(port.emitted.last(), Some(&(0, 7, b"b\x01".to_vec())));
+    assert_eq!(port.emitted.last(), Some(&(0, 7, b"a\x01".to_vec())));
 }
 
 #[test]
@@ -368,23 +323,4 @@ fn parameters_that_stop_a_module_leave_the_former_ones_in_force() {
     it.send(&mut port, 1).unwrap();
     assert_eq!(port.emitted, [(0, 7, b"a".to_vec())]);
     assert_eq!((report.status().restarts, report.status().state), (1, "running"));
-}
-
-#[test]
-fn ten_thousand_swaps_lose_double_and_reorder_nothing() {
-    let engine = engine();
-    let (a, b) =
-        (compile(&engine, &counter("a", 1, 8)).unwrap(), compile(&engine, &counter("b", 1, 8)).unwrap());
-    let mut it = Fixture::new(&engine, &counter("a", 1, 8), OnStop::default(), "");
-    let mut port = FakePort::new(b"x");
-    for round in 0..10_000u64 {
-        let module = if round % 2 == 0 { &b } else { &a };
-        let new = Supplied::new(module, Arc::new(NoFields), OnStop::default(), "").unwrap();
-        it.send(&mut port, round).unwrap();
-        drop(swap(&mut it.handler, &mut it.state, new).unwrap());
-    }
-    for (at, (_, _, bytes)) in port.emitted.iter().enumerate() {
-        assert_eq!(bytes[..], [if at % 2 == 0 { b'a' } else { b'b' }, (at + 1) as u8]);
-    }
-    assert_eq!((port.emitted.len(), engine.usage().instances), (10_000, 1));
 }
