@@ -7,6 +7,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use csp_handlers::FormatId;
 use csp_messages::{
     Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathSpec, PeerId, PlaneConfig,
     Policy, QueueLimits, Role, StageSpec, SubscriptionsConfig, Targets,
@@ -79,8 +80,10 @@ impl Bench {
 
     fn publish(&mut self) {
         let parts = [black_box(&self.payload[..])];
-        let done =
-            self.plane.publish(Instant::ZERO, self.publisher, &[LEN as u32], parts.into_iter()).unwrap();
+        let done = self
+            .plane
+            .publish_as(Instant::ZERO, self.publisher, FormatId::UNKNOWN, &[LEN as u32], parts.into_iter())
+            .unwrap();
         assert_eq!(done.dropped, 0);
     }
 

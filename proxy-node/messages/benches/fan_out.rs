@@ -6,6 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use csp_handlers::FormatId;
 use csp_messages::{
     Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PeerId, PlaneConfig, Policy,
     QueueLimits, Role, SubscriptionsConfig,
@@ -62,7 +63,9 @@ impl Bench {
 
     fn publish(&mut self) {
         let parts = [black_box(&self.payload[..])];
-        self.plane.publish(Instant::ZERO, self.publisher, &[LEN as u32], parts.into_iter()).unwrap();
+        self.plane
+            .publish_as(Instant::ZERO, self.publisher, FormatId::UNKNOWN, &[LEN as u32], parts.into_iter())
+            .unwrap();
     }
 
     /// Delivers everything; returns the bytes, each slice of which is looked at once.

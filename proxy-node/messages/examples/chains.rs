@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant as Clock};
 
+use csp_handlers::FormatId;
 use csp_messages::{
     Budget, ChannelConfig, ChannelKind, HashKey, MessagePlane, PathSpec, PeerId, PlaneConfig, Policy,
     QueueLimits, Role,
@@ -54,7 +55,10 @@ impl Run {
     fn publish(&mut self) {
         self.offered += 1;
         let parts = [&self.payload[..]].into_iter();
-        let done = self.plane.publish(Instant::ZERO, self.publisher, &[LEN as u32], parts).unwrap();
+        let done = self
+            .plane
+            .publish_as(Instant::ZERO, self.publisher, FormatId::UNKNOWN, &[LEN as u32], parts)
+            .unwrap();
         self.dropped += u64::from(done.dropped);
     }
 

@@ -50,7 +50,7 @@ use csp_handlers::FormatId;
 use csp_types::Instant;
 
 use crate::list::{Links, List};
-use crate::schedule::{RoundRobin, Schedule, Turn, TurnBudget};
+use crate::schedule::{RoundRobin, Turn, TurnBudget};
 use path::Path;
 use resource_monitor::ResourceMonitor;
 

@@ -16,7 +16,7 @@
 //! | who receives which topic | [`Subscriptions`] |
 //! | marks, policies and drops of a receiver | `queue` |
 //! | sequence numbers, backlog, last values | `channel`, `cache` |
-//! | which channel is served next | [`Schedule`] |
+//! | which channel is served next | [`RoundRobin`] |
 //! | what waits for the output link, by information flow | `flows` |
 //! | handlers on the way: contexts, paths | `contexts` |
 //! | traces of a channel's next messages | [`TracedMessage`] |
@@ -63,7 +63,7 @@ pub use pool::{
     PoolCounters, PoolError, Slices, Usage,
 };
 pub use queue::{Policy, QueueCounters, QueueLimits};
-pub use schedule::{RoundRobin, Schedule, Turn, TurnBudget};
+pub use schedule::{RoundRobin, Turn, TurnBudget};
 pub use subscriptions::{
     Change, SubscribeError, SubscriptionCounts, Subscriptions, SubscriptionsConfig, TOPIC_LEN_LIMIT,
 };

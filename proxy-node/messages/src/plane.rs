@@ -25,7 +25,7 @@ use crate::contexts::{Contexts, Fed};
 use crate::list::{Links, List};
 use crate::peers::{PeerId, Peers, Role};
 use crate::pool::{MessageHandle, MessagePool, Occupancy, PoolCounters, Slices};
-use crate::schedule::{RoundRobin, Schedule as _};
+use crate::schedule::RoundRobin;
 use crate::subscriptions::{Change, SubscribeError, SubscriptionCounts, Subscriptions};
 use crate::trace::{CopyState, Traces};
 

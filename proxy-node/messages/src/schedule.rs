@@ -1,6 +1,7 @@
 //! The order in which a worker serves its channels, and how much it does for one before the next.
 //!
-//! [`Schedule`] is the seam: an allocation scheme decides which flow is next. [`RoundRobin`] is the first.
+//! [`RoundRobin`] divides a worker among channels with work. Information flows are divided before their messages reach queues
+//! (`csp_quality`).
 
 use crate::list::{Links, List};
 
@@ -22,7 +23,7 @@ impl Default for TurnBudget {
 
 /// The rest of a flow's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "pass it to Schedule::end_turn"]
+#[must_use = "pass it to RoundRobin::end_turn"]
 pub struct Turn {
     /// Index of the flow: of a channel, or after these of a context; within a context, of a queue.
     pub flow: u16,
@@ -43,21 +44,6 @@ impl Turn {
     }
 }
 
-/// An allocation scheme over flows that have work.
-pub trait Schedule {
-    /// Records whether `flow` has work.
-    fn set_active(&mut self, flow: u16, active: bool);
-
-    /// Returns whether a flow has work.
-    fn has_work(&self) -> bool;
-
-    /// Returns the turn of the next flow with work; `None` if no flow has any.
-    fn next_flow(&mut self) -> Option<Turn>;
-
-    /// Records the use of a turn.
-    fn end_turn(&mut self, turn: Turn);
-}
-
 /// Serves flows with work one after the other, with equal budgets.
 #[derive(Debug)]
 pub struct RoundRobin {
@@ -74,10 +60,9 @@ impl RoundRobin {
         let budget = TurnBudget { messages: budget.messages.max(1), bytes: budget.bytes.max(1) };
         RoundRobin { budget, active: List::EMPTY, links: Links::new(flows), debts: vec![0; flows] }
     }
-}
 
-impl Schedule for RoundRobin {
-    fn set_active(&mut self, flow: u16, active: bool) {
+    /// Records whether `flow` has work.
+    pub fn set_active(&mut self, flow: u16, active: bool) {
         if active {
             self.active.push_back(&mut self.links, u32::from(flow));
         } else {
@@ -85,11 +70,13 @@ impl Schedule for RoundRobin {
         }
     }
 
-    fn has_work(&self) -> bool {
+    /// Returns whether a flow has work.
+    pub fn has_work(&self) -> bool {
         !self.active.is_empty()
     }
 
-    fn next_flow(&mut self) -> Option<Turn> {
+    /// Returns the turn of the next flow with work; `None` if no flow has any.
+    pub fn next_flow(&mut self) -> Option<Turn> {
         let bytes = i64::from(self.budget.bytes);
         loop {
             let slot = self.active.front()?;
@@ -108,7 +95,8 @@ impl Schedule for RoundRobin {
         }
     }
 
-    fn end_turn(&mut self, turn: Turn) {
+    /// Records the use of a turn.
+    pub fn end_turn(&mut self, turn: Turn) {
         if let Some(debt) = self.debts.get_mut(usize::from(turn.flow)) {
             *debt = (-turn.bytes).max(0);
         }

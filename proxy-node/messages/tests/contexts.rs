@@ -39,7 +39,13 @@ impl World {
     }
 
     fn publish(&mut self, byte: u8) -> Result<u32, PublishError> {
-        let done = self.plane.publish(Instant::ZERO, self.publisher, &[1], [&[byte][..]].into_iter());
+        let done = self.plane.publish_as(
+            Instant::ZERO,
+            self.publisher,
+            FormatId::UNKNOWN,
+            &[1],
+            [&[byte][..]].into_iter(),
+        );
         done.map(|published| published.dropped)
     }
 
@@ -325,7 +331,7 @@ fn a_receiver_that_does_not_read_holds_its_path_back_and_no_other() {
     }
     assert!(published < 20);
     assert!(world.plane.path_status(path).unwrap().stages.iter().any(|stage| stage.held));
-    world.plane.publish(Instant::ZERO, sender, &[1], [&b"x"[..]].into_iter()).unwrap();
+    world.plane.publish_as(Instant::ZERO, sender, FormatId::UNKNOWN, &[1], [&b"x"[..]].into_iter()).unwrap();
     world.run();
     assert!(world.plane.next_delivery(Instant::ZERO, sender).is_some(), "the same context serves others");
     assert_eq!(world.receive().len() as u32, 3 * published);

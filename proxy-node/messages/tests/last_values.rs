@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use csp_handlers::FormatId;
 use csp_messages::{
     Budget, CacheConfig, CacheKey, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PeerId,
     PlaneConfig, Policy, PoolConfig, QueueLimits, Role, SubscriptionsConfig,
@@ -40,7 +41,16 @@ fn plane(policy: Policy, queue: u32, blocks: u64) -> (MessagePlane, ChannelId) {
 
 fn publish(plane: &mut MessagePlane, publisher: PeerId, topic: &str) -> u64 {
     let frames = [topic.len() as u32, 1];
-    plane.publish(Instant::ZERO, publisher, &frames, [topic.as_bytes(), b"v"].into_iter()).unwrap().sequence
+    plane
+        .publish_as(
+            Instant::ZERO,
+            publisher,
+            FormatId::UNKNOWN,
+            &frames,
+            [topic.as_bytes(), b"v"].into_iter(),
+        )
+        .unwrap()
+        .sequence
 }
 
 /// Takes up to `max` messages: topic and number of each.
@@ -112,7 +122,9 @@ fn a_joiner_that_stalled_gets_the_rest() {
     // Memory is short, and what waits for the joiner is dropped.
     let later = Instant::from_nanos(1_000_000_000);
     for n in 0.. {
-        plane.publish(later, publisher, &[4, 1], [&b"T000"[..], b"v"].into_iter()).unwrap();
+        plane
+            .publish_as(later, publisher, FormatId::UNKNOWN, &[4, 1], [&b"T000"[..], b"v"].into_iter())
+            .unwrap();
         if plane.peer_status(joiner).unwrap().counters.dropped_stalled > 0 {
             break;
         }

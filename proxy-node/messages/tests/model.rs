@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use csp_handlers::FormatId;
 use csp_messages::{
     Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessageHandle, MessagePlane, PeerId, PlaneConfig,
     Policy, PoolConfig, PublishError, QueueLimits, Role, SubscriptionsConfig,
@@ -194,7 +195,7 @@ impl World {
         self.count = self.count.wrapping_add(1);
         let (bytes, frames) =
             ([topic.clone(), vec![self.count; len]].concat(), [topic.len() as u32, len as u32]);
-        let done = self.plane.publish(Instant::ZERO, id, &frames, bytes.chunks(3));
+        let done = self.plane.publish_as(Instant::ZERO, id, FormatId::UNKNOWN, &frames, bytes.chunks(3));
         let is_held = self.peers.iter().any(|p| p.channel == channel && p.blocks);
         let expected = match (sends, is_held) {
             (false, _) => Err(PublishError::NotAPublisher),

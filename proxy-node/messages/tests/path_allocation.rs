@@ -3,6 +3,7 @@
 
 mod chains;
 
+use csp_handlers::FormatId;
 use csp_messages::{
     Budget, ChannelConfig, ChannelKind, HashKey, MessagePlane, PathSpec, PlaneConfig, Policy, PublishError,
     QueueLimits, Role,
@@ -48,7 +49,13 @@ fn a_path_allocates_nothing() {
         for publisher in &publishers {
             for _ in 0..30 {
                 let parts = [&bytes[..3], &bytes[3..]];
-                match plane.publish(Instant::ZERO, *publisher, &[2, 198], parts.into_iter()) {
+                match plane.publish_as(
+                    Instant::ZERO,
+                    *publisher,
+                    FormatId::UNKNOWN,
+                    &[2, 198],
+                    parts.into_iter(),
+                ) {
                     Ok(_) => {}
                     Err(PublishError::Held) => break,
                     Err(error) => panic!("{error}"),

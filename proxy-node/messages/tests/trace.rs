@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 
+use csp_handlers::FormatId;
 use csp_messages::{
     Budget, ChannelConfig, ChannelId, ChannelKind, CopyState, HashKey, MessagePlane, PathSpec, PeerId,
     PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TRACE_COPIES_MAX, TRACE_MESSAGES_MAX,
@@ -68,7 +69,8 @@ impl World {
 
     fn send(&mut self, millis: u64, frames: &[&[u8]]) -> Result<u64, PublishError> {
         let lens: Vec<u32> = frames.iter().map(|frame| frame.len() as u32).collect();
-        let done = self.plane.publish(at(millis), self.sender, &lens, frames.iter().copied());
+        let done =
+            self.plane.publish_as(at(millis), self.sender, FormatId::UNKNOWN, &lens, frames.iter().copied());
         done.map(|published| published.sequence)
     }
 

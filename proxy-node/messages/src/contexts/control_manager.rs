@@ -18,7 +18,7 @@ use super::path::{Path, PathCounters, PathId, PathSpec, STAGES_MAX, Stage, Stage
 use crate::channel::Channel;
 use crate::pool::{MessagePool, Usage};
 use crate::queue::{Policy, Queue};
-use crate::schedule::{RoundRobin, Schedule as _};
+use crate::schedule::RoundRobin;
 
 /// Why a path is not activated.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -16,7 +16,7 @@ use crate::channel::Channel;
 use crate::list::List;
 use crate::pool::{MessageHandle, MessagePool};
 use crate::queue::{Item, Policy, Pushed};
-use crate::schedule::{Schedule as _, Turn};
+use crate::schedule::Turn;
 
 /// Outcome of a queue's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

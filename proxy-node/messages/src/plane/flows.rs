@@ -10,7 +10,6 @@ use crate::contexts::Outlet;
 use crate::flows::{self, FlowFields, FlowStatus, Flows, FlowsConfig, LinkStatus};
 use crate::peers::PeerId;
 use crate::pool::{MessagePool, PoolError};
-use crate::schedule::Schedule as _;
 use crate::trace::CopyState;
 
 impl MessagePlane {

@@ -12,7 +12,7 @@ use crate::contexts::{
 };
 use crate::pool::{MessageHandle, MessagePool, PoolError};
 use crate::queue::{Item, Policy};
-use crate::schedule::{Schedule as _, Turn};
+use crate::schedule::Turn;
 
 impl MessagePlane {
     /// Activates a path for its channel and format. Messages in the former path leave through it first.

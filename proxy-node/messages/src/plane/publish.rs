@@ -11,7 +11,6 @@ use crate::channel::Channel;
 use crate::peers::{PeerId, Role};
 use crate::pool::{FRAMES_MAX, MessageHandle, MessagePool, PoolError};
 use crate::queue::{Item, Policy};
-use crate::schedule::Schedule as _;
 
 /// A message as it arrived.
 #[derive(Clone, Copy)]
@@ -33,20 +32,6 @@ impl MessagePlane {
     /// When the message or the peer is not valid, or when the publisher is held back. The caller then stops
     /// reading from its connection, and publishes the same message again when
     /// [`next_resumed`](Self::next_resumed) has returned the publisher.
-    pub fn publish<'a>(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        frames: &[u32],
-        parts: impl Iterator<Item = &'a [u8]> + Clone,
-    ) -> Result<Published, PublishError> {
-        self.publish_as(now, peer, FormatId::UNKNOWN, frames, parts)
-    }
-
-    /// The same for a message of a format, which may have a path of its own.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
     pub fn publish_as<'a>(
         &mut self,
         now: Instant,
@@ -61,7 +46,7 @@ impl MessagePlane {
     /// The same for a message of an information flow.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish).
+    /// As [`publish_as`](Self::publish_as).
     pub fn publish_in<'a>(
         &mut self,
         now: Instant,

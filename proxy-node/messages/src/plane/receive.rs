@@ -6,7 +6,7 @@ use super::{DeliveredError, Delivery, MessagePlane, UnknownPeer};
 use crate::channel::Channel;
 use crate::peers::{PeerId, Peers};
 use crate::pool::{MessageHandle, MessagePool};
-use crate::schedule::{Schedule as _, Turn};
+use crate::schedule::Turn;
 
 impl MessagePlane {
     /// Returns the turn of the next channel with messages for receivers that have room; `None` if there is

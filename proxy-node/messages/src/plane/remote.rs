@@ -7,7 +7,6 @@ use super::MessagePlane;
 use super::flows::number_of;
 use crate::contexts::{Outlet, RemoteCall, RemoteDone, RemoteError, RemoteStage, Ticket};
 use crate::pool::{MessageHandle, MessageInfo};
-use crate::schedule::Schedule as _;
 
 impl MessagePlane {
     /// Makes a context remote: its messages are fetched by [`next_call`](Self::next_call), at most `credit`

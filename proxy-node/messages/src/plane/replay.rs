@@ -14,7 +14,6 @@ use super::MessagePlane;
 use crate::cache::Place;
 use crate::peers::PeerId;
 use crate::queue::Item;
-use crate::schedule::Schedule as _;
 
 /// Progress of a subscriber's last values.
 #[derive(Clone, Copy, Debug, Default)]

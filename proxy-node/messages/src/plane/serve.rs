@@ -12,7 +12,6 @@ use crate::contexts::{Outlet, Step};
 use crate::flows::{self, Work};
 use crate::pool::PoolError;
 use crate::queue::Item;
-use crate::schedule::Schedule as _;
 use crate::trace::CopyState;
 
 /// Largest number of messages that contexts process before connections are served again.

@@ -6,6 +6,7 @@ use crate::queue::{Policy, QueueLimits};
 use crate::schedule::TurnBudget;
 use crate::subscriptions::SubscriptionsConfig;
 use crate::table::HashKey;
+use csp_handlers::FormatId;
 use csp_support::Random;
 use csp_types::Duration;
 
@@ -48,7 +49,13 @@ fn pushes() -> ChannelKind {
 
 impl MessagePlane {
     fn send(&mut self, now: Instant, peer: PeerId, text: &str) -> Result<u64, PublishError> {
-        let done = self.publish(now, peer, &[text.len() as u32], [text.as_bytes()].into_iter());
+        let done = self.publish_as(
+            now,
+            peer,
+            FormatId::UNKNOWN,
+            &[text.len() as u32],
+            [text.as_bytes()].into_iter(),
+        );
         done.map(|published| published.sequence)
     }
 
@@ -101,7 +108,10 @@ fn bad_messages_are_refused_and_counted() {
     let subscriber = plane.subscriber(id, "");
     let long = vec![b't'; 1 << 20];
     let mut check = |peer, frames: &[u32], bytes: &[u8], expected| {
-        assert_eq!(plane.publish(at(0), peer, frames, [bytes].into_iter()), Err(expected));
+        assert_eq!(
+            plane.publish_as(at(0), peer, FormatId::UNKNOWN, frames, [bytes].into_iter()),
+            Err(expected)
+        );
     };
     check(publisher, &[1 << 20], &long, PublishError::TooLong(1 << 20));
     check(publisher, &[u32::MAX, u32::MAX], &long, PublishError::TooLong(2 * u64::from(u32::MAX)));
@@ -120,7 +130,9 @@ fn bad_messages_are_refused_and_counted() {
     assert_eq!((refused_mismatch, refused_peer, plane.counters().subscribe_refused), (2, 2, 2));
     assert_eq!((plane.channel_status(id).unwrap().sequence, plane.occupancy().blocks_used), (0, 0));
     assert_eq!(
-        plane.publish(at(0), publisher, &[100], [&long[..100]].into_iter()).map(|p| p.receivers),
+        plane
+            .publish_as(at(0), publisher, FormatId::UNKNOWN, &[100], [&long[..100]].into_iter())
+            .map(|p| p.receivers),
         Ok(1)
     );
 }
@@ -261,7 +273,15 @@ fn a_late_subscriber_gets_last_values_that_no_earlier_subscription_gave() {
     let publisher = plane.attach(id, Role::Publisher).unwrap();
     for (topic, value) in [("old", "0"), ("a", "1"), ("ab", "2"), ("a", "3"), ("b", "4")] {
         let frames = [topic.len() as u32, 1];
-        plane.publish(at(0), publisher, &frames, [topic.as_bytes(), value.as_bytes()].into_iter()).unwrap();
+        plane
+            .publish_as(
+                at(0),
+                publisher,
+                FormatId::UNKNOWN,
+                &frames,
+                [topic.as_bytes(), value.as_bytes()].into_iter(),
+            )
+            .unwrap();
     }
     let peer = plane.subscriber(id, "ab");
     let delivery = plane.next_delivery(at(0), peer).unwrap();
