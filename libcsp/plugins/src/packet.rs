@@ -66,11 +66,6 @@ impl Metadata {
         let (checksum_partial, resizable) = (false, false);
         Metadata { interface, direction, rule: None, hops: 0, coalesced: 1, checksum_partial, resizable }
     }
-
-    /// Returns whether the classifier looks at the packet: once only.
-    pub const fn is_unclassified(&self) -> bool {
-        self.rule.is_none()
-    }
 }
 
 /// A frame with its metadata. Plug-ins change bytes in place; the length changes only by [`rewrite`](Packet::rewrite).

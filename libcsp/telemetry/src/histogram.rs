@@ -64,21 +64,6 @@ impl LatencyHistogram {
         let bounds = LATENCY_BUCKETS_NS.iter().map(|&ns| ns as f64 / 1e9).chain([f64::INFINITY]);
         bounds.zip(self.counts)
     }
-
-    /// Upper bound of the bucket that holds the `q` quantile (0 to 1), in nanoseconds; `None` without observations.
-    /// What lies above the last bound is returned as `u64::MAX`.
-    pub fn quantile_ns(&self, q: f64) -> Option<u64> {
-        let total = self.count();
-        let rank = ((total as f64 * q).ceil() as u64).clamp(1, total.max(1));
-        let mut seen = 0;
-        for (at, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= rank {
-                return Some(LATENCY_BUCKETS_NS.get(at).copied().unwrap_or(u64::MAX));
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]
@@ -94,7 +79,5 @@ mod tests {
         let filled: Vec<(f64, u64)> = histogram.buckets().filter(|(_, n)| *n > 0).collect();
         assert_eq!(filled, [(1e-6, 1), (2e-6, 1), (f64::INFINITY, 1)]);
         assert_eq!(histogram.count(), 3);
-        assert_eq!(histogram.quantile_ns(0.5), Some(2_000));
-        assert_eq!(LatencyHistogram::default().quantile_ns(0.5), None);
     }
 }

@@ -134,8 +134,7 @@ impl ReceiveCredit {
         self.unadvertised >= quarter || exhausted
     }
 
-    /// Returns the bytes to advertise in a CREDIT message if one is due, and records them as advertised. If
-    /// the message cannot be sent, the caller undoes this with [`untake`](Self::untake).
+    /// Returns the bytes to advertise in a CREDIT message if one is due, and records them as advertised.
     pub const fn take_due(&mut self) -> Option<u32> {
         if !self.due() {
             return None;
@@ -143,11 +142,6 @@ impl ReceiveCredit {
         let advertised = self.unadvertised;
         self.unadvertised = 0;
         Some(advertised)
-    }
-
-    /// Undoes [`take_due`](Self::take_due) for a CREDIT message that was not sent.
-    pub const fn untake(&mut self, len: u32) {
-        self.unadvertised = self.unadvertised.saturating_add(len);
     }
 }
 
@@ -200,8 +194,6 @@ mod tests {
         assert_eq!(receive.take_due(), None, "not for a few bytes");
         receive.consumed(1);
         assert_eq!(receive.take_due(), Some(2048));
-        receive.untake(2048);
-        assert!(receive.due(), "bytes that were not advertised remain due");
     }
 
     proptest! {

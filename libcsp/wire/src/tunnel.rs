@@ -140,11 +140,6 @@ impl Age {
         Age(self.0.saturating_add(u32::try_from(by.as_nanos()).unwrap_or(u32::MAX)))
     }
 
-    /// As a length of time.
-    pub const fn as_duration(self) -> Duration {
-        Duration::from_nanos(self.0 as u64)
-    }
-
     /// When the segment arrived at the network node, on the clock of a receiver to whom its record came at `received`.
     pub fn before(self, received: Instant) -> Instant {
         Instant::from_nanos(received.as_nanos().saturating_sub(self.0.into()))

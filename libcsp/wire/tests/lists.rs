@@ -144,9 +144,9 @@ fn ages_grow_saturate_and_are_taken_from_the_receivers_clock() {
     let mut body =
         records_body(&[(segment, b"abcde".to_vec()), (flow_end, Vec::new()), (segment, b"x".to_vec())]);
     tunnel::grow_older(&mut body, ms(1));
-    let ages: Vec<_> = Records::new(&body).map(|record| record.unwrap().age.as_duration()).collect();
-    let grown = Duration::from_nanos(1_000_009);
-    assert_eq!(ages, [grown, ms(1), grown]);
+    let ages: Vec<_> = Records::new(&body).map(|record| record.unwrap().age).collect();
+    let grown = Age::from_nanos(1_000_009);
+    assert_eq!(ages, [grown, Age::from_nanos(1_000_000), grown]);
     tunnel::grow_older(&mut body[..7], ms(1));
     tunnel::grow_older(&mut [0xff; 30], ms(1));
 }

@@ -1,7 +1,7 @@
 //! Tunnel batches: several records per message, in order, complete.
 
 use csp_transport::TunnelBatch;
-use csp_types::{Duration, FlowLabel};
+use csp_types::FlowLabel;
 use csp_wire::Ecn;
 use csp_wire::tunnel::{Age, Flags, RECORD_HEADER_LEN, Record, RecordKind, Records};
 use proptest::prelude::*;
@@ -126,11 +126,11 @@ fn a_record_that_waits_for_credit_carries_its_age() {
     batch.flush(posted, &mut nn.endpoint).unwrap();
     world.run(ms(10), &mut [&mut nn, &mut proxy]);
     let bodies = proxy.messages.iter().map(|m| &m.body[..]);
-    let ages: Vec<_> = bodies.flat_map(Records::new).map(|r| r.unwrap().age.as_duration()).collect();
-    let last: Vec<Duration> = ages[ages.len() - waiting..].to_vec();
+    let ages: Vec<_> = bodies.flat_map(Records::new).map(|r| r.unwrap().age).collect();
+    let last: Vec<Age> = ages[ages.len() - waiting..].to_vec();
     let expected: Vec<_> = sent[sent.len() - waiting..]
         .iter()
-        .map(|at| posted.saturating_since(*at) + Duration::from_nanos(77))
+        .map(|at| Age::from_nanos(77).older(posted.saturating_since(*at)))
         .collect();
     assert!(waiting > 1 && last == expected, "{last:?} is not {expected:?}");
 }
