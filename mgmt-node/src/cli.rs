@@ -47,7 +47,7 @@ pub use ladder::{Style, draw};
 pub use messages::draw_messages;
 pub use paint::Paint;
 
-use args::{Command, ContextsCommand, FlowCommand, FlowsArgs, FlowsCommand, Output, PolicyCommand};
+use args::{Command, ContextsCommand, FlowCommand, InformationFlowsCommand, Output, PolicyCommand};
 use client::Client;
 use messages::MessageCommand;
 
@@ -116,9 +116,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         }
         Command::Subscriptions(args) => messages::subscriptions(&context, args).await,
         Command::Message(MessageCommand::Trace(args)) => messages::trace(&context, args).await,
-        Command::Flows(FlowsArgs { top: Some(FlowsCommand::Top(args)), .. }) => {
-            quality::top(&context, &args).await
-        }
+        Command::InformationFlows(InformationFlowsCommand::Top(args)) => quality::top(&context, &args).await,
         Command::Flows(args) => observe::flows(&context, args).await,
         Command::Sockets(args) => observe::sockets(&context, args).await,
         Command::Flow(FlowCommand::Trace(args)) => observe::trace(&context, args).await,

@@ -160,7 +160,7 @@ pub fn dry_run(policy: &csp_policy::Policy) -> DryRunView {
         channels: policy.channels.len(),
         queries: policy.queries.len(),
         handlers: policy.handlers.len(),
-        flows: policy.flows.len(),
+        flows: policy.information_flows.len(),
         plugins: policy.plugins.len(),
         rules: policy.rules.len(),
         hash: policy.hash(),

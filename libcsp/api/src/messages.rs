@@ -178,7 +178,7 @@ impl CopyState {
             CopyState::DroppedOldest => "dropped for a later message: its queue was full",
             CopyState::DroppedStalled => "dropped: it takes nothing, and memory was short",
             CopyState::DroppedMemory => "dropped: memory was short",
-            CopyState::DroppedFlow => "dropped: its flow's queue was full (`cspctl flows top`)",
+            CopyState::DroppedFlow => "dropped: its flow's queue was full (`cspctl information-flows top`)",
             CopyState::DroppedPath => {
                 "dropped: the channel's path was full, or has ended (`cspctl contexts`)"
             }

@@ -110,7 +110,7 @@ impl Catalogue {
     pub fn flow_fields(&self, policy: &Policy, channel: &str) -> Vec<String> {
         let formats = self.formats_of(policy, Some(channel)).unwrap_or_default();
         let of_channel =
-            policy.flows.iter().filter(|flow| flow.predicate.channel.as_deref() == Some(channel));
+            policy.information_flows.iter().filter(|flow| flow.predicate.channel.as_deref() == Some(channel));
         let mut paths: Vec<String> = Vec::new();
         for condition in of_channel.filter_map(|flow| condition(flow, formats).ok()?) {
             for range in condition.fields {
@@ -153,9 +153,9 @@ impl Catalogue {
 
 /// Notes flows of which a channel's read too many fields, and what is wrong with their conditions.
 pub(crate) fn check(policy: &Policy, catalogue: &Catalogue, problems: &mut Problems) {
-    for (index, flow) in policy.flows.iter().enumerate() {
+    for (index, flow) in policy.information_flows.iter().enumerate() {
         let formats = catalogue.formats_of(policy, flow.predicate.channel.as_deref());
-        check_condition(flow, formats, &format!("flows[{index}]"), problems);
+        check_condition(flow, formats, &format!("information_flows[{index}]"), problems);
     }
     for channel in &policy.channels {
         let fields = catalogue.flow_fields(policy, &channel.name);
@@ -166,7 +166,7 @@ pub(crate) fn check(policy: &Policy, catalogue: &Catalogue, problems: &mut Probl
                 channel.name,
                 fields.join(", ")
             );
-            problems.add("flows", message);
+            problems.add("information_flows", message);
         }
     }
 }

@@ -32,8 +32,8 @@ pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
         check_memory(query.memory, &at, problems);
         check_limits(&query.limits, query.memory, &at, problems);
     }
-    for (at, flow) in policy.flows.iter().enumerate() {
-        check_flow(&flow.queue, &format!("flows[{at}]"), problems);
+    for (at, flow) in policy.information_flows.iter().enumerate() {
+        check_flow(&flow.queue, &format!("information_flows[{at}]"), problems);
     }
     check_worker(policy, problems);
 }

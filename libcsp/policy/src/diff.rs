@@ -44,9 +44,9 @@ pub(super) fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     lines.extend(gone.map(|context| format!("- context {}", context.summary())));
     let come = new.contexts.iter().filter(|context| !old.contexts.contains(context));
     lines.extend(come.map(|context| format!("+ context {}", context.summary())));
-    let gone = old.flows.iter().filter(|flow| !new.flows.contains(flow));
+    let gone = old.information_flows.iter().filter(|flow| !new.information_flows.contains(flow));
     lines.extend(gone.map(|flow| format!("- flow {}", flow.summary())));
-    let come = new.flows.iter().filter(|flow| !old.flows.contains(flow));
+    let come = new.information_flows.iter().filter(|flow| !old.information_flows.contains(flow));
     lines.extend(come.map(|flow| format!("+ flow {}", flow.summary())));
     if old.link != new.link {
         lines.extend(old.link.iter().map(|link| format!("- link {}", link.summary())));

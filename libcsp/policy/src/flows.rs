@@ -270,7 +270,10 @@ impl Policy {
         };
         let mut served = self.served_by_contexts();
         served.any(|channel| {
-            !self.flows.iter().any(|flow| flow.name != DEFAULT_FLOW && takes_all(flow, &channel.name))
+            !self
+                .information_flows
+                .iter()
+                .any(|flow| flow.name != DEFAULT_FLOW && takes_all(flow, &channel.name))
         })
     }
 
@@ -314,14 +317,16 @@ pub(super) fn is_filter(name: &str) -> bool {
 
 /// Checks flows and link of a policy.
 pub(super) fn check(policy: &Policy, problems: &mut Problems) {
-    check_count("flows", policy.flows.len(), 0, FLOWS_MAX, problems);
+    check_count("information_flows", policy.information_flows.len(), 0, FLOWS_MAX, problems);
     let mut names = HashMap::new();
-    for (index, flow) in policy.flows.iter().enumerate() {
-        let at = format!("flows[{index}]");
+    for (index, flow) in policy.information_flows.iter().enumerate() {
+        let at = format!("information_flows[{index}]");
         flow.check(policy, &at, problems);
         if let Some(first) = names.insert(flow.name.as_str(), index) {
-            problems
-                .add(format!("{at}.name"), format!("{:?} is the name of flows[{first}] already", flow.name));
+            problems.add(
+                format!("{at}.name"),
+                format!("{:?} is the name of information_flows[{first}] already", flow.name),
+            );
         }
     }
     match &policy.link {
@@ -329,10 +334,10 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
             link.check(policy, problems);
             check_promises(policy, link, problems);
         }
-        None if policy.flows.is_empty() => {}
+        None if policy.information_flows.is_empty() => {}
         None => {
             let message = "flows share an output link; say what it carries, such as `link: {mbps: 1000}`";
-            problems.add("flows", message.to_owned());
+            problems.add("information_flows", message.to_owned());
         }
     }
 }
@@ -342,14 +347,14 @@ pub(super) fn check(policy: &Policy, problems: &mut Problems) {
 fn check_promises(policy: &Policy, link: &Link, problems: &mut Problems) {
     let most_mbps = link.proxies.iter().map(|proxy| proxy.mbps).fold(link.mbps, u64::max);
     let mut promised = 0u64;
-    for (index, flow) in policy.flows.iter().enumerate() {
+    for (index, flow) in policy.information_flows.iter().enumerate() {
         promised = promised.saturating_add(flow.promised_bits_per_s());
         if promised > most_mbps.saturating_mul(1_000_000) {
             let message = format!(
                 "{} Mb/s are promised to this flow and those before it; the link carries {most_mbps}",
                 promised as f64 / 1e6
             );
-            let field = format!("flows[{index}].reserve");
+            let field = format!("information_flows[{index}].reserve");
             return problems.add_unless(&["link.mbps", "link.proxies"], field, message);
         }
     }

@@ -123,7 +123,7 @@ pub struct Policy {
     pub contexts: Vec<GContext>,
     /// Information flows of messages, and what they are promised of `link`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub flows: Vec<Flow>,
+    pub information_flows: Vec<Flow>,
     /// The link by which messages leave each proxy. Absent: they leave as they come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
@@ -327,7 +327,7 @@ impl Policy {
             queries: Vec::new(),
             handlers: Vec::new(),
             contexts: Vec::new(),
-            flows: Vec::new(),
+            information_flows: Vec::new(),
             link: None,
             egress: Vec::new(),
             programs: Vec::new(),

@@ -236,7 +236,7 @@ impl Link {
 
     pub(super) fn check(&self, policy: &Policy, problems: &mut Problems) {
         let known: HashSet<&str> =
-            policy.flows.iter().map(|flow| flow.name.as_str()).chain([DEFAULT_FLOW]).collect();
+            policy.information_flows.iter().map(|flow| flow.name.as_str()).chain([DEFAULT_FLOW]).collect();
         check_count("link.proxies", self.proxies.len(), 0, PROXIES_MAX, problems);
         let mut nodes = HashMap::new();
         for (index, share) in self.proxies.iter().enumerate() {
@@ -365,7 +365,7 @@ impl TriggerAction {
 
 fn check_flow(flow: Option<&String>, known: &HashSet<&str>, at: &str, problems: &mut Problems) {
     match flow {
-        None => problems.add(at, "a flow is missing: name one of `flows`, or default".to_owned()),
+        None => problems.add(at, "a flow is missing: name one of `information_flows`, or default".to_owned()),
         Some(flow) if !known.contains(flow.as_str()) => {
             problems.add(at, format!("{flow:?} is no flow of the policy"));
         }

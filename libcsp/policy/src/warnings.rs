@@ -40,9 +40,10 @@ impl Policy {
     fn unreached_flows(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let is_default = |flow: &Flow| flow.name == DEFAULT_FLOW;
-        for (at, flow) in self.flows.iter().enumerate() {
+        for (at, flow) in self.information_flows.iter().enumerate() {
             // The default flow is the last, wherever it stands.
-            let before = if is_default(flow) { &self.flows[..] } else { &self.flows[..at] };
+            let before =
+                if is_default(flow) { &self.information_flows[..] } else { &self.information_flows[..at] };
             let mut before = before.iter().filter(|other| !is_default(other));
             let name = &flow.name;
             if let Some(other) = before.find(|other| other.predicate.covers(&flow.predicate)) {
@@ -116,7 +117,7 @@ channels:
   - {name: gates, vip: 10.76.0.100, port: 5561}
   - {name: bulk, vip: 10.76.0.100, port: 5562, listen: [{port: 5563, framing: sofh}]}
 link: {mbps: 200}
-flows:
+information_flows:
 ";
 
     fn warnings(flows: &str) -> Vec<String> {
@@ -169,7 +170,7 @@ flows:
         Policy::parse_yaml(&flows("mbps: 120", "mbps: 80"), "p.yaml").unwrap();
         for second in ["mbps: 81", "messages_per_s: 6750"] {
             let error = Policy::parse_yaml(&flows("mbps: 120", second), "p.yaml").unwrap_err().to_string();
-            let expected = "flows[1].reserve: 201 Mb/s are promised to this flow and those before it; the link carries 200";
+            let expected = "information_flows[1].reserve: 201 Mb/s are promised to this flow and those before it; the link carries 200";
             assert!(error.ends_with(expected), "{error}");
         }
         // One proxy may send more, and might be the only one.

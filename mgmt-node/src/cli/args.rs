@@ -90,7 +90,7 @@ pub enum Command {
     Policy(PolicyCommand),
     /// Print a section of the active policy, or one of its entries, as the policy has it
     #[command(
-        after_help = "Examples:\n  cspctl get flows\n  cspctl get flows gates\n  cspctl get link -o json"
+        after_help = "Examples:\n  cspctl get information_flows\n  cspctl get information_flows gates\n  cspctl get link -o json"
     )]
     Get(GetArgs),
     /// List services with their pools and live state
@@ -100,7 +100,7 @@ pub enum Command {
     ///
     /// MESSAGES and BYTES arrived. DELIVERED are the copies given to receivers. DROPPED are those not delivered because a receiver's
     /// queue was full (`cspctl subscriptions` shows whose) or memory was short, and messages for which the queue of their flow had no
-    /// room (`cspctl flows top`). OWNER is the proxy and worker at which the channel lives. HELD is how often senders were held back. WAITING are copies in queues.
+    /// room (`cspctl information-flows top`). OWNER is the proxy and worker at which the channel lives. HELD is how often senders were held back. WAITING are copies in queues.
     #[command(
         after_help = "Examples:\n  cspctl channels\n  cspctl channels -o json | jq '.channels[] | {name, dropped_total}'"
     )]
@@ -156,15 +156,21 @@ pub enum Command {
         after_help = "Examples:\n  cspctl message trace ticks\n  cspctl message trace ticks --count 5 --topic ACME"
     )]
     Message(MessageCommand),
-    /// List flows that are open, most bytes first; `flows top`: information flows
+    /// List flows that are open, most bytes first
     ///
     /// A flow is here a connection of TCP, between a client and a service or a channel, with the bytes that the proxy has passed on. Of
     /// connections to channels, which end at the proxy, no bytes are known (-): `cspctl subscriptions` counts their messages. Information flows,
-    /// which share the output link by the policy's `flows`, are another thing: `cspctl flows top` shows them.
+    /// which share the output link, are another thing: `cspctl information-flows` shows them.
     #[command(
-        after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json\n  cspctl flows top"
+        after_help = "Examples:\n  cspctl flows --limit 10\n  cspctl flows --service web --output json"
     )]
     Flows(FlowsArgs),
+    /// Look at information flows: messages and byte streams that share the output link
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  cspctl information-flows top\n  cspctl information-flows top --once -o json"
+    )]
+    InformationFlows(InformationFlowsCommand),
     /// List the sockets of accelerated processes: what carries each, and why
     ///
     /// Sockets that the kernel carries are listed with the reason: their port or destination is outside the rule, a loopback
@@ -394,9 +400,9 @@ pub struct DrainArgs {
     pub force: bool,
 }
 
-/// `cspctl flows ...`
+/// `cspctl information-flows ...`
 #[derive(Debug, Subcommand)]
-pub enum FlowsCommand {
+pub enum InformationFlowsCommand {
     /// Watch information flows: rates, queues and delays between two looks
     ///
     /// PROMISED are Mb/s of the link; of a promise of messages those of messages with `message_bytes`, with the messages beside it. IN are the
@@ -404,7 +410,7 @@ pub enum FlowsCommand {
     /// for three receivers is three times in IN. QUEUE and BYTES wait now. DELAY is the
     /// mean time from arrival to release. DROPPED are messages that filters or full queues have cost, HELD times that publishers were held back.
     #[command(
-        after_help = "Examples:\n  cspctl flows top\n  cspctl flows top --once -o json | jq '.flows[] | {flow, out_mbps}'"
+        after_help = "Examples:\n  cspctl information-flows top\n  cspctl information-flows top --once -o json | jq '.flows[] | {flow, out_mbps}'"
     )]
     Top(super::top::TopArgs),
 }
@@ -417,7 +423,7 @@ const SECTIONS: [&str; 14] = [
     "queries",
     "handlers",
     "contexts",
-    "flows",
+    "information_flows",
     "link",
     "egress",
     "programs",
@@ -439,11 +445,7 @@ pub struct GetArgs {
 
 /// Arguments of `cspctl flows`.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct FlowsArgs {
-    /// Information flows instead of connections
-    #[command(subcommand)]
-    pub top: Option<FlowsCommand>,
     /// Only flows of this service
     #[arg(long, short, value_name = "NAME")]
     pub service: Option<String>,

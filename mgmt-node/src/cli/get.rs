@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    const POLICY: &str = "apiVersion: csp/v1\nchannels:\n  - {name: gates, vip: 10.76.0.100, port: 5561}\nflows:\n  - {name: gates, match: \
+    const POLICY: &str = "apiVersion: csp/v1\nchannels:\n  - {name: gates, vip: 10.76.0.100, port: 5561}\ninformation_flows:\n  - {name: gates, match: \
                           {channel: gates, source: 10.0.0.0/8}, priority: 9, reserve: {mbps: 50}, message_bytes: 1500}\n  - {name: default, \
                           message_bytes: 1500, before: [sample-10]}\nlink: {mbps: 200, scheme: RR}\n";
 
@@ -60,18 +60,21 @@ mod tests {
     fn a_section_is_written_as_a_policy_has_it() {
         let policy = Policy::parse_yaml(POLICY, "p.yaml").unwrap();
         let value: Value = serde_json::from_str(&policy.to_json()).unwrap();
-        let sections = ["channels", "flows", "link"]
+        let sections = ["channels", "information_flows", "link"]
             .map(|section| written(section, &pick(&value, section, None).unwrap()));
         let again = format!("apiVersion: csp/v1\n{}", sections.concat());
         assert_eq!(Policy::parse_yaml(&again, "again.yaml").unwrap(), policy, "{again}");
-        let one = pick(&value, "flows", Some("default")).unwrap();
+        let one = pick(&value, "information_flows", Some("default")).unwrap();
         assert_eq!((one.as_array().unwrap().len(), &one[0]["before"][0]), (1, &Value::from("sample-10")));
         assert_eq!(
             written("queries", &pick(&value, "queries", None).unwrap()),
             "# The active policy has no `queries`.\n"
         );
-        let error = pick(&value, "flows", Some("gate")).unwrap_err();
-        assert_eq!(error, "the active policy has no \"gate\" in `flows`; there are gates, default");
+        let error = pick(&value, "information_flows", Some("gate")).unwrap_err();
+        assert_eq!(
+            error,
+            "the active policy has no \"gate\" in `information_flows`; there are gates, default"
+        );
         let error = pick(&value, "link", Some("gate")).unwrap_err();
         assert_eq!(error, "the active policy has no \"gate\" in `link`; it has no entries with names");
     }

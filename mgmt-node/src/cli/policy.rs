@@ -57,7 +57,7 @@ fn contents(checked: &DryRunView) -> String {
         (checked.channels, "channel", "channels"),
         (checked.queries, "query", "queries"),
         (checked.handlers, "handler", "handlers"),
-        (checked.flows, "flow", "flows"),
+        (checked.flows, "information flow", "information flows"),
         (checked.plugins, "plug-in", "plug-ins"),
         (checked.rules, "rule", "rules"),
     ];

@@ -1,4 +1,4 @@
-//! `cspctl flows top`: information flows with their rates, queues and delays.
+//! `cspctl information-flows top`: information flows with their rates, queues and delays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,7 +56,7 @@ struct NodeLink {
     triggers_fired: Vec<String>,
 }
 
-/// `cspctl flows top`.
+/// `cspctl information-flows top`.
 pub(super) async fn top(context: &Context, args: &TopArgs) -> Result<(), CliError> {
     watch(context, "/api/v1/quality", args, compare, |top, view: &QualityView| {
         render(top, context, &missing(context, &view.unreachable))

@@ -85,39 +85,83 @@ pub(super) fn collect(out: &mut MetricWriter, quality: &Quality, worker: &str) {
         for trigger in &link.triggers {
             let labels = [("trigger", trigger.name.as_str()), ("worker", worker)];
             let help = "How often a trigger of information flows has fired or was released";
-            out.counter("csp_flow_trigger_changes_total", help, &labels, trigger.changes_total);
+            out.counter("csp_information_flow_trigger_changes_total", help, &labels, trigger.changes_total);
         }
     }
     for flow in &quality.flows {
         let labels = [("flow", flow.name.as_str()), ("worker", worker)];
         let counters = [
-            ("csp_flow_messages_total", "Messages of an information flow that arrived", flow.offered_total),
-            ("csp_flow_bytes_total", "Their bytes in all copies", flow.offered_bytes_total),
-            ("csp_flow_released_messages_total", "Messages released to receivers", flow.released_total),
-            ("csp_flow_released_bytes_total", "Their bytes in all copies", flow.released_bytes_total),
-            ("csp_flow_filtered_total", "Messages that a filter let not pass", flow.filtered_total),
-            ("csp_flow_dropped_total", "Messages dropped because the queue was full", flow.dropped_total),
-            ("csp_flow_held_total", "Times that a publisher was held back", flow.held_total),
-            ("csp_flow_oversized_total", "Messages longer than message_bytes", flow.oversized_total),
-            ("csp_flow_processed_total", "Messages that contexts have taken", flow.processed_total),
-            ("csp_flow_absorbed_total", "Messages that handlers let not pass", flow.absorbed_total),
-            ("csp_flow_made_total", "Messages that handlers made beside those they took", flow.made_total),
             (
-                "csp_flow_context_nanoseconds_total",
+                "csp_information_flow_messages_total",
+                "Messages of an information flow that arrived",
+                flow.offered_total,
+            ),
+            ("csp_information_flow_bytes_total", "Their bytes in all copies", flow.offered_bytes_total),
+            (
+                "csp_information_flow_released_messages_total",
+                "Messages released to receivers",
+                flow.released_total,
+            ),
+            (
+                "csp_information_flow_released_bytes_total",
+                "Their bytes in all copies",
+                flow.released_bytes_total,
+            ),
+            (
+                "csp_information_flow_filtered_total",
+                "Messages that a filter let not pass",
+                flow.filtered_total,
+            ),
+            (
+                "csp_information_flow_dropped_total",
+                "Messages dropped because the queue was full",
+                flow.dropped_total,
+            ),
+            ("csp_information_flow_held_total", "Times that a publisher was held back", flow.held_total),
+            (
+                "csp_information_flow_oversized_total",
+                "Messages longer than message_bytes",
+                flow.oversized_total,
+            ),
+            (
+                "csp_information_flow_processed_total",
+                "Messages that contexts have taken",
+                flow.processed_total,
+            ),
+            (
+                "csp_information_flow_absorbed_total",
+                "Messages that handlers let not pass",
+                flow.absorbed_total,
+            ),
+            (
+                "csp_information_flow_made_total",
+                "Messages that handlers made beside those they took",
+                flow.made_total,
+            ),
+            (
+                "csp_information_flow_context_nanoseconds_total",
                 "Time of contexts that messages of an information flow have had",
                 flow.context_ns_total,
             ),
             (
-                "csp_flow_delay_nanoseconds_total",
+                "csp_information_flow_delay_nanoseconds_total",
                 "Time from arrival to release of all messages that were released",
                 flow.delay_ns_total,
             ),
         ];
         counters.into_iter().for_each(|(name, help, value)| out.counter(name, help, &labels, value));
         let gauges = [
-            ("csp_flow_queued_messages", "Messages of an information flow that wait", flow.queued_messages),
-            ("csp_flow_queued_bytes", "Their bytes in all copies", flow.queued_bytes),
-            ("csp_flow_cost_nanoseconds", "What handlers take for a message, as measured", flow.cost_ns),
+            (
+                "csp_information_flow_queued_messages",
+                "Messages of an information flow that wait",
+                flow.queued_messages,
+            ),
+            ("csp_information_flow_queued_bytes", "Their bytes in all copies", flow.queued_bytes),
+            (
+                "csp_information_flow_cost_nanoseconds",
+                "What handlers take for a message, as measured",
+                flow.cost_ns,
+            ),
         ];
         gauges.into_iter().for_each(|(name, help, value)| out.gauge(name, help, &labels, value as f64));
     }

@@ -180,7 +180,7 @@ fn policy(plan: &Plan, scheme: &str, promised: [f64; 3], more: &str) -> String {
     for (name, port) in NAMES.iter().zip(PORT..) {
         let _ = writeln!(text, "  - {{name: {name}, vip: {VIP}, port: {port}}}");
     }
-    text += "flows:\n";
+    text += "information_flows:\n";
     for (name, promise) in NAMES.iter().zip(promised) {
         let _ = writeln!(
             text,

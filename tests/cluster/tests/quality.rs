@@ -25,7 +25,7 @@ fn policy(promise: u64, scheme: &str, contexts: u16) -> String {
         count => (", contexts: 1", "    cost_us: 100\n", format!(", contexts: {{count: {count}}}")),
     };
     let flows = format!(
-        "flows:\n  - name: gates\n    match: {{channel: gates}}\n    priority: 9\n    reserve: {{mbps: {promise}{own}}}\n{cost}    message_bytes: {LEN}\n    \
+        "information_flows:\n  - name: gates\n    match: {{channel: gates}}\n    priority: 9\n    reserve: {{mbps: {promise}{own}}}\n{cost}    message_bytes: {LEN}\n    \
          queue: {{full: hold}}\n  - {{name: bulk, match: {{channel: bulk, source: 10.0.0.0/8}}, message_bytes: {LEN}, before: [drop-when-full]}}\n  \
          - {{name: default, message_bytes: {LEN}}}\nlink: {{mbps: 20, scheme: {scheme}{contexts}}}\n"
     );
@@ -44,7 +44,7 @@ fn run(cluster: &Cluster, name: &str, arguments: &[&str]) -> Process {
     Process::spawn(name, command, &cluster.scratch().join(format!("log/{name}.log"))).unwrap()
 }
 
-/// What `cspctl flows top` shows.
+/// What `cspctl information-flows top` shows.
 fn top(cluster: &Cluster) -> Option<Value> {
     let shown = cluster.cspctl(&["flows", "top", "--once", "--interval", "0.2", "-o", "json"]).ok()?;
     serde_json::from_str(&shown).ok()
@@ -99,7 +99,7 @@ fn a_protected_flow_loses_nothing_while_schemes_change() {
     assert!(refused.contains("flow \"gates\" asks for") && refused.contains("of 1 are left"), "{refused}");
     let metric = |name, flow| cluster.metric(Tier::ProxyNode, name, flow).unwrap();
     wait_until("gates are released", DEADLINE, || {
-        let seen = ["csp_flow_released_messages_total", "csp_flow_processed_total"];
+        let seen = ["csp_information_flow_released_messages_total", "csp_information_flow_processed_total"];
         seen.iter().all(|name| metric(name, "flow=\"gates\"") > 10.0).then_some(())
     })
     .unwrap();
@@ -142,7 +142,7 @@ fn web_traffic_takes_the_link_with_messages() {
     wait_until("nginx serves", DEADLINE, || Fetch(&cluster).file("2MiB").ok()).unwrap();
     let policy = configs::policy()
         + &format!(
-            "channels:\n  - {{name: bulk, vip: {VIP}, port: {BULK}}}\nflows:\n  - {{name: web, match: {{port: 80}}, priority: 9, reserve: {{mbps: 5}}, message_bytes: 4096}}\n  \
+            "channels:\n  - {{name: bulk, vip: {VIP}, port: {BULK}}}\ninformation_flows:\n  - {{name: web, match: {{port: 80}}, priority: 9, reserve: {{mbps: 5}}, message_bytes: 4096}}\n  \
              - {{name: bulk, match: {{channel: bulk}}, message_bytes: {LEN}}}\n  - {{name: default, message_bytes: 4096}}\n\
              link: {{mbps: {WEB_LINK}, scheme: PAR, quantum_kib: 4}}\n"
         );
@@ -164,8 +164,9 @@ fn web_traffic_takes_the_link_with_messages() {
     })
     .unwrap();
     fetch(&cluster);
-    let released =
-        || cluster.metric(Tier::ProxyNode, "csp_flow_released_bytes_total", "flow=\"web\"").unwrap();
+    let released = || {
+        cluster.metric(Tier::ProxyNode, "csp_information_flow_released_bytes_total", "flow=\"web\"").unwrap()
+    };
     let sent = f64::from(4 << 20);
     wait_until("both files are counted", DEADLINE, || (released() >= sent).then_some(())).unwrap();
     assert!(released() < 1.1 * sent, "{} bytes of two fetches of 2 MiB", released());

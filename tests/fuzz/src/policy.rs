@@ -18,7 +18,7 @@ pub static POLICY: Target = Target {
         "formats:\n",
         "handlers:\n",
         "contexts:\n",
-        "flows:\n",
+        "information_flows:\n",
         "link:\n",
         "egress:\n",
         "programs:\n",

@@ -17,7 +17,7 @@ formats:
 channels:
   - {name: airport, vip: 10.76.0.100, port: 5556, formats: [weather, flight]}
   - {name: bulk, vip: 10.76.0.100, port: 5557}
-flows:
+information_flows:
   - {name: late, match: {channel: airport, where: delay > 60 AND origin = 'EWR'}, priority: 9}
   - {name: storm, match: {channel: airport, format: weather, where: wind >= 20.5}}
   - {name: newark, match: {channel: airport, where: origin = 'EWR'}}
@@ -31,14 +31,15 @@ fn flows_name_fields_of_their_channel_s_formats() {
     let catalogue = Catalogue::of(&policy);
     assert_eq!(catalogue.flow_fields(&policy, "airport"), ["delay", "origin", "wind"]);
     assert!(catalogue.flow_fields(&policy, "bulk").is_empty());
-    let formats = policy.flows.iter().map(|flow| catalogue.flow_condition(&policy, flow).unwrap().format);
+    let formats =
+        policy.information_flows.iter().map(|flow| catalogue.flow_condition(&policy, flow).unwrap().format);
     // What only one format has is of this format; what all have alike is of all.
     assert_eq!(formats.collect::<Vec<_>>(), [Some(1), Some(0), None]);
     let readers = catalogue.flow_readers(&policy, "airport");
     let numbers = |at: usize| readers[at].1.fields.iter().map(|field| field.0).collect::<Vec<_>>();
     assert_eq!((readers[0].0, numbers(0), readers[1].0, numbers(1)), (1, vec![1, 2], 2, vec![0, 1]));
     let mut other = policy.clone();
-    other.flows[0].predicate.condition = Some("delay > 61".to_owned());
+    other.information_flows[0].predicate.condition = Some("delay > 61".to_owned());
     let diff = policy.diff(&other).join("\n");
     assert!(diff.contains("+ flow late channel airport where delay > 61 "), "{diff}");
 }
@@ -55,42 +56,42 @@ fn what_is_wrong_with_fields_is_named() {
         (
             "delay > 60 AND",
             "dely > 60 AND",
-            "flows[0].match.where: format weather: line 1, column 1: there is no column \"dely\"",
+            "information_flows[0].match.where: format weather: line 1, column 1: there is no column \"dely\"",
         ),
         (
             "delay > 60 AND",
             "delay > 60 OR",
-            "flows[0].match.where: format weather: line 1, column 1: there is no column \"delay\"",
+            "information_flows[0].match.where: format weather: line 1, column 1: there is no column \"delay\"",
         ),
         (
             "wind >= 20.5",
             "wind >= 20.5 OR wind < 1",
-            "flows[1].match.where: format weather: only comparisons of a field with a constant can stand here",
+            "information_flows[1].match.where: format weather: only comparisons of a field with a constant can stand here",
         ),
         (
             "wind >= 20.5",
             "delay > 1",
-            "flows[1].match.where: format weather: line 1, column 1: there is no column \"delay\"",
+            "information_flows[1].match.where: format weather: line 1, column 1: there is no column \"delay\"",
         ),
         (
             "where: origin = 'EWR'",
             "where: gate = 7",
-            "flows[2].match.where: it fits weather and flight, and not all formats with the same meaning; name one in `format`",
+            "information_flows[2].match.where: it fits weather and flight, and not all formats with the same meaning; name one in `format`",
         ),
         (
             "channel: airport, where: origin",
             "channel: bulk, where: origin",
-            "flows[2].match.where: fields are of messages of a channel with `formats`; name it with `channel`",
+            "information_flows[2].match.where: fields are of messages of a channel with `formats`; name it with `channel`",
         ),
         (
             "channel: airport, where: origin",
             "port: 7, where: origin",
-            "flows[2].match.where: fields are of messages of a channel with `formats`; name it with `channel`",
+            "information_flows[2].match.where: fields are of messages of a channel with `formats`; name it with `channel`",
         ),
         (
             "where: delay > 60 AND origin = 'EWR'",
             "source_port: 1-2, port: 3-4, format: flight, where: delay > 60 AND gate > 1 AND origin < 'Z'",
-            "flows[0].match.where: 5 conditions are ranges, ports included; at most 4 can be",
+            "information_flows[0].match.where: 5 conditions are ranges, ports included; at most 4 can be",
         ),
     ] {
         let text = FIELDS.replacen(from, to, 1);
@@ -105,7 +106,9 @@ fn what_is_wrong_with_fields_is_named() {
     );
     let error = checked(&text, "p.yaml").unwrap_err().to_string();
     assert!(
-        error.contains("flows: flows read 12 fields of messages of \"airport\" (delay, origin, wind, f0"),
+        error.contains(
+            "information_flows: flows read 12 fields of messages of \"airport\" (delay, origin, wind, f0"
+        ),
         "{error}"
     );
 }

@@ -80,7 +80,7 @@ channels:
 queries:
   - {name: big, vip: 10.76.0.100, port: 5611, sql: SELECT v FROM ticks WHERE v > 1}
 link: {mbps: 1000}
-flows:
+information_flows:
   - {name: ticks, match: {channel: ticks}}
 ";
 

@@ -19,7 +19,7 @@ channels:
 queries:
   - {name: big, vip: 10.76.0.100, port: 5611, sql: SELECT v FROM ticks WHERE v > 1}
 link: {mbps: 1000}
-flows:
+information_flows:
   - {name: ticks, match: {channel: ticks}}
 ";
 
@@ -58,7 +58,7 @@ fn bounds_that_contradict_each_other_are_refused_with_what_would_be_right() {
         (
             flow,
             "queue: {kib: 65537}",
-            "flows[0].queue.kib: 65537 KiB are more than a proxy worker has for all messages: write at most 65536",
+            "information_flows[0].queue.kib: 65537 KiB are more than a proxy worker has for all messages: write at most 65536",
         ),
         (
             channel,

@@ -12,7 +12,7 @@ channels:
     port: 5557
     pattern: push
     path: [{handler: forward}]
-flows:
+information_flows:
   - name: gates
     match: {channel: gates, source: 10.0.0.0/8, source_port: 1024-65535, destination: 10.76.0.0/16, port: 5556}
     priority: 9
@@ -53,20 +53,23 @@ fn flows_and_link_are_read_and_written_back() {
     assert_eq!((link.scheme, link.monitor.mode), (LinkScheme::Rr, MonitorMode::Flows));
     assert_eq!(link.mbps_of(&csp_types::NodeId::parse(b"proxy-2").unwrap()), 100);
     assert_eq!(link.mbps_of(&csp_types::NodeId::parse(b"proxy-1").unwrap()), 200);
-    assert_eq!((policy.flows[1].queue.full, policy.flows[2].queue.messages), (FlowFull::Hold, 256));
+    assert_eq!(
+        (policy.information_flows[1].queue.full, policy.information_flows[2].queue.messages),
+        (FlowFull::Hold, 256)
+    );
     assert_eq!(Policy::from_json(&policy.to_json(), "p.json").unwrap(), policy);
 }
 
 #[test]
 fn a_policy_without_flows_stays_as_it_was_and_differences_are_shown() {
     let policy = Policy::parse_yaml(FLOWS, "p.yaml").unwrap();
-    let (before, _) = FLOWS.split_once("flows:").unwrap();
+    let (before, _) = FLOWS.split_once("information_flows:").unwrap();
     let plain = Policy::parse_yaml(before, "p.yaml").unwrap();
-    assert!(!plain.to_json().contains("flows") && !plain.to_json().contains("link"));
+    assert!(!plain.to_json().contains("information_flows") && !plain.to_json().contains("link"));
     let diff = plain.diff(&policy).join("\n");
     assert!(diff.contains("+ flow gates source 10.0.0.0/8") && diff.contains("+ link 200 Mb/s"), "{diff}");
     let mut other = policy.clone();
-    other.flows[0].priority = 8;
+    other.information_flows[0].priority = 8;
     let diff = policy.diff(&other);
     assert_eq!(diff.len(), 2, "{diff:?}");
     other = policy.clone();
@@ -80,42 +83,42 @@ fn what_is_wrong_is_named() {
         (
             "channel: gates, source",
             "channel: gate, source",
-            "flows[0].match.channel: \"gate\" is no channel or query of the policy",
+            "information_flows[0].match.channel: \"gate\" is no channel or query of the policy",
         ),
         (
             "port: 5556}",
             "port: 5556, format: sbe}",
-            "flows[0].match.format: \"sbe\" is not among the `formats` of \"gates\"",
+            "information_flows[0].match.format: \"sbe\" is not among the `formats` of \"gates\"",
         ),
         (
             "destination: 10.76.0.0/16",
             "destination: fd00::/8",
-            "flows[0].match.destination: fd00::/8 is not of the family of 10.0.0.0/8",
+            "information_flows[0].match.destination: fd00::/8 is not of the family of 10.0.0.0/8",
         ),
         (
             "full: hold",
             "full: drop-oldest",
-            "flows[1].queue.full: nothing of \"jobs\", a channel with `pattern: push`, is dropped; write hold",
+            "information_flows[1].queue.full: nothing of \"jobs\", a channel with `pattern: push`, is dropped; write hold",
         ),
         (
             "sample-10,",
             "sample-0,",
-            "flows[2].before[0]: \"sample-0\" is no filter; allowed are drop, drop-when-full, sample-N",
+            "information_flows[2].before[0]: \"sample-0\" is no filter; allowed are drop, drop-when-full, sample-N",
         ),
         (
             "name: jobs\n    match",
             "name: gates\n    match",
-            "flows[1].name: \"gates\" is the name of flows[0] already",
+            "information_flows[1].name: \"gates\" is the name of information_flows[0] already",
         ),
         (
             "  contexts: {worker_percent: 60}\n",
             "",
-            "flows[1].reserve.contexts: contexts process messages of channels with a `path` in the proxy, if there are `link.contexts`",
+            "information_flows[1].reserve.contexts: contexts process messages of channels with a `path` in the proxy, if there are `link.contexts`",
         ),
         (
             "reserve: {contexts: 2}\n    cost_us: 40\n",
             "reserve: {contexts: 65}\n",
-            "flows[1].reserve.contexts: 65 is not a number of contexts (0: none)",
+            "information_flows[1].reserve.contexts: 65 is not a number of contexts (0: none)",
         ),
         ("at: 90", "at: 50", "link.triggers[0].when.queue.at: 50 is not above `back`, 50: it would flap"),
         (
@@ -154,5 +157,8 @@ fn what_is_wrong_is_named() {
     }
     let (flows, _) = FLOWS.split_once("link:").unwrap();
     let error = Policy::parse_yaml(flows, "p.yaml").unwrap_err();
-    assert!(error.to_string().contains("flows: flows share an output link; say what it carries"), "{error}");
+    assert!(
+        error.to_string().contains("information_flows: flows share an output link; say what it carries"),
+        "{error}"
+    );
 }

@@ -148,7 +148,8 @@ fn plan(
     let link = LinkConfig { bits_per_second: mbps * 1_000_000, quantum: link.quantum_kib << 10 };
     let capacity = Capacity { contexts, link, point_every: POINT_EVERY };
     let profile = |name: &str| {
-        let flow = policy.flows.iter().find(|flow| flow.name == name).filter(|flow| flow.cost_us > 0);
+        let flow =
+            policy.information_flows.iter().find(|flow| flow.name == name).filter(|flow| flow.cost_us > 0);
         let stated = flow.map(|flow| Duration::from_micros(flow.cost_us.into()));
         // A context has its part of the worker: what takes the worker this long takes a context so much longer.
         let item =
@@ -191,7 +192,7 @@ fn in_mbps(tenths: u64) -> String {
 fn specs(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) -> Vec<FlowSpec> {
     let mut paths = HashMap::new();
     let mut specs = Vec::new();
-    for flow in &policy.flows {
+    for flow in &policy.information_flows {
         let mut spec = spec(policy, flow, numbers);
         if let Some(condition) = catalogue.flow_condition(policy, flow) {
             let channel = flow.predicate.channel.as_deref().unwrap_or_default();

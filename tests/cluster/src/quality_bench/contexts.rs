@@ -77,7 +77,7 @@ fn policy(modules: &[String], kinds: &[Kind; 3], scheme: &str, link_mbps: f64, s
             "  - {{name: {name}, vip: {VIP}, port: {port}, path: [{{handler: work-{name}}}]}}"
         );
     }
-    text += "flows:\n";
+    text += "information_flows:\n";
     for (name, kind) in NAMES.iter().zip(kinds) {
         let priority = u8::from(*name == "b");
         let _ = writeln!(

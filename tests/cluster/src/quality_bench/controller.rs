@@ -40,7 +40,8 @@ pub(super) fn run(cluster: &Cluster, plan: &Plan, progress: &impl Fn(&str)) -> R
         programs.push(start(cluster, &format!("publish-{name}"), &publish)?.0);
     }
     let busy = || {
-        let released = cluster.metric(Tier::ProxyNode, "csp_flow_dropped_total", "flow=\"a\"").ok()?;
+        let released =
+            cluster.metric(Tier::ProxyNode, "csp_information_flow_dropped_total", "flow=\"a\"").ok()?;
         (released > 0.0).then_some(())
     };
     wait_until("messages fill the link", Duration::from_secs(30), busy)?;

@@ -26,8 +26,10 @@ fn policy(plan: &Plan, scheme: &str, promised: [f64; 3]) -> String {
     for name in NAMES {
         let _ = writeln!(text, "  - name: {name}\n    message: {name}\n    schema: |{schema}");
     }
-    let _ =
-        writeln!(text, "channels:\n  - {{name: ring, vip: {VIP}, port: {PORT}, formats: [a, b, c]}}\nflows:");
+    let _ = writeln!(
+        text,
+        "channels:\n  - {{name: ring, vip: {VIP}, port: {PORT}, formats: [a, b, c]}}\ninformation_flows:"
+    );
     for (name, promise) in NAMES.iter().zip(promised) {
         let (priority, queue) = (if *name == "b" { 9 } else { 0 }, if *name == "a" { 512 } else { 256 });
         let _ = writeln!(

@@ -79,7 +79,7 @@ const CASES: [Case; 5] = [
 
 fn policy(plan: &Plan, case: &Case) -> String {
     let mut text = configs::policy();
-    let _ = writeln!(text, "channels:\n  - {{name: bulk, vip: {VIP}, port: {PORT}}}\nflows:");
+    let _ = writeln!(text, "channels:\n  - {{name: bulk, vip: {VIP}, port: {PORT}}}\ninformation_flows:");
     let reserve = PROMISED.map(|percent| match case.promised {
         true => format!(", reserve: {{mbps: {}}}", plan.link_mbps * percent / 100),
         false => String::new(),

@@ -8,7 +8,7 @@ fn check(policy: &Policy, node: &NodeId, costs: &Costs) -> Result<(), String> {
 
 fn check_text(promise: u64) -> Result<(), String> {
     let text = format!(
-        "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: 10.76.0.100, port: 5556}}\nflows:\n  - {{name: gates, match: {{channel: \
+        "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: 10.76.0.100, port: 5556}}\ninformation_flows:\n  - {{name: gates, match: {{channel: \
              gates}}, reserve: {{mbps: {promise}}}, message_bytes: 1500}}\n  - {{name: default, message_bytes: 1500}}\nlink:\n  mbps: \
              200\n  proxies: [{{node: proxy-2, mbps: 40}}]\n"
     );
@@ -30,7 +30,7 @@ fn a_promise_that_a_proxy_cannot_keep_is_refused_with_what_is_left() {
 fn with_contexts(flow: &str) -> Policy {
     let text = format!(
         "apiVersion: csp/v1\nchannels:\n  - {{name: gates, vip: 10.76.0.100, port: 5556, path: [{{handler: forward}}]}}\n  - {{name: bulk, vip: \
-             10.76.0.100, port: 5557}}\nflows:\n  - {{name: gates, match: {{channel: gates}}, message_bytes: 1500, {flow}}}\n  - {{name: bulk, match: \
+             10.76.0.100, port: 5557}}\ninformation_flows:\n  - {{name: gates, match: {{channel: gates}}, message_bytes: 1500, {flow}}}\n  - {{name: bulk, match: \
              {{channel: bulk}}, message_bytes: 1500}}\nlink: {{mbps: 200, contexts: {{count: 8, worker_percent: 50}}}}\n"
     );
     Policy::parse_yaml(&text, "p.yaml").unwrap()
@@ -102,7 +102,7 @@ fn the_examples_of_the_operators_page_are_right() {
 
 #[test]
 fn flows_keep_their_plan_while_nothing_of_them_changes() {
-    let text = "apiVersion: csp/v1\nchannels:\n  - {name: gates, vip: 10.76.0.100, port: 5556}\nflows:\n  - {name: gates, match: {channel: \
+    let text = "apiVersion: csp/v1\nchannels:\n  - {name: gates, vip: 10.76.0.100, port: 5556}\ninformation_flows:\n  - {name: gates, match: {channel: \
                     gates}}\nlink: {mbps: 200, scheme: RR, adapt: {flow: gates, surge_mbps: 20, ebb_mbps: 10}}\n";
     let mut policy = Policy::parse_yaml(text, "p.yaml").unwrap();
     let mut numbers = Numbers::default();
@@ -110,12 +110,12 @@ fn flows_keep_their_plan_while_nothing_of_them_changes() {
     let again = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
     assert!(Arc::ptr_eq(&first.plan, &again.plan));
     assert_eq!((first.triggers.len(), first.quality.link), (1, Scheme::RoundRobin));
-    policy.flows[0].priority = 3;
+    policy.information_flows[0].priority = 3;
     let other = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
     assert!(!Arc::ptr_eq(&first.plan, &other.plan));
     assert_eq!(other.plan.table().id("gates"), first.plan.table().id("gates"));
     policy.link = None;
-    policy.flows.clear();
+    policy.information_flows.clear();
     assert!(translate(&policy, &Catalogue::of(&policy), &mut numbers).is_none());
 }
 
@@ -134,7 +134,7 @@ channels:
 
 #[test]
 fn fields_of_a_format_are_words_of_descriptors() {
-    let flows = "flows:\n  - {name: late, match: {channel: flights, where: delay >= 60}}\n  - {name: gate, match: {channel: flights, where: gate = 7 \
+    let flows = "information_flows:\n  - {name: late, match: {channel: flights, where: delay >= 60}}\n  - {name: gate, match: {channel: flights, where: gate = 7 \
                      AND delay < 0}}\nlink: {mbps: 200}\n";
     let text = &format!("{FLIGHTS}{flows}");
     let (policy, mut numbers) = (Policy::parse_yaml(text, "p.yaml").unwrap(), Numbers::default());
