@@ -10,7 +10,7 @@ use super::flows::Classifier;
 use super::formats::identify;
 use super::framing::Speech;
 use super::given::Given;
-use super::keys::{ChannelKeys, Refusals};
+use super::keys::{ChannelKeys, Refusal, Refusals};
 use super::peer::Peer;
 use super::requested::Requested;
 use super::requests::{self, Requests};
@@ -209,14 +209,7 @@ pub(super) fn receive(
         && waits - kept.len() >= KEEP_FROM
         && end == peer.consumed + readable as u64
     {
-        let skip = done as usize;
-        for (slice, at) in client.peek(readable).scan(0, |at, slice| {
-            let from = *at;
-            *at += slice.len();
-            Some((slice, from))
-        }) {
-            kept.extend_from_slice(&slice[skip.saturating_sub(at).min(slice.len())..]);
-        }
+        keep_rest(&mut kept, client, readable, done as usize);
         done = readable as u64;
     }
     if kept.is_empty() && kept.capacity() > KEPT_LEN {
@@ -228,6 +221,16 @@ pub(super) fn receive(
     // What was looked at was consumed, or was too little for one message.
     more |= (done > 0 || peer.connection.needed() > end) && seen < readable && peer.held.is_empty();
     Received { moved: done > 0, more }
+}
+
+/// Copies the readable bytes behind the first `skip` to those that are kept.
+fn keep_rest(kept: &mut Vec<u8>, client: &mut impl ClientEnd, readable: usize, skip: usize) {
+    let mut skip = skip;
+    for slice in client.peek(readable) {
+        let skipped = skip.min(slice.len());
+        kept.extend_from_slice(&slice[skipped..]);
+        skip -= skipped;
+    }
 }
 
 /// Processes items until the bytes, the bound or the room for messages are used up. Returns whether it
@@ -254,37 +257,19 @@ fn process(
             Ok(None) | Err(_) => return connection.is_paused(),
         };
         match item {
-            Item::Authorise(known) => match door.keys.map(|keys| keys.check(known)) {
-                None | Some(Ok(())) => connection.allow(),
-                Some(Err(refusal)) => {
-                    door.refusals.count(refusal);
-                    connection.deny(counters);
-                }
-            },
+            Item::Authorise(known) => {
+                let checked = door.keys.map_or(Ok(()), |keys| keys.check(known));
+                authorise(connection, checked, door, counters);
+            }
             Item::Ready(known) if requests::makes_requests(known.socket_type) => {
                 peer.requests = Some(Requests::default());
             }
             Item::Ready(known) => {
-                let (role, asks_for_all) = match known.socket_type {
-                    SocketType::Pub | SocketType::Xpub => (Role::Publisher, true),
-                    SocketType::Push => (Role::Pusher, false),
-                    SocketType::Pull => (Role::Puller, false),
-                    _ => (Role::Subscriber, false),
-                };
-                if door.derived && role.sends() {
-                    door.refusals.may_not_publish += 1;
+                let socket_type = known.socket_type;
+                if !admit(peer, socket_type, plane, door) {
                     peer.ended = true;
                     return false;
                 }
-                let attached = plane.attach(door.channel, role);
-                if attached == Err(AttachError::TooMany) {
-                    door.refusals.peers_full += 1;
-                    peer.ended = true;
-                    return false;
-                }
-                peer.id = attached.ok();
-                peer.asks_for_all = asks_for_all;
-                peer.given = (role == Role::Puller).then(Given::new);
             }
             Item::Subscribe(topic) => {
                 if let Some(id) = peer.id {
@@ -320,6 +305,46 @@ fn process(
             }
         }
     }
+    true
+}
+
+/// Completes the handshake of a peer whose key was checked.
+fn authorise(
+    connection: &mut Connection,
+    checked: Result<(), Refusal>,
+    door: &mut Door<'_>,
+    counters: &mut Counters,
+) {
+    match checked {
+        Ok(()) => connection.allow(),
+        Err(refusal) => {
+            door.refusals.count(refusal);
+            connection.deny(counters);
+        }
+    }
+}
+
+/// Attaches a peer to the channel in the role of its socket type. Returns `false` if it may not publish or the
+/// channel has no room for peers.
+fn admit(peer: &mut Peer, socket_type: SocketType, plane: &mut MessagePlane, door: &mut Door<'_>) -> bool {
+    let (role, asks_for_all) = match socket_type {
+        SocketType::Pub | SocketType::Xpub => (Role::Publisher, true),
+        SocketType::Push => (Role::Pusher, false),
+        SocketType::Pull => (Role::Puller, false),
+        _ => (Role::Subscriber, false),
+    };
+    if door.derived && role.sends() {
+        door.refusals.may_not_publish += 1;
+        return false;
+    }
+    let attached = plane.attach(door.channel, role);
+    if attached == Err(AttachError::TooMany) {
+        door.refusals.peers_full += 1;
+        return false;
+    }
+    peer.id = attached.ok();
+    peer.asks_for_all = asks_for_all;
+    peer.given = (role == Role::Puller).then(Given::new);
     true
 }
 

@@ -1,22 +1,25 @@
 //! The broker's interface to the proxy's core: it processes changes of connections, and selects the next
 //! connection to serve.
 
-use csp_messages::Role;
+use csp_messages::{ChannelId, MessagePlane, Role, Turn};
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
-use csp_zmtp::{Connection, Mechanism};
+use csp_zmtp::{Connection, Counters, Mechanism};
 
+use super::batch::Batch;
 use super::flows::Classifier;
 use super::framing::Speech;
 use super::given::Given;
 use super::inbound::Door;
+use super::keys::Refusals;
 use super::peer::Peer;
 use super::placement::{Ending, Placement};
+use super::requested::Requested;
 use super::requests::Requests;
-use super::{MessageBroker, inbound, outbound, paths, sealed};
+use super::{Bound, MessageBroker, inbound, outbound, paths, sealed};
 
 /// Every `PLANE_EVERY`th connection that is served is one for which messages wait, if there is one.
 const PLANE_EVERY: u32 = 8;
@@ -120,20 +123,8 @@ impl LocalServices for MessageBroker {
         }
         let held = placement.holds(now, peer, plane);
         let before = peer.kept.capacity();
-        let mut door = Door {
-            channel: bound.id,
-            keys: bound.spec.keys.as_deref(),
-            formats: bound.spec.formats.as_ref().map(|formats| &**formats.set()),
-            brought: requested.brought.set(peer.number),
-            requested,
-            derived: bound.spec.derived,
-            drops_unknown: bound.spec.drops_unknown,
-            unknown: &mut bound.unknown,
-            refused: &mut bound.refused,
-            refusals,
-            yields: false,
-            classifier: Classifier::of(plane, peer, client.is_local()),
-        };
+        let classifier = Classifier::of(plane, peer, client.is_local());
+        let mut door = bound.door(peer.number, requested, refusals, classifier);
         // The next request is read when the answer to the one before was sent.
         let is_pending = peer.requests.as_ref().is_some_and(Requests::is_pending);
         let answering = is_pending || (peer.requests.is_some() && !peer.own.is_empty());
@@ -144,11 +135,7 @@ impl LocalServices for MessageBroker {
         if let Some(classifier) = door.classifier {
             peer.run = Some(classifier.run);
         }
-        *kept = *kept + peer.kept.capacity() - before;
-        if *kept > KEPT_MAX && peer.kept.capacity() > before {
-            peer.ended = true;
-            refusals.incomplete += 1;
-        }
+        charge_kept(kept, before, peer, refusals);
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
         }
@@ -158,17 +145,8 @@ impl LocalServices for MessageBroker {
             let step = self.serve(now, label, client);
             return if step == Step::Idle && received.moved { Step::Moved } else { step };
         }
-        // What this channel gets is not charged to another one, whose turn it may be.
-        let mut none = None;
-        let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == bound.id.index);
-        let turn = if is_its_turn { turn } else { &mut none };
-        let before = peer.before_visit(client);
-        let sent = match peer.connection.zmtp().map(Connection::mechanism) {
-            _ if matches!(peer.ending, Ending::Finished { .. }) => false,
-            Some(Mechanism::Curve) => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
-            _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
-        };
-        peer.after_visit(before, client);
+        let sent =
+            Sending { plane: &mut *plane, turn, batch, sealing, zmtp }.send(now, peer, client, bound.id);
         if peer.own.is_empty() {
             unread.release(peer);
         }
@@ -177,15 +155,8 @@ impl LocalServices for MessageBroker {
         }
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
-        // What is left of a stream that has ended is no whole message.
-        let over = client.is_finished() && !received.more && peer.held.is_empty() && !held;
-        let is_prefixed = matches!(peer.connection, Speech::Prefixed(_));
-        if is_prefixed && (peer.connection.has_failed() || (over && peer.has_rest(client.readable()))) {
-            bound.malformed += 1;
-            return Step::Reset;
-        }
-        if peer.ended || peer.connection.has_failed() || over {
-            return Step::Close;
+        if let Some(step) = ending(bound, peer, client, received.more || held) {
+            return step;
         }
         if let Some(step) = Placement::step(peer, plane) {
             return step;
@@ -351,4 +322,81 @@ impl MessageBroker {
         }
         None
     }
+}
+
+impl Bound {
+    /// Returns what admits the channel's peers and publishes their messages, for one visit of a connection.
+    fn door<'a>(
+        &'a mut self,
+        number: u32,
+        requested: &'a Requested,
+        refusals: &'a mut Refusals,
+        classifier: Option<Classifier>,
+    ) -> Door<'a> {
+        Door {
+            channel: self.id,
+            keys: self.spec.keys.as_deref(),
+            formats: self.spec.formats.as_ref().map(|formats| &**formats.set()),
+            brought: requested.brought.set(number),
+            requested,
+            derived: self.spec.derived,
+            drops_unknown: self.spec.drops_unknown,
+            unknown: &mut self.unknown,
+            refused: &mut self.refused,
+            refusals,
+            yields: false,
+            classifier,
+        }
+    }
+}
+
+/// What the broker needs to send messages to a peer.
+struct Sending<'a> {
+    plane: &'a mut MessagePlane,
+    turn: &'a mut Option<Turn>,
+    batch: &'a mut Batch,
+    sealing: &'a mut [u8],
+    zmtp: &'a mut Counters,
+}
+
+impl Sending<'_> {
+    /// Sends what waits for a peer of a channel. Returns whether bytes were written.
+    fn send(self, now: Instant, peer: &mut Peer, client: &mut impl ClientEnd, channel: ChannelId) -> bool {
+        let Sending { plane, turn, batch, sealing, zmtp } = self;
+        // Messages of this channel are not charged to the turn of another one.
+        let mut none = None;
+        let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == channel.index);
+        let turn = if is_its_turn { turn } else { &mut none };
+        let before = peer.before_visit(client);
+        let sent = match peer.connection.zmtp().map(Connection::mechanism) {
+            _ if matches!(peer.ending, Ending::Finished { .. }) => false,
+            Some(Mechanism::Curve) => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
+            _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
+        };
+        peer.after_visit(before, client);
+        sent
+    }
+}
+
+/// Records how much memory of incomplete messages a visit has added to `kept`, the sum of all connections, or
+/// released; `before`: what the peer kept before the visit. A peer that adds beyond the bound of the worker ends.
+fn charge_kept(kept: &mut usize, before: usize, peer: &mut Peer, refusals: &mut Refusals) {
+    *kept = *kept + peer.kept.capacity() - before;
+    if *kept > KEPT_MAX && peer.kept.capacity() > before {
+        peer.ended = true;
+        refusals.incomplete += 1;
+    }
+}
+
+/// Returns how a connection ends after a visit; `None` if it continues. `waits`: received bytes are left that can be
+/// processed later.
+fn ending(bound: &mut Bound, peer: &Peer, client: &impl ClientEnd, waits: bool) -> Option<Step> {
+    // What is left of a stream that has ended is no whole message.
+    let over = client.is_finished() && peer.held.is_empty() && !waits;
+    let is_prefixed = matches!(peer.connection, Speech::Prefixed(_));
+    if is_prefixed && (peer.connection.has_failed() || (over && peer.has_rest(client.readable()))) {
+        bound.malformed += 1;
+        return Some(Step::Reset);
+    }
+    (peer.ended || peer.connection.has_failed() || over).then_some(Step::Close)
 }
