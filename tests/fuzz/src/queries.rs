@@ -102,6 +102,11 @@ fn sql_examples() -> Vec<Vec<u8>> {
         "SELECT a.requiredUInt64, b.years FROM c AS a JOIN d AS b ON a.years = b.years AND a.text = b.text WITHIN 5 MINUTES WHERE a.wide = 'Many'",
         "SELECT CASE WHEN years BETWEEN 1 AND 20 THEN 'young' WHEN years IN (30, 40) THEN 'round' ELSE 'old' END AS age, COALESCE(optInt8, -1) AS i FROM c",
         "SELECT CAST(utf8 AS BIGINT) AS n, ABS(requiredDouble) AS d, HAS(flags8, 'bit7') AS f FROM c WHERE NOT (latin <> 'Zür')",
+        "SELECT requiredInt8 + requiredInt16 AS a, text, CAST(requiredFloat AS BIGINT) AS b FROM c WHERE requiredInt32 BETWEEN 1 AND 2 OR text LIKE '%a_%'",
+        "SELECT * EXCEPT (text) REPLACE (requiredInt8 * 2 AS requiredInt8) RENAME (latin AS l) FROM c WHERE NOT requiredUInt8 IN (1, 2, 255)",
+        "SELECT CASE requiredInt8 WHEN 1 THEN 'one' ELSE text END AS t, COALESCE(optInt64, -1) AS o, ABS(requiredInt64 / 3) AS q FROM c",
+        "SELECT WINDOW_START, MIN(text) AS least, COUNT(*) AS n FROM c GROUP BY requiredInt8 % 2 HAVING COUNT(*) > 1 WINDOW INTERVAL '1' HOUR EVERY 10 MINUTES",
+        "SELECT a.requiredInt8 FROM c AS a JOIN c AS b ON a.requiredInt16 = b.requiredInt16 WITHIN 5 SECONDS WHERE a.requiredInt8 <> b.requiredInt8",
     ];
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
