@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Serde for a [`NodeId`] as text: `#[serde(with = "csp_config::serde_node_id")]`.
+/// Serde for a [`NodeId`](csp_types::NodeId) as text: `#[serde(with = "csp_config::serde_node_id")]`.
 pub mod serde_node_id {
     use csp_types::NodeId;
     use serde::{Deserialize, Deserializer, Serializer, de};
