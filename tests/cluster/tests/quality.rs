@@ -46,7 +46,8 @@ fn run(cluster: &Cluster, name: &str, arguments: &[&str]) -> Process {
 
 /// What `cspctl information-flows top` shows.
 fn top(cluster: &Cluster) -> Option<Value> {
-    let shown = cluster.cspctl(&["flows", "top", "--once", "--interval", "0.2", "-o", "json"]).ok()?;
+    let shown =
+        cluster.cspctl(&["information-flows", "top", "--once", "--interval", "0.2", "-o", "json"]).ok()?;
     serde_json::from_str(&shown).ok()
 }
 
@@ -107,7 +108,7 @@ fn a_protected_flow_loses_nothing_while_schemes_change() {
     apply(&cluster, &policy(0, "", 0)).unwrap();
     let none = wait_until("there are no flows", DEADLINE, || {
         cluster
-            .cspctl(&["flows", "top", "--once", "--interval", "0.1"])
+            .cspctl(&["information-flows", "top", "--once", "--interval", "0.1"])
             .ok()
             .filter(|text| text.starts_with("No information flows"))
     });
