@@ -179,6 +179,12 @@ fn text_that_grows_or_nests_without_end_is_refused() {
     let nested = format!("{}1{}", "[".repeat(65), "]".repeat(65));
     let error = parse::<Everything>(&format!("list: {nested}"), "t").unwrap_err().to_string();
     assert!(error.contains("is nested too deeply; allowed are 64"), "{error}");
+    // Many aliases of a long text: the text, its copy and 125 aliases are 127 times 512 KiB. 64 aliases are allowed.
+    let long = |aliases: usize| format!("a: &a {}\nb:{}\n", "x".repeat(512 << 10), "\n- *a".repeat(aliases));
+    let error = parse::<Everything>(&long(127), "t").unwrap_err().to_string();
+    assert!(error.contains("t:128:3: b[125]: the document is too long; allowed are 64 MiB"), "{error}");
+    let error = parse::<Everything>(&long(64), "t").unwrap_err().to_string();
+    assert!(error.contains("unknown field `a`"), "{error}");
     // Each anchor nests the one before: short text, deep value.
     let deep: String = (1..40).fold("a0: &a0 [[]]\n".to_owned(), |text, n| {
         let before = n - 1;

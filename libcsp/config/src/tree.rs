@@ -110,11 +110,10 @@ impl Meaning {
         if text.is_empty() || text == "~" || text.eq_ignore_ascii_case("null") {
             return Meaning::Null;
         }
-        let integer = || whole_number(text);
         if let Some(value) = boolean(text) {
             return Meaning::Bool(value);
         }
-        if let Some(number) = integer() {
+        if let Some(number) = whole_number(text) {
             return match (u64::try_from(number), i64::try_from(number)) {
                 (Ok(number), _) => Meaning::Unsigned(number),
                 (_, Ok(number)) => Meaning::Signed(number),

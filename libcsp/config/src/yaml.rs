@@ -10,6 +10,8 @@ use crate::tree::{Entry, Node, Place, Scalar, Step, Value};
 const DEPTH_MAX: usize = 64;
 /// Most values of a document, aliases put in their places.
 const NODES_MAX: usize = 250_000;
+/// Most bytes of its keys and values, aliases put in their places: the formats of a policy, 64, may have one schema of 512 KiB.
+const TEXT_LEN_MAX: usize = 64 << 20;
 /// Most duplicate keys that are reported.
 const DUPLICATES_MAX: usize = 20;
 /// The key under which YAML 1.1 merges other mappings into one.
@@ -29,6 +31,17 @@ pub(crate) struct SyntaxError {
 pub(crate) struct Document {
     pub root: Node,
     pub duplicates: Vec<SyntaxError>,
+}
+
+/// How much a value holds, aliases put in their places.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    /// Lists and mappings, one inside the other.
+    height: usize,
+    /// Values.
+    nodes: usize,
+    /// Bytes of keys and values.
+    text_len: usize,
 }
 
 /// Reads `text`, which is one document at most.
@@ -56,10 +69,8 @@ struct Open {
     key: Option<Key>,
     /// Of a mapping: the keys so far.
     keys: HashSet<String>,
-    /// Lists and mappings within it, one inside the other.
-    height: usize,
-    /// Values within it.
-    nodes: usize,
+    /// What it holds so far, itself included.
+    size: Size,
 }
 
 /// A key without its value.
@@ -70,11 +81,10 @@ struct Key {
     is_duplicate: bool,
 }
 
-/// A value that has an anchor, with its measures.
+/// A value that has an anchor.
 struct Anchored {
     node: Node,
-    height: usize,
-    nodes: usize,
+    size: Size,
 }
 
 #[derive(Default)]
@@ -83,7 +93,8 @@ struct Builder {
     root: Option<Node>,
     anchored: HashMap<usize, Anchored>,
     duplicates: Vec<SyntaxError>,
-    nodes: usize,
+    /// What was read so far, copies that are kept for aliases included.
+    total: Size,
 }
 
 impl Builder {
@@ -92,31 +103,17 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 if self.awaits_key() {
-                    self.key(text.into_owned(), at);
-                    return Ok(());
+                    return self.key(text.into_owned(), at);
                 }
+                let size = Size { height: 0, nodes: 1, text_len: text.len() };
                 let scalar = self.scalar(text.into_owned(), style, tag.as_deref(), at)?;
-                self.add(Node { value: Value::Scalar(scalar), at }, anchor, 0, 0)
+                self.total = self.with(size, at)?;
+                self.add(Node { value: Value::Scalar(scalar), at }, anchor, size)
             }
             Event::SequenceStart(_, anchor, _) => self.begin(Value::List(Vec::new()), anchor, at),
             Event::MappingStart(_, anchor, _) => self.begin(Value::Map(Vec::new()), anchor, at),
             Event::SequenceEnd | Event::MappingEnd => self.end(),
-            Event::Alias(anchor) => match self.anchored.get(&anchor) {
-                Some(Anchored { node, height, nodes }) => {
-                    let (height, nodes) = (*height, *nodes);
-                    if self.open.len() + height > DEPTH_MAX {
-                        return Err(self.too_deep(at));
-                    }
-                    // Counted before it is copied.
-                    if self.nodes + nodes > NODES_MAX {
-                        return Err(self.too_many(at));
-                    }
-                    let node = Node { at, ..node.clone() };
-                    self.nodes += nodes;
-                    self.add(node, 0, height, nodes)
-                }
-                None => Err(self.error(at, "an alias stands within its own anchor".to_owned())),
-            },
+            Event::Alias(anchor) => self.alias(anchor, at),
             Event::DocumentStart(..) if self.root.is_some() => {
                 Err(self.error(at, "a second document begins; allowed is one".to_owned()))
             }
@@ -129,7 +126,20 @@ impl Builder {
         self.open.last().is_some_and(|open| matches!(open.node.value, Value::Map(_)) && open.key.is_none())
     }
 
-    fn key(&mut self, name: String, at: Place) {
+    fn alias(&mut self, anchor: usize, at: Place) -> Result<(), SyntaxError> {
+        let Some(Anchored { node, size }) = self.anchored.get(&anchor) else {
+            return Err(self.error(at, "an alias stands within its own anchor".to_owned()));
+        };
+        // Counted before it is copied.
+        let total = self.with(*size, at)?;
+        let (node, size) = (Node { at, ..node.clone() }, *size);
+        self.total = total;
+        self.add(node, 0, size)
+    }
+
+    fn key(&mut self, name: String, at: Place) -> Result<(), SyntaxError> {
+        let size = Size { text_len: name.len(), ..Size::default() };
+        self.total = self.with(size, at)?;
         let is_new = self.open.last_mut().is_none_or(|open| open.keys.insert(name.clone()));
         let is_duplicate = !is_new && name != MERGE;
         if is_duplicate && self.duplicates.len() < DUPLICATES_MAX {
@@ -137,8 +147,10 @@ impl Builder {
             self.duplicates.push(duplicate);
         }
         if let Some(open) = self.open.last_mut() {
+            open.size.text_len += name.len();
             open.key = Some(Key { name, at, is_duplicate });
         }
+        Ok(())
     }
 
     fn scalar(
@@ -162,43 +174,39 @@ impl Builder {
         if self.awaits_key() {
             return Err(self.error(at, "a list or mapping is no key; allowed are names".to_owned()));
         }
-        if self.open.len() >= DEPTH_MAX {
-            return Err(self.too_deep(at));
-        }
         let node = Node { value, at };
-        self.open.push(Open { node, anchor, key: None, keys: HashSet::new(), height: 1, nodes: 0 });
+        let size = Size { height: 1, nodes: 1, text_len: 0 };
+        self.total = self.with(size, at)?;
+        self.open.push(Open { node, anchor, key: None, keys: HashSet::new(), size });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), SyntaxError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
-        let Open { mut node, anchor, height, nodes, .. } = open;
+        let Open { mut node, anchor, size, .. } = open;
         if let Value::Map(entries) = &mut node.value
             && entries.iter().any(|entry| entry.key == MERGE)
             && let Err(at) = merge(entries)
         {
             return Err(self.error(at, "<< is for a mapping, or a list of mappings".to_owned()));
         }
-        self.add(node, anchor, height, nodes)
+        self.add(node, anchor, size)
     }
 
-    /// Puts a whole value into what is open around it. `nodes`: the values within it.
-    fn add(&mut self, node: Node, anchor: usize, height: usize, nodes: usize) -> Result<(), SyntaxError> {
-        self.nodes += 1;
-        if self.nodes > NODES_MAX {
-            return Err(self.too_many(node.at));
-        }
+    /// Puts a whole value, which was counted, into what is open around it.
+    fn add(&mut self, node: Node, anchor: usize, size: Size) -> Result<(), SyntaxError> {
         if anchor != 0 {
-            self.anchored.insert(anchor, Anchored { node: node.clone(), height, nodes: nodes + 1 });
             // The copy that is kept counts as well.
-            self.nodes += nodes + 1;
+            self.total = self.with(Size { height: 0, ..size }, node.at)?;
+            self.anchored.insert(anchor, Anchored { node: node.clone(), size });
         }
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
             return Ok(());
         };
-        open.height = open.height.max(height + 1);
-        open.nodes += nodes + 1;
+        open.size.height = open.size.height.max(size.height + 1);
+        open.size.nodes += size.nodes;
+        open.size.text_len += size.text_len;
         match &mut open.node.value {
             Value::List(items) => items.push(node),
             Value::Map(entries) => {
@@ -219,18 +227,28 @@ impl Builder {
         SyntaxError { steps: self.open.iter().filter_map(step).collect(), at, message }
     }
 
-    fn too_deep(&self, at: Place) -> SyntaxError {
-        self.error(
-            at,
-            format!("is nested too deeply; allowed are {DEPTH_MAX} lists and mappings in one another"),
-        )
-    }
-
-    fn too_many(&self, at: Place) -> SyntaxError {
-        self.error(
-            at,
-            format!("the document has too many values; allowed are {NODES_MAX}, aliases put in their places"),
-        )
+    /// Returns the total with a further value in what is open, if a document may have so much.
+    fn with(&self, size: Size, at: Place) -> Result<Size, SyntaxError> {
+        let refused = |what: String| Err(self.error(at, what));
+        if self.open.len() + size.height > DEPTH_MAX {
+            return refused(format!(
+                "is nested too deeply; allowed are {DEPTH_MAX} lists and mappings in one another"
+            ));
+        }
+        let Size { nodes, text_len, .. } = self.total;
+        let (nodes, text_len) = (nodes + size.nodes, text_len + size.text_len);
+        if nodes > NODES_MAX {
+            return refused(format!(
+                "the document has too many values; allowed are {NODES_MAX}, aliases put in their places"
+            ));
+        }
+        if text_len > TEXT_LEN_MAX {
+            return refused(format!(
+                "the document is too long; allowed are {} MiB, aliases put in their places",
+                TEXT_LEN_MAX >> 20
+            ));
+        }
+        Ok(Size { nodes, text_len, ..self.total })
     }
 }
 
