@@ -35,12 +35,8 @@ pub(super) async fn edit(
     let (file, bad) = ("the changed policy", |error| CliError::BadPolicy(field_errors(&error)));
     policy.validate(file).map_err(bad)?;
     let planned = Planned::new(Arc::new(policy), file).map_err(bad)?;
-    let query = [
-        ("file", file.to_owned()),
-        ("timeout_s", TIMEOUT_S.to_string()),
-        ("if_generation", generation.to_string()),
-    ];
-    publish(context, &query, planned.policy().to_json().into_bytes()).await?;
+    let json = planned.policy().to_json().into_bytes();
+    publish(context, (file, TIMEOUT_S), Some(generation), json).await?;
     warn(&planned.warnings());
     Ok(())
 }

@@ -41,8 +41,7 @@ pub(super) async fn apply(context: &Context, args: ApplyArgs) -> Result<(), CliE
             format!("{name}: right, {}; nodes were not asked, nothing was changed\n", contents(checked))
         })?;
     } else {
-        let query = [("file", name.clone()), ("timeout_s", args.timeout.to_string())];
-        publish(context, &query, yaml.clone()).await?;
+        publish(context, (&name, args.timeout), None, yaml.clone()).await?;
     }
     if let Ok(planned) = Planned::parse_yaml(&String::from_utf8_lossy(&yaml), &name) {
         super::edit::warn(&planned.warnings());
@@ -70,14 +69,18 @@ fn contents(checked: &DryRunView) -> String {
     }
 }
 
-/// Publishes a policy and follows what becomes of it.
+/// Publishes a policy and follows what becomes of it. `file` names it for errors, `timeout` is what the nodes may take, in seconds;
+/// `instead_of`: refused unless this generation is the active one.
 pub(super) async fn publish(
     context: &Context,
-    query: &[(&str, String)],
+    (file, timeout): (&str, u64),
+    instead_of: Option<u64>,
     yaml: Vec<u8>,
 ) -> Result<(), CliError> {
+    let mut query = vec![("file", file.to_owned()), ("timeout_s", timeout.to_string())];
+    query.extend(instead_of.map(|generation| ("if_generation", generation.to_string())));
     let (status, mut view) =
-        context.client.post_yaml::<GenerationView>("/api/v1/policy", query, yaml).await?;
+        context.client.post_yaml::<GenerationView>("/api/v1/policy", &query, yaml).await?;
     if status == StatusCode::OK {
         return context
             .show(&view, |v| format!("unchanged: generation {} with this policy is active\n", v.generation));
@@ -212,12 +215,8 @@ pub(super) async fn rollback(context: &Context, args: &RollbackArgs) -> Result<(
     let (active, earlier) = choose(&history, args.generation).map_err(CliError::Failed)?;
     let path = format!("/api/v1/policy/generations/{earlier}/policy");
     let view: PolicyView = context.client.get(&path, &[]).await?;
-    let query = [
-        ("file", format!("generation {earlier}")),
-        ("timeout_s", args.timeout.to_string()),
-        ("if_generation", active.to_string()),
-    ];
-    publish(context, &query, view.yaml.into_bytes()).await
+    let file = format!("generation {earlier}");
+    publish(context, (&file, args.timeout), Some(active), view.yaml.into_bytes()).await
 }
 
 /// The generation in force, and the one to return to: `wanted`, else the one that was in force before. Error: what is
