@@ -265,8 +265,7 @@ fn process(
                 peer.requests = Some(Requests::default());
             }
             Item::Ready(known) => {
-                let socket_type = known.socket_type;
-                if !admit(peer, socket_type, plane, door) {
+                if !admit(known.socket_type, peer, plane, door) {
                     peer.ended = true;
                     return false;
                 }
@@ -295,8 +294,7 @@ fn process(
                 if publish_message(now, plane, id, view, &message, door) == Err(PublishError::Held) {
                     peer.held.extend(message.frames().iter().map(|frame| (frame.at, frame.len)));
                     // A decrypted message stays with the connection.
-                    let is_sealed = is_sealed(&message);
-                    peer.unpublished = Some(if is_sealed { connection.released() } else { start });
+                    peer.unpublished = Some(if is_sealed(&message) { connection.released() } else { start });
                     return false;
                 }
                 if door.yields {
@@ -326,7 +324,7 @@ fn authorise(
 
 /// Attaches a peer to the channel in the role of its socket type. Returns `false` if it may not publish or the
 /// channel has no room for peers.
-fn admit(peer: &mut Peer, socket_type: SocketType, plane: &mut MessagePlane, door: &mut Door<'_>) -> bool {
+fn admit(socket_type: SocketType, peer: &mut Peer, plane: &mut MessagePlane, door: &mut Door<'_>) -> bool {
     let (role, asks_for_all) = match socket_type {
         SocketType::Pub | SocketType::Xpub => (Role::Publisher, true),
         SocketType::Push => (Role::Pusher, false),

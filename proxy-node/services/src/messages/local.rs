@@ -155,10 +155,8 @@ impl LocalServices for MessageBroker {
         }
         let at = peer.connection.next_timeout();
         Self::set_deadline(deadlines, peer, at);
-        if let Some(step) = ending(bound, peer, client, received.more || held) {
-            return step;
-        }
-        if let Some(step) = Placement::step(peer, plane) {
+        let step = ending(bound, peer, client, received.more || held);
+        if let Some(step) = step.or_else(|| Placement::step(peer, plane)) {
             return step;
         }
         if received.moved || sent { Step::Moved } else { Step::Idle }
