@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use csp_support::yaml_blocks;
+
 const FORMATS: &str = include_str!("../../docs/formats.md");
 const QUERIES: &str = include_str!("../../docs/queries.md");
 
@@ -12,20 +14,9 @@ struct File(PathBuf);
 
 impl File {
     fn new(name: &str, more: &str) -> File {
-        let block = |text: &str| {
-            text.split("```yaml")
-                .nth(1)
-                .unwrap()
-                .split_once('\n')
-                .unwrap()
-                .1
-                .split("```")
-                .next()
-                .unwrap()
-                .to_owned()
-        };
         let path = std::env::temp_dir().join(format!("csp-{name}-{}.yaml", std::process::id()));
-        std::fs::write(&path, format!("{}{more}{}", block(FORMATS), block(QUERIES))).unwrap();
+        std::fs::write(&path, format!("{}{more}{}", yaml_blocks(FORMATS)[0], yaml_blocks(QUERIES)[0]))
+            .unwrap();
         File(path)
     }
 

@@ -7,6 +7,7 @@ mod paths;
 mod requests;
 
 use csp_policy::Policy;
+use csp_support::yaml_blocks;
 use csp_types::PlacementKey;
 
 use crate::{Catalogue, checked};
@@ -336,20 +337,8 @@ fn windows_over_a_query_use_the_time_of_its_rows_or_are_refused() {
 
 #[test]
 fn the_examples_of_the_documentation_are_valid() {
-    let block = |text: &str| {
-        text.split("```yaml")
-            .nth(1)
-            .unwrap()
-            .split_once('\n')
-            .unwrap()
-            .1
-            .split("```")
-            .next()
-            .unwrap()
-            .to_owned()
-    };
-    let formats = block(include_str!("../../../docs/formats.md"));
-    let queries = block(include_str!("../../../docs/queries.md"));
+    let formats = yaml_blocks(include_str!("../../../docs/formats.md"))[0];
+    let queries = yaml_blocks(include_str!("../../../docs/queries.md"))[0];
     let policy = parse(&format!("{formats}{queries}"));
     assert_eq!((policy.formats.len(), policy.queries.len(), Catalogue::of(&policy).queries.len()), (2, 2, 2));
     let wrong = format!("{formats}{}", queries.replacen("SELECT origin", "SELECT orgin", 1));

@@ -235,16 +235,7 @@ pub(crate) fn summary(path: &[PathStage], given_up: GivenUp) -> String {
 mod tests {
     use crate::Policy;
 
-    const PATHS: &str = "\
-apiVersion: csp/v1
-channels:
-  - name: ticks
-    vip: 10.76.0.100
-    port: 5556
-    path:
-      - {handler: forward}
-      - {handler: drop-every, context: c3, parameters: \"10\"}
-";
+    const PATHS: &str = include_str!("../fixtures/paths.yaml");
 
     #[test]
     fn a_path_names_handlers_and_contexts() {

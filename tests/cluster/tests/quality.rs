@@ -61,8 +61,7 @@ fn a_protected_flow_loses_nothing_while_schemes_change() {
     let Some(mut cluster) = testing::lay_out_over("quality", San::Shm) else { return };
     cluster.start_daemons().unwrap();
     fs::write(cluster.scratch().join("zmq_flows.py"), include_str!("../apps/zmq_flows.py")).unwrap();
-    let example = include_str!("../../../docs/quality.md").split("```yaml\n").nth(1).unwrap();
-    apply(&cluster, example.split("```").next().unwrap()).unwrap();
+    apply(&cluster, csp_support::yaml_blocks(include_str!("../../../docs/quality.md"))[0]).unwrap();
     let refused = apply(&cluster, &policy(20, "PAR", 0)).unwrap_err();
     assert!(refused.contains("flow \"gates\" asks for 20 Mb/s") && refused.contains("are left"), "{refused}");
     apply(&cluster, &policy(5, "PAR", 0)).unwrap();

@@ -2,11 +2,13 @@
 
 pub mod allocation;
 mod bpf;
+mod documents;
 pub mod etcd;
 mod random;
 mod skip;
 
 pub use bpf::{bpf_object, bpf_object_of};
+pub use documents::yaml_blocks;
 pub use etcd::{EtcdCluster, free_address};
 pub use random::Random;
 pub use skip::{has, installed, is_root, running_as_root, skip};

@@ -6,16 +6,7 @@ use crate::Planned;
 
 use super::*;
 
-const PATHS: &str = "\
-apiVersion: csp/v1
-channels:
-  - name: ticks
-    vip: 10.76.0.100
-    port: 5556
-    path:
-      - {handler: forward}
-      - {handler: drop-every, context: c3, parameters: \"10\"}
-";
+const PATHS: &str = include_str!("../../../policy/fixtures/paths.yaml");
 
 #[test]
 fn a_wrong_handler_is_refused() {
@@ -63,26 +54,7 @@ fn a_redacted_key_is_refused() {
     assert!(error.contains("a key has 32 hexadecimal digits"), "{error}");
 }
 
-const TICKS: &str = "\
-apiVersion: csp/v1
-formats:
-  - name: tick
-    schema: |
-      <sbe:messageSchema xmlns:sbe=\"http://fixprotocol.io/2016/sbe\" package=\"t\" id=\"44\" version=\"0\">
-        <types>
-          <composite name=\"messageHeader\"><type name=\"blockLength\" primitiveType=\"uint16\"/><type name=\"templateId\" primitiveType=\"uint16\"/>
-            <type name=\"schemaId\" primitiveType=\"uint16\"/><type name=\"version\" primitiveType=\"uint16\"/></composite>
-        </types>
-        <sbe:message name=\"Tick\" id=\"1\"><field name=\"v\" id=\"2\" type=\"int64\"/></sbe:message>
-      </sbe:messageSchema>
-channels:
-  - {name: ticks, vip: 10.76.0.100, port: 5601, formats: [tick], requests: {port: 5680}}
-queries:
-  - {name: big, vip: 10.76.0.100, port: 5611, sql: SELECT v FROM ticks WHERE v > 1}
-link: {mbps: 1000}
-information_flows:
-  - {name: ticks, match: {channel: ticks}}
-";
+const TICKS: &str = include_str!("../../../policy/fixtures/ticks.yaml");
 
 #[test]
 fn what_a_path_makes_fits_the_memory_of_a_channel_that_holds_back() {

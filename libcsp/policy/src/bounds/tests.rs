@@ -2,26 +2,7 @@
 
 use crate::Policy;
 
-const POLICY: &str = "\
-apiVersion: csp/v1
-formats:
-  - name: tick
-    schema: |
-      <sbe:messageSchema xmlns:sbe=\"http://fixprotocol.io/2016/sbe\" package=\"t\" id=\"44\" version=\"0\">
-        <types>
-          <composite name=\"messageHeader\"><type name=\"blockLength\" primitiveType=\"uint16\"/><type name=\"templateId\" primitiveType=\"uint16\"/>
-            <type name=\"schemaId\" primitiveType=\"uint16\"/><type name=\"version\" primitiveType=\"uint16\"/></composite>
-        </types>
-        <sbe:message name=\"Tick\" id=\"1\"><field name=\"v\" id=\"2\" type=\"int64\"/></sbe:message>
-      </sbe:messageSchema>
-channels:
-  - {name: ticks, vip: 10.76.0.100, port: 5601, formats: [tick], requests: {port: 5680}}
-queries:
-  - {name: big, vip: 10.76.0.100, port: 5611, sql: SELECT v FROM ticks WHERE v > 1}
-link: {mbps: 1000}
-information_flows:
-  - {name: ticks, match: {channel: ticks}}
-";
+const POLICY: &str = include_str!("../../fixtures/ticks.yaml");
 
 fn parse(from: &str, to: &str) -> Result<Policy, String> {
     let text = POLICY.replacen(from, to, 1);

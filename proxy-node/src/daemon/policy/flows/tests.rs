@@ -67,11 +67,7 @@ fn contexts_are_promised_by_what_handlers_take() {
 #[test]
 fn the_examples_of_the_operators_page_are_right() {
     let page = include_str!("../../../../../docs/quality.md");
-    let blocks: Vec<&str> = page
-        .split("```yaml")
-        .skip(1)
-        .filter_map(|rest| rest.split_once('\n')?.1.split("```").next())
-        .collect();
+    let blocks = csp_support::yaml_blocks(page);
     let [example, fields, contexts, services, triggers] = blocks[..] else {
         panic!("{} examples", blocks.len())
     };
