@@ -22,11 +22,25 @@ const SEGMENTS_MIN: usize = 7;
 
 /// Fetches `1KiB` by HTTP/1.0, and checks that the events at the application were OPEN, DATA, DATA and CLOSE, in this
 /// order and nothing else. Returns the drawing of `cspctl flow trace`.
+///
+/// The client reads to the server's FIN instead of to the content's length, so that it never closes first: its port
+/// would stay in TIME-WAIT, and a second transaction could not bind it (RFC 9293 §3.6).
 pub fn transaction(cluster: &Cluster) -> Result<String> {
     let (port, url) = (CLIENT_PORT.to_string(), format!("http://{VIP}/1KiB"));
     cluster.client.run(
         "curl",
-        &["-sS", "-f", "--http1.0", "-m", "10", "--local-port", &port, "-o", "/dev/null", &url],
+        &[
+            "-sSf",
+            "--http1.0",
+            "--ignore-content-length",
+            "-m",
+            "10",
+            "--local-port",
+            &port,
+            "-o",
+            "/dev/null",
+            &url,
+        ],
     )?;
     let client = format!("{CLIENT_ADDRESS}:{port}");
     let mut kinds = Vec::new();
