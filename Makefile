@@ -24,6 +24,8 @@ PACKAGES_FLIGHTS := python3-pandas python3-pip
 PACKAGES_FORMATS := default-jdk-headless maven
 PACKAGES_STREAMS := python3-venv
 PACKAGES_FILTER := redis-server redis-tools
+# What is compared with, beside nginx.
+PACKAGES_COMPARE := haproxy libnginx-mod-stream
 PACKAGES_CPYTHON := $(if $(filter 12,$(DEBIAN)),python3.11 libpython3.11-testsuite,python3.13 libpython3.13-testsuite)
 # Compilers and checkers of the C API's tests.
 # What makes packages: debhelper, and manual pages from --help.
@@ -43,7 +45,7 @@ PURE_CRATES := csp-types csp-wire csp-api csp-handlers csp-tcp csp-classify csp-
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-streams packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb
+.PHONY: packages-build packages-run packages-test packages-apps packages-filter packages-messages packages-flights packages-formats packages-streams packages-bench packages-interop packages-rdma packages-capi packages-san packages-deb packages-compare
 # Before packages are installed for a build that cannot begin.
 packages-build packages-run packages-bench packages-interop packages-san packages-capi packages-rdma: toolchain
 .PHONY: toolchain
@@ -61,6 +63,8 @@ packages-apps: packages-run
 	@command -v javac > /dev/null || tests/setup/packages.sh default-jdk-headless
 packages-bench:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) valgrind
+packages-compare: packages-run
+	@tests/setup/packages.sh $(PACKAGES_COMPARE)
 packages-san:
 	@tests/setup/packages.sh $(PACKAGES_BUILD) $(PACKAGES_SAN)
 packages-interop:
@@ -258,6 +262,14 @@ bench-plugins: packages-build ## packet plug-ins: classifier, graph, the program
 	$(CARGO) bench --locked -p csp-xdp --bench level1 -- --write $(CURDIR)/docs/plugins
 	unshare -n $(CARGO) bench --locked --offline -p csp-xdp --bench nftables -- --quick --write $(CURDIR)/docs/plugins
 	unshare -n $(CARGO) bench --locked --offline -p csp-network-node --bench plugins -- --veth --host 2 --write $(CURDIR)/docs/plugins
+
+.PHONY: bench
+bench: packages-compare build ## requests through CSP beside nginx directly, HAProxy and nginx stream, in three layouts, written to docs/performance (root, an idle machine, 30 minutes; BENCH="--layout apart --work upload")
+	@$(RELEASE)/csp-bench --write docs/performance $(BENCH)
+
+.PHONY: bench-quick
+bench-quick: packages-compare build ## six works of `make bench` on one host, beside nginx directly and HAProxy (root, an idle machine, 3 minutes)
+	@$(RELEASE)/csp-bench --quick $(BENCH)
 
 .PHONY: bench-wait
 bench-wait: packages-run build ## latency, throughput and processor time by spin_us and CSP_SPIN_US, beside kernel TCP (root, 20 minutes; BENCH=...)

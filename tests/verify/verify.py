@@ -61,7 +61,7 @@ def bounds(project):
 
 def selected(args, known):
     """Returns the targets to look at, in order."""
-    wanted = [target for target, minutes in known.items() if minutes and (args.bench or not target.startswith("bench-"))]
+    wanted = [target for target, minutes in known.items() if minutes and (args.bench or not target.startswith("bench"))]
     if args.only:
         wanted = args.only
     return [target for target in known if target in wanted + args.again and target not in args.skip]

@@ -26,8 +26,24 @@ pub enum San {
     /// UCX over TCP between network node and proxy node; processes are on the proxy's host and reach it by shared
     /// memory.
     UcxBetweenNodes,
+    /// Shared memory between network node and proxy node, which are on one host; UCX over TCP to processes on another, through
+    /// their agent.
+    UcxToProcesses,
     /// UCX over TCP for all, with processes going through their agent, as if every tier had a host of its own.
     Ucx,
+}
+
+impl San {
+    /// Returns `san.provider` of network nodes, proxy nodes and agents. A proxy serves processes of its own host by shared memory
+    /// in any case.
+    pub(crate) const fn providers(self) -> [&'static str; 3] {
+        match self {
+            San::Shm => ["shm"; 3],
+            San::UcxBetweenNodes => ["ucx", "ucx", "shm"],
+            San::UcxToProcesses => ["shm", "auto", "ucx"],
+            San::Ucx => ["ucx"; 3],
+        }
+    }
 }
 
 /// How to build a cluster.
@@ -170,15 +186,11 @@ impl Cluster {
     }
 
     fn write_configs(&self) -> Result<()> {
-        let (between_nodes, of_processes) = match self.options.san {
-            San::Shm => ("shm", "shm"),
-            San::UcxBetweenNodes => ("ucx", "shm"),
-            San::Ucx => ("ucx", "ucx"),
-        };
+        let [of_network, of_proxy, of_processes] = self.options.san.providers();
         let dir = self.scratch();
         let texts = [
-            configs::network_node(dir, between_nodes),
-            configs::proxy_node(dir, between_nodes),
+            configs::network_node(dir, of_network),
+            configs::proxy_node(dir, of_proxy),
             configs::app_node(dir, of_processes),
             configs::mgmt_node(dir),
         ];

@@ -35,7 +35,7 @@ pub mod wait_bench;
 
 pub use client::{Digest, Fetch, Latencies, WRK_PATIENCE};
 pub use cluster::{Cluster, Options, San, Tier};
-pub use configs::{ADMIN_PORTS, CLIENT_ADDRESS, UPLOAD_PORT, VIP};
+pub use configs::{ADMIN_PORTS, CLIENT_ADDRESS, UPLOAD_PORT, VIP, nginx as nginx_configuration};
 pub use crowd::{Crowd, Outcome};
 pub use host::Host;
 pub use process::{Process, cpu_ns_of_all, wait_until};

@@ -139,15 +139,11 @@ impl Several {
 
     fn write_files(&self, san: San) -> Result<()> {
         let dir = self.scratch();
-        let (between_nodes, of_processes) = match san {
-            San::Shm => ("shm", "shm"),
-            San::UcxBetweenNodes => ("ucx", "shm"),
-            San::Ucx => ("ucx", "ucx"),
-        };
+        let [of_network, of_proxy, of_processes] = san.providers();
         for Member { tier, place, .. } in &self.members {
             let text = match tier {
-                Tier::NetworkNode => place.network_node(dir, between_nodes),
-                Tier::ProxyNode => place.proxy_node(dir, between_nodes),
+                Tier::NetworkNode => place.network_node(dir, of_network),
+                Tier::ProxyNode => place.proxy_node(dir, of_proxy),
                 Tier::AppNode => place.app_node(dir, of_processes, &self.socket(place.id)),
                 Tier::MgmtNode => configs::mgmt_node(dir),
             };

@@ -19,7 +19,7 @@ mod world;
 use std::time::Duration;
 
 pub use chains::columns;
-pub use figure::{Bar, Figure};
+pub use figure::{Bar, Figure, chart};
 pub use flights::{Flights, Lengths};
 pub use peers::{Peer, figure as beside_peers};
 

@@ -1,3 +1,5 @@
+//! Performance: the [`bench`] beside other proxies, the scale test, what one thing costs at a time.
+//!
 //! The scale test: the number and the rate of connections, with the real daemons in namespaces under load.
 //!
 //! ```text
@@ -9,6 +11,7 @@
 #![allow(clippy::disallowed_types, reason = "runs real processes on real time")]
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod echo;
 pub mod evaluation;
 pub mod load;

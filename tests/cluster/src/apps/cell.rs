@@ -173,6 +173,7 @@ pub const fn word(san: San) -> &'static str {
     match san {
         San::Shm => "shm",
         San::UcxBetweenNodes => "ucx",
+        San::UcxToProcesses => "relay to processes",
         San::Ucx => "relay",
     }
 }

@@ -76,27 +76,32 @@ impl Figure {
 
     /// Returns the chart of the bars.
     pub fn svg(&self) -> String {
-        let most = self.bars.iter().map(|bar| bar.value).fold(1.0, f64::max);
-        let (width, height) = (LABEL_WIDTH + BARS_WIDTH as usize + 90, 40 + BAR_HEIGHT * self.bars.len());
-        let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-             font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-             <text x=\"8\" y=\"20\" font-weight=\"bold\">{}</text>\n",
-            escape(self.unit)
-        );
-        for (at, bar) in self.bars.iter().enumerate() {
-            let (y, len) = (34 + at * BAR_HEIGHT, bar.value / most * BARS_WIDTH);
-            let text = y + 14;
-            let _ = writeln!(out, "<text x=\"8\" y=\"{text}\">{}</text>", escape(&bar.name));
-            let _ = writeln!(
-                out,
-                "<rect x=\"{LABEL_WIDTH}\" y=\"{y}\" width=\"{len:.1}\" height=\"18\" fill=\"#3b6ea5\"/>"
-            );
-            let end = LABEL_WIDTH as f64 + len + 6.0;
-            let _ = writeln!(out, "<text x=\"{end:.1}\" y=\"{text}\">{:.0}</text>", bar.value);
-        }
-        out + "</svg>\n"
+        chart(self.unit, &self.bars)
     }
+}
+
+/// Returns a chart of bars under a heading, as SVG.
+pub fn chart(heading: &str, bars: &[Bar]) -> String {
+    let most = bars.iter().map(|bar| bar.value).fold(1.0, f64::max);
+    let (width, height) = (LABEL_WIDTH + BARS_WIDTH as usize + 90, 40 + BAR_HEIGHT * bars.len());
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"8\" y=\"20\" font-weight=\"bold\">{}</text>\n",
+        escape(heading)
+    );
+    for (at, bar) in bars.iter().enumerate() {
+        let (y, len) = (34 + at * BAR_HEIGHT, bar.value / most * BARS_WIDTH);
+        let text = y + 14;
+        let _ = writeln!(out, "<text x=\"8\" y=\"{text}\">{}</text>", escape(&bar.name));
+        let _ = writeln!(
+            out,
+            "<rect x=\"{LABEL_WIDTH}\" y=\"{y}\" width=\"{len:.1}\" height=\"18\" fill=\"#3b6ea5\"/>"
+        );
+        let end = LABEL_WIDTH as f64 + len + 6.0;
+        let _ = writeln!(out, "<text x=\"{end:.1}\" y=\"{text}\">{:.0}</text>", bar.value);
+    }
+    out + "</svg>\n"
 }
 
 fn escape(text: &str) -> String {

@@ -1,0 +1,304 @@
+//! What is compared: nginx reached directly, through the usual proxies, and through this platform.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use csp_cluster::steady::children;
+use csp_cluster::{Cluster, Host, Process, Tier, VIP, cpu_ns_of_all, wait_until};
+
+use super::Layout;
+use super::work::Work;
+
+const START: Duration = Duration::from_secs(15);
+/// The client and the host that it reaches without the platform are joined by a network of their own.
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+/// The client and the edge host of contenders that are proxies.
+const EDGE_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
+const EDGE: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+/// The application host on the network between hosts.
+const APPLICATION: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+/// Debian's module of `libnginx-mod-stream`.
+const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+
+/// A way to reach nginx.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Contender {
+    /// This platform: network node, proxy node, nginx under the socket filter.
+    Csp,
+    /// nginx on kernel TCP, no proxy.
+    Direct,
+    /// The same with `sendfile off`: what a server costs that has its answers in memory.
+    DirectCopied,
+    /// HAProxy, mode tcp, one thread.
+    HaproxyTcp,
+    /// HAProxy, mode tcp, two threads.
+    HaproxyTcp2,
+    /// HAProxy, mode http, one thread.
+    HaproxyHttp,
+    /// HAProxy, mode http, two threads.
+    HaproxyHttp2,
+    /// nginx's stream module, one worker.
+    NginxStream,
+}
+
+impl Contender {
+    /// All of them.
+    pub const ALL: [Contender; 8] = [
+        Contender::Csp,
+        Contender::Direct,
+        Contender::DirectCopied,
+        Contender::HaproxyTcp,
+        Contender::HaproxyTcp2,
+        Contender::HaproxyHttp,
+        Contender::HaproxyHttp2,
+        Contender::NginxStream,
+    ];
+    /// Those of the quick bench.
+    pub const QUICK: [Contender; 3] = [Contender::Csp, Contender::Direct, Contender::HaproxyTcp];
+
+    /// Returns its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Contender::Csp => "CSP",
+            Contender::Direct => "nginx directly",
+            Contender::DirectCopied => "nginx directly, sendfile off",
+            Contender::HaproxyTcp => "HAProxy TCP",
+            Contender::HaproxyTcp2 => "HAProxy TCP, 2 threads",
+            Contender::HaproxyHttp => "HAProxy HTTP",
+            Contender::HaproxyHttp2 => "HAProxy HTTP, 2 threads",
+            Contender::NginxStream => "nginx stream",
+        }
+    }
+
+    /// Returns whether a work is asked of it: the second nginx is for answers that are copied.
+    #[must_use]
+    pub fn does(self, work: Work) -> bool {
+        self != Contender::DirectCopied || work.is_large()
+    }
+
+    const fn port(self) -> u16 {
+        match self {
+            Contender::Csp => 80,
+            Contender::Direct => 81,
+            Contender::DirectCopied => 82,
+            Contender::HaproxyTcp => 91,
+            Contender::HaproxyTcp2 => 92,
+            Contender::HaproxyHttp => 93,
+            Contender::HaproxyHttp2 => 94,
+            Contender::NginxStream => 95,
+        }
+    }
+}
+
+/// A contender that answers.
+#[derive(Debug)]
+pub struct Running {
+    /// Which.
+    pub contender: Contender,
+    /// Its address and port, as in a URL.
+    pub authority: String,
+    /// Processes whose processor time is a request's, by the tier that they are.
+    tiers: Vec<(&'static str, Vec<u32>)>,
+    process: Option<Process>,
+}
+
+impl Running {
+    /// Returns its tiers.
+    pub fn tiers(&self) -> impl Iterator<Item = &'static str> {
+        self.tiers.iter().map(|(tier, _)| *tier)
+    }
+
+    /// Returns the processor time that each tier has used, in nanoseconds.
+    ///
+    /// # Errors
+    /// A process has ended.
+    pub fn processor_ns(&self) -> Result<Vec<u64>> {
+        let of_tier = |pids: &Vec<u32>| pids.iter().try_fold(0, |sum, pid| Ok(sum + cpu_ns_of_all(*pid)?));
+        self.tiers.iter().map(|(_, pids)| of_tier(pids)).collect()
+    }
+
+    pub(super) fn stop(mut self) -> Result<()> {
+        self.process.as_mut().map_or(Ok(()), |process| process.stop().map(drop))
+    }
+}
+
+/// Starts the daemons and every contender, and waits until all answer. Uploads go to the folder that is returned, too.
+///
+/// # Errors
+/// Something does not start or answer.
+pub fn start(cluster: &mut Cluster, layout: Layout, wanted: &[Contender]) -> Result<(Vec<Running>, Sink)> {
+    let sink = Sink::create()?;
+    cluster.start_daemons()?;
+    cluster.apply_policy()?;
+    join(cluster, layout)?;
+    let conf = nginx_conf(cluster.scratch(), &sink, Contender::Csp)?;
+    cluster.run_accelerated("nginx", "nginx", &["-c", &conf.to_string_lossy()])?;
+    let mut all = vec![accelerated(cluster)?];
+    // Proxies lead to this one.
+    let direct = plain(cluster, &sink, Contender::Direct)?;
+    let server = direct.tiers.clone();
+    all.push(direct);
+    for contender in wanted.iter().filter(|one| !matches!(one, Contender::Csp | Contender::Direct)) {
+        match contender {
+            Contender::DirectCopied => all.push(plain(cluster, &sink, *contender)?),
+            Contender::NginxStream if !Path::new(STREAM_MODULE).exists() => {
+                eprintln!("nginx's stream module is not installed (libnginx-mod-stream): left out");
+            }
+            _ => all.push(proxy(cluster, layout, *contender, server.clone())?),
+        }
+    }
+    for running in &all {
+        let url = format!("http://{}/100B", running.authority);
+        let said = || running.process.as_ref().map(|process| process.log_tail(5)).unwrap_or_default();
+        wait_until(&url, START, || cluster.answers(&url).then_some(())).with_context(said)?;
+    }
+    Ok((all, sink))
+}
+
+/// Returns the host of contenders that are proxies: the servers' own, or the one at the edge.
+fn proxies_host(cluster: &Cluster, layout: Layout) -> &Host {
+    match layout {
+        Layout::OneHost => cluster.host(Tier::AppNode),
+        Layout::Edge | Layout::Apart => cluster.host(Tier::ProxyNode),
+    }
+}
+
+fn join(cluster: &Cluster, layout: Layout) -> Result<()> {
+    let pair = |name: &str, host: &Host, near: Ipv4Addr, far: Ipv4Addr| {
+        cluster.client.join(name, host, name)?;
+        cluster.client.address(name, &format!("{near}/24"))?;
+        host.address(name, &format!("{far}/24"))
+    };
+    pair("direct0", cluster.host(Tier::AppNode), CLIENT, SERVER)?;
+    pair("edge0", proxies_host(cluster, layout), EDGE_CLIENT, EDGE)
+}
+
+/// A folder in memory for what is uploaded, removed when dropped.
+#[derive(Debug)]
+pub struct Sink(PathBuf);
+
+impl Sink {
+    fn create() -> Result<Self> {
+        let sink = Sink(PathBuf::from(format!("/dev/shm/csp-bench-{}", std::process::id())));
+        fs::create_dir_all(&sink.0).with_context(|| sink.0.display().to_string())?;
+        fs::set_permissions(&sink.0, fs::Permissions::from_mode(0o777))?;
+        Ok(sink)
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Writes nginx's configuration: one worker, and a place for uploads in memory.
+fn nginx_conf(scratch: &Path, sink: &Sink, of: Contender) -> Result<PathBuf> {
+    let (port, dir, memory) = (of.port(), scratch.display(), sink.0.display());
+    let conf = scratch.join(format!("nginx-{port}.conf"));
+    let uploads = format!(
+        "location /sink/ {{ alias {memory}/; dav_methods PUT; client_max_body_size 64m; client_body_temp_path {memory}/{port}; }}"
+    );
+    let text = csp_cluster::nginx_configuration(scratch)
+        .replace("worker_processes 2;", "worker_processes 1;\nworker_rlimit_nofile 20000;")
+        .replace("worker_connections 1024;", "worker_connections 10000;")
+        .replace("keepalive_requests 100000;", "keepalive_requests 100000000;")
+        .replace("listen 80;", &format!("listen {port} backlog=4096;\n    {uploads}"))
+        .replace(&format!("{dir}/nginx.pid"), &format!("{dir}/nginx-{port}.pid"));
+    let text = match of {
+        Contender::DirectCopied => text.replace("sendfile on;", "sendfile off;"),
+        _ => text,
+    };
+    fs::write(&conf, text)?;
+    Ok(conf)
+}
+
+fn worker_of(master: u32) -> Result<u32> {
+    wait_until("nginx's worker", START, || children(master, "nginx").first().copied())
+}
+
+fn accelerated(cluster: &mut Cluster) -> Result<Running> {
+    let master = cluster.program("nginx").map(|process| process.pid()).context("nginx is not there")?;
+    let mut tiers = vec![("application", vec![worker_of(master)?])];
+    for (name, tier) in [("network node", Tier::NetworkNode), ("proxy", Tier::ProxyNode)] {
+        let pid = cluster.daemon(tier).map(|process| process.pid()).context("a daemon is not there")?;
+        tiers.push((name, vec![pid]));
+    }
+    let agent = cluster.daemon(Tier::AppNode).map(|process| process.pid()).context("no agent")?;
+    tiers.push(("agent", vec![agent]));
+    Ok(Running { contender: Contender::Csp, authority: format!("{VIP}:80"), tiers, process: None })
+}
+
+/// Starts an nginx on kernel TCP.
+fn plain(cluster: &Cluster, sink: &Sink, contender: Contender) -> Result<Running> {
+    let port = contender.port();
+    let conf = nginx_conf(cluster.scratch(), sink, contender)?;
+    let mut command = cluster.host(Tier::AppNode).command("nginx");
+    command.arg("-c").arg(conf);
+    let process = Process::spawn("nginx", command, &cluster.scratch().join(format!("log/nginx-{port}.log")))?;
+    let tiers = vec![("application", vec![worker_of(process.pid())?])];
+    Ok(Running { contender, authority: format!("{SERVER}:{port}"), tiers, process: Some(process) })
+}
+
+/// Starts a proxy in front of the nginx on kernel TCP, whose tier is the first of its own.
+fn proxy(
+    cluster: &Cluster,
+    layout: Layout,
+    contender: Contender,
+    mut tiers: Vec<(&'static str, Vec<u32>)>,
+) -> Result<Running> {
+    let (host, port) = (proxies_host(cluster, layout), contender.port());
+    let server = match layout {
+        Layout::OneHost => Ipv4Addr::LOCALHOST,
+        Layout::Edge | Layout::Apart => APPLICATION,
+    };
+    let server = format!("{server}:{}", Contender::Direct.port());
+    let conf = cluster.scratch().join(format!("proxy-{port}.conf"));
+    let (program, text) = match contender {
+        Contender::NginxStream => ("nginx", stream_conf(cluster.scratch(), port, &server)),
+        _ => ("haproxy", haproxy_conf(contender, port, &server)),
+    };
+    fs::write(&conf, text)?;
+    let mut command = host.command(program);
+    match program {
+        "nginx" => command.arg("-c").arg(&conf),
+        _ => command.arg("-db").arg("-f").arg(&conf),
+    };
+    let log = cluster.scratch().join(format!("log/proxy-{port}.log"));
+    let process = Process::spawn(contender.name(), command, &log)?;
+    let pid = match program {
+        "nginx" => worker_of(process.pid())?,
+        _ => process.pid(),
+    };
+    tiers.push(("proxy", vec![pid]));
+    Ok(Running { contender, authority: format!("{EDGE}:{port}"), tiers, process: Some(process) })
+}
+
+fn haproxy_conf(contender: Contender, port: u16, server: &str) -> String {
+    let threads = 1 + u8::from(matches!(contender, Contender::HaproxyTcp2 | Contender::HaproxyHttp2));
+    let mode = match contender {
+        Contender::HaproxyHttp | Contender::HaproxyHttp2 => "http",
+        _ => "tcp",
+    };
+    // Kept-alive connections to the server, as with the others.
+    let reuse = if mode == "http" { "  http-reuse always\n" } else { "" };
+    format!(
+        "global\n  nbthread {threads}\n  maxconn 8000\ndefaults\n  mode {mode}\n  timeout connect 5s\n  timeout client 60s\n  \
+         timeout server 60s\n{reuse}listen web\n  bind :{port} backlog 4096\n  server one {server}\n"
+    )
+}
+
+fn stream_conf(scratch: &Path, port: u16, server: &str) -> String {
+    let dir = scratch.display();
+    format!(
+        "load_module {STREAM_MODULE};\nuser www-data;\nworker_processes 1;\ndaemon off;\npid {dir}/stream.pid;\n\
+         error_log {dir}/stream-error.log notice;\nevents {{ worker_connections 20000; }}\n\
+         stream {{ server {{ listen {port} backlog=4096; proxy_pass {server}; }} }}\n"
+    )
+}

@@ -1,0 +1,113 @@
+//! The report as text for a terminal, and as a page with a chart for each work.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::report::{Ratio, Report, Row, Sample};
+use crate::evaluation::{Bar, chart};
+
+/// Returns the report for a terminal.
+#[must_use]
+pub fn text(report: &Report) -> String {
+    let mut out = format!("{}\ncommit {}\n", report.machine, report.commit);
+    for section in sections(report) {
+        let _ = write!(out, "\n{}: {}\n", section.rows[0].layout, section.rows[0].work);
+        for row in &section.rows {
+            let Sample { requests_per_second: rate, latency_us: [p50, p90, p99], .. } = row.median;
+            let name = row.contender;
+            let _ =
+                write!(out, "  {name:<28} {rate:>9.0}/s  p50 {p50:>7.0} p90 {p90:>7.0} p99 {p99:>7.0} µs  ");
+            let _ = writeln!(out, "{}", processor(&row.median));
+        }
+        section.ratios.iter().for_each(|ratio| _ = writeln!(out, "    {ratio}"));
+    }
+    out
+}
+
+/// Writes `README.md`, `bench.json` and the charts into a folder.
+///
+/// # Errors
+/// The folder cannot be written to.
+pub fn write(report: &Report, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let put = |name: &str, text: String| {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| path.display().to_string())
+    };
+    let mut page = format!(
+        "# Performance\n\nWritten by `make bench`. {} rounds of {} s each; contenders take turns, and a ratio is the median of the rounds' \
+         with the lowest and the highest. Processor time is a request's, user and system, by tier.\n\n\
+         {}; commit {}.\n",
+        report.rounds, report.seconds, report.machine, report.commit
+    );
+    let mut layout = "";
+    for (at, section) in sections(report).into_iter().enumerate() {
+        let first = section.rows[0];
+        if std::mem::replace(&mut layout, first.layout) != first.layout {
+            let _ = write!(page, "\n## {}\n", capital(first.layout));
+        }
+        let file = format!("work-{at}.svg");
+        let _ = write!(page, "\n### {}\n\n![Requests a second]({file})\n\n", first.work);
+        page += "| | requests/s | p50 | p90 | p99 | processor time |\n|---|---|---|---|---|---|\n";
+        for row in &section.rows {
+            let Sample { requests_per_second: rate, latency_us: [p50, p90, p99], .. } = row.median;
+            let processor = processor(&row.median);
+            let _ = writeln!(
+                page,
+                "| {} | {rate:.0} | {p50:.0} µs | {p90:.0} µs | {p99:.0} µs | {processor} |",
+                row.contender
+            );
+        }
+        page.push('\n');
+        section.ratios.iter().for_each(|ratio| _ = writeln!(page, "- {ratio}"));
+        let bar = |row: &&Row| Bar {
+            name: row.contender.to_owned(),
+            value: row.median.requests_per_second,
+            cells: Vec::new(),
+        };
+        let bars: Vec<Bar> = section.rows.iter().map(bar).collect();
+        put(&file, chart(&format!("{}: requests a second", first.work), &bars))?;
+    }
+    put("README.md", page)?;
+    put("bench.json", serde_json::to_string_pretty(report)? + "\n")
+}
+
+/// The rows and ratios of one work in one layout.
+struct Section<'a> {
+    rows: Vec<&'a Row>,
+    ratios: Vec<&'a Ratio>,
+}
+
+fn sections(report: &Report) -> Vec<Section<'_>> {
+    let mut all: Vec<Section<'_>> = Vec::new();
+    for row in &report.rows {
+        match all.last_mut() {
+            Some(last) if (last.rows[0].layout, &last.rows[0].work) == (row.layout, &row.work) => {
+                last.rows.push(row);
+            }
+            _ => {
+                let of = |ratio: &&Ratio| (ratio.layout, &ratio.work) == (row.layout, &row.work);
+                all.push(Section { rows: vec![row], ratios: report.ratios.iter().filter(of).collect() });
+            }
+        }
+    }
+    all
+}
+
+fn processor(sample: &Sample) -> String {
+    let tiers = sample.processor_us.iter().filter(|(_, us)| *us >= 0.05);
+    let mut parts: Vec<String> = tiers.map(|(tier, us)| format!("{tier} {us:.1} µs")).collect();
+    let all: f64 = sample.processor_us.iter().map(|(_, us)| us).sum();
+    if parts.len() > 1 {
+        parts.push(format!("together {all:.1} µs"));
+    }
+    parts.join(", ")
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
