@@ -329,6 +329,29 @@ impl Chain {
         Slices { pool: Some(pool), node: at, skip: position.wrapping_sub(node.position), remaining: len }
     }
 
+    /// The location and length of the first slice.
+    pub fn first(&self, pool: &BlockPool) -> Option<(Place, usize)> {
+        pool.nodes.get(self.head).map(|node| (node.place, node.len as usize))
+    }
+
+    /// Appends a slice of `len` bytes that lie at `place` and remain there; `false` if they may not. `position` is that
+    /// of the end of the chain.
+    pub fn append_in_place(
+        &mut self,
+        pool: &mut BlockPool,
+        position: u32,
+        len: usize,
+        place: Place,
+        allowance: Allowance,
+    ) -> bool {
+        let node = match self.may_stay(pool, place, len, allowance) {
+            true => self.refer(pool, (self.tail, NIL), position, len as u32, place),
+            false => None,
+        };
+        self.cursor = node.unwrap_or(self.cursor);
+        node.is_some()
+    }
+
     /// Releases everything before `position`.
     pub fn release_before(&mut self, pool: &mut BlockPool, position: u32) {
         let block_len = pool.block_len();

@@ -72,6 +72,7 @@ pub use counters::Counters;
 pub use ecn::EcnMode;
 pub use sendqueue::send_memory;
 pub use stack::Stack;
+pub use stack::held::HeldBytes;
 pub use transmitqueue::HELD_MAX;
 
 /// Most ranges of out-of-order data that the engine records for one connection. Each range may hold a payload block

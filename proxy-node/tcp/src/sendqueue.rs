@@ -3,6 +3,9 @@
 use crate::blocks::{BlockPool, Place};
 use crate::chain::{Allowance, Chain, Slices};
 
+/// Bytes that are copied at once from one queue to another.
+const COPY_LEN: usize = 512;
+
 /// ```text
 ///   start              start + n (n = snd_nxt − snd_una)      end
 ///     |--- sent, not acknowledged ---|---- not yet sent ------|
@@ -51,16 +54,40 @@ impl SendQueue {
         if data.is_empty() {
             return 0;
         }
-        // Payload remains in place only if the rest of the capacity could still be copied within the memory set aside
-        // for it. Otherwise wasteful writes could exhaust memory that others were granted.
-        let rest = u64::from(capacity.saturating_sub(self.len)).saturating_sub(data.len() as u64);
-        let spare =
-            send_memory(capacity, pool.block_len()).saturating_sub(rest + 3 * pool.block_len() as u64);
-        let in_place = (spare / pool.block_len() as u64) as u32;
-        let allowance = Allowance { reserve: 0, in_place, blocks: u32::MAX };
+        let allowance = self.allowance(pool, data.len(), capacity);
         let taken = self.chain.insert(pool, self.end(), data, place, allowance);
         self.len += taken as u32;
         taken
+    }
+
+    /// Moves at most `max` bytes of the first slice of `from` to the end of this queue, up to a total of `capacity` bytes
+    /// in it, and returns how many. They remain in place, or are copied, as written bytes are.
+    pub fn take(&mut self, pool: &mut BlockPool, from: &mut SendQueue, max: usize, capacity: u32) -> usize {
+        let Some((place, len)) = from.chain.first(pool) else { return 0 };
+        let len = len.min(max).min(capacity.saturating_sub(self.len) as usize);
+        let allowance = self.allowance(pool, len, capacity);
+        let taken = if len > 0 && self.chain.append_in_place(pool, self.end(), len, place, allowance) {
+            self.len += len as u32;
+            len
+        } else {
+            let mut copy = [0; COPY_LEN];
+            let piece = pool.bytes(place, len.min(COPY_LEN));
+            let copied = piece.len();
+            copy[..copied].copy_from_slice(piece);
+            self.push(pool, &copy[..copied], None, capacity)
+        };
+        from.release(pool, taken as u32);
+        taken
+    }
+
+    /// Payload of `len` bytes remains in place only if the rest of the capacity could still be copied within the memory
+    /// set aside for it. Otherwise wasteful writes could exhaust memory that others were granted.
+    fn allowance(&self, pool: &BlockPool, len: usize, capacity: u32) -> Allowance {
+        let rest = u64::from(capacity.saturating_sub(self.len)).saturating_sub(len as u64);
+        let spare =
+            send_memory(capacity, pool.block_len()).saturating_sub(rest + 3 * pool.block_len() as u64);
+        let in_place = (spare / pool.block_len() as u64) as u32;
+        Allowance { reserve: 0, in_place, blocks: u32::MAX }
     }
 
     fn end(&self) -> u32 {
@@ -119,6 +146,56 @@ mod tests {
                 assert!(u64::from(queue.chain.held()) <= worth, "seed {seed}: {} blocks", queue.chain.held());
             }
             queue.clear(&mut pool);
+            assert_eq!(pool.free(), 512, "seed {seed}");
+        }
+    }
+
+    /// Bytes that move from queue to queue arrive in order, in place where a slice is long, within the memory of both.
+    #[test]
+    fn what_one_queue_takes_from_another_is_the_same_stream() {
+        const CAPACITY: u32 = 32 * 1024;
+        for seed in 0..50u64 {
+            let mut state = seed;
+            let mut below = |n: u32| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as u32 % n
+            };
+            let mut pool = BlockPool::new(512, 512, 16_384);
+            let (mut from, mut to) = (SendQueue::EMPTY, SendQueue::EMPTY);
+            let (mut written, mut read, mut in_place) = (0u8, 0u8, 0);
+            let worth = send_memory(CAPACITY, 512) / 512;
+            for _ in 0..2_000 {
+                let Some(mut buffer) = pool.lend(Direction::Send) else { panic!("seed {seed}: no buffer") };
+                let (start, len) = (below(600) as usize, [1, 2, 257, 513, 1100, 15_000][below(6) as usize]);
+                for byte in &mut buffer.bytes_mut()[start..start + len] {
+                    *byte = written;
+                    written = written.wrapping_add(1);
+                }
+                let data = &buffer.bytes()[start..start + len];
+                let taken = from.push(&mut pool, data, buffer.place_of(data), CAPACITY);
+                written = written.wrapping_sub((len - taken) as u8);
+                pool.give_back(buffer);
+                let most = below(20_000) as usize;
+                let (mut moved, free) = (0, pool.free());
+                while moved < most {
+                    let n = to.take(&mut pool, &mut from, most - moved, CAPACITY);
+                    moved += n;
+                    if n == 0 {
+                        break;
+                    }
+                }
+                in_place += usize::from(moved > 4_096 && pool.free() >= free);
+                assert!(u64::from(to.chain.held()) <= worth, "seed {seed}: {} blocks", to.chain.held());
+                let len = below(20_000).min(to.len());
+                for byte in to.slices(&pool, 0, len as usize).flatten() {
+                    assert_eq!(*byte, read, "seed {seed}");
+                    read = read.wrapping_add(1);
+                }
+                to.release(&mut pool, len);
+            }
+            assert!(in_place > 0, "seed {seed}");
+            from.clear(&mut pool);
+            to.clear(&mut pool);
             assert_eq!(pool.free(), 512, "seed {seed}");
         }
     }

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod demux;
+pub(crate) mod held;
 mod listener;
 mod metering;
 mod path;
