@@ -166,6 +166,7 @@ fn describe(kind: TraceKind) -> (Tier, &'static str, &'static str) {
         TraceKind::Ended => (ProxyNode, "ended", "connection ended, label released"),
         TraceKind::HandedOver => (ProxyNode, "handed_over", "left to another process"),
         TraceKind::TakenOver => (ProxyNode, "taken_over", "taken over by another process"),
+        TraceKind::Related => (ProxyNode, "related", "requests pass from or to another connection"),
         TraceKind::AppOpen => (Application, "app_open", "connection handed to accept()"),
         TraceKind::AppDataIn => (Application, "app_data_in", "read by the program"),
         TraceKind::AppDataOut => (Application, "app_data_out", "written by the program"),

@@ -46,6 +46,9 @@ pub enum TraceKind {
     HandedOver = 19,
     /// Proxy: another application took the connection over.
     TakenOver = 20,
+    /// Proxy: requests of a client's connection pass an upstream connection of a local service from now on. Both record it;
+    /// `aux` is the label of the other.
+    Related = 21,
     /// Application: the connection was accepted, connected, or taken over from another process.
     AppOpen = 30,
     /// Application: the program read data.
@@ -80,7 +83,8 @@ pub struct TraceEvent {
     pub seq: u32,
     /// Acknowledgement number of a segment.
     pub ack: u32,
-    /// Network node: hash of the 4-tuple. Proxy: in the OPEN of a hairpin's client the label of its other flow. Else 0.
+    /// Network node: hash of the 4-tuple. Proxy: the label of the other flow, in the OPEN of a
+    /// hairpin's client and in [`Related`](TraceKind::Related). Else 0.
     pub aux: u32,
 }
 

@@ -7,6 +7,7 @@ use csp_wire::channel::{
 };
 
 use super::context::{Context, Ends, Turn};
+use super::dispatch::pool::Choice;
 use super::flow::{Attachment, Stage};
 use super::service::between::{Passage, Towards};
 use super::service::local::LocalServices;
@@ -75,6 +76,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     fn on_take_over(&mut self, channel: ChannelId, lane: Lane, message: &Message<'_>) -> Verdict {
         let Ok(payload) = TakeOverPayload::parse(message.payload) else { return Verdict::Violation };
         if self.dispatcher.take_over(&mut self.cx, (channel, lane), message.header, payload) {
+            self.upstream_taken_over(payload.label);
             self.pump.enqueue(self.cx.flows, payload.label);
         }
         Verdict::Fine
@@ -92,7 +94,6 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if self.dispatcher.on_withdrawn(self.cx.recorder, (channel, lane), label, header.kind) {
             return Verdict::Fine;
         }
-        let now = self.cx.now;
         let Some(flow) = self.cx.flows.get_mut(label).filter(|f| f.channel() == Some(channel)) else {
             self.cx.recorder.counters.stale_messages += 1; // it crossed our CLOSE or RESET
             return Verdict::Fine;
@@ -104,17 +105,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         match (header.kind, flow.stage) {
             (MessageKind::Accepted, Stage::Offered(choice)) => {
                 flow.to_app_credit = header.argument;
-                let attachment = Attachment { channel, choice: Some(choice) };
-                self.cx.flows.set_stage(now, label, Stage::Open(attachment));
-                self.dispatcher.accepted(self.cx.flows, choice);
-                self.cx.record(label, TraceKind::AcceptedReceived, 0);
-                self.pump.enqueue(self.cx.flows, label);
+                self.offer_accepted(label, choice);
             }
-            (MessageKind::Refused, Stage::Offered(choice)) => {
-                self.cx.recorder.counters.opens_refused += 1;
-                self.dispatcher.take_back(now, self.cx.flows, label, choice);
-                self.dispatcher.dispatch(&mut self.cx, label);
-            }
+            (MessageKind::Refused, Stage::Offered(choice)) => self.offer_refused(label, choice),
             (MessageKind::Data, Stage::Open(_)) => {
                 let examined = flow.between.then_some(flow.bytes_from_app);
                 return self.on_data(label, examined, message.payload, buffer);
@@ -150,6 +143,28 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Verdict::Fine
     }
 
+    /// Processes ACCEPTED, the answer of a process to its offer.
+    fn offer_accepted(&mut self, label: FlowLabel, choice: Choice) {
+        let attachment = Attachment { channel: choice.channel, choice: Some(choice) };
+        self.cx.flows.set_stage(self.cx.now, label, Stage::Open(attachment));
+        self.dispatcher.accepted(self.cx.flows, choice);
+        self.cx.record(label, TraceKind::AcceptedReceived, 0);
+        if self.cx.upstreams.is_of(label) {
+            self.upstream_accepted(label, choice);
+        }
+        self.pump.enqueue(self.cx.flows, label);
+    }
+
+    /// Processes REFUSED: the connection is offered to another process, or its local service decides.
+    fn offer_refused(&mut self, label: FlowLabel, choice: Choice) {
+        self.cx.recorder.counters.opens_refused += 1;
+        self.dispatcher.take_back(self.cx.now, self.cx.flows, label, choice);
+        match self.cx.upstreams.is_of(label) {
+            false => self.dispatcher.dispatch(&mut self.cx, label),
+            true => self.open_refused(label, choice),
+        }
+    }
+
     /// Processes bytes of an application. `examined`: a service between both ends examines them; the number of those before them.
     fn on_data(
         &mut self,
@@ -180,6 +195,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                     self.reset_both(label);
                 }
             }
+            Outcome::ForService => return self.upstream_data(label, bytes, buffer),
             Outcome::BeyondWindow => return Verdict::Violation,
             Outcome::Lost => self.abandon(label),
         }
@@ -218,6 +234,8 @@ enum Outcome {
     PassedOn,
     /// To the other flow of a hairpin.
     PassedOnInHairpin,
+    /// Not yet: a local service is to read them.
+    ForService,
     /// The client's connection has ended; they were discarded.
     Over,
     /// They exceed the window granted to the process.
@@ -243,6 +261,7 @@ fn pass_on(
                 other => other,
             }
         }
+        Some(Ends::Upstream) => Outcome::ForService,
         None => Outcome::PassedOn,
     }
 }

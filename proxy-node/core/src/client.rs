@@ -3,7 +3,9 @@
 //! ```text
 //!  parts ── shutdown, close, reset, abort ──▶ ┌────────┐ ──▶ TCP engine
 //!        ── unread, queued, activity? ──────▶ │ client │ ──▶ other flow of a hairpin
-//!        ◀── events ───────────────────────── └────────┘ ◀── TCP engine
+//!        ◀── events ───────────────────────── └────────┘ ──▶ local service (upstream connections)
+//!                                                   ▲
+//!                                                   └─────── TCP engine
 //! ```
 //! Bytes and room pass [`ClientEnd`](crate::service::ClientEnd). No other part ends a connection at the engine
 //! or processes the engine's events: a layer that ends and reports in its own way, such as TLS, stands here.
@@ -13,6 +15,7 @@ use csp_types::{FlowLabel, FourTuple, Instant};
 
 use super::context::{Context, Turn};
 use super::service::local::LocalServices;
+use super::service::upstream::Ended;
 use super::{ProxyOutput, reason};
 
 /// A change at the client's end of a flow.
@@ -108,9 +111,10 @@ impl<O> Context<'_, O> {
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Ends the stream to the client after the written bytes. The client may go on sending.
     pub(super) fn shutdown_client(&mut self, label: FlowLabel) {
-        match self.cx.hairpin.is_of(label) {
-            true => self.finish_hairpin(label),
+        match self.cx.flows.is_inner(label) {
             false => self.cx.tcp.shutdown(self.cx.now, label),
+            true if self.cx.hairpin.is_of(label) => self.finish_hairpin(label),
+            true => self.upstream_finished(label),
         }
     }
 
@@ -120,12 +124,18 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if self.cx.hairpin.is_of(label) {
             return self.close_hairpin(label);
         }
+        if self.cx.upstreams.is_of(label) {
+            return self.upstream_ended(label, Ended::Closed);
+        }
         self.cx.tcp.close(self.cx.now, label);
         self.leave_to_engine(label);
     }
 
     /// Resets the client's end after the written bytes, and ends the flow with it or before.
     pub(super) fn reset_after_written(&mut self, label: FlowLabel) {
+        if self.cx.upstreams.is_of(label) {
+            return self.upstream_ended(label, Ended::Reset);
+        }
         if let Some(peer) = self.cx.hairpin.peer(label) {
             self.reset_peer(peer);
         } else if self.cx.tcp.reset(self.cx.now, label) {

@@ -90,7 +90,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     /// Returns what is free for further connections. Half-open connections of clients count as free: they
     /// give way.
     pub(super) fn free(&self) -> Amount {
-        let live = self.cx.flows.len().saturating_sub(self.cx.hairpin.live());
+        let inner = self.cx.hairpin.live() + self.cx.upstreams.live();
+        let live = self.cx.flows.len().saturating_sub(inner);
         Amount {
             connections: self.cx.tcp.config().connections.saturating_sub(live),
             memory: self.pump.budget().free(),

@@ -6,7 +6,7 @@
 //! 0022](../../../docs/decisions/0022-parts-and-services.md)).
 
 use csp_tcp::Stack;
-use csp_types::{FlowLabel, Instant, TraceKind};
+use csp_types::{FlowLabel, Instant, TraceEvent, TraceKind};
 use csp_wire::channel::MessageHeader;
 
 use super::dispatch::Dispatcher;
@@ -17,6 +17,7 @@ use super::pump::Pump;
 use super::recorder::Recorder;
 use super::service::{ApplicationEnd, TcpEnd};
 use super::tunnels::Tunnels;
+use super::upstream::Upstreams;
 use super::{Egress, Lane, ProxyOutput};
 
 /// The time, the flows with both of their ends, and the recorder, for the duration of one input. Each part
@@ -26,6 +27,7 @@ pub(crate) struct Context<'a, O> {
     pub(crate) flows: &'a mut FlowTable,
     pub(crate) tcp: &'a mut Stack,
     pub(crate) hairpin: &'a mut Hairpin,
+    pub(crate) upstreams: &'a mut Upstreams,
     pub(crate) recorder: &'a mut Recorder,
     pub(crate) out: &'a mut O,
 }
@@ -34,6 +36,8 @@ pub(crate) struct Context<'a, O> {
 pub(crate) enum Ends<'a, O> {
     Tcp(TcpEnd<'a>, ApplicationEnd<'a, O>),
     Loop(LoopEnd<'a>, ApplicationEnd<'a, O>),
+    /// A local service, which reads and writes by calls of its own.
+    Upstream,
 }
 
 impl<O: ProxyOutput> Context<'_, O> {
@@ -48,14 +52,33 @@ impl<O: ProxyOutput> Context<'_, O> {
     /// Returns both ends of a flow.
     #[inline]
     pub(crate) fn ends(&mut self, label: FlowLabel) -> Option<Ends<'_, O>> {
-        let Context { now, flows, tcp, hairpin, recorder, out } = self;
+        let Context { now, flows, tcp, hairpin, recorder, out, .. } = self;
+        let is_inner = flows.is_inner(label);
         let (now, flow) = (*now, flows.get_mut(label)?);
         let finished = flow.client_finished;
         let application: ApplicationEnd<'_, O> = ApplicationEnd { now, flow, recorder, out };
-        Some(match hairpin.is_of(label) {
+        Some(match is_inner {
             false => Ends::Tcp(TcpEnd { now, label, finished, tcp }, application),
-            true => Ends::Loop(LoopEnd { label, hairpin }, application),
+            true if hairpin.is_of(label) => Ends::Loop(LoopEnd { label, hairpin }, application),
+            true => Ends::Upstream,
         })
+    }
+
+    /// Returns whether the process of an upstream connection has finished or ended.
+    pub(crate) fn is_finishing(&self, label: FlowLabel) -> bool {
+        let finished = self.flows.get(label).is_some_and(|flow| flow.app_finished);
+        finished || self.upstreams.get(label).is_some_and(|end| end.ended.is_some())
+    }
+
+    /// Records in the traces of two connections of a local service that one serves requests of the other.
+    pub(crate) fn relate(&mut self, client: FlowLabel, upstream: FlowLabel) {
+        if client.is_none() {
+            return;
+        }
+        for (label, other) in [(client, upstream), (upstream, client)] {
+            let (at, kind, aux) = (self.now, TraceKind::Related, other.to_wire());
+            self.recorder.event(TraceEvent { at, label, kind, aux, ..TraceEvent::default() });
+        }
     }
 
     /// Records an event of a flow.

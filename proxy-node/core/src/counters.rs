@@ -21,6 +21,10 @@ pub struct Counters {
     pub connections_active: u64,
     /// Connections between two programs of the cluster that use no TCP.
     pub connections_hairpin: u64,
+    /// Connections that local services have asked for.
+    pub connections_upstream: u64,
+    /// Of these, connections that no process accepted, and requests that were refused at once.
+    pub upstream_opens_failed: u64,
     /// Resets between two programs of the cluster that waited for the bytes before them.
     pub hairpin_resets_delayed: u64,
     /// Resets between two programs of the cluster that were sent before all bytes, because the receiving

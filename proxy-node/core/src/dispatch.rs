@@ -21,12 +21,13 @@ use csp_wire::channel::{MessageHeader, MessageKind, OpenPayload};
 use self::admission::Process;
 use self::backlog::NO_SERVER_GRACE;
 use self::handover::Left;
-use self::pool::{ChannelId, Choice, ListenError, Pools};
+use self::pool::{ChannelId, Choice, ListenError, MemberId, Pools};
 use self::services::{Service, ServiceSpec, Services};
 use self::withdraw::Offers;
 use super::context::Context;
 use super::flow::{Flow, FlowTable, Stage};
 use super::recorder::Recorder;
+use super::service::upstream::{Excluded, OpenError};
 use super::shares::User;
 use super::{CHANNELS_MAX, Lane, ProxyOutput, reason};
 
@@ -187,6 +188,28 @@ impl Dispatcher {
         self.services.get(number).filter(|service| service.active).map(|s| (number, s.spec.address))
     }
 
+    /// Checks that a request of a local service can have a process: of this service, and not at the `excluded`
+    /// members. Returns those of them that exist.
+    pub(crate) fn check_members(&self, service: u32, excluded: &Excluded) -> Result<Excluded, OpenError> {
+        let service = self.services.get(service).ok_or(OpenError::NoService)?;
+        if service.spec.local.is_some() || service.spec.between.is_some() {
+            return Err(OpenError::NoService);
+        }
+        if service.is_full() {
+            return Err(OpenError::NoRoom);
+        }
+        let id = |member: MemberId| self.pools.get(member).map(|m| m.id(member));
+        let excluded = excluded.only(|server| id(server.member) == Some(server));
+        let members = || service.members.iter().copied().filter_map(|id| Some((id, self.pools.get(id)?)));
+        let mut allowed = members().filter(|(id, _)| !excluded.has(*id)).peekable();
+        match () {
+            () if members().next().is_none() => Err(OpenError::NoMember),
+            () if allowed.peek().is_none() => Err(OpenError::AllExcluded),
+            () if allowed.all(|(_, member)| member.is_draining()) => Err(OpenError::Draining),
+            () => Ok(excluded),
+        }
+    }
+
     /// Returns all services, including removed ones that still have connections.
     pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.iter()
@@ -261,7 +284,11 @@ impl Dispatcher {
         if none_waits && self.offer(cx, label) {
             return;
         }
+        let apart = cx.upstreams.wait(label);
         let Some(flow) = cx.flows.set_stage(cx.now, label, Stage::Pending) else { return };
+        if apart {
+            return;
+        }
         flow.waiting = true;
         self.services.wait(service, arrived, label);
         self.note_backlog(cx.tcp, service);
@@ -278,7 +305,11 @@ impl Dispatcher {
     /// Serves the backlogs of all services after processes have become ready to accept: in order of arrival
     /// across services, because services may share processes.
     pub(crate) fn serve_backlogs(&mut self, cx: &mut Context<'_, impl ProxyOutput>) {
-        if !self.pools.take_readied() || self.services.waiting().is_empty() {
+        if !self.pools.take_readied() {
+            return;
+        }
+        self.serve_excluding(cx);
+        if self.services.waiting().is_empty() {
             return;
         }
         let mut services = self.services.waiting().to_vec();
@@ -290,6 +321,17 @@ impl Dispatcher {
         {
             if !self.serve_first(cx, service) {
                 services.retain(|other| *other != service);
+            }
+        }
+    }
+
+    /// Serves requests that exclude members, in order of arrival.
+    fn serve_excluding(&mut self, cx: &mut Context<'_, impl ProxyOutput>) {
+        for _ in 0..cx.upstreams.excluding_len() {
+            let Some(label) = cx.upstreams.next_excluding() else { return };
+            let waits = cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Pending);
+            if waits && !self.offer(cx, label) {
+                cx.upstreams.wait(label);
             }
         }
     }
@@ -322,11 +364,14 @@ impl Dispatcher {
     /// Sends OPEN to a process; `false` if none would accept a connection.
     fn offer(&mut self, cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel) -> bool {
         let Some(number) = cx.flows.get(label).map(|flow| flow.service) else { return true };
+        let excluded = *cx.upstreams.excluded(label);
         while let Some(service) = self.services.get(number)
-            && let Some(choice) =
-                self.pools.choose(cx.now, &service.members, service.spec.address.ip(), |channel| {
-                    self.offers.is_barred(label, channel)
-                })
+            && let Some(choice) = self.pools.choose(
+                cx.now,
+                service.members_but(&excluded),
+                service.spec.address.ip(),
+                |channel| self.offers.is_barred(label, channel),
+            )
         {
             if self.send_open(cx, label, choice) {
                 return true;

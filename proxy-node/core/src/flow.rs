@@ -8,6 +8,7 @@
 //!                     └───────────────┘
 //!  CONNECT ──▶ Connecting ──▶ Open            Open ── CLOSE, process ended ──▶ Finishing ──▶ (gone)
 //!  CONNECT of a hairpin ──▶ Open
+//!  request of a local service ──▶ Pending
 //!  client SYN..ACK, local service ──▶ Local ── the service or the client is done ──▶ Finishing or (gone)
 //!  Open ── HAND_OVER ──▶ Left ── TAKE_OVER, by another process ──▶ Open
 //! ```
@@ -166,7 +167,7 @@ pub struct FlowTable {
 
 impl FlowTable {
     /// Creates a table for two ranges of label indices, each given by its first index and its length: those
-    /// of the TCP engine, and those of hairpins.
+    /// of the TCP engine, and the inner ones: those of hairpins and upstream connections.
     pub fn new(ranges: [(u32, usize); 2]) -> Self {
         let capacity = ranges[0].1 + ranges[1].1;
         let unlinked = Links { all: (NIL, NIL), channel: (NIL, NIL) };
@@ -189,6 +190,14 @@ impl FlowTable {
         }
         let at = label.index().wrapping_sub(second);
         (at < more).then_some(len + at)
+    }
+
+    /// Returns whether a label is one of a hairpin or an upstream connection, of which the TCP engine knows
+    /// nothing.
+    #[inline]
+    pub(crate) fn is_inner(&self, label: FlowLabel) -> bool {
+        let [_, (first, len)] = self.ranges;
+        label.index().wrapping_sub(first) < len
     }
 
     fn live_slot(&self, label: FlowLabel) -> Option<usize> {

@@ -16,7 +16,7 @@
 
 mod course;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 
 use csp_tcp::Buffer;
@@ -67,6 +67,8 @@ pub(crate) struct Hairpin {
     /// One ring for each end.
     memory: Box<[u8]>,
     live: usize,
+    /// The source addresses in use, each by one hairpin.
+    sources: HashSet<SocketAddr>,
     /// Flows whose hairpin may be over.
     to_settle: VecDeque<FlowLabel>,
     /// Resets of ends that wait for the bytes in their rings.
@@ -84,6 +86,7 @@ impl Hairpin {
             ends: vec![None; count].into_boxed_slice(),
             memory: vec![0; count * RING_LEN].into_boxed_slice(),
             live: 0,
+            sources: HashSet::with_capacity(config.pairs),
             to_settle: VecDeque::with_capacity(2 * count),
             delayed: Waits::new(count),
         }
@@ -103,6 +106,7 @@ impl Hairpin {
                 Some(End { label, peer, source, start: 0, len: 0, finished, settling, resetting });
         }
         self.live += 2;
+        self.sources.insert(source);
         Some((a, b))
     }
 
@@ -111,9 +115,10 @@ impl Hairpin {
         if !self.is_of(label) {
             return false;
         }
-        if let Some(peer) = self.get(label).map(|end| end.peer) {
-            if let Some(other) = self.get_mut(peer) {
-                other.peer = FlowLabel::NONE;
+        if let Some((peer, source)) = self.get(label).map(|end| (end.peer, end.source)) {
+            match self.get_mut(peer) {
+                Some(other) => other.peer = FlowLabel::NONE,
+                None => drop(self.sources.remove(&source)),
             }
             let at = label.index() - self.first_index;
             self.ends[at] = None;
@@ -135,7 +140,7 @@ impl Hairpin {
 
     /// Returns whether a hairpin from this address exists.
     pub(crate) fn is_source(&self, source: SocketAddr) -> bool {
-        self.live > 0 && self.ends.iter().flatten().any(|end| end.source == source)
+        self.sources.contains(&source)
     }
 
     /// Returns the number of ends in use.

@@ -12,6 +12,7 @@
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
 //!  idle: clients that give way to new ones when no room is left
 //!  hairpin: connections between two processes, client's ends of each other
+//!  upstream: connections of local services to processes
 //! ```
 //! Each part owns its fields; its methods take what they need of the others as arguments (`Context`).
 //! [`ProxyCore`] owns the parts, one worker's flows and TCP engine, and passes each input to the parts that
@@ -31,7 +32,6 @@ mod events;
 mod flow;
 mod hairpin;
 mod idle;
-mod open;
 mod options;
 mod output;
 mod pump;
@@ -42,6 +42,7 @@ mod shares;
 mod snapshot;
 mod tunnels;
 mod turn;
+mod upstream;
 mod waits;
 
 use std::collections::HashSet;
@@ -66,6 +67,7 @@ pub use output::{Blocked, Lane, ProxyOutput};
 pub use pump::budget::SendBudget;
 pub use shares::Charge;
 pub use snapshot::{FlowSnapshot, MemberSnapshot, RecentFlow, ServiceSnapshot};
+pub use upstream::{CLOSING_MAX, EXCLUDING_MAX};
 
 use context::{Context, Turn};
 use dispatch::Dispatcher;
@@ -75,6 +77,7 @@ use pump::Pump;
 use recorder::Recorder;
 use service::local::{LocalServices, NoLocalServices};
 use tunnels::{Arrived, Tunnels};
+use upstream::Upstreams;
 
 /// Number of ended flows whose addresses are kept.
 pub const ENDED_MAX: usize = 4096;
@@ -94,6 +97,8 @@ pub struct CoreConfig {
     pub trace_events: usize,
     /// Connections between programs of the cluster that do not use the LAN.
     pub hairpin: HairpinConfig,
+    /// Largest number of connections of local services to processes. Their labels follow those of hairpins.
+    pub upstreams: usize,
 }
 
 /// Returns where source ports start, different for each start of each proxy. A one-way function, so that a
@@ -109,6 +114,7 @@ pub struct ProxyCore<S = NoLocalServices> {
     tcp: Stack,
     flows: FlowTable,
     hairpin: Hairpin,
+    upstreams: Upstreams,
     tunnels: Tunnels,
     dispatcher: Dispatcher,
     pump: Pump,
@@ -130,18 +136,20 @@ impl ProxyCore {
 impl<S: LocalServices> ProxyCore<S> {
     /// Creates a core with these local services; the policy binds addresses to them.
     pub fn with_local_services(config: CoreConfig, local: S) -> Self {
-        let CoreConfig { worker, workers, tcp, trace_events, hairpin } = config;
-        let hairpins = (hairpin.first_label_index, 2 * hairpin.pairs);
+        let CoreConfig { worker, workers, tcp, trace_events, hairpin, upstreams } = config;
+        let inner = (hairpin.first_label_index, 2 * hairpin.pairs + upstreams);
+        let first_upstream = hairpin.first_label_index.max(1) + 2 * hairpin.pairs as u32;
         let (first_index, connections) = (tcp.first_label_index.max(1), tcp.connections);
         // For two messages that arrive while all other memory is in use.
         let landing = 2 * tcp.send_message_len.next_multiple_of(tcp.block_len);
         let send_pool = (tcp.send_blocks() * tcp.block_len).saturating_sub(landing) as u64;
         ProxyCore {
-            flows: FlowTable::new([(first_index, connections), hairpins]),
+            flows: FlowTable::new([(first_index, connections), inner]),
             tunnels: Tunnels::new(worker, first_index, connections),
             hairpin: Hairpin::new(hairpin),
-            dispatcher: Dispatcher::new(connections + hairpins.1),
-            pump: Pump::new(connections + hairpins.1, SendBudget::new(send_pool, tcp.block_len)),
+            upstreams: Upstreams::new(first_upstream, upstreams),
+            dispatcher: Dispatcher::new(connections + inner.1),
+            pump: Pump::new(connections + inner.1, SendBudget::new(send_pool, tcp.block_len)),
             egress: Egress::new(worker.into(), workers.into(), first_port_seed(&tcp.isn_secret)),
             idle: IdleClients::new(connections),
             recorder: Recorder::new(trace_events),
@@ -156,6 +164,7 @@ impl<S: LocalServices> ProxyCore<S> {
             tcp,
             flows,
             hairpin,
+            upstreams,
             tunnels,
             dispatcher,
             pump,
@@ -166,7 +175,7 @@ impl<S: LocalServices> ProxyCore<S> {
             metered,
         } = self;
         Turn {
-            cx: Context { now, flows, tcp, hairpin, recorder, out },
+            cx: Context { now, flows, tcp, hairpin, upstreams, recorder, out },
             dispatcher,
             pump,
             egress,
@@ -320,7 +329,8 @@ impl<S: LocalServices> ProxyCore<S> {
         }
         let dispatcher = &self.dispatcher;
         let pending = dispatcher.pending_deadline(&self.flows);
-        let resets = [self.hairpin.resets_deadline(), self.pump.failures_deadline()];
+        let resets =
+            [self.hairpin.resets_deadline(), self.pump.failures_deadline(), self.upstreams.deadline()];
         let own =
             [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()].into_iter().chain(resets);
         own.chain([self.tcp.next_timeout(), self.local.next_timeout()]).flatten().min()
@@ -365,6 +375,11 @@ impl<S: LocalServices> ProxyCore<S> {
     /// Returns the number of flows of hairpins.
     pub fn hairpin_count(&self) -> usize {
         self.hairpin.live()
+    }
+
+    /// Returns the number of upstream connections of local services, and of their unanswered requests.
+    pub fn upstream_count(&self) -> usize {
+        self.upstreams.live()
     }
 
     /// Returns the number of flows that wait for descriptors of their process.

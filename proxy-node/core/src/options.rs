@@ -32,11 +32,13 @@ pub(super) fn on_option<O>(cx: &mut Context<'_, O>, label: FlowLabel, message: &
     Verdict::Fine
 }
 
-/// Processes INFO: answers with the connection's figures. Those of a hairpin are 0, as it has no path.
+/// Processes INFO: answers with the connection's figures. Those of a hairpin or an upstream connection are 0,
+/// as it has no path.
 pub(super) fn answer_info(cx: &mut Context<'_, impl ProxyOutput>, label: FlowLabel, lane: Lane) {
     let header = MessageHeader::of_flow(MessageKind::Info, label, 0, InfoPayload::LEN as u32);
-    if let Some(peer) = cx.hairpin.peer(label) {
-        let send_queue = cx.hairpin.waiting(peer).0 as u32;
+    let peer = cx.hairpin.peer(label).map(|peer| cx.hairpin.waiting(peer).0);
+    if let Some(queued) = peer.or_else(|| cx.upstreams.get(label).map(|end| end.held.len())) {
+        let send_queue = queued as u32;
         let payload =
             InfoPayload { state: linux_state(State::Established), send_queue, ..InfoPayload::default() };
         cx.send(lane, header, &payload.emit());

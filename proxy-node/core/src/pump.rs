@@ -4,7 +4,7 @@
 //! windows ([`budget`]) and the list of clients that acknowledge nothing ([`stalled`]).
 
 pub(crate) mod budget;
-mod parked;
+pub(crate) mod parked;
 mod stalled;
 
 use std::collections::VecDeque;
@@ -22,6 +22,7 @@ use super::flow::{Flow, FlowTable, Stage};
 use super::service::between::Passage;
 use super::service::local::{LocalServices, Step};
 use super::service::{ApplicationEnd, ClientEnd, Progress, Relay, Service};
+use super::upstream::ServiceEnds;
 use super::waits::{Ahead, Waits};
 
 /// The pump of one worker.
@@ -110,7 +111,10 @@ impl Pump {
         let mut moved = false;
         for _ in 0..self.parked.len() {
             let Some(label) = self.parked.next_ready(|lane| cx.out.lane_ready(lane)) else { break };
-            moved |= self.pump_flow(cx, local, label, true);
+            moved |= match cx.upstreams.unpark(label) {
+                true => self.pump_upstream(cx, local, label, true),
+                false => self.pump_flow(cx, local, label, true),
+            };
         }
         for _ in 0..self.to_pump.len() {
             let Some(label) = self.to_pump.pop_front() else { break };
@@ -132,12 +136,16 @@ impl Pump {
         if flow.stage == Stage::Local {
             return self.pump_local(cx, local, label);
         }
-        let (Stage::Open(_), lane) = (flow.stage, flow.lane) else { return false };
+        let Flow { stage, lane, between, bytes_from_app, .. } = *flow;
+        if cx.flows.is_inner(label) && cx.upstreams.is_of(label) {
+            return self.pump_upstream(cx, local, label, false);
+        }
+        let Stage::Open(_) = stage else { return false };
         let waits = !front && self.parked.waits(lane);
-        let served = match flow.between {
+        let served = match between {
             false => self.serve_ends(cx, label, &mut Relay, waits),
             true => {
-                let mut passage = Passage::new(local, label, flow.bytes_from_app);
+                let mut passage = Passage::new(local, label, bytes_from_app);
                 let served = self.serve_ends(cx, label, &mut passage, waits);
                 if passage.malformed {
                     self.done.push((label, Step::Reset));
@@ -169,6 +177,7 @@ impl Pump {
                 self.looped(cx, label, progress.moved);
                 progress
             }
+            Ends::Upstream => return None,
         })
     }
 
@@ -180,27 +189,63 @@ impl Pump {
         label: FlowLabel,
     ) -> bool {
         let now = cx.now;
-        let step = match cx.ends(label) {
-            Some(Ends::Tcp(mut client, application)) => {
-                let step = local.serve(now, label, &mut client);
-                self.widen(&mut client, application.flow);
-                step
-            }
-            Some(Ends::Loop(mut client, _)) => {
-                let step = local.serve(now, label, &mut client);
-                self.looped(cx, label, matches!(step, Step::Moved | Step::Finish));
-                step
-            }
-            None => return false,
-        };
-        if matches!(step, Step::Finish | Step::Close | Step::Reset) {
-            self.done.push((label, step));
+        let step = local.serve(now, label, &mut ServiceEnds { cx, pump: self, served: label, front: false });
+        match cx.ends(label) {
+            Some(Ends::Tcp(mut client, application)) => self.widen(&mut client, application.flow),
+            Some(Ends::Loop(..)) => self.looped(cx, label, matches!(step, Step::Moved | Step::Finish)),
+            Some(Ends::Upstream) | None => {}
+        }
+        self.end_later(label, step);
+        matches!(step, Step::Moved | Step::Finish)
+    }
+
+    /// Serves an upstream connection of a local service, which waited at the `front` of its lane's queue or
+    /// was just added.
+    fn pump_upstream(
+        &mut self,
+        cx: &mut Context<'_, impl ProxyOutput>,
+        local: &mut impl LocalServices,
+        label: FlowLabel,
+        front: bool,
+    ) -> bool {
+        if !cx.upstreams.is_served(label) {
+            return false;
+        }
+        // What is to be read may lie beside memory that is lent.
+        while let Some(lent) = local.take_lent() {
+            cx.tcp.give_back(lent);
+        }
+        let now = cx.now;
+        let step =
+            local.serve_upstream(now, label, &mut ServiceEnds { cx, pump: self, served: label, front });
+        self.end_later(label, step);
+        if cx.is_finishing(label) {
+            self.done.push((label, Step::Idle)); // it may be over
         }
         matches!(step, Step::Moved | Step::Finish)
     }
 
+    /// Ends a connection of a local service as the service says, after it was served.
+    pub(crate) fn end_later(&mut self, label: FlowLabel, how: Step) {
+        if matches!(how, Step::Finish | Step::Close | Step::Reset) {
+            self.done.push((label, how));
+        }
+    }
+
+    /// Returns the queues of lanes and the memory for windows.
+    pub(crate) fn lanes_and_budget(&mut self) -> (&mut Parked, &mut SendBudget) {
+        (&mut self.parked, &mut self.budget)
+    }
+
+    /// Reduces a window that was reserved to at most `wanted` bytes.
+    pub(crate) fn limit(&mut self, window: u32, wanted: u32) -> u32 {
+        let kept = window.min(wanted);
+        self.budget.shrink(window, kept);
+        kept
+    }
+
     /// Gives a local service's flow a larger window if it has used most of its own.
-    fn widen(&mut self, client: &mut impl ClientEnd, flow: &mut Flow) {
+    pub(crate) fn widen(&mut self, client: &mut impl ClientEnd, flow: &mut Flow) {
         let window = flow.from_app_window;
         if client.unacknowledged() < window - window / 4 || client.is_over() {
             return;

@@ -26,21 +26,22 @@
 //! application's end: it fits what passes bytes on, possibly examined. A protocol of which one client's
 //! connection carries requests for several members, such as HTTP, ends streams and is therefore a *local*
 //! service: it has timers, is called for either side, and opens connections to members itself
-//! ([`LocalServices::next_open`](local::LocalServices::next_open)). It stands beside the others in a
-//! [`both::Both`].
+//! ([`upstream`]), between which and its clients it moves bytes without copying them. It stands beside the
+//! others in a [`both::Both`].
 
 pub mod between;
 pub mod both;
 pub mod local;
 mod relay;
 mod tcp_end;
+pub mod upstream;
 
 use csp_tcp::Buffer;
 use csp_types::limits::CHANNEL_MESSAGE_LEN_MAX;
 use csp_types::{Instant, TraceKind};
 use csp_wire::channel::{CREDIT_WIDER, MESSAGE_HEADER_LEN, MessageHeader, MessageKind};
 
-use super::flow::Flow;
+use super::flow::{Flow, Stage};
 use super::output::Blocked;
 use super::recorder::Recorder;
 use super::{ProxyOutput, reason};
@@ -51,6 +52,9 @@ pub use tcp_end::TcpEnd;
 
 /// Largest DATA payload in bytes: one channel message with its headers fits a VI message.
 pub const DATA_MAX: usize = CHANNEL_MESSAGE_LEN_MAX - csp_wire::link::HEADER_LEN - MESSAGE_HEADER_LEN - 8;
+
+/// Largest number of slices of one DATA message; more slices take several messages.
+pub(crate) const PARTS_MAX: usize = 12;
 
 /// Logic applied to the bytes of one flow.
 pub trait Service {
@@ -206,6 +210,11 @@ impl<O: ProxyOutput> ApplicationEnd<'_, O> {
     /// Returns whether the process has ended its stream.
     pub fn is_finished(&self) -> bool {
         self.flow.app_finished
+    }
+
+    /// Returns whether the process may send.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.flow.stage, Stage::Open(_)) && !self.flow.app_finished
     }
 
     /// Returns the window of the process, and how many bytes of it are in use.

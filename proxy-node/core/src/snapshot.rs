@@ -17,8 +17,8 @@ pub struct FlowSnapshot {
     pub service: String,
     /// Client and service address.
     pub tuple: FourTuple,
-    /// The TCP state, or "Hairpin", and the flow's stage towards the application. The TCP figures of a
-    /// hairpin are 0.
+    /// The TCP state, "Hairpin" or "Upstream", and the flow's stage towards the application. Without TCP its
+    /// figures are 0.
     pub state: String,
     /// The application's node and process, once chosen.
     pub process: Option<(NodeId, String)>,
@@ -123,10 +123,11 @@ impl<S> ProxyCore<S> {
     pub fn flows(&self, now: Instant, limit: usize) -> Vec<FlowSnapshot> {
         let describe = |flow: &super::Flow| {
             let info = self.tcp.info(flow.label);
-            let hairpin = self.hairpin.peer(flow.label).is_some();
-            if info.is_none() && !hairpin {
-                return None;
-            }
+            let kind = match self.upstreams.is_of(flow.label) {
+                true => "Upstream",
+                false if info.is_some() || self.hairpin.peer(flow.label).is_some() => "Hairpin",
+                false => return None,
+            };
             let stage = match flow.stage {
                 Stage::Pending => "pending",
                 Stage::Offered(_) => "offered",
@@ -136,10 +137,12 @@ impl<S> ProxyCore<S> {
                 Stage::Left(_) => "handed over",
                 Stage::Finishing => "finishing",
             };
-            let state = info.map_or("Hairpin".to_owned(), |i| format!("{:?}", i.state));
+            let state = info.map_or(kind.to_owned(), |i| format!("{:?}", i.state));
             let unsent = |peer| self.hairpin.waiting(peer).0;
-            let looped =
-                (self.hairpin.waiting(flow.label).0, self.hairpin.peer(flow.label).map_or(0, unsent));
+            let inner = match self.upstreams.get(flow.label) {
+                Some(end) => (0, end.held.len()),
+                None => (self.hairpin.waiting(flow.label).0, self.hairpin.peer(flow.label).map_or(0, unsent)),
+            };
             Some(FlowSnapshot {
                 label: flow.label,
                 service: self.service_name(flow.service),
@@ -155,7 +158,7 @@ impl<S> ProxyCore<S> {
                 ecn: info.is_some_and(|i| i.ecn),
                 rates: info.map_or((None, 0), |i| (i.pacing_rate, i.delivery_rate)),
                 retransmits: info.map_or(0, |i| i.retransmits),
-                queued: info.map_or(looped, |i| (i.receive_queue, i.send_queue)),
+                queued: info.map_or(inner, |i| (i.receive_queue, i.send_queue)),
                 credit: (flow.to_app_credit, flow.from_app_window - flow.from_app_outstanding),
             })
         };

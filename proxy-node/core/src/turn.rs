@@ -7,6 +7,7 @@ use super::dispatch::pool::ChannelId;
 use super::flow::{Flow, Stage};
 use super::service::between::Towards;
 use super::service::local::{LocalServices, Step};
+use super::service::upstream::OpenError;
 use super::{Lane, ProxyOutput, reason};
 
 /// Most passes over the flows that have something to move before the worker receives again. What a flood has left waits for the next turn: in
@@ -26,7 +27,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.process_client_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
             let pumped = self.pump.pump(&mut self.cx, self.local);
-            let readied = self.settle_local() | self.open_local();
+            let readied = self.settle_local() | self.serve_requests();
             self.settle_hairpins();
             let sent = self.tunnels.transmit(&mut self.cx) | self.share_link();
             let more = pumped || readied || sent || self.dispatcher.is_readied();
@@ -44,6 +45,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.cx.tcp.give_back(lent);
         }
         while let Some((label, step)) = self.pump.next_done() {
+            if self.cx.upstreams.is_of(label) {
+                self.settle_upstream(label, step);
+                continue;
+            }
             match step {
                 Step::Reset => self.reset_both(label),
                 Step::Finish => self.shutdown_client(label),
@@ -111,6 +116,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.cx.tcp.on_timeout(now);
         self.local.on_timeout(now);
         while let Some((label, served)) = self.dispatcher.next_expired(now, self.cx.flows) {
+            if self.cx.upstreams.is_of(label) {
+                self.fail_open(label, if served { OpenError::TimedOut } else { OpenError::NoServer });
+                continue;
+            }
             let counters = &mut self.cx.recorder.counters;
             match served {
                 true => counters.drop_backlog_time += 1,
@@ -129,6 +138,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         while let Some(label) = self.pump.next_failed(now, self.cx.flows, self.cx.tcp) {
             self.fail_broken(label);
         }
+        self.end_overdue_upstreams();
         self.dispatcher.check_offers(&mut self.cx);
         self.drive();
     }
@@ -193,9 +203,13 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if !self.cx.hairpin.release(flow.label) {
             self.pump.release(flow.from_app_window);
         }
+        let report = self.cx.upstreams.release(self.cx.tcp, flow.label);
         self.egress.shares.release(flow.charge);
         self.cx.recorder.flow_ended(self.cx.now, flow);
         self.dispatcher.flow_ended(self.cx.flows, self.cx.tcp, flow);
+        if let Some(report) = report {
+            self.report_upstream(flow.label, report);
+        }
     }
 
     /// Reserves a window for a new flow; if none is left, stalled flows are dropped first, then those of idle

@@ -8,6 +8,9 @@ use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::both::{Both, second_number};
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_proxy_core::service::upstream::{
+    Ended, Ends, Excluded, OpenError, Opened, Request, Upstream, UpstreamEnd,
+};
 use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
     ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
@@ -24,8 +27,22 @@ const NUMBER: u32 = 3;
 const FIRST: u16 = 5_555;
 const SECOND: u16 = 6_666;
 const EXAMINED: u16 = 7_777;
+/// Both services name their requests alike.
+const TOKEN: u64 = 5;
 const CLIENT: u32 = 1;
 const SERVER: u32 = 2;
+
+fn request(token: u64) -> Upstream {
+    Upstream {
+        token,
+        service: "".into(),
+        excluded: Excluded::NONE,
+        client: ([10, 0, 0, 99], 1_000).into(),
+        client_flow: FlowLabel::NONE,
+        window: 0,
+        deadline: None,
+    }
+}
 
 /// A service that sends back what it receives, in upper case if it is the second.
 #[derive(Default)]
@@ -40,9 +57,9 @@ struct Echo {
     contexts: usize,
     drained: Vec<u32>,
     opens: Option<String>,
-    /// The outcomes of these requests, and what to send to those that were opened.
-    opened: Vec<Option<FlowLabel>>,
-    greeting: Option<FlowLabel>,
+    /// The outcomes of these requests.
+    opened: Vec<Option<OpenError>>,
+    upstreams: BTreeSet<FlowLabel>,
 }
 
 impl Between for Echo {
@@ -78,16 +95,14 @@ impl LocalServices for Echo {
         self.drained.push(number);
     }
 
-    fn serve(&mut self, _: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
         assert!(self.connections.contains(&label), "it is this service's");
         self.served += 1;
+        let mut client = ends.client(label).unwrap();
         let mut bytes: Vec<u8> = client.peek(client.readable()).flatten().copied().collect();
         client.consume(bytes.len());
         if self.upper {
             bytes.make_ascii_uppercase();
-        }
-        if self.greeting.take_if(|greeted| *greeted == label).is_some() {
-            bytes.extend(b"greeting");
         }
         assert_eq!(client.write(&bytes, None), bytes.len());
         match bytes.is_empty() {
@@ -110,15 +125,31 @@ impl LocalServices for Echo {
         false
     }
 
-    fn next_open(&mut self) -> Option<String> {
-        self.opens.take()
+    fn next_request(&mut self) -> Option<Request> {
+        let service = self.opens.take()?.into();
+        Some(Request::Open(Upstream { service, ..request(TOKEN) }))
     }
 
-    fn opened(&mut self, _: Instant, _: &str, label: Option<FlowLabel>) -> bool {
-        self.opened.push(label);
-        self.greeting = label;
-        self.connections.extend(label);
-        label.is_some()
+    fn opened(&mut self, _: Instant, token: u64, outcome: Result<Opened, OpenError>) {
+        assert_eq!(token, TOKEN);
+        self.upstreams.extend(outcome.ok().map(|opened| opened.label));
+        self.opened.push(outcome.err());
+    }
+
+    fn serve_upstream(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+        assert!(self.upstreams.contains(&label), "it is this service's");
+        let mut server = ends.upstream(label).unwrap();
+        let mut bytes: Vec<u8> = server.peek(server.readable()).flatten().copied().collect();
+        server.consume(bytes.len());
+        if self.upper {
+            bytes.make_ascii_uppercase();
+        }
+        server.write(&[&bytes]);
+        Step::Idle
+    }
+
+    fn upstream_gone(&mut self, _: Instant, label: FlowLabel, _: Ended) {
+        assert!(self.upstreams.remove(&label), "once for each connection");
     }
 
     fn next_timeout(&self) -> Option<Instant> {
@@ -190,7 +221,7 @@ impl World {
     fn new(pairs: usize) -> World {
         let tcp = StackConfig { connections: 8, blocks: 256, ..StackConfig::default() };
         let hairpin = HairpinConfig { first_label_index: 10_000, pairs };
-        let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin };
+        let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin, upstreams: 2 };
         let services = Both::new(Echo::default(), Echo { upper: true, ..Echo::default() });
         let mut world = World { core: ProxyCore::with_local_services(config, services), out: Out::default() };
         world.policy(policy());
@@ -322,25 +353,34 @@ fn streams_between_both_ends_are_examined_by_the_service_that_the_policy_names()
 }
 
 #[test]
-fn what_the_second_service_opens_is_its_own() {
+fn what_a_service_opens_is_its_own() {
     let mut w = World::new(1);
     w.core.local_mut().second_mut().opens = Some("nowhere".to_owned());
     w.core.drive(NOW, &mut w.out);
-    assert_eq!((w.second().opened.clone(), w.counts()), (vec![None], (0, 0)));
+    assert_eq!(w.second().opened, [Some(OpenError::NoService)]);
+    // The requests of both have the same token.
+    let services = w.core.local_mut();
+    services.first_mut().opens = Some("upstream".to_owned());
+    services.second_mut().opens = Some("upstream".to_owned());
+    w.core.drive(NOW, &mut w.out);
+    let opens = w.take(SERVER, MessageKind::Open);
+    let labels: Vec<FlowLabel> = opens.iter().map(|(id, _)| FlowLabel::from_wire(*id).unwrap()).collect();
+    for label in &labels {
+        w.send(SERVER, MessageHeader::of_flow(MessageKind::Accepted, *label, 1 << 16, 0), &[]);
+        w.say(SERVER, *label, b"echo");
+    }
+    assert_eq!(w.heard(SERVER), b"echoECHO");
+    assert_eq!([w.first(), w.second()].map(|echo| echo.upstreams.len()), [1, 1]);
+    assert_eq!((w.counts(), w.core.upstream_count()), ((0, 0), 2));
+    // No more of them are free: the service is informed.
     w.core.local_mut().second_mut().opens = Some("upstream".to_owned());
     w.core.drive(NOW, &mut w.out);
-    assert_eq!((w.counts(), w.first().opened.len()), ((0, 1), 0));
-    let open = FlowLabel::from_wire(w.take(SERVER, MessageKind::Open)[0].0).unwrap();
-    w.send(SERVER, MessageHeader::of_flow(MessageKind::Accepted, open, 1 << 16, 0), &[]);
-    assert_eq!(w.heard(SERVER), b"greeting");
-    w.say(SERVER, open, b"echo");
-    assert_eq!(w.heard(SERVER), b"ECHO");
-    // No hairpin is free for another one: the service is informed.
-    w.core.local_mut().second_mut().opens = Some("upstream".to_owned());
-    w.core.drive(NOW, &mut w.out);
-    assert_eq!(w.second().opened.last(), Some(&None));
-    w.send(SERVER, MessageHeader::of_flow(MessageKind::Close, open, 0, 0), &[]);
-    assert_eq!((w.counts(), w.core.flow_count()), ((0, 0), 0));
+    assert_eq!(w.second().opened.last(), Some(&Some(OpenError::NoRoom)));
+    for label in labels {
+        w.send(SERVER, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
+    }
+    assert_eq!([w.first(), w.second()].map(|echo| echo.upstreams.len()), [0, 0]);
+    assert_eq!((w.core.upstream_count(), w.core.flow_count()), (0, 0));
 }
 
 /// A flood at one service keeps neither the other one nor contexts from their turns.

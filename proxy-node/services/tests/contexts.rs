@@ -15,9 +15,12 @@ use csp_context::session::{Limits, Session};
 use csp_context::workshop::Workshop;
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, Piece, State, Stop, builtin};
 use csp_messages::{ChannelKind, QueueLimits};
+use csp_proxy_core::PoolServer;
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_proxy_core::service::upstream::{Ended, OpenError, Opened, Request, ServerId, Upstream};
 use csp_services::{ChannelPath, ChannelSpec, ContextSpec, PATIENCE, PathStage, Presence, RETRY};
 use csp_support::Random;
+use csp_types::FlowLabel;
 use csp_wire::context::{Place, Record, Supply};
 
 /// The first label of connections to contexts.
@@ -49,6 +52,11 @@ impl Handler for Append {
 
 fn make(name: &str) -> Option<Box<dyn Handler>> {
     if name == "append" { Some(Box::new(Append)) } else { builtin::make(name) }
+}
+
+fn opened(label: FlowLabel) -> Opened {
+    let address = PoolServer { node: "an-1".parse().unwrap(), port: 1 };
+    Opened { label, server: ServerId::default(), address }
 }
 
 /// A program at the other end of a connection.
@@ -109,16 +117,17 @@ impl Cluster {
         if w.broker.next_timeout().is_some_and(|at| at <= w.now) {
             w.broker.on_timeout(w.now);
         }
-        while let Some(service) = w.broker.next_open() {
+        while let Some(request) = w.broker.next_request() {
+            let Request::Open(Upstream { token, service, .. }) = request else { continue };
             assert!(service.starts_with("context g"));
             if !self.up {
-                assert!(!w.broker.opened(w.now, &service, None));
+                w.broker.opened(w.now, token, Err(OpenError::NoServer));
                 continue;
             }
             let label = self.next_label;
             (self.next_label, self.opened) = (label + 1, self.opened + 1);
-            assert!(w.broker.opened(w.now, &service, Some(World::label(label))));
-            w.ends.insert(label, End { room: RING, ..End::default() });
+            w.ends.insert(label, End { room: RING, upstream: true, ..End::default() });
+            w.broker.opened(w.now, token, Ok(opened(World::label(label))));
             self.programs.push(Program { label, session: Session::new(Limits::default(), make) });
             w.serve(label);
         }
@@ -166,7 +175,7 @@ impl Cluster {
     fn lose(&mut self, at: usize) {
         let program = self.programs.remove(at);
         self.w.ends.remove(&program.label);
-        self.w.broker.gone(self.w.now, World::label(program.label));
+        self.w.broker.upstream_gone(self.w.now, World::label(program.label), Ended::Reset);
     }
 
     fn pass(&mut self, time: Duration) {

@@ -11,6 +11,8 @@ use super::curve_keys::{DEFAULT_FOLDER, KeyRing};
 
 /// Hairpins of a worker: connections between two programs of the cluster. Each occupies 128 KiB once it is used.
 pub const HAIRPINS: usize = 256;
+/// Largest number of connections of each worker's local services to processes, without TCP.
+pub const UPSTREAMS: usize = 4096;
 
 /// The whole file. Defaults are defined here and nowhere else.
 #[derive(Clone, Debug, Deserialize)]
@@ -168,11 +170,12 @@ impl Config {
         for wrong in KeyRing::load(&self.messages.curve_keys).wrong() {
             problems.add("messages.curve_keys", wrong);
         }
-        let indices = (self.capacity.connections + 2 * HAIRPINS) as u64 * u64::from(self.workers);
+        let of_worker = self.capacity.connections + 2 * HAIRPINS + UPSTREAMS;
+        let indices = of_worker as u64 * u64::from(self.workers);
         if indices >= 1 << csp_types::INDEX_BITS {
             problems.add(
                 "capacity.connections",
-                "workers times (connections + 512) must stay below 4,194,304 (22-bit labels)",
+                "workers times (connections + 4,608) must stay below 4,194,304 (22-bit labels)",
             );
         }
     }

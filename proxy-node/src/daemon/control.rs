@@ -20,7 +20,7 @@ use crate::core::{CoreConfig, HairpinConfig};
 use crate::{ProxyWorker, Registered};
 
 use super::applied::ApplyTimes;
-use super::config::{Config, HAIRPINS};
+use super::config::{Config, HAIRPINS, UPSTREAMS};
 use super::curve_keys::KeyRing;
 use super::data_thread::Question;
 use super::metrics::{ModuleMetrics, Published, WorkerMetrics};
@@ -100,11 +100,13 @@ fn core_config(config: &Config, worker: u8) -> CoreConfig {
     };
     let workers = config.workers;
     let connection_labels = 1 + u32::from(workers) * connections as u32;
+    let inner_labels = (2 * HAIRPINS + UPSTREAMS) as u32;
     let hairpin = HairpinConfig {
-        first_label_index: connection_labels + u32::from(worker) * 2 * HAIRPINS as u32,
+        first_label_index: connection_labels + u32::from(worker) * inner_labels,
         pairs: HAIRPINS,
     };
-    CoreConfig { worker, workers, tcp, trace_events: config.capacity.trace_events, hairpin }
+    let trace_events = config.capacity.trace_events;
+    CoreConfig { worker, workers, tcp, trace_events, hairpin, upstreams: UPSTREAMS }
 }
 
 /// Bounds of a worker's message broker; its memory is allocated when the policy has channels.

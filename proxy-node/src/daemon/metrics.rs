@@ -17,7 +17,7 @@ use csp_transport::Endpoint;
 use crate::ProxyWorker;
 use crate::core::Counters;
 
-use super::config::HAIRPINS;
+use super::config::{HAIRPINS, UPSTREAMS};
 use super::{channels, contexts, quality};
 
 pub use modules::ModuleMetrics;
@@ -30,6 +30,7 @@ pub struct Published {
     occupancy: Occupancy,
     flows: usize,
     hairpins: usize,
+    upstreams: usize,
     waiting: usize,
     left: usize,
     budget_reserved: u64,
@@ -97,6 +98,7 @@ impl Published {
             occupancy: core.tcp().occupancy(),
             flows: core.flow_count(),
             hairpins: core.hairpin_count(),
+            upstreams: core.upstream_count(),
             waiting: core.waiting_count(),
             left: core.left_count(),
             budget_reserved: core.budget_reserved(),
@@ -201,6 +203,16 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
             c.connections_hairpin,
         ),
         (
+            "csp_connections_upstream_total",
+            "Connections that local services have asked for, to programs of the cluster",
+            c.connections_upstream,
+        ),
+        (
+            "csp_upstream_opens_failed_total",
+            "Such connections that no program has accepted, and requests that were refused at once",
+            c.upstream_opens_failed,
+        ),
+        (
             "csp_hairpin_resets_delayed_total",
             "Resets between two programs of the cluster that waited for the bytes before them",
             c.hairpin_resets_delayed,
@@ -283,8 +295,9 @@ fn collect_tables(out: &mut MetricWriter, published: &Published) {
     ] {
         out.table(table, entries, capacity);
     }
-    out.table("flows", published.flows, o.connections.1 + 2 * HAIRPINS);
+    out.table("flows", published.flows, o.connections.1 + 2 * HAIRPINS + UPSTREAMS);
     out.table("hairpin_ends", published.hairpins, 2 * HAIRPINS);
+    out.table("upstreams", published.upstreams, UPSTREAMS);
     out.drops(&[("message_malformed", published.malformed)]);
     for reason in REFUSALS.into_iter().zip(published.refusals) {
         out.drops(&[reason]);

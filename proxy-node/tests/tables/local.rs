@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use csp_proxy_node::core::service::ClientEnd;
 use csp_proxy_node::core::service::between::Between;
 use csp_proxy_node::core::service::local::{LocalServices, Step};
+use csp_proxy_node::core::service::upstream::Ends;
 use csp_proxy_node::core::{EgressRule, ServiceSpec, ServiceTcp};
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Elsewhere, MessageHeader, MessageKind};
@@ -29,24 +30,12 @@ pub struct Chat {
     owner: Option<Owner>,
     /// A connection that always has something to send.
     endless: Option<FlowLabel>,
-    /// A service to a process of which it opens a connection.
-    pub opens: Option<String>,
-    /// Connections that could not be opened.
-    pub not_opened: usize,
-    /// What was opened is not wanted any more.
-    pub declines: bool,
 }
 
 impl Chat {
     /// Returns the number of connections.
     pub fn len(&self) -> usize {
         self.waiting.len()
-    }
-
-    /// Says something to every connection with its next turn.
-    pub fn say(&mut self, text: &[u8]) {
-        self.waiting.values_mut().for_each(|waiting| waiting.extend(text));
-        self.ready.extend(self.waiting.keys());
     }
 }
 
@@ -65,7 +54,8 @@ impl LocalServices for Chat {
         self.owner.filter(|_| number == NUMBER)
     }
 
-    fn serve(&mut self, _: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+        let mut client = ends.client(label).expect("it is connected");
         let own = label.to_wire();
         let said: Vec<u8> = client.peek(client.readable()).flatten().copied().collect();
         client.consume(said.len());
@@ -95,17 +85,6 @@ impl LocalServices for Chat {
 
     fn next_ready(&mut self) -> Option<FlowLabel> {
         self.endless.or_else(|| FlowLabel::from_wire(self.ready.pop_first()?))
-    }
-
-    fn next_open(&mut self) -> Option<String> {
-        self.opens.take()
-    }
-
-    fn opened(&mut self, _: Instant, service: &str, label: Option<FlowLabel>) -> bool {
-        assert!(service.starts_with("context"));
-        self.not_opened += usize::from(label.is_none());
-        let label = label.filter(|_| !self.declines);
-        label.map(|label| self.waiting.insert(label.to_wire(), VecDeque::new())).is_some()
     }
 
     fn next_timeout(&self) -> Option<Instant> {

@@ -7,7 +7,6 @@ mod hairpin;
 mod idle;
 mod local;
 mod offers;
-mod open;
 mod resets;
 mod shares;
 mod unknown;

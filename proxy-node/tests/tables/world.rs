@@ -142,7 +142,7 @@ impl World {
     pub fn sized(servers: &[u16], connections: usize, blocks: usize) -> Self {
         let tcp = StackConfig { connections, blocks, ..StackConfig::default() };
         let hairpin = HairpinConfig { first_label_index: 10_000, pairs: connections / 32 };
-        let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin };
+        let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin, upstreams: 0 };
         let core = ProxyCore::with_local_services(config, Chat::default());
         let mut world = World {
             core,

@@ -107,7 +107,8 @@ pub(crate) fn proxy(
         ..StackConfig::default()
     };
     let hairpin = HairpinConfig { first_label_index: 1 << 20, pairs: policy.sizes.hairpins };
-    let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: policy.sizes.trace_events, hairpin };
+    let trace_events = policy.sizes.trace_events;
+    let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events, hairpin, upstreams: 16 };
     let mut worker = ProxyWorker::new(config, policy.sizes.messages, tunnels, channels);
     worker.set_policy(now, worker_policy(policy)).expect("the policy has no channels");
     worker

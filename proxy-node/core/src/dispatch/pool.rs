@@ -31,6 +31,7 @@ use std::net::SocketAddr;
 
 use csp_types::{Instant, NodeId};
 
+use super::services::PoolServer;
 use bound::Bound;
 use listener::Listener;
 pub use owner::Claim;
@@ -57,12 +58,21 @@ pub struct ChannelId(pub u32);
 /// Index of a member in [`Pools`]. Valid while a service names the member, a process listens there, or a
 /// connection that was [chosen](Pools::choose) for it has not been [released](Pools::release) or
 /// [voided](Pools::void).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct MemberId(pub u32);
+
+/// Names a member for as long as the worker runs, unlike [`MemberId`]. The default names none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct ServerId {
+    pub(crate) member: MemberId,
+    serial: u32,
+}
 
 /// One member of a pool.
 #[derive(Clone, Debug)]
 pub struct Member {
+    /// Number of members made before it.
+    serial: u32,
     /// The application node.
     pub node: NodeId,
     /// The port that its processes listen on.
@@ -97,6 +107,21 @@ impl Member {
     /// Returns the number of connections that its processes would accept now.
     pub fn accept_credit(&self) -> u64 {
         self.credit
+    }
+
+    /// Returns the name of this member, whose index is `member`.
+    pub(crate) fn id(&self, member: MemberId) -> ServerId {
+        ServerId { member, serial: self.serial }
+    }
+
+    /// Returns node and port.
+    pub(crate) fn server(&self) -> PoolServer {
+        PoolServer { node: self.node, port: self.port }
+    }
+
+    /// Returns whether its node gets no new connections.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining
     }
 
     /// Returns the services that name this member.
@@ -149,6 +174,8 @@ pub struct Pools {
     draining: HashSet<NodeId>,
     /// A listener that could not be offered connections has become ready.
     readied: bool,
+    /// Number of members made so far.
+    made: u32,
 }
 
 impl Pools {
@@ -363,7 +390,9 @@ impl Pools {
         if self.by_address.len() >= MEMBERS_MAX {
             return None;
         }
+        self.made = self.made.wrapping_add(1);
         let new = Member {
+            serial: self.made,
             node,
             port,
             open: 0,

@@ -13,6 +13,7 @@ use csp_types::{FlowLabel, Instant, NodeId};
 
 use super::backlog::{Backlog, BacklogLimits};
 use super::pool::{MemberId, Pools};
+use crate::service::upstream::Excluded;
 
 /// A pool member as named by policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +102,11 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// Returns its members that are not excluded.
+    pub(crate) fn members_but(&self, excluded: &Excluded) -> impl Iterator<Item = &MemberId> {
+        self.members.iter().filter(|member| !excluded.has(**member))
+    }
+
     /// Returns whether its backlog has no room.
     pub(crate) fn is_full(&self) -> bool {
         self.backlog.len() >= self.spec.backlog.connections

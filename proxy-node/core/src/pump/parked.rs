@@ -9,18 +9,18 @@ use crate::Lane;
 
 /// The queues, ordered by lane, so that equal runs behave equally.
 #[derive(Debug, Default)]
-pub(super) struct Parked {
+pub(crate) struct Parked {
     lanes: BTreeMap<Lane, VecDeque<FlowLabel>>,
 }
 
 impl Parked {
     /// Appends a flow to its lane's queue.
-    pub(super) fn park(&mut self, lane: Lane, label: FlowLabel) {
+    pub(crate) fn park(&mut self, lane: Lane, label: FlowLabel) {
         self.lanes.entry(lane).or_default().push_back(label);
     }
 
     /// Returns whether flows wait for a lane; others must not overtake them.
-    pub(super) fn waits(&self, lane: Lane) -> bool {
+    pub(crate) fn waits(&self, lane: Lane) -> bool {
         self.lanes.contains_key(&lane)
     }
 

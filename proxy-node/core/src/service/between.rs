@@ -12,8 +12,8 @@
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
-use super::relay::{PARTS_MAX, Relay};
-use super::{ApplicationEnd, ClientEnd, DATA_MAX, Passed, Progress, Service};
+use super::relay::Relay;
+use super::{ApplicationEnd, ClientEnd, DATA_MAX, PARTS_MAX, Passed, Progress, Service};
 use crate::ProxyOutput;
 use crate::output::Blocked;
 

@@ -12,9 +12,9 @@
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 
-use super::ClientEnd;
 use super::between::{Between, Examined, Towards};
 use super::local::{LocalServices, Step};
+use super::upstream::{Ended, Ends, OpenError, Opened, Request};
 
 /// Bit of the numbers of the second service.
 const SECOND: u32 = 1 << 31;
@@ -26,6 +26,14 @@ pub const fn second_number(number: u32) -> u32 {
     number | SECOND
 }
 
+/// Gives back memory that a service has borrowed for several connections: another service may have to read
+/// what lies beside it.
+fn give_back(service: &mut impl LocalServices, ends: &mut impl Ends) {
+    while let Some(lent) = service.take_lent() {
+        ends.give_back(lent);
+    }
+}
+
 /// One of two services.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Which {
@@ -35,6 +43,10 @@ enum Which {
 }
 
 impl Which {
+    fn other(self) -> Self {
+        if self == Which::First { Which::Second } else { Which::First }
+    }
+
     fn of_number(number: u32) -> (Self, u32) {
         if number & SECOND == 0 { (Which::First, number) } else { (Which::Second, number & !SECOND) }
     }
@@ -78,15 +90,15 @@ pub struct Both<A, B> {
     between: Labels,
     /// The service that is asked first which of its connections is ready.
     next: Which,
-    /// The service whose request to open a connection was returned last.
-    asked: Which,
+    /// The service that is asked first for a request.
+    asks: Which,
 }
 
 impl<A, B> Both<A, B> {
     /// Places two services beside each other.
     pub fn new(first: A, second: B) -> Self {
-        let (next, asked) = (Which::First, Which::First);
-        Both { first, second, ends: Labels::default(), between: Labels::default(), next, asked }
+        let (next, asks) = (Which::First, Which::First);
+        Both { first, second, ends: Labels::default(), between: Labels::default(), next, asks }
     }
 
     /// Returns the first service.
@@ -185,11 +197,59 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
     }
 
     #[inline]
-    fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
         match self.ends.which(label) {
-            Which::First => self.first.serve(now, label, client),
-            Which::Second => self.second.serve(now, label, client),
+            Which::First => {
+                give_back(&mut self.second, ends);
+                self.first.serve(now, label, ends)
+            }
+            Which::Second => {
+                give_back(&mut self.first, ends);
+                self.second.serve(now, label, ends)
+            }
         }
+    }
+
+    /// Requests of the first service get even tokens, those of the second odd ones.
+    fn next_request(&mut self) -> Option<Request> {
+        let order = [self.asks, self.asks.other()];
+        self.asks = self.asks.other();
+        order.into_iter().find_map(|which| {
+            let request = match which {
+                Which::First => self.first.next_request(),
+                Which::Second => self.second.next_request(),
+            };
+            request.map(|request| request.with_token(|token| token << 1 | which as u64))
+        })
+    }
+
+    fn opened(&mut self, now: Instant, token: u64, outcome: Result<Opened, OpenError>) {
+        let second = token & 1 == Which::Second as u64;
+        if let Ok(Opened { label, .. }) = outcome {
+            match second {
+                true => self.ends.insert(label),
+                false => self.ends.remove(label),
+            }
+        }
+        match second {
+            true => self.second.opened(now, token >> 1, outcome),
+            false => self.first.opened(now, token >> 1, outcome),
+        }
+    }
+
+    fn serve_upstream(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+        match self.ends.which(label) {
+            Which::First => self.first.serve_upstream(now, label, ends),
+            Which::Second => self.second.serve_upstream(now, label, ends),
+        }
+    }
+
+    fn upstream_gone(&mut self, now: Instant, label: FlowLabel, how: Ended) {
+        match self.ends.which(label) {
+            Which::First => self.first.upstream_gone(now, label, how),
+            Which::Second => self.second.upstream_gone(now, label, how),
+        }
+        self.ends.remove(label);
     }
 
     fn take_lent(&mut self) -> Option<Buffer> {
@@ -220,31 +280,6 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
 
     fn run_contexts(&mut self, now: Instant) -> bool {
         self.first.run_contexts(now) | self.second.run_contexts(now)
-    }
-
-    fn next_open(&mut self) -> Option<String> {
-        if let Some(name) = self.first.next_open() {
-            self.asked = Which::First;
-            return Some(name);
-        }
-        self.asked = Which::Second;
-        self.second.next_open()
-    }
-
-    fn opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
-        if let Some(label) = label {
-            self.ends.remove(label);
-        }
-        match self.asked {
-            Which::First => self.first.opened(now, service, label),
-            Which::Second => {
-                let wanted = self.second.opened(now, service, label);
-                if let Some(label) = label.filter(|_| wanted) {
-                    self.ends.insert(label);
-                }
-                wanted
-            }
-        }
     }
 
     fn shares_link(&self) -> bool {

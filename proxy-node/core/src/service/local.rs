@@ -6,12 +6,13 @@
 //!  [LoopEnd]  ◀─ bytes, end, reset ─│ messages… │ ◀── bytes for it, from other connections of the service
 //!                                   └───────────┘
 //! ```
+//! A local service may open connections to processes itself ([`upstream`](super::upstream)).
 
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 
-use super::ClientEnd;
 use super::between::Between;
+use super::upstream::{Ended, Ends, OpenError, Opened, Request};
 
 /// The local services of one worker, and its services between both ends. They keep their state of each
 /// connection by the connection's label.
@@ -32,10 +33,31 @@ pub trait LocalServices: Between {
     /// [`ServiceSpec`](crate::ServiceSpec) with this number goes, whether there are connections or not.
     fn drain(&mut self, _: Instant, _number: u32) {}
 
-    /// Processes whatever has changed at a connection: bytes that are readable, room for more, the end of the
-    /// stream. Called again when something changes at its client's end, and after
+    /// Processes whatever has changed at a client's connection: bytes that are readable, room for more, the
+    /// end of the stream. Called again when something changes at its client's end, and after
     /// [`next_ready`](Self::next_ready) has returned it.
-    fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step;
+    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step;
+
+    /// Removes and returns a request for an upstream connection, or the withdrawal of one.
+    fn next_request(&mut self) -> Option<Request> {
+        None
+    }
+
+    /// Answers a request of [`next_request`](Self::next_request), once for each that was not cancelled. After
+    /// success the connection is served.
+    fn opened(&mut self, _: Instant, _token: u64, _: Result<Opened, OpenError>) {}
+
+    /// Processes whatever has changed at an upstream connection: bytes that are readable, room for more, the
+    /// end of the process's stream or of its connection. Called also after
+    /// [`next_ready`](Self::next_ready) has returned it. A connection that has
+    /// [ended](super::upstream::UpstreamEnd::ended) is gone when all its bytes are consumed.
+    fn serve_upstream(&mut self, _: Instant, _: FlowLabel, _: &mut impl Ends) -> Step {
+        Step::Reset
+    }
+
+    /// Releases the state of an upstream connection that has ended. Called once for each that was
+    /// [opened](Self::opened).
+    fn upstream_gone(&mut self, _: Instant, _: FlowLabel, _: Ended) {}
 
     /// Returns memory that a connection's end lent and that was not given back. Called after connections were
     /// served, and before anything is sent.
@@ -56,19 +78,6 @@ pub trait LocalServices: Between {
     /// asked again. Called at the beginning of each pass over the connections, and whenever `next_ready` has
     /// returned `None`.
     fn run_contexts(&mut self, _: Instant) -> bool {
-        false
-    }
-
-    /// Removes and returns a request to open a connection: the name of a service of the policy, to one of
-    /// whose processes the connection goes. Its local end is passed to [`opened`](Self::opened).
-    fn next_open(&mut self) -> Option<String> {
-        None
-    }
-
-    /// Reports the outcome of a request of [`next_open`](Self::next_open): the connection's label, or `None`
-    /// if there is no such service or no room. `false`: the service has withdrawn the request.
-    /// [`gone`](Self::gone) is called when the connection ends, also if no process accepts it.
-    fn opened(&mut self, _: Instant, _service: &str, _label: Option<FlowLabel>) -> bool {
         false
     }
 
@@ -104,12 +113,13 @@ pub enum Step {
     Idle,
     /// It continues; bytes were read or written.
     Moved,
-    /// The service sends no more: written bytes are delivered, then FIN. The service continues to read and is
-    /// called again. Returned at most once for a connection.
+    /// The service sends no more: written bytes are delivered, then FIN, or SHUTDOWN to a process. The service
+    /// continues to read and is called again. Returned at most once for a connection.
     Finish,
-    /// The service has finished with the connection: written bytes are delivered, then FIN.
+    /// The service has finished with the connection: written bytes are delivered, then FIN or SHUTDOWN. What
+    /// was not read, or arrives later, resets it.
     Close,
-    /// The client has violated the service's protocol, and is reset.
+    /// The peer has violated the service's protocol, or is no longer wanted, and is reset.
     Reset,
 }
 
@@ -124,7 +134,7 @@ impl LocalServices for NoLocalServices {
         false
     }
 
-    fn serve(&mut self, _: Instant, _: FlowLabel, _: &mut impl ClientEnd) -> Step {
+    fn serve(&mut self, _: Instant, _: FlowLabel, _: &mut impl Ends) -> Step {
         Step::Reset
     }
 

@@ -2,12 +2,9 @@
 
 use csp_tcp::Buffer;
 
-use super::{ApplicationEnd, ClientEnd, DATA_MAX, Passed, Progress, Service};
+use super::{ApplicationEnd, ClientEnd, DATA_MAX, PARTS_MAX, Passed, Progress, Service};
 use crate::ProxyOutput;
 use crate::output::Blocked;
-
-/// Largest number of slices of one DATA message; more slices take several messages.
-pub(super) const PARTS_MAX: usize = 12;
 
 /// The service that changes nothing. It keeps no state of a flow.
 #[derive(Clone, Copy, Debug)]

@@ -14,11 +14,13 @@ mod link;
 mod supply;
 
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
 use csp_messages::{MessagePlane, PathError, PathState, PathStatus, Why};
-use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::local::Step;
+use csp_proxy_core::service::upstream::{Excluded, Request, Upstream, UpstreamEnd};
 use csp_types::{Duration, FlowLabel, Instant};
 
 use self::link::{CREDIT, Link};
@@ -102,23 +104,46 @@ pub struct ElsewhereSnapshot {
     pub violations: u64,
 }
 
+/// What became of the request for a connection to a context. Its token is the context's number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Requested {
+    /// There is none.
+    #[default]
+    No,
+    /// It is to be made.
+    ToMake,
+    /// It is not answered.
+    Made,
+    /// It is to be cancelled.
+    ToCancel,
+}
+
 #[derive(Debug, Default)]
 struct Slot {
-    service: Option<String>,
+    service: Option<Arc<str>>,
     link: Option<Link>,
-    /// A connection has been requested and is not open yet.
-    opening: bool,
+    request: Requested,
     wanted: bool,
     /// No connection is opened before this time.
     retry_at: Instant,
     /// Since when the context is absent, or does not run a stage for which a replaced path waits.
     absent_since: Option<Instant>,
-    /// When the connection was opened.
+    /// When the connection was requested, then when it was opened.
     opened: Instant,
     /// Calls of former connections.
     calls: u64,
     losses: u64,
     violations: u64,
+}
+
+impl Slot {
+    /// Withdraws a request for a connection.
+    fn withdraw(&mut self) {
+        self.request = match self.request {
+            Requested::Made | Requested::ToCancel => Requested::ToCancel,
+            Requested::No | Requested::ToMake => Requested::No,
+        };
+    }
 }
 
 /// The contexts elsewhere of one worker.
@@ -194,9 +219,10 @@ impl MessageBroker {
         slots.resize_with(slots.len().max(needed), Slot::default);
         for (number, slot) in (0u16..).zip(slots) {
             let spec = specs.iter().find(|spec| spec.number == number);
-            let service = spec.map(|spec| spec.service.clone());
-            if slot.service != service {
-                slot.service = service;
+            let service = spec.map(|spec| spec.service.as_str());
+            if slot.service.as_deref() != service {
+                slot.service = service.map(Arc::from);
+                slot.withdraw();
                 if let Some(link) = &mut slot.link {
                     link.ended = true;
                 }
@@ -229,8 +255,9 @@ impl MessageBroker {
             slot.wanted = may_be_placed[usize::from(number)]
                 || paths.iter().filter(needs).any(|path| here(path) || waits(path));
             let is_up = slot.link.as_ref().is_some_and(|link| link.is_up() && !link.ended);
-            if let Some(link) = slot.link.as_mut().filter(|_| !slot.wanted) {
-                link.ended = true;
+            if !slot.wanted {
+                slot.withdraw();
+                slot.link.iter_mut().for_each(|link| link.ended = true);
             }
             // It is there, and does not run what a path that is replaced waits for.
             let refuses = |path: &PathStatus| {
@@ -246,8 +273,9 @@ impl MessageBroker {
             if let Some(link) = slot.link.as_mut().filter(|_| !is_up && now >= slot.opened + PATIENCE) {
                 link.ended = true; // what listens there is no context, or does not run
             }
-            if slot.link.is_none() && slot.service.is_some() && slot.retry_at <= now {
-                slot.opening = true;
+            let is_free = slot.link.is_none() && slot.request == Requested::No;
+            if is_free && slot.service.is_some() && slot.retry_at <= now {
+                (slot.request, slot.opened) = (Requested::ToMake, now);
             }
             if now >= since + PATIENCE {
                 plane.give_up(context, !is_up);
@@ -258,57 +286,69 @@ impl MessageBroker {
         self.elsewhere.due = due;
     }
 
-    /// Removes and returns the name of a service to which a connection must be opened.
-    pub(super) fn next_context_to_open(&mut self) -> Option<String> {
-        let slots = self.elsewhere.slots.iter_mut();
-        let slot = slots.into_iter().find(|slot| slot.opening)?;
-        slot.opening = false;
-        slot.service.clone()
+    /// Removes and returns a request for a connection to a context, or its withdrawal.
+    pub(super) fn next_context_request(&mut self) -> Option<Request> {
+        let slots = (0u64..).zip(&mut self.elsewhere.slots);
+        let (token, slot) = slots
+            .into_iter()
+            .find(|(_, slot)| matches!(slot.request, Requested::ToMake | Requested::ToCancel))?;
+        if slot.request == Requested::ToCancel {
+            slot.request = Requested::No;
+            return Some(Request::Cancel(token));
+        }
+        slot.request = Requested::Made;
+        Some(Request::Open(Upstream {
+            token,
+            service: slot.service.clone()?,
+            excluded: Excluded::NONE,
+            // The broker has no address of its own.
+            client: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            client_flow: FlowLabel::NONE,
+            window: 0,
+            deadline: Some(slot.opened + PATIENCE),
+        }))
     }
 
-    /// Processes the result of opening a connection to a context's service; `None`: there was no room.
-    pub(super) fn context_opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
+    /// Processes the answer to a request for a connection to a context; `None`: no process has accepted it.
+    pub(super) fn context_opened(&mut self, now: Instant, token: u64, label: Option<FlowLabel>) {
         let longest =
             self.channels.values().map(|bound| bound.spec.channel.message_len_max).max().unwrap_or(0);
-        let slots = (0u16..).zip(&mut self.elsewhere.slots);
-        let Some((number, slot)) =
-            slots.into_iter().find(|(_, slot)| slot.service.as_deref() == Some(service))
-        else {
-            return false;
-        };
+        let Ok(number) = u16::try_from(token) else { return };
+        let Some(slot) = self.elsewhere.slots.get_mut(usize::from(number)) else { return };
+        let request = std::mem::take(&mut slot.request);
         match label {
-            Some(label) if slot.link.is_none() => {
-                slot.link = Some(Link::new(label, at_plane(number), longest));
+            Some(label) => {
+                let mut link = Link::new(label, at_plane(number), longest);
+                link.ended = request == Requested::ToCancel;
+                slot.link = Some(link);
                 slot.opened = now;
                 self.elsewhere.links += 1;
-                true
             }
-            _ => {
+            None => {
                 slot.retry_at = now + RETRY;
                 self.elsewhere.due =
                     Some(self.elsewhere.due.map_or(slot.retry_at, |due| due.min(slot.retry_at)));
-                false
             }
         }
     }
 
-    /// Serves the connection `label`, if it leads to a context.
+    /// Serves the connection to a context.
     pub(super) fn serve_context(
         &mut self,
         now: Instant,
         label: FlowLabel,
-        client: &mut impl ClientEnd,
-    ) -> Option<Step> {
+        upstream: &mut impl UpstreamEnd,
+    ) -> Step {
         let MessageBroker { elsewhere, plane, .. } = self;
         let epoch = elsewhere.epoch;
-        let (at, link) = elsewhere.link_of(label)?;
-        let Some(plane) = plane.as_mut().filter(|_| !link.ended) else { return Some(Step::Close) };
+        let Some((at, link)) = elsewhere.link_of(label) else { return Step::Reset };
+        let Some(plane) = plane.as_mut().filter(|_| !link.ended) else { return Step::Close };
         let was_up = link.is_up();
-        let Ok(moved) = link.serve(now, client, plane, epoch) else {
+        let Ok(moved) = link.serve(now, upstream, plane, epoch) else {
             link.ended = true;
             let slot = &mut elsewhere.slots[at];
             (slot.losses, slot.violations) = (slot.losses + 1, slot.violations + 1);
-            return Some(Step::Reset);
+            return Step::Reset;
         };
         let (refused, has_changed) = (std::mem::take(&mut link.refused), link.is_up() != was_up);
         if has_changed {
@@ -327,16 +367,16 @@ impl MessageBroker {
                 why,
             });
         }
-        Some(match client.is_finished() && client.readable() == 0 {
+        match upstream.is_finished() && upstream.readable() == 0 {
             true => Step::Close,
             false if moved => Step::Moved,
             false => Step::Idle,
-        })
+        }
     }
 
-    /// Processes the end of a connection to a context; `false` if the connection does not lead to a context.
-    pub(super) fn context_gone(&mut self, now: Instant, label: FlowLabel) -> bool {
-        let Some((at, _)) = self.elsewhere.link_of(label) else { return false };
+    /// Processes the end of a connection to a context.
+    pub(super) fn context_gone(&mut self, now: Instant, label: FlowLabel) {
+        let Some((at, _)) = self.elsewhere.link_of(label) else { return };
         let slot = &mut self.elsewhere.slots[at];
         if let Some(link) = slot.link.take() {
             slot.calls += link.calls;
@@ -348,7 +388,6 @@ impl MessageBroker {
         if let Some(plane) = &mut self.plane {
             plane.remote_lost(at_plane(at as u16));
         }
-        true
     }
 
     /// Returns a connection to a context that has something to send now.

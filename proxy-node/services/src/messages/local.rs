@@ -5,6 +5,7 @@ use csp_messages::{ChannelId, MessagePlane, Role, Turn};
 use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_proxy_core::service::upstream::{Ended, Ends, OpenError, Opened, Request};
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use csp_zmtp::{Connection, Counters, Mechanism};
@@ -92,74 +93,31 @@ impl LocalServices for MessageBroker {
         self.placement.elsewhere(number)
     }
 
-    fn serve(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+        match ends.client(label) {
+            Some(mut client) => self.serve_peer(now, label, &mut client),
+            None => Step::Idle,
+        }
+    }
+
+    fn next_request(&mut self) -> Option<Request> {
+        self.next_context_request()
+    }
+
+    fn opened(&mut self, now: Instant, token: u64, outcome: Result<Opened, OpenError>) {
+        self.context_opened(now, token, outcome.ok().map(|opened| opened.label));
+    }
+
+    fn serve_upstream(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
         self.paths.now = now;
-        if let Some(step) = self.serve_context(now, label, client) {
-            return step;
+        match ends.upstream(label) {
+            Some(mut upstream) => self.serve_context(now, label, &mut upstream),
+            None => Step::Idle,
         }
-        let MessageBroker {
-            plane,
-            channels,
-            connections,
-            labels,
-            ready,
-            deadlines,
-            turn,
-            zmtp,
-            refusals,
-            batch,
-            placement,
-            sealing,
-            kept,
-            requested,
-            unread,
-            ..
-        } = self;
-        let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
-        peer.queued = false;
-        let Some(bound) = channels.get_mut(&peer.number) else { return Step::Close };
-        if peer.ended {
-            return Step::Close;
-        }
-        let held = placement.holds(now, peer, plane);
-        let before = peer.kept.capacity();
-        let classifier = Classifier::of(plane, peer, client.is_local());
-        let mut door = bound.door(peer.number, requested, refusals, classifier);
-        // The next request is read when the answer to the one before was sent.
-        let is_pending = peer.requests.as_ref().is_some_and(Requests::is_pending);
-        let answering = is_pending || (peer.requests.is_some() && !peer.own.is_empty());
-        let received = match held || answering {
-            true => inbound::Received::default(),
-            false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
-        };
-        if let Some(classifier) = door.classifier {
-            peer.run = Some(classifier.run);
-        }
-        charge_kept(kept, before, peer, refusals);
-        if let Some(id) = peer.id {
-            labels[id.index as usize] = label;
-        }
-        if peer.requests.as_ref().is_some_and(Requests::has_one) {
-            self.answer_request(now, label);
-            // The answer is sent, and nothing more is read before it was.
-            let step = self.serve(now, label, client);
-            return if step == Step::Idle && received.moved { Step::Moved } else { step };
-        }
-        let sent =
-            Sending { plane: &mut *plane, turn, batch, sealing, zmtp }.send(now, peer, client, bound.id);
-        if peer.own.is_empty() {
-            unread.release(peer);
-        }
-        if received.more || (answering && !is_pending && peer.own.is_empty() && client.readable() > 0) {
-            peer.make_ready(ready);
-        }
-        let at = peer.connection.next_timeout();
-        Self::set_deadline(deadlines, peer, at);
-        let step = ending(bound, peer, client, received.more || held);
-        if let Some(step) = step.or_else(|| Placement::step(peer, plane)) {
-            return step;
-        }
-        if received.moved || sent { Step::Moved } else { Step::Idle }
+    }
+
+    fn upstream_gone(&mut self, now: Instant, label: FlowLabel, _: Ended) {
+        self.context_gone(now, label);
     }
 
     fn take_lent(&mut self) -> Option<Buffer> {
@@ -167,9 +125,6 @@ impl LocalServices for MessageBroker {
     }
 
     fn gone(&mut self, now: Instant, label: FlowLabel) {
-        if self.context_gone(now, label) {
-            return;
-        }
         self.note_departure(label);
         let Some(mut peer) = self.connections.remove(&label) else { return };
         Self::set_deadline(&mut self.deadlines, &mut peer, None);
@@ -208,14 +163,6 @@ impl LocalServices for MessageBroker {
             processed += self.run_context(turn);
         }
         processed > 0
-    }
-
-    fn next_open(&mut self) -> Option<String> {
-        self.next_context_to_open()
-    }
-
-    fn opened(&mut self, now: Instant, service: &str, label: Option<FlowLabel>) -> bool {
-        self.context_opened(now, service, label)
     }
 
     fn shares_link(&self) -> bool {
@@ -272,6 +219,74 @@ impl LocalServices for MessageBroker {
 }
 
 impl MessageBroker {
+    /// Serves the connection of a peer.
+    fn serve_peer(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+        self.paths.now = now;
+        let MessageBroker {
+            plane,
+            channels,
+            connections,
+            labels,
+            ready,
+            deadlines,
+            turn,
+            zmtp,
+            refusals,
+            batch,
+            placement,
+            sealing,
+            kept,
+            requested,
+            unread,
+            ..
+        } = self;
+        let (Some(plane), Some(peer)) = (plane, connections.get_mut(&label)) else { return Step::Reset };
+        peer.queued = false;
+        let Some(bound) = channels.get_mut(&peer.number) else { return Step::Close };
+        if peer.ended {
+            return Step::Close;
+        }
+        let held = placement.holds(now, peer, plane);
+        let before = peer.kept.capacity();
+        let classifier = Classifier::of(plane, peer, client.is_local());
+        let mut door = bound.door(peer.number, requested, refusals, classifier);
+        // The next request is read when the answer to the one before was sent.
+        let is_pending = peer.requests.as_ref().is_some_and(Requests::is_pending);
+        let answering = is_pending || (peer.requests.is_some() && !peer.own.is_empty());
+        let received = match held || answering {
+            true => inbound::Received::default(),
+            false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
+        };
+        if let Some(classifier) = door.classifier {
+            peer.run = Some(classifier.run);
+        }
+        charge_kept(kept, before, peer, refusals);
+        if let Some(id) = peer.id {
+            labels[id.index as usize] = label;
+        }
+        if peer.requests.as_ref().is_some_and(Requests::has_one) {
+            self.answer_request(now, label);
+            // The answer is sent, and nothing more is read before it was.
+            let step = self.serve_peer(now, label, client);
+            return if step == Step::Idle && received.moved { Step::Moved } else { step };
+        }
+        let sent =
+            Sending { plane: &mut *plane, turn, batch, sealing, zmtp }.send(now, peer, client, bound.id);
+        if peer.own.is_empty() {
+            unread.release(peer);
+        }
+        if received.more || (answering && !is_pending && peer.own.is_empty() && client.readable() > 0) {
+            peer.make_ready(ready);
+        }
+        let at = peer.connection.next_timeout();
+        Self::set_deadline(deadlines, peer, at);
+        let step = ending(bound, peer, client, received.more || held);
+        if let Some(step) = step.or_else(|| Placement::step(peer, plane)) {
+            return step;
+        }
+        if received.moved || sent { Step::Moved } else { Step::Idle }
+    }
+
     /// Removes and returns the next connection of the list.
     fn next_listed(&mut self) -> Option<FlowLabel> {
         let label = self.ready.pop_front()?;

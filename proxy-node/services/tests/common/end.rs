@@ -4,7 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::local::Step;
+use csp_proxy_core::service::upstream::{Ended, Ends, UpstreamEnd};
 use csp_tcp::{Buffer, Direction, Stack};
+use csp_types::FlowLabel;
 
 /// A client's end. Its host acknowledges what it is sent at once.
 #[derive(Default)]
@@ -30,6 +33,8 @@ pub struct End {
     pub called_again: u32,
     /// The client is a process of the cluster.
     pub local: bool,
+    /// The broker has opened the connection.
+    pub upstream: bool,
     /// Lends memory.
     pub engine: Option<Rc<RefCell<Stack>>>,
     /// Where the bytes of each write were, and how many, if that is to be kept.
@@ -41,15 +46,81 @@ impl End {
     pub fn new(room: usize) -> End {
         End { room, ..End::default() }
     }
+
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        assert!(!self.fin, "nothing follows the end of the stream");
+        if let Some(writes) = &mut self.writes {
+            writes.push((bytes.as_ptr(), bytes.len()));
+        }
+        let taken = bytes.len().min(self.room);
+        self.sent.extend_from_slice(&bytes[..taken]);
+        self.room -= taken;
+        self.unacknowledged += if self.silent { taken as u32 } else { 0 };
+        taken
+    }
+
+    fn slices(&self, max: usize) -> impl Iterator<Item = &[u8]> {
+        let slice = if self.slice == 0 { usize::MAX } else { self.slice };
+        self.arrived[..max.min(self.arrived.len())].chunks(slice)
+    }
 }
 
-impl ClientEnd for End {
+/// The only connection that is known while it is served: a client's, or one to a process.
+impl Ends for End {
+    fn client(&mut self, _: FlowLabel) -> Option<impl ClientEnd> {
+        Some(self)
+    }
+    fn upstream(&mut self, _: FlowLabel) -> Option<impl UpstreamEnd> {
+        Some(self)
+    }
+    fn splice(&mut self, _: FlowLabel, _: FlowLabel, _: usize) -> usize {
+        0
+    }
+    fn end(&mut self, _: FlowLabel, _: Step) {
+        panic!("the broker ends only what is served");
+    }
+    fn relate(&mut self, _: FlowLabel, _: FlowLabel) {}
+    fn give_back(&mut self, buffer: Buffer) {
+        assert!(ClientEnd::give_back(&mut &mut *self, buffer).is_none());
+    }
+}
+
+impl UpstreamEnd for &mut End {
     fn readable(&self) -> usize {
         self.arrived.len()
     }
     fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
-        let slice = if self.slice == 0 { usize::MAX } else { self.slice };
-        self.arrived[..max.min(self.arrived.len())].chunks(slice)
+        self.slices(max)
+    }
+    fn consume(&mut self, len: usize) {
+        self.arrived.drain(..len);
+    }
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+    fn ended(&self) -> Option<Ended> {
+        None
+    }
+    fn room(&self) -> usize {
+        self.room
+    }
+    fn write(&mut self, parts: &[&[u8]]) -> usize {
+        parts.iter().map(|part| self.take(part)).sum()
+    }
+    fn window(&self) -> u32 {
+        0
+    }
+    fn widen(&mut self, _: u32) -> u32 {
+        0
+    }
+}
+
+impl ClientEnd for &mut End {
+    fn readable(&self) -> usize {
+        self.arrived.len()
+    }
+    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]> {
+        self.slices(max)
     }
     fn consume(&mut self, len: usize) {
         self.arrived.drain(..len);
@@ -66,16 +137,8 @@ impl ClientEnd for End {
         None
     }
     fn write(&mut self, bytes: &[u8], buffer: Option<&Buffer>) -> usize {
-        assert!(!self.fin, "nothing follows the end of the stream");
         assert!(buffer.is_none_or(|buffer| buffer.bytes().as_ptr_range().contains(&bytes.as_ptr())));
-        if let Some(writes) = &mut self.writes {
-            writes.push((bytes.as_ptr(), bytes.len()));
-        }
-        let taken = bytes.len().min(self.room);
-        self.sent.extend_from_slice(&bytes[..taken]);
-        self.room -= taken;
-        self.unacknowledged += if self.silent { taken as u32 } else { 0 };
-        taken
+        self.take(bytes)
     }
     fn room(&self) -> usize {
         self.room

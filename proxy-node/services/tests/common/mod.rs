@@ -174,7 +174,11 @@ impl World {
     }
 
     pub fn serve(&mut self, n: u32) {
-        let step = self.broker.serve(self.now, Self::label(n), self.ends.get_mut(&n).unwrap());
+        let (label, end) = (Self::label(n), self.ends.get_mut(&n).unwrap());
+        let step = match end.upstream {
+            false => self.broker.serve(self.now, label, end),
+            true => self.broker.serve_upstream(self.now, label, end),
+        };
         self.steps.insert(n, step);
     }
 

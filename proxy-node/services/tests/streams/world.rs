@@ -150,7 +150,7 @@ impl World {
             ..StackConfig::default()
         };
         let hairpin = HairpinConfig { first_label_index: 10_000, pairs: 2 };
-        let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin };
+        let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin, upstreams: 0 };
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
         let ports = vec![(PORT, Prefix::sofh(MESSAGE_LEN_MAX).unwrap())];
         broker.set_streams(vec![StreamSpec { number: 3, name: "orders".to_owned(), ports }]);

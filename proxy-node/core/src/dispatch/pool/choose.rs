@@ -13,57 +13,58 @@ impl Pools {
     /// For a connection to `local`: chooses the member with the fewest open connections among those that
     /// would accept one, and in it the process with the fewest. Processes in doubt come last, `barred` ones
     /// are left out. Takes one accept credit.
-    pub fn choose(
+    pub fn choose<'a>(
         &mut self,
         now: Instant,
-        candidates: &[MemberId],
+        candidates: impl IntoIterator<Item = &'a MemberId>,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<Choice> {
         let best = |m: &Member| {
             self.best_of(now, m, &m.ready, local, &barred).map(|(in_doubt, place)| (in_doubt, m.open, place))
         };
-        let found = candidates.iter().filter_map(|id| Some((*id, best(self.get(*id)?)?)));
+        let found = candidates.into_iter().filter_map(|id| Some((*id, best(self.get(*id)?)?)));
         let (member, (_, _, place)) = found.min_by_key(|(_, (in_doubt, open, _))| (*in_doubt, *open))?;
         self.take(now, member, place)
     }
 
     /// As [`choose`](Self::choose), but only among processes that have answered all offers and are not in
     /// doubt.
-    pub fn choose_idle(
+    pub fn choose_idle<'a>(
         &mut self,
         now: Instant,
-        candidates: &[MemberId],
+        candidates: impl IntoIterator<Item = &'a MemberId>,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> Option<Choice> {
-        let found = candidates.iter().filter_map(|id| Some((*id, self.idle_at(now, *id, local, &barred)?)));
+        let found =
+            candidates.into_iter().filter_map(|id| Some((*id, self.idle_at(now, *id, local, &barred)?)));
         let (member, (_, place)) = found.min_by_key(|(_, (open, _))| *open)?;
         self.take(now, member, place)
     }
 
     /// Returns whether [`choose_idle`](Self::choose_idle) would find a process.
-    pub fn any_idle(
+    pub fn any_idle<'a>(
         &self,
         now: Instant,
-        candidates: &[MemberId],
+        candidates: impl IntoIterator<Item = &'a MemberId>,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> bool {
-        candidates.iter().any(|id| self.idle_at(now, *id, local, &barred).is_some())
+        candidates.into_iter().any(|id| self.idle_at(now, *id, local, &barred).is_some())
     }
 
     /// Returns whether a process can be offered connections, idle or not, that is neither barred nor in
     /// doubt.
-    pub fn any_ready(
+    pub fn any_ready<'a>(
         &self,
         now: Instant,
-        candidates: &[MemberId],
+        candidates: impl IntoIterator<Item = &'a MemberId>,
         local: IpAddr,
         barred: impl Fn(ChannelId) -> bool,
     ) -> bool {
         let best = |member: &Member| self.best_of(now, member, &member.ready, local, &barred);
-        candidates.iter().filter_map(|id| best(self.get(*id)?)).any(|(in_doubt, _)| !in_doubt)
+        candidates.into_iter().filter_map(|id| best(self.get(*id)?)).any(|(in_doubt, _)| !in_doubt)
     }
 
     /// Returns the member's number of open connections, and the best place among its idle listeners.

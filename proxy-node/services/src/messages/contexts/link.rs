@@ -1,7 +1,7 @@
 //! A connection to a context elsewhere: calls of the plane's messages out, what their handlers emit in.
 //!
 //! ```text
-//!   plane ─ next_call ─▶ STAGE, CALL from the pool's slices ─▶ ring of the connection
+//!   plane ─ next_call ─▶ STAGE, CALL from the pool's slices ─▶ DATA of the connection
 //!   plane ◀─ emit, done ── records, in their order; those of a stage without room are held, and others pass them
 //! ```
 //! Modules and formats that the context asks for go out in parts, one between two calls.
@@ -13,7 +13,8 @@ use std::collections::{HashMap, VecDeque};
 
 use csp_handlers::{Emit, FormatId, Piece};
 use csp_messages::{MessageHandle, MessagePlane, PathId, RemoteDone, RemoteError, Ticket};
-use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::DATA_MAX;
+use csp_proxy_core::service::upstream::UpstreamEnd;
 use csp_types::{FlowLabel, Instant};
 use csp_wire::WireError;
 use csp_wire::context::{FRAMES_MAX, Hash, Place, RECORD_HEADER_LEN, RECORD_LEN_MAX, Record, message_of};
@@ -28,6 +29,8 @@ pub(super) const ROOM: u64 = 256 << 10;
 const REPORT_LEN_MAX: usize = 1024;
 /// Calls before other connections are served.
 const CALLS_PER_VISIT: usize = 128;
+/// Calls with messages of at most this many bytes are sent together.
+const COPIED_MAX: u32 = 4096;
 /// Bytes of zeros, for the rest of a message that was removed while it was being written.
 const ZEROS: [u8; 1024] = [0; 1024];
 
@@ -160,31 +163,29 @@ impl Link {
     pub fn serve(
         &mut self,
         now: Instant,
-        client: &mut impl ClientEnd,
+        upstream: &mut impl UpstreamEnd,
         plane: &mut MessagePlane,
         epoch: u64,
     ) -> Result<bool, Violation> {
         self.queued = false;
-        let mut moved = self.receive(now, client, plane)?;
+        let mut moved = self.receive(now, upstream, plane)?;
         moved |= self.retry(now, plane)?;
-        moved |= self.send(now, client, plane, epoch);
+        moved |= self.send(now, upstream, plane, epoch);
         Ok(moved)
     }
 
     fn receive(
         &mut self,
         now: Instant,
-        client: &mut impl ClientEnd,
+        upstream: &mut impl UpstreamEnd,
         plane: &mut MessagePlane,
     ) -> Result<bool, Violation> {
-        let readable = client.readable();
+        let readable = upstream.readable();
         if readable == 0 {
             return Ok(false);
         }
-        for slice in client.peek(readable) {
-            self.input.extend_from_slice(slice);
-        }
-        client.consume(readable);
+        upstream.peek(readable).for_each(|slice| self.input.extend_from_slice(slice));
+        upstream.consume(readable);
         let mut input = std::mem::take(&mut self.input);
         let mut used = 0;
         while let Some((record, len)) = Record::parse(&input[used..])? {
@@ -340,14 +341,12 @@ impl Link {
     fn send(
         &mut self,
         now: Instant,
-        client: &mut impl ClientEnd,
+        upstream: &mut impl UpstreamEnd,
         plane: &mut MessagePlane,
         epoch: u64,
     ) -> bool {
-        let mut moved = false;
+        let mut moved = self.flush(upstream, plane);
         for _ in 0..CALLS_PER_VISIT {
-            moved |= self.flush(client, plane);
-            self.blocked = !self.output.is_empty() || self.body.is_some();
             if self.blocked || !self.is_up() {
                 return moved;
             }
@@ -355,34 +354,32 @@ impl Link {
             match plane.next_call(self.context) {
                 Some(call) => self.begin(now, plane, (call.ticket, call.handle), epoch),
                 None if has_part => {}
-                None => return moved,
+                None => break,
+            }
+            if self.body.is_some() || self.output.len() >= DATA_MAX {
+                moved |= self.flush(upstream, plane);
             }
         }
-        moved | self.flush(client, plane)
+        moved | self.flush(upstream, plane)
     }
 
-    /// Writes the output, as far as the connection has room.
-    fn flush(&mut self, client: &mut impl ClientEnd, plane: &MessagePlane) -> bool {
+    /// Writes the output, as far as the connection has room. Returns whether bytes were written.
+    fn flush(&mut self, upstream: &mut impl UpstreamEnd, plane: &MessagePlane) -> bool {
         let mut moved = false;
         loop {
-            if !self.output.is_empty() {
-                let written = client.write(&self.output, None);
-                self.output.drain(..written);
-                moved |= written > 0;
-                if !self.output.is_empty() {
-                    return moved;
-                }
-            }
-            let Some(body) = &mut self.body else { return moved };
-            let before = body.done;
-            body.write(client, plane);
-            moved |= body.done > before;
+            let written = upstream.write(&[&self.output]);
+            self.output.drain(..written);
+            moved |= written > 0;
+            let Some(body) = self.body.as_mut().filter(|_| self.output.is_empty()) else { break };
+            moved |= body.write(upstream, plane);
             if body.done < body.len {
-                return moved;
+                break;
             }
             self.body = None;
             std::mem::swap(&mut self.output, &mut self.later);
         }
+        self.blocked = !self.output.is_empty() || self.body.is_some();
+        moved
     }
 
     /// Adds the next part of a module or format that the context has asked for. Returns whether there was
@@ -429,7 +426,11 @@ impl Link {
         // A channel's messages are no longer than 64 MiB with their headers, and have no more frames.
         let Ok(len) = call.emit_head(Some((&frames[..count], info.len as usize)), &mut head) else { return };
         self.output.extend_from_slice(&head[..len]);
-        self.body = Some(Body { handle, done: 0, len: info.len });
+        if info.len <= COPIED_MAX {
+            plane.range(handle, 0, info.len).for_each(|slice| self.output.extend_from_slice(slice));
+        } else {
+            self.body = Some(Body { handle, done: 0, len: info.len });
+        }
         self.calls += 1;
     }
 
@@ -474,23 +475,25 @@ impl Link {
 }
 
 impl Body {
-    /// Writes the rest of the output, as far as there is room.
-    fn write(&mut self, client: &mut impl ClientEnd, plane: &MessagePlane) {
+    /// Writes the rest of the output, as far as there is room. Returns whether bytes were written.
+    fn write(&mut self, upstream: &mut impl UpstreamEnd, plane: &MessagePlane) -> bool {
+        let before = self.done;
         for slice in plane.range(self.handle, self.done, self.len - self.done) {
-            let taken = client.write(slice, None);
+            let taken = upstream.write(&[slice]);
             self.done += taken as u32;
             if taken < slice.len() {
-                return;
+                return self.done > before;
             }
         }
         // Its channel was removed: the record is finished, and nobody waits for the answer.
         while self.done < self.len {
             let rest = ZEROS.len().min((self.len - self.done) as usize);
-            let taken = client.write(&ZEROS[..rest], None);
+            let taken = upstream.write(&[&ZEROS[..rest]]);
             self.done += taken as u32;
             if taken < rest {
-                return;
+                break;
             }
         }
+        self.done > before
     }
 }

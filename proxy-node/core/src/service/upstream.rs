@@ -1,0 +1,228 @@
+//! Upstream connections: a local service is the client's end of a flow whose application's end is a process of
+//! a pool.
+//!
+//! ```text
+//!  client ── bytes, end ──▶ ┌──────────────┐ ── DATA, SHUTDOWN ──▶ channel of a process
+//!   [ClientEnd]             │ local service│      [UpstreamEnd]
+//!         ◀── bytes, end ── └──────────────┘ ◀── DATA, CREDIT ────
+//!                  └────────── splice ──────────┘
+//!
+//!  Request::Open ──▶ pending ── OPEN, ACCEPTED ──▶ opened(Ok) ──▶ served ──▶ upstream_gone
+//!                       ├─ no process, refused, deadline ─▶ opened(Err)
+//!                       └─ Request::Cancel ─▶ (no report)
+//! ```
+//! The flow has the stages, offers, credits and time limits of any other flow. What the process sends stays in
+//! the memory in which it arrived until the service consumes it or moves it to a client: it is bounded by the
+//! process's window, for which memory is reserved. What the service writes leaves as DATA at once, within the
+//! process's credit; nothing is queued.
+//!
+//! A service may have any number of upstream connections, and use each for one client after the other. It
+//! [relates](Ends::relate) the two when a request passes, so that a trace shows both.
+//!
+//! The other end of an upstream connection is a process of a pool. A server that is reached over TCP would be
+//! another implementation of [`UpstreamEnd`] behind the same requests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use csp_tcp::Buffer;
+use csp_types::{FlowLabel, Instant};
+
+use super::ClientEnd;
+use super::local::Step;
+use crate::dispatch::pool::MemberId;
+use crate::dispatch::services::PoolServer;
+
+pub use crate::dispatch::pool::ServerId;
+
+/// Largest number of members that a request excludes.
+pub const EXCLUDED_MAX: usize = 16;
+
+/// The window of a process at an upstream connection, in bytes, if the request names none.
+pub const UPSTREAM_WINDOW: u32 = 64 * 1024;
+
+/// Members of a pool that a request is not for, such as those that were tried already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Excluded {
+    servers: [Option<ServerId>; EXCLUDED_MAX],
+}
+
+impl Excluded {
+    /// No members.
+    pub const NONE: Excluded = Excluded { servers: [None; EXCLUDED_MAX] };
+
+    /// Adds a member; `false` if there are [`EXCLUDED_MAX`] others.
+    pub fn insert(&mut self, server: ServerId) -> bool {
+        let place = self.servers.iter_mut().find(|known| known.is_none_or(|known| known == server));
+        place.map(|place| *place = Some(server)).is_some()
+    }
+
+    /// Returns whether a member is excluded.
+    pub fn contains(&self, server: ServerId) -> bool {
+        self.servers.iter().map_while(|known| *known).any(|known| known == server)
+    }
+
+    /// Returns whether the member with this index is excluded.
+    pub(crate) fn has(&self, member: MemberId) -> bool {
+        self.servers.iter().map_while(|known| *known).any(|known| known.member == member)
+    }
+
+    /// Returns those of the members that are `known`.
+    pub(crate) fn only(&self, known: impl Fn(ServerId) -> bool) -> Excluded {
+        let mut kept = Excluded::NONE;
+        self.servers.iter().map_while(|server| *server).filter(|server| known(*server)).for_each(|server| {
+            kept.insert(server);
+        });
+        kept
+    }
+
+    /// Returns whether no member is excluded.
+    pub fn is_empty(&self) -> bool {
+        self.servers[0].is_none()
+    }
+}
+
+/// A request for an upstream connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Upstream {
+    /// Names the request in its answer and its cancellation. No other unanswered request of the service has
+    /// it; below 2⁶³.
+    pub token: u64,
+    /// The name of a service of the policy with a pool.
+    pub service: Arc<str>,
+    /// Members that are not to be chosen.
+    pub excluded: Excluded,
+    /// The address that the process sees as its peer's.
+    pub client: SocketAddr,
+    /// The client's connection for which the first request passes, for the trace; [`FlowLabel::NONE`] if there
+    /// is none.
+    pub client_flow: FlowLabel,
+    /// Largest window of the process in bytes; 0: [`UPSTREAM_WINDOW`]. It is smaller while memory is short.
+    pub window: u32,
+    /// When the request fails if no process has accepted it. `None`: as the service's backlog limits say, and
+    /// a process that was offered the connection may take as long as it wants.
+    pub deadline: Option<Instant>,
+}
+
+/// What a local service asks of the core.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Open a connection. Answered by [`opened`](super::local::LocalServices::opened), unless it is cancelled.
+    Open(Upstream),
+    /// Withdraw the request with this token. Nothing follows if it was answered before.
+    Cancel(u64),
+}
+
+impl Request {
+    /// Returns the request with another token.
+    pub(super) fn with_token(self, f: impl FnOnce(u64) -> u64) -> Self {
+        match self {
+            Request::Open(upstream) => Request::Open(Upstream { token: f(upstream.token), ..upstream }),
+            Request::Cancel(token) => Request::Cancel(f(token)),
+        }
+    }
+}
+
+/// An upstream connection that a process has accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// Its label.
+    pub label: FlowLabel,
+    /// The member to which the process belongs, to exclude it from other requests.
+    pub server: ServerId,
+    /// The member's node and port.
+    pub address: PoolServer,
+}
+
+/// Why a request for an upstream connection failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// The policy has no service of this name, or its connections end at a service of the proxy.
+    NoService,
+    /// The service has no members.
+    NoMember,
+    /// All members are excluded.
+    AllExcluded,
+    /// All members that are not excluded are on nodes that get no new connections.
+    Draining,
+    /// No process of the pool has listened for [`NO_SERVER_GRACE`](crate::NO_SERVER_GRACE).
+    NoServer,
+    /// A process of this member has refused the connection.
+    Refused(ServerId),
+    /// The deadline or the time limit of the service's backlog has passed.
+    TimedOut,
+    /// The backlog, the table of upstream connections or the memory for windows is full.
+    NoRoom,
+    /// The service has an unanswered request with this token.
+    TokenInUse,
+}
+
+/// How an upstream connection has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// Both sides have finished, or the process has closed the connection or ended: all its bytes arrived.
+    Closed,
+    /// The process has reset it or closed it with unread bytes, or its link was lost: bytes may be missing.
+    Reset,
+    /// The service has ended it.
+    ByService,
+}
+
+/// The service's end of an upstream connection: a byte stream each way.
+pub trait UpstreamEnd {
+    /// Returns the number of readable bytes.
+    fn readable(&self) -> usize;
+
+    /// Returns up to `max` readable bytes without copying, slice by slice in order. A service that has borrowed
+    /// memory ([`ClientEnd::lend`]) gives it back before: it may lie beside these bytes.
+    fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]>;
+
+    /// Removes the first `len` readable bytes; the process may send as many more.
+    fn consume(&mut self, len: usize);
+
+    /// Returns whether the process has finished: no bytes follow the readable ones.
+    fn is_finished(&self) -> bool;
+
+    /// Returns how the connection has ended on the process's side; `None` if it has not. Readable bytes can
+    /// still be read, and writing is useless.
+    fn ended(&self) -> Option<Ended>;
+
+    /// Returns the number of bytes that the process has room for.
+    fn room(&self) -> usize;
+
+    /// Sends bytes, gathered from `parts`, in as few messages as possible. Returns the number sent. If these
+    /// are fewer than all, the connection is served again when more can be sent.
+    fn write(&mut self, parts: &[&[u8]]) -> usize;
+
+    /// Returns the window of the process in bytes.
+    fn window(&self) -> u32;
+
+    /// Widens the window of the process if memory permits; returns the new one. It is never narrowed.
+    fn widen(&mut self, window: u32) -> u32;
+}
+
+/// The ends of a local service's connections, while one of them is served.
+pub trait Ends {
+    /// Returns the client's end of a connection that ends at a local service; `None` if it has ended, or the
+    /// service is done with it.
+    fn client(&mut self, label: FlowLabel) -> Option<impl ClientEnd>;
+
+    /// Returns the end of an upstream connection; `None` if it has ended, or the service is done with it.
+    fn upstream(&mut self, label: FlowLabel) -> Option<impl UpstreamEnd>;
+
+    /// Moves up to `max` readable bytes from a client's end to an upstream end, or from an upstream end to a
+    /// client's end, as far as the receiving end has room. Bytes to a client over TCP stay in the memory in
+    /// which they arrived, unless they are short; all others are copied once, into the message that carries
+    /// them. Returns the number moved. If the receiving end has no room for all, that end's connection is
+    /// served again when it has.
+    fn splice(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize;
+
+    /// Ends a connection as if serving it had returned `how`, after this call of the service.
+    fn end(&mut self, label: FlowLabel, how: Step);
+
+    /// Records that requests of this client's connection pass this upstream connection from now on.
+    fn relate(&mut self, client: FlowLabel, upstream: FlowLabel);
+
+    /// Takes back memory that a client's end has lent.
+    fn give_back(&mut self, buffer: Buffer);
+}

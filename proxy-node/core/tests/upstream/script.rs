@@ -1,0 +1,154 @@
+//! A local service that does what a test says and records what it is told.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use csp_proxy_core::service::ClientEnd;
+use csp_proxy_core::service::between::Between;
+use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_proxy_core::service::upstream::{
+    Ended, Ends, Excluded, OpenError, Opened, Request, Upstream, UpstreamEnd,
+};
+use csp_types::{FlowLabel, FourTuple, Instant};
+
+use crate::world::{CLIENT, POOL, World};
+
+/// What a service was told of its upstream connections.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Told {
+    Opened(u64, Result<Opened, OpenError>),
+    Gone(FlowLabel, Ended),
+}
+
+/// A service without clients' connections of its own accord.
+#[derive(Default)]
+pub struct Script {
+    pub requests: VecDeque<Request>,
+    pub told: Vec<Told>,
+    pub clients: Vec<FlowLabel>,
+    /// What is to be sent to each upstream connection, and what is read of it.
+    pub sends: BTreeMap<FlowLabel, Vec<u8>>,
+    pub read: BTreeMap<FlowLabel, Vec<u8>>,
+    /// Bytes that may be read of each, if not all.
+    pub reads: Option<usize>,
+    /// The step of the next visit, once all is sent.
+    pub step: Option<Step>,
+    pub ready: Vec<FlowLabel>,
+    /// Whether each has finished, and has ended.
+    pub finished: BTreeMap<FlowLabel, (bool, Option<Ended>)>,
+    pub visits: usize,
+}
+
+pub fn request(token: u64) -> Upstream {
+    Upstream {
+        token,
+        service: POOL.into(),
+        excluded: Excluded::NONE,
+        client: (CLIENT, 4_711).into(),
+        client_flow: FlowLabel::NONE,
+        window: 0,
+        deadline: None,
+    }
+}
+
+impl Between for Script {}
+
+impl LocalServices for Script {
+    fn connected(&mut self, _: Instant, label: FlowLabel, _: u32, _: FourTuple) -> bool {
+        self.clients.push(label);
+        true
+    }
+
+    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+        let client = ends.client(label).unwrap();
+        if client.is_finished() { Step::Close } else { Step::Idle }
+    }
+
+    fn gone(&mut self, _: Instant, label: FlowLabel) {
+        self.clients.retain(|known| *known != label);
+    }
+
+    fn next_ready(&mut self) -> Option<FlowLabel> {
+        self.ready.pop()
+    }
+
+    fn next_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    fn opened(&mut self, _: Instant, token: u64, outcome: Result<Opened, OpenError>) {
+        self.told.push(Told::Opened(token, outcome));
+        self.finished.extend(outcome.ok().map(|opened| (opened.label, (false, None))));
+    }
+
+    fn serve_upstream(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+        self.visits += 1;
+        let mut server = ends.upstream(label).expect("it is served");
+        let bytes = self.sends.entry(label).or_default();
+        let sent = server.write(&[&bytes[..bytes.len() / 2], &[], &bytes[bytes.len() / 2..]]);
+        bytes.drain(..sent);
+        let is_sent = bytes.is_empty();
+        let len = server.readable().min(self.reads.unwrap_or(usize::MAX));
+        let read = self.read.entry(label).or_default();
+        server.peek(len).for_each(|slice| read.extend_from_slice(slice));
+        server.consume(len);
+        self.finished.insert(label, (server.is_finished(), server.ended()));
+        match self.step.take_if(|_| is_sent) {
+            Some(step) => step,
+            None if sent + len > 0 => Step::Moved,
+            None => Step::Idle,
+        }
+    }
+
+    fn upstream_gone(&mut self, _: Instant, label: FlowLabel, how: Ended) {
+        assert!(self.finished.remove(&label).is_some(), "once for each connection");
+        self.told.push(Told::Gone(label, how));
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn on_timeout(&mut self, _: Instant) {}
+}
+
+impl World<Script> {
+    pub fn script(members: &[u16]) -> Self {
+        World::new(Script::default(), members)
+    }
+
+    pub fn request(&mut self, request: Request) {
+        self.core.local_mut().requests.push_back(request);
+        self.settle();
+    }
+
+    /// Requests a connection; returns the errors that are known at once.
+    pub fn open(&mut self, upstream: Upstream) -> Option<OpenError> {
+        self.request(Request::Open(upstream));
+        self.told().into_iter().find_map(|told| match told {
+            Told::Opened(_, outcome) => outcome.err(),
+            Told::Gone(..) => None,
+        })
+    }
+
+    /// Opens a connection that a process accepts with this room; returns what the service is told.
+    pub fn opened(&mut self, room: u32) -> Opened {
+        assert_eq!(self.open(request(9)), None);
+        self.accept(room);
+        let [Told::Opened(9, Ok(opened))] = self.told()[..] else { panic!("it is opened") };
+        opened
+    }
+
+    /// Has the service send something, and then return a step.
+    pub fn serve(&mut self, label: FlowLabel, bytes: &[u8], step: Option<Step>) {
+        let script = self.core.local_mut();
+        script.sends.entry(label).or_default().extend_from_slice(bytes);
+        script.step = step;
+        script.ready.push(label);
+        self.settle();
+    }
+
+    /// Returns what the service was told since the last call.
+    pub fn told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.core.local_mut().told)
+    }
+}
