@@ -9,4 +9,4 @@ mod links;
 mod worker;
 
 pub use csp_proxy_core as core;
-pub use worker::{ProxyWorker, Registered, WorkerPolicy};
+pub use worker::{FlowsConfig, PolicyError, ProxyWorker, Registered, WorkerPolicy};

@@ -2,10 +2,12 @@
 //! (`csp_daemon::DataThread`, or the simulation) waits.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
 
+use csp_quality::{Fired, FlowStatus, LinkStatus, SharedLinkConfig, TriggerError};
 use csp_services::{
-    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowsConfig, HandlerJob, MessageBroker,
+    ChannelFeed, ChannelPath, ChannelSpec, ContextSpec, FlowFields, HandlerJob, MessageBroker,
     MessagesConfig, MoveNotice, PlanJob, RequestNotice, RequestSpec, SpecError, StreamSpec, View,
 };
 use csp_tcp::{Buffer, Direction};
@@ -35,6 +37,27 @@ pub struct Registered {
     pub draining: HashSet<NodeId>,
     /// This node, and all proxy workers that new connections may go to; `None`: not known yet.
     pub proxies: Option<(NodeId, Vec<Owner>)>,
+}
+
+/// Information flows: how they share the output link, and how fields of messages are read by which they are
+/// told apart.
+#[derive(Clone, Debug)]
+pub struct FlowsConfig {
+    /// The flows, and the link that they share.
+    pub link: SharedLinkConfig,
+    /// Readers of the message fields that the predicates of these flows name.
+    pub fields: Arc<FlowFields>,
+}
+
+/// Why a part of a policy is not in force.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// A channel of messages.
+    #[error(transparent)]
+    Channels(#[from] SpecError),
+    /// A trigger of information flows.
+    #[error("flows: {0}")]
+    Flows(#[from] TriggerError),
 }
 
 /// What a worker needs of a policy.
@@ -279,22 +302,32 @@ impl ProxyWorker {
 
     /// Sets the clock by which the calls of handlers are measured.
     pub fn set_clock(&mut self, clock: fn() -> Instant) {
+        self.core.set_link_clock(clock);
         self.broker_mut().set_clock(clock);
     }
 
     /// Puts a new policy generation into force.
     ///
     /// # Errors
-    /// A channel of messages that cannot be served; everything else is in force.
-    pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), SpecError> {
-        let served = apply_channels(self.broker_mut(), now, &policy);
+    /// A channel of messages that cannot be served, or a trigger of flows that is not valid; everything else is
+    /// in force.
+    pub fn set_policy(&mut self, now: Instant, policy: WorkerPolicy) -> Result<(), PolicyError> {
+        let served = apply_channels(self.broker_mut(), now, &policy).map_err(PolicyError::from);
         let WorkerPolicy { services, egress, flows, .. } = policy;
-        let number = self.number.into();
-        let own = |flows: FlowsConfig| FlowsConfig { board: (flows.board.0, number), ..flows };
-        let served = served.and(self.broker_mut().set_flows(now, flows.map(own)));
+        let served = served.and(self.set_flows(now, flows).map_err(PolicyError::from));
         self.core.set_policy(now, services, egress, &mut self.links);
         self.links.flush(now);
         served
+    }
+
+    fn set_flows(&mut self, now: Instant, flows: Option<FlowsConfig>) -> Result<(), TriggerError> {
+        let number = self.number.into();
+        let in_force = self.core.link().shared().map(|link| link.table().generation());
+        let link = flows.map(|FlowsConfig { link, fields }| {
+            self.broker_mut().set_flow_fields(in_force, link.plan.table().generation(), fields);
+            SharedLinkConfig { board: (link.board.0, number), ..link }
+        });
+        self.core.set_link(now, link)
     }
 
     /// Applies what nodes have registered. Connections of a lost network node that wait for it move to one that owns their
@@ -321,9 +354,14 @@ impl ProxyWorker {
         self.broker_mut().poll_request_notice()
     }
 
+    /// Returns the state of the output link and of its information flows; `None` if there are none.
+    pub fn link_status(&mut self, now: Instant) -> Option<(LinkStatus, Vec<FlowStatus>)> {
+        self.core.link_status(now)
+    }
+
     /// Returns the next change of a flows' trigger to log, if any.
-    pub fn poll_fired(&mut self) -> Option<(String, csp_quality::Fired)> {
-        self.broker_mut().poll_fired()
+    pub fn poll_fired(&mut self) -> Option<(String, Fired)> {
+        self.core.next_fired()
     }
 
     fn move_connections(&mut self, now: Instant) {

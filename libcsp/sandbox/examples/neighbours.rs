@@ -108,7 +108,7 @@ impl World {
         while let Some(mut turn) = self.plane.next_flow() {
             let is_context = self.plane.is_context(&turn);
             if is_context {
-                self.plane.run_context(Instant::ZERO, &mut turn, None);
+                self.plane.run_context(Instant::ZERO, &mut turn, None, None);
             }
             self.plane.end_turn(turn);
             if is_context {

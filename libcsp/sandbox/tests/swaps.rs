@@ -120,11 +120,11 @@ impl World {
     }
 
     fn turn(&mut self) {
-        while self.plane.next_resumed().is_some() {}
+        while self.plane.next_resumed(None).is_some() {}
         for _ in 0..2 {
             let Some(mut turn) = self.plane.next_flow() else { break };
             if self.plane.is_context(&turn) {
-                self.plane.run_context(Instant::ZERO, &mut turn, None);
+                self.plane.run_context(Instant::ZERO, &mut turn, None, None);
             }
             self.plane.end_turn(turn);
         }

@@ -5,6 +5,7 @@
 //! a trait object would cost a dynamic call for each segment ([decision
 //! 0022](../../../docs/decisions/0022-parts-and-services.md)).
 
+use csp_quality::OutputLink;
 use csp_tcp::Stack;
 use csp_types::{FlowLabel, Instant, TraceEvent, TraceKind};
 use csp_wire::channel::MessageHeader;
@@ -97,6 +98,5 @@ pub(crate) struct Turn<'a, O, S> {
     pub(crate) idle: &'a mut IdleClients,
     pub(crate) tunnels: &'a mut Tunnels,
     pub(crate) local: &'a mut S,
-    /// Byte streams share the output link.
-    pub(crate) metered: &'a mut bool,
+    pub(crate) link: &'a mut OutputLink,
 }

@@ -8,6 +8,7 @@
 //!                           ▼
 //!                       dispatcher: pools, services, backlogs, offers ─▶ OPEN
 //!  local: services of the proxy itself, at which streams end
+//!  link: the output link, which byte streams and local services share
 //!  client: how clients' ends finish, and what they report
 //!  egress: sources of active opens          recorder: trace, ended flows, counters
 //!  idle: clients that give way to new ones when no room is left
@@ -32,6 +33,7 @@ mod events;
 mod flow;
 mod hairpin;
 mod idle;
+mod link;
 mod options;
 mod output;
 mod pump;
@@ -47,6 +49,7 @@ mod waits;
 
 use std::collections::HashSet;
 
+use csp_quality::OutputLink;
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
 use csp_types::{Grant, Instant, NodeId, TraceRing};
 use csp_wire::channel::Message;
@@ -122,7 +125,7 @@ pub struct ProxyCore<S = NoLocalServices> {
     idle: IdleClients,
     recorder: Recorder,
     local: S,
-    metered: bool,
+    link: OutputLink,
 }
 
 impl ProxyCore {
@@ -155,7 +158,7 @@ impl<S: LocalServices> ProxyCore<S> {
             recorder: Recorder::new(trace_events),
             tcp: Stack::new(tcp),
             local,
-            metered: false,
+            link: OutputLink::default(),
         }
     }
 
@@ -172,7 +175,7 @@ impl<S: LocalServices> ProxyCore<S> {
             idle,
             recorder,
             local,
-            metered,
+            link,
         } = self;
         Turn {
             cx: Context { now, flows, tcp, hairpin, upstreams, recorder, out },
@@ -182,7 +185,7 @@ impl<S: LocalServices> ProxyCore<S> {
             idle,
             tunnels,
             local,
-            metered,
+            link,
         }
     }
 
@@ -315,7 +318,6 @@ impl<S: LocalServices> ProxyCore<S> {
         turn.dispatcher.set_services(&mut turn.cx, services);
         let named = turn.dispatcher.local_numbers();
         before.difference(&named).for_each(|number| turn.local.drain(now, *number));
-        turn.meter_streams();
         turn.drive();
     }
 }
@@ -333,7 +335,7 @@ impl<S: LocalServices> ProxyCore<S> {
             [self.hairpin.resets_deadline(), self.pump.failures_deadline(), self.upstreams.deadline()];
         let own =
             [pending, dispatcher.left_deadline(), dispatcher.offers_deadline()].into_iter().chain(resets);
-        own.chain([self.tcp.next_timeout(), self.local.next_timeout()]).flatten().min()
+        own.chain([self.tcp.next_timeout(), self.local.next_timeout(), self.link.due()]).flatten().min()
     }
 
     /// Lends memory for the next message: records of a network node, or messages of a process. See

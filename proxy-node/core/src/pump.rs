@@ -9,6 +9,7 @@ mod stalled;
 
 use std::collections::VecDeque;
 
+use csp_quality::OutputLink;
 use csp_tcp::Stack;
 use csp_types::limits::RESET_STALL;
 use csp_types::{FlowLabel, Instant};
@@ -107,18 +108,19 @@ impl Pump {
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
         local: &mut impl LocalServices,
+        link: &mut OutputLink,
     ) -> bool {
         let mut moved = false;
         for _ in 0..self.parked.len() {
             let Some(label) = self.parked.next_ready(|lane| cx.out.lane_ready(lane)) else { break };
             moved |= match cx.upstreams.unpark(label) {
-                true => self.pump_upstream(cx, local, label, true),
-                false => self.pump_flow(cx, local, label, true),
+                true => self.pump_upstream(cx, local, link, label, true),
+                false => self.pump_flow(cx, local, link, label, true),
             };
         }
         for _ in 0..self.to_pump.len() {
             let Some(label) = self.to_pump.pop_front() else { break };
-            moved |= self.pump_flow(cx, local, label, false);
+            moved |= self.pump_flow(cx, local, link, label, false);
         }
         moved
     }
@@ -128,17 +130,18 @@ impl Pump {
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
         local: &mut impl LocalServices,
+        link: &mut OutputLink,
         label: FlowLabel,
         front: bool,
     ) -> bool {
         let Some(flow) = cx.flows.get_mut(label) else { return false };
         flow.queued = false;
         if flow.stage == Stage::Local {
-            return self.pump_local(cx, local, label);
+            return self.pump_local(cx, local, link, label);
         }
         let Flow { stage, lane, between, bytes_from_app, .. } = *flow;
         if cx.flows.is_inner(label) && cx.upstreams.is_of(label) {
-            return self.pump_upstream(cx, local, label, false);
+            return self.pump_upstream(cx, local, link, label, false);
         }
         let Stage::Open(_) = stage else { return false };
         let waits = !front && self.parked.waits(lane);
@@ -186,10 +189,12 @@ impl Pump {
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
         local: &mut impl LocalServices,
+        link: &mut OutputLink,
         label: FlowLabel,
     ) -> bool {
         let now = cx.now;
-        let step = local.serve(now, label, &mut ServiceEnds { cx, pump: self, served: label, front: false });
+        let mut ends = ServiceEnds { cx, pump: self, served: label, front: false };
+        let step = local.serve(now, label, &mut ends, link);
         match cx.ends(label) {
             Some(Ends::Tcp(mut client, application)) => self.widen(&mut client, application.flow),
             Some(Ends::Loop(..)) => self.looped(cx, label, matches!(step, Step::Moved | Step::Finish)),
@@ -205,6 +210,7 @@ impl Pump {
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
         local: &mut impl LocalServices,
+        link: &mut OutputLink,
         label: FlowLabel,
         front: bool,
     ) -> bool {
@@ -216,8 +222,8 @@ impl Pump {
             cx.tcp.give_back(lent);
         }
         let now = cx.now;
-        let step =
-            local.serve_upstream(now, label, &mut ServiceEnds { cx, pump: self, served: label, front });
+        let mut ends = ServiceEnds { cx, pump: self, served: label, front };
+        let step = local.serve_upstream(now, label, &mut ends, link);
         self.end_later(label, step);
         if cx.is_finishing(label) {
             self.done.push((label, Step::Idle)); // it may be over

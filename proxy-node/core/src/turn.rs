@@ -26,7 +26,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             self.dispatcher.serve_backlogs(&mut self.cx); // waiting connections come before new ones
             self.process_client_events();
             self.dispatcher.serve_backlogs(&mut self.cx);
-            let pumped = self.pump.pump(&mut self.cx, self.local);
+            let pumped = self.pump.pump(&mut self.cx, self.local, self.link);
             let readied = self.settle_local() | self.serve_requests();
             self.settle_hairpins();
             let sent = self.tunnels.transmit(&mut self.cx) | self.share_link();
@@ -58,56 +58,18 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
         let mut any = false;
         // Contexts have their turn in each pass, also if connections are always ready.
-        self.local.run_contexts(self.cx.now);
+        self.local.run_contexts(self.cx.now, self.link);
         for _ in 0..READIED_PER_PASS {
-            match self.local.next_ready() {
+            match self.local.next_ready(self.link) {
                 Some(label) => {
                     self.pump.enqueue(self.cx.flows, label);
                     any = true;
                 }
-                None if self.local.run_contexts(self.cx.now) => {}
+                None if self.local.run_contexts(self.cx.now, self.link) => {}
                 None => break,
             }
         }
         any
-    }
-
-    /// Lets byte streams ask for what they could send, and those send that the output link takes something of. Returns whether there were
-    /// any.
-    fn share_link(&mut self) -> bool {
-        if !*self.metered {
-            return false;
-        }
-        let now = self.cx.now;
-        while let Some(label) = self.cx.tcp.next_unwanting() {
-            self.local.wants_link_no_more(label);
-        }
-        while let Some((label, tuple, bytes)) = self.cx.tcp.next_wanting() {
-            self.local.wants_link(now, label, tuple, bytes);
-        }
-        let mut any = false;
-        while let Some((label, bytes)) = self.local.next_allowed(now) {
-            any |= self.cx.tcp.allow(now, label, bytes);
-        }
-        any
-    }
-
-    /// Begins or ends metering of all byte streams, if the local services share the output link with them now, or don't any more.
-    pub(super) fn meter_streams(&mut self) {
-        let metered = self.local.shares_link();
-        if std::mem::replace(self.metered, metered) == metered {
-            return;
-        }
-        for flow in self.cx.flows.newest().filter(|flow| flow.stage != Stage::Local) {
-            self.cx.tcp.set_metered(self.cx.now, flow.label, metered);
-        }
-    }
-
-    /// Meters a new byte stream, if such streams share the output link.
-    pub(super) fn meter(&mut self, label: FlowLabel) {
-        if *self.metered {
-            self.cx.tcp.set_metered(self.cx.now, label, true);
-        }
     }
 
     /// Runs timers that are due.

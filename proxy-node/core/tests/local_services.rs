@@ -15,6 +15,7 @@ use csp_proxy_core::{
     BacklogLimits, Blocked, ChannelId, CoreConfig, EgressRule, HairpinConfig, Lane, PoolServer, Process,
     ProxyCore, ProxyOutput, ServiceSpec, ServiceTcp, Verdict,
 };
+use csp_quality::OutputLink;
 use csp_tcp::StackConfig;
 use csp_types::{FlowLabel, FourTuple, Grant, Instant};
 use csp_wire::channel::{ConnectPayload, ListenPayload, Message, MessageHeader, MessageKind};
@@ -95,7 +96,7 @@ impl LocalServices for Echo {
         self.drained.push(number);
     }
 
-    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends, _: &mut OutputLink) -> Step {
         assert!(self.connections.contains(&label), "it is this service's");
         self.served += 1;
         let mut client = ends.client(label).unwrap();
@@ -116,11 +117,11 @@ impl LocalServices for Echo {
         assert!(self.connections.remove(&label), "once for each connection");
     }
 
-    fn next_ready(&mut self) -> Option<FlowLabel> {
+    fn next_ready(&mut self, _: &mut OutputLink) -> Option<FlowLabel> {
         self.endless
     }
 
-    fn run_contexts(&mut self, _: Instant) -> bool {
+    fn run_contexts(&mut self, _: Instant, _: &mut OutputLink) -> bool {
         self.contexts += 1;
         false
     }
@@ -136,7 +137,13 @@ impl LocalServices for Echo {
         self.opened.push(outcome.err());
     }
 
-    fn serve_upstream(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve_upstream(
+        &mut self,
+        _: Instant,
+        label: FlowLabel,
+        ends: &mut impl Ends,
+        _: &mut OutputLink,
+    ) -> Step {
         assert!(self.upstreams.contains(&label), "it is this service's");
         let mut server = ends.upstream(label).unwrap();
         let mut bytes: Vec<u8> = server.peek(server.readable()).flatten().copied().collect();

@@ -92,7 +92,7 @@ impl Bench {
         let mut bytes = 0;
         while let Some(mut turn) = self.plane.next_flow() {
             if self.plane.is_context(&turn) {
-                self.plane.run_context(Instant::ZERO, &mut turn, None);
+                self.plane.run_context(Instant::ZERO, &mut turn, None, None);
             }
             while let Some(peer) = self.plane.next_peer(&turn) {
                 let Some(delivery) = self.plane.next_delivery(Instant::ZERO, peer) else { continue };

@@ -64,7 +64,7 @@ impl Run {
 
     fn serve(&mut self) {
         while let Some(mut turn) = self.plane.next_flow() {
-            self.plane.run_context(Instant::ZERO, &mut turn, None);
+            self.plane.run_context(Instant::ZERO, &mut turn, None, None);
             while let Some(peer) = self.plane.next_peer(&turn) {
                 let delivery = self.plane.next_delivery(Instant::ZERO, peer).unwrap();
                 turn.charge(delivery.len);

@@ -17,7 +17,7 @@
 //! | marks, policies and drops of a receiver | `queue` |
 //! | sequence numbers, backlog, last values | `channel`, `cache` |
 //! | which channel is served next | [`RoundRobin`] |
-//! | what waits for the output link, by information flow | `flows` |
+//! | what waits for the output link, by information flow | `flows`, [`SharedLink`](csp_quality::SharedLink) |
 //! | handlers on the way: contexts, paths | `contexts` |
 //! | traces of a channel's next messages | [`TracedMessage`] |
 #![forbid(unsafe_code)]
@@ -52,7 +52,7 @@ pub use contexts::{
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use csp_quality::FlowId;
-pub use flows::{FieldReader, FlowFields, FlowStatus, FlowsConfig, LinkStatus};
+pub use flows::{FieldReader, FlowFields};
 pub use peers::{PeerId, Role};
 pub use plane::{
     AttachError, ChannelId, ChannelStatus, Counters, DeliveredError, Delivery, Feed, MessagePlane,

@@ -8,10 +8,12 @@
 //!   its queue has messages and drops some when it is full;
 //! - `blocked` is the number of subscribers that hold back publishers.
 
+use csp_quality::SharedLink;
 use csp_types::{Duration, Instant};
 
 use crate::channel::Channel;
 use crate::config::ChannelKind;
+use crate::flows::Wanted;
 use crate::list::Links;
 use crate::plane::Replay;
 use crate::pool::{MessageHandle, MessagePool};
@@ -77,6 +79,8 @@ pub(crate) struct Peer {
     taken: Instant,
     /// Messages published by the peer.
     pub published: u64,
+    /// The message of an information flow for which it is held back.
+    wanted: Option<Wanted>,
     /// Progress of the last values that the peer has yet to receive.
     replay: Replay,
     pub queue: Queue,
@@ -165,14 +169,22 @@ impl Peers {
         }
     }
 
+    /// Records the message of a flow for which a peer is held back; `None`: for none.
+    pub fn set_wanted(&mut self, index: u32, wanted: Option<Wanted>) {
+        if let Some(peer) = self.slots.get_mut(index as usize) {
+            peer.wanted = wanted;
+        }
+    }
+
     /// Adds a peer, with a queue if it receives; `None` if there are too many.
     pub fn attach(&mut self, ch: &mut Channel, channel: u16, role: Role) -> Option<PeerId> {
         let receives = role != Role::Publisher && role != Role::Pusher;
         let queue = if receives { Queue::new(&ch.config.queue) } else { Queue::none() };
         let (parked, local, taken) = (false, false, Instant::ZERO);
         let (generation, published, replay) = (0, 0, Replay::default());
+        let (role, wanted) = (Some(role), None);
         let mut peer =
-            Peer { generation, role: Some(role), channel, parked, local, taken, published, replay, queue };
+            Peer { generation, role, channel, parked, local, taken, published, wanted, replay, queue };
         let index = match self.free.pop() {
             Some(index) => {
                 let slot = &mut self.slots[index as usize];
@@ -186,7 +198,7 @@ impl Peers {
             }
             None => return None,
         };
-        if role == Role::Puller {
+        if role == Some(Role::Puller) {
             ch.pullers += 1;
             // What pullers have is put back into the backlog when they are detached.
             let theirs = ch.pullers as usize * ch.config.queue.messages as usize;
@@ -434,11 +446,12 @@ impl Peers {
         Some(self.id(index))
     }
 
-    /// The same among those that `may` go on.
-    pub fn unhold_of(&mut self, ch: &mut Channel, may: impl Fn(u32) -> bool) -> Option<PeerId> {
+    /// The same among those for whose message their flow has room.
+    pub fn unhold_with_room(&mut self, ch: &mut Channel, link: &SharedLink) -> Option<PeerId> {
         let mut next = ch.held.front();
         while let Some(index) = next {
-            if may(index) {
+            let wanted = self.slots.get(index as usize).and_then(|peer| peer.wanted);
+            if wanted.is_none_or(|wanted| wanted.has_room(link)) {
                 ch.held.remove(&mut self.held, index);
                 return Some(self.id(index));
             }

@@ -22,6 +22,7 @@ use crate::cache::{CacheCounters, LastValues};
 use crate::channel::{Channel, ChannelCounters};
 use crate::config::{ChannelConfig, ChannelError, PlaneConfig, PlaneConfigError};
 use crate::contexts::{Contexts, Fed};
+use crate::flows::FieldsInForce;
 use crate::list::{Links, List};
 use crate::peers::{PeerId, Peers, Role};
 use crate::pool::{MessageHandle, MessagePool, Occupancy, PoolCounters, Slices};
@@ -65,8 +66,7 @@ pub struct MessagePlane {
     counters: Counters,
     contexts: Contexts,
     fed: Fed,
-    /// Messages that wait for the output link, if there are information flows.
-    flows: Option<Box<crate::flows::Flows>>,
+    fields: FieldsInForce,
     /// The policy's number of each channel, by channel slot; flows know the channel by it.
     numbers: Vec<u32>,
 }
@@ -96,7 +96,7 @@ impl MessagePlane {
             traces: Traces::default(),
             counters: Counters::default(),
             fed: Fed::new(),
-            flows: None,
+            fields: FieldsInForce::default(),
             numbers: vec![u32::MAX; channels],
             config,
         })
@@ -195,9 +195,6 @@ impl MessagePlane {
             self.subscriptions.remove_subscriber(slot, peer.index, gone);
         }
         ch.receivers -= u32::from(known.role.is_some_and(Role::receives));
-        if let Some(flows) = &mut self.flows {
-            flows.want(peer.index, None);
-        }
         if self.traces.is_armed() {
             self.traces.check(slot, |waiting, _, _| (waiting == peer).then_some(CopyState::Left));
             self.traces.flushed(peer);

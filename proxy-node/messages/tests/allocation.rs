@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use csp_messages::{
-    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, FlowsConfig, FormatId, HashKey, MessagePlane,
-    PathSpec, PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
+    Budget, CacheConfig, CacheKey, ChannelConfig, ChannelKind, FormatId, HashKey, MessagePlane, PathSpec,
+    PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, TraceRequest,
 };
 use csp_quality::{
-    Board, Capacity, Cost, Descriptor, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig,
-    Scheme,
+    Board, Capacity, Cost, Descriptor, FlowSpec, FlowTable, LinkConfig, OutputLink, Plan, Predicate,
+    QualityConfig, Scheme, SharedLinkConfig,
 };
 use csp_support::allocation;
 use csp_types::{Duration, Instant};
@@ -18,25 +18,32 @@ use csp_types::{Duration, Instant};
 static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 /// Publishes until queues or memory are full, delivers half and then all.
-fn turn(plane: &mut MessagePlane, now: Instant, publishers: &[PeerId], bytes: &[u8]) -> u64 {
+fn turn(
+    (plane, link): (&mut MessagePlane, &mut OutputLink),
+    now: Instant,
+    publishers: &[PeerId],
+    bytes: &[u8],
+) -> u64 {
     let mut delivered = 0;
     for (number, publisher) in (0..).zip(publishers) {
-        let flow = plane.flow_table().map(|table| table.classify(&Descriptor::default().channel(number)));
+        let descriptor = Descriptor::default().channel(number);
+        let flow = link.shared().map(|link| link.table().classify(&descriptor));
         let kind = (FormatId::UNKNOWN, flow.unwrap_or_default());
         for n in 0..100u8 {
             let head = [b't', n % 40];
             let parts = [&head[..1], &head[1..], bytes];
-            match plane.publish_in(now, *publisher, kind, &[2, bytes.len() as u32], parts.into_iter()) {
+            let message = (&[2, bytes.len() as u32][..], parts.into_iter());
+            match plane.publish_in(now, *publisher, kind, message, link.shared_mut()) {
                 Ok(_) => {}
                 Err(PublishError::Held) => break,
                 Err(error) => panic!("{error}"),
             }
         }
     }
-    plane.release_flows(now);
+    link.release(now, plane);
     while let Some(mut turn) = plane.next_flow() {
         if plane.is_context(&turn) {
-            plane.run_context(now, &mut turn, None);
+            plane.run_context(now, &mut turn, None, link.shared_mut());
         }
         while let Some(peer) = plane.next_peer(&turn) {
             let delivery = plane.next_delivery(Instant::ZERO, peer).unwrap();
@@ -47,12 +54,12 @@ fn turn(plane: &mut MessagePlane, now: Instant, publishers: &[PeerId], bytes: &[
         }
         plane.end_turn(turn);
     }
-    while plane.next_resumed().is_some() {}
+    while plane.next_resumed(link.shared()).is_some() {}
     delivered
 }
 
 /// Every channel has a path, and contexts of its flow run it.
-fn set_flows(plane: &mut MessagePlane) {
+fn share(link: &mut OutputLink, plane: &mut MessagePlane) {
     let spec = |number: u32| {
         let predicate = Predicate { channel: Some(number), ..Predicate::default() };
         FlowSpec { post: Some("path".to_owned()), ..FlowSpec::new(&format!("flow-{number}"), predicate) }
@@ -64,18 +71,17 @@ fn set_flows(plane: &mut MessagePlane) {
         plane.activate_path(Instant::ZERO, path).unwrap();
     }
     let table = FlowTable::new(8).replace((0..4).map(spec).collect()).unwrap();
-    let link = LinkConfig { bits_per_second: 1_000_000_000_000, quantum: 1 << 20 };
-    let capacity = Capacity { contexts: 8, link, point_every: 16 };
+    let rate = LinkConfig { bits_per_second: 1_000_000_000_000, quantum: 1 << 20 };
+    let capacity = Capacity { contexts: 8, link: rate, point_every: 16 };
     let cost = |_: &str| Some(Cost { item: Duration::from_nanos(8), ..Cost::default() });
-    let config = FlowsConfig {
+    let config = SharedLinkConfig {
         plan: Arc::new(Plan::new(Arc::new(table), capacity, cost).unwrap()),
         quality: QualityConfig { link: Scheme::PriorityAwareReserved, ..QualityConfig::default() },
         triggers: Vec::new(),
         board: (Arc::new(Board::new(1)), 0),
         worker_percent: 100,
-        fields: Arc::default(),
     };
-    plane.set_flows(Instant::ZERO, Some(config)).unwrap();
+    link.share(Instant::ZERO, config).unwrap();
 }
 
 #[test]
@@ -91,7 +97,7 @@ fn the_data_path_with_flows_and_contexts_allocates_nothing() {
 fn check(with_flows: bool) {
     let pool = PoolConfig { block_len: 256, blocks: 1_000 };
     let config = PlaneConfig { pool, peers_max: 64, ..PlaneConfig::new(HashKey([1, 2])) };
-    let mut plane = MessagePlane::new(config).unwrap();
+    let (mut plane, mut link) = (MessagePlane::new(config).unwrap(), OutputLink::default());
     let cache = Some(CacheConfig { key: CacheKey::Topic, entries: 32, bytes: 256 * 50 });
     let queue = QueueLimits { messages: 20, bytes: 1 << 20, in_flight: 4 };
     let kinds = [
@@ -116,11 +122,11 @@ fn check(with_flows: bool) {
         }
     }
     if with_flows {
-        set_flows(&mut plane);
+        share(&mut link, &mut plane);
     }
     let bytes = vec![7; 1_000];
     // The first division of the link allocates.
-    turn(&mut plane, Instant::from_nanos(1), &publishers, &bytes);
+    turn((&mut plane, &mut link), Instant::from_nanos(1), &publishers, &bytes);
     // What is traced allocates nothing either, but for the names of a path's handlers.
     let (first, until) = (plane.channel_named("channel-0").unwrap(), Instant::from_nanos(1_000_000_000));
     let request = TraceRequest { messages: 32, topic: b"t", until, clock: || Instant::ZERO };
@@ -135,7 +141,7 @@ fn check(with_flows: bool) {
         }
         // Workers divide the link every 10 ms, which allocates; all turns are before that.
         let now = Instant::from_nanos(1_000 + u64::from(round) * 100_000);
-        delivered += turn(&mut plane, now, &publishers, &bytes);
+        delivered += turn((&mut plane, &mut link), now, &publishers, &bytes);
         subscribers.iter().for_each(|peer| assert!(plane.cancel(*peer, b"t").is_some()));
     }
     assert!(delivered > if with_flows { 2_000 } else { 10_000 }, "{delivered}");

@@ -50,10 +50,10 @@ impl World {
     }
 
     fn run(&mut self) {
-        while self.plane.next_resumed().is_some() {}
+        while self.plane.next_resumed(None).is_some() {}
         while let Some(mut turn) = self.plane.next_flow() {
             let is_context = self.plane.is_context(&turn);
-            self.plane.run_context(Instant::ZERO, &mut turn, None);
+            self.plane.run_context(Instant::ZERO, &mut turn, None, None);
             self.plane.end_turn(turn);
             if !is_context && !self.plane.contexts_have_work() {
                 break;
@@ -298,7 +298,7 @@ fn a_full_path_drops_with_a_counter_or_holds_back() {
     world.activate(&[("forward", 0, "")]);
     let done = [1, 2, 3, 4, 5].map(|byte| world.publish(byte));
     assert_eq!(done, [Ok(0), Ok(0), Ok(0), Ok(0), Err(PublishError::Held)]);
-    assert_eq!(world.plane.next_resumed(), None);
+    assert_eq!(world.plane.next_resumed(None), None);
     assert_eq!(world.receive(), [1, 2, 3, 4]);
     world.publish(5).unwrap();
     assert_eq!(world.receive(), [5]);
@@ -411,7 +411,7 @@ fn calls_are_measured_by_the_caller_s_clock() {
     };
     while let Some(mut turn) = world.plane.next_flow() {
         let is_context = world.plane.is_context(&turn);
-        world.plane.run_context(Instant::ZERO, &mut turn, Some(&mut clock));
+        world.plane.run_context(Instant::ZERO, &mut turn, Some(&mut clock), None);
         world.plane.end_turn(turn);
         if !is_context {
             break;

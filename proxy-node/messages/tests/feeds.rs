@@ -64,7 +64,7 @@ impl World {
         for _ in 0..10_000 {
             let Some(mut turn) = self.plane.next_flow() else { return };
             if self.plane.is_context(&turn) {
-                self.plane.run_context(now(), &mut turn, None);
+                self.plane.run_context(now(), &mut turn, None, None);
             }
             self.plane.end_turn(turn);
         }
@@ -119,9 +119,9 @@ fn a_channel_that_holds_back_waits_until_there_is_room() {
         match w.publish() {
             Ok(_) => sent += 1,
             Err(PublishError::Held) => {
-                assert_eq!(w.plane.next_resumed(), None, "the queue is full");
+                assert_eq!(w.plane.next_resumed(None), None, "the queue is full");
                 w.run_contexts();
-                assert_eq!(w.plane.next_resumed(), Some(w.publisher));
+                assert_eq!(w.plane.next_resumed(None), Some(w.publisher));
             }
             Err(error) => panic!("{error}"),
         }

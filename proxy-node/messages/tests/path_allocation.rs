@@ -62,9 +62,9 @@ fn a_path_allocates_nothing() {
                 }
             }
         }
-        while plane.next_resumed().is_some() {}
+        while plane.next_resumed(None).is_some() {}
         while let Some(mut turn) = plane.next_flow() {
-            processed += plane.run_context(Instant::ZERO, &mut turn, Some(&mut clock));
+            processed += plane.run_context(Instant::ZERO, &mut turn, Some(&mut clock), None);
             while let Some(peer) = plane.next_peer(&turn) {
                 let delivery = plane.next_delivery(Instant::ZERO, peer).unwrap();
                 turn.charge(delivery.len);

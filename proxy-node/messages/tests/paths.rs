@@ -163,17 +163,17 @@ impl World {
     /// Runs contexts for some turns. Turns of the channel are ended at once.
     fn turn(&mut self, turns: usize) -> u32 {
         let mut done = 0;
-        while self.plane.next_resumed().is_some() {}
+        while self.plane.next_resumed(None).is_some() {}
         for _ in 0..turns {
             let Some(mut turn) = self.plane.next_flow() else { break };
             if self.plane.is_context(&turn) {
-                done += self.plane.run_context(Instant::ZERO, &mut turn, None);
+                done += self.plane.run_context(Instant::ZERO, &mut turn, None, None);
             }
             self.plane.end_turn(turn);
         }
         if let Some(elsewhere) = &mut self.elsewhere {
             elsewhere.fetch(&mut self.plane);
-            done += elsewhere.answer(&mut self.plane, turns) as u32;
+            done += elsewhere.answer(&mut self.plane, turns, None) as u32;
         }
         done
     }

@@ -186,7 +186,7 @@ fn a_pushed_message_shows_the_puller_that_has_got_it() {
     let puller = w.plane.attach(w.channel, Role::Puller).unwrap();
     w.write(puller);
     assert_eq!(states(&w.traced(id)[0]), [(puller, CopyState::Written(43))]);
-    assert_eq!(w.plane.next_resumed(), Some(w.sender));
+    assert_eq!(w.plane.next_resumed(None), Some(w.sender));
     w.send(1, &[b"two"]).unwrap();
     assert_eq!(w.traced(id).iter().map(|message| message.sequence).collect::<Vec<_>>(), [1, 2]);
 }
@@ -259,7 +259,7 @@ fn a_trace_shows_the_handlers_of_a_path() {
     assert_eq!(states(&w.traced(id)[0]), [(all, CopyState::Waiting)], "it is in the path");
     while let Some(mut turn) = w.plane.next_flow() {
         match w.plane.is_context(&turn) {
-            true => _ = w.plane.run_context(at(4), &mut turn, None),
+            true => _ = w.plane.run_context(at(4), &mut turn, None, None),
             false => w.write(all),
         }
         w.plane.end_turn(turn);
@@ -284,7 +284,7 @@ impl World {
         while self.plane.contexts_have_work() {
             let Some(mut turn) = self.plane.next_flow() else { return };
             if self.plane.is_context(&turn) {
-                self.plane.run_context(at(4), &mut turn, None);
+                self.plane.run_context(at(4), &mut turn, None, None);
             }
             self.plane.end_turn(turn);
         }

@@ -16,6 +16,7 @@
 //! | which promises can be kept together | [`Plan`] |
 //! | RR, EAS, SA, PA, PAR | [`Scheme`], `contexts`, `link`, `clocks` |
 //! | a link's capacity among workers | [`divide`] |
+//! | the link of a worker, shared by messages and byte streams | [`OutputLink`] |
 //! | rates, delays, triggers | [`MonitorConfig`], [`Trigger`] |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
@@ -32,6 +33,7 @@ mod link;
 mod lists;
 mod manager;
 mod monitor;
+mod output_link;
 mod places;
 mod scheme;
 mod share;
@@ -54,6 +56,9 @@ pub use items::Item;
 pub use link::LinkConfig;
 pub use manager::{ApplyError, Filter, Offered, QualityConfig, Released, ResourceManager, Taken};
 pub use monitor::{FlowCounters, MonitorConfig, MonitorFrequency, MonitorMode, Observation};
+pub use output_link::{
+    FlowStatus, HANDLE_MASK, LinkClient, LinkStatus, OutputLink, SharedLink, SharedLinkConfig, Work,
+};
 pub use scheme::{Scheme, allot};
 pub use share::{Board, DIVIDE_EVERY, Demand, divide};
 pub use table::{DEFAULT_NAME, FlowTable, Run, TableError};

@@ -58,7 +58,7 @@ use self::unread::Unread;
 use crate::streams::{StreamSpec, Streams};
 
 pub use self::contexts::{ContextNotice, ContextSpec, ElsewhereSnapshot, PATIENCE, Presence, RETRY};
-pub use self::flows::{FieldReader, FlowFields, FlowStatus, FlowsConfig, LinkStatus};
+pub use self::flows::{FieldReader, FlowFields};
 pub use self::formats::{ChannelFeed, ChannelFormats, FormatText};
 pub use self::framing::{Header, PrefixedPort};
 pub use self::keys::{ChannelKeys, Refusals, Rights};
@@ -119,9 +119,6 @@ pub enum SpecError {
     /// A channel has keys, but the broker was not given random bytes: a mistake of the caller.
     #[error("channel {0}: there are no random bytes for its handshakes")]
     NoEntropy(String),
-    /// A trigger of information flows.
-    #[error("flows: {0}")]
-    Flows(csp_quality::TriggerError),
     /// The path of the channel of this name.
     #[error("the path of channel {0}: {1}")]
     Path(String, PathError),
@@ -289,7 +286,7 @@ impl MessageBroker {
         Ok(())
     }
 
-    /// Returns the plane. The first channel, or flows, allocate it.
+    /// Returns the plane. The first channel allocates it.
     fn plane_or_new(&mut self) -> Result<&mut MessagePlane, SpecError> {
         let plane = match self.plane.take() {
             Some(plane) => plane,

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use csp_proxy_core::service::local::LocalServices as _;
+use csp_quality::OutputLink;
 use csp_support::allocation;
 
 #[global_allocator]
@@ -15,8 +16,13 @@ fn serve(w: &mut World) -> u64 {
     let before = allocation::count();
     let mut next = Some(World::label(1));
     while let Some(label) = next {
-        w.broker.serve(w.now, label, w.ends.get_mut(&(label.index() as u32)).unwrap());
-        next = w.broker.next_ready();
+        w.broker.serve(
+            w.now,
+            label,
+            w.ends.get_mut(&(label.index() as u32)).unwrap(),
+            &mut OutputLink::default(),
+        );
+        next = w.broker.next_ready(&mut OutputLink::default());
     }
     allocation::count() - before
 }

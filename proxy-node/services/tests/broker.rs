@@ -13,6 +13,7 @@ use common::client::null_handshake;
 use common::{End, message, ready, subscribe};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_quality::OutputLink;
 use csp_services::{ChannelPath, ChannelSpec, MessageBroker, MessagesConfig, PathStage};
 use csp_tcp::{Stack, StackConfig};
 use csp_types::{FlowLabel, FourTuple, Instant};
@@ -90,7 +91,12 @@ impl World {
     }
 
     fn serve(&mut self, n: u32) -> Step {
-        let step = self.broker.serve(self.now, Self::label(n), self.ends.get_mut(&n).unwrap());
+        let step = self.broker.serve(
+            self.now,
+            Self::label(n),
+            self.ends.get_mut(&n).unwrap(),
+            &mut OutputLink::default(),
+        );
         self.steps.insert(n, step);
         step
     }

@@ -12,6 +12,7 @@ use csp_messages::{
     Budget, CacheConfig, CacheKey, ChannelConfig, ChannelCounters, ChannelKind, HashKey, Policy, QueueLimits,
 };
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_quality::OutputLink;
 use csp_services::{ChannelSpec, MessageBroker, MessagesConfig};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
@@ -69,13 +70,18 @@ impl World {
     }
 
     fn serve(&mut self, n: u32) {
-        let step = self.broker.serve(self.now, FlowLabel::new(n, 0), self.ends.get_mut(&n).unwrap());
+        let step = self.broker.serve(
+            self.now,
+            FlowLabel::new(n, 0),
+            self.ends.get_mut(&n).unwrap(),
+            &mut OutputLink::default(),
+        );
         self.steps.insert(n, step);
     }
 
     /// Serves the connections that are named, at most `most`; returns their numbers.
     fn pass(&mut self, most: usize) -> Vec<u32> {
-        let ready: Vec<u32> = std::iter::from_fn(|| self.broker.next_ready())
+        let ready: Vec<u32> = std::iter::from_fn(|| self.broker.next_ready(&mut OutputLink::default()))
             .take(most)
             .map(|label| label.index() as u32)
             .collect();

@@ -14,12 +14,10 @@ use csp_messages::{Budget, ChannelConfig, ChannelKind, FormatId, HashKey, Policy
 use csp_operators::FormatSet;
 use csp_proxy_core::service::local::LocalServices;
 use csp_quality::{
-    Board, Capacity, FieldValue, FlowSpec, FlowTable, LinkConfig, Plan, Predicate, QualityConfig, Scheme,
+    Board, Capacity, FieldValue, FlowSpec, FlowStatus, FlowTable, LinkConfig, OutputLink, Plan, Predicate,
+    QualityConfig, Scheme, SharedLinkConfig,
 };
-use csp_services::{
-    ChannelFormats, ChannelSpec, FieldReader, FlowFields, FlowStatus, FlowsConfig, MessageBroker,
-    MessagesConfig,
-};
+use csp_services::{ChannelFormats, ChannelSpec, FieldReader, FlowFields, MessageBroker, MessagesConfig};
 use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 
 const CHANNEL: u32 = 7;
@@ -29,6 +27,7 @@ const LINK: u64 = 8_000_000;
 
 struct World {
     broker: MessageBroker,
+    link: OutputLink,
     ends: BTreeMap<u32, End>,
     now: Instant,
 }
@@ -64,18 +63,18 @@ impl World {
         broker.set_channels(vec![ChannelSpec { formats, ..ChannelSpec::open(CHANNEL, channel) }]).unwrap();
         let table = FlowTable::new(8).replace(flows).unwrap();
         let link = LinkConfig { bits_per_second: LINK, quantum: QUANTUM };
+        broker.set_flow_fields(None, table.generation(), Arc::new(fields));
         let plan = Plan::new(Arc::new(table), Capacity { contexts: 0, link, point_every: 16 }, |_| None);
-        let flows = FlowsConfig {
+        let flows = SharedLinkConfig {
             plan: Arc::new(plan.unwrap()),
             quality: QualityConfig { link: Scheme::PriorityAware, ..QualityConfig::default() },
             triggers: Vec::new(),
             board: (Arc::new(Board::new(1)), 0),
             worker_percent: 100,
-            fields: Arc::new(fields),
         };
-        let now = Instant::from_nanos(1);
-        broker.set_flows(now, Some(flows)).unwrap();
-        World { broker, ends: BTreeMap::new(), now }
+        let (now, mut link) = (Instant::from_nanos(1), OutputLink::default());
+        link.share(now, flows).unwrap();
+        World { broker, link, ends: BTreeMap::new(), now }
     }
 
     fn connect(&mut self, n: u32, source: &str, socket: &str, local: bool) {
@@ -97,11 +96,12 @@ impl World {
     }
 
     fn serve(&mut self, n: u32) {
-        let _ = self.broker.serve(self.now, FlowLabel::new(n, 0), self.ends.get_mut(&n).unwrap());
+        let (end, label) = (self.ends.get_mut(&n).unwrap(), FlowLabel::new(n, 0));
+        let _ = self.broker.serve(self.now, label, end, &mut self.link);
     }
 
     fn settle(&mut self) {
-        while let Some(label) = self.broker.next_ready() {
+        while let Some(label) = self.broker.next_ready(&mut self.link) {
             self.serve(label.index() as u32);
             assert!(self.broker.take_lent().is_none());
         }
@@ -123,9 +123,12 @@ impl World {
     /// Lets time pass with all timers of the broker.
     fn pass(&mut self, time: Duration) {
         let until = self.now + time;
-        while let Some(at) = self.broker.next_timeout().filter(|at| *at <= until) {
+        while let Some(at) = self.broker.next_timeout().into_iter().chain(self.link.due()).min()
+            && at <= until
+        {
             self.now = self.now.max(at);
             self.broker.on_timeout(self.now);
+            self.broker.release(self.now, &mut self.link);
             self.settle();
             self.now += Duration::from_micros(1);
         }
@@ -133,7 +136,7 @@ impl World {
     }
 
     fn status(&mut self, name: &str) -> FlowStatus {
-        let (_, flows) = self.broker.flow_status(self.now).unwrap();
+        let (_, flows) = self.link.status(self.now).unwrap();
         flows.into_iter().find(|flow| flow.name == name).unwrap()
     }
 }
@@ -212,13 +215,13 @@ fn without_flows_connections_are_given_all() {
     w.connect(1, "192.168.0.1", "SUB", false);
     w.connect(2, "10.1.0.2", "PUB", false);
     w.publish(2, "abcdef");
-    w.broker.set_flows(w.now, None).unwrap();
+    w.broker.unshare(w.now, &mut w.link);
     w.settle();
     assert_eq!(w.received(1), "abcdef", "what waited is delivered");
     w.ends.get_mut(&1).unwrap().unsent = 1 << 20;
     w.publish(2, "gh");
     assert_eq!(w.received(1), "abcdefgh");
-    assert!(w.broker.flow_status(w.now).is_none() && w.ends[&1].called_again == 0);
+    assert!(w.link.status(w.now).is_none() && w.ends[&1].called_again == 0);
 }
 
 const SCHEMA: &str = r#"<messageSchema id="40" version="1"><types><composite name="messageHeader"><type name="blockLength" primitiveType="uint16"/>

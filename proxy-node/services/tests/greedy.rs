@@ -9,6 +9,7 @@ use client::{command, frame};
 use common::*;
 use csp_messages::{ChannelKind, QueueLimits};
 use csp_proxy_core::service::local::LocalServices as _;
+use csp_quality::OutputLink;
 use csp_services::{ChannelPath, ChannelSpec, PathStage};
 
 const BAD: u32 = 9;
@@ -74,10 +75,11 @@ fn flooders_do_not_keep_others_from_their_messages() {
     for n in 100..200 {
         w.serve(n);
     }
-    let pass: Vec<_> = std::iter::from_fn(|| w.broker.next_ready()).take(64).collect();
+    let pass: Vec<_> =
+        std::iter::from_fn(|| w.broker.next_ready(&mut OutputLink::default())).take(64).collect();
     assert!(pass.contains(&World::label(2)), "the subscriber has its turn in it");
     // The list has each flooder at most once.
-    let listed = std::iter::from_fn(|| w.broker.next_ready()).take(1_000).count();
+    let listed = std::iter::from_fn(|| w.broker.next_ready(&mut OutputLink::default())).take(1_000).count();
     assert!(listed <= 100, "{listed}");
 }
 

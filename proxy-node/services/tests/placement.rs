@@ -9,6 +9,7 @@ use common::client::null_handshake;
 use common::{End, ready};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_quality::OutputLink;
 use csp_services::{
     ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, PrefixedPort,
     RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
@@ -130,7 +131,7 @@ impl World {
 
     fn serve(&mut self, n: u32) {
         let Some(end) = self.ends.get_mut(&n) else { return };
-        match self.broker.serve(self.now, Self::label(n), end) {
+        match self.broker.serve(self.now, Self::label(n), end, &mut OutputLink::default()) {
             Step::Finish => assert!(!std::mem::replace(&mut end.fin, true), "once"),
             Step::Close | Step::Reset => {
                 self.broker.gone(self.now, Self::label(n));

@@ -10,6 +10,7 @@ use common::client::null_handshake;
 use common::{End, ready};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_quality::OutputLink;
 use csp_services::{ChannelSpec, Header, MessageBroker, MessagesConfig, PrefixedPort};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_zmtp::{ByteOrder, Description, Prefix, Width};
@@ -116,7 +117,12 @@ impl World {
     }
 
     fn serve(&mut self, n: u32) {
-        let step = self.broker.serve(NOW, FlowLabel::new(n, 0), self.ends.get_mut(&n).unwrap());
+        let step = self.broker.serve(
+            NOW,
+            FlowLabel::new(n, 0),
+            self.ends.get_mut(&n).unwrap(),
+            &mut OutputLink::default(),
+        );
         self.steps.insert(n, step);
     }
 

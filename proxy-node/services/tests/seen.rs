@@ -13,6 +13,7 @@ use csp_messages::{
     TraceRequest,
 };
 use csp_proxy_core::service::local::LocalServices;
+use csp_quality::OutputLink;
 use csp_services::{ChannelSpec, MessageBroker, MessagesConfig, PeersPage, PeersQuery};
 use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 
@@ -60,7 +61,7 @@ impl World {
     fn arrive(&mut self, n: u32, bytes: &[u8]) {
         self.ends.get_mut(&n).unwrap().arrived.extend_from_slice(bytes);
         self.serve(label(n));
-        while let Some(label) = self.broker.next_ready() {
+        while let Some(label) = self.broker.next_ready(&mut OutputLink::default()) {
             self.serve(label);
         }
         assert!(self.broker.take_lent().is_none());
@@ -68,7 +69,7 @@ impl World {
 
     fn serve(&mut self, label: FlowLabel) {
         if let Some(end) = self.ends.get_mut(&(label.index() as u32)) {
-            self.broker.serve(NOW, label, end);
+            self.broker.serve(NOW, label, end, &mut OutputLink::default());
         }
     }
 

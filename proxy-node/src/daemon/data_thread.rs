@@ -69,7 +69,7 @@ impl DataWorker for ProxyWorker {
             Question::Services(reply) => reply.send(self.core().services()),
             Question::Channels(reply) => reply.send(channels::of_worker(self.broker(), now)),
             Question::Contexts(reply) => reply.send(contexts::of_worker(self.broker())),
-            Question::Quality(reply) => reply.send(quality::of_worker(self.broker_mut(), now)),
+            Question::Quality(reply) => reply.send(quality::of_worker(self, now)),
             Question::Made(ticket, made) => self.broker_mut().handler_made(now, ticket, made),
             Question::Planned(planned) => self.broker_mut().planned(now, *planned),
             Question::Messages(question) => messages::answer(self, now, question),
@@ -93,7 +93,7 @@ impl DataWorker for ProxyWorker {
         contexts::log_notices(self);
         quality::log_fired(self);
         let mut published = Published::of(self);
-        published.quality = quality::of_worker(self.broker_mut(), clock::now());
+        published.quality = quality::of_worker(self, clock::now());
         published
     }
 

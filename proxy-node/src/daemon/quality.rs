@@ -1,15 +1,15 @@
 //! What a worker's information flows show, on the admin endpoint and as metrics.
 
 use csp_api::quality::{InformationFlow, Link, Quality, Trigger};
-use csp_services::{FlowStatus, LinkStatus, MessageBroker};
+use csp_quality::{FlowStatus, LinkStatus};
 use csp_telemetry::MetricWriter;
 use csp_types::{Duration, Instant};
 
 use crate::ProxyWorker;
 
 /// Returns the flows of a worker. The worker's number is set by the reader.
-pub(super) fn of_worker(broker: &mut MessageBroker, now: Instant) -> Quality {
-    let Some((status, flows)) = broker.flow_status(now) else { return Quality::default() };
+pub(super) fn of_worker(worker: &mut ProxyWorker, now: Instant) -> Quality {
+    let Some((status, flows)) = worker.link_status(now) else { return Quality::default() };
     Quality { links: vec![link(&status)], flows: flows.iter().map(flow).collect() }
 }
 

@@ -8,6 +8,7 @@ use csp_proxy_node::core::service::between::Between;
 use csp_proxy_node::core::service::local::{LocalServices, Step};
 use csp_proxy_node::core::service::upstream::Ends;
 use csp_proxy_node::core::{EgressRule, ServiceSpec, ServiceTcp};
+use csp_quality::OutputLink;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Elsewhere, MessageHeader, MessageKind};
 use csp_wire::tcp::Flags as TcpFlags;
@@ -54,7 +55,7 @@ impl LocalServices for Chat {
         self.owner.filter(|_| number == NUMBER)
     }
 
-    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends, _: &mut OutputLink) -> Step {
         let mut client = ends.client(label).expect("it is connected");
         let own = label.to_wire();
         let said: Vec<u8> = client.peek(client.readable()).flatten().copied().collect();
@@ -83,7 +84,7 @@ impl LocalServices for Chat {
         self.ready.remove(&label.to_wire());
     }
 
-    fn next_ready(&mut self) -> Option<FlowLabel> {
+    fn next_ready(&mut self, _: &mut OutputLink) -> Option<FlowLabel> {
         self.endless.or_else(|| FlowLabel::from_wire(self.ready.pop_first()?))
     }
 

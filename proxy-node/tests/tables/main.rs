@@ -5,6 +5,7 @@
 mod backlog;
 mod hairpin;
 mod idle;
+mod link;
 mod local;
 mod offers;
 mod resets;

@@ -31,6 +31,8 @@ pub struct Out {
     pub descriptors: BTreeMap<Lane, usize>,
     /// Tunnel records: network node, client port, sequence number.
     pub records: Vec<(u32, u16, u32)>,
+    /// By client port: the sequence number behind the last byte of data that was sent.
+    pub ends: BTreeMap<u16, u32>,
     /// The flags of the last segment.
     pub flags: TcpFlags,
     /// The kind of the last record, and its bytes after the header.
@@ -55,6 +57,11 @@ impl ProxyOutput for Out {
             self.records.push((via, segment.destination_port(), segment.seq()));
             self.flags = segment.flags();
             self.data = segment.payload().to_vec();
+            let end = segment.seq().wrapping_add(self.data.len() as u32);
+            let known = self.ends.entry(segment.destination_port()).or_insert(end);
+            if end.wrapping_sub(*known) < 1 << 31 {
+                *known = end;
+            }
         }
         self.last = Some((record.kind, bytes));
         Ok(())

@@ -9,6 +9,7 @@
 //! More than two are a `Both` of a `Both`. The policy's numbers decide which service gets a connection
 //! ([`second_number`]); from then on its label does. Neither service knows of the other.
 
+use csp_quality::OutputLink;
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 
@@ -168,6 +169,8 @@ impl<A: Between, B: Between> Between for Both<A, B> {
 }
 
 impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
+    const QUEUES_FOR_LINK: bool = A::QUEUES_FOR_LINK || B::QUEUES_FOR_LINK;
+
     fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         self.ends.remove(label);
         match Which::of_number(number) {
@@ -197,15 +200,15 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
     }
 
     #[inline]
-    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends, link: &mut OutputLink) -> Step {
         match self.ends.which(label) {
             Which::First => {
                 give_back(&mut self.second, ends);
-                self.first.serve(now, label, ends)
+                self.first.serve(now, label, ends, link)
             }
             Which::Second => {
                 give_back(&mut self.first, ends);
-                self.second.serve(now, label, ends)
+                self.second.serve(now, label, ends, link)
             }
         }
     }
@@ -237,10 +240,16 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
         }
     }
 
-    fn serve_upstream(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve_upstream(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        ends: &mut impl Ends,
+        link: &mut OutputLink,
+    ) -> Step {
         match self.ends.which(label) {
-            Which::First => self.first.serve_upstream(now, label, ends),
-            Which::Second => self.second.serve_upstream(now, label, ends),
+            Which::First => self.first.serve_upstream(now, label, ends, link),
+            Which::Second => self.second.serve_upstream(now, label, ends, link),
         }
     }
 
@@ -265,42 +274,36 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
     }
 
     /// The services take turns, so that a flood at one of them leaves the other its share of a pass.
-    fn next_ready(&mut self) -> Option<FlowLabel> {
+    fn next_ready(&mut self, link: &mut OutputLink) -> Option<FlowLabel> {
         match self.next {
             Which::First => {
                 self.next = Which::Second;
-                self.first.next_ready().or_else(|| self.second.next_ready())
+                self.first.next_ready(link).or_else(|| self.second.next_ready(link))
             }
             Which::Second => {
                 self.next = Which::First;
-                self.second.next_ready().or_else(|| self.first.next_ready())
+                self.second.next_ready(link).or_else(|| self.first.next_ready(link))
             }
         }
     }
 
-    fn run_contexts(&mut self, now: Instant) -> bool {
-        self.first.run_contexts(now) | self.second.run_contexts(now)
+    fn run_contexts(&mut self, now: Instant, link: &mut OutputLink) -> bool {
+        self.first.run_contexts(now, link) | self.second.run_contexts(now, link)
     }
 
-    fn shares_link(&self) -> bool {
-        self.first.shares_link() || self.second.shares_link()
-    }
-
-    /// Byte streams ask the first of the services that shares the link.
-    fn wants_link(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
-        match self.first.shares_link() {
-            true => self.first.wants_link(now, label, tuple, bytes),
-            false => self.second.wants_link(now, label, tuple, bytes),
+    fn release(&mut self, now: Instant, link: &mut OutputLink) {
+        const { assert!(!(A::QUEUES_FOR_LINK && B::QUEUES_FOR_LINK), "one client's messages wait for the link") };
+        match B::QUEUES_FOR_LINK {
+            false => self.first.release(now, link),
+            true => self.second.release(now, link),
         }
     }
 
-    fn wants_link_no_more(&mut self, label: FlowLabel) {
-        self.first.wants_link_no_more(label);
-        self.second.wants_link_no_more(label);
-    }
-
-    fn next_allowed(&mut self, now: Instant) -> Option<(FlowLabel, u32)> {
-        self.first.next_allowed(now).or_else(|| self.second.next_allowed(now))
+    fn unshare(&mut self, now: Instant, link: &mut OutputLink) {
+        match B::QUEUES_FOR_LINK {
+            false => self.first.unshare(now, link),
+            true => self.second.unshare(now, link),
+        }
     }
 
     fn next_timeout(&self) -> Option<Instant> {

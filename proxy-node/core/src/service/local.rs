@@ -8,6 +8,7 @@
 //! ```
 //! A local service may open connections to processes itself ([`upstream`](super::upstream)).
 
+use csp_quality::OutputLink;
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 
@@ -17,6 +18,10 @@ use super::upstream::{Ended, Ends, OpenError, Opened, Request};
 /// The local services of one worker, and its services between both ends. They keep their state of each
 /// connection by the connection's label.
 pub trait LocalServices: Between {
+    /// Whether the services keep messages in the queues of a shared output link. At most one of two services
+    /// beside each other does.
+    const QUEUES_FOR_LINK: bool = false;
+
     /// Processes a new connection of local service `number`
     /// ([`ServiceSpec::local`](crate::ServiceSpec::local)). `false`: it is refused, and the client's
     /// connection is reset.
@@ -35,8 +40,9 @@ pub trait LocalServices: Between {
 
     /// Processes whatever has changed at a client's connection: bytes that are readable, room for more, the
     /// end of the stream. Called again when something changes at its client's end, and after
-    /// [`next_ready`](Self::next_ready) has returned it.
-    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step;
+    /// [`next_ready`](Self::next_ready) has returned it. `link`: while information flows share it, messages
+    /// wait in its queues.
+    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends, link: &mut OutputLink) -> Step;
 
     /// Removes and returns a request for an upstream connection, or the withdrawal of one.
     fn next_request(&mut self) -> Option<Request> {
@@ -51,7 +57,7 @@ pub trait LocalServices: Between {
     /// end of the process's stream or of its connection. Called also after
     /// [`next_ready`](Self::next_ready) has returned it. A connection that has
     /// [ended](super::upstream::UpstreamEnd::ended) is gone when all its bytes are consumed.
-    fn serve_upstream(&mut self, _: Instant, _: FlowLabel, _: &mut impl Ends) -> Step {
+    fn serve_upstream(&mut self, _: Instant, _: FlowLabel, _: &mut impl Ends, _: &mut OutputLink) -> Step {
         Step::Reset
     }
 
@@ -71,32 +77,25 @@ pub trait LocalServices: Between {
 
     /// Removes and returns a connection that has something to send because of another connection or of a
     /// timer. Processes no messages: [`run_contexts`](Self::run_contexts) does.
-    fn next_ready(&mut self) -> Option<FlowLabel>;
+    fn next_ready(&mut self, link: &mut OutputLink) -> Option<FlowLabel>;
 
     /// Runs the processing that local services do apart from any connection, such as handlers of messages and
     /// queries, for a bounded number of messages. Returns whether [`next_ready`](Self::next_ready) is to be
     /// asked again. Called at the beginning of each pass over the connections, and whenever `next_ready` has
     /// returned `None`.
-    fn run_contexts(&mut self, _: Instant) -> bool {
+    fn run_contexts(&mut self, _: Instant, _link: &mut OutputLink) -> bool {
         false
     }
 
-    /// Returns whether byte streams to clients share the output link with what local services send. If so,
-    /// byte streams [ask for the link](Self::wants_link) before they send.
-    fn shares_link(&self) -> bool {
-        false
+    /// Releases what the link takes now, with the services as its client if they
+    /// [keep messages](Self::QUEUES_FOR_LINK) in its queues. Called while information flows share the link.
+    fn release(&mut self, now: Instant, link: &mut OutputLink) {
+        link.release(now, &mut ());
     }
 
-    /// Asks for the link: a byte stream has this many bytes to send to its client. The stream neither sends
-    /// nor asks again before [`next_allowed`](Self::next_allowed) has returned it.
-    fn wants_link(&mut self, _: Instant, _: FlowLabel, _: FourTuple, _bytes: u32) {}
-
-    /// Withdraws a byte stream that waits for the link and has ended.
-    fn wants_link_no_more(&mut self, _: FlowLabel) {}
-
-    /// Removes and returns a byte stream that may send over the link, and how many bytes.
-    fn next_allowed(&mut self, _: Instant) -> Option<(FlowLabel, u32)> {
-        None
+    /// Ends the sharing of the link, as [`release`](Self::release): what waits in its queues is sent.
+    fn unshare(&mut self, now: Instant, link: &mut OutputLink) {
+        link.unshare(now, &mut ());
     }
 
     /// Returns when to call [`on_timeout`](Self::on_timeout).
@@ -134,13 +133,13 @@ impl LocalServices for NoLocalServices {
         false
     }
 
-    fn serve(&mut self, _: Instant, _: FlowLabel, _: &mut impl Ends) -> Step {
+    fn serve(&mut self, _: Instant, _: FlowLabel, _: &mut impl Ends, _: &mut OutputLink) -> Step {
         Step::Reset
     }
 
     fn gone(&mut self, _: Instant, _: FlowLabel) {}
 
-    fn next_ready(&mut self) -> Option<FlowLabel> {
+    fn next_ready(&mut self, _: &mut OutputLink) -> Option<FlowLabel> {
         None
     }
 

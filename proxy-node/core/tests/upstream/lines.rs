@@ -15,6 +15,7 @@ use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_proxy_core::service::upstream::{
     Ended, Ends, Excluded, OpenError, Opened, Request, Upstream, UpstreamEnd,
 };
+use csp_quality::OutputLink;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 use crate::world::POOL;
@@ -218,7 +219,7 @@ impl LocalServices for Lines {
         self.clients.insert(label, Phase::Idle).is_none()
     }
 
-    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends, _: &mut OutputLink) -> Step {
         self.advance(label, ends).1
     }
 
@@ -241,7 +242,7 @@ impl LocalServices for Lines {
         }
     }
 
-    fn next_ready(&mut self) -> Option<FlowLabel> {
+    fn next_ready(&mut self, _: &mut OutputLink) -> Option<FlowLabel> {
         self.ready.pop_front()
     }
 
@@ -271,7 +272,13 @@ impl LocalServices for Lines {
         self.clients.insert(client, phase);
     }
 
-    fn serve_upstream(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve_upstream(
+        &mut self,
+        _: Instant,
+        label: FlowLabel,
+        ends: &mut impl Ends,
+        _: &mut OutputLink,
+    ) -> Step {
         let Some(client) = self.users.get(&label).copied().flatten() else {
             // It is idle: whatever it says is its end.
             self.idle.retain(|idle| *idle != label);

@@ -8,6 +8,7 @@ use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_proxy_core::service::upstream::{
     Ended, Ends, Excluded, OpenError, Opened, Request, Upstream, UpstreamEnd,
 };
+use csp_quality::OutputLink;
 use csp_types::{FlowLabel, FourTuple, Instant};
 
 use crate::world::{CLIENT, POOL, World};
@@ -58,7 +59,7 @@ impl LocalServices for Script {
         true
     }
 
-    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends, _: &mut OutputLink) -> Step {
         let client = ends.client(label).unwrap();
         if client.is_finished() { Step::Close } else { Step::Idle }
     }
@@ -67,7 +68,7 @@ impl LocalServices for Script {
         self.clients.retain(|known| *known != label);
     }
 
-    fn next_ready(&mut self) -> Option<FlowLabel> {
+    fn next_ready(&mut self, _: &mut OutputLink) -> Option<FlowLabel> {
         self.ready.pop()
     }
 
@@ -80,7 +81,13 @@ impl LocalServices for Script {
         self.finished.extend(outcome.ok().map(|opened| (opened.label, (false, None))));
     }
 
-    fn serve_upstream(&mut self, _: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve_upstream(
+        &mut self,
+        _: Instant,
+        label: FlowLabel,
+        ends: &mut impl Ends,
+        _: &mut OutputLink,
+    ) -> Step {
         self.visits += 1;
         let mut server = ends.upstream(label).expect("it is served");
         let bytes = self.sends.entry(label).or_default();

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use csp_quality::{Descriptor, FlowId, Offered};
+use csp_quality::{Descriptor, FlowId, Offered, SharedLink};
 use csp_types::Instant;
 
 use crate::channel::Channel;
-use crate::flows::{self, Flows};
+use crate::flows::{self, FieldsInForce};
 use crate::peers::Peers;
 use crate::plane::{Distributor, gather};
 use crate::pool::{MessageHandle, MessagePool};
@@ -49,8 +49,9 @@ pub(crate) struct Outlet<'a> {
     pub space: &'a mut Vec<u8>,
     pub traces: &'a mut Traces,
     pub fed: &'a mut Fed,
-    /// Where messages wait for the output link; absent if there are no flows, or the message has waited.
-    pub flows: Option<&'a mut Flows>,
+    /// Where messages wait for the output link, and the fields that flows use; absent if no flows share it, or
+    /// the message has waited.
+    pub link: Option<(&'a mut SharedLink, &'a FieldsInForce)>,
     /// Policy's number of the channel, and the generation of its slot.
     pub number: (u32, u16),
     /// The flow of the message that a context of flows processes.
@@ -79,7 +80,7 @@ impl Outlet<'_> {
             *rows += 1;
             self.pool.set_sequence(item.handle, *rows);
         }
-        match self.flows.is_some() {
+        match self.link.is_some() {
             true => self.wait(item),
             false => self.give(item),
         }
@@ -90,25 +91,27 @@ impl Outlet<'_> {
     #[inline(never)]
     pub fn wait(&mut self, item: Item) {
         let (found, copies) = self.copies(item);
-        let Some(flows) = self.flows.as_deref_mut() else { return };
+        let Some((link, fields)) = &mut self.link else { return };
         let flow = self.flow.unwrap_or_else(|| {
             let format = self.pool.format(item.handle);
             let mut descriptor = Descriptor::default().channel(self.number.0).format(format.0.into());
             let (start, len) = body(self.pool, item.handle);
             let record = || self.pool.range(item.handle, start, len);
-            flows.fields().read((self.number.0, format), record, len as usize, &mut descriptor);
-            flows.table().classify(&descriptor)
+            if let Some(fields) = fields.of(link) {
+                fields.read((self.number.0, format), record, len as usize, &mut descriptor);
+            }
+            link.table().classify(&descriptor)
         });
         let bytes = item.len.saturating_mul(copies);
-        if (found == 0 && self.ch.cache.is_none()) || (copies == 0 && flows.is_empty(flow)) {
+        if (found == 0 && self.ch.cache.is_none()) || (copies == 0 && link.is_empty(flow)) {
             return self.give(item);
         }
         let place = crate::pool::MessagePool::place(item.handle);
         let arrived = self.pool.info(item.handle).map_or(self.now, |info| info.arrived);
         let queued = flows::queued(place, self.number.1, bytes, arrived);
-        let done = match flows.serves() {
-            true => flows.put_ready(self.now, flow, queued, self.flow.is_some()),
-            false => flows.offer(self.now, flow, queued, true) == Offered::Queued,
+        let done = match link.serves() {
+            true => link.put_ready(self.now, flow, queued, self.flow.is_some()),
+            false => link.offer(self.now, flow, queued, true) == Offered::Queued,
         };
         match done {
             true => self.ch.in_flows += 1,

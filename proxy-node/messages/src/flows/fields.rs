@@ -1,9 +1,11 @@
 //! Fields of messages that flows ask for: where each lies, compiled by channel and format when the flows are
 //! made.
 
+use std::sync::Arc;
+
 use csp_formats::{Fixed, Load, REACH_MAX};
 use csp_handlers::FormatId;
-use csp_quality::{Descriptor, FieldValue};
+use csp_quality::{Descriptor, FieldValue, SharedLink};
 
 /// Readers of the fields that predicates of flows name. A field's index among those of its channel is its
 /// index in descriptors.
@@ -108,5 +110,25 @@ impl FlowFields {
             true => reader.read_scattered(record(), len, into),
             false => reader.read(first, len, into),
         }
+    }
+}
+
+/// The readers of the flows that share the link, and of those that wait until items of the former have left: by
+/// the generation of the table of flows.
+#[derive(Debug, Default)]
+pub(crate) struct FieldsInForce(Vec<(u64, Arc<FlowFields>)>);
+
+impl FieldsInForce {
+    /// Sets the readers of a generation. Those of `in_force` stay, too.
+    pub fn set(&mut self, in_force: Option<u64>, generation: u64, fields: Arc<FlowFields>) {
+        self.0.retain(|(known, _)| *known != generation && Some(*known) == in_force);
+        self.0.push((generation, fields));
+    }
+
+    /// Returns the readers of the flows that share the link.
+    #[inline]
+    pub fn of(&self, link: &SharedLink) -> Option<&FlowFields> {
+        let generation = link.table().generation();
+        self.0.iter().find(|(known, _)| *known == generation).map(|(_, fields)| &**fields)
     }
 }

@@ -1,70 +1,52 @@
 //! Messages on their way through the queues of information flows.
 
+use std::sync::Arc;
+
 use csp_handlers::FormatId;
-use csp_quality::{Descriptor, Fired, FlowId, FlowTable, Offered, Overflow, TriggerError};
+use csp_quality::{FlowId, Item as Queued, LinkClient, Offered, Overflow, SharedLink};
 use csp_types::Instant;
 
 use super::publish::{Arrival, gather, refused};
 use super::{ChannelId, ChannelSlot, MessagePlane, PublishError, Published};
 use crate::contexts::Outlet;
-use crate::flows::{self, FlowFields, FlowStatus, Flows, FlowsConfig, LinkStatus};
+use crate::flows::{self, FlowFields, Wanted};
 use crate::peers::PeerId;
 use crate::pool::{MessagePool, PoolError};
 use crate::trace::CopyState;
 
+impl LinkClient for MessagePlane {
+    fn process(&mut self, now: Instant, link: &mut SharedLink) {
+        self.serve(now, link);
+    }
+
+    fn takes(&self, item: &Queued) -> bool {
+        self.receivers_take(item.handle)
+    }
+
+    fn transmit(&mut self, now: Instant, item: Queued) {
+        self.give(now, item);
+    }
+
+    fn transmit_unprocessed(&mut self, now: Instant, item: Queued) {
+        self.enter_late(now, item);
+    }
+
+    fn evicted(&mut self, item: Queued) {
+        self.release_evicted(item);
+    }
+}
+
 impl MessagePlane {
-    /// Puts flows into force, or ends them. When they end, waiting messages go to receivers at once, in the
-    /// order of each flow. Allocates the flows' memory if there were none. The former flows stay in force
-    /// while items of a removed flow still use a number that the new flows assign again.
-    ///
-    /// # Errors
-    /// A trigger that is not valid: the flows are in force without triggers.
-    pub fn set_flows(&mut self, now: Instant, config: Option<FlowsConfig>) -> Result<(), TriggerError> {
-        match (config, &mut self.flows) {
-            (None, None) => Ok(()),
-            (None, Some(_)) => {
-                self.end_flows(now);
-                Ok(())
-            }
-            (Some(config), Some(flows)) => flows.apply(config, now),
-            (Some(config), none) => {
-                *none = Some(Box::new(Flows::new(config, self.config.peers_max as usize, now)?));
-                Ok(())
-            }
-        }
+    /// Sets the readers of the message fields that flows use, for flows of table `generation`. Those of the
+    /// flows `in_force` are used until the link is shared by the new ones.
+    pub fn set_flow_fields(&mut self, in_force: Option<u64>, generation: u64, fields: Arc<FlowFields>) {
+        self.fields.set(in_force, generation, fields);
     }
 
-    fn end_flows(&mut self, now: Instant) {
-        while let Some(item) = self.flows.as_mut().and_then(|flows| flows.drain(now)) {
-            // Byte streams need nobody's leave any more.
-            if !flows::is_stream(&item) {
-                self.give(now, item);
-            }
-        }
-        // What no context has processed goes on as if there had been no flows.
-        while let Some(item) = self.flows.as_mut().and_then(|flows| flows.drain_waiting(now)) {
-            self.enter_late(now, item);
-        }
-        self.flows = None;
-    }
-
-    /// Returns the table by which messages are classified, if there are flows.
+    /// Returns the readers of the message fields that the flows of a link use.
     #[inline]
-    pub fn flow_table(&self) -> Option<&FlowTable> {
-        self.flows.as_ref().map(|flows| flows.table())
-    }
-
-    /// Returns the readers of the message fields that flows use, if there are flows.
-    #[inline]
-    pub fn flow_fields(&self) -> Option<&FlowFields> {
-        self.flows.as_ref().map(|flows| flows.fields())
-    }
-
-    /// Returns how many bytes may be unsent on a connection when it is given a further message; `None`
-    /// without flows.
-    #[inline]
-    pub fn quantum(&self) -> Option<u32> {
-        self.flows.as_ref().map(|flows| flows.quantum())
+    pub fn flow_fields(&self, link: &SharedLink) -> Option<&FlowFields> {
+        self.fields.of(link)
     }
 
     /// Sets the number by which the policy's flows know a channel.
@@ -84,76 +66,6 @@ impl MessagePlane {
         self.channel(channel).map_or(0, |ch| ch.in_flows)
     }
 
-    /// Asks for the link: the byte stream `tag` (its label on the wire) has this many bytes to send.
-    /// [`next_allowed`](Self::next_allowed) returns it when the link takes all or a part of them. Without
-    /// flows it is not called, because no permission is needed.
-    pub fn want_bytes(&mut self, now: Instant, descriptor: &Descriptor, tag: u32, bytes: u32) {
-        if let Some(flows) = &mut self.flows {
-            let flow = flows.table().classify(descriptor);
-            flows.want_bytes(now, flow, tag, bytes);
-        }
-    }
-
-    /// A byte stream that may wait for the link has ended.
-    pub fn end_stream(&mut self, tag: u32) {
-        if let Some(flows) = &mut self.flows {
-            flows.end_stream(tag);
-        }
-    }
-
-    /// Removes and returns the tag of a byte stream that may send, and how many bytes.
-    pub fn next_allowed(&mut self, now: Instant) -> Option<(u32, u32)> {
-        self.release_flows(now);
-        self.flows.as_mut()?.next_allowed()
-    }
-
-    /// Returns when to call [`release_flows`](Self::release_flows).
-    pub fn next_release(&self) -> Option<Instant> {
-        self.flows.as_ref()?.due()
-    }
-
-    /// Releases messages that the link takes to their receivers.
-    #[inline]
-    pub fn release_flows(&mut self, now: Instant) {
-        if self.flows.as_ref().is_some_and(|flows| flows.is_due(now)) {
-            self.release_due(now);
-        }
-    }
-
-    #[inline(never)]
-    fn release_due(&mut self, now: Instant) {
-        let Some(flows) = &mut self.flows else { return };
-        flows.begin(now);
-        self.release_evicted(); // those that messages at the end of paths have replaced
-        let mut at = 0;
-        while let Some((_, item)) = self.flows.as_ref().and_then(|flows| flows.stuck_at(at)) {
-            match self.receivers_take(item.handle) {
-                true => {
-                    if let Some(flows) = &mut self.flows {
-                        flows.unstick(at, now);
-                    }
-                    self.give(now, item);
-                }
-                false => at += 1,
-            }
-        }
-        self.serve(now);
-        while let Some((flow, item)) = self.flows.as_mut().and_then(|flows| flows.release(now)) {
-            if flows::is_stream(&item) {
-                if let Some(flows) = &mut self.flows {
-                    flows.allow_bytes(&item);
-                }
-            } else if self.receivers_take(item.handle) {
-                self.give(now, item);
-            } else if let Some(flows) = &mut self.flows {
-                flows.stick(flow, item, now);
-            }
-        }
-        if let Some(flows) = &mut self.flows {
-            flows.end(now);
-        }
-    }
-
     /// Returns whether no receiver of the message holds it back. True for a channel that was removed.
     fn receivers_take(&self, handle: u64) -> bool {
         self.slot_of(handle)
@@ -169,7 +81,7 @@ impl MessagePlane {
     }
 
     /// Gives a message that was released to its receivers.
-    pub(super) fn give(&mut self, now: Instant, queued: csp_quality::Item) {
+    pub(super) fn give(&mut self, now: Instant, queued: Queued) {
         let handle = self.pool.at(flows::unpack(queued.handle).0);
         let Some((slot, info)) = self.slot_of(queued.handle).zip(self.pool.info(handle)) else {
             self.pool.release(handle);
@@ -192,7 +104,7 @@ impl MessagePlane {
             return;
         };
         ch.in_flows = ch.in_flows.saturating_sub(1);
-        let (flows, number, flow) = (None, (0, 0), None);
+        let (link, number, flow) = (None, (0, 0), None);
         let mut outlet = Outlet {
             now,
             slot,
@@ -204,7 +116,7 @@ impl MessagePlane {
             space,
             traces,
             fed,
-            flows,
+            link,
             number,
             flow,
         };
@@ -224,12 +136,10 @@ impl MessagePlane {
         slot: u16,
         (peer, flow): (u32, FlowId),
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
+        link: &mut SharedLink,
     ) -> Result<Published, PublishError> {
         let (found, copies) = self.copies(slot, &message)?;
-        let MessagePlane { channels, flows: Some(flows), .. } = self else {
-            return Err(PublishError::UnknownPeer);
-        };
-        let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
+        let ChannelSlot { channel: Some(ch), .. } = &mut self.channels[usize::from(slot)] else {
             return Err(PublishError::UnknownPeer);
         };
         let len = message.len;
@@ -237,11 +147,11 @@ impl MessagePlane {
             ch.counters.unmatched += 1;
             return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: 0, yields: false });
         }
-        if copies == 0 && flows.is_empty(flow) {
+        if copies == 0 && link.is_empty(flow) {
             return self.fan_out(slot, message);
         }
         let bytes = len.saturating_mul(copies);
-        self.queue(slot, (peer, flow), (found, bytes, None), message)
+        self.queue(slot, (peer, flow), (found, bytes, None), message, link)
     }
 
     /// Puts a message into the queue of its flow, unless that is full. `format`: that of a message that a
@@ -252,45 +162,41 @@ impl MessagePlane {
         (peer, flow): (u32, FlowId),
         (found, bytes, format): (u32, u32, Option<FormatId>),
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
+        link: &mut SharedLink,
     ) -> Result<Published, PublishError> {
-        let MessagePlane { channels, flows: Some(flows), .. } = self else {
-            return Err(PublishError::UnknownPeer);
-        };
-        let ChannelSlot { channel: Some(ch), generation } = &mut channels[usize::from(slot)] else {
+        let ChannelSlot { channel: Some(ch), generation } = &mut self.channels[usize::from(slot)] else {
             return Err(PublishError::UnknownPeer);
         };
         let (now, len, generation) = (message.now, message.len, *generation);
         let is_push = ch.backlog_limits().is_some();
-        let holds = is_push || flows.overflow(flow) == Overflow::Hold;
-        if !flows.has_room(flow, bytes) && (holds || flows.overflow(flow) == Overflow::DropNewest) {
+        let holds = is_push || link.holds(flow);
+        if !link.has_room(flow, bytes) && (holds || link.overflow(flow) == Overflow::DropNewest) {
             // Nothing is stored for it; the manager counts it.
             let refused = flows::queued(u32::MAX, generation, bytes, now);
-            if is_push || flows.offer(now, flow, refused, true) == Offered::Held {
-                flows.want(peer, Some((flow, bytes)));
+            if is_push || link.offer(now, flow, refused, true) == Offered::Held {
+                self.peers.set_wanted(peer, Some(Wanted::new(link, flow, bytes)));
                 return Err(PublishError::Held);
             }
             ch.counters.dropped_flow += 1;
             return Ok(Published { sequence: ch.number(len), receivers: 0, dropped: found, yields: false });
         }
-        self.store_in(slot, (peer, flow), (found, bytes, holds), format, message)
+        self.store_in(slot, (peer, flow), (found, bytes, holds, format), message, link)
     }
 
     fn store_in<'a>(
         &mut self,
         slot: u16,
         (peer, flow): (u32, FlowId),
-        (found, bytes, holds): (u32, u32, bool),
-        format: Option<FormatId>,
+        (found, bytes, holds, format): (u32, u32, bool, Option<FormatId>),
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
+        link: &mut SharedLink,
     ) -> Result<Published, PublishError> {
-        let MessagePlane { channels, pool, flows: Some(flows), .. } = self else {
-            return Err(PublishError::UnknownPeer);
-        };
+        let MessagePlane { channels, pool, peers, .. } = self;
         let ChannelSlot { channel: Some(ch), generation } = &mut channels[usize::from(slot)] else {
             return Err(PublishError::UnknownPeer);
         };
         let (Arrival { now, frames, parts, len }, generation) = (message, *generation);
-        flows.want(peer, None);
+        peers.set_wanted(peer, None);
         let dropped = |sequence| Published { sequence, receivers: 0, dropped: found, yields: false };
         let handle = match pool.store(slot, (now, ch.sequence + 1), frames, parts) {
             Ok(handle) => handle,
@@ -308,7 +214,7 @@ impl MessagePlane {
         if format.is_some() {
             queued = flows::unprocessed(queued);
         }
-        let offered = flows.offer(now, flow, queued, format.is_none());
+        let offered = link.offer(now, flow, queued, format.is_none());
         let done = match offered {
             Offered::Queued => {
                 ch.in_flows += 1;
@@ -321,28 +227,28 @@ impl MessagePlane {
                 dropped(sequence)
             }
         };
-        self.release_evicted();
+        while let Some(item) = link.next_evicted() {
+            self.release_evicted(item);
+        }
         Ok(done)
     }
 
-    /// Releases messages that gave way to others.
-    fn release_evicted(&mut self) {
-        while let Some(evicted) = self.flows.as_mut().and_then(|flows| flows.evicted.pop()) {
-            let slot = self.slot_of(evicted.handle);
-            let ch = slot.and_then(|slot| self.channels[usize::from(slot)].channel.as_mut());
-            if let Some(ch) = ch {
-                ch.in_flows = ch.in_flows.saturating_sub(1);
-                ch.unprocessed -= usize::from(flows::is_unprocessed(&evicted)).min(ch.unprocessed);
-                ch.counters.dropped_flow += 1;
-            }
-            let handle = self.pool.at(flows::unpack(evicted.handle).0);
-            if self.traces.is_armed()
-                && let Some((slot, info)) = slot.zip(self.pool.info(handle))
-            {
-                self.traces.left_flow(slot, info.sequence, |_| CopyState::DroppedFlow);
-            }
-            self.pool.release(handle);
+    /// Releases a message that gave way to another.
+    fn release_evicted(&mut self, evicted: Queued) {
+        let slot = self.slot_of(evicted.handle);
+        let ch = slot.and_then(|slot| self.channels[usize::from(slot)].channel.as_mut());
+        if let Some(ch) = ch {
+            ch.in_flows = ch.in_flows.saturating_sub(1);
+            ch.unprocessed -= usize::from(flows::is_unprocessed(&evicted)).min(ch.unprocessed);
+            ch.counters.dropped_flow += 1;
         }
+        let handle = self.pool.at(flows::unpack(evicted.handle).0);
+        if self.traces.is_armed()
+            && let Some((slot, info)) = slot.zip(self.pool.info(handle))
+        {
+            self.traces.left_flow(slot, info.sequence, |_| CopyState::DroppedFlow);
+        }
+        self.pool.release(handle);
     }
 
     /// Returns how many receivers a message has, and for how many of them a copy will take the output link.
@@ -370,16 +276,6 @@ impl MessagePlane {
             copies += u32::from(peers.takes_link(ch, subscriber));
         });
         Ok((found, copies))
-    }
-
-    /// Returns the next change of a trigger, with its name.
-    pub fn next_fired(&mut self) -> Option<(String, Fired)> {
-        self.flows.as_mut()?.next_fired()
-    }
-
-    /// Returns the state of link and flows; `None` if there are none.
-    pub fn flow_status(&mut self, now: Instant) -> Option<(LinkStatus, Vec<FlowStatus>)> {
-        self.flows.as_mut().map(|flows| flows.status(now))
     }
 }
 

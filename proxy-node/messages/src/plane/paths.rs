@@ -1,7 +1,7 @@
 //! Paths of channels: activated, entered, and served in the turns of contexts.
 
 use csp_handlers::FormatId;
-use csp_quality::FlowId;
+use csp_quality::{FlowId, SharedLink};
 use csp_types::Instant;
 
 use super::flows::number_of;
@@ -69,12 +69,14 @@ impl MessagePlane {
     }
 
     /// Runs handlers of a context until its turn is over or no message waits for it. Returns the number of
-    /// messages processed. `clock` times some of the calls.
+    /// messages processed. `clock` times some of the calls. `link`: if information flows share the output
+    /// link, messages at the end of a path go to its queues.
     pub fn run_context(
         &mut self,
         now: Instant,
         turn: &mut Turn,
         mut clock: Option<&mut dyn FnMut() -> Instant>,
+        mut link: Option<&mut SharedLink>,
     ) -> u32 {
         let Some(context) = turn.flow.checked_sub(self.config.channels_max) else { return 0 };
         let mut done = 0;
@@ -85,7 +87,7 @@ impl MessagePlane {
                 // The closure's lifetime ends with each call.
                 let clock = clock.as_mut().map(|clock| &mut **clock as &mut dyn FnMut() -> Instant);
                 let watched = if self.traces.is_armed() { self.watch(queue.flow) } else { None };
-                let step = self.step(now, slot, (queue.flow, None), clock);
+                let step = self.step(now, slot, (queue.flow, None), clock, link.as_deref_mut());
                 if let (Some(watched), Step::Done(_)) = (watched, step) {
                     self.trace_passed(slot, queue.flow, watched);
                 }
@@ -128,6 +130,7 @@ impl MessagePlane {
         slot: u16,
         (queue, flow): (u16, Option<FlowId>),
         clock: Option<&mut dyn FnMut() -> Instant>,
+        link: Option<&mut SharedLink>,
     ) -> Step {
         let MessagePlane {
             peers,
@@ -139,7 +142,7 @@ impl MessagePlane {
             topic: space,
             contexts,
             fed,
-            flows,
+            fields,
             numbers,
             traces,
             ..
@@ -148,7 +151,7 @@ impl MessagePlane {
         let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
             return Step::Idle;
         };
-        let flows = flows.as_deref_mut();
+        let link = link.map(|link| (link, &*fields));
         let outlet = Outlet {
             now,
             slot,
@@ -160,7 +163,7 @@ impl MessagePlane {
             space,
             traces,
             fed,
-            flows,
+            link,
             number,
             flow,
         };

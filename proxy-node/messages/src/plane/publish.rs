@@ -1,7 +1,7 @@
 //! From a publisher to queues: matching, one copy into the pool, fan-out; and publishers that are held back.
 
 use csp_handlers::FormatId;
-use csp_quality::FlowId;
+use csp_quality::{FlowId, SharedLink};
 use csp_types::Instant;
 
 use super::distribute::Distributor;
@@ -26,7 +26,8 @@ impl MessagePlane {
     /// all frames in order, cut in any way. The first frame is the topic; the topic of a message with one
     /// frame is its beginning, up to the longest topic.
     ///
-    /// The bytes are copied once, or not at all if the message has no receiver.
+    /// The bytes are copied once, or not at all if the message has no receiver. No information flows share the
+    /// output link; if they do, [`publish_in`](Self::publish_in) is called.
     ///
     /// # Errors
     /// When the message or the peer is not valid, or when the publisher is held back. The caller then stops
@@ -40,10 +41,11 @@ impl MessagePlane {
         frames: &[u32],
         parts: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<Published, PublishError> {
-        self.publish_in(now, peer, (format, FlowId::DEFAULT), frames, parts)
+        self.publish_in(now, peer, (format, FlowId::DEFAULT), (frames, parts), None)
     }
 
-    /// The same for a message of an information flow.
+    /// The same for a message of an information flow, if flows share the output link: it waits in the flow's
+    /// queue until the link takes it.
     ///
     /// # Errors
     /// As [`publish_as`](Self::publish_as).
@@ -52,10 +54,10 @@ impl MessagePlane {
         now: Instant,
         peer: PeerId,
         kind: (FormatId, FlowId),
-        frames: &[u32],
-        parts: impl Iterator<Item = &'a [u8]> + Clone,
+        message: (&[u32], impl Iterator<Item = &'a [u8]> + Clone),
+        link: Option<&mut SharedLink>,
     ) -> Result<Published, PublishError> {
-        let done = self.try_publish(now, peer, kind, frames, parts);
+        let done = self.try_publish(now, peer, kind, message, link);
         if let Err(error) = done {
             self.counters.count(error);
         }
@@ -67,8 +69,8 @@ impl MessagePlane {
         now: Instant,
         peer: PeerId,
         (format, flow): (FormatId, FlowId),
-        frames: &[u32],
-        parts: impl Iterator<Item = &'a [u8]> + Clone,
+        (frames, parts): (&[u32], impl Iterator<Item = &'a [u8]> + Clone),
+        link: Option<&mut SharedLink>,
     ) -> Result<Published, PublishError> {
         let known = self.peers.get(peer).ok_or(PublishError::UnknownPeer)?;
         let slot = known.channel;
@@ -97,18 +99,19 @@ impl MessagePlane {
         let before = traced.then(|| self.trace_begins(slot));
         let way = match path {
             None => Way::Receivers,
-            Some(path) if self.is_served(path, unprocessed) => Way::Served,
+            Some(path) if self.is_served(path, unprocessed, link.as_deref()) => Way::Served,
             Some(_) => Way::Path,
         };
         let arrival = Arrival { now, frames, parts, len: len as u32 };
         let fed = feeds.then(|| arrival.clone());
-        let mut done = match has_room {
-            _ if way == Way::Served => self.offer_unprocessed(slot, (peer.index, flow), format, arrival),
+        let of = (peer.index, flow);
+        let mut done = match (link, has_room) {
+            (Some(link), _) if way == Way::Served => self.offer_unprocessed(slot, of, format, arrival, link),
             _ if way == Way::Path => self.enter(slot, path, format, arrival),
-            true if self.flows.is_some() => self.offer(slot, (peer.index, flow), arrival),
-            true if is_push => self.push(slot, arrival),
-            true => self.fan_out(slot, arrival),
-            false => Err(PublishError::Held),
+            (Some(link), true) => self.offer(slot, of, arrival, link),
+            (None, true) if is_push => self.push(slot, arrival),
+            (None, true) => self.fan_out(slot, arrival),
+            (_, false) => Err(PublishError::Held),
         };
         self.peers.count_published(peer.index, done.is_ok());
         if let Some(before) = before {
@@ -217,8 +220,9 @@ impl MessagePlane {
     /// memory have room again. The caller calls this once a turn, lets the publisher publish until it is held
     /// back again or has no more, and repeats.
     ///
-    /// The time is proportional to the number of channels with publishers that are held back.
-    pub fn next_resumed(&mut self) -> Option<PeerId> {
+    /// The time is proportional to the number of channels with publishers that are held back. `link`: if
+    /// information flows share the output link, the publisher's flow must have room, too.
+    pub fn next_resumed(&mut self, link: Option<&SharedLink>) -> Option<PeerId> {
         self.resume_paths();
         let mut next = self.held.front();
         while let Some(at) = next {
@@ -231,9 +235,9 @@ impl MessagePlane {
                 continue;
             }
             ch.wanted_len = None;
-            let resumed = match &self.flows {
+            let resumed = match link {
                 None => self.peers.unhold(ch),
-                Some(flows) => self.peers.unhold_of(ch, |peer| flows.may_go_on(peer)),
+                Some(link) => self.peers.unhold_with_room(ch, link),
             };
             if ch.held.is_empty() {
                 self.held.remove(&mut self.held_links, at);

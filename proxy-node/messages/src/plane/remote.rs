@@ -1,6 +1,7 @@
 //! Contexts elsewhere: messages to them, and the records that they send.
 
 use csp_handlers::{Emit, FormatId, Reported};
+use csp_quality::SharedLink;
 use csp_types::Instant;
 
 use super::MessagePlane;
@@ -43,7 +44,8 @@ impl MessagePlane {
         Some((self.pool.info(handle)?, self.pool.format(handle)))
     }
 
-    /// Processes an emit of a remote handler for the oldest message that its stage was passed.
+    /// Processes an emit of a remote handler for the oldest message that its stage was passed. `link` as for
+    /// [`run_context`](Self::run_context).
     ///
     /// # Errors
     /// [`RemoteError::Full`]: the caller passes the same record again later. Any other error is the remote
@@ -52,8 +54,8 @@ impl MessagePlane {
         &mut self,
         now: Instant,
         ticket: Ticket,
-        output: u8,
-        emit: Emit<'_>,
+        (output, emit): (u8, Emit<'_>),
+        link: Option<&mut SharedLink>,
     ) -> Result<(), RemoteError> {
         let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
         let MessagePlane {
@@ -66,7 +68,7 @@ impl MessagePlane {
             topic: space,
             contexts,
             fed,
-            flows,
+            fields,
             numbers,
             traces,
             ..
@@ -74,7 +76,7 @@ impl MessagePlane {
         let number = number_of(numbers, channels, slot);
         let ch = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut());
         let ch = ch.ok_or(RemoteError::Stale)?;
-        let (flows, flow) = (flows.as_deref_mut(), None);
+        let (link, flow) = (link.map(|link| (link, &*fields)), None);
         let outlet = Outlet {
             now,
             slot,
@@ -86,7 +88,7 @@ impl MessagePlane {
             space,
             traces,
             fed,
-            flows,
+            link,
             number,
             flow,
         };
@@ -104,10 +106,16 @@ impl MessagePlane {
     /// # Errors
     /// When the path has ended, or the stage was passed no message. [`RemoteError::Full`]: as for
     /// [`remote_emit`](Self::remote_emit).
-    pub fn remote_done(&mut self, now: Instant, ticket: Ticket, done: RemoteDone) -> Result<(), RemoteError> {
+    pub fn remote_done(
+        &mut self,
+        now: Instant,
+        ticket: Ticket,
+        done: RemoteDone,
+        link: Option<&mut SharedLink>,
+    ) -> Result<(), RemoteError> {
         let passed = done == RemoteDone::GivenUp && self.contexts.passes_faults(ticket);
         if passed {
-            self.remote_emit(now, ticket, 0, Emit::Same)?;
+            self.remote_emit(now, ticket, (0, Emit::Same), link)?;
         }
         let slot = self.contexts.channel_of_call(ticket).ok_or(RemoteError::Stale)?;
         let flows = (&mut self.schedule, self.config.channels_max);

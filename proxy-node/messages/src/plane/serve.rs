@@ -2,14 +2,14 @@
 //! of a context, and waits for the link.
 
 use csp_handlers::FormatId;
-use csp_quality::FlowId;
+use csp_quality::{FlowId, SharedLink, Work};
 use csp_types::Instant;
 
 use super::flows::number_of;
 use super::publish::{Arrival, refused};
 use super::{ChannelSlot, MessagePlane, PublishError, Published};
 use crate::contexts::{Outlet, Step};
-use crate::flows::{self, Work};
+use crate::flows;
 use crate::pool::PoolError;
 use crate::queue::Item;
 use crate::trace::CopyState;
@@ -18,20 +18,12 @@ use crate::trace::CopyState;
 const ITEMS_MAX: u32 = 64;
 
 impl MessagePlane {
-    /// Sets the clock that measures the costs of handlers for flows.
-    pub fn set_flow_clock(&mut self, clock: Option<fn() -> Instant>) {
-        if let Some(flows) = &mut self.flows {
-            flows.set_clock(clock);
-        }
-    }
-
     /// Returns whether contexts of flows process the messages of a path. For a path with a stage elsewhere
     /// they do so only while earlier messages of the channel wait for them, so that no message overtakes
     /// them.
     #[inline]
-    pub(super) fn is_served(&self, path: u16, unprocessed: usize) -> bool {
-        self.flows.as_ref().is_some_and(|flows| flows.serves())
-            && (unprocessed > 0 || self.contexts.is_local(path))
+    pub(super) fn is_served(&self, path: u16, unprocessed: usize, link: Option<&SharedLink>) -> bool {
+        link.is_some_and(|link| link.serves()) && (unprocessed > 0 || self.contexts.is_local(path))
     }
 
     /// Puts a message that a path must process into the queue of its flow.
@@ -42,10 +34,9 @@ impl MessagePlane {
         of: (u32, FlowId),
         format: FormatId,
         message: Arrival<'_, impl Iterator<Item = &'a [u8]> + Clone>,
+        link: &mut SharedLink,
     ) -> Result<Published, PublishError> {
-        let MessagePlane { channels, flows: Some(flows), pool, subscriptions, .. } = self else {
-            return Err(PublishError::UnknownPeer);
-        };
+        let MessagePlane { channels, pool, subscriptions, .. } = self;
         let ChannelSlot { channel: Some(ch), .. } = &mut channels[usize::from(slot)] else {
             return Err(PublishError::UnknownPeer);
         };
@@ -56,43 +47,37 @@ impl MessagePlane {
         }
         // Handlers must be able to go on with what is stored, if publishers are held back.
         let blocks = pool.blocks_for(len) + ch.paths.reserve;
-        if (is_push || flows.holds(of.1)) && !pool.admits(slot, blocks) {
+        if (is_push || link.holds(of.1)) && !pool.admits(slot, blocks) {
             let wanted = u64::from(blocks) * u64::from(self.config.pool.block_len);
             return Err(refused(ch, PoolError::Budget, u32::try_from(wanted).unwrap_or(u32::MAX)));
         }
-        self.queue(slot, of, (1, len, Some(format)), message)
+        self.queue(slot, of, (1, len, Some(format)), message, link)
     }
 
     /// Lets contexts process waiting messages.
-    pub(super) fn serve(&mut self, now: Instant) {
-        let MessagePlane { flows: Some(flows), contexts, .. } = self else { return };
-        if !flows.serves() {
-            return;
-        }
-        flows.resume(now, |path| contexts.is_occupied(path));
+    pub(super) fn serve(&mut self, now: Instant, link: &mut SharedLink) {
+        link.resume(now, |path| self.contexts.is_occupied(path));
         for _ in 0..ITEMS_MAX {
-            let Some(work) = self.flows.as_mut().and_then(|flows| flows.take(now)) else { return };
-            self.process(now, work);
+            let Some(work) = link.take(now) else { return };
+            self.process_item(now, work, link);
         }
     }
 
     /// Processes one message.
-    fn process(&mut self, now: Instant, work: Work) {
+    fn process_item(&mut self, now: Instant, work: Work, link: &mut SharedLink) {
         let handle = self.pool.at(flows::unpack(work.item.handle).0);
-        let clock = self.flows.as_ref().and_then(|flows| flows.clock());
+        let clock = link.clock();
         let begin = clock.filter(|_| work.measures).map(|clock| clock());
         let mut waits = None;
         match self.slot_of(work.item.handle).zip(self.pool.info(handle)) {
             None => _ = self.pool.release(handle),
             Some((slot, info)) => {
                 let item = Item { handle, len: info.len, cached: false };
-                waits = self.pass(now, slot, item, work.flow, clock);
+                waits = self.pass(now, slot, item, work.flow, link);
             }
         }
         let time = begin.zip(clock).map(|(begin, clock)| clock().saturating_since(begin));
-        if let Some(flows) = &mut self.flows {
-            flows.finished(now, work, waits, time);
-        }
+        link.finished(now, work, waits, time);
     }
 
     /// Passes a message of a flow through its channel's path. Returns the path if the message waits in it for
@@ -103,7 +88,7 @@ impl MessagePlane {
         slot: u16,
         item: Item,
         flow: FlowId,
-        clock: Option<fn() -> Instant>,
+        link: &mut SharedLink,
     ) -> Option<u16> {
         let format = self.pool.format(item.handle);
         if self.traces.is_armed()
@@ -116,7 +101,7 @@ impl MessagePlane {
         ch.unprocessed = ch.unprocessed.saturating_sub(1);
         let path = if ch.paths.is_empty() { None } else { ch.paths.find(format) };
         let Some(path) = path else {
-            self.pass_by(now, slot, item, flow);
+            self.pass_by(now, slot, item, flow, link);
             return None;
         };
         if self.contexts.entry(path).is_ended {
@@ -136,9 +121,9 @@ impl MessagePlane {
                 break;
             }
             let watched = if self.traces.is_armed() { self.watch(queue) } else { None };
-            let mut read = clock;
+            let mut read = link.clock();
             let clock = read.as_mut().map(|clock| clock as &mut dyn FnMut() -> Instant);
-            let step = self.step(now, slot, (queue, Some(flow)), clock);
+            let step = self.step(now, slot, (queue, Some(flow)), clock, Some(link));
             if let (Some(watched), Step::Done(_)) = (watched, step) {
                 self.trace_passed(slot, queue, watched);
             }
@@ -163,30 +148,26 @@ impl MessagePlane {
     }
 
     /// Passes on a message that has no path, or whose path was removed.
-    fn pass_by(&mut self, now: Instant, slot: u16, item: Item, flow: FlowId) {
-        let MessagePlane { peers, pool, subscriptions, matched, channels, topic: space, traces, fed, .. } =
-            self;
+    fn pass_by(&mut self, now: Instant, slot: u16, item: Item, flow: FlowId, link: &mut SharedLink) {
+        let MessagePlane {
+            peers,
+            pool,
+            subscriptions,
+            matched,
+            channels,
+            topic: space,
+            traces,
+            fed,
+            fields,
+            ..
+        } = self;
         let number = number_of(&self.numbers, channels, slot);
         let Some(ch) = channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) else {
             return;
         };
-        let (flows, flow) = (self.flows.as_deref_mut(), Some(flow));
-        Outlet {
-            now,
-            slot,
-            ch,
-            pool,
-            peers,
-            subscriptions,
-            matched,
-            space,
-            traces,
-            fed,
-            flows,
-            number,
-            flow,
-        }
-        .wait(item);
+        let (link, flow) = (Some((link, &*fields)), Some(flow));
+        Outlet { now, slot, ch, pool, peers, subscriptions, matched, space, traces, fed, link, number, flow }
+            .wait(item);
     }
 
     /// Puts a message that waited for a context of flows into its path, or passes it to receivers if there is

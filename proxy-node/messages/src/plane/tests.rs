@@ -208,20 +208,20 @@ fn a_full_subscriber_that_blocks_holds_back_publishers_until_half_is_taken() {
         assert_eq!(plane.send(at(0), publisher, "y"), Err(PublishError::Held));
     }
     plane.drain(at(0), fast);
-    assert_eq!((plane.next_resumed(), plane.channel_status(id).unwrap().blocked), (None, 1));
+    assert_eq!((plane.next_resumed(None), plane.channel_status(id).unwrap().blocked), (None, 1));
     for _ in 0..4 {
         let delivery = plane.next_delivery(at(0), slow).unwrap();
         plane.delivered(slow, delivery.handle).unwrap();
     }
-    assert_eq!(plane.next_resumed(), Some(publishers[0]));
+    assert_eq!(plane.next_resumed(None), Some(publishers[0]));
     assert_eq!(plane.send(at(0), publishers[0], "y"), Ok(9));
-    assert_eq!(plane.next_resumed(), Some(publishers[1]));
-    assert_eq!((plane.next_resumed(), plane.counters().held), (None, 4));
+    assert_eq!(plane.next_resumed(None), Some(publishers[1]));
+    assert_eq!((plane.next_resumed(None), plane.counters().held), (None, 4));
     (0..3).for_each(|_| assert!(plane.send(at(0), publishers[0], "z").is_ok()));
     assert_eq!(plane.send(at(0), publishers[1], "z"), Err(PublishError::Held));
     plane.detach(slow, |_| {}).unwrap();
     plane.drain(at(0), fast);
-    assert_eq!(plane.next_resumed(), Some(publishers[1]), "the subscriber that blocked is gone");
+    assert_eq!(plane.next_resumed(None), Some(publishers[1]), "the subscriber that blocked is gone");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn pullers_share_messages_in_turn_and_one_that_leaves_leaves_its_own_to_others()
     (0..8).for_each(|_| assert!(plane.send(at(0), pusher, "early").is_ok()));
     assert_eq!(plane.send(at(0), pusher, "late"), Err(PublishError::Held), "nobody pulls");
     let pullers = [(); 2].map(|()| plane.attach(id, Role::Puller).unwrap());
-    assert_eq!(plane.next_resumed(), Some(pusher));
+    assert_eq!(plane.next_resumed(None), Some(pusher));
     (0..4).for_each(|_| assert!(plane.send(at(0), pusher, "late").is_ok()));
     let waiting = pullers.map(|puller| plane.peer_status(puller).unwrap().waiting);
     assert_eq!(waiting, [8, 4], "the second one gets what the first one has no room for");
@@ -256,11 +256,11 @@ fn a_pusher_that_waits_for_memory_goes_on_when_some_is_released() {
     let long = "x".repeat(100);
     assert_eq!(plane.send(at(0), pusher, &long), Ok(1));
     assert_eq!(plane.send(at(0), pusher, &long), Err(PublishError::Held));
-    assert_eq!(plane.next_resumed(), None);
+    assert_eq!(plane.next_resumed(None), None);
     let delivery = plane.next_delivery(at(0), puller).unwrap();
-    assert_eq!(plane.next_resumed(), None, "it is in flight");
+    assert_eq!(plane.next_resumed(None), None, "it is in flight");
     plane.delivered(puller, delivery.handle).unwrap();
-    assert_eq!((plane.next_resumed(), plane.next_resumed()), (Some(pusher), None));
+    assert_eq!((plane.next_resumed(None), plane.next_resumed(None)), (Some(pusher), None));
     assert_eq!(plane.send(at(0), pusher, &long), Ok(2));
 }
 
@@ -315,7 +315,7 @@ fn a_channel_that_is_removed_leaves_nothing_and_its_names_are_stale() {
     assert_eq!(plane.remove_channel(id).map(|counters| (counters.published, counters.held)), Ok((8, 1)));
     assert_eq!(plane.remove_channel(id), Err(UnknownChannel));
     assert_eq!((plane.occupancy().blocks_used, plane.peers(), plane.subscription_counts().nodes), (0, 0, 0));
-    assert_eq!((plane.next_resumed(), plane.next_flow()), (None, None));
+    assert_eq!((plane.next_resumed(None), plane.next_flow()), (None, None));
     assert_eq!(plane.delivered(publisher, delivery.handle), Err(DeliveredError::UnknownPeer));
     assert_eq!(plane.attach(id, Role::Both), Err(AttachError::UnknownChannel));
     let again = plane.add_channel(configs[0].clone()).unwrap();
@@ -391,7 +391,7 @@ fn pushed_messages_are_neither_lost_nor_doubled() {
                     plane.delivered(*puller, delivery.handle).unwrap();
                     got.push(delivery.sequence);
                 }
-                (12, _) => _ = plane.next_resumed(),
+                (12, _) => _ = plane.next_resumed(None),
                 _ => _ = plane.send(at(0), pushers[random.below(2) as usize], &text),
             }
         }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use csp_handlers::Emit;
 use csp_messages::{FormatId, MessagePlane, RemoteCall, RemoteDone, RemoteError};
+use csp_quality::SharedLink;
 use csp_types::Instant;
 
 /// The number of the context.
@@ -26,7 +27,12 @@ impl Elsewhere {
     }
 
     /// Answers up to `most` messages, as far as what it emits has room: a stage that has none holds back no other. Returns how many.
-    pub fn answer(&mut self, plane: &mut MessagePlane, most: usize) -> usize {
+    pub fn answer(
+        &mut self,
+        plane: &mut MessagePlane,
+        most: usize,
+        mut link: Option<&mut SharedLink>,
+    ) -> usize {
         let (mut at, mut done, mut waiting) = (0, 0, Vec::new());
         while done < most
             && let Some((call, passed)) = self.given.get_mut(at)
@@ -43,7 +49,7 @@ impl Elsewhere {
                 false => Emit::Same,
             };
             while *passed < times && !waiting.contains(&call.ticket) {
-                match plane.remote_emit(Instant::ZERO, call.ticket, 0, emit) {
+                match plane.remote_emit(Instant::ZERO, call.ticket, (0, emit), link.as_deref_mut()) {
                     Ok(()) => *passed += 1,
                     Err(RemoteError::Full) => waiting.push(call.ticket),
                     Err(error) => panic!("{error}"),
@@ -53,7 +59,8 @@ impl Elsewhere {
                 at += 1;
                 continue;
             }
-            plane.remote_done(Instant::ZERO, call.ticket, RemoteDone::Processed).unwrap();
+            let processed = RemoteDone::Processed;
+            plane.remote_done(Instant::ZERO, call.ticket, processed, link.as_deref_mut()).unwrap();
             self.given.remove(at);
             (at, done) = (0, done + 1);
             waiting.clear();

@@ -1,10 +1,10 @@
 //! Contexts divided among flows: messages wait in their flow's queue, pass the channel's path in a context's time, and wait for the link.
 
 use csp_handlers::{Call, Emit, Handler, Needs, ParameterError, State, Stop};
-use csp_messages::{FlowStatus, PathSpec, Policy};
-use csp_quality::{FlowSpec, Overflow, Scheme};
+use csp_messages::{PathSpec, Policy};
+use csp_quality::{FlowSpec, FlowStatus, Overflow, Scheme};
 use csp_support::Random;
-use csp_types::{Duration, Instant};
+use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 
 use crate::elsewhere::{self, Elsewhere};
 use crate::world::{LINK, World, at, seconds, seeds, spec};
@@ -172,7 +172,7 @@ fn contexts_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
             let flows: Vec<FlowSpec> = flows.collect();
             let scheme = Scheme::ALL[random.below(5) as usize];
             match random.below(6) {
-                0 => world.plane.set_flows(world.now, None).unwrap(),
+                0 => world.end_flows(),
                 _ => world.set_flows(flows, scheme, |_| Vec::new()),
             }
             let pair = random.below(4) as usize;
@@ -194,7 +194,7 @@ fn contexts_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
             pair.rate = 0;
             world.plane.set_parked(pair.subscriber, false).unwrap();
         }
-        world.plane.set_flows(world.now, None).unwrap();
+        world.end_flows();
         world.run(Duration::from_millis(20));
         world.assert_in_order();
         for pair in &world.pairs {
@@ -228,7 +228,7 @@ fn what_handlers_take_is_measured_and_charged() {
     // No profile: nothing is promised.
     flow.post = Some("unknown".to_owned());
     world.set_flows(vec![flow], Scheme::RoundRobin, |_| Vec::new());
-    world.plane.set_flow_clock(Some(clock));
+    world.link.set_clock(Some(clock));
     world.run(seconds(1.0));
     let status = world.status("a");
     assert!((150..=600).contains(&status.cost.as_micros()), "{:?}", status.cost);
@@ -247,17 +247,19 @@ fn streams_of_a_flow_do_not_wait_for_its_contexts() {
     let all = FlowSpec { predicate: csp_quality::Predicate::default(), ..with_path("all", 0, 0, 1) };
     world.set_flows(vec![all], Scheme::PriorityAwareReserved, |_| Vec::new());
     (0..20).for_each(|_| world.publish(0));
-    let end = csp_quality::Descriptor::default();
-    (1..=5).for_each(|tag| world.plane.want_bytes(world.now, &end, tag, 1_000));
-    let mut allowed = Vec::new();
+    let tuple = FourTuple { local: ([10, 0, 0, 1], 80).into(), remote: ([10, 0, 0, 9], 40_000).into() };
+    let want = |world: &mut World, index| {
+        let link = world.link.shared_mut().unwrap();
+        link.want_bytes(world.now, FlowLabel::new(index, 0), tuple, 1_000);
+    };
+    (1..=5).for_each(|index| want(&mut world, index));
     world.run(Duration::from_millis(5));
-    while let Some((tag, _)) = world.plane.next_allowed(world.now) {
-        allowed.push(tag);
-    }
+    let allowed = std::iter::from_fn(|| world.link.next_allowed());
+    let allowed: Vec<_> = allowed.map(|(label, _)| label.index()).collect();
     assert_eq!(allowed, [1, 2, 3, 4, 5], "while {} messages wait", 20 - world.pairs[0].received.len());
     // It waits when flows end, and needs nobody's leave then.
-    world.plane.want_bytes(world.now, &end, 6, 1_000);
-    world.plane.set_flows(world.now, None).unwrap();
+    want(&mut world, 6);
+    world.end_flows();
     world.run(Duration::from_millis(50));
     assert!(world.pairs[0].received.iter().map(|(number, _)| *number).eq(0..20));
     assert_eq!(world.plane.occupancy().messages, 0);
@@ -279,14 +281,14 @@ fn a_stage_that_moves_elsewhere_while_messages_wait_keeps_their_order() {
         (0..10).for_each(|_| world.publish(0));
         for _ in 0..20 {
             far.fetch(&mut world.plane);
-            far.answer(&mut world.plane, 1);
+            far.answer(&mut world.plane, 1, world.link.shared_mut());
             world.turn();
         }
     }
     let until = world.now + seconds(1.0);
     while world.now < until {
         far.fetch(&mut world.plane);
-        far.answer(&mut world.plane, 2);
+        far.answer(&mut world.plane, 2, world.link.shared_mut());
         world.turn();
     }
     let numbers: Vec<u64> = world.pairs[0].received.iter().map(|(number, _)| *number).collect();

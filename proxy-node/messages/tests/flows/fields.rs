@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use csp_formats::{Cell, Fixed, Load, Schema};
-use csp_messages::{FieldReader, FlowFields, FlowId, FlowsConfig, FormatId, PathSpec, Policy};
+use csp_messages::{FieldReader, FlowFields, FlowId, FormatId, PathSpec, Policy};
 use csp_quality::{FieldValue, Scheme};
 
 use crate::world::{World, seconds, spec};
@@ -26,8 +26,7 @@ fn what_leaves_a_path_belongs_to_the_flow_of_its_fields() {
     let mut late = spec("late", 0, 9, 0);
     late.predicate.fields.push((0, word(60)..=word(999)));
     world.set_flows(vec![late, spec("others", 0, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
-    let config = FlowsConfig { fields: Arc::new(fields), ..world.last.clone().unwrap() };
-    world.plane.set_flows(world.now, Some(config)).unwrap();
+    world.plane.set_flow_fields(None, world.table.generation(), Arc::new(fields));
     let (channel, publisher) = (world.pairs[0].channel, world.pairs[0].publisher);
     world.plane.activate_path(world.now, PathSpec::chain(channel, &[("forward", 0, "")])).unwrap();
 
@@ -38,10 +37,9 @@ fn what_leaves_a_path_belongs_to_the_flow_of_its_fields() {
             let lens = [topic.len() as u32, bytes.len() as u32];
             let lens = if topic.is_empty() { &lens[1..] } else { &lens[..] };
             let parts = [topic, &bytes].into_iter().filter(|part| !part.is_empty());
-            world
-                .plane
-                .publish_in(world.now, publisher, (FormatId(format), FlowId::DEFAULT), lens, parts)
-                .unwrap();
+            let kind = (FormatId(format), FlowId::DEFAULT);
+            let link = world.link.shared_mut();
+            world.plane.publish_in(world.now, publisher, kind, (lens, parts), link).unwrap();
         }
     }
     world.run(seconds(0.01));

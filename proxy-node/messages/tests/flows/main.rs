@@ -12,8 +12,8 @@ mod world;
 
 use std::sync::Arc;
 
-use csp_messages::{Budget, ChannelConfig, ChannelKind, FlowStatus, FlowsConfig, Policy, QueueLimits, Role};
-use csp_quality::{Board, FlowSpec, Overflow, Scheme, dynamic_adaptation};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, Policy, QueueLimits, Role};
+use csp_quality::{Board, FlowSpec, FlowStatus, Overflow, Scheme, SharedLinkConfig, dynamic_adaptation};
 use csp_support::Random;
 use csp_types::Duration;
 use world::{LINK, World, at, seconds, seeds, spec};
@@ -22,7 +22,7 @@ use world::{LINK, World, at, seconds, seeds, spec};
 fn without_flows_all_leaves_at_once() {
     let mut world = World::new(&[33_000_000, 33_000_000, 33_000_000], Policy::DropNewest);
     world.run(seconds(0.2));
-    assert!(world.plane.flow_status(world.now).is_none() && world.plane.next_release().is_none());
+    assert!(world.link.status(world.now).is_none() && world.link.due().is_none());
     assert!(world.pairs.iter().all(|pair| pair.received.len() as u64 == pair.sent && pair.sent > 500));
 }
 
@@ -129,7 +129,7 @@ fn dynamic_adaptation_protects_a_surge_and_gives_back() {
     world.set_flows(flows, Scheme::RoundRobin, |table| {
         vec![dynamic_adaptation(table.id("b").unwrap(), 25_000_000, 15_000_000, Duration::from_millis(50))]
     });
-    let scheme = |world: &mut World| world.plane.flow_status(world.now).unwrap().0.scheme;
+    let scheme = |world: &mut World| world.link.status(world.now).unwrap().0.scheme;
     world.run(seconds(0.5));
     assert_eq!(scheme(&mut world), Scheme::RoundRobin);
     world.pairs[1].rate = 40_000_000;
@@ -137,14 +137,14 @@ fn dynamic_adaptation_protects_a_surge_and_gives_back() {
     assert_eq!(scheme(&mut world), Scheme::PriorityAwareReserved);
     assert!(world.mbps(1, at(0.6), at(1.0)) >= 39.5);
     // A generation that changes nothing of the link leaves what the trigger has done.
-    let same = world.last.clone();
-    world.plane.set_flows(world.now, same).unwrap();
+    let same = world.last.clone().unwrap();
+    world.link.share(world.now, same).unwrap();
     assert_eq!(scheme(&mut world), Scheme::PriorityAwareReserved);
     world.pairs[1].rate = 10_000_000;
     world.run(seconds(0.5));
     assert_eq!(scheme(&mut world), Scheme::RoundRobin);
     let names: Vec<bool> =
-        std::iter::from_fn(|| world.plane.next_fired()).map(|(_, change)| change.fired).collect();
+        std::iter::from_fn(|| world.link.next_fired()).map(|(_, change)| change.fired).collect();
     assert_eq!(names, [true, false]);
 }
 
@@ -170,13 +170,13 @@ fn generations_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
             let flows: Vec<FlowSpec> = flows.collect();
             let scheme = Scheme::ALL[random.below(5) as usize];
             match random.below(8) {
-                0 => world.plane.set_flows(world.now, None).unwrap(),
+                0 => world.end_flows(),
                 _ => world.set_flows(flows, scheme, |_| Vec::new()),
             }
             world.run(Duration::from_micros(1 + random.below(60_000)));
         }
         world.pairs.iter_mut().for_each(|pair| pair.rate = 0);
-        world.plane.set_flows(world.now, None).unwrap();
+        world.end_flows();
         world.run(Duration::from_millis(1));
         world.assert_in_order();
         for pair in &world.pairs {
@@ -233,8 +233,8 @@ fn workers_share_a_link_by_what_they_want() {
     for (number, world) in worlds.iter_mut().enumerate() {
         world.set_flows(vec![spec("a", 0, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
         let config = world.last.clone().unwrap();
-        let other = FlowsConfig { board: (Arc::clone(&board), number), ..config };
-        world.plane.set_flows(world.now, Some(other)).unwrap();
+        let other = SharedLinkConfig { board: (Arc::clone(&board), number), ..config };
+        world.link.share(world.now, other).unwrap();
     }
     let run = |worlds: &mut Vec<World>, time: f64| {
         let until = worlds[0].now + seconds(time);
@@ -265,8 +265,8 @@ fn a_backlog_that_receivers_hold_back_wants_nothing_of_the_link() {
     for (number, world) in worlds.iter_mut().enumerate() {
         world.set_flows(vec![spec("a", 0, 0, 0)], Scheme::RoundRobin, |_| Vec::new());
         let config = world.last.clone().unwrap();
-        let other = FlowsConfig { board: (Arc::clone(&board), number), ..config };
-        world.plane.set_flows(world.now, Some(other)).unwrap();
+        let other = SharedLinkConfig { board: (Arc::clone(&board), number), ..config };
+        world.link.share(world.now, other).unwrap();
     }
     // The receiver of one worker takes nothing: its flow is full and waits for it.
     let subscriber = worlds[0].pairs[0].subscriber;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, FlowId, FlowStatus, FlowsConfig, FormatId, HashKey,
-    MessagePlane, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FlowId, FormatId, HashKey, MessagePlane, PeerId,
+    PlaneConfig, Policy, PublishError, QueueLimits, Role,
 };
 use csp_quality::{
-    Board, Capacity, Cost, Descriptor, FlowSpec, FlowTable, LinkConfig, MonitorConfig, MonitorMode, Plan,
-    Predicate, QualityConfig, Scheme, Trigger,
+    Board, Capacity, Cost, Descriptor, FlowSpec, FlowStatus, FlowTable, LinkConfig, MonitorConfig,
+    MonitorMode, OutputLink, Plan, Predicate, QualityConfig, Scheme, SharedLinkConfig, Trigger,
 };
 use csp_types::{Duration, Instant};
 
@@ -52,10 +52,11 @@ pub struct Pair {
 pub struct World {
     pub now: Instant,
     pub plane: MessagePlane,
+    pub link: OutputLink,
     pub pairs: Vec<Pair>,
     pub table: FlowTable,
     pub board: Arc<Board>,
-    pub last: Option<FlowsConfig>,
+    pub last: Option<SharedLinkConfig>,
     /// Contexts of flows.
     pub contexts: u16,
     /// What an item takes the worker.
@@ -88,6 +89,7 @@ impl World {
         World {
             now: Instant::ZERO,
             plane,
+            link: OutputLink::default(),
             pairs,
             table,
             board,
@@ -113,32 +115,34 @@ impl World {
             Plan::new(Arc::new(self.table.clone()), capacity, |name| (name != "unknown").then_some(cost))
                 .unwrap();
         let monitor = MonitorConfig { mode: MonitorMode::Fancy, ..MonitorConfig::default() };
-        let config = FlowsConfig {
+        let config = SharedLinkConfig {
             plan: Arc::new(plan),
             quality: QualityConfig { items_max: 4_096, link: scheme, monitor, ..QualityConfig::default() },
             triggers: triggers(&self.table),
             board: (Arc::clone(&self.board), 0),
             worker_percent: 100,
-            fields: Arc::default(),
         };
         self.last = Some(config.clone());
-        self.plane.set_flows(self.now, Some(config)).unwrap();
+        self.link.share(self.now, config).unwrap();
+    }
+
+    /// What waits goes on without flows.
+    pub fn end_flows(&mut self) {
+        self.link.unshare(self.now, &mut self.plane);
     }
 
     pub fn publish(&mut self, at: usize) {
         let pair = &mut self.pairs[at];
-        let flow = self
-            .plane
-            .flow_table()
-            .map_or(FlowId::DEFAULT, |table| table.classify(&Descriptor::default().channel(pair.number)));
+        let descriptor = Descriptor::default().channel(pair.number);
+        let flow = self.link.shared().map_or(FlowId::DEFAULT, |link| link.table().classify(&descriptor));
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&pair.sent.to_be_bytes());
         let done = self.plane.publish_in(
             self.now,
             pair.publisher,
             (FormatId::UNKNOWN, flow),
-            &[LEN as u32],
-            [&bytes[..]].into_iter(),
+            (&[LEN as u32], [&bytes[..]].into_iter()),
+            self.link.shared_mut(),
         );
         match done {
             Ok(_) => {
@@ -161,9 +165,9 @@ impl World {
                 self.publish(at);
             }
         }
-        self.plane.release_flows(self.now);
+        self.link.release(self.now, &mut self.plane);
         self.deliver();
-        while let Some(publisher) = self.plane.next_resumed() {
+        while let Some(publisher) = self.plane.next_resumed(self.link.shared()) {
             let at = self.pairs.iter().position(|pair| pair.publisher == publisher).unwrap();
             self.pairs[at].held = false;
             self.publish(at);
@@ -173,7 +177,7 @@ impl World {
     pub fn deliver(&mut self) {
         while let Some(mut turn) = self.plane.next_flow() {
             if self.plane.is_context(&turn) {
-                self.plane.run_context(self.now, &mut turn, None);
+                self.plane.run_context(self.now, &mut turn, None, self.link.shared_mut());
             }
             while let Some(peer) = self.plane.next_peer(&turn) {
                 let Some(delivery) = self.plane.next_delivery(self.now, peer) else { continue };
@@ -197,7 +201,7 @@ impl World {
     }
 
     pub fn status(&mut self, name: &str) -> FlowStatus {
-        let (_, flows) = self.plane.flow_status(self.now).unwrap();
+        let (_, flows) = self.link.status(self.now).unwrap();
         flows.into_iter().find(|flow| flow.name == name).unwrap()
     }
 

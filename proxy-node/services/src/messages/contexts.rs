@@ -10,6 +10,7 @@
 //! continue. A path that is replaced or removed waits for a bounded time: after [`PATIENCE`] its messages are
 //! discarded, and counted as lost.
 
+mod body;
 mod link;
 mod supply;
 
@@ -21,6 +22,7 @@ use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
 use csp_messages::{MessagePlane, PathError, PathState, PathStatus, Why};
 use csp_proxy_core::service::local::Step;
 use csp_proxy_core::service::upstream::{Excluded, Request, Upstream, UpstreamEnd};
+use csp_quality::SharedLink;
 use csp_types::{Duration, FlowLabel, Instant};
 
 use self::link::{CREDIT, Link};
@@ -338,13 +340,14 @@ impl MessageBroker {
         now: Instant,
         label: FlowLabel,
         upstream: &mut impl UpstreamEnd,
+        output: Option<&mut SharedLink>,
     ) -> Step {
         let MessageBroker { elsewhere, plane, .. } = self;
         let epoch = elsewhere.epoch;
         let Some((at, link)) = elsewhere.link_of(label) else { return Step::Reset };
         let Some(plane) = plane.as_mut().filter(|_| !link.ended) else { return Step::Close };
         let was_up = link.is_up();
-        let Ok(moved) = link.serve(now, upstream, plane, epoch) else {
+        let Ok(moved) = link.serve(now, upstream, (plane, output), epoch) else {
             link.ended = true;
             let slot = &mut elsewhere.slots[at];
             (slot.losses, slot.violations) = (slot.losses + 1, slot.violations + 1);

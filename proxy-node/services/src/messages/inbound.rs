@@ -3,6 +3,7 @@
 use csp_messages::{AttachError, ChannelId, FRAMES_MAX, FormatId, MessagePlane, PublishError, Role};
 use csp_operators::FormatSet;
 use csp_proxy_core::service::ClientEnd;
+use csp_quality::SharedLink;
 use csp_types::Instant;
 use csp_zmtp::{Connection, Counters, Cursor, Frame, Item, Message, SocketType};
 
@@ -55,8 +56,8 @@ pub(super) struct Door<'a> {
     pub(super) refusals: &'a mut Refusals,
     /// The channel's path is filling: contexts should have their turns before more is published.
     pub(super) yields: bool,
-    /// Finds the information flow of a message, if there are flows.
-    pub(super) classifier: Option<Classifier>,
+    /// Finds the information flow of a message, and the link that flows share, if they do.
+    pub(super) flows: Option<(Classifier, &'a mut SharedLink)>,
 }
 
 impl Door<'_> {
@@ -77,11 +78,11 @@ impl Door<'_> {
             self.unknown.dropped += 1;
             return Ok(());
         }
-        let done = match &mut self.classifier {
+        let done = match &mut self.flows {
             None => plane.publish_as(now, id, format, lens, bodies),
-            Some(classifier) => {
-                let flow = classifier.flow_of(plane, now, format, lens, record);
-                plane.publish_in(now, id, (format, flow), lens, bodies)
+            Some((classifier, link)) => {
+                let flow = classifier.flow_of((&*plane, &**link), now, format, lens, record);
+                plane.publish_in(now, id, (format, flow), (lens, bodies), Some(link))
             }
         };
         *self.refused += u64::from(done.is_err_and(|error| error != PublishError::Held));

@@ -6,6 +6,7 @@ use csp_proxy_core::service::ClientEnd;
 use csp_proxy_core::service::between::{Between, Examined, Towards};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_proxy_core::service::upstream::{Ended, Ends, OpenError, Opened, Request};
+use csp_quality::{OutputLink, SharedLink};
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
 use csp_zmtp::{Connection, Counters, Mechanism};
@@ -16,6 +17,7 @@ use super::framing::Speech;
 use super::given::Given;
 use super::inbound::Door;
 use super::keys::Refusals;
+use super::outbound::Bounds;
 use super::peer::Peer;
 use super::placement::{Ending, Placement};
 use super::requested::Requested;
@@ -52,6 +54,8 @@ impl Between for MessageBroker {
 }
 
 impl LocalServices for MessageBroker {
+    const QUEUES_FOR_LINK: bool = true;
+
     fn connected(&mut self, now: Instant, label: FlowLabel, number: u32, tuple: FourTuple) -> bool {
         let Some(bound) = self.channels.get(&number) else { return false };
         let port = tuple.local.port();
@@ -93,9 +97,9 @@ impl LocalServices for MessageBroker {
         self.placement.elsewhere(number)
     }
 
-    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends, link: &mut OutputLink) -> Step {
         match ends.client(label) {
-            Some(mut client) => self.serve_peer(now, label, &mut client),
+            Some(mut client) => self.serve_peer(now, label, &mut client, link),
             None => Step::Idle,
         }
     }
@@ -108,10 +112,16 @@ impl LocalServices for MessageBroker {
         self.context_opened(now, token, outcome.ok().map(|opened| opened.label));
     }
 
-    fn serve_upstream(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends) -> Step {
+    fn serve_upstream(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        ends: &mut impl Ends,
+        link: &mut OutputLink,
+    ) -> Step {
         self.paths.now = now;
         match ends.upstream(label) {
-            Some(mut upstream) => self.serve_context(now, label, &mut upstream),
+            Some(mut upstream) => self.serve_context(now, label, &mut upstream, link.shared_mut()),
             None => Step::Idle,
         }
     }
@@ -140,17 +150,17 @@ impl LocalServices for MessageBroker {
         self.departed(peer.number, peer.ending);
     }
 
-    fn next_ready(&mut self) -> Option<FlowLabel> {
+    fn next_ready(&mut self, link: &mut OutputLink) -> Option<FlowLabel> {
         // Peers that have more to say come first, so that what they say is sent together; but they keep
         // nobody from what waits for it.
         self.named = (self.named + 1) % PLANE_EVERY;
         if self.named == 0 {
-            return self.next_of_plane().or_else(|| self.next_listed());
+            return self.next_of_plane(link).or_else(|| self.next_listed());
         }
-        self.next_listed().or_else(|| self.next_of_plane())
+        self.next_listed().or_else(|| self.next_of_plane(link))
     }
 
-    fn run_contexts(&mut self, now: Instant) -> bool {
+    fn run_contexts(&mut self, now: Instant, link: &mut OutputLink) -> bool {
         self.paths.now = now;
         let mut processed = 0;
         for turns in 0..paths::CONTEXT_TURNS_MAX {
@@ -160,27 +170,23 @@ impl LocalServices for MessageBroker {
                 self.turn = Some(turn);
                 return turns > 0; // the channel's receivers are next
             }
-            processed += self.run_context(turn);
+            processed += self.run_context(turn, link.shared_mut());
         }
         processed > 0
     }
 
-    fn shares_link(&self) -> bool {
-        self.plane.as_ref().is_some_and(|plane| plane.flow_table().is_some())
-    }
-
-    fn wants_link(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
-        self.stream_wants(now, label, tuple, bytes);
-    }
-
-    fn wants_link_no_more(&mut self, label: FlowLabel) {
-        if let Some(plane) = &mut self.plane {
-            plane.end_stream(label.to_wire());
+    fn release(&mut self, now: Instant, link: &mut OutputLink) {
+        match &mut self.plane {
+            Some(plane) => link.release(now, plane),
+            None => link.release(now, &mut ()),
         }
     }
 
-    fn next_allowed(&mut self, now: Instant) -> Option<(FlowLabel, u32)> {
-        self.stream_allowed(now)
+    fn unshare(&mut self, now: Instant, link: &mut OutputLink) {
+        match &mut self.plane {
+            Some(plane) => link.unshare(now, plane),
+            None => link.unshare(now, &mut ()),
+        }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
@@ -188,15 +194,13 @@ impl LocalServices for MessageBroker {
         let places = self.placement.next_timeout();
         let contexts = self.elsewhere.next_timeout().into_iter().chain(self.requested.next_timeout());
         let contexts = contexts.chain(self.stage_places.next_timeout());
-        let link = self.plane.as_ref().and_then(|plane| plane.next_release());
-        deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).chain(link).min()
+        deadline.into_iter().chain(places).chain(contexts).chain(self.contexts_timeout()).min()
     }
 
     fn on_timeout(&mut self, now: Instant) {
         self.paths.now = now;
         if let Some(plane) = &mut self.plane {
             plane.on_timeout(now);
-            plane.release_flows(now);
         }
         self.settle_places(now);
         self.settle_requests(now);
@@ -220,7 +224,13 @@ impl LocalServices for MessageBroker {
 
 impl MessageBroker {
     /// Serves the connection of a peer.
-    fn serve_peer(&mut self, now: Instant, label: FlowLabel, client: &mut impl ClientEnd) -> Step {
+    fn serve_peer(
+        &mut self,
+        now: Instant,
+        label: FlowLabel,
+        client: &mut impl ClientEnd,
+        link: &mut OutputLink,
+    ) -> Step {
         self.paths.now = now;
         let MessageBroker {
             plane,
@@ -248,18 +258,12 @@ impl MessageBroker {
         }
         let held = placement.holds(now, peer, plane);
         let before = peer.kept.capacity();
-        let classifier = Classifier::of(plane, peer, client.is_local());
-        let mut door = bound.door(peer.number, requested, refusals, classifier);
+        let flows = link.shared_mut().map(|link| (Classifier::begin(plane, peer, client.is_local()), link));
+        let door = bound.door(peer.number, requested, refusals, flows);
         // The next request is read when the answer to the one before was sent.
         let is_pending = peer.requests.as_ref().is_some_and(Requests::is_pending);
         let answering = is_pending || (peer.requests.is_some() && !peer.own.is_empty());
-        let received = match held || answering {
-            true => inbound::Received::default(),
-            false => inbound::receive(now, peer, client, plane, &mut door, zmtp),
-        };
-        if let Some(classifier) = door.classifier {
-            peer.run = Some(classifier.run);
-        }
+        let received = receive(now, peer, client, plane, door, zmtp, held || answering);
         charge_kept(kept, before, peer, refusals);
         if let Some(id) = peer.id {
             labels[id.index as usize] = label;
@@ -267,11 +271,12 @@ impl MessageBroker {
         if peer.requests.as_ref().is_some_and(Requests::has_one) {
             self.answer_request(now, label);
             // The answer is sent, and nothing more is read before it was.
-            let step = self.serve_peer(now, label, client);
+            let step = self.serve_peer(now, label, client, link);
             return if step == Step::Idle && received.moved { Step::Moved } else { step };
         }
-        let sent =
-            Sending { plane: &mut *plane, turn, batch, sealing, zmtp }.send(now, peer, client, bound.id);
+        let quantum = link.shared().map(SharedLink::quantum);
+        let sending = Sending { plane: &mut *plane, turn, quantum, batch, sealing, zmtp };
+        let sent = sending.send(now, peer, client, bound.id);
         if peer.own.is_empty() {
             unread.release(peer);
         }
@@ -298,15 +303,13 @@ impl MessageBroker {
 
     /// Returns the next connection to serve for messages: a publisher that was held back and may continue, or
     /// a receiver in its channel's turn.
-    fn next_of_plane(&mut self) -> Option<FlowLabel> {
-        if let Some(plane) = &mut self.plane {
-            plane.release_flows(self.paths.now);
-        }
-        self.next_resumed().or_else(|| self.next_context()).or_else(|| self.next_peer())
+    fn next_of_plane(&mut self, link: &mut OutputLink) -> Option<FlowLabel> {
+        self.release(self.paths.now, link);
+        self.next_resumed(link.shared()).or_else(|| self.next_context()).or_else(|| self.next_peer())
     }
 
-    fn next_resumed(&mut self) -> Option<FlowLabel> {
-        self.plane.as_mut()?.next_resumed().and_then(|id| self.label_of(id))
+    fn next_resumed(&mut self, link: Option<&SharedLink>) -> Option<FlowLabel> {
+        self.plane.as_mut()?.next_resumed(link).and_then(|id| self.label_of(id))
     }
 
     /// Returns the next receiver to serve; `None` also while it is a context's turn, which
@@ -344,7 +347,7 @@ impl Bound {
         number: u32,
         requested: &'a Requested,
         refusals: &'a mut Refusals,
-        classifier: Option<Classifier>,
+        flows: Option<(Classifier, &'a mut SharedLink)>,
     ) -> Door<'a> {
         Door {
             channel: self.id,
@@ -358,15 +361,38 @@ impl Bound {
             refused: &mut self.refused,
             refusals,
             yields: false,
-            classifier,
+            flows,
         }
     }
+}
+
+/// Receives what a peer has sent, unless it `waits`.
+#[inline]
+fn receive(
+    now: Instant,
+    peer: &mut Peer,
+    client: &mut impl ClientEnd,
+    plane: &mut MessagePlane,
+    mut door: Door<'_>,
+    counters: &mut Counters,
+    waits: bool,
+) -> inbound::Received {
+    let received = match waits {
+        true => inbound::Received::default(),
+        false => inbound::receive(now, peer, client, plane, &mut door, counters),
+    };
+    if let Some((classifier, _)) = door.flows {
+        peer.run = Some(classifier.run);
+    }
+    received
 }
 
 /// What the broker needs to send messages to a peer.
 struct Sending<'a> {
     plane: &'a mut MessagePlane,
     turn: &'a mut Option<Turn>,
+    /// See [`Bounds::quantum`].
+    quantum: Option<u32>,
     batch: &'a mut Batch,
     sealing: &'a mut [u8],
     zmtp: &'a mut Counters,
@@ -375,16 +401,16 @@ struct Sending<'a> {
 impl Sending<'_> {
     /// Sends what waits for a peer of a channel. Returns whether bytes were written.
     fn send(self, now: Instant, peer: &mut Peer, client: &mut impl ClientEnd, channel: ChannelId) -> bool {
-        let Sending { plane, turn, batch, sealing, zmtp } = self;
+        let Sending { plane, turn, quantum, batch, sealing, zmtp } = self;
         // Messages of this channel are not charged to the turn of another one.
         let mut none = None;
         let is_its_turn = turn.as_ref().is_some_and(|turn| turn.flow == channel.index);
-        let turn = if is_its_turn { turn } else { &mut none };
+        let bounds = Bounds { turn: if is_its_turn { turn } else { &mut none }, quantum };
         let before = peer.before_visit(client);
         let sent = match peer.connection.zmtp().map(Connection::mechanism) {
             _ if matches!(peer.ending, Ending::Finished { .. }) => false,
-            Some(Mechanism::Curve) => sealed::send(now, peer, client, plane, turn, sealing, zmtp),
-            _ => outbound::send(now, peer, client, plane, turn, batch, zmtp),
+            Some(Mechanism::Curve) => sealed::send(now, peer, client, plane, bounds, sealing, zmtp),
+            _ => outbound::send(now, peer, client, plane, bounds, batch, zmtp),
         };
         peer.after_visit(before, client);
         sent

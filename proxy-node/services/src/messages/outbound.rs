@@ -14,6 +14,23 @@ use super::peer::Peer;
 /// Largest number of messages written to a connection before others are served.
 pub(super) const MESSAGES_PER_VISIT: usize = 128;
 
+/// What bounds the messages that are written in one visit.
+pub(super) struct Bounds<'a> {
+    /// The turn of the channel, if it has one.
+    pub(super) turn: &'a mut Option<Turn>,
+    /// Bytes that may be unsent on the connection; `None` while no information flows share the output link.
+    pub(super) quantum: Option<u32>,
+}
+
+impl Bounds<'_> {
+    /// Returns how many bytes of messages may be written, so that less than the link's quantum stays unsent:
+    /// messages wait in the queues of flows, and not in the connection. The last message may exceed it.
+    #[inline]
+    pub(super) fn allowed(&self, client: &impl ClientEnd) -> usize {
+        self.quantum.map_or(usize::MAX, |quantum| (quantum as usize).saturating_sub(client.unsent()))
+    }
+}
+
 /// Writes messages that wait for a peer, as far as its connection has room. Returns whether bytes were
 /// written.
 pub(super) fn send(
@@ -21,7 +38,7 @@ pub(super) fn send(
     peer: &mut Peer,
     client: &mut impl ClientEnd,
     plane: &mut MessagePlane,
-    turn: &mut Option<Turn>,
+    bounds: Bounds<'_>,
     batch: &mut Batch,
     counters: &mut Counters,
 ) -> bool {
@@ -29,9 +46,9 @@ pub(super) fn send(
     if peer.writing.is_none() {
         moved |= own(now, peer, client, counters);
     }
-    let mut allowed = allowed(client, plane);
+    let mut allowed = bounds.allowed(client);
     if peer.writing.is_none() && peer.own.is_empty() && allowed > 0 {
-        moved |= messages(now, peer, client, plane, (turn, &mut allowed), batch, counters);
+        moved |= messages(now, peer, client, plane, (bounds.turn, &mut allowed), batch, counters);
     }
     if let Some(id) = peer.id {
         plane.trace_flushed(id);
@@ -43,14 +60,6 @@ pub(super) fn send(
         plane.refill(now, id);
     }
     moved
-}
-
-/// Returns how many bytes of messages may be written in this visit, so that less than the link's quantum
-/// stays unsent: messages wait in the queues of flows, and not in the connection. The last message may exceed
-/// it.
-#[inline]
-pub(super) fn allowed(client: &impl ClientEnd, plane: &MessagePlane) -> usize {
-    plane.quantum().map_or(usize::MAX, |quantum| (quantum as usize).saturating_sub(client.unsent()))
 }
 
 /// Writes the connection's own commands, between messages.

@@ -7,6 +7,7 @@ use csp_messages::{
     ChannelId, ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathEntry, PathError, PathId,
     PathSpec, PathStatus, QueueLimits, StageMaker, Turn,
 };
+use csp_quality::SharedLink;
 use csp_types::Instant;
 
 use super::contexts::ElsewhereSnapshot;
@@ -206,11 +207,11 @@ impl MessageBroker {
     }
 
     /// Runs a context's handlers in its turn. Returns the number of messages processed.
-    pub(super) fn run_context(&mut self, mut turn: Turn) -> u32 {
+    pub(super) fn run_context(&mut self, mut turn: Turn, link: Option<&mut SharedLink>) -> u32 {
         let Some(plane) = &mut self.plane else { return 0 };
         let processed = match self.paths.clock {
-            Some(clock) => plane.run_context(self.paths.now, &mut turn, Some(&mut { clock })),
-            None => plane.run_context(self.paths.now, &mut turn, None),
+            Some(clock) => plane.run_context(self.paths.now, &mut turn, Some(&mut { clock }), link),
+            None => plane.run_context(self.paths.now, &mut turn, None, link),
         };
         plane.end_turn(turn);
         processed

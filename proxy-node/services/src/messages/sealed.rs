@@ -8,14 +8,14 @@
 //! A frame is sealed only once, because its nonce must not be used again. The part for which the connection
 //! has no room is kept with the peer. It is at most one frame, and nothing else is sealed while it waits.
 
-use csp_messages::{Delivery, MessagePlane, Turn};
+use csp_messages::{Delivery, MessagePlane};
 use csp_proxy_core::service::ClientEnd;
 use csp_types::Instant;
 use csp_zmtp::{Counters, EncodeError, sealed_len};
 
 use super::framing::Speech;
 use super::numbering;
-use super::outbound::{MESSAGES_PER_VISIT, allowed, delivered, own};
+use super::outbound::{Bounds, MESSAGES_PER_VISIT, delivered, own};
 use super::peer::Peer;
 
 /// Largest capacity that a peer keeps after its waiting frame was sent.
@@ -28,7 +28,7 @@ pub(super) fn send(
     peer: &mut Peer,
     client: &mut impl ClientEnd,
     plane: &mut MessagePlane,
-    turn: &mut Option<Turn>,
+    bounds: Bounds<'_>,
     buffer: &mut [u8],
     counters: &mut Counters,
 ) -> bool {
@@ -38,7 +38,7 @@ pub(super) fn send(
     if peer.writing.is_none() {
         moved |= own(now, peer, client, counters);
     }
-    let mut allowed = allowed(client, plane);
+    let mut allowed = bounds.allowed(client);
     if let Some(id) = peer.id {
         for _ in 0..MESSAGES_PER_VISIT {
             if !peer.own.is_empty() || client.room() == 0 || (allowed == 0 && peer.writing.is_none()) {
@@ -47,7 +47,7 @@ pub(super) fn send(
             let taken = peer.writing.take().or_else(|| {
                 let delivery = plane.next_delivery(now, id)?;
                 allowed = allowed.saturating_sub(delivery.len as usize);
-                if let Some(turn) = turn {
+                if let Some(turn) = bounds.turn {
                     turn.charge(delivery.len);
                 }
                 Some((delivery, 0))

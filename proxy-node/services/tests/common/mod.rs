@@ -12,6 +12,7 @@ use std::sync::Arc;
 use client::{CurveClient, frame, property};
 use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits};
 use csp_proxy_core::service::local::{LocalServices, Step};
+use csp_quality::OutputLink;
 use csp_services::{ChannelKeys, ChannelSpec, MessageBroker, MessagesConfig, Rights};
 use csp_types::{FlowLabel, FourTuple, Instant};
 use csp_zmtp::CurveKeys;
@@ -175,9 +176,10 @@ impl World {
 
     pub fn serve(&mut self, n: u32) {
         let (label, end) = (Self::label(n), self.ends.get_mut(&n).unwrap());
+        let link = &mut OutputLink::default();
         let step = match end.upstream {
-            false => self.broker.serve(self.now, label, end),
-            true => self.broker.serve_upstream(self.now, label, end),
+            false => self.broker.serve(self.now, label, end, link),
+            true => self.broker.serve_upstream(self.now, label, end, link),
         };
         self.steps.insert(n, step);
     }
@@ -268,11 +270,11 @@ pub fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
 /// Removes and returns the connections to serve in a pass, and runs contexts as the core does.
 pub fn ready(broker: &mut MessageBroker, now: Instant) -> Vec<FlowLabel> {
     let mut ready = Vec::new();
-    broker.run_contexts(now);
+    broker.run_contexts(now, &mut OutputLink::default());
     for _ in 0..100_000 {
-        match broker.next_ready() {
+        match broker.next_ready(&mut OutputLink::default()) {
             Some(label) => ready.push(label),
-            None if broker.run_contexts(now) => {}
+            None if broker.run_contexts(now, &mut OutputLink::default()) => {}
             None => break,
         }
     }

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time;
 
 use csp_proxy_core::service::local::{LocalServices as _, Step};
+use csp_quality::OutputLink;
 use csp_services::{ChannelSpec, MessageBroker};
 use csp_types::{CurvePublicKey, FourTuple, Instant};
 
@@ -209,7 +210,7 @@ impl Server {
         let now = self.now();
         let Some((stream, end)) = self.connections.get_mut(&n) else { return false };
         end.room = ROOM.saturating_sub(end.sent.len());
-        let step = self.broker.serve(now, World::label(n), end);
+        let step = self.broker.serve(now, World::label(n), end, &mut OutputLink::default());
         if let Ok(written) = stream.write(&end.sent) {
             end.sent.drain(..written);
         }

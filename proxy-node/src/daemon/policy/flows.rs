@@ -12,12 +12,13 @@ use csp_policy::{
 use csp_quality::{
     Action, Board, Capacity, Condition, Cost, FieldValue, FlowId, FlowSpec, FlowTable, ItemRule, LinkConfig,
     MonitorConfig, MonitorFrequency, MonitorMode, Overflow, Plan, Predicate, QualityConfig, QueueBounds,
-    Refusal, Reservation, Resource, Scheme, Threshold, Trigger, dynamic_adaptation,
+    Refusal, Reservation, Resource, Scheme, SharedLinkConfig, Threshold, Trigger, dynamic_adaptation,
 };
-use csp_services::{FieldReader, FlowFields, FlowsConfig};
+use csp_services::{FieldReader, FlowFields};
 use csp_types::{Duration, NodeId};
 
 use super::Numbers;
+use crate::FlowsConfig;
 
 /// Items between two resource-management points.
 const POINT_EVERY: u32 = 16;
@@ -114,14 +115,14 @@ pub fn translate(policy: &Policy, catalogue: &Catalogue, numbers: &mut Numbers) 
     });
     match made {
         Ok((table, plan)) => {
-            let config = FlowsConfig {
+            let shared = SharedLinkConfig {
                 quality: quality(link),
                 triggers: triggers(link, &table),
                 plan: Arc::new(plan),
                 board: (Arc::clone(&known.costs.board), 0),
                 worker_percent: link.contexts.unwrap_or_default().worker_percent,
-                fields,
             };
+            let config = FlowsConfig { link: shared, fields };
             known.fields = read;
             known.costs.rename(&table);
             known.table = table;

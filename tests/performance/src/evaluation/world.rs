@@ -87,7 +87,7 @@ impl World {
             self.plane.on_timeout(now);
         }
         while let Some(mut turn) = self.plane.next_flow() {
-            self.plane.run_context(now, &mut turn, None);
+            self.plane.run_context(now, &mut turn, None, None);
             while let Some(peer) = self.plane.next_peer(&turn) {
                 let Some(delivery) = self.plane.next_delivery(now, peer) else { continue };
                 turn.charge(delivery.len);

@@ -1,7 +1,7 @@
 //! The policy in force, and swaps of handlers: by the policy, as the daemon does it.
 
 use csp_messages::{PathError, StageMaker};
-use csp_proxy_node::WorkerPolicy;
+use csp_proxy_node::{PolicyError, WorkerPolicy};
 use csp_services::{ChannelPath, SpecError};
 use csp_types::Duration;
 
@@ -51,16 +51,20 @@ impl MessageWorld {
             let Some(handlers) = &mut self.handlers else { return };
             match set {
                 Ok(()) if !swap.is_refused => handlers.swapped(swap),
-                Err(SpecError::Path(_, PathError::UnknownHandler(_))) if swap.is_refused => {
+                Err(PolicyError::Channels(SpecError::Path(_, PathError::UnknownHandler(_))))
+                    if swap.is_refused =>
+                {
                     handlers.counters.refused += 1;
                 }
-                Err(SpecError::Path(_, PathError::TooMany)) => handlers.counters.waited += 1,
+                Err(PolicyError::Channels(SpecError::Path(_, PathError::TooMany))) => {
+                    handlers.counters.waited += 1;
+                }
                 other => self.report.violations.push(format!("a swap ended as {other:?}")),
             }
         }
     }
 
-    fn try_swap(&mut self, swap: &Swap) -> Result<(), SpecError> {
+    fn try_swap(&mut self, swap: &Swap) -> Result<(), PolicyError> {
         let number = self.scenario.channels[swap.channel].spec.number;
         let wanted = swap.wanted.path(number, &swap.parameters());
         let makers = |path: &ChannelPath| {

@@ -15,10 +15,12 @@ use csp_handlers::{Emit, FormatId, Piece};
 use csp_messages::{MessageHandle, MessagePlane, PathId, RemoteDone, RemoteError, Ticket};
 use csp_proxy_core::service::DATA_MAX;
 use csp_proxy_core::service::upstream::UpstreamEnd;
+use csp_quality::SharedLink;
 use csp_types::{FlowLabel, Instant};
 use csp_wire::WireError;
 use csp_wire::context::{FRAMES_MAX, Hash, Place, RECORD_HEADER_LEN, RECORD_LEN_MAX, Record, message_of};
 
+use super::body::Body;
 use super::supply::{self, Transfer, WANTS_MAX};
 
 /// Largest number of unanswered calls of a stage; the context may permit fewer.
@@ -31,8 +33,6 @@ const REPORT_LEN_MAX: usize = 1024;
 const CALLS_PER_VISIT: usize = 128;
 /// Calls with messages of at most this many bytes are sent together.
 const COPIED_MAX: u32 = 4096;
-/// Bytes of zeros, for the rest of a message that was removed while it was being written.
-const ZEROS: [u8; 1024] = [0; 1024];
 
 /// The context violated the protocol: it is disconnected.
 #[derive(Debug)]
@@ -55,14 +55,6 @@ struct Known {
     held: Vec<u8>,
     /// Number of requests for the stage's module and formats.
     wants: u8,
-}
-
-/// The bytes of a call's message.
-#[derive(Debug)]
-struct Body {
-    handle: MessageHandle,
-    done: u32,
-    len: u32,
 }
 
 /// A connection to a context.
@@ -164,12 +156,12 @@ impl Link {
         &mut self,
         now: Instant,
         upstream: &mut impl UpstreamEnd,
-        plane: &mut MessagePlane,
+        (plane, mut output): (&mut MessagePlane, Option<&mut SharedLink>),
         epoch: u64,
     ) -> Result<bool, Violation> {
         self.queued = false;
-        let mut moved = self.receive(now, upstream, plane)?;
-        moved |= self.retry(now, plane)?;
+        let mut moved = self.receive(now, upstream, plane, output.as_deref_mut())?;
+        moved |= self.retry(now, plane, output)?;
         moved |= self.send(now, upstream, plane, epoch);
         Ok(moved)
     }
@@ -179,6 +171,7 @@ impl Link {
         now: Instant,
         upstream: &mut impl UpstreamEnd,
         plane: &mut MessagePlane,
+        mut output: Option<&mut SharedLink>,
     ) -> Result<bool, Violation> {
         let readable = upstream.readable();
         if readable == 0 {
@@ -192,7 +185,7 @@ impl Link {
             if len > self.record_len_max {
                 return Err(Violation);
             }
-            self.process(now, plane, record, &input[used..used + len])?;
+            self.process(now, plane, record, &input[used..used + len], output.as_deref_mut())?;
             used += len;
         }
         input.drain(..used);
@@ -209,6 +202,7 @@ impl Link {
         plane: &mut MessagePlane,
         record: Record<'_>,
         bytes: &[u8],
+        output: Option<&mut SharedLink>,
     ) -> Result<(), Violation> {
         if let Record::Hello { credit } = record {
             if self.credit > 0 || credit == 0 {
@@ -232,7 +226,7 @@ impl Link {
             }
             return Ok(());
         }
-        if known.held.is_empty() && self.apply(now, plane, record, bytes.len())? {
+        if known.held.is_empty() && self.apply(now, plane, record, bytes.len(), output)? {
             return Ok(());
         }
         let Some(known) = self.stages.get_mut(&place) else { return Ok(()) };
@@ -249,16 +243,19 @@ impl Link {
         plane: &mut MessagePlane,
         record: Record<'_>,
         len: usize,
+        link: Option<&mut SharedLink>,
     ) -> Result<bool, Violation> {
         let place = record.place().ok_or(Violation)?;
         let to = ticket(place);
         let done = match record {
-            Record::Same { output, .. } => plane.remote_emit(now, to, output, Emit::Same),
+            Record::Same { output, .. } => plane.remote_emit(now, to, (output, Emit::Same), link),
             Record::Frames { output, format, first, count, .. } => {
-                plane.remote_emit(now, to, output, Emit::Frames { format: FormatId(format), first, count })
+                let emit = Emit::Frames { format: FormatId(format), first, count };
+                plane.remote_emit(now, to, (output, emit), link)
             }
             Record::Range { output, format, start, len, .. } => {
-                plane.remote_emit(now, to, output, Emit::Range { format: FormatId(format), start, len })
+                let emit = Emit::Range { format: FormatId(format), start, len };
+                plane.remote_emit(now, to, (output, emit), link)
             }
             Record::New { output, message, .. } => {
                 let mut frames = [0; FRAMES_MAX];
@@ -268,7 +265,7 @@ impl Link {
                 }
                 let (format, pieces) = (FormatId(message.format), [Piece::Bytes(message.bytes)]);
                 let emit = Emit::New { format, frames: &frames[..count], pieces: &pieces };
-                plane.remote_emit(now, to, output, emit)
+                plane.remote_emit(now, to, (output, emit), link)
             }
             Record::Done { fault, ended, .. } => {
                 let done = match (fault, ended) {
@@ -276,7 +273,7 @@ impl Link {
                     (true, false) => RemoteDone::GivenUp,
                     (true, true) => RemoteDone::Ended,
                 };
-                return match plane.remote_done(now, to, done) {
+                return match plane.remote_done(now, to, done, link) {
                     Ok(()) | Err(RemoteError::Stale) => Ok(true),
                     Err(RemoteError::Full) => Ok(false),
                     Err(_) => Err(Violation),
@@ -312,7 +309,12 @@ impl Link {
     }
 
     /// Passes held records to the plane, as far as it has room.
-    fn retry(&mut self, now: Instant, plane: &mut MessagePlane) -> Result<bool, Violation> {
+    fn retry(
+        &mut self,
+        now: Instant,
+        plane: &mut MessagePlane,
+        mut output: Option<&mut SharedLink>,
+    ) -> Result<bool, Violation> {
         if self.held == 0 {
             return Ok(false);
         }
@@ -324,7 +326,7 @@ impl Link {
             let mut held = std::mem::take(&mut known.held);
             let mut used = 0;
             while let Some((record, len)) = Record::parse(&held[used..])?
-                && self.apply(now, plane, record, len)?
+                && self.apply(now, plane, record, len, output.as_deref_mut())?
             {
                 used += len;
             }
@@ -471,29 +473,5 @@ impl Link {
             }
             self.put(Record::Gone { place });
         }
-    }
-}
-
-impl Body {
-    /// Writes the rest of the output, as far as there is room. Returns whether bytes were written.
-    fn write(&mut self, upstream: &mut impl UpstreamEnd, plane: &MessagePlane) -> bool {
-        let before = self.done;
-        for slice in plane.range(self.handle, self.done, self.len - self.done) {
-            let taken = upstream.write(&[slice]);
-            self.done += taken as u32;
-            if taken < slice.len() {
-                return self.done > before;
-            }
-        }
-        // Its channel was removed: the record is finished, and nobody waits for the answer.
-        while self.done < self.len {
-            let rest = ZEROS.len().min((self.len - self.done) as usize);
-            let taken = upstream.write(&[&ZEROS[..rest]]);
-            self.done += taken as u32;
-            if taken < rest {
-                break;
-            }
-        }
-        self.done > before
     }
 }

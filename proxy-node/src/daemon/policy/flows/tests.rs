@@ -54,14 +54,16 @@ fn contexts_are_promised_by_what_handlers_take() {
     assert!(error.contains("was not measured yet: write cost_us"), "{error}");
     let measured = with_contexts("priority: 3");
     let config = translate(&measured, &Catalogue::of(&measured), &mut numbers).unwrap();
-    let gates = config.plan.table().id("gates").unwrap();
-    config.board.0.record_cost(gates, Duration::from_micros(100));
+    let gates = config.link.plan.table().id("gates").unwrap();
+    config.link.board.0.record_cost(gates, Duration::from_micros(100));
     check(&promise, &node, &costs).unwrap();
-    config.board.0.record_cost(gates, Duration::from_micros(600));
+    config.link.board.0.record_cost(gates, Duration::from_micros(600));
     assert!(check(&promise, &node, &costs).unwrap_err().contains("are left"));
-    let spec = |name: &str| config.plan.table().id(name).and_then(|id| config.plan.table().flow(id)).unwrap();
+    let spec = |name: &str| {
+        config.link.plan.table().id(name).and_then(|id| config.link.plan.table().flow(id)).unwrap()
+    };
     assert_eq!((spec("gates").post.as_deref(), spec("bulk").post.as_deref()), (Some("gates"), None));
-    assert_eq!((config.plan.capacity().contexts, config.worker_percent), (8, 50));
+    assert_eq!((config.link.plan.capacity().contexts, config.link.worker_percent), (8, 50));
 }
 
 #[test]
@@ -77,23 +79,23 @@ fn the_examples_of_the_operators_page_are_right() {
         translate(&policy, &Catalogue::of(&policy), &mut Numbers::default()).unwrap()
     };
     let flows = check(example);
-    let gates = flows.plan.table().id("gates").unwrap();
-    assert!(flows.plan.held(gates).0 > 50e6 && flows.plan.left().bits_per_second < 150_000_000);
+    let gates = flows.link.plan.table().id("gates").unwrap();
+    assert!(flows.link.plan.held(gates).0 > 50e6 && flows.link.plan.left().bits_per_second < 150_000_000);
     let late = check(&format!("{FLIGHTS}{fields}link: {{mbps: 200}}\n"));
-    let id = late.plan.table().id("late").unwrap();
-    assert_eq!(late.plan.table().flow(id).unwrap().predicate.fields.len(), 2);
+    let id = late.link.plan.table().id("late").unwrap();
+    assert_eq!(late.link.plan.table().flow(id).unwrap().predicate.fields.len(), 2);
     let text = example.replace("mbps: 50", "mbps: 199");
     let planned = Planned::parse_yaml(&text, "docs/quality.md").unwrap();
     let error = super::check(&planned, &NodeId::parse(b"proxy-1").unwrap(), &Costs::new(1)).unwrap_err();
     assert!(page.contains(&format!("`{error}`")), "{error}");
     let shared = check(contexts);
-    let gates = shared.plan.table().id("gates").unwrap();
-    assert!(shared.plan.held(gates).1 > 2.0 && shared.plan.left().contexts > 5.0);
+    let gates = shared.link.plan.table().id("gates").unwrap();
+    assert!(shared.link.plan.held(gates).1 > 2.0 && shared.link.plan.left().contexts > 5.0);
     let web = check(&format!("apiVersion: csp/v1\n{services}link: {{mbps: 200, scheme: PAR}}\n"));
-    let id = web.plan.table().id("web").unwrap();
-    assert!(web.plan.held(id).0 > 50e6);
+    let id = web.link.plan.table().id("web").unwrap();
+    assert!(web.link.plan.held(id).0 > 50e6);
     let (before, _) = example.split_once("link:").unwrap();
-    assert_eq!(check(&(before.to_owned() + triggers)).triggers.len(), 1);
+    assert_eq!(check(&(before.to_owned() + triggers)).link.triggers.len(), 1);
 }
 
 #[test]
@@ -104,12 +106,12 @@ fn flows_keep_their_plan_while_nothing_of_them_changes() {
     let mut numbers = Numbers::default();
     let first = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
     let again = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
-    assert!(Arc::ptr_eq(&first.plan, &again.plan));
-    assert_eq!((first.triggers.len(), first.quality.link), (1, Scheme::RoundRobin));
+    assert!(Arc::ptr_eq(&first.link.plan, &again.link.plan));
+    assert_eq!((first.link.triggers.len(), first.link.quality.link), (1, Scheme::RoundRobin));
     policy.information_flows[0].priority = 3;
     let other = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
-    assert!(!Arc::ptr_eq(&first.plan, &other.plan));
-    assert_eq!(other.plan.table().id("gates"), first.plan.table().id("gates"));
+    assert!(!Arc::ptr_eq(&first.link.plan, &other.link.plan));
+    assert_eq!(other.link.plan.table().id("gates"), first.link.plan.table().id("gates"));
     policy.link = None;
     policy.information_flows.clear();
     assert!(translate(&policy, &Catalogue::of(&policy), &mut numbers).is_none());
@@ -146,7 +148,7 @@ fn fields_of_a_format_are_words_of_descriptors() {
             record.len(),
             &mut descriptor,
         );
-        let table = config.plan.table();
+        let table = config.link.plan.table();
         table.flow(table.classify(&descriptor)).unwrap().name.clone()
     };
     assert_eq!(
@@ -158,7 +160,7 @@ fn fields_of_a_format_are_words_of_descriptors() {
         text.replace("name=\"gate\" id=\"1\" type=\"int16\"", "name=\"gate\" id=\"1\" type=\"int64\"");
     let moved = Policy::parse_yaml(&moved, "p.yaml").unwrap();
     let again = translate(&policy, &Catalogue::of(&policy), &mut numbers).unwrap();
-    assert!(Arc::ptr_eq(&config.plan, &again.plan));
+    assert!(Arc::ptr_eq(&config.link.plan, &again.link.plan));
     let other = translate(&moved, &Catalogue::of(&moved), &mut numbers).unwrap();
-    assert!(!Arc::ptr_eq(&config.plan, &other.plan));
+    assert!(!Arc::ptr_eq(&config.link.plan, &other.link.plan));
 }

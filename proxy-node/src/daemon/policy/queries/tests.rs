@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use csp_messages::HashKey;
 use csp_planner::Planned;
+use csp_quality::OutputLink;
 use csp_services::{MessageBroker, MessagesConfig, SpecError};
 use csp_types::{FlowLabel, FourTuple, Instant};
 
@@ -118,7 +119,12 @@ impl World {
     /// Bytes arrive, and are read; what they cause waits.
     fn read(&mut self, n: u32, bytes: &[u8]) {
         self.ends.get_mut(&n).unwrap().arrived.extend_from_slice(bytes);
-        let step = self.broker.serve(self.now, FlowLabel::new(n, 0), self.ends.get_mut(&n).unwrap());
+        let step = self.broker.serve(
+            self.now,
+            FlowLabel::new(n, 0),
+            self.ends.get_mut(&n).unwrap(),
+            &mut OutputLink::default(),
+        );
         self.steps.insert(n, step);
     }
 
@@ -130,10 +136,10 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let next = || {
-                let named = self.broker.next_ready();
+                let named = self.broker.next_ready(&mut OutputLink::default());
                 // What contexts have processed may be for others.
-                named.or_else(|| match self.broker.run_contexts(self.now) {
-                    true => self.broker.next_ready(),
+                named.or_else(|| match self.broker.run_contexts(self.now, &mut OutputLink::default()) {
+                    true => self.broker.next_ready(&mut OutputLink::default()),
                     false => None,
                 })
             };

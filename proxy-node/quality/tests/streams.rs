@@ -2,16 +2,14 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use csp_messages::{FlowsConfig, HashKey, MessagePlane, PlaneConfig};
 use csp_quality::{
-    Action, Board, Capacity, Condition, Descriptor, FlowSpec, FlowTable, LinkConfig, Overflow, Plan,
-    Predicate, QualityConfig, Scheme, Threshold, Trigger,
+    Action, Board, Capacity, Condition, FlowSpec, FlowTable, LinkConfig, OutputLink, Overflow, Plan,
+    Predicate, QualityConfig, Scheme, SharedLinkConfig, Threshold, Trigger,
 };
 use csp_support::Random;
-use csp_types::{Duration, FlowLabel, Instant};
+use csp_types::{Duration, FlowLabel, FourTuple, Instant};
 
 /// 50 Mb/s.
 const LINK: u64 = 50_000_000;
@@ -28,9 +26,14 @@ fn spec(name: &str, port: u16, priority: u8, mbps: u64) -> FlowSpec {
     spec
 }
 
+/// A client's connection to a port.
+fn to(port: u16) -> FourTuple {
+    FourTuple { local: ([10, 0, 0, 1], port).into(), remote: ([10, 0, 0, 9], 40_000).into() }
+}
+
 struct World {
     now: Instant,
-    plane: MessagePlane,
+    link: OutputLink,
     board: Arc<Board>,
     table: FlowTable,
     /// By tag: the port, bytes that it still has to send, what it has asked for, bytes allowed.
@@ -39,10 +42,8 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let config = PlaneConfig::new(HashKey([1, 2]));
-        let plane = MessagePlane::new(PlaneConfig { channels_max: 2, peers_max: 4, ..config }).unwrap();
         let (board, table) = (Arc::new(Board::new(1)), FlowTable::new(8));
-        World { now: Instant::ZERO, plane, board, table, streams: BTreeMap::new() }
+        World { now: Instant::ZERO, link: OutputLink::default(), board, table, streams: BTreeMap::new() }
     }
 
     fn set_flows(&mut self, specs: Vec<FlowSpec>, scheme: Scheme) {
@@ -61,10 +62,9 @@ impl World {
         let plan = Plan::new(Arc::new(self.table.clone()), capacity, |_| None).unwrap();
         let quality = QualityConfig { items_max: 64, link: scheme, ..QualityConfig::default() };
         let (plan, board) = (Arc::new(plan), (Arc::clone(&self.board), 0));
-        let fields = Arc::default();
         let triggers = triggers(&self.table);
-        let config = FlowsConfig { plan, quality, triggers, board, worker_percent: 100, fields };
-        self.plane.set_flows(self.now, Some(config)).unwrap();
+        let config = SharedLinkConfig { plan, quality, triggers, board, worker_percent: 100 };
+        self.link.share(self.now, config).unwrap();
     }
 
     fn add(&mut self, tag: u32, port: u16, bytes: u64) {
@@ -78,19 +78,19 @@ impl World {
             for (tag, (port, left, wanted, _)) in &mut self.streams {
                 if *left > 0 && wanted.is_none() {
                     let bytes = u32::try_from(*left).unwrap_or(u32::MAX);
-                    let (client, server): (IpAddr, IpAddr) = ([10, 0, 0, 9].into(), [10, 0, 0, 1].into());
-                    let end = Descriptor::default().network((client, 40_000), (server, *port));
-                    self.plane.want_bytes(self.now, &end, *tag, bytes);
+                    let label = FlowLabel::from_wire(*tag).unwrap();
+                    self.link.shared_mut().unwrap().want_bytes(self.now, label, to(*port), bytes);
                     *wanted = Some(bytes);
                 }
             }
-            while let Some((tag, bytes)) = self.plane.next_allowed(self.now) {
-                let (_, left, wanted, allowed) = self.streams.get_mut(&tag).unwrap();
+            self.link.release(self.now, &mut ());
+            while let Some((label, bytes)) = self.link.next_allowed() {
+                let (_, left, wanted, allowed) = self.streams.get_mut(&label.to_wire()).unwrap();
                 assert!(bytes <= QUANTUM && wanted.take().is_some_and(|wanted| bytes <= wanted));
                 *left -= u64::from(bytes);
                 *allowed += u64::from(bytes);
             }
-            let due = self.plane.next_release().unwrap_or(end);
+            let due = self.link.due().unwrap_or(end);
             self.now = due.max(self.now + Duration::from_micros(1)).min(end);
         }
     }
@@ -165,18 +165,18 @@ fn every_stream_ends_while_schemes_and_flows_change() {
 fn streams_that_have_ended_cost_the_link_nothing() {
     let mut world = World::new();
     world.set_flows(vec![spec("web", WEB, 9, 20)], Scheme::PriorityAwareReserved);
-    let (client, server): (IpAddr, IpAddr) = ([10, 0, 0, 9].into(), [10, 0, 0, 1].into());
-    let end = Descriptor::default().network((client, 40_000), (server, WEB));
     // 80 MB, 13 s of the link, by connections that are reset while they wait; some indices are used again.
     for tag in 1..20_000 {
         let label = FlowLabel::new(1 + tag % 5_000, (tag / 5_000) as u8);
-        world.plane.want_bytes(world.now, &end, label.to_wire(), QUANTUM);
+        let link = world.link.shared_mut().unwrap();
+        link.want_bytes(world.now, label, to(WEB), QUANTUM);
         if tag % 2 == 0 {
-            world.plane.end_stream(label.to_wire());
+            link.end_stream(label);
         }
     }
     for tag in 1..20_000 {
-        world.plane.end_stream(FlowLabel::new(1 + tag % 5_000, (tag / 5_000) as u8).to_wire());
+        let label = FlowLabel::new(1 + tag % 5_000, (tag / 5_000) as u8);
+        world.link.shared_mut().unwrap().end_stream(label);
     }
     let begin = world.now;
     world.add(FlowLabel::new(7, 9).to_wire(), WEB, 100);
@@ -194,7 +194,7 @@ fn filters_drop_no_stream_and_count_none() {
         vec![FlowSpec { pre, ..spec("bulk", BULK, 1, 0) }]
     };
     let counters = |world: &mut World| {
-        let (link, flows) = world.plane.flow_status(world.now).unwrap();
+        let (link, flows) = world.link.status(world.now).unwrap();
         (link.triggers, flows.into_iter().find(|flow| flow.name == "bulk").unwrap().counters)
     };
     world.set_flows(bulk(&["drop"]), Scheme::RoundRobin);

@@ -1,33 +1,32 @@
 //! Contexts of flows: they take items of flows, and report the outcomes.
 
-use csp_quality::{FlowId, Item as Queued};
 use csp_types::{Duration, Instant};
 
-use super::Flows;
+use super::SharedLink;
+use crate::{FlowId, Item};
 
 /// Interval between looks at a path in which a message waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// An item that a context has taken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
+pub struct Work {
+    /// Its flow.
     pub flow: FlowId,
-    pub item: Queued,
+    /// The item.
+    pub item: Item,
     /// Whether its processing must be timed.
     pub measures: bool,
 }
 
-impl Flows {
+impl SharedLink {
     pub(super) fn set_contexts(&mut self, contexts: u16, percent: u8) {
         self.slots.set(usize::from(contexts), percent);
         self.percent = percent;
         self.leftovers = contexts == 0 && self.manager.contexts_have_work();
     }
 
-    pub fn set_clock(&mut self, clock: Option<fn() -> Instant>) {
-        self.clock = clock;
-    }
-
+    /// Returns the clock that measures the costs of handlers.
     pub fn clock(&self) -> Option<fn() -> Instant> {
         self.clock
     }
@@ -81,7 +80,7 @@ impl Flows {
     /// Puts a message emitted by a path behind the ready messages of its flow. `processed`: by a context of
     /// the flow; if it is the first message of the item, it replaces the item. Returns `false` if there was
     /// no room; the caller then keeps the message.
-    pub fn put_ready(&mut self, now: Instant, flow: FlowId, item: Queued, processed: bool) -> bool {
+    pub fn put_ready(&mut self, now: Instant, flow: FlowId, item: Item, processed: bool) -> bool {
         let done = match self.current.take_if(|_| processed) {
             Some(taken) => {
                 self.manager.finish_as(now, taken, item.handle, item.bytes);
@@ -131,7 +130,7 @@ impl Flows {
     }
 
     /// Returns the next item that no context has processed, for a caller that ends the flows.
-    pub fn drain_waiting(&mut self, now: Instant) -> Option<Queued> {
+    pub(super) fn drain_waiting(&mut self, now: Instant) -> Option<Item> {
         while let Some((flow, _)) = self.paused.pop() {
             self.manager.set_paused(now, flow, false);
         }

@@ -8,8 +8,9 @@
 //! item would have taken a context with that part of the worker's time. So a slot that is allotted to a flow
 //! without items stays idle, as a context of the paper does (IQ, §3.2).
 
-use csp_quality::{FlowId, ResourceManager};
 use csp_types::{Duration, Instant};
+
+use crate::{FlowId, ResourceManager};
 
 /// Largest delay of a worker, for a slot with work, at which the slot loses no time.
 const LATE_MAX: Duration = Duration::from_millis(10);

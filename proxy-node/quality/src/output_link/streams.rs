@@ -10,13 +10,13 @@
 
 use std::collections::VecDeque;
 
-use csp_quality::{FlowId, Item, Offered};
-use csp_types::{FlowLabel, Instant};
+use csp_types::{FlowLabel, FourTuple, Instant};
 
-use super::Flows;
+use super::SharedLink;
+use crate::{Descriptor, FlowId, Item, Offered};
 
 /// Marks handles of byte streams.
-const STREAM: u64 = 1 << 63;
+pub(super) const STREAM: u64 = 1 << 63;
 
 /// Number of streams in front of a queue from which ended ones are removed.
 const SWEEP_FROM: usize = 64;
@@ -34,12 +34,12 @@ pub(super) struct Streams {
     /// Flows that have any.
     flows: Vec<FlowId>,
     /// Streams that may send, and how many bytes.
-    allowed: VecDeque<(u32, u32)>,
+    allowed: VecDeque<(FlowLabel, u32)>,
 }
 
 /// Returns whether an item is a byte stream's.
 #[inline]
-pub(crate) fn is_stream(item: &Item) -> bool {
+pub(super) fn is_stream(item: &Item) -> bool {
     item.handle & STREAM != 0
 }
 
@@ -73,17 +73,23 @@ impl Streams {
     }
 }
 
-impl Flows {
-    /// Asks for the link: the byte stream `tag` (its label) has this many bytes to send.
-    pub fn want_bytes(&mut self, now: Instant, flow: FlowId, tag: u32, bytes: u32) {
+impl SharedLink {
+    /// Asks for the link: a byte stream has this many bytes to send to its client.
+    /// [`OutputLink::next_allowed`](super::OutputLink::next_allowed) returns it when the link takes all or a part of them; the stream
+    /// does not ask again before.
+    pub fn want_bytes(&mut self, now: Instant, label: FlowLabel, tuple: FourTuple, bytes: u32) {
+        let end = |address: std::net::SocketAddr| (address.ip(), address.port());
+        let descriptor = Descriptor::default().network(end(tuple.remote), end(tuple.local));
+        let flow = self.table().classify(&descriptor);
+        let tag = label.to_wire();
         self.streams.ask(tag);
         let bytes = bytes.min(self.quantum()).max(1);
         self.enter(now, flow, Item { handle: STREAM | u64::from(tag), bytes, messages: 1, arrived: now });
     }
 
-    /// Removes a byte stream that has ended. Its item costs the link nothing.
-    pub fn end_stream(&mut self, tag: u32) {
-        self.streams.forget(tag);
+    /// Withdraws a byte stream that may wait and has ended. Its item costs the link nothing.
+    pub fn end_stream(&mut self, label: FlowLabel) {
+        self.streams.forget(label.to_wire());
     }
 
     fn enter(&mut self, now: Instant, flow: FlowId, item: Item) {
@@ -159,13 +165,15 @@ impl Flows {
     }
 
     /// The link takes a stream's item.
-    pub fn allow_bytes(&mut self, item: &Item) {
+    pub(super) fn allow_bytes(&mut self, item: &Item) {
         self.streams.forget(item.handle as u32);
-        self.streams.allowed.push_back((item.handle as u32, item.bytes));
+        if let Some(label) = FlowLabel::from_wire(item.handle as u32) {
+            self.streams.allowed.push_back((label, item.bytes));
+        }
     }
 
-    /// Removes and returns the tag of a stream that may send, and how many bytes.
-    pub fn next_allowed(&mut self) -> Option<(u32, u32)> {
+    /// Removes and returns a byte stream that may send, and how many bytes.
+    pub(super) fn next_allowed(&mut self) -> Option<(FlowLabel, u32)> {
         self.streams.allowed.pop_front()
     }
 
