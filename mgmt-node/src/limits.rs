@@ -16,6 +16,8 @@ pub const FANOUT_BODY_LEN_MAX: usize = 8 << 20;
 pub const FLOWS_MAX: usize = 10_000;
 /// Events in one trace.
 pub const TRACE_EVENTS_MAX: usize = 20_000;
+/// Flows that belong to a traced one and whose traces are added to it.
+pub const RELATED_MAX: usize = 8;
 /// Flows in one list of recent flows.
 pub const RECENT_MAX: usize = 1000;
 /// Generations in one history.

@@ -181,6 +181,7 @@ mod tests {
             ack: 0,
             len,
             detail: Text::default(),
+            related: None,
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::sync::{Mutex, watch};
 use crate::fanout::{Fanout, Target};
 use crate::leader::Leadership;
 use crate::limits::{
-    FLOWS_MAX, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED, OVERVIEW_KEPT, RECENT_MAX, TRACE_EVENTS_MAX,
+    FLOWS_MAX, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED, OVERVIEW_KEPT, RECENT_MAX, RELATED_MAX, TRACE_EVENTS_MAX,
 };
 use crate::policy_view::{PolicyReader, PolicyState, ack_text};
 use crate::poller::{self, Poller};
@@ -251,8 +251,20 @@ impl Cluster {
         SocketsView { sockets, truncated, unreachable: [listed.1, proxies.1].concat() }
     }
 
-    /// `GET /api/v1/trace?label=&proxy=`: of the flow of `proxy`, since labels are unique only within one proxy.
+    /// `GET /api/v1/trace?label=&proxy=`: of the flow of `proxy`, since labels are unique only within one proxy, and of at
+    /// most [`RELATED_MAX`] flows that belong to it.
     pub async fn trace(&self, label: FlowLabel, proxy: Option<&str>) -> TraceView {
+        let mut view = self.trace_of(label, proxy).await;
+        let related: BTreeSet<Text> = view.events.iter().filter_map(|event| event.related.clone()).collect();
+        let labels = related.iter().filter_map(|text| csp_api::label::parse(text.as_str()));
+        for label in labels.take(RELATED_MAX) {
+            let trace = self.trace_of(label, Some(view.proxy.as_str())).await;
+            view.related.extend((!trace.events.is_empty()).then_some(trace));
+        }
+        view
+    }
+
+    async fn trace_of(&self, label: FlowLabel, proxy: Option<&str>) -> TraceView {
         let targets = self.targets(&[Role::NetworkNode, Role::ProxyNode, Role::AppNode]);
         let query = vec![("label", label.to_string())];
         let (answers, unreachable) = self.fanout.ask::<Vec<TraceEntry>>(targets, "/v1/trace", query).await;
@@ -264,7 +276,8 @@ impl Cluster {
         let truncated = events.len() > TRACE_EVENTS_MAX;
         events.truncate(TRACE_EVENTS_MAX);
         let (proxy, other_proxies, hosts) = (flow.proxy, flow.others, hosts.len());
-        TraceView { label, proxy, other_proxies, events, hosts, clocks, truncated, unreachable }
+        let related = Vec::new();
+        TraceView { label, proxy, other_proxies, events, hosts, clocks, truncated, unreachable, related }
     }
 
     fn proxy_tags(&self) -> ProxyTags {

@@ -29,6 +29,7 @@ fn event(t_us: f64, node: &str, kind: &str, flags: u8, len: u32) -> TraceEventVi
         ack: 0,
         len,
         detail: "".into(),
+        related: None,
     }
 }
 
@@ -71,6 +72,7 @@ fn transaction() -> TraceView {
         clocks: Vec::new(),
         truncated: false,
         unreachable: vec![],
+        related: Vec::new(),
     }
 }
 
@@ -107,4 +109,26 @@ fn what_is_missing_is_said() {
     trace.clocks = vec![clock("nn-1", Some(12_300)), clock("an-2", None)];
     trace.truncated = true;
     check("incomplete", &draw(&trace, Style { width: 100, ascii: false, paint: Paint::off() }));
+}
+
+/// A service of the proxy passes the request to a member: the trace shows both flows.
+#[test]
+fn a_related_flow_is_drawn_below() {
+    let (client, upstream) = (FlowLabel::new(0x1f, 1), FlowLabel::new(0x2a, 0));
+    let relates = |t_us, label: FlowLabel, other: FlowLabel| TraceEventView {
+        label,
+        related: Some(other.to_string().into()),
+        ..event(t_us, "pn-1", "related", 0, 0)
+    };
+    let mut view = transaction();
+    view.events.truncate(9);
+    view.events.push(relates(142.0, client, upstream));
+    let events = vec![relates(142.0, upstream, client), event(143.3, "pn-1", "open-sent", 0, 0)];
+    view.related = vec![TraceView { label: upstream, events, ..transaction() }];
+    let text = draw(&view, Style { width: 100, ascii: true, paint: Paint::off() });
+    let Some((first, second)) = text.split_once(&format!("Flow {upstream} belongs to it:")) else {
+        panic!("{text}")
+    };
+    assert!(first.contains(&format!("with {upstream}")), "{text}");
+    assert!(second.contains(&format!("with {client}")) && second.contains("OPEN"), "{text}");
 }

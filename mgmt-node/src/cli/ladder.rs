@@ -10,8 +10,8 @@
 
 use std::fmt::Write as _;
 
-use csp_api::Tier;
 use csp_api::mgmt::{TraceEventView, TraceView};
+use csp_api::{Text, Tier};
 
 use super::paint::{Colour, Paint};
 
@@ -66,6 +66,10 @@ pub fn draw(trace: &TraceView, style: Style) -> String {
     out.push('\n');
     summary(&mut out, trace, style);
     notes(&mut out, trace, style);
+    for related in &trace.related {
+        let _ = writeln!(out, "\nFlow {} belongs to it:\n", related.label);
+        out.push_str(&draw(related, style));
+    }
     out
 }
 
@@ -87,6 +91,10 @@ fn shape(event: &TraceEventView) -> (Shape, String) {
         "label-bound" => (Shape::Mark(NETWORK), "label bound".into()),
         "label-ended" => (Shape::Mark(NETWORK), "label ended".into()),
         "ended" => (Shape::Mark(PROXY), "ended".into()),
+        "related" => {
+            let other = event.related.as_ref().map_or("another flow", Text::as_str);
+            (Shape::Mark(PROXY), format!("with {other}"))
+        }
         "app-open" => (Shape::Mark(APPLICATION), "OPEN".into()),
         "app-data-in" => (Shape::Mark(APPLICATION), format!("DATA {} in", event.len)),
         "app-data-out" => (Shape::Mark(APPLICATION), format!("DATA {} out", event.len)),

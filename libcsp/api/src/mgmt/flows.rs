@@ -155,11 +155,18 @@ pub struct TraceEventView {
     pub len: u32,
     /// The event in words.
     pub detail: Text,
+    /// Label of another flow of the same proxy that belongs to this one: the other end of a hairpin, or the connection from
+    /// or to which a service of the proxy passes requests. Absent in other events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub related: Option<Text>,
 }
 
 impl From<TraceEntry> for TraceEventView {
     fn from(entry: TraceEntry) -> Self {
+        let relates = matches!(entry.kind.as_str(), "open_sent" | "related");
+        let related = FlowLabel::from_wire(entry.aux).filter(|label| relates && !label.is_none());
         TraceEventView {
+            related: related.map(|label| label.to_string().into()),
             t_ns: entry.t_ns,
             node: entry.node,
             tier: entry.tier,
@@ -241,6 +248,9 @@ pub struct TraceView {
     pub truncated: bool,
     /// Nodes that did not answer.
     pub unreachable: Vec<Unreachable>,
+    /// Traces of flows that belong to this one ([`TraceEventView::related`]), without those that belong to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub related: Vec<TraceView>,
 }
 
 /// The clock of another host, beside that of the proxy's host.
