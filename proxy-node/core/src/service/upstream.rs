@@ -105,6 +105,7 @@ pub struct Upstream {
 }
 
 /// What a local service asks of the core.
+#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Open a connection. Answered by [`opened`](super::local::LocalServices::opened), unless it is cancelled.

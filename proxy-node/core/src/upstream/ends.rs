@@ -63,7 +63,7 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
         }
     }
 
-    fn to_upstream(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
+    fn pass_to_upstream(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
         let mut moved = 0;
         while moved < max {
             let Context { now, flows, tcp, hairpin, upstreams, recorder, out } = &mut *self.cx;
@@ -92,7 +92,7 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
         moved
     }
 
-    fn to_client(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
+    fn pass_to_client(&mut self, from: FlowLabel, to: FlowLabel, max: usize) -> usize {
         let cx = &mut *self.cx;
         let Some(end) = cx.upstreams.get_mut(from) else { return 0 };
         if !cx.hairpin.is_of(to) {
@@ -135,9 +135,9 @@ impl<O: ProxyOutput> Ends for ServiceEnds<'_, '_, O> {
         self.touch(client);
         self.touch_upstream(upstream);
         if upstream == to {
-            return self.to_upstream(from, to, max);
+            return self.pass_to_upstream(from, to, max);
         }
-        let moved = self.to_client(from, to, max);
+        let moved = self.pass_to_client(from, to, max);
         if let Some(mut end) = self.channel_end(from) {
             end.return_room();
         }
