@@ -325,11 +325,6 @@ impl NetworkWorker {
         &self.links.endpoints
     }
 
-    /// Returns the endpoints, so that the simulation can inject faults.
-    pub fn endpoints_mut(&mut self) -> &mut [Endpoint] {
-        &mut self.links.endpoints
-    }
-
     /// Returns the tunnels that should exist.
     pub fn tunnels(&self) -> impl Iterator<Item = TunnelInfo> + '_ {
         self.links.tunnels()

@@ -246,11 +246,6 @@ impl HostWorker {
         self.notices.pop_front()
     }
 
-    /// Returns the endpoints, for tests that inject faults.
-    pub fn endpoints_mut(&mut self) -> &mut [Endpoint] {
-        &mut self.endpoints
-    }
-
     /// Returns the counters.
     pub fn counters(&self) -> HostCounters {
         let mut counters =

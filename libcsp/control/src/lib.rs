@@ -41,7 +41,7 @@ pub use daemon::{ControlOptions, ControlPlane, PolicyCheck};
 pub use error::{ControlError, exit_code};
 pub use etcd_process::{EtcdProcess, EtcdProcessError, EtcdProcessOptions};
 pub use manager::{ApplyOutcome, GenerationSummary, ManagerError, PolicyManager, Signer, StageFailure};
-pub use membership::{Change, Member, MemberState, Membership};
+pub use membership::{Member, MemberState, Membership};
 pub use policy_store::{AckState, ActivePolicy, GenerationRecord, NodeAck, PolicySource};
 pub use registry::{NodeRecord, SanAddress};
 pub use signatures::{Activation, PolicySignature};

@@ -137,17 +137,6 @@ impl PolicyManager {
         Err(ManagerError::Conflict { expected, found })
     }
 
-    /// Puts the generation back in force that was before the active one; its number.
-    pub async fn rollback(&self) -> Result<u64, ManagerError> {
-        let active = self.active().await?;
-        let activation = self.client.get(&keys::activation(active), None).await?;
-        let activation = activation.kvs().first().and_then(|pair| from_json::<FirstActivation>(pair.value()));
-        let previous = activation.map(|activation| activation.previous).filter(|previous| *previous > 0);
-        let previous = previous.ok_or(ManagerError::NothingBefore)?;
-        self.activate(previous, active).await?;
-        Ok(previous)
-    }
-
     /// The number of the generation in force; 0 for none.
     pub async fn active(&self) -> Result<u64, ManagerError> {
         let response = self.client.get(keys::ACTIVE, None).await?;

@@ -52,50 +52,10 @@ pub enum MemberState {
     LeaseExpired,
 }
 
-/// One difference between two snapshots.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Change {
-    /// A node came (or came back after it had left).
-    Joined(NodeRecord),
-    /// A node started anew: another incarnation.
-    Restarted(NodeRecord),
-    /// A node's record changed, or its lease is alive again.
-    Updated(NodeRecord),
-    /// A node's lease lapsed.
-    LeaseExpired(NodeRecord),
-    /// A node left on purpose, or was away for so long that it was forgotten.
-    Left(NodeRecord),
-}
-
 impl Membership {
     /// The members of `role`, in the order of their ids.
     pub fn of_role(&self, role: Role) -> impl Iterator<Item = &Member> {
         self.nodes.values().filter(move |member| member.record.role == role)
-    }
-
-    /// What happened between `old` and this snapshot.
-    pub fn changes_since(&self, old: &Membership) -> Vec<Change> {
-        let mut changes = Vec::new();
-        for (id, member) in &old.nodes {
-            if !self.nodes.contains_key(id) {
-                changes.push(Change::Left(member.record.clone()));
-            }
-        }
-        for (id, member) in &self.nodes {
-            let record = member.record.clone();
-            match old.nodes.get(id) {
-                Some(known) if known == member => {}
-                Some(known) if known.record.incarnation != record.incarnation => {
-                    changes.push(Change::Restarted(record))
-                }
-                Some(_) if member.state == MemberState::LeaseExpired => {
-                    changes.push(Change::LeaseExpired(record))
-                }
-                Some(_) => changes.push(Change::Updated(record)),
-                None => changes.push(Change::Joined(record)),
-            }
-        }
-        changes
     }
 }
 

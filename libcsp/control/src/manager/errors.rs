@@ -55,9 +55,6 @@ pub enum ManagerError {
         "etcd holds a generation with the highest number there is: delete its key below /csp/v1/policy/generations/"
     )]
     NoNumber,
-    /// There is nothing to go back to.
-    #[error("no generation was in force before this one")]
-    NothingBefore,
     /// Nodes refused, or did not answer in time.
     #[error("generation {generation} was not activated: {failure}")]
     NotStaged {

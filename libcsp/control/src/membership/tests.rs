@@ -79,26 +79,3 @@ fn registrations_that_make_no_sense_are_ignored() {
     follower.reset(3, vec![(key, more.into_bytes())]);
     assert_eq!(states(&receiver).len(), 1, "a newer version's record may have more fields");
 }
-
-#[test]
-fn differences_tell_what_happened() {
-    let member = |record: &NodeRecord, state| Member { record: record.clone(), state };
-    let snapshot = |members: &[(&NodeRecord, MemberState)]| Membership {
-        revision: 1,
-        synced: true,
-        nodes: members.iter().map(|(record, state)| (record.id, member(record, *state))).collect(),
-    };
-    let (a, b, c) = (record("pn-a"), record("pn-b"), record("pn-c"));
-    let again = NodeRecord { incarnation: a.incarnation + 1, ..a.clone() };
-    let live = MemberState::Live;
-    let old = snapshot(&[(&a, live), (&b, live)]);
-    let new = snapshot(&[(&again, live), (&b, MemberState::LeaseExpired), (&c, live)]);
-    assert_eq!(
-        new.changes_since(&old),
-        [Change::Restarted(again), Change::LeaseExpired(b.clone()), Change::Joined(c.clone())]
-    );
-    assert_eq!(old.changes_since(&old), []);
-    let back = snapshot(&[(&a, live), (&b, live)]);
-    assert_eq!(back.changes_since(&new)[0], Change::Left(c));
-    assert!(back.changes_since(&new).contains(&Change::Updated(b)));
-}
