@@ -61,8 +61,11 @@ pub struct PathStage {
     pub worker: u64,
     /// Channel.
     pub channel: Text,
-    /// Number of the format; `None`: all.
+    /// Number of the format of whose messages the path is; `None`: all.
     pub format: Option<u32>,
+    /// The name of that format; empty: all.
+    #[serde(default)]
+    pub format_name: Text,
     /// `active`; `waiting` until the path that it replaces is empty; `retired`: replaced or removed, and not empty yet; `ended` by a
     /// supplied handler that was stopped: messages are dropped until the path is replaced.
     pub state: Text,
@@ -152,6 +155,9 @@ pub struct Handler {
     pub full_total: u64,
     /// Calls that the handler has given up.
     pub faults_total: u64,
+    /// Stages that began with no state, since the handler refused that of the stage that they replaced.
+    #[serde(default)]
+    pub state_refused_total: u64,
     /// Mean time of a call, in ns; 0: none was measured.
     pub mean_ns: u64,
     /// Longest time of a call that was measured, in ns.

@@ -1,7 +1,7 @@
 //! Handlers that need no format: what passes, drops and doubles messages.
 
 use crate::call::{Call, Emit};
-use crate::handler::{Handler, Needs, ParameterError, Stop};
+use crate::handler::{Handler, Needs, OUTPUTS_MAX, ParameterError, Stop};
 use crate::state::State;
 
 /// The names of the built-in handlers.
@@ -13,7 +13,7 @@ pub fn make(name: &str) -> Option<Box<dyn Handler>> {
         "forward" => Box::new(Forward),
         "drop-every" => Box::new(DropEvery::default()),
         "duplicate" => Box::new(Duplicate::default()),
-        "multicast" => Box::new(Multicast),
+        "multicast" => Box::new(Multicast::default()),
         _ => return None,
     })
 }
@@ -108,24 +108,33 @@ impl Handler for Duplicate {
     }
 }
 
-/// Emits each message once to each of its outputs, 5 of them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Multicast;
+/// Emits each message once to each of its first outputs; its parameter is how many.
+#[derive(Clone, Copy, Debug)]
+pub struct Multicast {
+    outputs: u8,
+}
 
-/// Outputs of [`Multicast`].
-pub const MULTICAST_OUTPUTS: u8 = 5;
+impl Default for Multicast {
+    fn default() -> Self {
+        Multicast { outputs: 2 }
+    }
+}
 
 impl Handler for Multicast {
     fn needs(&self) -> Needs {
-        Needs { outputs: MULTICAST_OUTPUTS, ..Needs::default() }
+        Needs { outputs: OUTPUTS_MAX, ..Needs::default() }
     }
 
     fn configure(&mut self, parameters: &str, _: &mut State) -> Result<(), ParameterError> {
-        none(parameters)
+        let outputs = parameters.parse().ok().filter(|outputs| (1..=OUTPUTS_MAX).contains(outputs));
+        self.outputs = outputs.ok_or_else(|| {
+            ParameterError(format!("`{parameters}` is not a number of outputs from 1 to {OUTPUTS_MAX}"))
+        })?;
+        Ok(())
     }
 
     fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
-        for output in 0..MULTICAST_OUTPUTS {
+        for output in 0..self.outputs {
             call.emit(output, Emit::Same)?;
         }
         Ok(())

@@ -40,6 +40,14 @@ impl Split {
     }
 }
 
+impl Split {
+    /// Returns the number of outputs that parameters describe.
+    #[must_use]
+    pub fn parts(parameters: &str) -> usize {
+        parts(parameters, ';').len()
+    }
+}
+
 /// The parts of the parameters for one format.
 fn bound(set: &FormatSet, format: &Format, parameters: &str) -> Result<Vec<Part>, String> {
     let part = |(output, text): (usize, &&str)| {

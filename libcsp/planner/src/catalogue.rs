@@ -107,7 +107,10 @@ impl Catalogue {
         for (index, channel) in policy.channels.iter().enumerate() {
             let at = format!("channels[{index}]");
             let formats = formats::of_channel(channel, &catalogue.formats, &at, problems);
-            let behind = paths::check(channel, &formats, &policy.handlers, &at, problems);
+            let ends = paths::check(channel, &formats, &policy.handlers, &at, problems);
+            catalogue.keep(&ends.state_kib, &at, problems);
+            catalogue.derive(channel, &ends.channels);
+            let behind = ends.receivers;
             if channel.is_readable() {
                 let readable = Readable {
                     formats: behind,
@@ -133,6 +136,35 @@ impl Catalogue {
         }
         flows::check(policy, &catalogue, problems);
         catalogue
+    }
+
+    /// Notes state of a path's handlers that its context has no room for.
+    fn keep(&mut self, state_kib: &[(String, u64)], at: &str, problems: &mut Problems) {
+        let most = u64::from(QUERY_KIB_MAX);
+        for (context, kib) in state_kib {
+            let kept = self.kept_kib.entry(context.clone()).or_default();
+            let before = std::mem::replace(kept, *kept + kib);
+            if before <= most && *kept > most {
+                let message =
+                    format!("handlers of paths in {context} keep up to {kept} KiB, and it has {most} KiB");
+                problems.add(format!("{at}.path"), message);
+            }
+        }
+    }
+
+    /// Records what queries can read of the channels derived from one.
+    fn derive(&mut self, channel: &csp_policy::Channel, derived: &[(String, paths::Behind)]) {
+        for (name, formats) in derived {
+            // Rows of a handler do not say which of their fields is the time.
+            let is_whole = formats.iter().all(|(id, _)| *id < csp_operators::DERIVED_FIRST);
+            let readable = Readable {
+                formats: formats.clone(),
+                time: channel.time.clone().filter(|_| is_whole),
+                lost_time: channel.time.is_some() && !is_whole,
+                is_keyed: channel.curve.is_some(),
+            };
+            self.readable.push((name.clone(), readable));
+        }
     }
 
     /// Parses the formats and plans the queries of a policy. What is wrong is left out: a policy that was planned has nothing wrong.

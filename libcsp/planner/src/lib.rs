@@ -26,7 +26,7 @@ pub use brought::{RequestedTranslation, TranslationRequest};
 pub use catalogue::{Catalogue, PlannedQuery, QuerySource};
 pub use flows::{FLOW_FIELDS_MAX, FlowCondition, FormatFields};
 pub use formats::{KnownFormat, format_set};
-pub use paths::{path_formats, path_order};
+pub use paths::{Destination, PathPlan, PlannedOutput, PlannedStage, divides, parameters, plan_paths};
 pub use requests::{QueryRequest, RequestError, RequestedQuery};
 
 /// A policy, and what follows from it.

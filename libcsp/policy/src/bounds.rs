@@ -99,11 +99,12 @@ fn check_worker(policy: &Policy, problems: &mut Problems) {
         );
         problems.add("channels", message);
     }
-    let paths = policy.channels.iter().filter(|channel| !channel.path.is_empty()).count();
+    let of_channel = |channel: &Channel| channel.paths().count() + channel.outlets().len();
+    let paths: usize = policy.channels.iter().map(of_channel).sum();
     let (queries, places) = (policy.queries.len(), policy.requested_channels().count());
     if paths + queries + places > usize::from(PATHS_MAX) {
         let message = format!(
-            "{paths} channels with paths, {queries} queries and {places} places for queries on request are more than a proxy worker runs: \
+            "{paths} paths and derived channels, {queries} queries and {places} places for queries on request are more than a proxy worker runs: \
              have at most {PATHS_MAX} in all"
         );
         problems.add("channels", message);

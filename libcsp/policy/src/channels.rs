@@ -7,6 +7,7 @@ use csp_config::{ip_address, number, port};
 use csp_types::PlacementKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::branches::FormatPath;
 use super::framing::{ChannelPort, Clients, Framing, Headers, is_default, some_encoding};
 use super::paths::{GivenUp, PathStage};
 use super::{ChannelTime, Curve, LastValue, PoolMember, Requests, TcpOptions};
@@ -69,6 +70,9 @@ pub struct Channel {
     /// Handlers that messages pass on their way to receivers, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<PathStage>,
+    /// Paths for messages of single formats; those of all other formats go straight to receivers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<FormatPath>,
     /// What becomes of messages that a handler of the path gives up.
     #[serde(default, skip_serializing_if = "is_default")]
     pub given_up: GivenUp,

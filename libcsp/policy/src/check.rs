@@ -35,6 +35,7 @@ impl Policy {
         self.check_ends_are_distinct(problems);
         crate::contexts::check(self, problems);
         crate::paths::check(self, problems);
+        crate::branches::check(self, problems);
         crate::bounds::check(self, problems);
         crate::flows::check(self, problems);
         let members = self.services.iter().flat_map(|service| &service.pool);

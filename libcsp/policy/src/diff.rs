@@ -117,7 +117,8 @@ fn summary(service: &Service) -> String {
 fn channel_summary(channel: &Channel) -> String {
     let Channel { name, vip, pattern, message_kib, queue, memory, last_value, sequence, heartbeat_s, .. } =
         channel;
-    let Channel { curve, path, given_up, tcp, formats, unknown, time, requests, .. } = channel;
+    let Channel { curve, path, paths: of_formats, given_up, tcp, formats, unknown, time, requests, .. } =
+        channel;
     let requests = requests.as_ref().map(crate::Requests::summary).unwrap_or_default();
     let unknown = if *unknown == UnknownFormat::Drop { " and no others" } else { "" };
     let formats =
@@ -125,7 +126,7 @@ fn channel_summary(channel: &Channel) -> String {
     let time = time.as_ref().map(crate::ChannelTime::summary).unwrap_or_default();
     let last_value = last_value.as_ref().map(crate::LastValue::summary).unwrap_or_default();
     let sequence = if *sequence { ", numbered" } else { "" };
-    let path = paths::summary(path, *given_up);
+    let path = paths::summary(path, of_formats, *given_up);
     let heartbeat = if *heartbeat_s == 0 { String::new() } else { format!(", heartbeat {heartbeat_s} s") };
     let curve = curve.as_ref().map(crate::Curve::summary).unwrap_or_default();
     let tcp = if *tcp == TcpOptions::default() { String::new() } else { format!(" {tcp:?}") };

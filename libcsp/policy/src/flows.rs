@@ -281,7 +281,8 @@ impl Policy {
     fn served_by_contexts(&self) -> impl Iterator<Item = &Channel> {
         let has_contexts = self.link.as_ref().is_some_and(|link| link.contexts.is_some());
         let is_local = |channel: &&Channel| {
-            !channel.path.is_empty() && channel.path.iter().all(|stage| number_of(&stage.context).is_none())
+            let stages = channel.stages();
+            !stages.is_empty() && stages.iter().all(|stage| number_of(&stage.context).is_none())
         };
         self.channels.iter().filter(move |_| has_contexts).filter(is_local)
     }

@@ -9,6 +9,7 @@
 
 mod access;
 mod bounds;
+mod branches;
 mod brought_handlers;
 mod channel_options;
 mod channels;
@@ -37,11 +38,12 @@ use std::net::IpAddr;
 use csp_config::{
     ConfigError, Problems, ip_address, number, parse_checked, port, serde_node_id, serde_prefixes,
 };
-use csp_types::{NodeId, Prefix, ProgramName, longest_match};
+use csp_types::{NodeId, Prefix, ProgramName};
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use access::{ACCESS_MAX, AccessRule, AccessTarget, PortRange, SUBJECTS_MAX, Subject};
+pub use branches::{FormatPath, OUTLETS_MAX, StageOutput, stages};
 pub use brought_handlers::BroughtHandlers;
 pub use channel_options::{KEY_BYTES_MAX, LAST_VALUES_MAX, LastValue, LastValueKey};
 pub use channels::{CHANNELS_MAX, Channel, ChannelMemory, FullQueue, Pattern, ReceiverQueue, UnknownFormat};
@@ -396,15 +398,6 @@ impl Policy {
         addresses.sort();
         addresses.dedup();
         addresses
-    }
-
-    /// The egress entry for connections to `destination` ([`longest_match`]).
-    pub fn egress_for(&self, destination: IpAddr) -> Option<&Egress> {
-        let entries = self
-            .egress
-            .iter()
-            .flat_map(|egress| egress.prefixes().map(move |(prefix, except)| (prefix, except, egress)));
-        longest_match(entries, destination)
     }
 }
 

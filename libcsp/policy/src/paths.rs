@@ -1,10 +1,12 @@
-//! Paths: the handlers that all messages of a channel pass, one after the other.
+//! Paths: the handlers that messages of a channel pass, one after the other. How paths divide is in
+//! [`branches`](crate::branches).
 
 use csp_config::Problems;
-use csp_handlers::{CONTEXTS_MAX, STAGES_MAX};
+use csp_handlers::CONTEXTS_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::Policy;
+use crate::branches::{self, FormatPath, StageOutput};
 use crate::channels::Channel;
 use crate::contexts::number_of;
 
@@ -23,6 +25,9 @@ pub struct PathStage {
     /// What the handler is to do, in its own words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub parameters: String,
+    /// Where each of its outputs leads, for a handler with several; it is the last of its list then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<StageOutput>,
 }
 
 /// How the proxy places a stage by itself.
@@ -159,25 +164,19 @@ pub(crate) fn check(policy: &Policy, problems: &mut Problems) {
 }
 
 fn check_path(channel: &Channel, at: &str, problems: &mut Problems) {
-    let path = &channel.path;
-    if !path.is_empty() && !channel.pool.is_empty() {
+    let has_path = channel.paths().next().is_some();
+    if has_path && !channel.pool.is_empty() {
+        let field = if channel.path.is_empty() { "paths" } else { "path" };
         problems.add(
-            format!("{at}.path"),
+            format!("{at}.{field}"),
             "a channel with a pool has no path: its messages stay in their streams",
         );
     }
-    if path.is_empty() && channel.given_up != GivenUp::Drop {
+    if !has_path && channel.given_up != GivenUp::Drop {
         let message = "a channel without a path has no handlers that give messages up";
         problems.add(format!("{at}.given_up"), message);
     }
-    if path.len() > STAGES_MAX {
-        problems.add(
-            format!("{at}.path"),
-            format!("{} handlers are too many; allowed are {STAGES_MAX}", path.len()),
-        );
-    }
-    for (index, stage) in path.iter().enumerate() {
-        let at = format!("{at}.path[{index}]");
+    branches::each_at(channel, at, &mut |stage, at| {
         if stage.context_number().is_none() {
             let message = format!(
                 "`{}` is no context; there are c0 to c{}, and those of `contexts`",
@@ -187,16 +186,15 @@ fn check_path(channel: &Channel, at: &str, problems: &mut Problems) {
             problems.add(format!("{at}.context"), message);
         }
         if let Some(place) = &stage.place {
-            place.check(&stage.context, &at, problems);
+            place.check(&stage.context, at, problems);
         }
-    }
+    });
 }
 
 /// Checks that paths name no context elsewhere that the policy does not have.
 fn check_contexts(policy: &Policy, problems: &mut Problems) {
     for (channel, known) in policy.channels.iter().enumerate() {
-        for (index, stage) in known.path.iter().enumerate() {
-            let at = format!("channels[{channel}].path[{index}]");
+        branches::each_at(known, &format!("channels[{channel}]"), &mut |stage, at| {
             let mut check = |name: &String, at: String| {
                 let is_known = policy.contexts.iter().any(|context| context.name == *name);
                 if number_of(name).is_some() && !is_known {
@@ -206,28 +204,42 @@ fn check_contexts(policy: &Policy, problems: &mut Problems) {
             check(&stage.context, format!("{at}.context"));
             let auto = stage.place.iter().flat_map(|place| &place.auto).enumerate();
             auto.for_each(|(index, name)| check(name, format!("{at}.place.auto[{index}]")));
-        }
+        });
     }
 }
 
-/// Says what a channel's path is; nothing for none.
-pub(crate) fn summary(path: &[PathStage], given_up: GivenUp) -> String {
-    let stage = |stage: &PathStage| {
-        let context = match &stage.place {
-            Some(place) => format!("one of {}", place.auto.join(" ")),
-            None => stage.context.clone(),
-        };
-        match stage.parameters.as_str() {
-            "" => format!("{} on {context}", stage.handler),
-            parameters => format!("{} {parameters} on {context}", stage.handler),
-        }
-    };
+/// Says what a channel's paths are; nothing for none.
+pub(crate) fn summary(path: &[PathStage], paths: &[FormatPath], given_up: GivenUp) -> String {
+    let passes = if given_up == GivenUp::Pass { ", given up messages pass" } else { "" };
+    let of_formats = paths.iter().map(|path| format!(", path of {} {}", path.format, summary_of(&path.path)));
     match path {
-        [] => String::new(),
-        path => {
-            let passes = if given_up == GivenUp::Pass { ", given up messages pass" } else { "" };
-            format!(", path {}{passes}", path.iter().map(stage).collect::<Vec<_>>().join(", "))
-        }
+        [] if paths.is_empty() => String::new(),
+        [] => format!("{}{passes}", of_formats.collect::<String>()),
+        path => format!(", path {}{passes}", summary_of(path)),
+    }
+}
+
+fn summary_of(path: &[PathStage]) -> String {
+    path.iter().map(stage_summary).collect::<Vec<_>>().join(", ")
+}
+
+fn stage_summary(stage: &PathStage) -> String {
+    let context = match &stage.place {
+        Some(place) => format!("one of {}", place.auto.join(" ")),
+        None => stage.context.clone(),
+    };
+    let output = |output: &StageOutput| {
+        let emit = if output.emit.is_empty() { "the message" } else { &output.emit };
+        let passes =
+            if output.path.is_empty() { String::new() } else { format!(", {}", summary_of(&output.path)) };
+        let to =
+            output.channel.as_ref().map_or_else(|| "receivers".to_owned(), |name| format!("channel {name}"));
+        format!("[{emit}{passes} to {to}]")
+    };
+    let outputs: String = stage.outputs.iter().map(|known| format!(" {}", output(known))).collect();
+    match stage.parameters.as_str() {
+        "" => format!("{} on {context}{outputs}", stage.handler),
+        parameters => format!("{} {parameters} on {context}{outputs}", stage.handler),
     }
 }
 

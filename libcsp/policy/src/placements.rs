@@ -23,6 +23,14 @@ impl Policy {
                 groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
             }
         }
+        // Channels that outputs of a path lead to live where the path runs.
+        for (own, channel) in self.channels.iter().enumerate() {
+            for name in channel.outlets() {
+                let Some(at) = ends.iter().position(|(known, ..)| *known == name) else { continue };
+                let (from, to) = (groups[at], groups[own]);
+                groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
+            }
+        }
         // What requested queries of a channel may read lives with it.
         for (own, channel) in self.channels.iter().enumerate() {
             for name in channel.requests.iter().flat_map(|requests| &requests.with) {

@@ -130,6 +130,7 @@ impl Query {
             queue: self.queue,
             memory: self.memory,
             path: Vec::new(),
+            paths: Vec::new(),
             given_up: Default::default(),
             last_value: None,
             sequence: self.sequence,

@@ -1,6 +1,8 @@
 //! A policy without its secrets, for those who may read it and not change it.
 
 use super::Policy;
+use super::branches::for_each_mut;
+use super::paths::PathStage;
 
 /// What stands for a key. `anonymise` refuses it, so that such a policy cannot come into force by mistake.
 const REDACTED: &str = "key (redacted)";
@@ -10,14 +12,19 @@ impl Policy {
     #[must_use]
     pub fn redacted(&self) -> Policy {
         let mut policy = self.clone();
-        let stages = policy.channels.iter_mut().flat_map(|channel| &mut channel.path);
-        for stage in stages.filter(|stage| stage.handler == "anonymise") {
-            let parts: Vec<&str> = stage.parameters.split(',').map(str::trim).collect();
-            let parts: Vec<&str> =
-                parts.into_iter().map(|part| if is_key(part) { REDACTED } else { part }).collect();
-            stage.parameters = parts.join(", ");
+        for channel in &mut policy.channels {
+            for_each_mut(&mut channel.path, &mut redact);
+            channel.paths.iter_mut().for_each(|path| for_each_mut(&mut path.path, &mut redact));
         }
         policy
+    }
+}
+
+fn redact(stage: &mut PathStage) {
+    if stage.handler == "anonymise" {
+        let parts = stage.parameters.split(',').map(str::trim);
+        let parts: Vec<&str> = parts.map(|part| if is_key(part) { REDACTED } else { part }).collect();
+        stage.parameters = parts.join(", ");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tests of the policy schema: what is accepted, and the exact words for what is not.
 
+use csp_types::longest_match;
+
 use super::*;
 
 const GOOD: &str = "\
@@ -287,7 +289,11 @@ fn lookups_find_services_and_the_longest_egress_prefix() {
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     assert_eq!(policy.service_at(address("10.76.0.101"), 8080).unwrap().name, "upload");
     assert_eq!(policy.service_at(address("10.76.0.101"), 80), None);
-    let from = |text: &str| policy.egress_for(address(text)).map(|egress| egress.address.to_string());
+    let entries = || {
+        let egress = policy.egress.iter();
+        egress.flat_map(|egress| egress.prefixes().map(move |(prefix, except)| (prefix, except, egress)))
+    };
+    let from = |text: &str| longest_match(entries(), address(text)).map(|egress| egress.address.to_string());
     assert_eq!(from("10.76.0.1").as_deref(), Some("10.76.0.101"));
     assert_eq!(from("10.76.0.65").as_deref(), Some("10.76.0.102"));
     assert_eq!(from("192.0.2.1").as_deref(), Some("10.76.0.102"));

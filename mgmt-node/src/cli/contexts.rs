@@ -79,7 +79,10 @@ fn stages_table(view: &ContextsView) -> Table {
                 stage.channel.to_string().into(),
                 node.node.clone().into(),
                 stage.worker.into(),
-                stage.state.to_string().into(),
+                match stage.format_name.as_str() {
+                    "" => stage.state.to_string().into(),
+                    format => format!("{} of {format}", stage.state).into(),
+                },
                 stage.stage.into(),
                 stage.handler.to_string().into(),
                 stage.context.to_string().into(),

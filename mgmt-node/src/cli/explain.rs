@@ -87,9 +87,10 @@ pub(super) struct Cost {
 pub(super) struct PathExplanation {
     pub channel: String,
     pub formats: Vec<FormatView>,
-    pub stages: Vec<StageView>,
-    /// What the optimiser has done with the order, and what not and why; stages are in the order in which they run.
-    pub notes: Vec<String>,
+    /// Its paths: one of all formats, or one for each of some.
+    pub paths: Vec<OnePath>,
+    /// The channel whose paths lead here, if nobody publishes to the channel.
+    pub source: Option<String>,
     /// Messages of none of the formats pass the handlers by.
     pub unknown_passes: bool,
     /// Queries that read what the path makes.
@@ -98,14 +99,38 @@ pub(super) struct PathExplanation {
     pub cost: Vec<Cost>,
 }
 
+/// A path.
+#[derive(Debug, Serialize)]
+pub(super) struct OnePath {
+    /// The format of its messages; `None`: all.
+    pub format: Option<String>,
+    /// In the order in which they run.
+    pub stages: Vec<StageView>,
+    /// What the optimiser has done with the order, and what not and why.
+    pub notes: Vec<String>,
+}
+
+/// An output of a handler.
+#[derive(Debug, Serialize)]
+pub(super) struct OutputView {
+    /// What it gets, in the handler's words; empty: the message itself, or all that a handler with one output emits.
+    pub emit: String,
+    /// `receivers`, `channel` and a name, or `stage` and a number from 0 on.
+    pub to: String,
+    /// What becomes of each format.
+    pub yields: Vec<FormatView>,
+}
+
 /// A stage of a path.
 #[derive(Debug, Serialize)]
 pub(super) struct StageView {
     pub handler: String,
     pub context: String,
     pub parameters: String,
-    /// Of each format of the channel, in their order: what the stage makes of it.
+    /// Of each format of the path, in their order: what the stage makes of it.
     pub yields: Vec<FormatView>,
+    /// Where its outputs lead, unless there is one, which leads to the stage after it, or from the last to receivers.
+    pub outputs: Vec<OutputView>,
 }
 
 /// What proxies have answered.
@@ -253,26 +278,8 @@ pub(super) fn path(
     let at = policy.channels.iter().position(|known| known.name == channel.name);
     let formats = at.and_then(|at| catalogue.channels.get(at)).map_or(&[][..], Vec::as_slice);
     let set = std::sync::Arc::new(csp_planner::format_set(formats));
-    let order = csp_planner::path_order(channel, &set);
-    let mut run = channel.clone();
-    run.path = order
-        .stages
-        .iter()
-        .map(|stage| csp_policy::PathStage {
-            parameters: stage.parameters.clone(),
-            ..channel.path[stage.given].clone()
-        })
-        .collect();
-    let yields = csp_planner::path_formats(&run, formats);
-    let stage = |(stage, yields): (&csp_policy::PathStage, Vec<KnownFormat>)| StageView {
-        handler: stage.handler.clone(),
-        context: match &stage.place {
-            Some(place) => place.auto.join(" or "),
-            None => stage.context.clone(),
-        },
-        parameters: stage.parameters.clone(),
-        yields: yields.iter().map(FormatView::from).collect(),
-    };
+    let plans = csp_planner::plan_paths(channel, formats, &set);
+    let paths = plans.iter().map(|plan| one_path(channel, formats, plan)).collect();
     let is_operator = |stage: &csp_policy::PathStage| csp_operators::NAMES.contains(&stage.handler.as_str());
     let reads = |planned: &&csp_planner::PlannedQuery| {
         planned.sources.iter().any(|source| source.channel == channel.name)
@@ -280,9 +287,9 @@ pub(super) fn path(
     PathExplanation {
         channel: channel.name.clone(),
         formats: formats.iter().map(FormatView::from).collect(),
-        unknown_passes: channel.path.iter().any(is_operator),
-        stages: run.path.iter().zip(yields).map(stage).collect(),
-        notes: order.notes,
+        unknown_passes: !channel.paths.is_empty() || channel.stages().into_iter().any(is_operator),
+        paths,
+        source: policy.source_of(&channel.name).map(|source| source.name.clone()),
         queries: catalogue
             .queries
             .iter()
@@ -295,5 +302,47 @@ pub(super) fn path(
             context: None,
         },
         cost: seen.cost(&channel.name),
+    }
+}
+
+fn one_path(channel: &Channel, formats: &[KnownFormat], plan: &csp_planner::PathPlan) -> OnePath {
+    let to = |to: csp_planner::Destination| match to {
+        csp_planner::Destination::Stage(at) => format!("stage {at}"),
+        csp_planner::Destination::Receivers => "receivers".to_owned(),
+        csp_planner::Destination::Channel(outlet) => {
+            format!("channel {}", channel.outlets().get(outlet).copied().unwrap_or_default())
+        }
+    };
+    let output = |output: &csp_planner::PlannedOutput| OutputView {
+        emit: output.emit.clone(),
+        to: to(output.to),
+        yields: output.yields.iter().map(FormatView::from).collect(),
+    };
+    let stage = |(at, planned): (usize, &csp_planner::PlannedStage)| {
+        let (stage, outputs) = (&planned.stage, &planned.outputs);
+        // A chain says enough by its order.
+        let next = match at + 1 < plan.stages.len() {
+            true => csp_planner::Destination::Stage(at + 1),
+            false => csp_planner::Destination::Receivers,
+        };
+        let divides = csp_planner::divides(&stage.handler) || outputs.iter().any(|output| output.to != next);
+        StageView {
+            handler: stage.handler.clone(),
+            context: match &stage.place {
+                Some(place) => place.auto.join(" or "),
+                None => stage.context.clone(),
+            },
+            parameters: stage.parameters.clone(),
+            yields: outputs
+                .first()
+                .map(|first| first.yields.iter().map(FormatView::from).collect())
+                .unwrap_or_default(),
+            outputs: outputs.iter().filter(|_| divides).map(output).collect(),
+        }
+    };
+    OnePath {
+        format: plan.format.and_then(|at| formats.get(at)).map(|format| format.name.clone()),
+        stages: plan.stages.iter().enumerate().map(stage).collect(),
+        notes: plan.notes.clone(),
     }
 }

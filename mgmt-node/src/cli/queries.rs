@@ -393,19 +393,14 @@ fn path_text(path: &PathExplanation, paint: Paint) -> String {
     for (at, format) in path.formats.iter().enumerate() {
         let _ = writeln!(out, "  {}  {}", at + 1, format_words(format));
     }
-    out += "\npath\n";
-    if path.stages.is_empty() {
-        out += "  none: messages go straight to receivers\n";
+    if path.paths.is_empty() {
+        out += "\npath\n";
+        out += &match &path.source {
+            Some(source) => format!("  none: outputs of {source} lead here, and nobody publishes\n"),
+            None => "  none: messages go straight to receivers\n".to_owned(),
+        };
     }
-    for (at, stage) in path.stages.iter().enumerate() {
-        let yields: Vec<String> = stage.yields.iter().map(|format| format.message.clone()).collect();
-        let yields = if yields.is_empty() { String::new() } else { format!("  -> {}", yields.join(", ")) };
-        let _ =
-            writeln!(out, "  {} {} {} on {}{yields}", at + 1, stage.handler, stage.parameters, stage.context);
-    }
-    for note in &path.notes {
-        let _ = writeln!(out, "  {note}");
-    }
+    path.paths.iter().for_each(|path| out += &one_path_text(path));
     if path.unknown_passes {
         out += "  messages of none of the formats pass the handlers by\n";
     }
@@ -413,6 +408,38 @@ fn path_text(path: &PathExplanation, paint: Paint) -> String {
         let _ = writeln!(out, "  then queries: {}", path.queries.join(", "));
     }
     out + &placement_text(&path.placement) + &cost_text(&path.cost, paint)
+}
+
+fn one_path_text(path: &explain::OnePath) -> String {
+    let of = path.format.as_ref().map_or_else(String::new, |format| format!(" of {format}"));
+    let mut out = format!("\npath{of}\n");
+    let yields = |yields: &[FormatView]| match yields {
+        [] => String::new(),
+        all => format!("  -> {}", all.iter().map(|format| &*format.message).collect::<Vec<_>>().join(", ")),
+    };
+    for (at, stage) in path.stages.iter().enumerate() {
+        let (parameters, last) = match stage.outputs.len() {
+            0 | 1 => (format!("{} ", stage.parameters), yields(&stage.yields)),
+            _ => (String::new(), String::new()),
+        };
+        let _ = writeln!(out, "  {} {} {parameters}on {}{last}", at + 1, stage.handler, stage.context);
+        let stage_outputs = stage.outputs.len();
+        for output in &stage.outputs {
+            // Stages are numbered from 1 on here.
+            let stage = output.to.strip_prefix("stage ").and_then(|at| at.parse::<usize>().ok());
+            let to = stage.map_or_else(|| output.to.clone(), |at| format!("stage {}", at + 1));
+            let (emit, yields) = match stage_outputs {
+                1 => (String::new(), String::new()),
+                _ if output.emit.is_empty() => ("whole ".to_owned(), yields(&output.yields)),
+                _ => (format!("{} ", output.emit), yields(&output.yields)),
+            };
+            let _ = writeln!(out, "      {emit}to {to}{yields}");
+        }
+    }
+    for note in &path.notes {
+        let _ = writeln!(out, "  {note}");
+    }
+    out
 }
 
 fn placement_text(placement: &Placement) -> String {

@@ -70,8 +70,8 @@ impl Bench {
         spec.stages.push(StageSpec {
             handler: "multicast".into(),
             context: 0,
-            parameters: String::new(),
-            outputs: vec![Targets::RECEIVERS; 5],
+            parameters: "5".into(),
+            outputs: [[Targets::RECEIVERS; 5].as_slice(), &[Targets::NONE; 3]].concat(),
             maker: None,
         });
         bench.plane.activate_path(Instant::ZERO, spec).unwrap();

@@ -6,7 +6,8 @@
 //! ```
 //! A *context* is a slot of the worker that runs handlers. A *path* processes a channel's messages of one
 //! format, or all of its messages: stages, each a handler with its state in a context, joined by bounded
-//! queues. Messages go from stage to stage by handle of the pool.
+//! queues. A stage with several outputs divides the path: each output leads to later stages, to the channel's
+//! receivers, or to an outlet for other channels. Messages go from stage to stage by handle of the pool.
 //!
 //! Three look-ups route a message: the framing finds the connection's buffer in which it is assembled;
 //! [`ChannelPaths::find`] finds its path, and with it the handler of the first stage; each stage's
@@ -14,7 +15,8 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | paths: checked, activated, replaced between two messages | [`control_manager`] |
+//! | paths: checked | [`control_manager`] |
+//! | paths: activated, replaced between two messages | [`replace`] |
 //! | handlers: stored, made, profiled | [`handler_manager`], [`profiles`] |
 //! | where stages run by themselves | [`placement`] |
 //! | load of contexts, at resource-management points | [`resource_monitor`] |
@@ -29,6 +31,7 @@ mod placement;
 mod port;
 mod profiles;
 mod remote;
+mod replace;
 mod resource_monitor;
 mod run;
 mod status;
@@ -37,9 +40,12 @@ pub use control_manager::{PathError, check_stage};
 pub use handler_manager::{
     DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker, StageObject, StageSupply, StopPolicy,
 };
-pub use path::{PathCounters, PathEntry, PathId, PathSpec, STAGES_MAX, StageSpec, Targets};
+pub use path::{
+    OUTLETS_MAX, PathChange, PathCounters, PathEntry, PathId, PathSpec, STAGES_MAX, StageSpec, Targets,
+};
 pub use placement::{Placement, PlacementBounds, Rule, Sample, Side, Why};
 pub use remote::{GIVEN_BYTES_MAX, RemoteCall, RemoteDone, RemoteError, RemoteStage, Ticket};
+pub use replace::StateRefusal;
 pub use resource_monitor::ContextReport;
 pub use status::{ContextStatus, PathState, PathStatus, StageStatus};
 
@@ -50,6 +56,7 @@ use csp_handlers::FormatId;
 use csp_types::Instant;
 
 use crate::list::{Links, List};
+use crate::plane::ChannelId;
 use crate::schedule::{RoundRobin, Turn, TurnBudget};
 use path::Path;
 use resource_monitor::ResourceMonitor;
@@ -76,7 +83,8 @@ impl Default for ContextsConfig {
     fn default() -> Self {
         ContextsConfig {
             contexts_max: csp_handlers::CONTEXTS_MAX,
-            paths_max: csp_handlers::PATHS_MAX,
+            // Each path that a policy may have, and the one that it replaces.
+            paths_max: 2 * csp_handlers::PATHS_MAX,
             state_bytes_max: 16 << 20,
             point_every: 64,
             measure_every: 16,
@@ -105,6 +113,8 @@ pub(crate) struct ChannelPaths {
     /// Blocks that must be free beside a message that enters any of the paths, so that each path can
     /// continue: the largest number that one of them needs.
     pub reserve: u32,
+    /// Channels that outputs of the paths lead to, replaced paths included.
+    pub outlets: Vec<ChannelId>,
 }
 
 impl ChannelPaths {
@@ -122,23 +132,6 @@ impl ChannelPaths {
             false => own,
         };
         own.map(|(_, path)| *path)
-    }
-
-    /// Returns the path that was set for exactly this key.
-    fn exactly(&self, key: Option<FormatId>) -> Option<u16> {
-        self.entries.iter().find(|(known, _)| *known == key).map(|(_, path)| *path)
-    }
-
-    /// Returns whether a path for this key and an existing path would both accept the same messages.
-    fn overlaps(&self, key: Option<FormatId>) -> bool {
-        self.entries.iter().any(|(known, _)| known.is_none() != key.is_none())
-    }
-
-    fn set(&mut self, key: Option<FormatId>, path: u16) {
-        match self.entries.iter_mut().find(|(known, _)| *known == key) {
-            Some(entry) => entry.1 = path,
-            None => self.entries.push((key, path)),
-        }
     }
 
     fn remove(&mut self, path: u16) {
@@ -162,6 +155,8 @@ pub(crate) struct Contexts {
     stalled_links: Links,
     /// Stages with a timer.
     timers: usize,
+    /// Handlers that have refused state, and were not reported yet.
+    refusals: Vec<StateRefusal>,
 }
 
 #[derive(Debug)]
@@ -186,6 +181,7 @@ impl Contexts {
             stalled: List::EMPTY,
             stalled_links: Links::new(paths),
             timers: 0,
+            refusals: Vec::new(),
             config,
         }
     }
@@ -234,7 +230,7 @@ impl Contexts {
     /// Makes a stage eligible to be served, unless its path waits for the one that it replaces. `flows`: the
     /// worker's schedule, in which contexts follow the channels from `first` on.
     fn wake(&mut self, path: u16, stage: usize, (flows, first): (&mut RoundRobin, u16)) {
-        let Some(known) = self.path(path).filter(|known| known.after.is_none()) else { return };
+        let Some(known) = self.path(path).filter(|known| known.after.is_empty()) else { return };
         let Some(context) = known.stages.get(stage).map(|stage| stage.context) else { return };
         if let Some(slot) = self.contexts.get_mut(usize::from(context)) {
             slot.queues.set_active(queue_number(path, stage), true);

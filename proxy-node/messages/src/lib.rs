@@ -45,10 +45,10 @@ pub use config::{
 };
 pub use contexts::{
     ContextReport, ContextStatus, ContextsConfig, DeployError, GIVEN_BYTES_MAX, HandlerManager,
-    HandlerStatus, MakeHandler, PathCounters, PathEntry, PathError, PathId, PathSpec, PathState, PathStatus,
-    Placement, PlacementBounds, RemoteCall, RemoteDone, RemoteError, RemoteStage, Rule, STAGES_MAX, Sample,
-    Side, StageMaker, StageObject, StageSpec, StageStatus, StageSupply, StopPolicy, Targets, Ticket, Why,
-    check_stage,
+    HandlerStatus, MakeHandler, OUTLETS_MAX, PathChange, PathCounters, PathEntry, PathError, PathId,
+    PathSpec, PathState, PathStatus, Placement, PlacementBounds, RemoteCall, RemoteDone, RemoteError,
+    RemoteStage, Rule, STAGES_MAX, Sample, Side, StageMaker, StageObject, StageSpec, StageStatus,
+    StageSupply, StateRefusal, StopPolicy, Targets, Ticket, Why, check_stage,
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use csp_quality::FlowId;

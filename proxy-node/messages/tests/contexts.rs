@@ -3,8 +3,8 @@
 
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Needs, ParameterError, State, Stop, Tick};
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathError, PathId, PathSpec,
-    PathState, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role, StageSpec, Targets,
+    Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathChange, PathError, PathId,
+    PathSpec, PathState, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role, StageSpec, Targets,
 };
 use csp_types::{Duration, Instant};
 
@@ -150,9 +150,10 @@ fn messages_pass_their_path_in_order_and_the_default_path_runs_no_context() {
 fn an_output_goes_to_several_queues_and_to_receivers() {
     let mut world = World::new(Policy::DropNewest);
     let mut spec =
-        PathSpec::chain(world.channel, &[("multicast", 0, ""), ("forward", 1, ""), ("forward", 2, "")]);
+        PathSpec::chain(world.channel, &[("multicast", 0, "5"), ("forward", 1, ""), ("forward", 2, "")]);
     let (a, b) = (Targets::stage(1), Targets::stage(2));
     spec.stages[0].outputs = vec![a.and(b), Targets::RECEIVERS, Targets::NONE, b, Targets::NONE];
+    spec.stages[0].outputs.resize(usize::from(csp_handlers::OUTPUTS_MAX), Targets::NONE);
     spec.stages[1].outputs = vec![Targets::RECEIVERS];
     world.plane.activate_path(Instant::ZERO, spec).unwrap();
     world.publish(9).unwrap();
@@ -195,10 +196,6 @@ fn a_path_that_cannot_be_is_refused_and_the_former_one_stays() {
         ),
         (with(&|spec| spec.stages[0].outputs = vec![Targets::RECEIVERS]), "no output goes to stage 1"),
         (with(&|spec| spec.queue.messages = 0), "a path's queue needs room for a message"),
-        (
-            with(&|spec| spec.format = Some(FormatId(1))),
-            "a channel has one path for all formats, or paths for single ones",
-        ),
         (follows, "handler `odd` does not process format 13, which it would get"),
     ];
     for (spec, expected) in cases {
@@ -259,10 +256,11 @@ fn what_is_in_the_former_path_leaves_first_and_its_state_goes_on() {
     assert_eq!(world.receive(), [1, 2, 4]);
     assert_eq!((state(&world, old), state(&world, new)), (None, Some(PathState::Active)));
     world.publish(5).unwrap();
-    world.plane.deactivate_path(new).unwrap();
+    world.plane.replace_paths(Instant::ZERO, world.channel, Vec::new()).unwrap();
     world.publish(6).unwrap();
     assert_eq!((world.receive(), world.plane.paths().len()), (vec![5, 6], 0));
-    assert_eq!(world.plane.deactivate_path(new), Err(PathError::UnknownPath));
+    let over = world.plane.replace_paths(Instant::ZERO, world.channel, vec![PathChange::Keep(new)]);
+    assert_eq!(over, Err(PathError::UnknownPath));
     let drops = world.plane.handlers().into_iter().find(|handler| handler.name == "drop-every").unwrap();
     assert_eq!((drops.profile.messages, drops.stages), (5, 0));
 }

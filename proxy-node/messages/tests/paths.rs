@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use chains::elsewhere::{self, Elsewhere};
 use chains::{Chain, deploy};
 use csp_messages::{
-    Budget, ChannelConfig, ChannelId, ChannelKind, FormatId, HashKey, MessagePlane, PathId, PathSpec,
-    PathState, PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role, SubscriptionsConfig,
+    Budget, ChannelConfig, ChannelId, ChannelKind, FormatId, HashKey, MessagePlane, PathChange, PathId,
+    PathSpec, PathState, PeerId, PlaneConfig, Policy, PoolConfig, PublishError, QueueLimits, Role,
+    SubscriptionsConfig,
 };
 use csp_support::Random;
 use csp_types::Instant;
@@ -135,12 +136,13 @@ impl World {
 
     fn remove(&mut self, random: &mut Random) {
         let format = random.below(u64::from(FORMATS)) as usize;
-        if let Some(id) = self.chains[format].0.take() {
-            if self.plane.deactivate_path(id).is_ok() {
-                self.chains[format].1 = Chain::default();
-                return;
-            }
-            self.chains[format].0 = Some(id);
+        if self.chains[format].0.is_none() {
+            return;
+        }
+        let others = self.chains.iter().enumerate().filter(|(at, _)| *at != format);
+        let kept = others.filter_map(|(_, (id, _))| id.map(PathChange::Keep)).collect();
+        if self.plane.replace_paths(Instant::ZERO, self.channel, kept).is_ok() {
+            self.chains[format] = (None, Chain::default());
         }
     }
 

@@ -328,6 +328,7 @@ fn path(stages: &[(&str, u16, &str)]) -> Vec<ChannelPath> {
         parameters: (*parameters).into(),
         maker: None,
         auto: None,
+        outputs: Vec::new(),
     };
     vec![ChannelPath::new(7, stages.iter().map(stage).collect())]
 }

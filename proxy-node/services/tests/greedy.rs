@@ -169,6 +169,7 @@ fn a_burst_waits_for_the_handlers_of_a_path_instead_of_being_dropped() {
         parameters: parameters.to_owned(),
         maker: None,
         auto: None,
+        outputs: Vec::new(),
     };
     // More work for each message than contexts do in a pass for all that a visit brings.
     let stages = vec![stage("duplicate", "8"), stage("duplicate", "8"), stage("drop-every", "1")];

@@ -50,7 +50,14 @@ impl QueryPlanner for Print {
     fn plan(&self, asked: QueryAsked<'_>) -> Result<QueryPlan, QueryRefused> {
         let (handler, parameters) = ("to-json".to_owned(), String::new());
         let maker = StageMaker::new("print", || csp_operators::make("to-json", &formats()));
-        let stage = PathStage { handler, context: 0, parameters, maker: Some(maker), auto: None };
+        let stage = PathStage {
+            handler,
+            context: 0,
+            parameters,
+            maker: Some(maker),
+            auto: None,
+            outputs: Vec::new(),
+        };
         let (format, becomes) = (FormatId(1), FormatId(1));
         let feed = ChannelFeed { from: CHANNEL, format, to: asked.number, becomes };
         let path = ChannelPath::new(asked.number, vec![stage]);

@@ -114,6 +114,7 @@ fn stages(broker: &MessageBroker, channel: &str, path: &PathStatus, places: &[St
             worker: 0,
             channel: channel.into(),
             format: path.format.map(|format| format.0),
+            format_name: path.format.map_or(String::new(), |format| name(Some(format))).into(),
             state: state.into(),
             stage: at as u64,
             handler: (&stage.handler).into(),
@@ -176,6 +177,13 @@ pub(super) fn log_notices(worker: &mut ProxyWorker) {
                     "a context does not run a handler: its messages wait"
                 );
             }
+            ContextNotice::StateRefused { channel, handler } => {
+                tracing::warn!(
+                    channel,
+                    handler,
+                    "a handler has refused the state of the one that it replaces, and begins with none"
+                );
+            }
             ContextNotice::Moved { channel, handler, from, to, why, error } => {
                 let (from, to) = (name_of(from), name_of(to));
                 match error {
@@ -200,6 +208,7 @@ fn handler(status: &HandlerStatus) -> Handler {
         emitted_total: profile.emitted,
         full_total: profile.full,
         faults_total: profile.faults,
+        state_refused_total: status.state_refused,
         mean_ns: nanos(profile.timing.mean()),
         max_ns: nanos(profile.timing.max),
         p50_ns,
@@ -253,6 +262,11 @@ fn collect_handlers(out: &mut MetricWriter, contexts: &Contexts, worker: &str) {
             ("csp_handler_emitted_total", "Messages emitted by a handler", handler.emitted_total),
             ("csp_handler_full_total", "Calls of a handler that waited for room", handler.full_total),
             ("csp_handler_faults_total", "Calls that a handler has given up", handler.faults_total),
+            (
+                "csp_handler_state_refused_total",
+                "Stages that began with no state, since their handler refused that of the stage before",
+                handler.state_refused_total,
+            ),
         ];
         counters.into_iter().for_each(|(name, help, value)| out.counter(name, help, &labels, value));
         let gauges = [
@@ -281,28 +295,20 @@ fn collect_formats(out: &mut MetricWriter, contexts: &Contexts, worker: &str) {
     let stages = contexts.stages.iter().filter(|stage| ["active", "ended"].contains(&&*stage.state));
     for stage in stages {
         let number = stage.stage.to_string();
-        let labels = [
-            ("channel", stage.channel.as_str()),
-            ("stage", number.as_str()),
-            ("handler", stage.handler.as_str()),
-            ("worker", worker),
-        ];
         let help = "How often the proxy has moved a stage to another context by itself";
-        out.counter("csp_stage_moves_total", help, &labels, stage.moves_total);
+        out.counter(
+            "csp_stage_moves_total",
+            help,
+            &labels_of(stage, &number, None, worker),
+            stage.moves_total,
+        );
         for (reason, value) in stage.lost_rows.named() {
-            let [channel, number, handler, worker] = labels;
-            let labels = [channel, number, handler, ("reason", reason), worker];
+            let labels = labels_of(stage, &number, Some(("reason", reason)), worker);
             let help = "Rows that an operator of the channel's path was given and has not used";
             out.counter("csp_stage_lost_rows_total", help, &labels, value);
         }
         for profile in &stage.formats {
-            let labels = [
-                ("channel", stage.channel.as_str()),
-                ("stage", number.as_str()),
-                ("handler", stage.handler.as_str()),
-                ("format", profile.format.as_str()),
-                ("worker", worker),
-            ];
+            let labels = labels_of(stage, &number, Some(("format", &profile.format)), worker);
             let help = "Messages of a format processed by a stage of the channel's path";
             out.counter("csp_stage_messages_total", help, &labels, profile.messages_total);
             let help = "Bytes of messages of a format processed by a stage of the channel's path";
@@ -312,4 +318,17 @@ fn collect_formats(out: &mut MetricWriter, contexts: &Contexts, worker: &str) {
             out.gauge("csp_stage_p99_nanoseconds", "The same of 99 of 100", &labels, profile.p99_ns as f64);
         }
     }
+}
+
+/// Returns the labels of a stage's metrics. The path of all formats, which a channel has alone, has none.
+fn labels_of<'a>(
+    stage: &'a PathStage,
+    number: &'a str,
+    further: Option<(&'a str, &'a str)>,
+    worker: &'a str,
+) -> Vec<(&'a str, &'a str)> {
+    let channel = ("channel", stage.channel.as_str());
+    let path = stage.format.map(|_| ("path", stage.format_name.as_str()));
+    let stage = [("stage", number), ("handler", stage.handler.as_str())];
+    std::iter::once(channel).chain(path).chain(stage).chain(further).chain([("worker", worker)]).collect()
 }

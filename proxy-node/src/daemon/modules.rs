@@ -145,13 +145,15 @@ impl Modules {
             match self.get(&handler.module) {
                 Err(error) => wrong.push(format!("handler {}: {error}", handler.name)),
                 Ok(module) => {
-                    let stages =
-                        policy.channels.iter().enumerate().flat_map(|(at, channel)| {
-                            channel.path.iter().map(move |stage| (at, channel, stage))
-                        });
+                    let stages = policy.channels.iter().enumerate().flat_map(|(at, channel)| {
+                        channel.stages().into_iter().map(move |stage| (at, channel, stage))
+                    });
                     for (at, channel, stage) in stages.filter(|(.., stage)| stage.handler == handler.name) {
-                        let place =
-                            channel.path.iter().position(|known| std::ptr::eq(known, stage)).unwrap_or(0);
+                        let place = channel
+                            .stages()
+                            .iter()
+                            .position(|known| std::ptr::eq(*known, stage))
+                            .unwrap_or(0);
                         // Nothing is hashed by what is only checked.
                         let formats = super::policy::channel_formats(policy, planned.catalogue(), at, 0);
                         let fields = fields(formats.as_ref());

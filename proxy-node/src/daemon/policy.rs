@@ -90,18 +90,30 @@ pub fn translate(
                 let keys = channel.curve.as_ref().map(|curve| translate_curve(curve, ring));
                 if keys != Some(None) {
                     let query = at.checked_sub(policy.channels.len());
-                    let formats = queries::formats(policy, catalogue, at, numbers.seed);
-                    paths.push(match query {
-                        Some(query) => queries::path(policy, catalogue, query, number, numbers.seed),
-                        None => {
-                            let supplied = (&policy.handlers[..], modules);
-                            queries::channel_path(channel, number, formats.as_ref(), supplied)
+                    let source = policy.source_of(&channel.name);
+                    let formats = match source {
+                        Some(source) => queries::derived_formats(policy, catalogue, source, numbers.seed),
+                        None => queries::formats(policy, catalogue, at, numbers.seed),
+                    };
+                    match (query, source) {
+                        (Some(query), _) => {
+                            paths.push(queries::path(policy, catalogue, query, number, numbers.seed));
                         }
-                    });
+                        (None, Some(source)) => {
+                            paths.push(queries::derived_path(source, &channel.name, number));
+                        }
+                        (None, None) => {
+                            let (formats, supplied) = (formats.as_ref(), &policy.handlers[..]);
+                            let known = &catalogue.channels[at];
+                            let of =
+                                queries::PathSource { channel, number, known, formats, supplied, modules };
+                            paths.extend(queries::channel_paths(&of, |name| numbers.of(name)));
+                        }
+                    }
                     channels.push(ChannelSpec {
                         formats,
                         drops_unknown: channel.unknown == UnknownFormat::Drop,
-                        derived: query.is_some(),
+                        derived: query.is_some() || source.is_some(),
                         number,
                         channel: translate_channel(channel),
                         prefixed: framing::prefixed_ports(channel),

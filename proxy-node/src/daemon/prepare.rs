@@ -59,6 +59,7 @@ mod tests {
             parameters: parameters.to_owned(),
             maker: Some(StageMaker::new("key", make)),
             auto: None,
+            outputs: Vec::new(),
         };
         WorkerPolicy { paths: vec![ChannelPath::new(1, vec![stage])], ..WorkerPolicy::default() }
     }

@@ -33,7 +33,9 @@ def main():
     publisher = context.socket(zmq.XPUB)
     publisher.connect(endpoint)
     publisher.recv()  # the broker asks for everything: it is there
+    pace = float(sys.argv[4]) if len(sys.argv) > 4 else 0
     for n in range(count):
+        time.sleep(pace)
         origin = (b"EWR", b"JFK", b"LGA")[n % 3]
         publisher.send_multipart([origin, record(TEMPLATES[what], origin, n, 60 * n)])
     time.sleep(3600)  # until it is ended, so that nothing is cut off

@@ -11,17 +11,19 @@ const PATHS: &str = include_str!("../../../policy/fixtures/paths.yaml");
 #[test]
 fn a_wrong_handler_is_refused() {
     let unknown = |name: &str| {
-        let message = crate::paths::unknown(name, &Arc::default(), &[]);
+        let message = crate::paths::unknown(name, &[]);
         format!("7:19: channels[0].path[0].handler: {message}")
     };
-    let begins = "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate, select";
-    assert!(unknown("frward").starts_with(begins) && !unknown("frward").contains("multicast"));
-    let wrong = ["frward", "multicast"].map(unknown);
-    assert!(wrong[1].contains("`multicast` has several outputs, and a path of the policy has one; allowed"));
-    assert!(unknown("split").contains("`split` has several outputs"));
+    let begins = "7:19: channels[0].path[0].handler: `frward` is not known; allowed are forward, drop-every, duplicate, multicast, select";
+    assert!(unknown("frward").starts_with(begins));
+    let wrong = unknown("frward");
     let cases = [
-        ("{handler: forward}", "{handler: frward}", &wrong[0][..]),
-        ("{handler: forward}", "{handler: multicast}", &wrong[1][..]),
+        ("{handler: forward}", "{handler: frward}", &wrong[..]),
+        (
+            "{handler: forward}",
+            "{handler: multicast}",
+            "7:19: channels[0].path[0].handler: `multicast` has several outputs: say in `outputs` where each leads",
+        ),
         (
             "\"10\"",
             "\"0\"",
@@ -70,4 +72,81 @@ fn a_query_that_reads_no_long_messages_is_a_warning() {
     let warnings = Planned::parse_yaml(&text, "p.yaml").unwrap().warnings();
     let expected = "query big does not read messages of more than 1024 KiB";
     assert!(warnings.len() == 1 && warnings[0].contains(expected), "{warnings:?}");
+}
+
+const BRANCHES: &str = include_str!("../../../policy/fixtures/branches.yaml");
+
+#[test]
+fn a_path_that_divides_is_planned_with_the_formats_at_each_output() {
+    let planned = Planned::parse_yaml(BRANCHES, "p.yaml").unwrap();
+    let (channel, formats) = (&planned.policy().channels[0], &planned.catalogue().channels[0]);
+    let set = Arc::new(crate::format_set(formats));
+    let plans = crate::plan_paths(channel, formats, &set);
+    assert_eq!(plans.iter().map(|plan| plan.format).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    let stages = &plans[0].stages;
+    let handlers: Vec<_> =
+        stages.iter().map(|known| (&known.stage.handler[..], &known.stage.parameters[..])).collect();
+    let parts = "whole WHERE delay > 60; number, delay; whole";
+    assert_eq!(handlers, [("select", "number > 0"), ("split", parts), ("to-json", "")]);
+    let to: Vec<Vec<_>> =
+        stages.iter().map(|known| known.outputs.iter().map(|output| output.to).collect()).collect();
+    use crate::Destination::{Channel, Receivers, Stage};
+    assert_eq!(to, [vec![Stage(1)], vec![Channel(0), Stage(2), Receivers], vec![Channel(1)]]);
+    let yields: Vec<_> =
+        stages[1].outputs.iter().map(|output| output.yields[0].layout().block.fields.len()).collect();
+    assert_eq!(yields, [2, 2, 2]);
+    assert!(stages[2].outputs[0].yields.is_empty(), "JSON has no format");
+    assert!(plans[1].stages[0].outputs[0].to == Receivers && plans[1].stages.len() == 1);
+}
+
+#[test]
+fn queries_read_what_outputs_lead_to() {
+    let query = |sql: &str| {
+        format!("{BRANCHES}queries:\n  - {{name: q, sql: \"{sql}\", vip: 10.76.0.100, port: 5700}}\n")
+    };
+    let planned = Planned::parse_yaml(&query("SELECT delay FROM late"), "p.yaml").unwrap();
+    assert_eq!(planned.catalogue().queries[0].sources[0].format_id, 1, "the id that it has at its source");
+    let error = checked(&query("SELECT delay FROM board"), "p.yaml").unwrap_err().to_string();
+    assert!(error.contains("board"), "rows of JSON: {error}");
+    let rows = BRANCHES.replacen("whole WHERE delay > 60", "delay WHERE delay > 60", 1);
+    let text = query("SELECT delay FROM late").replacen(BRANCHES, &rows, 1);
+    let planned = Planned::parse_yaml(&text, "p.yaml").unwrap();
+    assert!(planned.catalogue().queries[0].sources[0].format_id >= csp_operators::DERIVED_FIRST);
+}
+
+#[test]
+fn what_is_wrong_with_outputs_is_named() {
+    for (from, to, expected) in [
+        (
+            "handler: split",
+            "handler: select",
+            "path[1].outputs: `select` has one output; `outputs` are for multicast, split, customise",
+        ),
+        ("handler: split", "handler: multicast", "outputs[0].emit: `multicast` emits the message itself"),
+        (
+            "delay > 60",
+            "wind > 60",
+            "path[1].outputs: for messages \"Flight\": output 0: line 1, column 1: there is no column \"wind\"",
+        ),
+        ("delay > 60", "delay > 60; number", "outputs[0].emit: a semicolon ends what an output gets"),
+        ("delay > 60", "delay > 'x", "channels[0].paths[0].path[1].outputs"),
+        (
+            "handler: to-json",
+            "handler: select, parameters: wind > 1",
+            "path[1].outputs[1].path[0]: `select` does not fit format flight",
+        ),
+        (
+            "handler: sample, parameters: \"2\"",
+            "handler: from-json",
+            "`from-json` reads messages of none of the channel's formats, which take no path of a format",
+        ),
+        (
+            "handler: sample, parameters: \"2\"",
+            "handler: split",
+            "paths[1].path[0].handler: `split` has several outputs: say in `outputs`",
+        ),
+    ] {
+        let error = checked(&BRANCHES.replacen(from, to, 1), "p.yaml").unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}\n{expected}");
+    }
 }

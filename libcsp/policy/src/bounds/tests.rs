@@ -83,7 +83,7 @@ fn channels_queries_and_places_fit_a_worker() {
     let many = POLICY.replace("{port: 5680}", "{port: 5680, queries: 64, memory: {guaranteed_mib: 1}}");
     let error = Policy::parse_yaml(&many, "p.yaml").unwrap_err().to_string();
     assert!(
-        error.contains("0 channels with paths, 1 queries and 64 places for queries on request"),
+        error.contains("0 paths and derived channels, 1 queries and 64 places for queries on request"),
         "{error}"
     );
 }

@@ -1,11 +1,4 @@
-//! The Control Manager: checks a path, activates it, and replaces the former one between two messages.
-//!
-//! ```text
-//!   entering ─▶ [new path: waits] ···▶ [old path: retired] ─▶ receivers      until the old one is empty;
-//!   entering ─▶ [new path] ──────────────────────────────────▶ receivers      then with its state, if it is the same handler's
-//! ```
-//! Nothing is lost, doubled or overtaken: messages that have entered the old path leave through it first. A path that is removed is replaced by
-//! a *transient* one that only keeps that order, and ends when both are empty.
+//! The Control Manager: checks a path before it is activated. [`replace`](super::replace) puts it in place of others.
 //!
 //! A path that a handler has *ended* stays and drops all further messages: none reaches receivers without passing the handler.
 
@@ -90,8 +83,8 @@ pub enum PathError {
         /// Blocks of the guarantee.
         has: u32,
     },
-    /// The channel has a path for all formats, and the new one is for a single format; or the reverse.
-    #[error("a channel has one path for all formats, or paths for single ones")]
+    /// A channel is to have two paths for one format, or a path for all formats beside others.
+    #[error("a channel has one path for all formats, or one for each of some formats")]
     Overlap,
     /// The worker has no room for another path.
     #[error("the worker has as many paths as it may have")]
@@ -102,25 +95,22 @@ pub enum PathError {
 pub(crate) type Flows<'a> = (&'a mut RoundRobin, u16);
 
 impl Contexts {
-    /// Checks a path and makes it the one of its channel and format; nothing is changed if it is refused.
-    pub fn activate(
+    /// Checks a path.
+    pub(super) fn check(
         &mut self,
         now: Instant,
         spec: PathSpec,
-        ch: &mut Channel,
+        ch: &Channel,
         pool: &MessagePool,
-        flows: Flows<'_>,
-    ) -> Result<PathId, PathError> {
+    ) -> Result<Path, PathError> {
         for stage in spec.stages.iter().filter(|stage| stage.maker.is_some()) {
             self.handlers.know(&stage.handler);
         }
         let (stages, reserve) = self.prepare(now, &spec, pool)?;
         check_formats(&spec, &stages)?;
-        self.check_state(&stages)?;
         let usage = pool.usage(spec.channel.index);
         check_memory(reserve, ch, pool, usage)?;
-        let path = Path { reserve, ..Path::new(spec, stages) };
-        self.install(path, ch, flows)
+        Ok(Path { reserve, ..Path::new(spec, stages) })
     }
 
     /// Makes the handlers of a path. Returns them with the blocks that must be free beside a message that enters.
@@ -159,7 +149,12 @@ impl Contexts {
         Ok((stages, reserve))
     }
 
-    fn prepare_stage(&self, now: Instant, at: usize, spec: &StageSpec) -> Result<Stage, PathError> {
+    pub(super) fn prepare_stage(
+        &self,
+        now: Instant,
+        at: usize,
+        spec: &StageSpec,
+    ) -> Result<Stage, PathError> {
         let contexts = self.contexts.len() as u16;
         if spec.context >= contexts {
             return Err(PathError::UnknownContext(spec.context, contexts));
@@ -200,6 +195,7 @@ impl Contexts {
             profiles: Default::default(),
             times: None,
             refused: None,
+            state_refused: false,
             handler,
         })
     }
@@ -211,87 +207,15 @@ impl Contexts {
     }
 
     /// Checks that the contexts have room for the state of all stages together.
-    fn check_state(&self, stages: &[Stage]) -> Result<(), PathError> {
+    pub(super) fn check_state<'a>(
+        &self,
+        stages: impl Iterator<Item = &'a Stage> + Clone,
+    ) -> Result<(), PathError> {
         for context in 0..self.contexts.len() as u16 {
-            let needed = stages.iter().filter(|stage| stage.context == context).map(Stage::state_bytes).sum();
-            self.check_stage_state(context, needed)?;
+            let of_context = stages.clone().filter(|stage| stage.context == context);
+            self.check_stage_state(context, of_context.map(Stage::state_bytes).sum())?;
         }
         Ok(())
-    }
-
-    /// Installs a checked path in place of the present path of its key.
-    fn install(&mut self, mut path: Path, ch: &mut Channel, flows: Flows<'_>) -> Result<PathId, PathError> {
-        let free = self.paths.iter().position(|slot| slot.path.is_none()).ok_or(PathError::TooMany)?;
-        let (index, key, entry) = (free as u16, path.spec.format, path.spec.entry);
-        if ch.paths.overlaps(key) {
-            return Err(PathError::Overlap);
-        }
-        for stage in &path.stages {
-            self.handlers.placed(stage.number);
-            self.contexts[usize::from(stage.context)].state_bytes += stage.state_bytes();
-            self.timers += usize::from(stage.timer.is_some());
-        }
-        let replaced = ch.paths.exactly(key);
-        path.after = replaced;
-        let id = PathId { index, generation: self.paths[free].generation };
-        self.paths[free].path = Some(path);
-        if key.is_none() {
-            ch.paths.entry = entry;
-        }
-        ch.paths.set(key, index);
-        self.keep_reserve(ch);
-        if let Some(old) = replaced {
-            if let Some(old) = self.path_mut(old) {
-                old.retired = true;
-                old.then = Some(index);
-            }
-            self.settle(old, ch, flows);
-        }
-        Ok(id)
-    }
-
-    /// Removes a path: later messages go straight to the receivers, after those that are in it.
-    pub fn deactivate(&mut self, id: PathId, ch: &mut Channel, flows: Flows<'_>) -> Result<(), PathError> {
-        let index = self.find(id).ok_or(PathError::UnknownPath)?;
-        let known =
-            self.path(index).filter(|path| !path.retired && !path.transient).ok_or(PathError::UnknownPath)?;
-        let context = known.stages.first().map(|stage| stage.context);
-        let context = context.filter(|context| !self.is_remote(*context)).unwrap_or(0);
-        let mut spec = PathSpec {
-            format: known.spec.format,
-            entry: known.spec.entry,
-            queue: known.spec.queue,
-            ..PathSpec::chain(known.spec.channel, &[])
-        };
-        spec.stages = PathSpec::chain(spec.channel, &[("forward", context, "")]).stages;
-        let stage = self.prepare_stage(Instant::ZERO, 0, &spec.stages[0])?;
-        let path = Path { transient: true, ..Path::new(spec, vec![stage]) };
-        self.install(path, ch, flows).map(|_| ())
-    }
-
-    /// Ends a replaced path that is empty, and then each path behind it that is replaced and empty.
-    pub fn settle(&mut self, mut index: u16, ch: &mut Channel, (flows, first): Flows<'_>) {
-        loop {
-            let over =
-                |path: &Path| path.after.is_none() && (path.retired || path.transient) && path.is_empty();
-            if !self.path(index).is_some_and(over) {
-                return;
-            }
-            let slot = &mut self.paths[usize::from(index)];
-            slot.generation = slot.generation.wrapping_add(1);
-            let Some(mut old) = slot.path.take() else { return };
-            ch.paths.remove(index);
-            self.stalled.remove(&mut self.stalled_links, u32::from(index));
-            self.remove_stages(index, &old);
-            self.keep_reserve(ch);
-            let Some(next) = old.then else { return };
-            if let Some(path) = self.path_mut(next) {
-                path.after = None;
-                path.take_over(&mut old);
-            }
-            self.wake_all(next, (flows, first));
-            index = next;
-        }
     }
 
     /// Wakes all stages of a path that have work.
@@ -308,7 +232,7 @@ impl Contexts {
     }
 
     /// Records that the stages of a path have ended.
-    fn remove_stages(&mut self, index: u16, path: &Path) {
+    pub(super) fn remove_stages(&mut self, index: u16, path: &Path) {
         for (at, stage) in path.stages.iter().enumerate() {
             self.handlers.removed(stage.number, &stage.profiles.total(), stage.handler.usage());
             self.timers -= usize::from(stage.timer.is_some());
@@ -359,25 +283,6 @@ impl Contexts {
         lost
     }
 
-    /// Records how much memory the channel's paths need to continue, including replaced paths and those that
-    /// wait.
-    fn keep_reserve(&self, ch: &mut Channel) {
-        let paths = self.of_channel(ch);
-        let reserves = paths.iter().filter_map(|index| self.path(*index)).map(|path| path.reserve);
-        ch.paths.reserve = reserves.max().unwrap_or(0);
-    }
-
-    /// Returns the paths of a channel, with those that are replaced.
-    fn of_channel(&self, ch: &Channel) -> Vec<u16> {
-        let mut all: Vec<u16> = ch.paths.iter().collect();
-        let mut at = 0;
-        while let Some(after) = all.get(at).map(|index| self.path(*index).and_then(|path| path.after)) {
-            all.extend(after);
-            at += 1;
-        }
-        all
-    }
-
     /// Changes the parameters of a stage's handler.
     pub fn configure(&mut self, id: PathId, stage: usize, parameters: &str) -> Result<(), PathError> {
         let index = self.find(id).ok_or(PathError::UnknownPath)?;
@@ -394,21 +299,21 @@ impl Contexts {
 }
 
 impl Stage {
-    fn state_bytes(&self) -> u64 {
+    pub(super) fn state_bytes(&self) -> u64 {
         let needs = self.handler.needs();
         u64::from(needs.state) + u64::from(needs.more_max)
     }
 }
 
 impl Path {
-    fn new(spec: PathSpec, stages: Vec<Stage>) -> Self {
+    pub(super) fn new(spec: PathSpec, stages: Vec<Stage>) -> Self {
         let queues = stages.iter().map(|_| Queue::new(&spec.queue)).collect();
         Path {
             spec,
             stages,
             queues,
-            after: None,
-            then: None,
+            after: Vec::new(),
+            then: Vec::new(),
             retired: false,
             transient: false,
             ended: false,
@@ -418,31 +323,6 @@ impl Path {
             wanted: 0,
             reserve: 0,
             counters: PathCounters::default(),
-        }
-    }
-
-    /// Continues with the state of the path that this one replaces.
-    fn take_over(&mut self, old: &mut Path) {
-        if !self.spec.keeps_state {
-            return;
-        }
-        let before = old.spec.stages.iter().zip(&mut old.stages);
-        for ((spec, stage), (old_spec, old)) in self.spec.stages.iter().zip(&mut self.stages).zip(before) {
-            if spec.handler != old_spec.handler {
-                continue;
-            }
-            // What lies in the former handler's own memory.
-            if let Some((layout, bytes)) = old.handler.hand_over(&mut old.state) {
-                stage.handler.take_over(layout, bytes);
-            }
-            if old.state.fits(&stage.handler.needs()) {
-                std::mem::swap(&mut stage.state, &mut old.state);
-                stage.timer = old.timer.or(stage.timer);
-                if !spec.parameters.is_empty() {
-                    // They were accepted when the path was activated.
-                    let _ = stage.handler.configure(&spec.parameters, &mut stage.state);
-                }
-            }
         }
     }
 }

@@ -147,6 +147,7 @@ struct Stored {
     past: Profile,
     past_usage: Usage,
     stages: u32,
+    state_refused: u64,
 }
 
 /// The handlers of a worker.
@@ -165,6 +166,8 @@ pub struct HandlerStatus {
     pub profile: Profile,
     /// What all of them have used; memory is that of present stages.
     pub usage: Usage,
+    /// Stages that have refused the state of the stage that they replaced.
+    pub state_refused: u64,
 }
 
 /// Why a handler is not stored.
@@ -193,7 +196,14 @@ impl Default for HandlerManager {
 impl HandlerManager {
     fn add(&mut self, name: &str, make: Option<MakeHandler>) {
         let (past, past_usage) = (Profile::default(), Usage::default());
-        self.handlers.push(Stored { name: name.to_owned(), make, past, past_usage, stages: 0 });
+        self.handlers.push(Stored {
+            name: name.to_owned(),
+            make,
+            past,
+            past_usage,
+            stages: 0,
+            state_refused: 0,
+        });
     }
 
     /// Stores a handler, which paths can then name.
@@ -241,6 +251,13 @@ impl HandlerManager {
         }
     }
 
+    /// Records that a stage has refused the state of the stage that it replaces.
+    pub(super) fn refused_state(&mut self, number: usize) {
+        if let Some(stored) = self.handlers.get_mut(number) {
+            stored.state_refused += 1;
+        }
+    }
+
     /// Records that a stage has ended, with its costs.
     pub(super) fn removed(&mut self, number: usize, profile: &Profile, usage: Usage) {
         if let Some(stored) = self.handlers.get_mut(number) {
@@ -257,6 +274,7 @@ impl HandlerManager {
             stages: stored.stages,
             profile: stored.past,
             usage: stored.past_usage,
+            state_refused: stored.state_refused,
         };
         self.handlers.iter().map(status).collect()
     }

@@ -8,7 +8,7 @@ use csp_types::Instant;
 use crate::channel::Channel;
 use crate::flows::{self, FieldsInForce};
 use crate::peers::Peers;
-use crate::plane::{Distributor, gather};
+use crate::plane::{ChannelId, Distributor, gather};
 use crate::pool::{MessageHandle, MessagePool};
 use crate::queue::{Item, Policy};
 use crate::subscriptions::Subscriptions;
@@ -18,10 +18,10 @@ use crate::trace::Traces;
 /// handler may emit this many.
 const FED_MAX: usize = 4096;
 
-/// Messages at the end of paths that are fed to other channels: the source channel of each, and the message
-/// with a reference.
+/// Messages that have left a path and are copied to other channels: the source channel of each, the channel
+/// behind an outlet (`None`: those that the source channel feeds), and the message with a reference.
 #[derive(Debug)]
-pub(crate) struct Fed(VecDeque<(u16, MessageHandle)>);
+pub(crate) struct Fed(VecDeque<(u16, Option<ChannelId>, MessageHandle)>);
 
 impl Fed {
     pub fn new() -> Self {
@@ -32,7 +32,7 @@ impl Fed {
         self.0.is_empty()
     }
 
-    pub fn pop(&mut self) -> Option<(u16, MessageHandle)> {
+    pub fn pop(&mut self) -> Option<(u16, Option<ChannelId>, MessageHandle)> {
         self.0.pop_front()
     }
 }
@@ -162,9 +162,21 @@ impl Outlet<'_> {
         match self.fed.0.len() < FED_MAX {
             true => {
                 self.pool.refer(item.handle, 1);
-                self.fed.0.push_back((self.slot, item.handle));
+                self.fed.0.push_back((self.slot, None, item.handle));
             }
             false => self.ch.counters.dropped_path += 1,
+        }
+    }
+
+    /// Records a message for a channel behind an outlet, which is not accessible here. Takes over one reference.
+    #[inline(never)]
+    pub fn branch(&mut self, to: ChannelId, item: Item) {
+        match self.fed.0.len() < FED_MAX {
+            true => self.fed.0.push_back((self.slot, Some(to), item.handle)),
+            false => {
+                self.ch.counters.dropped_path += 1;
+                self.pool.release(item.handle);
+            }
         }
     }
 

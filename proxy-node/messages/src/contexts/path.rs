@@ -19,10 +19,23 @@ pub struct PathId {
     pub generation: u16,
 }
 
-/// Destinations of one output of a handler: later stages, the channel's receivers, or several of these.
-/// Messages to an output without destinations are discarded.
+/// Most outlets of a path.
+pub const OUTLETS_MAX: usize = 8;
+
+/// Destinations of one output of a handler: later stages, the channel's receivers, outlets to other channels,
+/// or several of these. Messages to an output without destinations are discarded.
+///
+/// | bits | destination |
+/// |---|---|
+/// | 0 to 7 | stage |
+/// | 8 | the channel's receivers |
+/// | 16 to 23 | outlet |
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Targets(u16);
+pub struct Targets(u32);
+
+/// The bit of the first outlet.
+const OUTLET_FIRST: usize = 16;
+const _: () = assert!(STAGES_MAX < OUTLET_FIRST && OUTLET_FIRST + OUTLETS_MAX <= 32);
 
 impl Targets {
     /// Nowhere.
@@ -33,6 +46,11 @@ impl Targets {
     /// The queue of a stage.
     pub fn stage(stage: usize) -> Self {
         Targets(if stage < STAGES_MAX { 1 << stage } else { 0 })
+    }
+
+    /// The channel that is the path's outlet with this number ([`PathSpec::outlets`]).
+    pub fn outlet(outlet: usize) -> Self {
+        Targets(if outlet < OUTLETS_MAX { 1 << (OUTLET_FIRST + outlet) } else { 0 })
     }
 
     /// Both.
@@ -53,6 +71,16 @@ impl Targets {
             let stage = left.checked_ilog2()? as usize;
             left &= !(1 << stage);
             Some(stage)
+        })
+    }
+
+    /// Returns the outlets among them.
+    pub fn outlets(self) -> impl Iterator<Item = u8> {
+        let mut left = self.0 >> OUTLET_FIRST;
+        std::iter::from_fn(move || {
+            let outlet = left.checked_ilog2()?;
+            left &= !(1 << outlet);
+            Some(outlet as u8)
         })
     }
 
@@ -112,6 +140,9 @@ pub struct PathSpec {
     pub entry: PathEntry,
     /// The stages. Messages go from a stage to later ones.
     pub stages: Vec<StageSpec>,
+    /// Other channels that outputs of its stages lead to, in the order of their numbers. Each has a path of all
+    /// formats, and does not lead back to this one.
+    pub outlets: Vec<ChannelId>,
     /// Marks of each queue; `in_flight` is not used.
     pub queue: QueueLimits,
     /// A message that a handler gives up goes on as it is, to the handler's first output, instead of being
@@ -138,11 +169,21 @@ impl PathSpec {
             format: None,
             entry: PathEntry::All,
             stages: stages.iter().enumerate().map(stage).collect(),
+            outlets: Vec::new(),
             queue: QueueLimits { messages: 256, bytes: 1 << 20, in_flight: 0 },
             passes_faults: false,
             keeps_state: true,
         }
     }
+}
+
+/// A path of a channel after a change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PathChange {
+    /// One that stays as it is.
+    Keep(PathId),
+    /// One that is activated.
+    New(PathSpec),
 }
 
 /// Messages of a path since it was activated.
@@ -204,6 +245,8 @@ pub(super) struct Stage {
     pub times: Option<ReportedTimes>,
     /// Why a remote context does not run the stage.
     pub refused: Option<String>,
+    /// The handler has refused the state of its predecessor.
+    pub state_refused: bool,
 }
 
 #[derive(Debug)]
@@ -212,10 +255,10 @@ pub(super) struct Path {
     pub stages: Vec<Stage>,
     /// The queue before each stage.
     pub queues: Vec<Queue>,
-    /// The path that this one replaces and that is not empty yet: until then, messages only wait here.
-    pub after: Option<u16>,
-    /// The path that waits for this one.
-    pub then: Option<u16>,
+    /// Replaced paths that are not empty yet: until then, messages only wait here.
+    pub after: Vec<u16>,
+    /// The paths that wait for this one.
+    pub then: Vec<u16>,
     /// Replaced: no message enters it any more.
     pub retired: bool,
     /// Takes the place of a path that was removed, until that is empty.
@@ -240,7 +283,7 @@ impl Path {
 
     /// Returns the waiting stages, and clears their record.
     pub fn take_waiting(&mut self) -> Targets {
-        let stages = self.waits_for_stage | self.waits_for_receivers | self.waits_for_memory;
+        let stages = u32::from(self.waits_for_stage | self.waits_for_receivers | self.waits_for_memory);
         (self.waits_for_stage, self.waits_for_receivers, self.waits_for_memory) = (0, 0, 0);
         Targets(stages)
     }
@@ -258,6 +301,11 @@ mod tests {
             (vec![7, 2], true, 3)
         );
         assert_eq!(Targets::stage(STAGES_MAX), Targets::NONE);
+        let outlets = Targets::outlet(0).and(Targets::outlet(7)).and(targets);
+        assert_eq!((outlets.outlets().collect::<Vec<_>>(), outlets.count()), (vec![7, 0], 5));
+        assert_eq!(outlets.stages().collect::<Vec<_>>(), [7, 2]);
+        assert_eq!(Targets::outlet(OUTLETS_MAX), Targets::NONE);
+        assert!(targets.outlets().next().is_none());
         assert!(!Targets::stage(0).delivers() && Targets::RECEIVERS.stages().next().is_none());
     }
 }

@@ -4,6 +4,7 @@ use csp_handlers::{Emit, FormatId, Full, Place, Port};
 
 use super::outlet::Outlet;
 use super::path::{PathCounters, Targets};
+use crate::plane::ChannelId;
 use crate::pool::derive::Origin;
 use crate::pool::{FRAMES_MAX, MessageHandle, PoolError};
 use crate::queue::{Item, Policy, Queue, QueueLimits};
@@ -24,6 +25,8 @@ pub(super) struct StagePort<'a> {
     /// The message; `None` in a call of a timer.
     pub item: Option<Item>,
     pub outputs: &'a [Targets],
+    /// The channels behind the path's outlets.
+    pub outlets: &'a [ChannelId],
     /// The queues of the stages after this one, the first of which has the number `first`.
     pub later: &'a mut [Queue],
     pub first: usize,
@@ -151,6 +154,12 @@ impl StagePort<'_> {
         for stage in targets.stages() {
             match stage.checked_sub(self.first).and_then(|at| self.later.get_mut(at)) {
                 Some(queue) => _ = queue.push(item, self.limits, Policy::Block),
+                None => _ = self.outlet.pool.release(handle),
+            }
+        }
+        for outlet in targets.outlets() {
+            match self.outlets.get(usize::from(outlet)) {
+                Some(to) => self.outlet.branch(*to, item),
                 None => _ = self.outlet.pool.release(handle),
             }
         }

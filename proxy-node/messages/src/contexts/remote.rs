@@ -102,7 +102,7 @@ impl Contexts {
             let turn = self.next_queue(context)?;
             let (index, at) = stage_of(turn.flow);
             let generation = self.paths.get(usize::from(index)).map_or(0, |slot| slot.generation);
-            let call = self.path_mut(index).filter(|path| path.after.is_none()).and_then(|path| {
+            let call = self.path_mut(index).filter(|path| path.after.is_empty()).and_then(|path| {
                 let (stage, queue) = (path.stages.get_mut(at)?, path.queues.get(at)?);
                 let item = queue.get(stage.given as usize).filter(|_| stage.given < credit)?;
                 let bytes = stage.given_bytes + u64::from(item.len);
@@ -185,6 +185,7 @@ impl Contexts {
         let mut port = StagePort {
             item,
             outputs: &stage.outputs,
+            outlets: &spec.outlets,
             later,
             first: at + 1,
             limits: &spec.queue,

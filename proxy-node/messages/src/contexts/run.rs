@@ -72,7 +72,7 @@ impl Contexts {
         let (index, at) = stage_of(queue);
         let Contexts { contexts, paths, .. } = self;
         let path = paths.get_mut(usize::from(index)).and_then(|slot| slot.path.as_mut());
-        let Some(path) = path.filter(|path| path.after.is_none()) else { return Step::Idle };
+        let Some(path) = path.filter(|path| path.after.is_empty()) else { return Step::Idle };
         let Some(stage) = path.stages.get(at) else { return Step::Idle };
         let monitor = &mut contexts[usize::from(stage.context)].monitor;
         let begin = clock.as_mut().filter(|_| monitor.measures()).map(|clock| clock());
@@ -345,6 +345,7 @@ fn process(path: &mut Path, at: usize, item: Item, outlet: Outlet<'_>) -> Called
     let mut port = StagePort {
         item: Some(item),
         outputs,
+        outlets: &spec.outlets,
         later,
         first: at + 1,
         limits: &spec.queue,
@@ -412,6 +413,7 @@ fn tick(path: &mut Path, at: usize, outlet: Outlet<'_>) -> Called {
     let mut port = StagePort {
         item: None,
         outputs,
+        outlets: &spec.outlets,
         later,
         first: at + 1,
         limits: &spec.queue,

@@ -49,6 +49,8 @@ pub struct PathStatus {
     pub format: Option<FormatId>,
     /// The state of the path.
     pub state: PathState,
+    /// The channels behind its outlets.
+    pub outlets: Vec<ChannelId>,
     /// Its counters.
     pub counters: PathCounters,
     /// Its stages.
@@ -84,6 +86,8 @@ pub struct StageStatus {
     pub refused: Option<String>,
     /// Its handler has state that it declares to keep.
     pub keeps_state: bool,
+    /// Its handler has refused the state of its predecessor, and has begun with none.
+    pub state_refused: bool,
 }
 
 impl Contexts {
@@ -103,18 +107,20 @@ impl Contexts {
             times: stage.times,
             refused: stage.refused.clone(),
             keeps_state: stage.handler.keeps_state(),
+            state_refused: stage.state_refused,
         };
-        let state = match (path.retired || path.transient, path.after) {
+        let state = match (path.retired || path.transient, path.after.is_empty()) {
             (true, _) => PathState::Retired,
-            (false, Some(_)) => PathState::Waiting,
-            (false, None) if path.ended => PathState::Ended,
-            (false, None) => PathState::Active,
+            (false, false) => PathState::Waiting,
+            (false, true) if path.ended => PathState::Ended,
+            (false, true) => PathState::Active,
         };
         PathStatus {
             id: PathId { index, generation: self.paths[usize::from(index)].generation },
             channel: path.spec.channel,
             format: path.spec.format,
             state,
+            outlets: path.spec.outlets.clone(),
             counters: path.counters,
             stages: path.stages.iter().enumerate().map(|(at, known)| stage(at, known)).collect(),
         }

@@ -1,9 +1,13 @@
-//! Channels that receive messages of other channels of the worker: the feeds of continual queries.
+//! Channels that receive messages of other channels of the worker: the feeds of continual queries, and the
+//! outlets of paths.
 //!
 //! ```text
 //!   publisher ─▶ source ─▶ its receivers
-//!                  └─ feed, by format ─▶ [queue] path of the derived channel ─▶ its receivers
+//!                  ├─ feed, by format ─▶ [queue] path of the derived channel ─▶ its receivers
+//!                  └─ path ─ outlet ───▶ [queue] path of the derived channel ─▶ its receivers
 //! ```
+//! An *outlet* is an output of a path that leads to another channel instead of the channel's own receivers.
+//!
 //! While the first queue of the other channel's path is more than half full, contexts have their turns before
 //! more is published: the publisher's visit ends, and handlers of the channel's own path wait. If a channel
 //! holds publishers back in any case, they are also held back while that queue is full. Both apply only while
@@ -33,6 +37,11 @@ pub struct Feed {
 }
 
 impl Feed {
+    /// Copies all messages, with their formats.
+    fn all(to: ChannelId) -> Self {
+        Feed { format: FormatId::ANY, to, becomes: FormatId::ANY }
+    }
+
     /// Returns whether it takes messages of all formats.
     #[inline]
     pub(crate) fn takes_all(&self) -> bool {
@@ -99,12 +108,16 @@ impl MessagePlane {
         ch.policy() == Policy::Block && feeds.any(|feed| self.room_of(*feed).is_some_and(is_full))
     }
 
-    /// Returns whether contexts should have turns for a channel that this one feeds, before it receives more.
+    /// Returns whether contexts should have turns for a channel that this one feeds, or to which its paths
+    /// lead, before it receives more.
     #[inline]
     pub(super) fn feeds_fill(&self, slot: u16) -> bool {
         let ch = self.channels.get(usize::from(slot)).and_then(|slot| slot.channel.as_ref());
-        let fills = |feed: &Feed| self.room_of(*feed).is_some_and(|entry| entry.is_half);
-        ch.is_some_and(|ch| ch.feeds.iter().any(fills))
+        let fills = |feed: Feed| self.room_of(feed).is_some_and(|entry| entry.is_half);
+        ch.is_some_and(|ch| {
+            ch.feeds.iter().any(|feed| fills(*feed))
+                || ch.paths.outlets.iter().any(|outlet| fills(Feed::all(*outlet)))
+        })
     }
 
     /// Copies a message to the channels that this one feeds. Returns whether contexts should have turns
@@ -139,10 +152,13 @@ impl MessagePlane {
 
     #[inline(never)]
     fn feed_all_stored(&mut self) {
-        while let Some((slot, handle)) = self.fed.pop() {
+        while let Some((slot, outlet, handle)) = self.fed.pop() {
             let format = self.pool.format(handle);
+            if let Some(outlet) = outlet.filter(|outlet| self.channel(*outlet).is_some()) {
+                self.feed_copy(slot, Feed::all(outlet), (handle, format));
+            }
             let mut at = 0;
-            while let Some(feed) = self.feed_at(slot, at) {
+            while let Some(feed) = self.feed_at(slot, at).filter(|_| outlet.is_none()) {
                 at += 1;
                 if feed.takes(format) {
                     self.feed_copy(slot, feed, (handle, format));

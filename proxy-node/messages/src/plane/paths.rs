@@ -8,7 +8,8 @@ use super::flows::number_of;
 use super::publish::{Arrival, refused};
 use super::{ChannelId, ChannelSlot, MessagePlane, PublishError, Published};
 use crate::contexts::{
-    ContextStatus, HandlerManager, HandlerStatus, Outlet, PathError, PathId, PathSpec, PathStatus, Step,
+    ContextStatus, HandlerManager, HandlerStatus, Outlet, PathChange, PathError, PathId, PathSpec,
+    PathStatus, StateRefusal, Step,
 };
 use crate::pool::{MessageHandle, MessagePool, PoolError};
 use crate::queue::{Item, Policy};
@@ -28,16 +29,35 @@ impl MessagePlane {
         self.contexts.activate(now, spec, ch, &self.pool, flows)
     }
 
-    /// Removes a path. Later messages go directly to receivers, after the messages in the path.
+    /// Gives a channel these paths, new ones and some that it has, in place of all that it has. Messages in
+    /// former paths leave through them first. Returns the paths in the order of `wanted`.
     ///
     /// # Errors
-    /// When the path has ended, or there is no room for the transient path that keeps the order.
-    pub fn deactivate_path(&mut self, id: PathId) -> Result<(), PathError> {
-        let channel = self.contexts.channel_of(id.index).ok_or(PathError::UnknownPath)?;
-        let slot = self.channels.get_mut(usize::from(channel)).and_then(|slot| slot.channel.as_mut());
+    /// When one is not valid: all former ones stay.
+    pub fn replace_paths(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+        wanted: Vec<PathChange>,
+    ) -> Result<Vec<PathId>, PathError> {
+        self.channel(channel).ok_or(PathError::UnknownChannel)?;
+        let slot = self.channels.get_mut(usize::from(channel.index)).and_then(|slot| slot.channel.as_mut());
         let ch = slot.ok_or(PathError::UnknownChannel)?;
         let flows = (&mut self.schedule, self.config.channels_max);
-        self.contexts.deactivate(id, ch, flows)
+        self.contexts.replace(now, wanted, (ch, channel), &self.pool, flows)
+    }
+
+    /// Sets the channels behind the outlets of a path ([`PathSpec::outlets`]): one may have been replaced.
+    pub fn set_outlets(&mut self, id: PathId, outlets: Vec<ChannelId>) {
+        let Some(slot) = self.contexts.channel_of(id.index) else { return };
+        if let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) {
+            self.contexts.set_outlets(id, outlets, ch);
+        }
+    }
+
+    /// Returns the handlers that have refused the state of their predecessors since the last call.
+    pub fn take_state_refusals(&mut self) -> Vec<StateRefusal> {
+        self.contexts.take_refusals()
     }
 
     /// Changes the parameters of a stage's handler between two messages.

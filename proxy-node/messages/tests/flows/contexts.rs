@@ -183,7 +183,10 @@ fn contexts_change_while_traffic_runs_and_nothing_is_lost_or_reordered() {
                     let spec = spec(&[("copies", 0, ""), ("forward", 1, ""), ("copies", 2, "")]);
                     paths.push(world.plane.activate_path(world.now, spec).unwrap());
                 }
-                2 => _ = paths.pop().map(|path| world.plane.deactivate_path(path)),
+                2 => {
+                    let path = paths.pop().and_then(|path| world.plane.path_status(path));
+                    _ = path.map(|path| world.plane.replace_paths(world.now, path.channel, Vec::new()));
+                }
                 _ => {}
             }
             let subscriber = world.pairs[random.below(4) as usize].subscriber;

@@ -19,7 +19,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use csp_handlers::{CONTEXTS_MAX, G_CONTEXTS_MAX};
-use csp_messages::{MessagePlane, PathError, PathState, PathStatus, Why};
+use csp_messages::{MessagePlane, PathError, PathState, PathStatus, StateRefusal, Why};
 use csp_proxy_core::service::local::Step;
 use csp_proxy_core::service::upstream::{Excluded, Request, Upstream, UpstreamEnd};
 use csp_quality::SharedLink;
@@ -70,6 +70,13 @@ pub enum ContextNotice {
         context: u16,
         /// Why.
         why: String,
+    },
+    /// A handler has refused the state of the one that it replaces, and has begun with none.
+    StateRefused {
+        /// Name of the channel.
+        channel: String,
+        /// Name of the handler.
+        handler: String,
     },
     /// A stage that chooses its context moves to another one, or could not be moved.
     Moved {
@@ -417,6 +424,12 @@ impl MessageBroker {
 
     /// Removes and returns the oldest notice about contexts.
     pub fn poll_context_notice(&mut self) -> Option<ContextNotice> {
+        let refusals = self.plane.as_mut().map(MessagePlane::take_state_refusals).unwrap_or_default();
+        for StateRefusal { channel, handler } in refusals {
+            let bound = self.channels.values().find(|bound| bound.id == channel);
+            let channel = bound.map(|bound| bound.spec.channel.name.clone()).unwrap_or_default();
+            self.elsewhere.note(ContextNotice::StateRefused { channel, handler });
+        }
         self.elsewhere.notices.pop_front()
     }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use csp_handlers::FormatId;
 use csp_messages::{
-    ChannelId, ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathEntry, PathError, PathId,
-    PathSpec, PathStatus, QueueLimits, StageMaker, Turn,
+    ChannelId, ContextStatus, HandlerManager, HandlerStatus, MessagePlane, PathChange, PathEntry, PathError,
+    PathId, PathSpec, PathStatus, QueueLimits, StageMaker, Targets, Turn,
 };
 use csp_quality::SharedLink;
 use csp_types::Instant;
@@ -13,6 +13,9 @@ use csp_types::Instant;
 use super::contexts::ElsewhereSnapshot;
 use super::stage_places::{AutoPlace, StagePlace};
 use super::{MessageBroker, SpecError};
+
+/// The id of a channel that is not served.
+const NO_CHANNEL: ChannelId = ChannelId { index: u16::MAX, generation: u16::MAX };
 
 /// Turns of contexts before connections are served again.
 pub(super) const CONTEXT_TURNS_MAX: u32 = 32;
@@ -30,13 +33,17 @@ pub struct PathStage {
     pub maker: Option<StageMaker>,
     /// The stage chooses its context, and begins in `context`.
     pub auto: Option<AutoPlace>,
+    /// Destinations of each of its outputs; none: the next stage, or the receivers behind the last.
+    pub outputs: Vec<Targets>,
 }
 
-/// The path of all messages of a channel: handlers, one after the other.
+/// The path of the messages of a channel, or of those of one format: handlers, one after the other, or divided.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelPath {
     /// The number of the channel's [`ChannelSpec`](super::ChannelSpec).
     pub number: u32,
+    /// The format of its messages; `None`: all.
+    pub format: Option<FormatId>,
     /// The handlers; none: straight to the receivers.
     pub stages: Vec<PathStage>,
     /// Which messages take the path.
@@ -45,23 +52,35 @@ pub struct ChannelPath {
     pub passes_faults: bool,
     /// Bounds of the queue before each handler; `None`: the default.
     pub queue: Option<QueueLimits>,
+    /// Numbers of the channels behind its outlets.
+    pub outlets: Vec<u32>,
 }
 
 impl ChannelPath {
     /// A path of these handlers for all messages.
     pub fn new(number: u32, stages: Vec<PathStage>) -> Self {
-        ChannelPath { number, stages, entry: PathEntry::All, passes_faults: false, queue: None }
+        ChannelPath {
+            number,
+            format: None,
+            stages,
+            entry: PathEntry::All,
+            passes_faults: false,
+            queue: None,
+            outlets: Vec::new(),
+        }
     }
 
     /// Returns whether the two paths differ at most in parameters that their handlers accept while they run.
     /// Handlers made for a channel's formats must be made again.
     fn is_reconfigured(&self, other: &ChannelPath) -> bool {
         let same = |(a, b): (&PathStage, &PathStage)| {
-            let place = (&a.handler, a.context, &a.auto) == (&b.handler, b.context, &b.auto);
+            let place = |stage: &PathStage| (stage.handler.clone(), stage.context, stage.auto.clone());
+            let place = place(a) == place(b) && a.outputs == b.outputs;
             place && a.maker == b.maker && (a == b || a.maker.is_none())
         };
-        let options = |path: &ChannelPath| (path.entry, path.passes_faults, path.queue);
+        let options = |path: &ChannelPath| (path.format, path.entry, path.passes_faults, path.queue);
         options(self) == options(other)
+            && self.outlets == other.outlets
             && self.stages.len() == other.stages.len()
             && self.stages.iter().zip(&other.stages).all(same)
     }
@@ -72,16 +91,21 @@ impl ChannelPath {
         self.number == other.number && other.is_reconfigured(self)
     }
 
-    pub(super) fn spec(&self, channel: csp_messages::ChannelId) -> PathSpec {
+    /// Returns the path as the plane takes it; `outlets`: the channels behind its outlets.
+    pub(super) fn spec(&self, channel: ChannelId, outlets: Vec<ChannelId>) -> PathSpec {
         let stages = self.stages.iter();
         let chain: Vec<(&str, u16, &str)> =
             stages.map(|stage| (&stage.handler[..], stage.context, &stage.parameters[..])).collect();
         let mut spec = PathSpec::chain(channel, &chain);
         for (stage, known) in spec.stages.iter_mut().zip(&self.stages) {
             stage.maker.clone_from(&known.maker);
+            if !known.outputs.is_empty() {
+                stage.outputs.clone_from(&known.outputs);
+            }
         }
         let queue = self.queue.unwrap_or(spec.queue);
-        PathSpec { entry: self.entry, passes_faults: self.passes_faults, queue, ..spec }
+        let (format, entry, passes_faults) = (self.format, self.entry, self.passes_faults);
+        PathSpec { format, entry, passes_faults, outlets, queue, ..spec }
     }
 }
 
@@ -103,10 +127,26 @@ pub struct ContextsSnapshot {
 /// The paths in force, and the time at which handlers run.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// The path of each channel as the policy has it, by the channel's number.
-    pub(super) active: HashMap<u32, (PathId, ChannelPath)>,
+    /// The paths of each channel as the policy has them, by the channel's number: one of all formats, or one
+    /// for each of some.
+    pub(super) active: HashMap<u32, Vec<(PathId, ChannelPath)>>,
     pub(super) now: Instant,
     pub(super) clock: Option<fn() -> Instant>,
+}
+
+impl Paths {
+    /// Returns the path of a channel, by its number, and of a format.
+    pub(super) fn of(&self, (number, format): (u32, Option<FormatId>)) -> Option<&(PathId, ChannelPath)> {
+        self.active.get(&number)?.iter().find(|(_, path)| path.format == format)
+    }
+
+    /// The same, to change it.
+    pub(super) fn of_mut(
+        &mut self,
+        (number, format): (u32, Option<FormatId>),
+    ) -> Option<&mut (PathId, ChannelPath)> {
+        self.active.get_mut(&number)?.iter_mut().find(|(_, path)| path.format == format)
+    }
 }
 
 impl MessageBroker {
@@ -132,14 +172,9 @@ impl MessageBroker {
         let mut result = Ok(());
         let requested: Vec<ChannelPath> = self.requested.paths().cloned().collect();
         for number in numbers {
-            let set = match paths
-                .iter()
-                .chain(&requested)
-                .find(|path| path.number == number && !path.stages.is_empty())
-            {
-                Some(path) => self.set_path(path),
-                None => self.remove_path(number),
-            };
+            let of_channel = |path: &&ChannelPath| path.number == number && !path.stages.is_empty();
+            let wanted: Vec<&ChannelPath> = paths.iter().chain(&requested).filter(of_channel).collect();
+            let set = self.set_channel_paths(number, &wanted);
             if set.is_err() && !self.paths.active.contains_key(&number) {
                 // Its messages would reach receivers as they are, past handlers that hide or filter.
                 self.remove(number);
@@ -147,58 +182,80 @@ impl MessageBroker {
             result = result.and(set);
         }
         self.paths.active.retain(|number, _| self.channels.contains_key(number));
-        self.stage_places.retain(|number| self.paths.active.contains_key(&number));
+        self.stage_places.retain(|(number, _)| self.paths.active.contains_key(&number));
         self.elsewhere.paths_changed(now);
         result
     }
 
-    /// Removes the path of a channel from the active ones, and returns it.
-    fn take_path(&mut self, number: u32) -> Option<(PathId, ChannelPath)> {
-        let (plane, bound) = (self.plane.as_ref()?, self.channels.get(&number)?);
-        let is_its = |(id, _): &(PathId, ChannelPath)| {
-            plane.path_status(*id).is_some_and(|path| path.channel == bound.id)
-        };
-        self.paths.active.remove(&number).filter(is_its)
+    /// Removes the paths of a channel from the active ones, and returns them.
+    fn take_paths(&mut self, number: u32) -> Vec<(PathId, ChannelPath)> {
+        let mut active = self.paths.active.remove(&number).unwrap_or_default();
+        let (plane, id) = (self.plane.as_ref(), self.channels.get(&number).map(|bound| bound.id));
+        active.retain(|(path, _)| {
+            let status = plane.and_then(|plane| plane.path_status(*path));
+            status.is_some_and(|path| Some(path.channel) == id)
+        });
+        active
     }
 
-    fn remove_path(&mut self, number: u32) -> Result<(), SpecError> {
-        let (Some(active), Some(plane)) = (self.take_path(number), &mut self.plane) else { return Ok(()) };
-        plane.deactivate_path(active.0).map_err(|error| {
-            // The former path stays.
-            self.paths.active.insert(number, active);
-            self.path_error(number, error)
-        })
-    }
-
+    /// Gives a channel this one path.
     pub(super) fn set_path(&mut self, wanted: &ChannelPath) -> Result<(), SpecError> {
-        let number = wanted.number;
-        let active = self.take_path(number);
+        self.set_channel_paths(wanted.number, &[wanted])
+    }
+
+    /// Gives a channel these paths in place of those that it has. If one is refused, all former ones stay.
+    fn set_channel_paths(&mut self, number: u32, wanted: &[&ChannelPath]) -> Result<(), SpecError> {
+        let active = self.take_paths(number);
         let (Some(plane), Some(bound)) = (&mut self.plane, self.channels.get(&number)) else { return Ok(()) };
-        let keeps = active.as_ref().is_some_and(|(_, known)| known.is_reconfigured(wanted));
-        let done = match &active {
-            Some((id, known)) if keeps => {
-                let stages = known.stages.iter().zip(&wanted.stages).enumerate();
-                let changed = stages.filter(|(_, (a, b))| a != b);
-                let configured =
-                    changed.map(|(at, (_, stage))| plane.configure_handler(*id, at, &stage.parameters));
-                configured.collect::<Result<(), _>>().map(|()| *id)
-            }
-            _ => plane.activate_path(self.paths.now, wanted.spec(bound.id)),
+        let channels = &self.channels;
+        let outlets = |path: &ChannelPath| -> Vec<ChannelId> {
+            // One that is not served here is left out: an id that no channel has.
+            let id = |number| channels.get(number).map_or(NO_CHANNEL, |bound| bound.id);
+            path.outlets.iter().map(id).collect()
         };
-        match done {
-            Ok(id) => {
-                if !keeps {
-                    self.stage_places.begin(self.paths.now, wanted);
-                }
-                self.paths.active.insert(number, (id, wanted.clone()));
-            }
-            Err(error) => {
-                // The former path stays.
-                self.paths.active.extend(active.map(|active| (number, active)));
-                return Err(self.path_error(number, error));
+        let kept: Vec<Option<&(PathId, ChannelPath)>> = wanted
+            .iter()
+            .map(|wanted| active.iter().find(|(_, known)| known.is_reconfigured(wanted)))
+            .collect();
+        let changes = wanted.iter().zip(&kept).map(|(wanted, kept)| match kept {
+            Some((id, _)) => PathChange::Keep(*id),
+            None => PathChange::New(wanted.spec(bound.id, outlets(wanted))),
+        });
+        let mut configured = Ok(());
+        for (wanted, (id, known)) in
+            wanted.iter().zip(&kept).filter_map(|(wanted, kept)| Some((wanted, (*kept)?)))
+        {
+            plane.set_outlets(*id, outlets(wanted));
+            let stages = known.stages.iter().zip(&wanted.stages).enumerate();
+            for (at, (_, stage)) in stages.filter(|(_, (a, b))| a != b) {
+                configured = configured.and_then(|()| plane.configure_handler(*id, at, &stage.parameters));
             }
         }
-        Ok(())
+        let is_new = active.len() != wanted.len() || kept.iter().any(Option::is_none);
+        let done = configured.and_then(|()| match is_new {
+            true => plane.replace_paths(self.paths.now, bound.id, changes.collect()),
+            false => Ok(kept.iter().flatten().map(|(id, _)| *id).collect()),
+        });
+        match done {
+            Ok(ids) => {
+                let new = wanted.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+                new.for_each(|(path, _)| self.stage_places.begin(self.paths.now, path));
+                self.stage_places
+                    .retain(|(of, format)| of != number || wanted.iter().any(|path| path.format == format));
+                let paths: Vec<_> = ids.into_iter().zip(wanted.iter().map(|path| (*path).clone())).collect();
+                if !paths.is_empty() {
+                    self.paths.active.insert(number, paths);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                // The former paths stay.
+                if !active.is_empty() {
+                    self.paths.active.insert(number, active);
+                }
+                Err(self.path_error(number, error))
+            }
+        }
     }
 
     fn path_error(&self, number: u32, error: PathError) -> SpecError {

@@ -449,6 +449,7 @@ fn labelled(mut plan: QueryPlan, topic: &str) -> QueryPlan {
         parameters: String::new(),
         maker: Some(label::maker(topic)),
         auto: None,
+        outputs: Vec::new(),
     };
     plan.path.stages.push(stage);
     plan

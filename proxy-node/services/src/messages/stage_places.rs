@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use csp_handlers::CONTEXTS_MAX;
+use csp_handlers::{CONTEXTS_MAX, FormatId};
 use csp_messages::{PathId, PathState, Placement, PlacementBounds, Rule, Sample, Side, StopPolicy, Why};
 use csp_messages::{PathStatus, StageStatus};
 use csp_types::{Duration, Instant};
@@ -59,10 +59,13 @@ struct Place {
     context: u16,
 }
 
-/// The stages of all paths that place themselves, by the channel's number.
+/// A path by its channel's number and its format.
+type Key = (u32, Option<FormatId>);
+
+/// The stages of all paths that place themselves.
 #[derive(Debug, Default)]
 pub(super) struct StagePlaces {
-    channels: HashMap<u32, Vec<Option<Place>>>,
+    paths: HashMap<Key, Vec<Option<Place>>>,
     due: Option<Instant>,
 }
 
@@ -76,17 +79,17 @@ impl StagePlaces {
         };
         let stages: Vec<Option<Place>> = path.stages.iter().map(place).collect();
         match stages.iter().any(Option::is_some) {
-            true => _ = self.channels.insert(path.number, stages),
-            false => _ = self.channels.remove(&path.number),
+            true => _ = self.paths.insert((path.number, path.format), stages),
+            false => _ = self.paths.remove(&(path.number, path.format)),
         }
         let next = now + LOOK_INTERVAL;
         self.due =
-            if self.channels.is_empty() { None } else { Some(self.due.map_or(next, |due| due.min(next))) };
+            if self.paths.is_empty() { None } else { Some(self.due.map_or(next, |due| due.min(next))) };
     }
 
-    /// Removes the stages of all channels for which `keeps` returns false.
-    pub fn retain(&mut self, mut keeps: impl FnMut(u32) -> bool) {
-        self.channels.retain(|number, _| keeps(*number));
+    /// Removes the stages of all paths for which `keeps` returns false.
+    pub fn retain(&mut self, mut keeps: impl FnMut(Key) -> bool) {
+        self.paths.retain(|key, _| keeps(*key));
     }
 
     pub fn next_timeout(&self) -> Option<Instant> {
@@ -100,20 +103,19 @@ impl MessageBroker {
         if self.stage_places.due.is_none_or(|due| due > now) {
             return;
         }
-        self.stage_places.due = (!self.stage_places.channels.is_empty()).then(|| now + LOOK_INTERVAL);
-        let numbers: Vec<u32> = self.stage_places.channels.keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.look_at_places(now, number));
+        self.stage_places.due = (!self.stage_places.paths.is_empty()).then(|| now + LOOK_INTERVAL);
+        let keys: Vec<Key> = self.stage_places.paths.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.look_at_places(now, key));
     }
 
-    fn look_at_places(&mut self, now: Instant, number: u32) {
-        let (Some(plane), Some((id, path))) = (&mut self.plane, self.paths.active.get(&number)) else {
-            return;
-        };
+    fn look_at_places(&mut self, now: Instant, key: Key) {
+        let (number, _) = key;
+        let (Some(plane), Some((id, path))) = (&mut self.plane, self.paths.of(key)) else { return };
         // One that waits for the former path, or was ended, is not moved.
         let Some(status) = plane.path_status(*id).filter(|path| path.state == PathState::Active) else {
             return;
         };
-        let Some(places) = self.stage_places.channels.get_mut(&number) else { return };
+        let Some(places) = self.stage_places.paths.get_mut(&key) else { return };
         let elsewhere = &self.elsewhere;
         let stages = path.stages.iter().zip(&status.stages).zip(places.iter_mut()).enumerate();
         let mut decided = None;
@@ -144,14 +146,14 @@ impl MessageBroker {
         }
         let from = std::mem::replace(&mut moved.stages[at].context, to);
         let handler = moved.stages[at].handler.clone();
-        let done = plane.activate_path(now, moved.spec(status.channel));
+        let done = plane.activate_path(now, moved.spec(status.channel, status.outlets));
         let Some(place) = places[at].as_mut() else { return };
         let why = place.placement.why();
         let error = match done {
             Ok(new) => {
                 place.context = to;
                 place.placement.moved(now);
-                if let Some((id, _)) = self.paths.active.get_mut(&number) {
+                if let Some((id, _)) = self.paths.of_mut(key) {
                     *id = new;
                 }
                 None
@@ -171,9 +173,9 @@ impl MessageBroker {
     pub(super) fn may_be_placed(&self, context: u16) -> bool {
         let lists =
             |stage: &PathStage| stage.auto.as_ref().is_some_and(|auto| auto.contexts.contains(&context));
-        self.stage_places.channels.keys().any(|number| {
-            let path = self.paths.active.get(number).map(|(_, path)| path);
-            self.placement.elsewhere(*number).is_none()
+        self.stage_places.paths.keys().any(|key| {
+            let path = self.paths.of(*key).map(|(_, path)| path);
+            self.placement.elsewhere(key.0).is_none()
                 && path.is_some_and(|path| path.stages.iter().any(lists))
         })
     }
@@ -181,8 +183,8 @@ impl MessageBroker {
     /// Returns the places of all stages that choose their context.
     pub(super) fn stage_place_snapshots(&self) -> Vec<StagePlace> {
         let mut all = Vec::new();
-        for (number, places) in &self.stage_places.channels {
-            let Some((path, _)) = self.paths.active.get(number) else { continue };
+        for (key, places) in &self.stage_places.paths {
+            let Some((path, _)) = self.paths.of(*key) else { continue };
             let known = places.iter().enumerate().filter_map(|(stage, place)| Some((stage, place.as_ref()?)));
             all.extend(known.map(|(stage, Place { placement, .. })| StagePlace {
                 path: *path,

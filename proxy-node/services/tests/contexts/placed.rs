@@ -25,7 +25,7 @@ fn placed(handler: &str, rule: Rule) -> ChannelPath {
     let auto = AutoPlace { rule, bounds, contexts: vec![1, G0] };
     let stage = |handler: &str, context, auto| {
         let (handler, parameters) = (handler.to_owned(), String::new());
-        PathStage { handler, context, parameters, maker: None, auto }
+        PathStage { handler, context, parameters, maker: None, auto, outputs: Vec::new() }
     };
     let first = auto.first().unwrap();
     ChannelPath::new(CHANNEL, vec![stage("forward", 0, None), stage(handler, first, Some(auto))])

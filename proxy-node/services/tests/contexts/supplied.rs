@@ -44,7 +44,7 @@ fn supplied(context: u16, on_stop: StopPolicy, more: usize) -> ChannelPath {
     let (handler, parameters) = ("mine".to_owned(), String::new());
     ChannelPath::new(
         CHANNEL,
-        vec![PathStage { handler, context, parameters, maker: Some(maker), auto: None }],
+        vec![PathStage { handler, context, parameters, maker: Some(maker), auto: None, outputs: Vec::new() }],
     )
 }
 

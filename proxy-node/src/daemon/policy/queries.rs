@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use csp_handlers::{FormatId, Handler, State};
-use csp_messages::{PathEntry, PlacementBounds, QueueLimits, Rule, StageMaker};
+use csp_handlers::{FormatId, Handler, OUTPUTS_MAX, State};
+use csp_messages::{PathEntry, PlacementBounds, QueueLimits, Rule, StageMaker, Targets};
 use csp_planner::{
-    Catalogue, KnownFormat, PlannedQuery, QuerySource, RequestedTranslation, format_set, path_order,
+    Catalogue, Destination, KnownFormat, PathPlan, PlannedQuery, PlannedStage, QuerySource,
+    RequestedTranslation, format_set, parameters, plan_paths,
 };
 use csp_policy::{Channel, Policy, Query, RowFormat, SuppliedHandler};
 use csp_services::{AutoPlace, ChannelFeed, ChannelFormats, ChannelPath, FormatText, PathStage};
@@ -19,6 +20,8 @@ pub(super) mod requests;
 
 /// Name of the handler of a query's path.
 const QUERY: &str = "query";
+/// Name of the handler of a derived channel's path.
+const FORWARD: &str = "forward";
 /// Name of the handler of a translation's path.
 const TRANSLATE: &str = "translate";
 /// Name of the operator that writes rows as JSON.
@@ -41,11 +44,11 @@ pub(in crate::daemon) fn formats(
     let mut set = format_set(known);
     set.set_seed(seed);
     let set = Arc::new(set);
-    // Formats that operators derive get their ids in the order of the path, as in the catalogue.
-    for stage in &channel.path {
+    // Formats that operators derive get their ids in the order of the stages, as in the catalogue.
+    for stage in channel.stages() {
         if let Some(mut handler) = csp_operators::make(&stage.handler, &set) {
             let mut state = State::new(&handler.needs());
-            let _ = handler.configure(&stage.parameters, &mut state); // checked with the policy
+            let _ = handler.configure(&parameters(stage), &mut state); // checked with the policy
         }
     }
     let text = |(name, known): (&String, &csp_planner::KnownFormat)| {
@@ -56,13 +59,42 @@ pub(in crate::daemon) fn formats(
     Some(ChannelFormats::new(&key, set).with_texts(texts))
 }
 
-/// Returns the path of a channel.
-pub(super) fn channel_path(
-    channel: &Channel,
-    number: u32,
-    formats: Option<&ChannelFormats>,
-    (supplied, modules): (&[SuppliedHandler], &Arc<Modules>),
-) -> ChannelPath {
+/// Returns the formats of a channel that outputs of another one's paths lead to: they have the ids that they have
+/// there.
+pub(in crate::daemon) fn derived_formats(
+    policy: &Policy,
+    catalogue: &Catalogue,
+    source: &Channel,
+    seed: u64,
+) -> Option<ChannelFormats> {
+    let at = policy.channels.iter().position(|channel| channel.name == source.name)?;
+    let formats = formats(policy, catalogue, at, seed)?;
+    Some(ChannelFormats::new(formats.key(), formats.set().clone()))
+}
+
+/// What makes the paths of a channel.
+pub(super) struct PathSource<'a> {
+    pub channel: &'a Channel,
+    /// Its number.
+    pub number: u32,
+    /// Its formats, as the catalogue and as operators have them.
+    pub known: &'a [KnownFormat],
+    pub formats: Option<&'a ChannelFormats>,
+    pub supplied: &'a [SuppliedHandler],
+    pub modules: &'a Arc<Modules>,
+}
+
+/// Returns the paths of a channel; `number` gives the numbers of the channels to which they lead.
+pub(super) fn channel_paths(of: &PathSource<'_>, number: impl FnMut(&str) -> u32) -> Vec<ChannelPath> {
+    let outlets: Vec<u32> = of.channel.outlets().into_iter().map(number).collect();
+    let set = of.formats.map_or_else(Arc::default, |formats| formats.set().clone());
+    // `cspctl path explain` says the same.
+    let plans = plan_paths(of.channel, of.known, &set);
+    plans.iter().map(|plan| channel_path(of, plan, outlets.clone())).collect()
+}
+
+fn channel_path(of: &PathSource<'_>, plan: &PathPlan, outlets: Vec<u32>) -> ChannelPath {
+    let &PathSource { channel, number, formats, supplied, modules, .. } = of;
     let maker = |stage: &csp_policy::PathStage| {
         let handler = supplied.iter().find(|handler| handler.name == stage.handler);
         match handler {
@@ -70,7 +102,8 @@ pub(super) fn channel_path(
             None => formats.and_then(|formats| operator(&stage.handler, formats, &channel.name)),
         }
     };
-    let stage = |stage: &csp_policy::PathStage| {
+    let stage = |planned: &PlannedStage| {
+        let stage = &planned.stage;
         let auto = auto_place(stage, supplied);
         let first = auto.as_ref().and_then(AutoPlace::first);
         PathStage {
@@ -80,21 +113,10 @@ pub(super) fn channel_path(
             parameters: stage.parameters.clone(),
             maker: maker(stage),
             auto,
+            outputs: outputs(planned),
         }
     };
-    // Reductions go first where that changes nothing of what comes out; `cspctl path explain` says the same.
-    let order = formats.map(|formats| path_order(channel, formats.set()));
-    let stages: Vec<PathStage> = match order {
-        Some(order) => order
-            .stages
-            .iter()
-            .map(|known| PathStage {
-                parameters: known.parameters.clone(),
-                ..stage(&channel.path[known.given])
-            })
-            .collect(),
-        None => channel.path.iter().map(stage).collect(),
-    };
+    let stages: Vec<PathStage> = plan.stages.iter().map(stage).collect();
     // Supplied handlers get all messages: they are asked for what they accept.
     let is_operator = |stage: &PathStage| {
         stage.maker.is_some() && supplied.iter().all(|handler| handler.name != stage.handler)
@@ -106,7 +128,43 @@ pub(super) fn channel_path(
         Some(_) => PathEntry::Known,
     };
     let passes_faults = channel.given_up == csp_policy::GivenUp::Pass;
-    ChannelPath { entry, passes_faults, ..ChannelPath::new(number, stages) }
+    let format = plan.format.map(|at| FormatId(at as u32 + 1));
+    ChannelPath { format, entry, passes_faults, outlets, ..ChannelPath::new(number, stages) }
+}
+
+/// Returns where the outputs of a stage lead. A handler with several has as many as there can be: those that the
+/// policy does not name get nothing.
+fn outputs(planned: &PlannedStage) -> Vec<Targets> {
+    let target = |output: &csp_planner::PlannedOutput| match output.to {
+        Destination::Stage(at) => Targets::stage(at),
+        Destination::Receivers => Targets::RECEIVERS,
+        Destination::Channel(outlet) => Targets::outlet(outlet),
+    };
+    let mut outputs: Vec<Targets> = planned.outputs.iter().map(target).collect();
+    let divides = csp_planner::divides(&planned.stage.handler);
+    if divides {
+        outputs.resize(OUTPUTS_MAX.into(), Targets::NONE);
+    }
+    outputs
+}
+
+/// Returns the path of a channel that outputs of another one's paths lead to: its messages wait there for its
+/// receivers.
+pub(super) fn derived_path(source: &Channel, name: &str, number: u32) -> ChannelPath {
+    let leads = |stage: &&csp_policy::PathStage| {
+        stage.outputs.iter().any(|output| output.channel.as_deref() == Some(name))
+    };
+    let stages = source.stages();
+    let context = stages.into_iter().find(leads).and_then(csp_policy::PathStage::context_number);
+    let stage = PathStage {
+        handler: FORWARD.to_owned(),
+        context: context.unwrap_or(0),
+        parameters: String::new(),
+        maker: None,
+        auto: None,
+        outputs: Vec::new(),
+    };
+    ChannelPath::new(number, vec![stage])
 }
 
 /// Returns how a stage finds its context by itself, if it does.
@@ -186,6 +244,7 @@ fn path_with(
         parameters: String::new(),
         maker: Some(maker),
         auto: None,
+        outputs: Vec::new(),
     };
     let mut stages = vec![stage(name, maker)];
     if query.output == RowFormat::Json {

@@ -111,6 +111,7 @@ impl PathPlan {
                 parameters: parameters.to_owned(),
                 maker: Some(StageMaker::new(&modules[module].sha256().to_string(), make)),
                 auto: None,
+                outputs: Vec::new(),
             }
         };
         let stages = self.contexts.iter().enumerate().map(stage).collect();

@@ -300,6 +300,7 @@ fn plan(of: u32, place: &RequestPlace, topic: &str, (runs, maker): (&Runs, Stage
         parameters: String::new(),
         maker: Some(maker),
         auto: None,
+        outputs: Vec::new(),
     };
     let longest = place.spec.channel.message_len_max;
     let stages = vec![stage(SUPPLIED, maker), stage(label::BEFORE, label::before(topic, longest))];
