@@ -179,7 +179,7 @@ fn replaced_under_traffic(engine: &Engine, modules: [String; 2], seed: u64) {
 fn paths_are_replaced_under_traffic_with_state_kept_or_handed_over() {
     // As many as there may be paths that wait for those before them.
     let engine =
-        Engine::new(Limits { instances_max: 80, memory_total_max: 80 << 22, ..Limits::default() }).unwrap();
+        Engine::new(Limits { instances_max: 144, memory_total_max: 144 << 22, ..Limits::default() }).unwrap();
     for seed in 0..5 {
         replaced_under_traffic(&engine, [in_block("a"), in_block("b")], seed);
         replaced_under_traffic(&engine, [in_memory("a"), in_memory("b")], seed);

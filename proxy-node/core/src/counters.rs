@@ -66,6 +66,8 @@ pub struct Counters {
     pub drop_malformed: u64,
     /// Records dropped: for another worker, or of a kind that proxies do not process.
     pub drop_misdirected: u64,
+    /// Records dropped because no policy had been in force yet: their sender transmits them again.
+    pub drop_no_policy: u64,
     /// Records dropped by the TCP engine (its own counters give the reasons).
     pub drop_tcp: u64,
     /// Records dropped because their tunnel had no room or was down.

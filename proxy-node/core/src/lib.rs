@@ -53,7 +53,7 @@ use csp_quality::OutputLink;
 use csp_tcp::{Buffer, Direction, Stack, StackConfig};
 use csp_types::{Grant, Instant, NodeId, TraceRing};
 use csp_wire::channel::Message;
-use csp_wire::tunnel::Record;
+use csp_wire::tunnel::{Flags, Record};
 
 pub use application::Verdict;
 pub use counters::Counters;
@@ -126,6 +126,8 @@ pub struct ProxyCore<S = NoLocalServices> {
     recorder: Recorder,
     local: S,
     link: OutputLink,
+    /// A policy has been in force: what is for no service may be refused.
+    has_policy: bool,
 }
 
 impl ProxyCore {
@@ -159,6 +161,7 @@ impl<S: LocalServices> ProxyCore<S> {
             tcp: Stack::new(tcp),
             local,
             link: OutputLink::default(),
+            has_policy: false,
         }
     }
 
@@ -176,6 +179,7 @@ impl<S: LocalServices> ProxyCore<S> {
             recorder,
             local,
             link,
+            ..
         } = self;
         Turn {
             cx: Context { now, flows, tcp, hairpin, upstreams, recorder, out },
@@ -209,6 +213,9 @@ impl<S: LocalServices> ProxyCore<S> {
     /// Processes one record of the network node `via`, which is in `buffer` of
     /// [`lend_buffer`](Self::lend_buffer) if one is given. To be followed by [`drive`](Self::drive) after a
     /// batch of records.
+    ///
+    /// Before the first [policy](Self::set_policy) a core knows no service, and would reset connections that it is
+    /// about to serve: a tunnel may be up first. Such records are dropped, and their sender transmits them again.
     pub fn on_record(
         &mut self,
         now: Instant,
@@ -217,6 +224,10 @@ impl<S: LocalServices> ProxyCore<S> {
         buffer: Option<&Buffer>,
         out: &mut impl ProxyOutput,
     ) {
+        if !self.has_policy && !record.flags.contains(Flags::RETURN_UNKNOWN) {
+            self.recorder.counters.drop_no_policy += 1;
+            return;
+        }
         let mut turn = self.turn(now, out);
         match turn.tunnels.on_record(&mut turn.cx, via, record, buffer) {
             // An ACK may have freed room in the send buffer.
@@ -312,6 +323,7 @@ impl<S: LocalServices> ProxyCore<S> {
         egress: Vec<EgressRule>,
         out: &mut impl ProxyOutput,
     ) {
+        self.has_policy = true;
         self.egress.set_rules(egress);
         let mut turn = self.turn(now, out);
         let before = turn.dispatcher.local_numbers();

@@ -278,6 +278,7 @@ fn collect_counters(out: &mut MetricWriter, c: &Counters, labels: &[(&str, &str)
         ("no_budget", c.drop_no_budget),
         ("malformed", c.drop_malformed),
         ("misdirected", c.drop_misdirected),
+        ("no_policy", c.drop_no_policy),
         ("tcp", c.drop_tcp),
         ("no_tunnel", c.drop_no_tunnel),
         ("violation", c.violations),

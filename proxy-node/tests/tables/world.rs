@@ -147,21 +147,32 @@ impl World {
     /// Returns a world as [`new`](Self::new) does, for this many connections and blocks of memory, and a hairpin for
     /// each 32 connections.
     pub fn sized(servers: &[u16], connections: usize, blocks: usize) -> Self {
+        let mut world = World::bare(connections, blocks);
+        world.policy(vec![web(servers)]);
+        servers.iter().for_each(|port| world.process(*port));
+        world
+    }
+
+    /// Returns a world as [`new`](Self::new) does, whose core has had no policy yet.
+    pub fn without_policy(servers: &[u16]) -> Self {
+        let mut world = World::bare(64, 2048);
+        servers.iter().for_each(|port| world.process(*port));
+        world
+    }
+
+    fn bare(connections: usize, blocks: usize) -> Self {
         let tcp = StackConfig { connections, blocks, ..StackConfig::default() };
         let hairpin = HairpinConfig { first_label_index: 10_000, pairs: connections / 32 };
         let config = CoreConfig { worker: 0, workers: 1, tcp, trace_events: 16, hairpin, upstreams: 0 };
         let core = ProxyCore::with_local_services(config, Chat::default());
-        let mut world = World {
+        World {
             core,
             out: Out::default(),
             processes: BTreeSet::new(),
             now: NOW,
             from: Ipv4Addr::new(10, 0, 0, 2),
             record_flags: Flags::NONE,
-        };
-        world.policy(vec![web(servers)]);
-        servers.iter().for_each(|port| world.process(*port));
-        world
+        }
     }
 
     pub fn policy(&mut self, services: Vec<ServiceSpec>) {
