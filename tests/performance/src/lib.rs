@@ -1,4 +1,4 @@
-//! Performance: the [`bench`] beside other proxies, the scale test, what one thing costs at a time.
+//! Performance: the [bench](mod@bench) beside other proxies, the scale test, what one thing costs at a time.
 //!
 //! The scale test: the number and the rate of connections, with the real daemons in namespaces under load.
 //!
