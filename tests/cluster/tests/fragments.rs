@@ -62,8 +62,12 @@ fn reassembled(cluster: &Cluster, least: f64) -> f64 {
         let elsewhere = metric("csp_datagrams_elsewhere_total", "");
         (datagrams > least && fragments >= 2.0 * datagrams && elsewhere > 0.0).then_some(datagrams)
     });
-    assert_eq!(metric("csp_drops_total", "reason=\"fragment_overlap\""), 0.0);
-    datagrams.unwrap()
+    let datagrams = datagrams.unwrap();
+    // Were each datagram processed twice, there would be as many overlaps. One whose fragment a queue lost may meet a later
+    // connection's with the same identification (RFC 6864 §5.3).
+    let overlaps = metric("csp_drops_total", "reason=\"fragment_overlap\"");
+    assert!(overlaps < datagrams / 10.0, "{overlaps} overlaps, {datagrams} datagrams");
+    datagrams
 }
 
 /// Uploads files from ports of both workers, over IPv4 and IPv6.
