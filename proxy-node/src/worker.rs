@@ -39,8 +39,8 @@ pub struct Registered {
     pub proxies: Option<(NodeId, Vec<Owner>)>,
 }
 
-/// Information flows: how they share the output link, and how fields of messages are read by which they are
-/// told apart.
+/// Information flows: how they share the output link, and the readers of the message fields that their predicates
+/// name.
 #[derive(Clone, Debug)]
 pub struct FlowsConfig {
     /// The flows, and the link that they share.

@@ -1,4 +1,4 @@
-//! A local service that does what a test says and records what it is told.
+//! A local service that follows a test's script, and records each call that the core makes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use csp_types::{FlowLabel, FourTuple, Instant};
 
 use crate::world::{CLIENT, POOL, World};
 
-/// What a service was told of its upstream connections.
+/// A call by which the core reports on an upstream connection.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Told {
     Opened(u64, Result<Opened, OpenError>),
@@ -137,7 +137,7 @@ impl World<Script> {
         })
     }
 
-    /// Opens a connection that a process accepts with this room; returns what the service is told.
+    /// Opens a connection, which a process accepts with this room; returns what the core reports to the service.
     pub fn opened(&mut self, room: u32) -> Opened {
         assert_eq!(self.open(request(9)), None);
         self.accept(room);
@@ -154,7 +154,7 @@ impl World<Script> {
         self.settle();
     }
 
-    /// Returns what the service was told since the last call.
+    /// Removes and returns the core's reports to the service.
     pub fn told(&mut self) -> Vec<Told> {
         std::mem::take(&mut self.core.local_mut().told)
     }
