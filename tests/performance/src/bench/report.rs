@@ -3,6 +3,7 @@
 use std::fmt;
 
 use anyhow::{Context, Result};
+use csp_cluster::micros;
 use serde::Serialize;
 
 use super::contender::Contender;
@@ -40,12 +41,6 @@ impl Sample {
             wrong: report.lines().find(is_wrong).map(|line| line.trim().to_owned()).or(nothing),
         })
     }
-}
-
-/// Parses a time as wrk prints it; in microseconds.
-fn micros(text: &str) -> Option<f64> {
-    let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6)];
-    units.iter().find_map(|(unit, factor)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * factor))
 }
 
 /// What is compared.
