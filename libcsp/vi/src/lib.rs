@@ -8,6 +8,7 @@
 
 mod clock;
 pub mod kernel;
+mod lingering;
 pub mod memory;
 mod open;
 mod pair;

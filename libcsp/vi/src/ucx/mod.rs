@@ -26,11 +26,11 @@ mod tests;
 mod turn;
 mod worker;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ptr::null_mut;
 
 use crate::clock::monotonic_ms;
+use crate::lingering::Lingering;
 use crate::provider::check_private_data;
 use crate::regions::{Place, Regions};
 use crate::slots::short;
@@ -50,9 +50,6 @@ const PROGRESS_EVERY: u32 = 16;
 /// Largest number of progress calls into the library per call of the provider.
 const PROGRESS_MAX: u32 = 16;
 
-/// Milliseconds that a peer has to acknowledge the end of a released VI before its endpoint is closed by force.
-const LINGER_MS: u64 = 2000;
-
 /// Loads libucp; the error says why that failed. Creating a provider loads it, too. Loading modifies the environment,
 /// so a daemon calls this before it starts threads.
 pub fn load() -> Result<(), ViError> {
@@ -71,9 +68,8 @@ pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
 pub struct UcxProvider {
     worker: Worker,
     regions: Regions,
-    /// VIs that the caller has released and the peer has not acknowledged, with the start of the wait in milliseconds;
-    /// the oldest first.
-    lingering: VecDeque<(u64, u64)>,
+    /// VIs that the caller has released and the peer has not acknowledged.
+    lingering: Lingering,
     order: u64,
     calls: u32,
 }
@@ -110,7 +106,7 @@ impl UcxProvider {
 
     fn on_device(device: Option<&str>) -> Result<Self, ViError> {
         let (worker, regions) = (Worker::new(device)?, Regions::new());
-        Ok(UcxProvider { worker, regions, lingering: VecDeque::new(), order: 0, calls: 0 })
+        Ok(UcxProvider { worker, regions, lingering: Lingering::default(), order: 0, calls: 0 })
     }
 
     fn end_of(&self, vi: ViId) -> Result<&End, ViError> {
@@ -136,7 +132,7 @@ impl UcxProvider {
     fn insert(&mut self, end: End, endpoint: *mut Endpoint) -> Result<u64, ViError> {
         // If the table is full, the end that has lingered longest is removed.
         if self.worker.core().ends.is_full()
-            && let Some(&(oldest, _)) = self.lingering.front()
+            && let Some(oldest) = self.lingering.oldest()
         {
             self.finish(oldest);
         }
@@ -243,7 +239,7 @@ impl UcxProvider {
         Ok(ViId(vi))
     }
 
-    /// Rejects a connector's request. The endpoint is closed when the peer disconnects, or after [`LINGER_MS`].
+    /// Rejects a connector's request. The endpoint is closed when the peer disconnects, or after a while.
     fn refuse(&mut self, waiting: Waiting, reason: u32) {
         let config = ViConfig { receive_depth: 2, send_depth: 2, message_len: 1 };
         let end = End::new(Stage::Lingering, waiting.endpoint, config, 0).and_then(|mut end| {
@@ -263,21 +259,19 @@ impl UcxProvider {
     }
 
     fn linger(&mut self, vi: u64) {
-        self.lingering.push_back((vi, monotonic_ms()));
+        self.lingering.push(vi, monotonic_ms());
     }
 
-    /// Closes the endpoints of VIs that have lingered for [`LINGER_MS`].
+    /// Closes the endpoints of VIs that have lingered long enough.
     fn expire_lingering(&mut self) {
-        while let Some(&(vi, since)) = self.lingering.front()
-            && monotonic_ms().saturating_sub(since) >= LINGER_MS
-        {
+        while let Some(vi) = self.lingering.expired(monotonic_ms()) {
             self.finish(vi);
         }
     }
 
     /// Closes the endpoint of a VI and removes the VI once the library has returned its send buffers.
     fn finish(&mut self, vi: u64) {
-        self.lingering.retain(|&(of, _)| of != vi);
+        self.lingering.remove(vi);
         let Some(end) = self.worker.core_mut().ends.get_mut(vi) else { return };
         end.stage = Stage::Dead;
         let endpoint = std::mem::replace(&mut end.endpoint, null_mut());

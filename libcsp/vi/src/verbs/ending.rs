@@ -6,31 +6,25 @@ use super::frame::Control;
 use super::poll::release_work;
 use super::sys;
 
-/// Milliseconds that a peer has to acknowledge the end of a VI. By then messages sent before are in its memory or
-/// cannot be delivered.
-const LINGER_MS: u64 = 2000;
-
 impl VerbsProvider {
-    /// Rejects a connector's request. The end is released when the peer disconnects, or after [`LINGER_MS`].
+    /// Rejects a connector's request. The end is released when the peer disconnects, or after a while.
     pub(super) fn refuse_request(&mut self, vi: u64, reason: u32) {
         self.linger(vi, &Control::Reject(reason));
     }
 
     /// Sends the last control message of an end that the caller has released. The end is removed when the peer has
-    /// answered, or after [`LINGER_MS`].
+    /// answered, or after a while.
     pub(super) fn linger(&mut self, vi: u64, last: &Control) {
         if let Some(end) = self.ends.get_mut(vi) {
             end.stage = Stage::Lingering;
         }
         self.send_control(vi, last);
-        self.lingering.push_back((vi, sys::monotonic_ms()));
+        self.lingering.push(vi, sys::monotonic_ms());
     }
 
-    /// Removes the ends that have lingered for [`LINGER_MS`].
+    /// Removes the ends that have lingered long enough.
     pub(super) fn expire_lingering(&mut self, now: u64) {
-        while let Some(&(vi, since)) = self.lingering.front()
-            && now.saturating_sub(since) >= LINGER_MS
-        {
+        while let Some(vi) = self.lingering.expired(now) {
             self.finish(vi);
         }
     }
@@ -38,7 +32,7 @@ impl VerbsProvider {
     /// If the table of ends is full, removes the end that has lingered longest.
     pub(super) fn evict_lingering(&mut self) {
         if self.ends.is_full()
-            && let Some(&(oldest, _)) = self.lingering.front()
+            && let Some(oldest) = self.lingering.oldest()
         {
             self.finish(oldest);
         }
@@ -57,7 +51,7 @@ impl VerbsProvider {
 
     /// Releases all resources of an end and removes it.
     pub(super) fn finish(&mut self, vi: u64) {
-        self.lingering.retain(|&(of, _)| of != vi);
+        self.lingering.remove(vi);
         self.cut(vi);
         // Receives of this queue pair that have completed must be processed while its number is still known.
         self.drain();
@@ -68,7 +62,7 @@ impl VerbsProvider {
             }
             let (number, (completions, room)) = (end.device, queue.completions);
             self.numbers.remove(&(number, queue.number()));
-            self.found.0 = usize::MAX;
+            self.found = None;
             drop(queue);
             // Flushed work requests occupy the completion queue until they are polled.
             self.drain();

@@ -39,6 +39,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
+use crate::lingering::Lingering;
 use crate::provider::check_private_data;
 use crate::region::{Memory, Piece, RegionId};
 use crate::slots::{SLOTS_MAX, Slots};
@@ -121,16 +122,15 @@ pub struct VerbsProvider {
     epoll: Epoll,
     /// The end that owns each queue pair, by device and number.
     numbers: HashMap<(usize, u32), u64, BuildHasherDefault<NumberHasher>>,
-    /// Cache of the last lookup: device, number, end.
-    found: (usize, u32, u64),
+    /// The last one that was looked up.
+    found: Option<poll::Found>,
     batch: [Wc; BATCH],
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
     /// Ends to be removed by the next [`progress`](VerbsProvider::progress).
     finished: VecDeque<u64>,
-    /// Ends that the caller has released and the peer has not acknowledged, with the start of the wait in milliseconds;
-    /// the oldest first.
-    lingering: VecDeque<(u64, u64)>,
+    /// Ends that the caller has released and the peer has not acknowledged.
+    lingering: Lingering,
     /// VIs whose end was detected and not reported.
     ending: usize,
     armed: bool,
@@ -170,12 +170,12 @@ impl VerbsProvider {
             channel,
             epoll,
             numbers: HashMap::default(),
-            found: (usize::MAX, 0, 0),
+            found: None,
             batch: [Wc::default(); BATCH],
             completions: VecDeque::with_capacity(COMPLETIONS),
             events: VecDeque::new(),
             finished: VecDeque::new(),
-            lingering: VecDeque::new(),
+            lingering: Lingering::default(),
             ending: 0,
             armed: false,
             calls: 0,

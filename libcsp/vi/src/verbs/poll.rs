@@ -32,6 +32,14 @@ pub(super) fn release_work(end: &mut End, regions: &mut Regions, work: &Work) {
     }
 }
 
+/// A queue pair and the end that owns it.
+pub(super) struct Found {
+    device: usize,
+    /// The queue pair's number at that device.
+    number: u32,
+    vi: u64,
+}
+
 impl VerbsProvider {
     pub(super) fn on_completion(&mut self, number: usize, completion: &Wc) {
         if completion.wr_id & RECEIVE == 0 {
@@ -49,11 +57,14 @@ impl VerbsProvider {
     }
 
     fn end_of_queue_pair(&mut self, device: usize, number: u32) -> Option<u64> {
-        if (self.found.0, self.found.1) != (device, number) {
-            let vi = *self.numbers.get(&(device, number))?;
-            self.found = (device, number, vi);
+        if let Some(found) = &self.found
+            && (found.device, found.number) == (device, number)
+        {
+            return Some(found.vi);
         }
-        Some(self.found.2)
+        let vi = *self.numbers.get(&(device, number))?;
+        self.found = Some(Found { device, number, vi });
+        Some(vi)
     }
 
     /// Processes the completion of posted work, successful or failed.
