@@ -13,7 +13,7 @@ use csp_wire::tcp::{Flags, Options, Repr, Timestamps};
 use crate::api::State;
 use crate::ecn::{ECT_0, NOT_ECT};
 use crate::recovery::TailProbe;
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 use crate::tcb::{Announced, Context, Fin, FinalTransmit, Probe, Tcb};
 use crate::timeouts::Retransmission;
 
@@ -156,7 +156,7 @@ impl Tcb {
     /// Retransmits the next lost range, as far as the congestion window and the peer's window permit (RFC 6675 §5,
     /// NextSeg rule 1).
     fn retransmission(&mut self, cx: &mut Context<'_>, options: Options, size: u32) -> Option<Plan> {
-        let (start, end) = self.recovery.next_lost(cx.records)?;
+        let SeqRange { start, end } = self.recovery.next_lost(cx.records)?;
         let pipe = self.pipe();
         let mut room = self.send_window().saturating_sub(pipe);
         if self.recovery.is_forced() || pipe == 0 {
@@ -174,9 +174,10 @@ impl Tcb {
             len -= len % size;
         }
         self.note_paced(cx, len);
-        let again = self.send_stretch(cx, start, start.plus(len), options);
+        let range = SeqRange::new(start, start.plus(len));
+        let again = self.send_stretch(cx, range, options);
         let timestamp = options.timestamps.map(|t| t.value);
-        self.recovery.on_retransmit(cx.records, cx.now, (start, start.plus(len)), timestamp);
+        self.recovery.on_retransmit(cx.records, cx.now, range, timestamp);
         // RFC 6298 §5.1. A retransmission at SND.UNA, for which the receiver waits, gets a whole timeout.
         if start == self.snd_una || !self.timers.retransmission_runs() {
             self.arm_timeout(cx);
@@ -229,7 +230,7 @@ impl Tcb {
         if self.rcv_nxt != self.irs.plus(1) {
             self.quick_acks = 0; // data flows both ways: data segments carry the acknowledgements
         }
-        let plan = self.send_stretch(cx, start, end, options);
+        let plan = self.send_stretch(cx, SeqRange::new(start, end), options);
         // RFC 6298 §5.1. A scheduled tail loss probe is postponed by each transmission, because it must follow the
         // last one.
         if !self.timers.retransmission_runs() || self.timers.retransmission.1 != Retransmission::Timeout {
@@ -298,7 +299,7 @@ impl Tcb {
                 if self.snd_wnd > 0 {
                     self.arm_timeout(cx);
                 }
-                Some(self.send_stretch(cx, self.snd_una, end, options))
+                Some(self.send_stretch(cx, SeqRange::new(self.snd_una, end), options))
             }
             Probe::Tail => {
                 let new = self.new_data(cx, options, size, true);
@@ -318,8 +319,8 @@ impl Tcb {
         if self.snd_nxt.after(self.snd_una.plus(self.snd_wnd)) {
             return None; // the window shrank and does not cover the segment
         }
-        let (start, end) = self.recovery.on_probe_again(cx.records, cx.now, size)?;
-        Some(self.send_stretch(cx, start, end, options))
+        let range = self.recovery.on_probe_again(cx.records, cx.now, size)?;
+        Some(self.send_stretch(cx, range, options))
     }
 
     /// The congestion window in force, in bytes.
@@ -327,8 +328,9 @@ impl Tcb {
         self.recovery.window(self.congestion.cwnd())
     }
 
-    /// Builds a segment with the sequence numbers `start .. end`, FIN included if `end` lies after it.
-    fn send_stretch(&mut self, cx: &mut Context<'_>, start: Seq, end: Seq, options: Options) -> Plan {
+    /// Builds a segment with these sequence numbers, FIN included if they extend beyond the data.
+    fn send_stretch(&mut self, cx: &mut Context<'_>, range: SeqRange, options: Options) -> Plan {
+        let SeqRange { start, end } = range;
         let data_end = self.data_end();
         let len = end.min(data_end).since(start);
         let mut flags = Flags::ACK;

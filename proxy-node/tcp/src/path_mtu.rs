@@ -25,7 +25,7 @@ use csp_wire::tcp::{Flags, Options, SackBlock};
 
 use crate::output::Plan;
 use crate::recovery::ack_summary::AckSummary;
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 use crate::tcb::{Context, Tcb};
 
 /// Sizes tried in turn when full-sized segments seem to vanish, in bytes of MSS: one that passes through most
@@ -233,7 +233,7 @@ impl Tcb {
     /// Advances SND.NXT to `ack`, which acknowledges bytes that only the probe has carried, so that they are not sent
     /// again. Everything in flight is acknowledged with them; `advance` releases its records.
     pub fn advance_into_probe(&mut self, summary: &mut AckSummary, ack: Seq) {
-        self.recovery.on_unrecorded_delivered(summary, (self.snd_nxt, ack));
+        self.recovery.on_unrecorded_delivered(summary, SeqRange::new(self.snd_nxt, ack));
         self.snd_nxt = ack;
     }
 

@@ -5,14 +5,11 @@ use csp_wire::tcp::SACK_BLOCKS_MAX;
 
 use crate::RANGES_PER_SET;
 use crate::list::NIL;
-use crate::seq::Seq;
-
-/// `start .. end`
-pub(crate) type Range = (Seq, Seq);
+use crate::seq::{Seq, SeqRange};
 
 #[derive(Clone, Copy, Debug)]
 struct Set {
-    ranges: [Range; RANGES_PER_SET],
+    ranges: [SeqRange; RANGES_PER_SET],
     len: usize,
     /// Start of the latest out-of-order segments, newest first: their ranges come first in the SACK blocks.
     recent: [Seq; SACK_BLOCKS_MAX],
@@ -28,7 +25,7 @@ pub(crate) struct RangePool {
 impl RangePool {
     pub fn new(sets: usize) -> Self {
         let recent = [Seq(0); SACK_BLOCKS_MAX];
-        let empty = Set { ranges: [(Seq(0), Seq(0)); RANGES_PER_SET], len: 0, recent };
+        let empty = Set { ranges: [SeqRange::default(); RANGES_PER_SET], len: 0, recent };
         RangePool { sets: vec![empty; sets], free: (0..sets as u32).rev().collect() }
     }
 
@@ -59,7 +56,7 @@ impl Ranges {
     }
 
     /// The ranges in ascending order.
-    pub fn as_slice<'a>(&self, pool: &'a RangePool) -> &'a [Range] {
+    pub fn as_slice<'a>(&self, pool: &'a RangePool) -> &'a [SeqRange] {
         match self.set {
             NIL => &[],
             set => {
@@ -80,14 +77,14 @@ impl Ranges {
             (set.len, set.recent) = (0, [start; SACK_BLOCKS_MAX]);
         }
         let set = &mut pool.sets[self.set as usize];
-        set.insert(start, end)
+        set.insert(SeqRange { start, end })
     }
 
     /// Whether `start .. end` can be inserted.
     pub fn has_room(&self, pool: &RangePool, start: Seq, end: Seq) -> bool {
         let Some(set) = pool.sets.get(self.set as usize) else { return !pool.free.is_empty() };
-        let touches = |r: &(Seq, Seq)| !r.1.before(start) && !r.0.after(end);
-        set.len < RANGES_PER_SET || set.ranges[..set.len].iter().any(touches)
+        let new = SeqRange { start, end };
+        set.len < RANGES_PER_SET || set.ranges[..set.len].iter().any(|range| range.touches(&new))
     }
 
     /// Marks the range that contains `seq` as the newest (RFC 2018 §4). Each range has one entry, so that a growing
@@ -95,7 +92,8 @@ impl Ranges {
     pub fn note_recent(&mut self, pool: &mut RangePool, seq: Seq) {
         let Some(set) = pool.sets.get_mut(self.set as usize) else { return };
         let all = &set.ranges[..set.len];
-        let Some(&(start, end)) = all.get(all.partition_point(|r| !r.1.after(seq))) else { return };
+        let holding = all.get(all.partition_point(|range| !range.end.after(seq)));
+        let Some(&SeqRange { start, end }) = holding else { return };
         let known = set.recent.iter().position(|&at| !at.before(start) && at.before(end));
         let last = known.unwrap_or(SACK_BLOCKS_MAX - 1);
         if let Some(moved) = set.recent.get_mut(..=last) {
@@ -115,13 +113,13 @@ impl Ranges {
             return;
         }
         let set = &mut pool.sets[self.set as usize];
-        let gone = set.ranges[..set.len].partition_point(|r| !r.1.after(seq));
+        let gone = set.ranges[..set.len].partition_point(|range| !range.end.after(seq));
         set.ranges.copy_within(gone..set.len, 0);
         set.len -= gone;
         if set.len == 0 {
             return self.clear(pool);
         }
-        set.ranges[0].0 = set.ranges[0].0.max(seq);
+        set.ranges[0].start = set.ranges[0].start.max(seq);
     }
 
     /// Removes everything.
@@ -134,25 +132,26 @@ impl Ranges {
 }
 
 impl Set {
-    fn insert(&mut self, start: Seq, end: Seq) -> Result<u32, NoRoom> {
+    fn insert(&mut self, new: SeqRange) -> Result<u32, NoRoom> {
         let ranges = &mut self.ranges[..self.len];
-        let first = ranges.partition_point(|r| r.1.before(start));
-        let touched = ranges[first..].partition_point(|r| !r.0.after(end));
+        let first = ranges.partition_point(|range| range.end.before(new.start));
+        let touched = ranges[first..].partition_point(|range| !range.start.after(new.end));
         if touched == 0 {
             if self.len == RANGES_PER_SET {
                 return Err(NoRoom);
             }
             self.ranges.copy_within(first..self.len, first + 1);
-            self.ranges[first] = (start, end);
+            self.ranges[first] = new;
             self.len += 1;
-            return Ok(end.since(start));
+            return Ok(new.len());
         }
-        let old: u32 = ranges[first..first + touched].iter().map(|r| r.1.since(r.0)).sum();
-        let merged = (start.min(ranges[first].0), end.max(ranges[first + touched - 1].1));
+        let old: u32 = ranges[first..first + touched].iter().map(SeqRange::len).sum();
+        let start = new.start.min(ranges[first].start);
+        let merged = SeqRange { start, end: new.end.max(ranges[first + touched - 1].end) };
         ranges[first] = merged;
         self.ranges.copy_within(first + touched..self.len, first + 1);
         self.len -= touched - 1;
-        Ok(merged.1.since(merged.0) - old)
+        Ok(merged.len() - old)
     }
 }
 
@@ -188,7 +187,7 @@ mod tests {
                     ranges
                         .as_slice(&pool)
                         .iter()
-                        .any(|r| !base.plus(i).before(r.0) && base.plus(i).before(r.1))
+                        .any(|range| !base.plus(i).before(range.start) && base.plus(i).before(range.end))
                 })
                 .collect();
             assert_eq!(covered, model);

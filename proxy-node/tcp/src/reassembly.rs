@@ -7,7 +7,7 @@ use crate::blocks::{BlockPool, Place};
 use crate::chain::{Allowance, Chain, Slices};
 use crate::ranges::{RangePool, Ranges};
 use crate::sendqueue::send_memory;
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 
 /// ```text
 ///   read                  next = position of rcv_nxt
@@ -21,6 +21,24 @@ pub(crate) struct ReceiveQueue {
     ranges: Ranges,
     /// Size to which the receive window has grown, in bytes; 0 before it has.
     pub grown: u32,
+}
+
+/// The pools from which receive queues take memory.
+pub(crate) struct Pools<'a> {
+    pub blocks: &'a mut BlockPool,
+    pub ranges: &'a mut RangePool,
+}
+
+/// Data that has arrived, within the window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived<'a> {
+    /// RCV.NXT.
+    pub rcv_nxt: Seq,
+    /// Sequence number of the first byte, not before RCV.NXT.
+    pub seq: Seq,
+    pub data: &'a [u8],
+    /// Its location in the pool, if it lies there; it may remain there.
+    pub place: Option<Place>,
 }
 
 /// How a segment's data was stored.
@@ -50,20 +68,13 @@ impl ReceiveQueue {
 
     /// Number of bytes after holes.
     pub fn out_of_order(&self, ranges: &RangePool) -> u32 {
-        self.ranges.as_slice(ranges).iter().map(|r| r.1.since(r.0)).sum()
+        self.ranges.as_slice(ranges).iter().map(SeqRange::len).sum()
     }
 
-    /// Stores `data`, which starts at `seq`, not before `rcv_nxt`, and lies within the window. `place` is its
-    /// location in the pool, if it lies there; it may remain there. `window` is how many bytes the connection may
-    /// store at once: it bounds the memory.
-    pub fn insert(
-        &mut self,
-        (blocks, ranges): (&mut BlockPool, &mut RangePool),
-        (rcv_nxt, seq): (Seq, Seq),
-        data: &[u8],
-        place: Option<Place>,
-        window: u32,
-    ) -> Stored {
+    /// Stores data. `window` is how many bytes the connection may store at once: it bounds the memory.
+    pub fn insert(&mut self, pools: Pools<'_>, arrived: Arrived<'_>, window: u32) -> Stored {
+        let Arrived { rcv_nxt, seq, data, place } = arrived;
+        let Pools { blocks, ranges } = pools;
         if data.is_empty() {
             return Stored::default();
         }
@@ -73,7 +84,7 @@ impl ReceiveQueue {
         let last = (blocks.capacity() / 8).max(1);
         if seq != rcv_nxt {
             let allowance = Allowance { reserve: last, in_place: worth, blocks: worth };
-            return self.insert_behind_hole((blocks, ranges), (rcv_nxt, seq), data, place, allowance);
+            return self.insert_behind_hole(Pools { blocks, ranges }, arrived, allowance);
         }
         let reserve = if self.readable() > 0 { last } else { 0 };
         let allowance = Allowance { reserve, in_place: worth, blocks: u32::MAX };
@@ -86,8 +97,8 @@ impl ReceiveQueue {
         }
         let mut end = rcv_nxt.plus(stored as u32);
         // The bytes may have filled the hole before the first range.
-        if let Some(range) = self.ranges.as_slice(ranges).iter().rfind(|r| !r.0.after(end)) {
-            end = end.max(range.1);
+        if let Some(range) = self.ranges.as_slice(ranges).iter().rfind(|range| !range.start.after(end)) {
+            end = end.max(range.end);
         }
         self.ranges.trim_before(ranges, end);
         let advanced = end.since(rcv_nxt);
@@ -97,10 +108,8 @@ impl ReceiveQueue {
 
     fn insert_behind_hole(
         &mut self,
-        (blocks, ranges): (&mut BlockPool, &mut RangePool),
-        (rcv_nxt, seq): (Seq, Seq),
-        data: &[u8],
-        place: Option<Place>,
+        Pools { blocks, ranges }: Pools<'_>,
+        Arrived { rcv_nxt, seq, data, place }: Arrived<'_>,
         allowance: Allowance,
     ) -> Stored {
         let all_dropped = Stored { dropped: data.len() as u32, ..Stored::default() };
@@ -154,17 +163,20 @@ impl ReceiveQueue {
 
     /// The SACK blocks to send: after `duplicate` (RFC 2883), the ranges of the latest segments first, then others
     /// (RFC 2018 §4).
-    pub fn sack_blocks(&self, ranges: &RangePool, duplicate: Option<(Seq, Seq)>) -> SackBlocks {
+    pub fn sack_blocks(&self, ranges: &RangePool, duplicate: Option<SeqRange>) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
-        if let Some((start, end)) = duplicate {
-            blocks.push(SackBlock { start: start.0, end: end.0 });
+        let block = |range: &SeqRange| SackBlock { start: range.start.0, end: range.end.0 };
+        if let Some(duplicate) = &duplicate {
+            blocks.push(block(duplicate));
         }
         let listed = usize::from(duplicate.is_some());
         let all = self.ranges.as_slice(ranges);
-        let range = |seq: Seq| all.get(all.partition_point(|r| !r.1.after(seq))).filter(|r| !seq.before(r.0));
-        let recent = self.ranges.recent(ranges).iter().filter_map(|&seq| range(seq));
-        for &(start, end) in recent.chain(all.iter()) {
-            let block = SackBlock { start: start.0, end: end.0 };
+        let holding = |seq: Seq| {
+            let range = all.get(all.partition_point(|range| !range.end.after(seq)));
+            range.filter(|range| !seq.before(range.start))
+        };
+        let recent = self.ranges.recent(ranges).iter().filter_map(|&seq| holding(seq));
+        for block in recent.chain(all.iter()).map(block) {
             if !blocks.as_slice()[listed..].contains(&block) && !blocks.push(block) {
                 break;
             }
@@ -177,6 +189,10 @@ impl ReceiveQueue {
 mod tests {
     use super::*;
 
+    fn arrived(rcv_nxt: Seq, seq: Seq, data: &[u8]) -> Arrived<'_> {
+        Arrived { rcv_nxt, seq, data, place: None }
+    }
+
     #[test]
     fn holes_fill_in_any_order_and_the_newest_range_is_reported_first() {
         let (mut blocks, mut ranges) = (BlockPool::new(8, 512, 1), RangePool::new(1));
@@ -185,7 +201,11 @@ mod tests {
         let data: Vec<u8> = (0..100).collect();
         let mut put = |queue: &mut ReceiveQueue, nxt: u32, from: usize, to: usize| {
             let seq = start.plus(from as u32);
-            queue.insert((&mut blocks, &mut ranges), (start.plus(nxt), seq), &data[from..to], None, 4096)
+            queue.insert(
+                Pools { blocks: &mut blocks, ranges: &mut ranges },
+                arrived(start.plus(nxt), seq, &data[from..to]),
+                4096,
+            )
         };
         assert_eq!(put(&mut queue, 0, 60, 80).out_of_order, 20);
         assert_eq!(put(&mut queue, 0, 20, 40).out_of_order, 20);
@@ -197,13 +217,21 @@ mod tests {
         };
         let mut put = |queue: &mut ReceiveQueue, nxt: u32, from: usize, to: usize| {
             let seq = start.plus(from as u32);
-            queue.insert((&mut blocks, &mut ranges), (start.plus(nxt), seq), &data[from..to], None, 4096)
+            queue.insert(
+                Pools { blocks: &mut blocks, ranges: &mut ranges },
+                arrived(start.plus(nxt), seq, &data[from..to]),
+                4096,
+            )
         };
         assert_eq!(put(&mut queue, 10, 10, 20).advanced, 40, "10..20 joins 20..50");
         assert_eq!(queue.readable(), 50);
         assert_eq!(reported(&queue, &ranges), [(60, 80)]);
         let seq = start.plus(50);
-        let stored = queue.insert((&mut blocks, &mut ranges), (seq, seq), &data[50..100], None, 4096);
+        let stored = queue.insert(
+            Pools { blocks: &mut blocks, ranges: &mut ranges },
+            arrived(seq, seq, &data[50..100]),
+            4096,
+        );
         assert_eq!((stored.advanced, queue.has_holes()), (50, false));
         let all: Vec<u8> = queue.slices(&blocks, 1000).flatten().copied().collect();
         assert_eq!(all, data);
@@ -215,19 +243,35 @@ mod tests {
     fn without_blocks_the_rest_is_dropped() {
         let (mut blocks, mut ranges) = (BlockPool::new(1, 512, 1), RangePool::new(1));
         let mut queue = ReceiveQueue::EMPTY;
-        let stored = queue.insert((&mut blocks, &mut ranges), (Seq(0), Seq(0)), &[7; 600], None, 4096);
+        let stored = queue.insert(
+            Pools { blocks: &mut blocks, ranges: &mut ranges },
+            arrived(Seq(0), Seq(0), &[7; 600]),
+            4096,
+        );
         assert_eq!(stored, Stored { advanced: 512, out_of_order: 0, dropped: 88 });
-        let stored = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(520)), &[7; 6], None, 4096);
+        let stored = queue.insert(
+            Pools { blocks: &mut blocks, ranges: &mut ranges },
+            arrived(Seq(512), Seq(520), &[7; 6]),
+            4096,
+        );
         assert_eq!(stored.dropped, 6);
         // Bytes after a hole are discarded for those that fill it.
         let (mut blocks, mut queue) = (BlockPool::new(2, 512, 1), {
             queue.clear(&mut blocks, &mut ranges);
             queue
         });
-        let far = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(9000)), &[7; 6], None, 65_536);
+        let far = queue.insert(
+            Pools { blocks: &mut blocks, ranges: &mut ranges },
+            arrived(Seq(512), Seq(9000), &[7; 6]),
+            65_536,
+        );
         assert_eq!((far.out_of_order, blocks.free()), (6, 1));
         let other = blocks.allocate();
-        let near = queue.insert((&mut blocks, &mut ranges), (Seq(512), Seq(512)), &[7; 6], None, 65_536);
+        let near = queue.insert(
+            Pools { blocks: &mut blocks, ranges: &mut ranges },
+            arrived(Seq(512), Seq(512), &[7; 6]),
+            65_536,
+        );
         assert_eq!((near.advanced, queue.has_holes(), ranges.free()), (6, false, 1));
         other.into_iter().for_each(|block| blocks.unrefer(block));
         queue.clear(&mut blocks, &mut ranges);

@@ -38,7 +38,7 @@ use crate::recovery::pool::{Record, RecordPool, RecordState};
 use crate::recovery::prr::Prr;
 use crate::recovery::rack::Rack;
 use crate::recovery::undo::Undo;
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 
 /// The phase of loss recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,21 +160,21 @@ impl Recovery {
     }
 
     /// The lost range to retransmit next.
-    pub fn next_lost(&self, pool: &RecordPool) -> Option<(Seq, Seq)> {
+    pub fn next_lost(&self, pool: &RecordPool) -> Option<SeqRange> {
         if self.frto.holds_back() { None } else { self.flight.next_lost(pool) }
     }
 
-    /// Records the retransmission of `start .. end`, the beginning of that range; `timestamp` is the segment's TSval.
+    /// Records the retransmission of `range`, the beginning of [`next_lost`](Self::next_lost); `timestamp` is the segment's TSval.
     pub fn on_retransmit(
         &mut self,
         pool: &mut RecordPool,
         now: Instant,
-        (start, end): (Seq, Seq),
+        range: SeqRange,
         timestamp: Option<u32>,
     ) {
         self.forced = false;
-        let stamp = self.stamp_again(now, end.since(start), timestamp);
-        self.flight.resend(pool, end, &stamp);
+        let stamp = self.stamp_again(now, range.len(), timestamp);
+        self.flight.resend(pool, range.end, &stamp);
     }
 
     fn stamp_again(&mut self, now: Instant, len: u32, timestamp: Option<u32>) -> Stamp {
@@ -186,10 +186,10 @@ impl Recovery {
 
     /// Records a tail loss probe that retransmits the last `len` sequence numbers, or fewer, and returns the range
     /// (RFC 8985 §7.3).
-    pub fn on_probe_again(&mut self, pool: &mut RecordPool, now: Instant, len: u32) -> Option<(Seq, Seq)> {
+    pub fn on_probe_again(&mut self, pool: &mut RecordPool, now: Instant, len: u32) -> Option<SeqRange> {
         let stamp = self.delivery.stamp(now, self.flight.in_flight());
         let range = self.flight.resend_tail(pool, len, &stamp)?;
-        self.resent = self.resent.saturating_add(range.1.since(range.0));
+        self.resent = self.resent.saturating_add(range.len());
         Some(range)
     }
 
@@ -241,12 +241,12 @@ impl Recovery {
         self.rack.on_delivered(record, summary.at, echo_before, summary.rtt_min);
     }
 
-    /// Processes the delivery of `start .. end`, which follow everything in flight and have no record because only a
+    /// Processes the delivery of the numbers of `range`, which follow everything in flight and have no record because only a
     /// path MTU probe has carried them. Their send time is unknown: they yield no round trip and no delivery rate
     /// sample, and RACK.xmit_ts remains that of a record.
-    pub fn on_unrecorded_delivered(&mut self, summary: &mut AckSummary, (start, end): (Seq, Seq)) {
-        let len = end.since(start);
-        summary.highest = summary.highest.max(end);
+    pub fn on_unrecorded_delivered(&mut self, summary: &mut AckSummary, range: SeqRange) {
+        let len = range.len();
+        summary.highest = summary.highest.max(range.end);
         summary.delivered += len;
         self.delivery.on_unrecorded_delivered(len, summary.at);
         // RFC 8985 §7.4.2 infers from an acknowledgement beyond TLP.end_seq that the tail loss probe repaired a loss.

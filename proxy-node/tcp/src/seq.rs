@@ -44,6 +44,30 @@ impl Seq {
     }
 }
 
+/// The sequence numbers `start .. end`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct SeqRange {
+    pub start: Seq,
+    pub end: Seq,
+}
+
+impl SeqRange {
+    /// The range `start .. end`.
+    pub const fn new(start: Seq, end: Seq) -> SeqRange {
+        SeqRange { start, end }
+    }
+
+    /// How many numbers it holds; 0 if `end` is before `start`.
+    pub fn len(&self) -> u32 {
+        self.end.since(self.start)
+    }
+
+    /// Whether the two overlap or are adjacent.
+    pub fn touches(&self, other: &SeqRange) -> bool {
+        !self.end.before(other.start) && !self.start.after(other.end)
+    }
+}
+
 impl fmt::Debug for Seq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)

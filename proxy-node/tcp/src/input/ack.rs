@@ -4,6 +4,7 @@
 use crate::api::{DropReason, State};
 use crate::input::{Incoming, Reject};
 use crate::recovery::ack_summary::AckSummary;
+use crate::seq::SeqRange;
 use crate::tcb::{Context, Fin, FinalTransmit, Tcb};
 use crate::timeouts::Retransmission;
 
@@ -40,7 +41,7 @@ impl Tcb {
         if self.sack {
             // The SACK blocks of a reordered (older) acknowledgement are still valid. A block may extend beyond
             // SND.NXT if a path MTU probe arrived; the part in flight counts.
-            let range = (self.snd_una, self.sent_end());
+            let range = SeqRange::new(self.snd_una, self.sent_end());
             let blocks = segment.options.sack.as_slice();
             self.recovery.on_sack(cx.records, &mut summary, range, blocks, u32::from(self.mss()));
         }

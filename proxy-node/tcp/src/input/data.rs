@@ -9,8 +9,8 @@ use crate::api::{DropReason, State};
 use crate::blocks::Place;
 use crate::input::full_sized::estimate;
 use crate::input::{Incoming, Reject};
-use crate::reassembly::Stored;
-use crate::seq::Seq;
+use crate::reassembly::{Arrived, Pools, Stored};
+use crate::seq::{Seq, SeqRange};
 use crate::tcb::{Context, FinalTransmit, Tcb};
 
 /// Segments after a hole that are acknowledged immediately, one by one: as many duplicate acknowledgements as a
@@ -89,7 +89,7 @@ impl Tcb {
         if old > 0 {
             cx.counters.duplicate_bytes_received += old as u64;
             if self.sack {
-                self.duplicate = Some((seq, seq.plus(old as u32)));
+                self.duplicate = Some(SeqRange::new(seq, seq.plus(old as u32)));
             }
             data = data.get(old..).unwrap_or(&[]);
             seq = seq.plus(old as u32);
@@ -116,8 +116,9 @@ impl Tcb {
         let (had_holes, in_order) = (self.receive.has_holes(), seq == self.rcv_nxt);
         let advertised = self.receive.readable() + self.rcv_edge.since(self.rcv_nxt);
         let window = self.receive_limit(cx).max(advertised);
+        let arrived = Arrived { rcv_nxt: self.rcv_nxt, seq, data, place };
         let Stored { advanced, out_of_order, dropped } =
-            self.receive.insert((cx.blocks, cx.ranges), (self.rcv_nxt, seq), data, place, window);
+            self.receive.insert(Pools { blocks: cx.blocks, ranges: cx.ranges }, arrived, window);
         cx.counters.bytes_received += u64::from(advanced);
         cx.counters.out_of_order_bytes_received += u64::from(out_of_order);
         if dropped > 0 {
@@ -128,7 +129,7 @@ impl Tcb {
         }
         if self.sack && advanced + out_of_order + dropped == 0 {
             // RFC 2883 §4.1.3: all of the data was stored before, after a hole.
-            self.duplicate = Some((seq, seq.plus(data.len() as u32)));
+            self.duplicate = Some(SeqRange::new(seq, seq.plus(data.len() as u32)));
             cx.counters.duplicate_bytes_received += data.len() as u64;
         }
         if advanced > 0 {

@@ -2,7 +2,7 @@
 
 use crate::api::{DropReason, FailReason, State};
 use crate::input::{Incoming, Reject};
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 use crate::tcb::{Context, FinalTransmit, Tcb, seconds};
 
 /// Age in seconds from which TS.Recent is invalid (RFC 7323 §5.5).
@@ -98,7 +98,7 @@ impl Tcb {
         let ours = back(segment.seq) < back(self.irs);
         if segment.seq.before(self.rcv_nxt) && ours && !segment.payload.is_empty() && self.sack {
             let end = segment.end().min(self.rcv_nxt);
-            self.duplicate = Some((segment.seq, end));
+            self.duplicate = Some(SeqRange::new(segment.seq, end));
             cx.counters.duplicate_bytes_received += segment.payload.len() as u64;
             // The peer retransmitted acknowledged data: our acknowledgement was lost or late.
             self.quick_acks = self.quick_acks.max(cx.config.quick_acks);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use csp_types::Instant;
 
 use crate::recovery::pool::Record;
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 
 /// What one acknowledgement reports, with the state of the connection before it.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct AckSummary {
     /// Not all SACK blocks were processed, because the step budget was used up.
     pub skipped: bool,
     /// The range that the peer reports as received twice (D-SACK, RFC 2883).
-    pub dsack: Option<(Seq, Seq)>,
+    pub dsack: Option<SeqRange>,
     /// The highest sequence number reported as delivered.
     pub highest: Seq,
     /// Among the delivered records, the one that was sent last.

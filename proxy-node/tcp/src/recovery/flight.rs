@@ -15,7 +15,7 @@ use csp_types::limits::SEGMENT_LEN_MAX;
 
 use crate::list::NIL;
 use crate::recovery::pool::{BY_SEQUENCE, BY_TURN, List, Record, RecordPool, RecordState};
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 
 /// What a record stores about its transmission (see [`crate::recovery::pool::Record`]).
 #[derive(Clone, Copy, Debug)]
@@ -151,19 +151,19 @@ impl Flight {
         Some(record)
     }
 
-    /// Marks the first part of `start .. end` that is not yet SACKed and returns it in its previous state; `None` if
+    /// Marks the first part of `range` that is not yet SACKed and returns it in its previous state; `None` if
     /// there is none. `most`: records the connection may hold; `budget`: steps that may be made.
     pub fn sack(
         &mut self,
         pool: &mut RecordPool,
-        (start, end): (Seq, Seq),
+        range: SeqRange,
         most: u32,
         budget: &mut u32,
     ) -> Option<Record> {
-        let mut index = self.seek(pool, start, budget)?;
-        while pool.at(index).start.before(end) {
+        let mut index = self.seek(pool, range.start, budget)?;
+        while pool.at(index).start.before(range.end) {
             if pool.at(index).state != RecordState::Sacked
-                && let Some(cut) = self.cut(pool, index, (start, end), most)
+                && let Some(cut) = self.cut(pool, index, range, most)
             {
                 let piece = *pool.at(cut);
                 self.set_state(pool, cut, RecordState::Sacked);
@@ -208,12 +208,12 @@ impl Flight {
         Some(index)
     }
 
-    /// Splits off the parts of record `index` outside `start .. end`; `None` if no record is free for them.
+    /// Splits off the parts of record `index` outside the range; `None` if no record is free for them.
     fn cut(
         &mut self,
         pool: &mut RecordPool,
         mut index: u32,
-        (start, end): (Seq, Seq),
+        SeqRange { start, end }: SeqRange,
         most: u32,
     ) -> Option<u32> {
         let before = pool.at(index).start.before(start);
@@ -383,7 +383,7 @@ impl Flight {
     }
 
     /// The lost range to retransmit next, at most 64 KB.
-    pub fn next_lost(&self, pool: &RecordPool) -> Option<(Seq, Seq)> {
+    pub fn next_lost(&self, pool: &RecordPool) -> Option<SeqRange> {
         let mut index = self.turn(pool);
         if index == NIL {
             return None;
@@ -397,7 +397,7 @@ impl Flight {
             }
             end = pool.at(index).end;
         }
-        Some((start, end))
+        Some(SeqRange { start, end })
     }
 
     /// Records the retransmission of [`Flight::next_lost`] up to `end`; returns the end of what now counts as sent.
@@ -425,7 +425,7 @@ impl Flight {
     }
 
     /// Records the retransmission of at most the last `len` sequence numbers, not marked as lost; returns the range.
-    pub fn resend_tail(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) -> Option<(Seq, Seq)> {
+    pub fn resend_tail(&mut self, pool: &mut RecordPool, len: u32, stamp: &Stamp) -> Option<SeqRange> {
         let mut index = self.all.last;
         if index == NIL || pool.at(index).state != RecordState::InFlight {
             return None;
@@ -436,7 +436,7 @@ impl Flight {
         }
         self.leave_turn(pool, index);
         self.restamp(pool, index, stamp);
-        Some((pool.at(index).start, record.end))
+        Some(SeqRange::new(pool.at(index).start, record.end))
     }
 
     fn restamp(&mut self, pool: &mut RecordPool, index: u32, stamp: &Stamp) {

@@ -6,7 +6,7 @@ use csp_wire::tcp::SackBlock;
 use crate::recovery::Recovery;
 use crate::recovery::ack_summary::AckSummary;
 use crate::recovery::pool::RecordPool;
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 
 /// Most steps over records that one acknowledgement may cost beyond the records it covers. Without the bound, a
 /// hostile peer could make us walk the whole flight for each of its blocks. Blocks beyond the bound are ignored; the
@@ -17,28 +17,29 @@ const STEPS: u32 = 1024;
 const BLOCK_LEN_MAX: u32 = 1 << 30;
 
 impl Recovery {
-    /// Processes the SACK blocks of an acknowledgement. Blocks outside `una .. sent_end` are ignored.
+    /// Processes the SACK blocks of an acknowledgement. Blocks outside `sent`, which starts at SND.UNA, are ignored.
     pub fn on_sack(
         &mut self,
         pool: &mut RecordPool,
         summary: &mut AckSummary,
-        (una, sent_end): (Seq, Seq),
+        sent: SeqRange,
         blocks: &[SackBlock],
         mss: u32,
     ) {
         summary.dsack = reported_duplicate(blocks, summary.ack);
         // Bounds the records of the connection, because splitting off single bytes would fill the pool: twice as many
         // records as segments are enough.
-        let most = 64 + sent_end.since(una) / mss.max(1) * 2;
+        let most = 64 + sent.len() / mss.max(1) * 2;
         let mut budget = STEPS;
         for block in blocks {
-            let (start, end) = (Seq(block.start), Seq(block.end));
+            let range = SeqRange::new(Seq(block.start), Seq(block.end));
             // Measured from SND.UNA, because a hostile block can be longer than sequence number comparison permits.
-            let (first, last) = (start.0.wrapping_sub(una.0), end.0.wrapping_sub(una.0));
-            if first >= last || last > sent_end.since(una) {
+            let from_una = |seq: Seq| seq.0.wrapping_sub(sent.start.0);
+            let (first, last) = (from_una(range.start), from_una(range.end));
+            if first >= last || last > sent.len() {
                 continue;
             }
-            while let Some(record) = self.flight.sack(pool, (start, end), most, &mut budget) {
+            while let Some(record) = self.flight.sack(pool, range, most, &mut budget) {
                 summary.sacked += record.len();
                 self.on_delivered(summary, &record, false);
             }
@@ -48,13 +49,13 @@ impl Recovery {
 
     /// Processes a duplicate report (RFC 2883). The duplicate is that of a tail loss probe, of a spurious
     /// retransmission, or, if nothing was retransmitted, one that the network made.
-    pub(super) fn on_duplicate_report(&mut self, range: (Seq, Seq), una: Seq, nxt: Seq) {
+    pub(super) fn on_duplicate_report(&mut self, range: SeqRange, una: Seq, nxt: Seq) {
         // RFC 8985 §7.4.2: the probe and the original both arrived.
-        if self.tail_probe.is_some_and(|probe| probe.is_retrans && probe.end == range.1) {
+        if self.tail_probe.is_some_and(|probe| probe.is_retrans && probe.end == range.end) {
             self.tail_probe = None;
             return;
         }
-        let len = range.1.since(range.0);
+        let len = range.len();
         if self.resent == 0 {
             return;
         }
@@ -69,7 +70,7 @@ impl Recovery {
 }
 
 /// RFC 2883 §4: the first block reports a duplicate if the acknowledgement number, or the second block, covers it.
-fn reported_duplicate(blocks: &[SackBlock], ack: Seq) -> Option<(Seq, Seq)> {
+fn reported_duplicate(blocks: &[SackBlock], ack: Seq) -> Option<SeqRange> {
     let first = blocks.first()?;
     let (start, end) = (Seq(first.start), Seq(first.end));
     let len = end.0.wrapping_sub(start.0);
@@ -81,7 +82,7 @@ fn reported_duplicate(blocks: &[SackBlock], ack: Seq) -> Option<(Seq, Seq)> {
         let whole = second.end.wrapping_sub(second.start);
         whole <= BLOCK_LEN_MAX && offset <= whole && len <= whole - offset
     });
-    (!end.after(ack) || within).then_some((start, end))
+    (!end.after(ack) || within).then_some(SeqRange { start, end })
 }
 
 #[cfg(test)]
@@ -91,11 +92,12 @@ mod tests {
     #[test]
     fn duplicates_are_distinguished_from_selective_acknowledgements() {
         let block = |start, end| SackBlock { start, end };
+        let range = |start, end| Some(SeqRange::new(Seq(start), Seq(end)));
         let ack = Seq(1000);
-        assert_eq!(reported_duplicate(&[block(500, 600)], ack), Some((Seq(500), Seq(600))));
+        assert_eq!(reported_duplicate(&[block(500, 600)], ack), range(500, 600));
         assert_eq!(reported_duplicate(&[block(2000, 2100)], ack), None);
         let nested = [block(2000, 2100), block(1900, 2100)];
-        assert_eq!(reported_duplicate(&nested, ack), Some((Seq(2000), Seq(2100))));
+        assert_eq!(reported_duplicate(&nested, ack), range(2000, 2100));
         assert_eq!(reported_duplicate(&[block(2000, 2100), block(2050, 2100)], ack), None);
         assert_eq!(reported_duplicate(&[block(600, 500)], ack), None, "backwards");
         assert_eq!(reported_duplicate(&[], ack), None);

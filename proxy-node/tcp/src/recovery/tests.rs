@@ -4,7 +4,7 @@ use csp_types::Instant;
 
 use crate::recovery::flight::{Flight, Stamp};
 use crate::recovery::pool::{RecordPool, RecordState};
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 
 /// The model that the records must match: state and time of the last transmission for each sequence number.
 struct Model {
@@ -78,7 +78,7 @@ fn play(seed: u64) {
                 let start = una + random.below(nxt - una);
                 let end = start + 1 + random.below((nxt - start).min(40));
                 let mut budget = [3, 1_000][random.below(2) as usize];
-                let range = (BASE.plus(start), BASE.plus(end.min(nxt)));
+                let range = SeqRange::new(BASE.plus(start), BASE.plus(end.min(nxt)));
                 while let Some(piece) = flight.sack(&mut pool, range, 300, &mut budget) {
                     for seq in piece.start.since(BASE)..piece.end.since(BASE) {
                         assert_eq!(model.at(BASE.plus(seq)).0, piece.state);
@@ -107,7 +107,7 @@ fn play(seed: u64) {
                 }
             }
             8 => {
-                if let Some((start, end)) = flight.next_lost(&pool) {
+                if let Some(SeqRange { start, end }) = flight.next_lost(&pool) {
                     let end = start.plus(1 + random.below(end.since(start)));
                     let sent = flight.resend(&mut pool, end, &stamp(now));
                     for seq in start.since(BASE)..sent.since(BASE) {
@@ -129,7 +129,7 @@ fn play(seed: u64) {
                     model.bytes[..len as usize].iter_mut().for_each(|b| b.0 = RecordState::Lost);
                 }
                 2 => {
-                    if let Some((start, end)) = flight.resend_tail(&mut pool, 10, &stamp(now)) {
+                    if let Some(SeqRange { start, end }) = flight.resend_tail(&mut pool, 10, &stamp(now)) {
                         for seq in start.since(BASE)..end.since(BASE) {
                             *model.at(BASE.plus(seq)) = (RecordState::InFlight, now, true);
                         }

@@ -1,7 +1,7 @@
 //! Detection of spurious retransmissions: by timestamps (Eifel, RFC 3522) and by duplicate reports (RFC 2883,
 //! RFC 3708).
 
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 
 /// The state that detects whether the last loss response was spurious.
 #[derive(Clone, Copy, Debug)]
@@ -41,10 +41,10 @@ impl Undo {
     }
 
     /// Processes the report that the peer received `range` twice. Returns whether that shows reordering.
-    pub fn on_duplicate_report(&mut self, range: (Seq, Seq)) -> bool {
-        let relevant = self.pending && self.any && !range.0.before(self.marker);
+    pub fn on_duplicate_report(&mut self, range: SeqRange) -> bool {
+        let relevant = self.pending && self.any && !range.start.before(self.marker);
         if relevant {
-            self.resent = self.resent.saturating_sub(range.1.since(range.0));
+            self.resent = self.resent.saturating_sub(range.len());
         }
         relevant && self.fast
     }

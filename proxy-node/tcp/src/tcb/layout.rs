@@ -28,7 +28,7 @@ use crate::reassembly::ReceiveQueue;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
 use crate::sendqueue::SendQueue;
-use crate::seq::Seq;
+use crate::seq::{Seq, SeqRange};
 use crate::tcb::{Announced, Context, Fin, FinalTransmit, Pending, Probe};
 use crate::timeouts::Timers;
 
@@ -103,7 +103,7 @@ pub(crate) struct Tcb {
     pub recovery: Recovery,
     pub rtt: Rtt,
     pub congestion: Congestion,
-    pub duplicate: Option<(Seq, Seq)>,
+    pub duplicate: Option<SeqRange>,
     pub irs: Seq,
     pub options: KeptOptions,
     pub path: PathMtu,
