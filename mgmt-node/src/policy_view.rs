@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use csp_api::mgmt::{DryRunView, FieldError, PolicyView};
+use csp_api::mgmt::{Acknowledged, DryRunView, FieldError, PolicyView};
 use csp_control::{
     AckState, GenerationRecord, GenerationSummary, ManagerError, NodeAck, NodeRecord, PolicyManager,
 };
@@ -129,12 +129,12 @@ async fn read_active(manager: &PolicyManager, number: u64) -> Result<Option<Gene
     manager.generation(number).await.map(Some)
 }
 
-/// The state's name in the API.
-pub const fn ack_text(state: AckState) -> &'static str {
+/// The state as the API has it.
+pub const fn acknowledged(state: AckState) -> Acknowledged {
     match state {
-        AckState::Staged => "staged",
-        AckState::Active => "active",
-        AckState::Refused => "refused",
+        AckState::Staged => Acknowledged::Staged,
+        AckState::Active => Acknowledged::Active,
+        AckState::Refused => Acknowledged::Refused,
     }
 }
 

@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csp_api::mgmt::{AckView, GenerationView, Phase};
+use csp_api::mgmt::{AckView, Acknowledged, GenerationView, Phase};
 use csp_control::{AckState, ManagerError, NodeAck, NodeRecord, PolicyManager};
 use csp_policy::Policy;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use crate::limits::ACK_POLL_INTERVAL;
-use crate::policy_view::{PolicyReader, ack_text};
+use crate::policy_view::{PolicyReader, acknowledged};
 
 /// Why a publication did not start.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +151,7 @@ impl Publisher {
         before: u64,
         timeout: Duration,
     ) -> (Phase, Option<String>) {
-        match self.gather(manager, number, timeout, "staged").await {
+        match self.gather(manager, number, timeout, Acknowledged::Staged).await {
             Gathered::All => {}
             Gathered::Refused(why) => return (Phase::Refused, Some(why)),
             Gathered::TimedOut(why) => return (Phase::TimedOut, Some(why)),
@@ -160,7 +160,7 @@ impl Publisher {
             return (Phase::Refused, Some(format!("it could not be activated: {error}")));
         }
         self.step(|view| view.phase = Phase::Activating);
-        match self.gather(manager, number, timeout, "active").await {
+        match self.gather(manager, number, timeout, Acknowledged::Active).await {
             Gathered::All => (Phase::Active, None),
             // They staged it, so they can; they follow by themselves.
             Gathered::TimedOut(why) => (Phase::Active, Some(why)),
@@ -187,7 +187,13 @@ impl Publisher {
     }
 
     /// Waits until all live nodes are at `goal`, one refuses, or `timeout` has passed.
-    async fn gather(&self, manager: &PolicyManager, number: u64, timeout: Duration, goal: &str) -> Gathered {
+    async fn gather(
+        &self,
+        manager: &PolicyManager,
+        number: u64,
+        timeout: Duration,
+        goal: Acknowledged,
+    ) -> Gathered {
         let deadline = Instant::now() + timeout;
         loop {
             let mut problem = None;
@@ -195,12 +201,12 @@ impl Publisher {
                 Ok(followers) => {
                     let acks = acks(&followers, number);
                     self.step(|view| view.acks = acks.clone());
-                    let refused = acks.iter().find(|ack| ack.state == "refused");
+                    let refused = acks.iter().find(|ack| ack.state == Acknowledged::Refused);
                     if let Some(ack) = refused {
                         let why = ack.error.as_deref().unwrap_or("no reason given");
                         return Gathered::Refused(format!("{} refused: {why}", ack.node));
                     }
-                    if acks.iter().all(|ack| ack.state == goal || ack.state == "active") {
+                    if acks.iter().all(|ack| is_at(ack, goal)) {
                         return Gathered::All;
                     }
                 }
@@ -213,14 +219,11 @@ impl Publisher {
         }
     }
 
-    fn late(&self, timeout: Duration, goal: &str) -> String {
+    fn late(&self, timeout: Duration, goal: Acknowledged) -> String {
         let current = self.current.borrow();
         let acks = current.iter().flat_map(|view| &view.acks);
-        let late: Vec<&str> = acks
-            .filter(|ack| ack.state != goal && ack.state != "active")
-            .map(|ack| ack.node.as_str())
-            .collect();
-        format!("{} did not say `{goal}` within {} s", late.join(", "), timeout.as_secs())
+        let late: Vec<&str> = acks.filter(|ack| !is_at(ack, goal)).map(|ack| ack.node.as_str()).collect();
+        format!("{} did not say `{}` within {} s", late.join(", "), goal.as_str(), timeout.as_secs())
     }
 
     /// Changes the current publication, and wakes the requests that wait for it if anything changed.
@@ -250,24 +253,29 @@ enum Gathered {
     TimedOut(String),
 }
 
+/// Whether a node has reached `goal`, or is beyond it.
+fn is_at(ack: &AckView, goal: Acknowledged) -> bool {
+    ack.state == goal || ack.state == Acknowledged::Active
+}
+
 /// The acknowledgements of `generation` by the nodes that apply policy.
 pub fn acks(followers: &[(NodeRecord, Option<NodeAck>)], generation: u64) -> Vec<AckView> {
     let one = |(node, said): &(NodeRecord, Option<NodeAck>)| {
         let (state, error) = verdict(said.as_ref(), generation);
-        AckView { node: node.id.to_string(), role: node.role.to_string(), state: state.into(), error }
+        AckView { node: node.id.to_string(), role: node.role.to_string(), state, error }
     };
     followers.iter().map(one).collect()
 }
 
 /// What a node's acknowledgement means for `generation`.
-fn verdict(said: Option<&NodeAck>, generation: u64) -> (&'static str, Option<String>) {
+fn verdict(said: Option<&NodeAck>, generation: u64) -> (Acknowledged, Option<String>) {
     match said {
         Some(ack) if ack.generation == generation && ack.state == AckState::Refused => {
-            ("refused", Some(ack.error.clone()))
+            (Acknowledged::Refused, Some(ack.error.clone()))
         }
-        Some(ack) if ack.active == generation => ("active", None),
-        Some(ack) if ack.generation == generation => (ack_text(ack.state), None),
-        _ => ("waiting", None),
+        Some(ack) if ack.active == generation => (Acknowledged::Active, None),
+        Some(ack) if ack.generation == generation => (acknowledged(ack.state), None),
+        _ => (Acknowledged::Waiting, None),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::leader::Leadership;
 use crate::limits::{
     FLOWS_MAX, OVERVIEW_FLOWS, OVERVIEW_FLOWS_ASKED, OVERVIEW_KEPT, RECENT_MAX, RELATED_MAX, TRACE_EVENTS_MAX,
 };
-use crate::policy_view::{PolicyReader, PolicyState, ack_text};
+use crate::policy_view::{PolicyReader, PolicyState, acknowledged};
 use crate::poller::{self, Poller};
 use crate::proxy_labels::{ProxyTags, tag_of};
 use crate::publish::{self, Publisher, now_unix_ms};
@@ -113,7 +113,7 @@ impl Cluster {
     /// What has become of the generation that a node acknowledged last: it stays staged at a node when another one has refused it.
     fn policy_state(&self, ack: &NodeAck) -> String {
         let failed = self.publisher.failure(ack.generation).filter(|_| ack.state == AckState::Staged);
-        failed.map_or(ack_text(ack.state), |(phase, _)| phase.as_str()).to_owned()
+        failed.map_or(acknowledged(ack.state).as_str(), |(phase, _)| phase.as_str()).to_owned()
     }
 
     /// Whether etcd answers.

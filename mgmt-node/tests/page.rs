@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use csp_api::messages::{Peer, PeerName};
 use csp_api::mgmt::{
-    AckView, ChannelView, ChannelsView, DropView, EtcdView, Figure, FlowView, FlowsView, GenerationView,
-    LeaderView, NodeState, NodeView, NodesView, OverviewView, PeerView, Phase, PoolMemberView, ServiceView,
-    ServicesView, SubscriptionsView, TierView, Unreachable,
+    AckView, Acknowledged, ChannelView, ChannelsView, DropView, EtcdView, Figure, FlowView, FlowsView,
+    GenerationView, LeaderView, NodeState, NodeView, NodesView, OverviewView, PeerView, Phase,
+    PoolMemberView, ServiceView, ServicesView, SubscriptionsView, TierView, Unreachable,
 };
 use csp_types::FlowLabel;
 use serde_json::Value;
@@ -79,7 +79,7 @@ fn generation(phase: Phase) -> GenerationView {
     let ack = AckView {
         node: "pn-1".into(),
         role: "proxy-node".into(),
-        state: "refused".into(),
+        state: Acknowledged::Refused,
         error: Some("no room".into()),
     };
     GenerationView {

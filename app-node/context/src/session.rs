@@ -23,7 +23,7 @@ use thiserror::Error;
 use crate::library::Make;
 use crate::order::{Made, Objects, Order, Pending};
 use crate::reports;
-use crate::stage::{self, Clock, Outcome, Stage};
+use crate::stage::{self, Clock, Incoming, Moment, Outcome, Stage};
 
 /// Interval between reports of a stage. Stops are reported at once.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(500);
@@ -272,7 +272,7 @@ impl Session {
             Record::Room { place, bytes } => {
                 let stage = self.stages.get_mut(&place).ok_or(SessionError::UnknownStage(place))?;
                 stage.give_room(bytes);
-                self.waiting_bytes -= resume(stage, (now, self.clock), place, out);
+                self.waiting_bytes -= stage.resume(Moment { now, clock: self.clock }, place, out);
                 report_stops(stage, place, out);
             }
             Record::Gone { place } => {
@@ -312,12 +312,14 @@ impl Session {
         if stage.waiting.len() >= calls as usize {
             return Err(SessionError::Credit(calls));
         }
-        if stage.call((now, self.clock), place, (info, frames, bytes), out) == Outcome::Waits {
+        let moment = Moment { now, clock: self.clock };
+        let incoming = Incoming { message: info, frames, bytes };
+        if stage.call(moment, place, incoming, out) == Outcome::Waits {
             self.waiting_bytes += bytes.len();
             if self.waiting_bytes > waiting_bytes {
                 return Err(SessionError::Waiting(waiting_bytes));
             }
-            stage.keep(info, frames, bytes);
+            stage.keep(incoming);
         }
         report_stops(stage, place, out);
         Ok(())
@@ -433,7 +435,7 @@ impl Session {
                     Ok(()) => SessionEvent::Runs { handler, parameters: wanted },
                     Err(error) => SessionEvent::Refused { handler, error: error.to_string() },
                 };
-                self.waiting_bytes -= resume(stage, (now, self.clock), place, out);
+                self.waiting_bytes -= stage.resume(Moment { now, clock: self.clock }, place, out);
                 report_stops(stage, place, out);
                 return self.note(event);
             }
@@ -475,13 +477,6 @@ impl Session {
 /// Returns whether a session has the resources that a handler needs.
 fn fits(needs: &Needs, state_bytes: u64) -> bool {
     u64::from(needs.state) + u64::from(needs.more_max) <= state_bytes && needs.period.is_none()
-}
-
-/// Calls the handler with waiting messages. Returns by how many bytes the waiting messages have decreased.
-fn resume(stage: &mut Stage, now: (Instant, Clock), place: Place, out: &mut Vec<u8>) -> usize {
-    let before = stage.waiting_bytes;
-    stage.resume(now, place, out);
-    before - stage.waiting_bytes
 }
 
 /// Notifies the proxy that a stage does not run.

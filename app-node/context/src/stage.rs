@@ -20,6 +20,22 @@ const MEASURE_EVERY: u64 = 16;
 /// The clock that measures calls. `None`: calls are not measured.
 pub(crate) type Clock = Option<fn() -> Instant>;
 
+/// When a call begins, and by which clock it is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub now: Instant,
+    pub clock: Clock,
+}
+
+/// A message of a call as it has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming<'a> {
+    pub message: Message,
+    /// The frames' lengths in bytes.
+    pub frames: &'a [u32],
+    pub bytes: &'a [u8],
+}
+
 /// A message of a call, as it is kept until its handler is done.
 #[derive(Debug)]
 pub(crate) struct Waiting {
@@ -164,40 +180,42 @@ impl Stage {
     /// Calls the handler with a message that was not kept, if none waits before it.
     pub fn call(
         &mut self,
-        (now, clock): (Instant, Clock),
+        moment: Moment,
         place: Place,
-        (message, frames, bytes): (Message, &[u32], &[u8]),
+        incoming: Incoming<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome {
         if !self.waiting.is_empty() {
             return Outcome::Waits;
         }
-        self.run((now, clock), place, (message, frames, bytes), out)
+        self.run(moment, place, incoming, out)
     }
 
     /// Keeps a message.
-    pub fn keep(&mut self, message: Message, frames: &[u32], bytes: &[u8]) {
+    pub fn keep(&mut self, Incoming { message, frames, bytes }: Incoming<'_>) {
         self.waiting_bytes += bytes.len();
         self.waiting.push_back(Waiting { message, frames: frames.to_vec(), bytes: bytes.to_vec() });
     }
 
-    /// Calls the handler with messages that wait, as long as there is room.
-    pub fn resume(&mut self, now: (Instant, Clock), place: Place, out: &mut Vec<u8>) {
+    /// Calls the handler with messages that wait, as long as there is room. Returns how many bytes of them are done.
+    pub fn resume(&mut self, moment: Moment, place: Place, out: &mut Vec<u8>) -> usize {
+        let before = self.waiting_bytes;
         while let Some(first) = self.waiting.pop_front() {
-            let call = (first.message, &first.frames[..], &first.bytes[..]);
-            if self.run(now, place, call, out) == Outcome::Waits {
+            let Waiting { message, frames, bytes } = &first;
+            if self.run(moment, place, Incoming { message: *message, frames, bytes }, out) == Outcome::Waits {
                 self.waiting.push_front(first);
-                return;
+                break;
             }
             self.waiting_bytes -= first.bytes.len();
         }
+        before - self.waiting_bytes
     }
 
     fn run(
         &mut self,
-        (now, clock): (Instant, Clock),
+        Moment { now, clock }: Moment,
         place: Place,
-        (message, frames, bytes): (Message, &[u32], &[u8]),
+        Incoming { message, frames, bytes }: Incoming<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome {
         let Stage { handler, state, room, skip, profile, .. } = self;

@@ -14,7 +14,7 @@ use csp_transport::{
 };
 use csp_types::{Grant, Instant, Role};
 use csp_vi::{ProviderKind, ViAddress};
-use csp_wire::packets::{HEADER_LEN, Head, Kind};
+use csp_wire::packets::{HEADER_LEN, Head, Kind, MatchedRule};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -131,10 +131,11 @@ fn a_network_node_gets_its_packets_back_until_the_host_ends() {
     node.say(&Head::new(Kind::Configure, 1), b"instance 5 count counter\nset field source\n");
     assert_eq!(node.answer(Kind::Configured).1, b"");
     // What is no IP packet is counted as other, and passes.
-    let packet = Head { instance: 5, rule: (3, 4), ..Head::new(Kind::Packet, 9) };
+    let rule = MatchedRule { slot: 3, generation: 4 };
+    let packet = Head { instance: 5, rule, ..Head::new(Kind::Packet, 9) };
     node.say(&packet, &[7; 60]);
     let (head, frame) = node.answer(Kind::Pass);
-    assert_eq!((head.sequence, head.rule, head.hops, frame), (9, (3, 4), 1, vec![7; 60]));
+    assert_eq!((head.sequence, head.rule, head.hops, frame), (9, rule, 1, vec![7; 60]));
     node.say(&Head { instance: 6, ..packet }, &[7; 60]);
     assert_eq!(node.answer(Kind::Absent).0.instance, 6);
     node.say(&Head { instance: 5, ..Head::new(Kind::Call, 2) }, b"read\n");

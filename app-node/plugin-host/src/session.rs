@@ -185,7 +185,7 @@ impl Session {
             return;
         };
         let metadata = Metadata {
-            rule: Some(RuleHandle { slot: head.rule.0, generation: head.rule.1 }),
+            rule: Some(RuleHandle { slot: head.rule.slot, generation: head.rule.generation }),
             hops: head.hops,
             coalesced: head.coalesced,
             checksum_partial: head.partial,

@@ -18,7 +18,7 @@ use csp_plugins::{
     Plugin, PluginError, Row, Settings, Supply, Verdict, WORKERS, builtin,
 };
 use csp_types::Instant;
-use csp_wire::packets::{Head, Kind};
+use csp_wire::packets::{Head, Kind, MatchedRule};
 
 use build::{c, crate_dir, has_target, rust};
 use fixture::{Copies, Subject, run, run_with};
@@ -127,7 +127,7 @@ impl Subject for HostLevel {
         let Verdict::HandOver { instance, environment, level } = verdict else { return Some(verdict) };
         assert_eq!((environment, level), (EnvironmentId(0), Level::Host));
         self.sequence += 1;
-        let rule = (hit.rule.slot, hit.rule.generation);
+        let rule = MatchedRule { slot: hit.rule.slot, generation: hit.rule.generation };
         let head = Head {
             instance: instance.0,
             rule,

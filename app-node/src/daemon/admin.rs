@@ -186,8 +186,10 @@ fn of_socket(info: &ProcessInfo, socket: &SocketEntry) -> Socket {
         local: socket.local,
         remote: socket.remote,
         error: (socket.error != 0).then(|| error_name(socket.error)),
-        queue: (socket.kind == SocketKind::Listener)
-            .then(|| AcceptQueue { waiting: socket.queue.0.into(), backlog: socket.queue.1.into() }),
+        queue: (socket.kind == SocketKind::Listener).then(|| AcceptQueue {
+            waiting: socket.queue.waiting.into(),
+            backlog: socket.queue.backlog.into(),
+        }),
     }
 }
 

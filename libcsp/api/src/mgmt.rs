@@ -16,4 +16,6 @@ pub use flows::{
 };
 pub use login::{LinkRequest, LinkView, LoginRequest, LoginView, RedeemRequest};
 pub use messages::{MessageTraceView, PeerView, SubscriptionsView, TracedMessageView};
-pub use policy::{AckView, DryRunView, ErrorBody, FieldError, GenerationView, LeaderView, Phase, PolicyView};
+pub use policy::{
+    AckView, Acknowledged, DryRunView, ErrorBody, FieldError, GenerationView, LeaderView, Phase, PolicyView,
+};

@@ -33,10 +33,17 @@ pub use signer::Signer;
 #[derive(Clone, Debug)]
 pub struct PolicyManager {
     client: EtcdClient,
-    /// A key and the create revision it must still have for this manager to write.
-    fence: Option<(String, i64)>,
+    /// What must still hold for this manager to write.
+    fence: Option<Fence>,
     /// Signs what is published and activated; none in a cluster without identities.
     signer: Option<Arc<Signer>>,
+}
+
+/// A key of etcd and the create revision that it must still have.
+#[derive(Clone, Debug)]
+struct Fence {
+    key: String,
+    create_revision: i64,
 }
 
 /// The roles that apply policies, and so are waited for.
@@ -57,13 +64,13 @@ impl PolicyManager {
     /// The same manager, but every write fails with [`ManagerError::FenceLost`] unless `key` still has the create
     /// revision `create_revision`: how a leader keeps from writing after another one took over.
     pub fn fenced(mut self, key: &str, create_revision: i64) -> PolicyManager {
-        self.fence = Some((key.to_owned(), create_revision));
+        self.fence = Some(Fence { key: key.to_owned(), create_revision });
         self
     }
 
     fn fence_holds(&self) -> Option<Compare> {
-        let (key, revision) = self.fence.as_ref()?;
-        Some(Compare::create_revision(key.as_str(), CompareOp::Equal, *revision))
+        let Fence { key, create_revision } = self.fence.as_ref()?;
+        Some(Compare::create_revision(key.as_str(), CompareOp::Equal, *create_revision))
     }
 
     /// Fails when the fence is what kept a transaction from writing.

@@ -112,6 +112,15 @@ impl Kind {
     }
 }
 
+/// A rule of the classifier, as `RuleHandle` names it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MatchedRule {
+    /// Its slot in the classifier's table.
+    pub slot: u32,
+    /// How often the slot was used before.
+    pub generation: u16,
+}
+
 /// A record without its payload. What a kind does not use is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
@@ -129,8 +138,8 @@ pub struct Head {
     pub sequence: u32,
     /// The instance.
     pub instance: u32,
-    /// The rule that matched: its place, and how often that was used again.
-    pub rule: (u32, u16),
+    /// The rule that matched.
+    pub rule: MatchedRule,
     /// The interface.
     pub interface: u16,
     /// Packets that the frame represents.
@@ -149,7 +158,7 @@ impl Head {
             partial,
             sequence,
             instance,
-            rule: (0, 0),
+            rule: MatchedRule { slot: 0, generation: 0 },
             interface: 0,
             coalesced: 0,
         }
@@ -201,7 +210,7 @@ impl Head {
             partial: raw[3] & PARTIAL != 0,
             sequence: word(4),
             instance: word(8),
-            rule: (word(12), half(16)),
+            rule: MatchedRule { slot: word(12), generation: half(16) },
             interface: half(18),
             coalesced: half(20),
         };
@@ -218,8 +227,8 @@ impl Head {
         out[3] = flag(self.egress, EGRESS) | flag(self.more, MORE) | flag(self.partial, PARTIAL);
         out[4..8].copy_from_slice(&self.sequence.to_le_bytes());
         out[8..12].copy_from_slice(&self.instance.to_le_bytes());
-        out[12..16].copy_from_slice(&self.rule.0.to_le_bytes());
-        out[16..18].copy_from_slice(&self.rule.1.to_le_bytes());
+        out[12..16].copy_from_slice(&self.rule.slot.to_le_bytes());
+        out[16..18].copy_from_slice(&self.rule.generation.to_le_bytes());
         out[18..20].copy_from_slice(&self.interface.to_le_bytes());
         out[20..22].copy_from_slice(&self.coalesced.to_le_bytes());
         out[24..28].copy_from_slice(&payload_len.to_le_bytes());
@@ -290,7 +299,7 @@ mod tests {
             more: true,
             partial: true,
             instance: 0x0102_0304,
-            rule: (77, 0x0506),
+            rule: MatchedRule { slot: 77, generation: 0x0506 },
             interface: 0x0708,
             coalesced: 44,
             ..Head::new(Kind::Packet, 0xfffe_fdfc)

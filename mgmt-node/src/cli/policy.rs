@@ -8,7 +8,7 @@ use reqwest::StatusCode;
 
 use csp_planner::Planned;
 
-use csp_api::mgmt::{DryRunView, GenerationView, Phase, PolicyView};
+use csp_api::mgmt::{Acknowledged, DryRunView, GenerationView, Phase, PolicyView};
 
 use super::args::{ApplyArgs, Output, RollbackArgs};
 use super::error::CliError;
@@ -99,20 +99,20 @@ pub(super) async fn publish(
 }
 
 /// Reports on standard error what has changed since the last call.
-fn progress(context: &Context, view: &GenerationView, reported: &mut BTreeMap<String, String>) {
+fn progress(context: &Context, view: &GenerationView, reported: &mut BTreeMap<String, Acknowledged>) {
     if context.output == Output::Json {
         return;
     }
     if reported.is_empty() {
         eprintln!("generation {}: asking {} nodes", view.generation, view.acks.len());
-        reported.insert(String::new(), String::new());
+        reported.insert(String::new(), Acknowledged::Waiting);
     }
     for ack in &view.acks {
-        if ack.state != "waiting"
-            && reported.insert(ack.node.clone(), ack.state.clone()).as_ref() != Some(&ack.state)
+        if ack.state != Acknowledged::Waiting
+            && reported.insert(ack.node.clone(), ack.state) != Some(ack.state)
         {
             let why = ack.error.as_deref().map(|e| format!(": {e}")).unwrap_or_default();
-            eprintln!("  {} {}{why}", ack.node, ack.state);
+            eprintln!("  {} {}{why}", ack.node, ack.state.as_str());
         }
     }
 }
@@ -121,7 +121,7 @@ fn outcome(context: &Context, view: &GenerationView) -> Result<(), CliError> {
     match view.phase {
         Phase::Active | Phase::Superseded => context.show(view, |v| {
             let late: Vec<&str> =
-                v.acks.iter().filter(|a| a.state != "active").map(|a| a.node.as_str()).collect();
+                v.acks.iter().filter(|a| a.state != Acknowledged::Active).map(|a| a.node.as_str()).collect();
             let note = match late.is_empty() {
                 true => String::new(),
                 false => format!(" (not yet confirmed by {})", late.join(", ")),

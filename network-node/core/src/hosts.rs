@@ -20,7 +20,7 @@ use csp_classify::multifield::{Direction, Hit, InstanceId, RuleHandle};
 use csp_plugins::{EnvironmentId, Fallback, HOPS_MAX, Metadata};
 use csp_types::{Duration, Instant};
 use csp_wire::offload::{Checksum, Gso, TxOffload};
-use csp_wire::packets::{Head, Kind};
+use csp_wire::packets::{Head, Kind, MatchedRule};
 
 use super::api::NetworkOutput;
 
@@ -213,7 +213,7 @@ impl Hosts {
             hops: metadata.hops,
             egress: metadata.direction == Direction::Egress,
             instance: instance.0,
-            rule: (rule.slot, rule.generation),
+            rule: MatchedRule { slot: rule.slot, generation: rule.generation },
             interface: metadata.interface,
             coalesced: metadata.coalesced,
             partial: metadata.checksum_partial,
@@ -257,7 +257,7 @@ impl Hosts {
     }
 
     fn wrong(&mut self, packet: &Out, head: &Head, len: usize) -> Option<&mut u64> {
-        if head.rule != (packet.rule.slot, packet.rule.generation) {
+        if head.rule != (MatchedRule { slot: packet.rule.slot, generation: packet.rule.generation }) {
             return Some(&mut self.counters.wrong_rule);
         }
         if !(packet.metadata.hops..=HOPS_MAX).contains(&head.hops) {

@@ -76,8 +76,8 @@ fn a_host_that_lies_forwards_nothing_and_is_counted_by_reason() {
     // Each lie about one packet of five, of which the last one is answered as it should be.
     type Lie = fn(&mut Head, &mut Vec<u8>);
     let lies: [(&str, Lie); 7] = [
-        ("rule", |head, _| head.rule.0 += 1),
-        ("rule", |head, _| head.rule.1 += 1),
+        ("rule", |head, _| head.rule.slot += 1),
+        ("rule", |head, _| head.rule.generation += 1),
         ("hops", |head, _| head.hops = 33),
         ("length", |_, frame| frame.push(0)),
         ("length", |_, frame| frame.truncate(10)),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use csp_app::FlowId;
-use csp_wire::agent::page::{COUNTER_NAMES, Reason, SOCKETS, SocketEntry, SocketKind};
+use csp_wire::agent::page::{AcceptQueue, COUNTER_NAMES, Reason, SOCKETS, SocketEntry, SocketKind};
 use libc::c_int;
 
 use super::{Engine, PUBLISH_EVENTS};
@@ -103,7 +103,7 @@ impl Engine {
         let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get(index) else {
             return;
         };
-        let queue = (0, state.backlog);
+        let queue = AcceptQueue { waiting: 0, backlog: state.backlog };
         let (kind, reason) = (SocketKind::Listener, Reason::Accelerated);
         let entry = SocketEntry::new(kind, reason, fd as u32, address, address);
         self.show_ours(index, Some(SocketEntry { queue, ..entry }));

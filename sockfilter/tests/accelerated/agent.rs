@@ -103,15 +103,17 @@ fn sockets_show_errors_queues_and_where_they_came_to_be() {
     stage.proxy.open(18124, b"", false);
     let shown = |table: &Processes| {
         let sockets = table.pages().iter().flat_map(|(_, page)| page.sockets()).collect::<Vec<_>>();
-        let state = |s: &SocketEntry| (s.label.to_wire(), s.local.to_string(), s.error, s.queue);
+        let state = |s: &SocketEntry| {
+            (s.label.to_wire(), s.local.to_string(), s.error, s.queue.waiting, s.queue.backlog)
+        };
         let mut shown: Vec<_> = sockets.iter().map(state).collect();
         shown.sort_by_key(|s| s.0);
         shown
     };
     let mut expected = vec![
-        (0, "0.0.0.0:18124".to_owned(), 0, (1, 16)),
-        (reset, "10.76.0.100:18124".to_owned(), libc::ECONNRESET as u16, (0, 0)),
-        (opened, "10.76.0.101:50000".to_owned(), 0, (0, 0)),
+        (0, "0.0.0.0:18124".to_owned(), 0, 1, 16),
+        (reset, "10.76.0.100:18124".to_owned(), libc::ECONNRESET as u16, 0, 0),
+        (opened, "10.76.0.101:50000".to_owned(), 0, 0, 0),
     ];
     expected.sort_by_key(|s| s.0);
     let deadline = std::time::Instant::now() + PATIENCE;

@@ -1,6 +1,6 @@
 //! Records between a network node's worker and a plug-in host: one encoding only, so that a record that parses is emitted unchanged.
 
-use csp_wire::packets::{COUNT_LEN, Count, HEADER_LEN, Head, Kind, padded_len};
+use csp_wire::packets::{COUNT_LEN, Count, HEADER_LEN, Head, Kind, MatchedRule, padded_len};
 
 use crate::{Bounds, Check, Target, check_error};
 
@@ -51,7 +51,7 @@ fn examples() -> Vec<Vec<u8>> {
         egress: true,
         partial: true,
         instance: 7,
-        rule: (77, 5),
+        rule: MatchedRule { slot: 77, generation: 5 },
         interface: 2,
         coalesced: 44,
         ..Head::new(Kind::Packet, 1)

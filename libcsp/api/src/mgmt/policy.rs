@@ -99,6 +99,32 @@ impl Phase {
     }
 }
 
+/// What one node says of one generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Acknowledged {
+    /// Nothing yet.
+    Waiting,
+    /// It has checked the generation and waits for its activation.
+    Staged,
+    /// It serves on it.
+    Active,
+    /// It refuses it.
+    Refused,
+}
+
+impl Acknowledged {
+    /// The name used in JSON and in tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Acknowledged::Waiting => "waiting",
+            Acknowledged::Staged => "staged",
+            Acknowledged::Active => "active",
+            Acknowledged::Refused => "refused",
+        }
+    }
+}
+
 /// One node's acknowledgement of one generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AckView {
@@ -106,8 +132,8 @@ pub struct AckView {
     pub node: String,
     /// Its role.
     pub role: String,
-    /// `waiting`, `staged`, `active` or `refused`.
-    pub state: String,
+    /// What it says.
+    pub state: Acknowledged,
     /// Why it refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -64,16 +64,30 @@ pub(super) struct Store {
     doubt: String,
     /// Another activation is followed than the one on disk.
     unkept: bool,
-    /// The newest generation that was looked at, with its hash: staged once only.
-    staged: Option<(u64, String)>,
+    /// The newest generation that was looked at: staged once only.
+    staged: Option<Content>,
     /// What the daemon is to apply.
     current: Option<ActivePolicy>,
-    /// What the daemon has applied, with its hash: after a loss of etcd's history a number may come again.
-    applied: Option<(u64, String)>,
+    /// What the daemon has applied.
+    applied: Option<Content>,
     /// Whether etcd has answered.
     read: bool,
     /// This node's acknowledgement.
     ack: Option<NodeAck>,
+}
+
+/// A generation by number and content: after a loss of etcd's history a number may come again.
+#[derive(Clone, Debug)]
+struct Content {
+    generation: u64,
+    /// SHA-256 of the policy's canonical form, hex.
+    hash: String,
+}
+
+impl Content {
+    fn is(&self, generation: u64, hash: &str) -> bool {
+        self.generation == generation && self.hash == hash
+    }
 }
 
 impl Store {
@@ -112,7 +126,7 @@ impl Store {
 
     /// The newest generation that was staged, and the one that is applied.
     pub(super) fn generations(&self) -> (u64, u64) {
-        let number = |of: &Option<(u64, String)>| of.as_ref().map_or(0, |(generation, _)| *generation);
+        let number = |of: &Option<Content>| of.as_ref().map_or(0, |content| content.generation);
         (number(&self.staged), number(&self.applied))
     }
 
@@ -211,7 +225,7 @@ impl Store {
         let hash = current.hash.clone();
         match result {
             Ok(()) => {
-                self.applied = Some((generation, hash.clone()));
+                self.applied = Some(Content { generation, hash: hash.clone() });
                 self.say_applied(generation, hash);
                 self.keep()
             }
@@ -226,10 +240,7 @@ impl Store {
     /// activation was signed anew.
     pub(super) fn signed_anew(&mut self) -> Option<Kept> {
         let current = self.current.as_ref()?;
-        let runs = self
-            .applied
-            .as_ref()
-            .is_some_and(|(number, hash)| *number == current.generation && *hash == current.hash);
+        let runs = self.applied.as_ref().is_some_and(|applied| applied.is(current.generation, &current.hash));
         if self.unkept && runs { self.keep() } else { None }
     }
 
@@ -272,13 +283,13 @@ impl Store {
 
     /// The number of the applied generation, unless etcd holds another policy under it; 0 for none.
     fn applied_in_etcd(&self) -> u64 {
-        let Some((number, hash)) = &self.applied else { return 0 };
-        let of_etcd = match self.generations.get(number) {
+        let Some(Content { generation, hash }) = &self.applied else { return 0 };
+        let of_etcd = match self.generations.get(generation) {
             Some(Known::Read(Ok(record))) => Some(&record.hash),
             Some(Known::Packed(header)) => Some(&header.hash),
             Some(Known::Read(Err(_))) | None => None,
         };
-        if of_etcd.is_none_or(|of_etcd| of_etcd == hash) { *number } else { 0 }
+        if of_etcd.is_none_or(|of_etcd| of_etcd == hash) { *generation } else { 0 }
     }
 
     fn put(&mut self, (key, value): Entry) {
@@ -397,7 +408,7 @@ impl Store {
         let doubted = !self.doubt.is_empty();
         self.set_doubt(String::new());
         self.unkept |= self.activations.follow();
-        let applied = self.applied.as_ref().is_some_and(|known| *known == (number, hash.clone()));
+        let applied = self.applied.as_ref().is_some_and(|applied| applied.is(number, &hash));
         self.current = Some(current);
         // Staged again, as after a start on the disk's policy, or confirmed after a doubt: it is at work already.
         let behind = |ack: &NodeAck| ack.generation == number && ack.state != AckState::Active;
@@ -437,14 +448,14 @@ impl Store {
     fn stage_newest(&mut self) {
         let Some((&number, Known::Read(checked))) = self.generations.last_key_value() else { return };
         let hash = checked.as_ref().map_or(String::new(), |record| record.hash.clone());
-        if self.staged.as_ref().is_some_and(|(staged, of)| *staged == number && *of == hash) {
+        if self.staged.as_ref().is_some_and(|staged| staged.is(number, &hash)) {
             return;
         }
         let (state, error) = match checked {
             Ok(_) => (AckState::Staged, String::new()),
             Err(error) => (AckState::Refused, error.clone()),
         };
-        self.staged = Some((number, hash.clone()));
+        self.staged = Some(Content { generation: number, hash: hash.clone() });
         self.acknowledge(number, state, error, hash);
     }
 }

@@ -196,6 +196,15 @@ impl Reason {
     }
 }
 
+/// Connections that wait to be accepted at a listener.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct AcceptQueue {
+    /// How many wait.
+    pub waiting: u32,
+    /// How many may wait, as the program gave it to `listen`.
+    pub backlog: u32,
+}
+
 /// A socket of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketEntry {
@@ -213,8 +222,8 @@ pub struct SocketEntry {
     pub remote: SocketAddr,
     /// The last error of the connection, as errno; 0: none.
     pub error: u16,
-    /// For a listener: number of connections that wait to be accepted, and its limit.
-    pub queue: (u32, u32),
+    /// For a listener; zeros otherwise.
+    pub queue: AcceptQueue,
     /// For [`Reason::Lacking`]: level and number of the option; `None`: SIGIO.
     pub option: Option<(u16, u16)>,
 }
@@ -243,7 +252,17 @@ impl SocketEntry {
     /// A socket without label, error and queue. For a listener, `remote` equals `local`.
     pub fn new(kind: SocketKind, reason: Reason, fd: u32, local: SocketAddr, remote: SocketAddr) -> Self {
         let label = FlowLabel::NONE;
-        SocketEntry { kind, reason, fd, label, local, remote, error: 0, queue: (0, 0), option: None }
+        SocketEntry {
+            kind,
+            reason,
+            fd,
+            label,
+            local,
+            remote,
+            error: 0,
+            queue: AcceptQueue::default(),
+            option: None,
+        }
     }
 
     /// The entry as bytes; an all-zero entry is a free one.
@@ -254,10 +273,10 @@ impl SocketEntry {
         out[2..4].copy_from_slice(&self.error.to_le_bytes());
         out[4..8].copy_from_slice(&self.fd.to_le_bytes());
         out[8..12].copy_from_slice(&self.label.to_wire().to_le_bytes());
-        out[12..16].copy_from_slice(&self.queue.0.to_le_bytes());
+        out[12..16].copy_from_slice(&self.queue.waiting.to_le_bytes());
         out[16..16 + ADDRESS_LEN].copy_from_slice(&emit_address(self.local));
         out[36..36 + ADDRESS_LEN].copy_from_slice(&emit_address(self.remote));
-        out[56..60].copy_from_slice(&self.queue.1.to_le_bytes());
+        out[56..60].copy_from_slice(&self.queue.backlog.to_le_bytes());
         // No level has an option 0.
         let (level, number) = self.option.unwrap_or((0, 0));
         out[60..62].copy_from_slice(&level.to_le_bytes());
@@ -274,7 +293,7 @@ impl SocketEntry {
             local: parse_address(raw, 16).ok()?,
             remote: parse_address(raw, 36).ok()?,
             error: u16::from_le_bytes([raw[2], raw[3]]),
-            queue: (number(raw, 12), number(raw, 56)),
+            queue: AcceptQueue { waiting: number(raw, 12), backlog: number(raw, 56) },
             option: Some((u16::from_le_bytes([raw[60], raw[61]]), u16::from_le_bytes([raw[62], raw[63]])))
                 .filter(|(_, number)| *number != 0),
         })

@@ -117,7 +117,7 @@ fn a_page_shows_what_was_written_and_skips_nonsense() {
         local: "10.76.0.100:80".parse().unwrap(),
         remote: "10.76.0.1:40000".parse().unwrap(),
         error: 104,
-        queue: (3, 511),
+        queue: AcceptQueue { waiting: 3, backlog: 511 },
         option: Some((6, 14)),
     };
     page[socket_offset(3)..][..SOCKET_LEN].copy_from_slice(&entry.emit());
