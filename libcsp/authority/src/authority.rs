@@ -1,4 +1,4 @@
-//! The folder as a whole: making, opening, issuing and revoking.
+//! The authority's folder as a whole: creating and opening it, issuing and revoking certificates.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::request::check_lifetime;
 use crate::signer::{Misfit, Signer, common_name, is_key_of};
 use crate::{AuthorityState, PkiError, Registry, Request, Timestamp};
 
-/// Age at which revocation lists are made anew; they count as current for twice as long.
+/// Age at which revocation lists are renewed. They are valid for twice as long.
 const LISTS_RENEWED_AFTER: Duration = Duration::from_secs(15 * 86_400);
 
 /// An authority's folder, open for writing by this process alone.
@@ -25,28 +25,28 @@ pub struct Authority {
     pub(crate) signers: Vec<Signer>,
 }
 
-/// What [`Authority::issue`] did.
+/// The result of [`Authority::issue`].
 #[derive(Clone, Debug)]
 pub struct Issued {
-    /// Whether the certificate is a new one.
+    /// Whether a new certificate was made.
     pub changed: bool,
-    /// The identity folder.
+    /// Path of the identity folder.
     pub folder: PathBuf,
     /// The certificate in it.
     pub certificate: CertificateRecord,
 }
 
-/// What [`Authority::revoke`] did.
+/// The result of [`Authority::revoke`].
 #[derive(Clone, Debug)]
 pub struct Revoked {
-    /// Whether a certificate was revoked that was not before.
+    /// Whether a certificate was revoked that was not revoked before.
     pub changed: bool,
     /// All certificates of the owner.
     pub certificates: Vec<CertificateRecord>,
 }
 
 impl Authority {
-    /// Makes the folder `dir` and a first authority that is valid for `lifetime`.
+    /// Creates the folder `dir` with a first authority that is valid for `lifetime`.
     pub fn create(dir: &Path, cluster: NodeId, lifetime: Duration, now: Timestamp) -> Result<Self, PkiError> {
         check_lifetime(lifetime)?;
         Authority::create_in(Folder::make(dir)?, cluster, lifetime, now)
@@ -69,7 +69,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Opens the folder `dir`, writes what an interrupted command left out, and revocation lists that get old.
+    /// Opens the folder `dir`, completes an interrupted command, and renews revocation lists that are due.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self, PkiError> {
         Authority::open_in(Folder::open(dir)?, now)
     }
@@ -95,7 +95,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Returns the authorities and certificates.
+    /// Returns the record of authorities and certificates.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -113,7 +113,7 @@ impl Authority {
         let signed = signer
             .sign(identity, &request, now)
             .map_err(|source| PkiError::Sign { what: request.owner(), source })?;
-        // First the record: a certificate without one could not be revoked.
+        // The record is written first: a certificate without one could not be revoked.
         self.registry.add(signed.record, now)?;
         self.write_registry()?;
         self.folder.make_folder(&owner)?;
@@ -123,7 +123,7 @@ impl Authority {
         Ok(Issued { changed: true, folder, certificate: signed.record })
     }
 
-    /// Revokes all certificates of an owner, also those that were replaced.
+    /// Revokes all certificates of an owner, including replaced ones.
     pub fn revoke(&mut self, role: IdentityRole, id: NodeId, now: Timestamp) -> Result<Revoked, PkiError> {
         if self.registry.of(role, id).next().is_none() {
             return Err(PkiError::NotIssued { owner: format!("{role} {id}") });
@@ -136,15 +136,15 @@ impl Authority {
         Ok(Revoked { changed, certificates: self.registry.of(role, id).copied().collect() })
     }
 
-    /// Reads the certificate in an owner's identity folder; `None` when there is none.
+    /// Reads the certificate in an owner's identity folder; `None` if there is none.
     pub fn inspect(dir: &Path, role: IdentityRole, id: NodeId) -> Result<Option<Inspected>, PkiError> {
         let path = dir.join(owner_folder(role, id)).join(CERTIFICATE);
         let Some(pem) = crate::files::read(&path)? else { return Ok(None) };
         Inspected::from_pem(&pem).map(Some).map_err(|problem| PkiError::Damaged { path, problem })
     }
 
-    /// Returns the certificate in the owner's folder if it meets the request for longer than `renew_before`, and the
-    /// folder is whole.
+    /// Returns the certificate in the owner's folder if it meets the request, is valid for longer than
+    /// `renew_before`, and the folder is complete.
     fn standing(&self, request: &Request, now: Timestamp) -> Result<Option<CertificateRecord>, PkiError> {
         let Some(record) = self.registry.of(request.role, request.id).next_back().copied() else {
             return Ok(None);
@@ -161,7 +161,7 @@ impl Authority {
         let (Some(certificate_pem), Some(key_pem)) = (read(CERTIFICATE)?, read(KEY)?) else {
             return Ok(None);
         };
-        // One that is damaged is replaced.
+        // A damaged certificate is replaced.
         let Ok(found) = Inspected::from_pem(&certificate_pem) else { return Ok(None) };
         let meets = found.serial == Some(record.serial)
             && found.addresses == request.addresses
@@ -170,10 +170,10 @@ impl Authority {
         Ok(meets.then_some(record))
     }
 
-    /// Returns the authority that issues, if it lives as long as a certificate made now.
+    /// Returns the issuing authority if it is valid for as long as a certificate issued now.
     fn issuing(&self, lifetime: Duration, now: Timestamp) -> Result<&Signer, PkiError> {
         let issues = |signer: &&Signer| signer.record.state == AuthorityState::Issuing;
-        // The registry has exactly one, and a signer for each trusted authority.
+        // The registry has exactly one issuing authority, and a signer for each trusted one.
         let signer = self.signers.iter().find(issues).ok_or(PkiError::NotStarted)?;
         let AuthorityRecord { number: authority, not_before: begin, not_after: end, .. } = signer.record;
         let wanted = now.plus(lifetime);
@@ -184,7 +184,7 @@ impl Authority {
         }
     }
 
-    /// Makes an authority with the next number. Its files are written before the registry names it.
+    /// Creates an authority with the next number. Its files are written before the registry names it.
     pub(crate) fn add_signer(
         &mut self,
         state: AuthorityState,
@@ -208,7 +208,7 @@ impl Authority {
         self.folder.write(REGISTRY, &text)
     }
 
-    /// The authorities, the one that issues first: etcd reads the first revocation list only.
+    /// Returns the authorities, the issuing one first, since etcd reads only the first revocation list.
     fn issuing_first(&self) -> impl Iterator<Item = &Signer> {
         let issues = |signer: &&Signer| signer.record.state == AuthorityState::Issuing;
         let others = self.signers.iter().filter(move |signer| !issues(signer));
@@ -229,7 +229,7 @@ impl Authority {
         self.folder.write(REVOKED, &lists)
     }
 
-    /// Brings all files that follow from the registry in line with it.
+    /// Updates all files that follow from the registry.
     pub(crate) fn settle(&mut self, now: Timestamp) -> Result<(), PkiError> {
         let trusted: String = self.signers.iter().map(|signer| signer.pem.as_str()).collect();
         self.write_if_other(CA, &trusted)?;
@@ -247,7 +247,8 @@ impl Authority {
         retired.map(|authority| key_file(authority.number)).try_for_each(|key| self.folder.remove(&key))
     }
 
-    /// Whether `revoked.pem` has the latest list of every trusted authority, and none is old.
+    /// Returns whether `revoked.pem` has the latest list of every trusted authority, and none is due for
+    /// renewal.
     fn lists_are_current(&self, now: Timestamp) -> Result<bool, PkiError> {
         let Some(text) = self.folder.read(REVOKED)? else { return Ok(false) };
         let Ok(lists) = revocation_lists(&text, self.signers.len()) else { return Ok(false) };
@@ -260,13 +261,13 @@ impl Authority {
         Ok(lists.len() == self.signers.len() && self.issuing_first().zip(&lists).all(current))
     }
 
-    /// Returns the files that every identity folder has a copy of: name and text.
+    /// Returns the files that are copied into every identity folder: names and texts.
     fn shared(&self) -> Result<[(&'static str, String); 2], PkiError> {
         let text = |name| self.folder.read(name).map(|text| (name, text.unwrap_or_default()));
         Ok([text(CA)?, text(REVOKED)?])
     }
 
-    /// Brings the copies in an identity folder in line.
+    /// Updates the copies in an identity folder.
     fn spread_to(&self, owner: &str, shared: &[(&str, String)]) -> Result<(), PkiError> {
         shared.iter().try_for_each(|(name, text)| self.write_if_other(&format!("{owner}/{name}"), text))
     }
@@ -287,7 +288,8 @@ pub(crate) fn key_file(number: u32) -> String {
     format!("ca-{number}.key")
 }
 
-/// Returns an owner's identity folder, relative to the authority's. Neither role nor id can contain `/` or begin with `.`.
+/// Returns an owner's identity folder, relative to the authority's. Neither role nor id can contain `/` or
+/// begin with `.`.
 pub(crate) fn owner_folder(role: IdentityRole, id: NodeId) -> String {
     format!("issued/{role}/{id}")
 }

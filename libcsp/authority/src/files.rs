@@ -1,4 +1,4 @@
-//! The folder's files: locked, read with a bound, and replaced so that a crash leaves each as it was or as it is to be.
+//! Access to the folder's files: locked, read up to a size limit, and replaced atomically.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -7,41 +7,43 @@ use std::path::{Path, PathBuf};
 
 use crate::PkiError;
 
-/// The registry, whose presence makes a folder an authority's.
+/// The registry. A folder with this file is an authority's folder.
 pub(crate) const REGISTRY: &str = "pki.json";
 const LOCK: &str = "lock";
-/// Longest file read, in bytes: a registry with the most records has some 30 MB.
+/// Largest file that is read, in bytes. A registry with the most records has about 30 MB.
 const FILE_LEN_MAX: u64 = 64 << 20;
 /// Mode of private keys.
 const SECRET: u32 = 0o600;
-/// Mode of everything else. The folder itself is closed to others; hosts get copies.
+/// Mode of all other files. Others cannot enter the folder itself; hosts get copies.
 const PUBLIC: u32 = 0o644;
 
-/// A folder that this process alone may write to, as long as the value lives.
+/// An authority's folder, to which only this process may write while the value lives.
 #[derive(Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
-    /// Locked.
+    /// The lock file.
     lock: File,
-    /// How many further steps of writing succeed.
+    /// Number of write steps that succeed before one fails (tests only).
     #[cfg(test)]
     pub(crate) steps_left: std::cell::Cell<Option<u32>>,
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Closing would do, but for a child that another thread has just forked: it has the descriptor until it executes its program.
+        // Closing the file is not enough: a child that another thread has just forked holds the descriptor
+        // until it executes its program.
         let _ = self.lock.unlock();
     }
 }
 
 impl Folder {
-    /// Makes the folder, mode 0700, and locks it. One that exists must be empty, or be an authority's.
+    /// Creates the folder with mode 0700 and locks it. An existing folder must be empty, or be an
+    /// authority's.
     pub(crate) fn make(root: &Path) -> Result<Self, PkiError> {
         let cannot = |source| PkiError::Write { path: root.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(cannot)?;
         if !root.join(LOCK).exists() && !root.join(REGISTRY).exists() {
-            // Somebody else's folder would be closed to them.
+            // The mode must not be changed on a folder that has other content.
             if fs::read_dir(root).map_err(cannot)?.next().is_some() {
                 return Err(PkiError::Foreign { dir: root.to_owned() });
             }
@@ -52,7 +54,7 @@ impl Folder {
         Folder::lock(root)
     }
 
-    /// Locks the folder of an authority that exists.
+    /// Locks the folder of an existing authority.
     pub(crate) fn open(root: &Path) -> Result<Self, PkiError> {
         if !root.join(REGISTRY).try_exists().map_err(|source| reading(&root.join(REGISTRY), source))? {
             return Err(PkiError::Missing { dir: root.to_owned() });
@@ -79,7 +81,8 @@ impl Folder {
             }
             Err(TryLockError::Error(source)) => return Err(cannot(source)),
         }
-        // Only for the message of the next one: the lock is the kernel's, and ends with this process.
+        // Only for the message of the next process. The lock itself is the kernel's and ends with this
+        // process.
         file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id())).map_err(cannot)?;
         Ok(Folder {
             root: root.to_owned(),
@@ -93,12 +96,12 @@ impl Folder {
         self.root.join(name)
     }
 
-    /// Reads the file `name`, a path relative to the folder; `None` when there is none.
+    /// Reads the file `name`, a path relative to the folder; `None` if it does not exist.
     pub(crate) fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
         read(&self.path(name))
     }
 
-    /// Reads the private key `name`, which nobody else may be able to read.
+    /// Reads the private key `name`, and rejects it if others can read it.
     pub(crate) fn read_secret(&self, name: &str) -> Result<Option<String>, PkiError> {
         let path = self.path(name);
         if let Ok(metadata) = fs::metadata(&path) {
@@ -120,7 +123,7 @@ impl Folder {
         self.replace(name, text, SECRET)
     }
 
-    /// Makes the folder `name` and those above it, mode 0700.
+    /// Creates the folder `name` and its parents with mode 0700.
     pub(crate) fn make_folder(&self, name: &str) -> Result<(), PkiError> {
         let mut path = self.root.clone();
         for part in Path::new(name) {
@@ -135,7 +138,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes the file `name`, if there is one.
+    /// Removes the file `name` if it exists.
     pub(crate) fn remove(&self, name: &str) -> Result<(), PkiError> {
         let path = self.path(name);
         let done = self.step().and_then(|()| fs::remove_file(&path));
@@ -151,14 +154,14 @@ impl Folder {
         let path = self.path(name);
         let done = || {
             let new = self.path(&format!("{name}.new"));
-            // One that a crash left may have another mode.
+            // A file left by a crash may have another mode.
             match fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => self.step()?,
             }
             let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
             file.write_all(text.as_bytes())?;
-            // The mode asked for is narrowed by the process's umask, and identity folders are copied with their modes.
+            // The umask has restricted the mode, and identity folders are copied with their modes.
             file.set_permissions(fs::Permissions::from_mode(mode))?;
             file.sync_all()?;
             self.step()?;
@@ -168,7 +171,7 @@ impl Folder {
         done().map_err(|source| PkiError::Write { path: path.clone(), source })
     }
 
-    /// One step of writing is about to be made: tests let it fail, as a crash before it would.
+    /// Counts one step of writing. Tests let it fail, as a crash before the step would.
     fn step(&self) -> io::Result<()> {
         #[cfg(test)]
         if let Some(left) = self.steps_left.get() {
@@ -179,12 +182,12 @@ impl Folder {
     }
 }
 
-/// The rename itself must reach the disk, too.
+/// Synchronises the directory as well, so that the rename itself is durable.
 fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// Reads a text file; `None` when there is none.
+/// Reads a text file; `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -203,7 +206,7 @@ fn reading(path: &Path, source: io::Error) -> PkiError {
     PkiError::Read { path: path.to_owned(), source }
 }
 
-/// What the lock's holder wrote into it.
+/// Returns what the holder of the lock wrote into the file.
 fn holder(file: File) -> String {
     let mut text = String::new();
     let read = file.take(64).read_to_string(&mut text);
@@ -217,7 +220,7 @@ fn holder(file: File) -> String {
 mod tests {
     use super::*;
 
-    /// A child of another thread has the descriptor until it executes its program.
+    /// A child forked by another thread holds the descriptor until it executes its program.
     #[test]
     fn a_copy_of_the_descriptor_does_not_keep_the_folder() {
         let root = std::env::temp_dir().join(format!("csp-authority-copy-{}", std::process::id()));

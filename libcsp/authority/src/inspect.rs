@@ -1,4 +1,4 @@
-//! Reading certificates and revocation lists that lie in the folder.
+//! Parses certificates and revocation lists in the folder.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use crate::{Serial, Timestamp};
 
-/// What a certificate says, as far as this crate looks.
+/// The fields of a certificate that this crate uses.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Inspected {
-    /// Serial number; `None` when it has not the form of this crate's.
+    /// Serial number; `None` if it does not have the form of this crate's serial numbers.
     #[serde(serialize_with = "crate::registry::text::serialize_option")]
     pub serial: Option<Serial>,
     /// Common name of the subject.
@@ -24,9 +24,9 @@ pub struct Inspected {
     pub not_after: Timestamp,
     /// URIs among the subject alternative names.
     pub uris: BTreeSet<String>,
-    /// Addresses among them.
+    /// Addresses among the subject alternative names.
     pub addresses: BTreeSet<IpAddr>,
-    /// DNS names among them.
+    /// DNS names among the subject alternative names.
     pub names: BTreeSet<String>,
     /// Whether it may sign certificates.
     pub authority: bool,
@@ -36,7 +36,8 @@ pub struct Inspected {
 }
 
 impl Inspected {
-    /// Reads the first certificate of a PEM text. The error completes the sentence that begins with the file's name.
+    /// Parses the first certificate of a PEM text. The error completes a sentence that begins with the file's
+    /// name.
     pub fn from_pem(pem: &str) -> Result<Self, String> {
         let block = first_block(pem, "CERTIFICATE")?;
         let certificate = parse(&block)?;
@@ -77,17 +78,17 @@ pub(crate) fn check_self_signed(pem: &str) -> Result<(), String> {
     parse(&block)?.verify_signature(None).map_err(|_| "its signature is wrong".to_owned())
 }
 
-/// What a revocation list says, as far as this crate looks.
+/// The fields of a revocation list that this crate uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct InspectedList {
-    /// Its number; `None` when it has none, or one that is out of range.
+    /// Its number; `None` if it is missing or out of range.
     pub(crate) number: Option<u64>,
     pub(crate) this_update: Timestamp,
     /// Common name of the authority.
     pub(crate) issuer: String,
 }
 
-/// Reads all revocation lists of a PEM text, at most `most`.
+/// Parses all revocation lists of a PEM text, at most `most`.
 pub(crate) fn revocation_lists(pem: &str, most: usize) -> Result<Vec<InspectedList>, String> {
     let blocks = Pem::iter_from_buffer(pem.as_bytes()).take(most + 1);
     blocks

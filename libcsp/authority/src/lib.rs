@@ -39,7 +39,7 @@ pub use rotation::{Phase, Rotated};
 pub use serial::Serial;
 pub use timestamp::Timestamp;
 
-/// Most certificates that one folder keeps records of.
+/// Largest number of certificates in one registry.
 pub const CERTIFICATES_MAX: usize = 100_000;
-/// How long an authority lives unless asked otherwise: ten years.
+/// Default lifetime of an authority: ten years.
 pub const AUTHORITY_LIFETIME_DEFAULT: std::time::Duration = std::time::Duration::from_secs(3650 * 86_400);

@@ -1,4 +1,5 @@
-//! `pki.json`: the cluster, its authorities and every certificate issued. Everything else in the folder follows from it.
+//! `pki.json`: the cluster, its authorities and every certificate issued. All other files of the folder
+//! follow from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,11 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::files::{self, REGISTRY};
 use crate::{CERTIFICATES_MAX, PkiError, Serial, Timestamp};
 
-/// Version of the file's form.
+/// Version of the file's format.
 const VERSION: u32 = 1;
-/// Most authorities that a folder can have had.
+/// Largest number of authorities over the life of a folder.
 const AUTHORITIES_MAX: usize = 1000;
-/// How long an expired certificate stays revoked in the lists: hosts whose clocks are late still refuse it.
+/// How long the lists contain a certificate after its expiry, so that hosts whose clocks are late still
+/// reject it.
 const LISTED_AFTER_EXPIRY: Duration = Duration::from_secs(86_400);
 
 /// The content of `pki.json`.
@@ -23,12 +25,12 @@ const LISTED_AFTER_EXPIRY: Duration = Duration::from_secs(86_400);
 #[serde(deny_unknown_fields)]
 pub struct Registry {
     version: u32,
-    /// The cluster that the authorities speak for.
+    /// The cluster that the authorities serve.
     #[serde(with = "text")]
     pub cluster: NodeId,
     /// Number of the latest revocation lists; all authorities' lists are made together (RFC 5280 §5.2.3).
     pub list_number: u64,
-    /// All authorities there were, in the order of their numbers.
+    /// All authorities, including retired ones, in the order of their numbers.
     pub authorities: Vec<AuthorityRecord>,
     /// Certificates in the order in which they were issued.
     pub certificates: Vec<CertificateRecord>,
@@ -40,7 +42,7 @@ pub struct Registry {
 pub struct AuthorityRecord {
     /// Its number: 1 for the first.
     pub number: u32,
-    /// What it is used for now.
+    /// Its present use.
     pub state: AuthorityState,
     /// Serial number of its certificate.
     #[serde(with = "text")]
@@ -51,7 +53,7 @@ pub struct AuthorityRecord {
     pub not_after: Timestamp,
 }
 
-/// What an authority is used for.
+/// The use of an authority. `rotate start`, `switch` and `finish` change it.
 ///
 /// ```text
 /// (rotate start) -> next -> (switch) -> issuing -> (switch of the one after it) -> previous -> (finish) -> retired
@@ -59,11 +61,11 @@ pub struct AuthorityRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuthorityState {
-    /// Trusted, issues nothing yet.
+    /// Trusted; does not issue yet.
     Next,
-    /// Trusted, issues certificates. Exactly one is in this state.
+    /// Trusted and issuing. Exactly one authority is in this state.
     Issuing,
-    /// Trusted, issues nothing any more.
+    /// Trusted; no longer issues.
     Previous,
     /// No longer trusted.
     Retired,
@@ -76,7 +78,7 @@ pub struct CertificateRecord {
     /// Its serial number.
     #[serde(with = "text")]
     pub serial: Serial,
-    /// What the owner is.
+    /// The owner's role.
     #[serde(with = "text")]
     pub role: IdentityRole,
     /// The owner's id.
@@ -88,13 +90,13 @@ pub struct CertificateRecord {
     pub not_before: Timestamp,
     /// End of its validity, inclusive.
     pub not_after: Timestamp,
-    /// When it was revoked.
+    /// Time of the revocation; `None` if it is not revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
 }
 
 impl AuthorityState {
-    /// Returns the name in files and output.
+    /// Returns the state's name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             AuthorityState::Next => "next",
@@ -104,33 +106,33 @@ impl AuthorityState {
         }
     }
 
-    /// Whether certificates that it has signed are accepted.
+    /// Returns whether certificates signed by it are accepted.
     pub const fn is_trusted(self) -> bool {
         !matches!(self, AuthorityState::Retired)
     }
 }
 
 impl CertificateRecord {
-    /// Whether nodes accept it at `now`, as long as its authority is trusted.
+    /// Returns whether nodes accept it at `now`, provided that its authority is trusted.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && now <= self.not_after
     }
 
-    /// Whether it belongs to this owner.
+    /// Returns whether it belongs to this owner.
     pub fn is_of(&self, role: IdentityRole, id: NodeId) -> bool {
         (self.role, self.id) == (role, id)
     }
 }
 
 impl Registry {
-    /// Reads the registry of the folder `dir` without locking it: a writer replaces the file atomically.
+    /// Reads the registry of the folder `dir` without locking it, since writers replace the file atomically.
     pub fn read(dir: &Path) -> Result<Self, PkiError> {
         let path = dir.join(REGISTRY);
         let text = files::read(&path)?.ok_or_else(|| PkiError::Missing { dir: dir.to_owned() })?;
         Registry::parse(&text).map_err(|problem| PkiError::Damaged { path, problem })
     }
 
-    /// The registry of a new cluster.
+    /// Returns the registry of a new cluster.
     pub(crate) fn new(cluster: NodeId) -> Self {
         Registry {
             version: VERSION,
@@ -141,7 +143,7 @@ impl Registry {
         }
     }
 
-    /// Parses the file's text. The error completes the sentence that begins with the file's name.
+    /// Parses the file's text. The error completes a sentence that begins with the file's name.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let registry: Registry = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if registry.version != VERSION {
@@ -207,7 +209,7 @@ impl Registry {
         self.authorities.iter().find(|authority| authority.number == number)
     }
 
-    /// Returns the authorities whose certificates are accepted, one or two.
+    /// Returns the trusted authorities, one or two.
     pub fn trusted(&self) -> impl Iterator<Item = &AuthorityRecord> {
         self.authorities.iter().filter(|authority| authority.state.is_trusted())
     }
@@ -230,12 +232,13 @@ impl Registry {
             .collect()
     }
 
-    /// Returns the identity that a certificate of this owner states.
+    /// Returns the identity in the certificates of this owner.
     pub(crate) fn identity(&self, role: IdentityRole, id: NodeId) -> Identity {
         Identity { cluster: self.cluster, role, id }
     }
 
-    /// Adds a record, and drops those of expired certificates that were replaced when there is no room left.
+    /// Adds a record. If the registry is full, records of expired certificates that were replaced are
+    /// dropped.
     pub(crate) fn add(&mut self, certificate: CertificateRecord, now: Timestamp) -> Result<(), PkiError> {
         if self.certificates.len() >= CERTIFICATES_MAX {
             let newest = self.newest();
@@ -251,14 +254,14 @@ impl Registry {
         Ok(())
     }
 
-    /// Marks all certificates of an owner as revoked; whether there was one that was not.
+    /// Revokes all certificates of an owner. Returns whether one of them was not revoked before.
     pub(crate) fn revoke(&mut self, role: IdentityRole, id: NodeId, now: Timestamp) -> bool {
         let theirs = self.certificates.iter_mut().filter(|c| c.is_of(role, id) && c.revoked_at.is_none());
         theirs.map(|certificate| certificate.revoked_at = Some(now)).count() > 0
     }
 
-    /// Returns the certificates on an authority's revocation list: revoked ones that have not expired, or not for long
-    /// (RFC 5280 §3.3).
+    /// Returns the certificates for an authority's revocation list: revoked ones that have not expired, or
+    /// have expired recently (RFC 5280 §3.3).
     pub(crate) fn revoked(
         &self,
         authority: u32,

@@ -1,4 +1,4 @@
-//! What is asked of the authority, checked before anything is done.
+//! Requests for certificates, checked before anything is done.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,63 +8,64 @@ use csp_identity::IdentityRole;
 use csp_types::NodeId;
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// How long a certificate lives unless asked otherwise.
+/// Default lifetime of a certificate.
 pub const LIFETIME_DEFAULT: Duration = Duration::from_secs(90 * 86_400);
-/// Longest lifetime of anything: 100 years.
+/// Largest lifetime of a certificate or authority: 100 years.
 const LIFETIME_MAX: Duration = Duration::from_secs(36_500 * 86_400);
-/// Most addresses and names of one certificate.
+/// Largest number of addresses and names in one certificate.
 const NAMES_MAX: usize = 64;
 
-/// A certificate that is to exist.
+/// A request for a certificate.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What the owner is.
+    /// The owner's role.
     pub role: IdentityRole,
     /// The owner's id.
     pub id: NodeId,
-    /// Addresses under which others connect to the owner.
+    /// Addresses at which others connect to the owner.
     pub addresses: BTreeSet<IpAddr>,
-    /// DNS names under which others connect to the owner.
+    /// DNS names at which others connect to the owner.
     pub names: BTreeSet<String>,
-    /// How long a new certificate is valid, from 1 s to 100 years.
+    /// Validity of a new certificate, from 1 s to 100 years.
     pub lifetime: Duration,
-    /// A certificate with at most this much left is replaced. `None`: a third of the lifetime, at most 30 days.
+    /// Remaining validity at or below which a certificate is replaced. `None`: a third of the lifetime, at
+    /// most 30 days.
     pub renew_before: Option<Duration>,
-    /// Make a new certificate in any case.
+    /// Whether to issue a new certificate in any case.
     pub force: bool,
 }
 
-/// Why a request cannot be met by any authority.
+/// Why no authority can meet a request.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)] // The messages describe the fields.
 pub enum RequestError {
     /// The lifetime is out of range.
     #[error("a lifetime must be 1s to 36500d, not {0:?}")]
     Lifetime(Duration),
-    /// Each certificate would be replaced at once.
+    /// `renew_before` is not shorter than the lifetime, so that each certificate would be replaced at once.
     #[error(
         "renew-before ({renew_before:?}) must be shorter than the lifetime ({lifetime:?}), or every certificate is replaced at once"
     )]
     RenewBefore { renew_before: Duration, lifetime: Duration },
-    /// Nobody connects to the owner.
+    /// The owner accepts no connections, and so needs no addresses.
     #[error("nobody connects to a {0}: its certificate has no addresses and names")]
     NotServing(IdentityRole),
-    /// The text is no DNS name.
+    /// The text is not a DNS name.
     #[error("`{0}` is no DNS name: up to 253 letters, digits, dots and hyphens, without wildcards")]
     Name(String),
-    /// There are too many of them.
+    /// There are too many addresses and names.
     #[error("a certificate may have {NAMES_MAX} addresses and names, not {0}")]
     TooMany(usize),
-    /// An address that stands for every host or none.
+    /// The address is unspecified or otherwise not that of one host.
     #[error("{0} is no address of one host")]
     Address(IpAddr),
-    /// etcd has one root.
+    /// etcd's root user has a fixed id.
     #[error("the id of etcd's root user is `root`, not `{0}`")]
     Root(NodeId),
 }
 
 impl Request {
-    /// Returns a request for a certificate with the default lifetime, without addresses.
+    /// Returns a request with the default lifetime and without addresses.
     pub fn new(role: IdentityRole, id: NodeId) -> Self {
         let (addresses, names) = (BTreeSet::new(), BTreeSet::new());
         Request { role, id, addresses, names, lifetime: LIFETIME_DEFAULT, renew_before: None, force: false }
@@ -88,17 +89,17 @@ impl Request {
         self
     }
 
-    /// Returns the owner as people write it: `ROLE ID`.
+    /// Returns the owner as shown to people: `ROLE ID`.
     pub fn owner(&self) -> String {
         format!("{} {}", self.role, self.id)
     }
 
-    /// Returns the time left at which a certificate is replaced.
+    /// Returns the remaining validity at which a certificate is replaced.
     pub(crate) fn renew_before(&self) -> Duration {
         self.renew_before.unwrap_or_else(|| (self.lifetime / 3).min(30 * DAY))
     }
 
-    /// Returns the request with names in lower case, if an authority can meet it.
+    /// Checks the request. Returns it with names in lower case.
     pub(crate) fn checked(&self) -> Result<Self, RequestError> {
         let mut checked = self.clone();
         checked.names = self.names.iter().map(|name| name.to_ascii_lowercase()).collect();
@@ -134,7 +135,7 @@ pub(crate) fn check_lifetime(lifetime: Duration) -> Result<(), RequestError> {
     }
 }
 
-/// Whether `name` is a host's name (RFC 1123 §2.1), in lower case.
+/// Returns whether `name` is a host name (RFC 1123 §2.1) in lower case.
 fn is_dns_name(name: &str) -> bool {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let label = |label: &str| {
@@ -143,7 +144,7 @@ fn is_dns_name(name: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // The last label of a name is never a number: an address written as a name would match nothing.
+    // The last label of a name is never numeric: a name such as 10.0.0.1 would match nothing.
     let numeric = name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
     name.len() <= 253 && name.split('.').all(label) && !numeric
 }

@@ -16,44 +16,44 @@ use crate::authority::Authority;
 use crate::request::check_lifetime;
 use crate::{AuthorityState, PkiError, Registry, Timestamp};
 
-/// How far a rotation is.
+/// Progress of a rotation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// None is under way: one authority is trusted.
+    /// No rotation is in progress: one authority is trusted.
     Settled {
-        /// The authority that issues.
+        /// Number of the issuing authority.
         issuing: u32,
     },
     /// Two authorities are trusted, the old one issues.
     Started {
-        /// The old one.
+        /// Number of the old one.
         issuing: u32,
-        /// The new one.
+        /// Number of the new one.
         next: u32,
     },
     /// Two authorities are trusted, the new one issues.
     Switched {
-        /// The new one.
+        /// Number of the new one.
         issuing: u32,
-        /// The old one.
+        /// Number of the old one.
         previous: u32,
     },
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rotated {
-    /// Whether it was not done already.
+    /// Whether the step changed anything; false if it was done before.
     pub changed: bool,
-    /// How far the rotation is now.
+    /// Progress after the step.
     pub phase: Phase,
 }
 
 impl Phase {
-    /// Returns how far the rotation is.
+    /// Returns the progress of the rotation.
     pub fn of(registry: &Registry) -> Self {
         let number = |state| registry.in_state(state);
-        // A registry has exactly one that issues.
+        // A registry has exactly one issuing authority.
         let issuing = number(AuthorityState::Issuing).unwrap_or_default();
         match (number(AuthorityState::Next), number(AuthorityState::Previous)) {
             (Some(next), _) => Phase::Started { issuing, next },
@@ -64,7 +64,7 @@ impl Phase {
 }
 
 impl Authority {
-    /// Makes a new authority, valid for `lifetime`, that is trusted beside the one that issues.
+    /// Creates a new authority, valid for `lifetime`, that is trusted beside the issuing one.
     pub fn rotate_start(&mut self, lifetime: Duration, now: Timestamp) -> Result<Rotated, PkiError> {
         check_lifetime(lifetime)?;
         let changed = matches!(Phase::of(&self.registry), Phase::Settled { .. });
@@ -75,7 +75,7 @@ impl Authority {
         Ok(self.rotated(changed))
     }
 
-    /// Lets the new authority issue.
+    /// Makes the new authority the issuing one.
     pub fn rotate_switch(&mut self, now: Timestamp) -> Result<Rotated, PkiError> {
         match Phase::of(&self.registry) {
             Phase::Settled { .. } => Err(PkiError::NotStarted),
@@ -90,7 +90,7 @@ impl Authority {
         }
     }
 
-    /// Ends the trust in the old authority and removes its key, unless owners still need it.
+    /// Retires the old authority and removes its key. Fails while owners still have certificates of it.
     pub fn rotate_finish(&mut self, now: Timestamp) -> Result<Rotated, PkiError> {
         match Phase::of(&self.registry) {
             Phase::Settled { .. } => Ok(self.rotated(false)),
@@ -109,12 +109,12 @@ impl Authority {
         }
     }
 
-    /// Returns the owners whose identity folder has a certificate of this authority that is still accepted.
+    /// Returns the owners whose identity folder has a valid certificate of this authority.
     fn owners_on(&self, authority: u32, now: Timestamp) -> Vec<String> {
         let dir = self.folder.path("");
         let newest = self.registry.newest();
         let on = |(role, id): &&(_, _)| {
-            // The newest may have been recorded by a command that was interrupted before it wrote the certificate.
+            // The newest record may belong to a command that was interrupted before it wrote the certificate.
             let found = Authority::inspect(&dir, *role, *id).ok().flatten().and_then(|found| found.serial);
             let current = self.registry.of(*role, *id).find(|c| found == Some(c.serial));
             let current = current.or_else(|| newest.get(&(*role, *id)));

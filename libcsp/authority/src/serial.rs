@@ -6,20 +6,22 @@ use std::str::FromStr;
 /// Octets of a serial number; at most 20 are allowed (RFC 5280 §4.1.2.2).
 const LEN: usize = 16;
 
-/// The serial number of a certificate: 16 octets, positive, the first one not zero. Written as 32 hex digits.
+/// The serial number of a certificate: 16 octets, positive, the first one not zero. Formatted as 32 hex
+/// digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Serial([u8; LEN]);
 
 impl Serial {
-    /// Makes a new one with 126 random bits.
+    /// Returns a new serial number with 126 random bits.
     pub(crate) fn random() -> Self {
         let mut octets: [u8; LEN] = rand::random();
-        // Neither negative nor shorter than the others: DER then has exactly these octets.
+        // Positive, and with a first octet that is not zero: DER then has exactly these octets.
         octets[0] = octets[0] & 0x3f | 0x40;
         Serial(octets)
     }
 
-    /// Returns the serial number with these octets in DER's order, if it is one of this crate's form.
+    /// Returns the serial number with these octets in DER's order, if it has the form of this crate's serial
+    /// numbers.
     pub(crate) fn from_octets(octets: &[u8]) -> Option<Self> {
         let octets: [u8; LEN] = octets.try_into().ok()?;
         (octets[0] & 0xc0 == 0x40).then_some(Serial(octets))

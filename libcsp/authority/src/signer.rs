@@ -1,4 +1,4 @@
-//! One authority's key and certificate, and what it signs. Pure: times and names in, PEM out.
+//! The key and certificate of one authority, and what it signs. Pure: takes times and names, returns PEM.
 
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use crate::inspect::{Inspected, check_self_signed};
 use crate::registry::{AuthorityRecord, CertificateRecord};
 use crate::{AuthorityState, Request, Serial, Timestamp};
 
-/// How far back certificates begin, so that hosts whose clocks are late accept them at once.
+/// How far in the past the validity of certificates begins, so that hosts whose clocks are late accept them
+/// at once.
 const BACKDATED: Duration = Duration::from_secs(300);
-/// How long a revocation list counts as current.
+/// Validity of a revocation list.
 const LIST_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 
-/// An authority that can sign.
+/// An authority with its private key.
 pub(crate) struct Signer {
     pub(crate) record: AuthorityRecord,
     /// Its certificate.
@@ -41,7 +42,7 @@ impl std::fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Makes a new authority.
+    /// Creates a new authority.
     pub(crate) fn generate(
         cluster: NodeId,
         number: u32,
@@ -57,7 +58,7 @@ impl Signer {
         Ok(Signer { record, pem, issuer: Issuer::new(params, key) })
     }
 
-    /// Puts an authority together from its files. The error begins with the file that is wrong.
+    /// Loads an authority from its files. The error begins with the name of the file that is wrong.
     pub(crate) fn load(
         cluster: NodeId,
         record: AuthorityRecord,
@@ -84,12 +85,13 @@ impl Signer {
         Ok(Signer { record, pem: certificate_pem, issuer })
     }
 
-    /// Returns the key of an authority, to be kept.
+    /// Returns the authority's private key in PEM, to be stored.
     pub(crate) fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
-    /// Makes a key and a certificate. The request was checked, and the certificate does not outlive the authority.
+    /// Creates a key and a certificate. The caller has checked the request, and that the certificate does not
+    /// outlive the authority.
     pub(crate) fn sign(
         &self,
         identity: Identity,
@@ -125,7 +127,7 @@ impl Signer {
         Ok(Signed { record, certificate_pem, key_pem: key.serialize_pem() })
     }
 
-    /// Makes the list of revoked certificates (RFC 5280 §5).
+    /// Creates the list of revoked certificates (RFC 5280 §5).
     pub(crate) fn revocation_list(
         &self,
         number: u64,
@@ -139,7 +141,7 @@ impl Signer {
             invalidity_date: None,
         };
         let params = CertificateRevocationListParams {
-            // Backdated as certificates are: a list from the future is none (RFC 5280 §6.3.3).
+            // Backdated like certificates, since a list from the future is invalid (RFC 5280 §6.3.3).
             this_update: now.minus(BACKDATED).date(),
             next_update: now.plus(LIST_LIFETIME).date(),
             crl_number: SerialNumber::from(number),
@@ -151,18 +153,18 @@ impl Signer {
     }
 }
 
-/// A file of an authority that does not fit to the rest, with what is wrong.
+/// A file of an authority that does not match the others, with the reason.
 pub(crate) enum Misfit {
     Certificate(String),
     Key(String),
 }
 
-/// Returns the name of an authority in certificates.
+/// Returns the common name of an authority.
 pub(crate) fn common_name(cluster: NodeId, number: u32) -> String {
     format!("{cluster} CA {number}")
 }
 
-/// Whether `key_pem` is the private key of a certificate with this public key.
+/// Returns whether `key_pem` is the private key of a certificate with this public key.
 pub(crate) fn is_key_of(key_pem: &str, certificate: &Inspected) -> bool {
     let key = KeyPair::from_pkcs8_pem_and_sign_algo(key_pem, &PKCS_ECDSA_P256_SHA256);
     key.is_ok_and(|key| key.subject_public_key_info() == certificate.public_key)
@@ -174,7 +176,7 @@ fn authority_params(cluster: NodeId, record: &AuthorityRecord) -> CertificatePar
     params.not_after = record.not_after.date();
     params.serial_number = Some(SerialNumber::from_slice(record.serial.octets()));
     params.distinguished_name = distinguished_name(&common_name(cluster, record.number));
-    // It signs certificates of nodes and people only, no further authorities.
+    // It signs certificates of nodes and people only, not of subordinate authorities.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
@@ -186,7 +188,8 @@ fn distinguished_name(common_name: &str) -> DistinguishedName {
     name
 }
 
-/// Nodes and members of etcd accept connections and make them; people only make them.
+/// Returns the extended key usages of a role: nodes and members of etcd act as server and client, people as
+/// clients only.
 fn usages(role: IdentityRole) -> Vec<ExtendedKeyUsagePurpose> {
     match role.serves() {
         true => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],

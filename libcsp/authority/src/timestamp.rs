@@ -1,4 +1,4 @@
-//! Moments in whole seconds, as certificates have them.
+//! Points in time in whole seconds, as certificates have them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The end of the year 9999, the latest moment that a certificate can express (RFC 5280 §4.1.2.5).
+/// The end of the year 9999, the latest time that a certificate can express (RFC 5280 §4.1.2.5).
 const LATEST_S: i64 = 253_402_300_799;
 
-/// A moment in whole seconds since 1970 (UTC), between 1970 and 9999. Written as in RFC 3339: `2026-11-23T19:11:01Z`.
+/// A point in time in whole seconds since 1970 (UTC), between 1970 and 9999. Formatted as in RFC 3339:
+/// `2026-11-23T19:11:01Z`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Timestamp(i64);
 
@@ -23,7 +24,7 @@ impl Timestamp {
         Timestamp(0).plus(since.unwrap_or(Duration::ZERO))
     }
 
-    /// Returns the moment `s` seconds after 1970, limited to the range of this type.
+    /// Returns the time `s` seconds after 1970, limited to the range of this type.
     pub const fn from_unix_s(s: i64) -> Self {
         match s {
             ..0 => Timestamp(0),
@@ -37,24 +38,24 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns the moment `span` later, limited to the range of this type. Fractions of a second are cut off.
+    /// Returns the time `span` later, limited to the range of this type. Fractions of a second are cut off.
     pub fn plus(self, span: Duration) -> Self {
         let s = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
         Timestamp::from_unix_s(self.0.saturating_add(s))
     }
 
-    /// Returns the moment `span` earlier, limited to the range of this type. Fractions of a second are cut off.
+    /// Returns the time `span` earlier, limited to the range of this type. Fractions of a second are cut off.
     pub fn minus(self, span: Duration) -> Self {
         let s = i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
         Timestamp::from_unix_s(self.0.saturating_sub(s))
     }
 
-    /// Returns the time from `earlier` to this moment, zero when `earlier` is later.
+    /// Returns the duration since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_secs(u64::try_from(self.0 - earlier.0).unwrap_or(0))
     }
 
-    /// Returns the moment as certificates are made from.
+    /// Returns the time in the form that rcgen expects.
     pub(crate) fn date(self) -> OffsetDateTime {
         OffsetDateTime::from_unix_timestamp(self.0).unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }

@@ -1,26 +1,26 @@
-//! Who makes a request, and what it may ask for.
+//! Identifies the client of a request, and decides what it is authorised to do.
 
 use std::sync::Arc;
 
 use crate::peer::Peer;
 use crate::uri::{Identity, IdentityRole};
 
-/// What somebody may do; each includes those before it.
+/// An access level. Each level includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Access {
-    /// Look.
+    /// Read state and metrics.
     Viewer,
-    /// Change policy, drain nodes.
+    /// Change the policy and drain nodes, too.
     Operator,
-    /// Everything.
+    /// Everything, without restriction.
     Admin,
 }
 
 impl Access {
-    /// Returns what the holder of a certificate may do; `None` for nothing.
+    /// Returns the access level that a certificate with this role grants; `None` if it grants none.
     pub const fn of(role: IdentityRole) -> Option<Access> {
         match role {
-            // A management node shows what it has read of others.
+            // A management node reads from other nodes what it displays.
             IdentityRole::Viewer | IdentityRole::MgmtNode => Some(Access::Viewer),
             IdentityRole::Operator => Some(Access::Operator),
             IdentityRole::Admin => Some(Access::Admin),
@@ -38,26 +38,26 @@ impl Access {
     }
 }
 
-/// Who makes a request.
+/// The client of a request.
 #[derive(Clone, Debug)]
 pub enum Caller {
-    /// Somebody on this host, at a daemon that has no identity and so serves this host alone.
+    /// A client on this host. The daemon has no identity, and so listens on loopback only.
     Local,
-    /// Somebody without a certificate.
+    /// A client that presented no certificate.
     Anonymous,
-    /// The holder of a certificate.
+    /// A client that presented a certificate of this cluster.
     Peer(Arc<Peer>),
-    /// A browser whose session the holder of a certificate has asked for.
+    /// A browser with a session. The holder of a certificate requested that session.
     Session {
-        /// Who asked for it.
+        /// The holder who requested the session.
         issuer: Arc<Peer>,
-        /// What the session may do.
+        /// The access level of the session.
         access: Access,
     },
 }
 
 impl Caller {
-    /// Returns what the caller may do.
+    /// Returns the caller's access level; `None` if it has none.
     pub fn access(&self) -> Option<Access> {
         match self {
             Caller::Local => Some(Access::Admin),
@@ -67,7 +67,7 @@ impl Caller {
         }
     }
 
-    /// Whether the caller may do this.
+    /// Returns whether the caller has at least the access level `access`.
     pub fn may(&self, access: Access) -> bool {
         self.access() >= Some(access)
     }

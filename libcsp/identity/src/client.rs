@@ -1,4 +1,5 @@
-//! The client's side of mutual TLS: certificate, key and trust are those in force when a connection is made.
+//! The client's side of mutual TLS. Each new connection uses the certificate, key and authorities in force at
+//! that moment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +16,15 @@ use crate::peer::Peer;
 use crate::provider;
 use crate::uri::{Identity, IdentityRole};
 
-/// The server that a connection is meant for. An address says little: a host has daemons of several tiers, and an address
-/// may pass to another host.
+/// The server that a client expects to reach. Its address alone does not identify it: one host can run
+/// daemons of several tiers, and an address can move to another host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// A member of etcd, or a management node, which may have started its own etcd with its own identity.
+    /// A member of etcd, or a management node that has started its own etcd under its own identity.
     Etcd,
-    /// Any management node.
+    /// Any management node of the cluster.
     Management,
-    /// One daemon.
+    /// The daemon of this role with this node id.
     Node(Role, NodeId),
 }
 
@@ -47,7 +48,7 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// Verifies servers, and chooses this program's certificate, by what is in force.
+/// Verifies servers and selects the client certificate by the credentials in force.
 #[derive(Debug)]
 pub(crate) struct Follower {
     credentials: Credentials,
@@ -60,13 +61,14 @@ impl Follower {
     }
 }
 
-/// Returns a configuration for clients that always uses what is in force. The server must be `wanted`, with a certificate of
-/// this cluster for the address or name that is connected to. Without credentials it trusts no server: only plain HTTP works.
+/// Returns a client configuration that always follows `credentials`. The server must be the one `wanted`, and
+/// its certificate must belong to this cluster and contain the address or name of the connection. Without
+/// credentials no server is trusted, so that only plain HTTP works.
 pub fn client_config(credentials: Option<&Credentials>, wanted: Wanted) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = match builder.with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12]) {
         Ok(builder) => builder,
-        // ring has cipher suites for both versions.
+        // ring supports both TLS versions, so this cannot fail.
         Err(error) => unreachable!("{error}"),
     };
     let Some(credentials) = credentials else {

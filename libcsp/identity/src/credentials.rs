@@ -1,4 +1,4 @@
-//! The identity of this program, followed on disk.
+//! Loads this program's identity from disk and follows its files.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +12,11 @@ use crate::client::{self, Wanted};
 use crate::folder::{CERTIFICATE, Folder, FolderError, REVOKED, Stamp};
 use crate::peer::Peer;
 
-/// How often the folder is looked at.
+/// Interval at which the folder is checked for changed files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The identity of this program. Clones share it; [`Credentials::follow`] keeps it as it is on disk.
+/// This program's identity. Clones share one state; [`Credentials::follow`] keeps it in step with the files
+/// on disk.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     inner: Arc<Inner>,
@@ -28,48 +29,49 @@ struct Inner {
     looked: Mutex<Looked>,
 }
 
-/// What was found when the folder was last looked at.
+/// Result of the latest check of the folder.
 #[derive(Debug)]
 struct Looked {
     stamp: Stamp,
     problem: Option<String>,
 }
 
-/// What operators watch.
+/// State of the credentials for monitoring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CredentialsState {
-    /// Who this program is.
+    /// Identity of this program, as in its certificate.
     pub holder: Peer,
-    /// Why what lies on disk is not in use; `None` when it is.
+    /// Why the files on disk are not in use; `None` when they are.
     pub problem: Option<String>,
 }
 
 impl Credentials {
-    /// Reads the folder.
+    /// Reads and checks the folder at `path`. Fails when a file is missing or invalid.
     pub fn open(path: &Path) -> Result<Credentials, FolderError> {
-        // Before the files: what is written between is noticed later.
+        // Taken before the files are read, so that a change during the read is noticed at the next check.
         let stamp = Stamp::of(path);
         let (current, _) = watch::channel(Arc::new(Folder::read(path)?));
         let looked = Mutex::new(Looked { stamp, problem: None });
         Ok(Credentials { inner: Arc::new(Inner { path: path.to_owned(), current, looked }) })
     }
 
-    /// Reads the folder again whenever its files change, for ever. What cannot be used, such as a certificate whose key
-    /// is not written yet, leaves the old one in force and is tried again.
+    /// Reloads the folder whenever its files change. Never returns. Files that are not usable, such as a
+    /// certificate whose key is not written yet, leave the former identity in force, and are tried again.
     pub async fn follow(self) {
         let mut beat = tokio::time::interval(LOOK_INTERVAL);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beat.tick().await;
             let this = self.clone();
-            // Files may be on a disk that does not answer.
+            // Disk access may block, so it does not run on the executor's threads.
             let _ = tokio::task::spawn_blocking(move || this.look()).await;
         }
     }
 
-    /// Looks at the folder once; returns whether what it contains is new and in force now.
+    /// Checks the folder once. Returns whether a new identity was loaded and is in force.
     pub fn look(&self) -> bool {
-        // Files may take long: others ask for the state meanwhile.
+        // Reading files may take long. The lock is not held meanwhile, so that other tasks can read the
+        // state.
         let stamp = Stamp::of(&self.inner.path);
         let looked = || self.inner.looked.lock().unwrap_or_else(PoisonError::into_inner);
         let as_before = |looked: &Looked| stamp == looked.stamp && looked.problem.is_none();
@@ -88,7 +90,7 @@ impl Credentials {
             }
             Err(error) => {
                 let problem = error.to_string();
-                // Files are written one after the other: what is wrong twice is worth a line.
+                // Files are replaced one after the other. Only a fault that two checks have found is logged.
                 if looked.stamp == stamp && looked.problem.as_ref() != Some(&problem) {
                     tracing::warn!(problem, "the identity on disk cannot be used; the one before stays");
                 }
@@ -100,7 +102,7 @@ impl Credentials {
         }
     }
 
-    /// Refuses another program's identity, and lists that take revocations back.
+    /// Rejects the identity of another program, and revocation lists that would undo a revocation.
     fn successor(&self, folder: Folder) -> Result<Folder, FolderError> {
         let current = self.current();
         let refused = |file: &str, problem: String| {
@@ -118,40 +120,42 @@ impl Credentials {
         }
     }
 
-    /// Returns what is in force.
+    /// Returns the identity and authorities in force.
     pub fn current(&self) -> Arc<Folder> {
         self.inner.current.borrow().clone()
     }
 
-    /// Returns a receiver that is marked as changed when what is in force changes.
+    /// Returns a receiver that is notified when the identity or the authorities in force change.
     pub fn changes(&self) -> watch::Receiver<Arc<Folder>> {
         self.inner.current.subscribe()
     }
 
-    /// Returns what operators watch.
+    /// Returns the state for monitoring.
     pub fn state(&self) -> CredentialsState {
         let looked = self.inner.looked.lock().unwrap_or_else(PoisonError::into_inner);
         let problem = looked.problem.clone().filter(|problem| !problem.is_empty());
         CredentialsState { holder: self.current().holder.clone(), problem }
     }
 
-    /// Returns the configuration for a server's next connection. Clients may come without a certificate.
+    /// Returns the TLS configuration for a server's next connection. Client certificates are optional.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         self.current().server_config.clone()
     }
 
-    /// Returns how a server that has to be `wanted` is verified by clients that have a configuration of their own.
+    /// Returns a verifier that accepts the server `wanted` only, for clients that build their own
+    /// configuration.
     pub fn server_verifier(&self, wanted: Wanted) -> Arc<dyn rustls::client::danger::ServerCertVerifier> {
         Arc::new(client::Follower::new(self, wanted))
     }
 
-    /// Returns certificate and key in PEM, for clients that take no other form.
+    /// Returns certificate and private key in PEM, for libraries that do not accept rustls' types.
     pub fn pem(&self) -> (Vec<u8>, Vec<u8>) {
         let folder = self.current();
         (folder.pem.certificate.clone(), folder.pem.key.clone())
     }
 
-    /// Verifies a client of a live connection again: against the authorities and revocations of now.
+    /// Verifies the client of a live connection again, by the authorities and revocation lists in force at
+    /// `now`.
     pub fn verify_client(&self, peer: &Peer, now: UnixTime) -> Result<(), String> {
         let folder = self.current();
         if peer.identity.cluster != folder.holder.identity.cluster {

@@ -1,7 +1,8 @@
-//! Verification of clients whose certificate an authority has signed itself.
+//! Verifies client certificates that an authority of the cluster has signed directly.
 //!
-//! The cluster's authorities have no others below them (pathlen 0). What a client sends beside its own certificate (OpenSSL
-//! adds the authority's) is not looked at: searching a path among many that name each other takes a tenth of a second.
+//! The cluster's authorities have no subordinate authorities (pathlen 0). Further certificates that a client
+//! sends (OpenSSL adds the authority's) are ignored: searching a path among many certificates that name each
+//! other takes a tenth of a second.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-/// Has another verifier see a client's own certificate only.
+/// Wraps a verifier and passes on only the client's own certificate, without intermediates.
 #[derive(Debug)]
 pub(crate) struct Direct(pub(crate) Arc<dyn ClientCertVerifier>);
 

@@ -20,55 +20,55 @@ use crate::peer::{Peer, PeerError};
 use crate::provider;
 use crate::revocations::Revocations;
 
-/// File with the certificate, in PEM; certificates between it and an authority's may follow.
+/// File with this program's certificate in PEM. Certificates between it and the authority's may follow.
 pub const CERTIFICATE: &str = "certificate.pem";
 /// File with the private key, in PEM (PKCS #8).
 pub const KEY: &str = "key.pem";
-/// File with the certificates of the authorities that are trusted, in PEM: one, or two while one replaces the other.
+/// File with the certificates of trusted authorities in PEM: one, or two during a rotation.
 pub const CA: &str = "ca.pem";
-/// File with the authorities' revocation lists, in PEM (RFC 5280 5). May be missing.
+/// File with the authorities' revocation lists in PEM (RFC 5280 §5). Optional.
 pub const REVOKED: &str = "revoked.pem";
 
-/// Bytes of a file that are read at most: a revocation list of 100,000 certificates takes 4 MiB.
+/// Largest size of a file, in bytes. A revocation list of 100,000 certificates takes 4 MiB.
 const FILE_LEN_MAX: u64 = 16 << 20;
-/// Authorities that are trusted at most.
+/// Largest number of trusted authorities.
 const AUTHORITIES_MAX: usize = 16;
 
-/// Why a folder is not used.
+/// Why an identity folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// A file cannot be read.
     #[error("{path}: {source}; `cspctl pki issue` makes it")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
     },
-    /// A file has other content.
+    /// A file's content is invalid.
     #[error("{path}: {problem}")]
     Content {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong.
         problem: String,
     },
-    /// The certificate names nobody.
+    /// The certificate names no holder.
     #[error("{path}: {source}")]
     Holder {
-        /// Which file.
+        /// Path of the certificate's file.
         path: PathBuf,
         /// What is wrong.
         source: PeerError,
     },
 }
 
-/// What a folder contained when it was read, checked and ready for use.
+/// The content of an identity folder, checked and ready for use.
 #[derive(Debug)]
 pub struct Folder {
-    /// Who this program is.
+    /// The holder of the certificate, that is, this program.
     pub holder: Peer,
-    /// The certificate and key as PEM, for libraries that do not take rustls' types.
+    /// Certificate and key in PEM, for libraries that do not accept rustls' types.
     pub(crate) pem: Pem,
     pub(crate) key: Arc<CertifiedKey>,
     pub(crate) server_verifier: Arc<dyn ServerCertVerifier>,
@@ -77,14 +77,14 @@ pub struct Folder {
     pub(crate) revocations: Revocations,
 }
 
-/// Whom a folder trusts.
+/// The authorities that a folder trusts.
 struct Trust {
     roots: Arc<RootCertStore>,
     lists: Vec<CertificateRevocationListDer<'static>>,
     revocations: Revocations,
 }
 
-/// The texts of certificate and key.
+/// Certificate and key in PEM.
 pub(crate) struct Pem {
     pub(crate) certificate: Vec<u8>,
     pub(crate) key: Vec<u8>,
@@ -97,7 +97,7 @@ impl std::fmt::Debug for Pem {
 }
 
 impl Folder {
-    /// Reads and checks the folder. That the certificate has not expired is not checked: its peers do that.
+    /// Reads and checks the folder at `path`. Expiry is not checked here: peers check it in each handshake.
     pub fn read(path: &Path) -> Result<Folder, FolderError> {
         let pem = Pem { certificate: read(&path.join(CERTIFICATE))?, key: read(&path.join(KEY))? };
         let content = |file: &str| {
@@ -116,14 +116,16 @@ impl Folder {
 
     fn build(holder: Peer, pem: Pem, key: Arc<CertifiedKey>, trust: Trust) -> Result<Folder, String> {
         let Trust { roots, lists, revocations } = trust;
-        // An authority without a list has revoked nothing. Those between are this authority's own.
+        // An authority without a list has revoked nothing. Intermediate certificates are this authority's
+        // own.
         let server_verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider())
             .with_crls(lists.clone())
             .only_check_end_entity_revocation()
             .allow_unknown_revocation_status()
             .build()
             .map_err(|error| error.to_string())?;
-        // Who comes without a certificate gets what is open to everybody, and pages ask for a session.
+        // Clients without a certificate are accepted: public routes are open to them, and browsers use
+        // sessions.
         let client_verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
             .with_crls(lists)
             .only_check_end_entity_revocation()
@@ -138,7 +140,8 @@ impl Folder {
     }
 }
 
-/// The configuration of servers. Sessions are not resumed: the peer's certificate is to be verified every time.
+/// Returns the TLS configuration of servers. Sessions are not resumed, so that every connection verifies the
+/// peer's certificate.
 fn server_config(
     key: &Arc<CertifiedKey>,
     verifier: Arc<dyn ClientCertVerifier>,
@@ -153,7 +156,7 @@ fn server_config(
     Ok(Arc::new(config))
 }
 
-/// The authorities that are trusted, and their revocation lists.
+/// Reads the certificates of the trusted authorities and their revocation lists.
 fn trust(path: &Path) -> Result<Trust, FolderError> {
     let content = |file: &str, problem: String| FolderError::Content { path: path.join(file), problem };
     let authorities = certificates(&read(&path.join(CA))?).map_err(|problem| content(CA, problem))?;
@@ -174,7 +177,7 @@ fn trust(path: &Path) -> Result<Trust, FolderError> {
     Ok(Trust { roots: Arc::new(roots), lists, revocations })
 }
 
-/// The lists of a file that is there. One without any was cut short: nobody writes it.
+/// Returns the revocation lists in the file. A file without a list was truncated: no writer produces one.
 fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     let lists = CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     match lists {
@@ -203,12 +206,12 @@ fn read(path: &Path) -> Result<Vec<u8>, FolderError> {
     std::fs::read(path).map_err(of_path)
 }
 
-/// What changes when a file of the folder is written or replaced.
+/// A fingerprint of the folder's files. It differs once a file was written or replaced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stamp([Option<(u64, u64, i64, i64)>; 4]);
 
 impl Stamp {
-    /// Looks at the files.
+    /// Reads the metadata of the files.
     pub(crate) fn of(path: &Path) -> Stamp {
         Stamp([CERTIFICATE, KEY, CA, REVOKED].map(|file| {
             let found = std::fs::metadata(path.join(file)).ok()?;

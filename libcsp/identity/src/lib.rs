@@ -1,9 +1,10 @@
-//! Identities: who a certificate is for, the certificates of this program as they lie on disk, and the two sides of
-//! mutual TLS that follow them.
+//! Identities: the holder that a certificate names, this program's certificates on disk, and both sides of
+//! mutual TLS.
 //!
-//! A certificate names its holder by a URI, [`Identity`]. Programs read theirs from a folder ([`Folder`], [`Credentials`])
-//! and notice when it changes: certificates are renewed, authorities replaced and holders revoked without a restart.
-//! Issuing is the operator's (`cspctl pki`), not a daemon's.
+//! A certificate names its holder by a URI, [`Identity`]. A program reads its certificate from a folder
+//! ([`Folder`], [`Credentials`]) and follows changes of the files, so that certificates are renewed,
+//! authorities replaced and holders revoked without a restart. Issuing certificates belongs to the operator
+//! (`cspctl pki`), not to daemons.
 #![forbid(unsafe_code)]
 
 mod caller;
@@ -25,7 +26,8 @@ pub use rustls::pki_types::UnixTime;
 pub use signature::{SignError, Signature, SignatureError};
 pub use uri::{Identity, IdentityError, IdentityRole};
 
-/// The cryptography of all of CSP's TLS: ring's. Not the process' default, which a library could have set.
+/// Returns the cryptography provider (ring) of all TLS in CSP. The process-wide default is not used, since
+/// another library could have set it.
 fn provider() -> std::sync::Arc<rustls::crypto::CryptoProvider> {
     std::sync::Arc::new(rustls::crypto::ring::default_provider())
 }

@@ -1,4 +1,4 @@
-//! The other end of a TLS connection: what its certificate says.
+//! The peer of a TLS connection, as its certificate describes it.
 
 use std::time::Duration;
 
@@ -12,34 +12,34 @@ use crate::uri::{Identity, IdentityError};
 /// The holder of a certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Who it is.
+    /// The holder's identity.
     pub identity: Identity,
     /// The certificate's serial number in lower-case hex.
     pub serial: String,
-    /// From when on the certificate is valid, in seconds of the Unix epoch.
+    /// Beginning of the certificate's validity, in seconds since the Unix epoch.
     pub not_before: i64,
-    /// Until when it is valid, in seconds of the Unix epoch.
+    /// End of the certificate's validity, in seconds since the Unix epoch.
     pub not_after: i64,
     /// The certificate itself.
     pub certificate: CertificateDer<'static>,
 }
 
-/// Why a certificate names nobody.
+/// Why a certificate identifies no holder.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerError {
-    /// It is no X.509 certificate.
+    /// It is not an X.509 certificate.
     #[error("it is no X.509 certificate")]
     Certificate,
-    /// It has no URI, or several.
+    /// It has no URI, or more than one.
     #[error("it has {0} URIs of the form csp://CLUSTER/ROLE/ID instead of one")]
     Uris(usize),
-    /// Its URI is none of CSP.
+    /// Its URI is not an identity of CSP.
     #[error("its URI {0}")]
     Identity(#[from] IdentityError),
 }
 
 impl Peer {
-    /// Reads the first certificate of a chain. Nothing is verified here: TLS has done that.
+    /// Reads the first certificate of a chain. It verifies nothing: the TLS handshake has done so.
     pub fn of_chain(chain: &[CertificateDer<'_>]) -> Result<Peer, PeerError> {
         let first = chain.first().ok_or(PeerError::Certificate)?;
         let (rest, certificate) = X509Certificate::from_der(first).map_err(|_| PeerError::Certificate)?;
@@ -65,14 +65,14 @@ impl Peer {
         })
     }
 
-    /// Returns how long the certificate is valid still; zero when it has expired.
+    /// Returns the remaining validity of the certificate; zero when it has expired.
     pub fn life_left(&self, now: UnixTime) -> Duration {
         let end = u64::try_from(self.not_after).unwrap_or(0);
         Duration::from_secs(end.saturating_sub(now.as_secs()))
     }
 }
 
-/// A serial number without the zeros before it.
+/// Returns a serial number in hex, without leading zeros.
 fn hex(serial: &[u8]) -> String {
     let digits: String = serial.iter().map(|byte| format!("{byte:02x}")).collect();
     digits.trim_start_matches('0').to_owned()

@@ -1,17 +1,17 @@
-//! Revocation lists, as far as one folder is compared with the next: a list that is lost or replaced by an older one would
-//! take revocations back.
+//! Compares the revocation lists of a folder with those of its successor. A list that is missing or older
+//! would undo revocations.
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-/// The authorities that are trusted, and the number of each one's list.
+/// The trusted authorities, and the number of each one's revocation list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Revocations {
-    /// Subjects of the authorities (DER).
+    /// Subjects of the trusted authorities, in DER.
     authorities: Vec<Vec<u8>>,
-    /// Issuers of lists (DER) with the lists' numbers (RFC 5280 5.2.3), big-endian.
+    /// Issuers of the lists (DER) with the lists' numbers (RFC 5280 §5.2.3), big-endian.
     lists: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -33,11 +33,11 @@ impl Revocations {
         Ok(Revocations { authorities, lists: lists.iter().map(list).collect::<Result<_, String>>()? })
     }
 
-    /// Refuses `next` if it lacks the list of an authority that is trusted still, or has an older one.
+    /// Rejects `next` if the list of an authority that both trust is missing there, or is older than here.
     pub(crate) fn precede(&self, next: &Revocations) -> Result<(), String> {
         for (issuer, number) in self.lists.iter().filter(|(issuer, _)| next.authorities.contains(issuer)) {
             let now = next.lists.iter().find(|(other, _)| other == issuer);
-            // Numbers without leading zeros: the longer one is larger.
+            // Numbers have no leading zeros, so that the longer one is larger.
             let key = |number: &Vec<u8>| (number.len(), number.clone());
             match now {
                 None => return Err("lacks the list of an authority that is still trusted".to_owned()),

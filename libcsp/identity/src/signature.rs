@@ -1,7 +1,7 @@
-//! Signatures of statements that others read later, beside those of connections, which TLS makes.
+//! Signs statements that others read later. (TLS signs connections by itself.)
 //!
-//! A signature carries its signer's certificate. The cluster's authorities sign certificates themselves (`direct.rs`), so this
-//! certificate is the whole chain.
+//! A signature carries its signer's certificate. The cluster's authorities sign certificates directly
+//! (`direct.rs`), so that this certificate is the whole chain.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use crate::peer::{Peer, PeerError};
 use crate::provider;
 use crate::uri::Identity;
 
-/// Begins every signed message, so that no signature of a TLS handshake is one of a statement: TLS 1.3 begins with 64
-/// spaces, TLS 1.2 has random bytes of the signer at 32 to 64, and a transcript begins with the type of a message.
+/// Prefix of every signed message. It keeps a TLS handshake signature from being valid for a statement: what
+/// TLS 1.3 signs begins with 64 spaces; TLS 1.2 has the signer's random bytes at 32 to 64; a transcript
+/// begins with a message type.
 const CONTEXT: &[u8; 64] = b"CSP statement, version 1, by the holder of a certificate of CSP\n";
-/// The algorithms in use: those of TLS 1.3 for certificates, by preference.
+/// Accepted signature algorithms, in order of preference: those that TLS 1.3 uses for certificates.
 const SCHEMES: [SignatureScheme; 6] = [
     SignatureScheme::ECDSA_NISTP256_SHA256,
     SignatureScheme::ECDSA_NISTP384_SHA384,
@@ -26,7 +27,7 @@ const SCHEMES: [SignatureScheme; 6] = [
     SignatureScheme::RSA_PSS_SHA384,
     SignatureScheme::RSA_PSS_SHA512,
 ];
-/// Longest certificate and longest signature that are looked at, in bytes.
+/// Largest length of a certificate and of a signature, in bytes. Longer ones are rejected.
 const CERTIFICATE_LEN_MAX: usize = 8 << 10;
 const SIGNATURE_LEN_MAX: usize = 1 << 10;
 
@@ -44,43 +45,43 @@ pub struct Signature {
 /// Why a statement was not signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
-    /// The key signs with none of the algorithms in use.
+    /// The key supports none of the accepted algorithms.
     #[error("the key in key.pem is of no kind that signs statements; `cspctl pki issue` makes ECDSA P-256")]
     Kind,
-    /// The library refused.
+    /// The cryptography library failed.
     #[error("signing failed: {0}")]
     Library(#[source] Error),
 }
 
-/// Why a signature is not accepted.
+/// Why a signature is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum SignatureError {
-    /// Certificate or signature is longer than any that the cluster makes.
+    /// The certificate or signature is too long.
     #[error("its certificate or signature is too long")]
     TooLong,
-    /// The authorities that this program trusts do not vouch for the certificate at the time in question.
+    /// No trusted authority vouches for the certificate at the time in question.
     #[error("its signer's certificate is not accepted: {0}")]
     Certificate(String),
-    /// The certificate names nobody.
+    /// The certificate identifies no holder.
     #[error("its signer's certificate names nobody: {0}")]
     Holder(#[from] PeerError),
     /// The signer belongs to another cluster.
     #[error("its signer {0} is of another cluster")]
     Cluster(Box<Identity>),
-    /// The algorithm is unknown or does not fit the certificate's key.
+    /// The algorithm is unknown, or does not match the certificate's key.
     #[error("its algorithm {0:#06x} is none of those in use")]
     Scheme(u16),
-    /// The signature does not fit.
+    /// The signature does not match the statement.
     #[error("its signature is of another text or by another key")]
     Mismatch,
 }
 
-/// What is signed for a statement.
+/// Returns the bytes that are signed for a statement.
 fn message(statement: &str) -> Vec<u8> {
     [CONTEXT.as_slice(), statement.as_bytes()].concat()
 }
 
-/// Why a certificate is not accepted.
+/// Describes in words why a certificate is rejected.
 fn in_words(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(CertificateError::Revoked) => "it is revoked".to_owned(),
@@ -101,8 +102,9 @@ impl Folder {
         Ok(Signature { certificate, scheme: signer.scheme().into(), bytes })
     }
 
-    /// Verifies a statement's signature: its signer's certificate against the authorities and revocations of this folder at the
-    /// time `at` (since the Unix epoch), and the signature. Returns the signer, a member of this cluster in any role.
+    /// Verifies the signature of a statement, and the signer's certificate by the authorities and revocation
+    /// lists of this folder at the time `at` (since the Unix epoch). Returns the signer, which is a member of
+    /// this cluster with any role.
     pub fn verify(
         &self,
         statement: &str,

@@ -1,25 +1,26 @@
-//! Who a certificate is for: the URI `csp://CLUSTER/ROLE/ID` among its subject alternative names (RFC 5280 4.2.1.6).
+//! The identity in a certificate: the URI `csp://CLUSTER/ROLE/ID` among its subject alternative names (RFC
+//! 5280 §4.2.1.6).
 
 use std::fmt;
 use std::str::FromStr;
 
 use csp_types::{IdError, NodeId, Role};
 
-/// The scheme of identities.
+/// The URI scheme of identities.
 const SCHEME: &str = "csp://";
 
-/// Who a certificate is for.
+/// The identity of a certificate's holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The cluster. Its name follows the rules of ids.
+    /// The cluster's name. The rules of node ids apply to it.
     pub cluster: NodeId,
-    /// What the holder is.
+    /// The holder's role.
     pub role: IdentityRole,
-    /// The holder: a node's id, or the name of a person or program.
+    /// The holder's id: that of a node, or the name of a person or program.
     pub id: NodeId,
 }
 
-/// What the holder of a certificate is.
+/// The role of a certificate's holder.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum IdentityRole {
     /// The daemon of a network node.
@@ -32,26 +33,26 @@ pub enum IdentityRole {
     MgmtNode,
     /// A member of etcd.
     Etcd,
-    /// etcd's root user, which makes the others.
+    /// The root user of etcd, which creates the other users.
     EtcdRoot,
-    /// Somebody who may look: a person, or a program such as Prometheus.
+    /// A person, or a program such as Prometheus, that may read state.
     Viewer,
-    /// Somebody who may change policy and drain nodes, too.
+    /// A person or program that may also change the policy and drain nodes.
     Operator,
-    /// Somebody who may do everything.
+    /// A person or program that may do everything.
     Admin,
 }
 
-/// Why a text is no identity.
+/// Why a text is not an identity.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// It has another form.
+    /// It does not have the form `csp://CLUSTER/ROLE/ID`.
     #[error("is no identity; one looks like csp://CLUSTER/ROLE/ID")]
     Form,
-    /// The role is not known.
+    /// The role is unknown.
     #[error("has the role {0:?}; allowed is {roles}", roles = IdentityRole::names())]
     Role(String),
-    /// The cluster's name or the id breaks the rules of ids.
+    /// The cluster's name or the id violates the rules of ids.
     #[error("{0}")]
     Id(IdError),
 }
@@ -70,7 +71,7 @@ impl IdentityRole {
         IdentityRole::Admin,
     ];
 
-    /// Returns the name in certificates, files and output.
+    /// Returns the role's name in certificates, files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             IdentityRole::NetworkNode => "network-node",
@@ -85,7 +86,8 @@ impl IdentityRole {
         }
     }
 
-    /// Returns the role of a daemon of this tier; application processes have no certificates.
+    /// Returns the role of a daemon of this tier; `None` for application processes, which have no
+    /// certificates.
     pub const fn of_node(role: Role) -> Option<Self> {
         Some(match role {
             Role::NetworkNode => IdentityRole::NetworkNode,
@@ -107,7 +109,7 @@ impl IdentityRole {
         })
     }
 
-    /// Whether the holder is connected to by others, and so needs its addresses in the certificate.
+    /// Returns whether other nodes connect to the holder, so that its certificate must contain its addresses.
     pub const fn serves(self) -> bool {
         self.node().is_some() || matches!(self, IdentityRole::Etcd)
     }
@@ -133,8 +135,9 @@ impl FromStr for IdentityRole {
 }
 
 impl Identity {
-    /// Returns the common name of the holder's certificate, by which etcd knows its user: `ROLE/ID`; `etcd` for each of
-    /// etcd's members, so that members can require it of each other; `root` for etcd's root user.
+    /// Returns the common name in the holder's certificate, by which etcd identifies the user: `ROLE/ID`. It
+    /// is `etcd` for every member of etcd, so that members can require it of each other, and `root` for
+    /// etcd's root user.
     pub fn common_name(&self) -> String {
         match self.role {
             IdentityRole::Etcd => "etcd".to_owned(),

@@ -1,8 +1,10 @@
-//! The HTTP endpoint of every daemon: `/metrics`, `/healthz`, `/readyz`, `/v1/node` and what the daemon adds.
+//! The HTTP endpoint of every daemon: `/metrics`, `/healthz`, `/readyz`, `/v1/node` and the daemon's own
+//! routes.
 //!
-//! Anybody who reaches the address may connect. So connections, the time a request takes and the length of its body are
-//! bounded ([`Limits`]); what exceeds a bound is closed. A daemon with an identity serves by mutual TLS: everybody may ask
-//! whether it is alive and ready, viewers see the rest. Every request has its [`Caller`] as an extension.
+//! Anyone who reaches the address may connect. Therefore the number of connections, the duration of a request
+//! and the length of its body are bounded ([`Limits`]); a connection that exceeds a bound is closed. A daemon
+//! with an identity serves over mutual TLS: liveness and readiness are public, the rest requires the viewer
+//! role. Every request carries its [`Caller`] as an extension.
 
 mod access;
 mod connections;
@@ -27,10 +29,10 @@ use tokio::task::JoinHandle;
 use crate::metrics::Exposition;
 use crate::readiness::Readiness;
 
-/// Why the admin endpoint does not serve.
+/// Why the admin endpoint cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("admin.listen: cannot listen on {address}: {source}")]
     Bind {
         /// The configured address.
@@ -40,21 +42,22 @@ pub enum AdminError {
     },
 }
 
-/// What a peer of the admin endpoint may take.
+/// Bounds on what clients of the admin endpoint may use.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Connections at once.
+    /// Concurrent connections.
     connections: usize,
-    /// Of these, from one address.
+    /// Concurrent connections from one address.
     connections_of_address: usize,
-    /// Time until a request's head is complete, also until the next one's on a connection that is kept.
+    /// Timeout for the head of a request, also for the next one on a persistent connection.
     head: Duration,
-    /// Time until a request is answered, its body included. Longer than any wait that a client may ask for.
+    /// Timeout for the answer to a request, including its body. It is longer than any wait that a client can
+    /// request.
     request: Duration,
-    /// Age at which a connection ends after the request under way: a client that does not read its answer holds it no
-    /// longer.
+    /// Age at which a connection is closed after the request in progress, so that a client that does not read
+    /// its answer cannot keep it open.
     connection: Duration,
-    /// Bytes of a request's body.
+    /// Largest body of a request, in bytes.
     body_len: usize,
 }
 
@@ -74,17 +77,18 @@ impl Default for Limits {
 /// What an admin endpoint serves.
 #[derive(Clone, Debug, Default)]
 pub struct AdminOptions {
-    /// For `/metrics`.
+    /// Metrics, served at `/metrics`.
     pub metrics: Exposition,
-    /// For `/readyz`.
+    /// Conditions, served at `/readyz`.
     pub readiness: Readiness,
-    /// For `/v1/node`: the node's registration (`csp_control::NodeRecord`).
+    /// The node's registration (`csp_control::NodeRecord`), served at `/v1/node`.
     pub node: Value,
-    /// The daemon's own routes, for viewers.
+    /// The daemon's own routes. They require the viewer role.
     pub routes: Router,
-    /// Routes that decide by themselves who may use them, by the [`Caller`].
+    /// Routes that check the [`Caller`]'s access themselves.
     pub guarded: Router,
-    /// This daemon's identity. Without one it serves plain HTTP, and everybody who reaches it may do everything.
+    /// This daemon's identity. Without one the endpoint serves plain HTTP and authorises every client for
+    /// everything.
     pub credentials: Option<Credentials>,
 }
 
@@ -97,7 +101,8 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// Listens on `listen` and serves in the background until [`AdminServer::shutdown`]. Must run inside tokio.
+    /// Listens on `listen` and serves in the background until [`AdminServer::shutdown`]. Requires a tokio
+    /// runtime.
     pub fn start(
         listen: SocketAddr,
         options: AdminOptions,
@@ -123,12 +128,12 @@ impl AdminServer {
         Ok(AdminServer { address, stop, task })
     }
 
-    /// The address that is listened on (with the real port where port 0 was asked for).
+    /// Returns the address that the server listens on, with the actual port if port 0 was configured.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops accepting, lets running requests end for at most two seconds, then cuts them off.
+    /// Stops accepting connections, waits at most two seconds for requests in progress, then aborts them.
     pub async fn shutdown(self) {
         let _ = self.stop.send(true);
         let abort = self.task.abort_handle();
@@ -150,7 +155,7 @@ fn router(options: AdminOptions, limits: Limits) -> Router {
         .route("/readyz", get(render_readiness).with_state(readiness))
         .merge(for_viewers)
         .merge(guarded)
-        // A route that takes more says so with a limit of its own.
+        // A route that accepts larger bodies sets its own limit.
         .layer(DefaultBodyLimit::max(limits.body_len))
         .layer(axum::middleware::from_fn(move |request, next: axum::middleware::Next| async move {
             let answered = tokio::time::timeout(limits.request, next.run(request)).await;
@@ -162,7 +167,7 @@ async fn render_metrics(State(metrics): State<Exposition>) -> Response {
     ([(header::CONTENT_TYPE, Exposition::CONTENT_TYPE)], metrics.render()).into_response()
 }
 
-/// Everybody may know whether the daemon is ready, viewers also why.
+/// Serves `/readyz`: everyone learns whether the daemon is ready, viewers also the reasons.
 async fn render_readiness(
     State(readiness): State<Readiness>,
     Extension(caller): Extension<Caller>,

@@ -14,7 +14,7 @@ pub struct BuildInfo {
 }
 
 impl BuildInfo {
-    /// The identity of this build under `role` and `node`.
+    /// Returns the identity of this build for a daemon with `role` and `node`.
     pub fn new(role: &str, node: &str) -> Self {
         BuildInfo {
             role: role.to_owned(),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Upper bounds of the buckets in nanoseconds: 1 µs to 1 s in steps of 1, 2, 5. Slower ones count as +Inf.
+/// Upper bounds of the buckets in nanoseconds: 1 µs to 1 s in steps of 1, 2, 5. Longer durations count in the
+/// +Inf bucket.
 pub const LATENCY_BUCKETS_NS: [u64; 19] = [
     1_000,
     2_000,
@@ -25,7 +26,7 @@ pub const LATENCY_BUCKETS_NS: [u64; 19] = [
     1_000_000_000,
 ];
 
-/// How long things took, by bucket of [`LATENCY_BUCKETS_NS`].
+/// A histogram of durations over the buckets of [`LATENCY_BUCKETS_NS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LatencyHistogram {
     counts: [u64; LATENCY_BUCKETS_NS.len() + 1],
@@ -41,7 +42,7 @@ impl LatencyHistogram {
         self.sum_ns = self.sum_ns.saturating_add(nanos);
     }
 
-    /// Adds what `other` has counted, as for the sum over workers.
+    /// Adds the counts of `other`, for instance to sum up workers.
     pub fn merge(&mut self, other: &LatencyHistogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(other.counts) {
             *mine += theirs;

@@ -1,7 +1,8 @@
-//! What an operator sees of a daemon: logs, metrics, the admin endpoint.
+//! What operators observe of a daemon: logs, metrics, the admin endpoint.
 //!
-//! Protocol crates count in plain structs of `u64`; only this crate knows Prometheus. Data workers hand their numbers
-//! over through [`SnapshotCell`] and answer questions through [`mailbox`], so that nothing here can make them wait.
+//! Protocol crates count in plain structs of `u64`; only this crate knows Prometheus. Data workers publish
+//! their numbers through [`SnapshotCell`] and answer requests through [`mailbox`]; neither can make a worker
+//! wait.
 #![forbid(unsafe_code)]
 // This crate owns sockets and reads the wall clock for log lines.
 #![allow(clippy::disallowed_types)]

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
     /// One readable line per event.
@@ -15,26 +15,26 @@ pub enum LogFormat {
     Json,
 }
 
-/// Why logging could not start.
+/// Why logging could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The operator's filter is no filter.
+    /// The configured filter is invalid.
     #[error(
         "log level {level:?}: {reason}; allowed are error, warn, info, debug, trace or a filter such as info,csp_control=debug"
     )]
     Level {
-        /// What was given.
+        /// The filter as configured.
         level: String,
-        /// What is wrong with it.
+        /// What is wrong with the filter.
         reason: String,
     },
-    /// Logging runs already.
+    /// Logging was already initialised.
     #[error("logging was started twice")]
     Twice,
 }
 
-/// A daemon with a thread that is gone half-way is worse than one that is started anew: whichever thread panics, the process
-/// ends (SIGABRT), after the message.
+/// Makes a panic of any thread end the process (SIGABRT) after the panic message is printed. A daemon that
+/// continued without one of its threads would be worse than one that is restarted.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -46,12 +46,12 @@ fn abort_on_panic() {
 }
 
 thread_local! {
-    /// A panic of this thread is caught by a caller of [`without_abort`].
+    /// Whether a caller of [`without_abort`] catches panics of this thread.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a function that catches the panics of a library itself: they are reported, and the process goes on. For readers of files that others
-/// wrote, which hold nothing that a panic leaves half-way.
+/// Calls `read`, whose panics the caller or a library catches: they are logged, and the process continues.
+/// For parsers of untrusted files; they hold no state that a panic could leave inconsistent.
 pub fn without_abort<T>(read: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -63,8 +63,8 @@ pub fn without_abort<T>(read: impl FnOnce() -> T) -> T {
     read()
 }
 
-/// Starts logging to standard error for the rest of the process, which from then on ends with the first panic. `level` is a level's name or a filter directive of
-/// tracing-subscriber.
+/// Starts logging to standard error. From then on a panic of any thread ends the process. `level` is the name
+/// of a level or a filter directive of tracing-subscriber.
 pub fn init_logging(level: &str, format: LogFormat) -> Result<(), LogError> {
     abort_on_panic();
     let filter = EnvFilter::builder()

@@ -1,7 +1,7 @@
-//! Questions from the control thread to a data worker.
+//! Requests from the control thread to a data worker.
 //!
-//! A bounded channel carries them, an eventfd wakes a worker that sleeps in epoll, a oneshot channel brings the answer
-//! back. The worker never blocks on any of these.
+//! A bounded channel carries the requests, an eventfd wakes a worker that sleeps in epoll_wait(2), and a
+//! oneshot channel returns each answer. The worker never blocks on any of them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,31 +11,31 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
-/// How often a full mailbox is looked at by who waits for room.
+/// Interval at which a sender that waits for room checks a full mailbox.
 const ROOM_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why a question got no answer.
+/// Why a request was not answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MailboxError {
-    /// The worker has as many unanswered questions as the mailbox holds.
+    /// The mailbox holds as many unanswered requests as fit.
     #[error("the worker's mailbox is full")]
     Full,
-    /// The worker has ended, or dropped the question.
+    /// The worker has ended, or dropped the request.
     #[error("the worker has gone")]
     Gone,
-    /// No answer in time.
+    /// The timeout passed without an answer.
     #[error("the worker did not answer in time")]
     Timeout,
 }
 
-/// Makes a mailbox for `capacity` waiting questions. Errors are those of eventfd(2).
+/// Creates a mailbox for `capacity` pending requests. Errors are those of eventfd(2).
 pub fn mailbox<Q>(capacity: usize) -> std::io::Result<(MailboxSender<Q>, Mailbox<Q>)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (sender, receiver) = crossbeam_channel::bounded(capacity);
     Ok((MailboxSender { sender, wake: Arc::clone(&wake) }, Mailbox { receiver, wake }))
 }
 
-/// The asking end.
+/// The sending end, used by the control thread.
 #[derive(Debug)]
 pub struct MailboxSender<Q> {
     sender: Sender<Q>,
@@ -49,7 +49,7 @@ impl<Q> Clone for MailboxSender<Q> {
 }
 
 impl<Q> MailboxSender<Q> {
-    /// Sends something that needs no answer.
+    /// Sends a message that needs no answer.
     pub fn send(&self, message: Q) -> Result<(), MailboxError> {
         self.sender.try_send(message).map_err(|error| match error {
             TrySendError::Full(_) => MailboxError::Full,
@@ -60,7 +60,8 @@ impl<Q> MailboxSender<Q> {
         Ok(())
     }
 
-    /// Waits until the mailbox has room, at most `timeout`. What this thread sends next is accepted if no other thread sends.
+    /// Waits until the mailbox has room, at most `timeout`. The next message of this thread is then accepted,
+    /// unless another thread sends first.
     pub async fn room(&self, timeout: Duration) -> Result<(), MailboxError> {
         let room = async {
             while self.sender.is_full() {
@@ -70,7 +71,8 @@ impl<Q> MailboxSender<Q> {
         tokio::time::timeout(timeout, room).await.map_err(|_| MailboxError::Full)
     }
 
-    /// Asks: `question` puts the place for the answer into a message. Waits for the answer at most `timeout`.
+    /// Sends a request and waits for the answer, at most `timeout`. `question` puts the reply handle into the
+    /// message.
     pub async fn ask<R>(
         &self,
         timeout: Duration,
@@ -86,18 +88,18 @@ impl<Q> MailboxSender<Q> {
     }
 }
 
-/// Where a worker puts its answer. When it is dropped the question ends with [`MailboxError::Gone`].
+/// The handle by which a worker answers. Dropping it ends the request with [`MailboxError::Gone`].
 #[derive(Debug)]
 pub struct Reply<R>(oneshot::Sender<R>);
 
 impl<R> Reply<R> {
-    /// Answers. An asker that gave up is no error.
+    /// Sends the answer. It is discarded if the requester no longer waits.
     pub fn send(self, answer: R) {
         let _ = self.0.send(answer);
     }
 }
 
-/// The worker's end.
+/// The receiving end, owned by the worker.
 #[derive(Debug)]
 pub struct Mailbox<Q> {
     receiver: Receiver<Q>,
@@ -105,13 +107,13 @@ pub struct Mailbox<Q> {
 }
 
 impl<Q> Mailbox<Q> {
-    /// The next message, if one waits. No system call: cheap enough for every turn of a polling loop.
+    /// Returns the next pending message. Makes no system call, so that a polling loop can call it every turn.
     pub fn poll(&mut self) -> Option<Q> {
         self.receiver.try_recv().ok()
     }
 
-    /// Resets the wake-up descriptor. Call it when epoll reported [`Mailbox::as_fd`] readable, **before** polling, so
-    /// that a message that comes meanwhile makes it readable again.
+    /// Resets the wake-up descriptor. Call it when epoll reports [`Mailbox::as_fd`] readable, **before**
+    /// polling: a message that arrives meanwhile then makes the descriptor readable again.
     pub fn clear_wake(&mut self) {
         let mut counter = [0; 8];
         // Nothing to read is fine: the wake-up was cleared already.
@@ -120,7 +122,7 @@ impl<Q> Mailbox<Q> {
 }
 
 impl<Q> AsFd for Mailbox<Q> {
-    /// Readable (level-triggered) while a wake-up is pending.
+    /// Returns the wake-up descriptor. It is readable (level-triggered) while a wake-up is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -1,7 +1,7 @@
 //! Prometheus exposition of plain counters.
 //!
-//! A [`MetricSource`] names its samples; [`MetricWriter`] groups them into families, so that several workers may give
-//! samples of one family; prometheus-client writes the text (OpenMetrics 1.0).
+//! A [`MetricSource`] provides samples; [`MetricWriter`] groups them into families, so that several workers
+//! can contribute to one family; prometheus-client writes the text (OpenMetrics 1.0).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,9 +15,9 @@ use prometheus_client::registry::Registry;
 
 use crate::histogram::LatencyHistogram;
 
-/// Something that can be scraped.
+/// A provider of metrics.
 pub trait MetricSource: Send + Sync {
-    /// Writes all samples as they stand now. Called at every scrape, on the control thread.
+    /// Writes all samples at their present values. Called on the control thread at every scrape.
     fn collect(&self, out: &mut MetricWriter);
 }
 
@@ -27,7 +27,7 @@ impl<F: Fn(&mut MetricWriter) + Send + Sync> MetricSource for F {
     }
 }
 
-/// All sources of one daemon; cheap to clone, all clones are the same set.
+/// All metric sources of one daemon. Clones share the set and are cheap.
 #[derive(Clone, Default)]
 pub struct Exposition {
     sources: Arc<Mutex<Vec<Arc<dyn MetricSource>>>>,
@@ -44,17 +44,17 @@ impl Exposition {
     /// The content type of [`Exposition::render`].
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// Nothing to expose yet.
+    /// Returns an exposition without sources.
     pub fn new() -> Self {
         Exposition::default()
     }
 
-    /// Adds a source for the life of the daemon.
+    /// Adds a source. It stays for the life of the daemon.
     pub fn register(&self, source: impl MetricSource + 'static) {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(source));
     }
 
-    /// The text for `/metrics`.
+    /// Returns the text of `/metrics`.
     pub fn render(&self) -> String {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut writer = MetricWriter::default();
@@ -83,7 +83,8 @@ impl Value {
         }
     }
 
-    /// Adds a second sample of the same name and labels: samples of workers without a label of their own are summed.
+    /// Adds a second sample of the same name and labels. Samples of workers without a label of their own are
+    /// thereby summed.
     fn add(&mut self, other: Value) {
         match (self, other) {
             (Value::Counter(mine), Value::Counter(theirs)) => *mine = mine.wrapping_add(theirs),
@@ -100,35 +101,36 @@ struct Family {
     samples: BTreeMap<Labels, Value>,
 }
 
-/// Where a [`MetricSource`] writes its samples.
+/// The sink for the samples of a [`MetricSource`].
 ///
-/// Names are whole (`csp_drops_total`), in base units, and start with `csp_`; a counter's end in `_total`. Samples of one
-/// name and one set of labels are added up; a name that was used before for another kind of metric is left out.
+/// Names are complete (`csp_drops_total`), in base units, and start with `csp_`; the name of a counter ends
+/// in `_total`. Samples with the same name and labels are summed. A sample whose name was used before for
+/// another kind of metric is left out.
 #[derive(Debug, Default)]
 pub struct MetricWriter {
     families: BTreeMap<String, Family>,
 }
 
 impl MetricWriter {
-    /// A number that only grows.
+    /// Adds a counter, which only increases.
     pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
         debug_assert!(name.ends_with("_total"), "the name of counter {name} must end in _total");
         let family = name.strip_suffix("_total").unwrap_or(name);
         self.add(family, help, labels, Value::Counter(value));
     }
 
-    /// A number that goes up and down.
+    /// Adds a gauge, which increases and decreases.
     pub fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
         self.add(name, help, labels, Value::Gauge(value));
     }
 
-    /// A latency distribution; `name` ends in `_seconds`.
+    /// Adds a histogram of durations. Its `name` ends in `_seconds`.
     pub fn latency(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: &LatencyHistogram) {
         debug_assert!(name.ends_with("_seconds"), "the name of latency {name} must end in _seconds");
         self.add(name, help, labels, Value::Latency(value.clone()));
     }
 
-    /// `csp_drops_total{reason}`: what was dropped, by reason.
+    /// Adds `csp_drops_total{reason}`: the number of drops for each reason.
     pub fn drops(&mut self, reasons: &[(&str, u64)]) {
         for (reason, count) in reasons {
             let help = "Packets, messages and requests that were dropped, by reason";
@@ -136,7 +138,7 @@ impl MetricWriter {
         }
     }
 
-    /// `csp_<table>_entries` and `csp_<table>_capacity` of a table.
+    /// Adds `csp_<table>_entries` and `csp_<table>_capacity` for a table.
     pub fn table(&mut self, table: &str, entries: usize, capacity: usize) {
         let described = table.replace('_', " ");
         let entries_help = format!("Entries in use of the table of {described}");
@@ -145,7 +147,7 @@ impl MetricWriter {
         self.gauge(&format!("csp_{table}_capacity"), &capacity_help, &[], capacity as f64);
     }
 
-    /// The text of everything that was written.
+    /// Returns the text of everything written.
     pub fn render(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));

@@ -1,29 +1,29 @@
-//! Whether a daemon can do its work, and if not, why: the named conditions behind `/readyz`.
+//! The named conditions behind `/readyz`: whether a daemon can do its work, and if not, why.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use csp_api::{Condition, ConditionState};
 
-/// The conditions of one daemon; cheap to clone, all clones are the same set.
+/// The conditions of one daemon. Clones share the set and are cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     conditions: Arc<Mutex<BTreeMap<String, (ConditionState, String)>>>,
 }
 
 impl Readiness {
-    /// No conditions: ready.
+    /// Returns a set without conditions, which is ready.
     pub fn new() -> Self {
         Readiness::default()
     }
 
-    /// Sets condition `name`, replacing what it was.
+    /// Sets condition `name`, replacing its former state.
     pub fn set(&self, name: &str, state: ConditionState, reason: impl Into<String>) {
         let mut conditions = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
         conditions.insert(name.to_owned(), (state, reason.into()));
     }
 
-    /// All conditions in the order of their names.
+    /// Returns all conditions, ordered by name.
     pub fn conditions(&self) -> Vec<Condition> {
         let conditions = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
         conditions
@@ -36,12 +36,12 @@ impl Readiness {
             .collect()
     }
 
-    /// The body of `/readyz`.
+    /// Returns the body of `/readyz`.
     pub fn body(&self) -> csp_api::Readiness {
         csp_api::Readiness { conditions: self.conditions(), ready: self.ready() }
     }
 
-    /// Whether no condition is [`ConditionState::Failed`].
+    /// Returns whether no condition is [`ConditionState::Failed`].
     pub fn ready(&self) -> bool {
         self.conditions().iter().all(|condition| condition.state != ConditionState::Failed)
     }

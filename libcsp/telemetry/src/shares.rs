@@ -1,19 +1,19 @@
-//! Places in a bounded room, shared out so that one user or address cannot take them all.
+//! A bounded number of places, of which one user or address cannot take all.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The number of places taken by each key: a user, an address.
+/// The number of places that each key (a user, an address) holds.
 #[derive(Clone, Debug)]
 pub struct Shares<K: Copy + Eq + Hash> {
     taken: Arc<Mutex<HashMap<K, usize>>>,
-    /// Largest number of places of one key, and of all together.
+    /// Largest number of places of a single key, and of all keys together.
     of_one: usize,
     of_all: usize,
 }
 
-/// One place; released when dropped.
+/// A place. Dropping it releases it.
 #[derive(Debug)]
 pub struct Place<K: Copy + Eq + Hash> {
     shares: Shares<K>,
@@ -21,12 +21,12 @@ pub struct Place<K: Copy + Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> Shares<K> {
-    /// `of_all` places, of which a single key may take `of_one`.
+    /// Creates `of_all` places; a single key may hold `of_one` of them.
     pub fn new(of_one: usize, of_all: usize) -> Self {
         Shares { taken: Arc::default(), of_one, of_all }
     }
 
-    /// Takes a place; `None` if the key has its share, or all places are taken.
+    /// Takes a place. Returns `None` if the key holds its maximum, or no place is free.
     pub fn enter(&self, key: K) -> Option<Place<K>> {
         let mut taken = self.table();
         let own = taken.get(&key).copied().unwrap_or(0);

@@ -1,24 +1,24 @@
-//! The way of numbers from a data worker to the control thread.
+//! Passes numbers from a data worker to the control thread.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The latest snapshot of a worker's counters.
 ///
-/// The worker publishes every so often and never waits: when the control thread is reading at that moment, the
-/// worker goes on and publishes next time.
+/// The worker publishes at intervals and never waits. If the control thread is reading at that moment, the
+/// worker skips this publication.
 #[derive(Debug, Default)]
 pub struct SnapshotCell<T> {
     slot: Mutex<T>,
 }
 
 impl<T: Clone> SnapshotCell<T> {
-    /// A cell that holds `initial` until the first publication.
+    /// Creates a cell that holds `initial` until the first publication.
     pub fn new(initial: T) -> Self {
         SnapshotCell { slot: Mutex::new(initial) }
     }
 
-    /// Replaces the snapshot by a copy of `value`, reusing its memory (`clone_from`). `false`: a reader holds the cell,
-    /// nothing was published.
+    /// Replaces the snapshot by a copy of `value`, reusing its memory (`clone_from`). Returns `false` if a
+    /// reader holds the cell; nothing is then published.
     pub fn publish(&self, value: &T) -> bool {
         match self.slot.try_lock() {
             Ok(mut slot) => slot.clone_from(value),
@@ -28,13 +28,13 @@ impl<T: Clone> SnapshotCell<T> {
         true
     }
 
-    /// A copy of the latest snapshot.
+    /// Returns a copy of the latest snapshot.
     pub fn read(&self) -> T {
         self.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, T> {
-        // A panic during `clone_from` leaves a value that is old in parts: good enough for counters.
+        // A panic during `clone_from` may leave a mixture of old and new counters, which is acceptable.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Who may use a route.
+//! Authorisation of requests.
 
 use axum::Json;
 use axum::extract::{Extension, Request};
@@ -8,12 +8,12 @@ use axum::response::{IntoResponse, Response};
 use csp_identity::{Access, Caller};
 use serde_json::json;
 
-/// A caller who may not do what it asks for.
+/// The answer to a caller that lacks the required access level.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// 401 for a caller without a name, 403 for one whose role does not suffice.
+    /// 401 for a caller without an identity, 403 for one with an insufficient role.
     pub status: StatusCode,
-    /// What is wrong, and what would be right.
+    /// The reason, and what would be accepted.
     pub error: String,
 }
 
@@ -23,7 +23,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Refuses callers who may not do this.
+/// Returns an error if the caller lacks the access level `access`.
 pub fn require(caller: &Caller, access: Access) -> Result<(), Refused> {
     if caller.may(access) {
         return Ok(());
@@ -43,7 +43,7 @@ pub fn require(caller: &Caller, access: Access) -> Result<(), Refused> {
     })
 }
 
-/// Passes viewers' requests on.
+/// Middleware that passes on requests of viewers and rejects others.
 pub(super) async fn viewers(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
     match require(&caller, Access::Viewer) {
         Ok(()) => next.run(request).await,

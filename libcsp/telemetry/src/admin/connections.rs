@@ -17,12 +17,12 @@ use super::Limits;
 use super::tls::{Door, Guest};
 use crate::shares::{Place, Shares};
 
-/// Time between two attempts to accept after one failed, as with too many open files.
+/// Delay before accepting again after accept(2) failed, for instance with EMFILE.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// How long a connection that is too old may take to end.
+/// Time that a connection beyond its age limit has to finish.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// Serves until `ended`, then waits for the requests under way.
+/// Serves connections until `ended` resolves, then waits for the requests in progress.
 pub(super) async fn serve(
     listener: TcpListener,
     service: Router,
@@ -64,7 +64,7 @@ pub(super) async fn serve(
     while tasks.join_next().await.is_some() {}
 }
 
-/// Serves one connection until its peer, its age or the endpoint ends it.
+/// Serves one connection until the client closes it, its age limit passes or the endpoint stops.
 async fn serve_one(
     stream: TcpStream,
     _place: Place<IpAddr>,
@@ -78,7 +78,7 @@ async fn serve_one(
         _ = stopped.wait_for(|stop| *stop) => None,
     };
     let Some(Guest { stream, caller }) = entered else { return };
-    // A stranger keeps no place for long: it may ask for little.
+    // A client without a certificate gets a shorter age limit: few routes are open to it.
     let age = if matches!(caller, Caller::Anonymous) { limits.head } else { limits.connection };
     let service = service.layer(Extension(caller.clone()));
     let served = http1::Builder::new()
@@ -87,9 +87,9 @@ async fn serve_one(
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut served = pin!(served);
     tokio::select! {
-        // A peer that breaks off or does not speak HTTP is no event for the log.
+        // A client that disconnects or does not speak HTTP is not logged.
         _ = served.as_mut() => return,
-        // Cut off at once, with a request under way as well.
+        // The certificate is no longer valid: the connection is closed at once, also during a request.
         () = door.shut(&caller) => return,
         () = tokio::time::sleep(age) => {}
         _ = stopped.wait_for(|stop| *stop) => {}

@@ -1,5 +1,5 @@
-//! Accepts the connections of the admin endpoint, over TLS if the daemon has an identity, and finds out from the client's
-//! certificate who makes its requests.
+//! Accepts connections of the admin endpoint, over TLS if the daemon has an identity, and derives the
+//! [`Caller`] from the client's certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-/// How connections begin.
+/// Accepts connections, over TLS if the daemon has an identity.
 #[derive(Clone)]
 pub(super) struct Door {
     credentials: Option<Credentials>,
-    /// How long a handshake may take.
+    /// Timeout of a TLS handshake.
     patience: Duration,
 }
 
-/// A connection, in plain or over TLS.
+/// A byte stream, plain or over TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// An accepted connection, and who makes its requests.
+/// An accepted connection with its authenticated caller.
 pub(super) struct Guest {
     pub(super) stream: Box<dyn Stream>,
     pub(super) caller: Caller,
@@ -33,7 +33,8 @@ impl Door {
         Door { credentials, patience }
     }
 
-    /// Lets a connection in; `None` for one that is no TLS in time, or whose certificate is none of this cluster.
+    /// Completes the handshake of a new connection. Returns `None` if it fails or times out, or if the
+    /// certificate is not one of this cluster.
     pub(super) async fn enter(&self, stream: TcpStream) -> Option<Guest> {
         let Some(credentials) = &self.credentials else {
             return Some(Guest { stream: Box::new(stream), caller: Caller::Local });
@@ -54,7 +55,8 @@ impl Door {
         Some(Guest { stream: Box::new(stream), caller })
     }
 
-    /// Returns when the caller's certificate has expired or is not accepted any longer; never for others.
+    /// Resolves when the caller's certificate expires or is no longer accepted. Never resolves for callers
+    /// without one.
     pub(super) async fn shut(&self, caller: &Caller) {
         let (Some(credentials), Caller::Peer(peer)) = (&self.credentials, caller) else {
             return std::future::pending().await;
@@ -66,7 +68,7 @@ impl Door {
                 tracing::info!(peer = %peer.identity, error, "a client's connection ends");
                 return;
             }
-            // A second later: its last second is valid.
+            // The certificate is valid through its last second.
             let life = peer.life_left(now) + Duration::from_secs(1);
             tokio::select! {
                 () = tokio::time::sleep(life) => {}
