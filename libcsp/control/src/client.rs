@@ -1,4 +1,4 @@
-//! A connection to etcd with the deadlines all of CSP uses.
+//! A connection to etcd, with the timeouts that all of CSP uses.
 
 use std::time::Duration;
 
@@ -12,27 +12,28 @@ use crate::endpoints;
 use crate::error::ControlError;
 use crate::policy_store::packed::Header;
 
-/// How long one request to etcd may take.
+/// Timeout of one request to etcd.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// Where etcd is, and who asks.
+/// The endpoints of etcd, and the identity with which this program connects.
 #[derive(Clone, Debug)]
 pub struct EtcdAccess {
     /// The configured endpoints.
     pub section: EtcdSection,
-    /// This program's identity; `None` for an etcd of this host without TLS.
+    /// This program's identity; `None` for an etcd on this host without TLS.
     pub credentials: Option<Credentials>,
 }
 
 impl EtcdAccess {
-    /// An etcd of this host without TLS.
+    /// Returns access without TLS to an etcd on this host.
     pub fn bare(url: String) -> Self {
         EtcdAccess { section: EtcdSection { endpoints: vec![url] }, credentials: None }
     }
 }
 
-/// A client of etcd. Connections are made when first needed and made again when they break.
+/// A client of etcd. It connects when first needed and reconnects when a connection breaks.
 ///
-/// Its futures are boxed, so that gRPC is compiled into this crate and not into each one that awaits them (decision 0083).
+/// Its futures are boxed, so that gRPC is compiled into this crate and not into each crate that awaits them
+/// (decision 0083).
 #[derive(Clone)]
 pub struct EtcdClient {
     pub(crate) inner: Client,
@@ -45,10 +46,11 @@ impl std::fmt::Debug for EtcdClient {
 }
 
 impl EtcdClient {
-    /// A client of the configured endpoints. Does not wait for a connection; fails on malformed endpoints only.
+    /// Returns a client of the configured endpoints, without waiting for a connection. Fails on malformed
+    /// endpoints only.
     ///
-    /// With credentials, connections made after a change of them use the new ones. Of several endpoints, those that do
-    /// not serve are left out. Must run inside tokio.
+    /// Connections made after a change of the credentials use the new ones. Endpoints that do not serve are
+    /// left out while others do. Requires a tokio runtime.
     pub fn connect(etcd: &EtcdAccess) -> BoxFuture<'_, Result<EtcdClient, ControlError>> {
         let connect = async {
             let options = ConnectOptions::new().with_require_leader(true);
@@ -58,12 +60,12 @@ impl EtcdClient {
         connect.boxed()
     }
 
-    /// The library's client, for what this one does not wrap. Its requests have no deadline of their own.
+    /// Returns the library's client, for requests that this type does not wrap. They have no timeout.
     pub fn raw(&self) -> Client {
         self.inner.clone()
     }
 
-    /// Whether etcd serves: a linearizable read, which needs a leader.
+    /// Checks that etcd serves, by a linearizable read, which requires a leader.
     pub async fn health(&self) -> Result<(), ControlError> {
         self.get(crate::keys::ACTIVE, None).await.map(drop)
     }
@@ -76,7 +78,7 @@ impl EtcdClient {
         async move { within(self.inner.kv_client().get(key, options)).await }.boxed()
     }
 
-    /// Reads the chunks of a packed generation, one request each.
+    /// Reads the chunks of a packed generation, one request for each.
     pub(crate) async fn chunks(&self, header: &Header) -> Result<Vec<Vec<u8>>, ChunksError> {
         let mut chunks = Vec::new();
         for number in 0..header.chunks().map_err(ChunksError::Wrong)? {
@@ -99,15 +101,15 @@ impl EtcdClient {
     }
 }
 
-/// Why a packed generation was not read.
+/// Why a packed generation could not be read.
 pub(crate) enum ChunksError {
     /// etcd did not answer.
     Etcd(ControlError),
-    /// etcd does not hold it.
+    /// The chunks in etcd are missing or invalid.
     Wrong(String),
 }
 
-/// Runs one request with the request deadline.
+/// Runs one request with [`REQUEST_TIMEOUT`].
 pub(crate) async fn within<T>(
     request: impl Future<Output = Result<T, etcd_client::Error>>,
 ) -> Result<T, ControlError> {
@@ -117,7 +119,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// The error in one line for people.
+/// Converts an error of the library, with a message of one line.
 pub(crate) fn etcd_error(error: etcd_client::Error) -> ControlError {
     ControlError::Etcd(match error {
         etcd_client::Error::GRpcStatus(status) => crate::error::with_remedy(status.message()),
@@ -125,7 +127,7 @@ pub(crate) fn etcd_error(error: etcd_client::Error) -> ControlError {
     })
 }
 
-/// Growing pauses between attempts, with a bound, for retries that never end.
+/// Increasing, bounded delays between unlimited retries.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     attempt: u32,
@@ -135,15 +137,15 @@ impl Backoff {
     const FIRST: Duration = Duration::from_millis(100);
     const LAST: Duration = Duration::from_secs(2);
 
-    /// The next pause: 100 ms doubling up to 2 s, each shortened by up to a quarter at random so that nodes which lost
-    /// etcd together do not come back together.
+    /// Returns the next delay: 100 ms, doubled up to 2 s. Each is shortened by a random part of up to a
+    /// quarter, so that nodes that lost etcd together do not reconnect together.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = Self::FIRST.saturating_mul(1 << self.attempt.min(5)).min(Self::LAST);
         self.attempt = self.attempt.saturating_add(1);
         pause.mul_f64(1.0 - rand::random::<f64>() / 4.0)
     }
 
-    /// Starts over after a success.
+    /// Resets the delay after a success.
     pub(crate) fn reset(&mut self) {
         self.attempt = 0;
     }

@@ -1,4 +1,5 @@
-//! Configuration files: strict YAML, the sections all daemons share, and errors with the place and what is allowed.
+//! Configuration files: strict YAML, the sections that all daemons share, and errors with position and
+//! allowed values.
 
 mod sections;
 
@@ -20,7 +21,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     load_checked(path, |_, _| {})
 }
 
-/// [`load`], and then `check`, whose findings become errors with their position in the file.
+/// Like [`load`], then calls `check`, whose findings become errors with their position in the file.
 pub fn load_checked<T: DeserializeOwned>(
     path: &Path,
     check: impl FnOnce(&T, &mut Problems),

@@ -1,7 +1,8 @@
-//! The control plane of one daemon in one value: registration, membership, policy.
+//! The control plane of one daemon: registration, membership, policy.
 //!
-//! A daemon's control thread starts a [`ControlPlane`], waits on its two watch channels, applies what comes to its
-//! workers and acknowledges it with [`ControlPlane::ack_applied`]. All of it goes on by itself while etcd is away.
+//! The control thread of a daemon starts a [`ControlPlane`], waits on its watch channels, applies each policy
+//! to its workers and acknowledges it with [`ControlPlane::ack_applied`]. Background tasks continue while
+//! etcd is unreachable.
 
 use std::fmt;
 use std::path::Path;
@@ -28,22 +29,25 @@ use crate::signatures::Verifier;
 use crate::state_files::StateFiles;
 use crate::status::{ControlStatus, StatusCell};
 
-/// How long taking the registration back may take.
+/// Timeout for deleting the registration at shutdown.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(2);
-/// How long finding out about a foreign registration may take: two looks at a lease of 5 s, and its lapse.
+/// Timeout for deciding whether another node's registration is alive: two checks of a lease of 5 s, and its
+/// expiry.
 const CONTEST_WAIT: Duration = Duration::from_secs(12);
 
-/// A check of a policy by a node, beyond the schema: `Err` has the reason why this node cannot apply it.
+/// A node's own check of a policy, beyond the schema. `Err` has the reason why this node cannot apply it.
 pub type PolicyCheck = Arc<dyn Fn(&Policy) -> Result<(), String> + Send + Sync>;
 
-/// What a daemon can choose about its control plane.
+/// Options of a daemon's control plane.
 #[derive(Clone)]
 pub struct ControlOptions {
-    /// Follow the policy: stage, apply, keep the last-known-good. The management node does not.
+    /// Whether to follow the policy: stage it, apply it, keep the last-known-good one. The management node
+    /// does not.
     pub follow_policy: bool,
     /// The daemon's own check of a policy before it is acknowledged as staged.
     pub check: PolicyCheck,
-    /// How long [`ControlPlane::start`] waits for the first registration before it goes on in the background.
+    /// How long [`ControlPlane::start`] waits for the first registration before it returns and continues in
+    /// the background.
     pub start_wait: Duration,
 }
 
@@ -67,13 +71,13 @@ impl Default for ControlOptions {
     }
 }
 
-/// A running control plane. Dropping it ends the background work without taking the registration back.
+/// A running control plane. Dropping it stops the background tasks and leaves the registration to expire.
 pub struct ControlPlane {
     /// The members of the cluster.
     pub membership: watch::Receiver<Membership>,
-    /// What to apply; `None` until a policy is known. Stays `None` where the policy is not followed.
+    /// The policy to apply; `None` until one is known, and always where the policy is not followed.
     pub policy: watch::Receiver<Option<ActivePolicy>>,
-    /// How it stands.
+    /// State of the control plane.
     pub status: watch::Receiver<ControlStatus>,
     client: EtcdClient,
     policy_tasks: Option<PolicyTasks>,
@@ -91,13 +95,14 @@ impl fmt::Debug for ControlPlane {
 }
 
 impl ControlPlane {
-    /// Registers `record`, watches membership and policy. `state_dir` keeps the last-known-good policy and is created
-    /// when missing. Must run inside tokio.
+    /// Registers `record`, and watches membership and policy. `state_dir` holds the last-known-good policy
+    /// and is created if missing. Requires a tokio runtime.
     ///
-    /// Returns once registered, or after [`ControlOptions::start_wait`] without etcd: then everything goes on in the
-    /// background, and the channels hold the last-known-good policy and the members last known. Fails with [`ControlError::IdTaken`] when
-    /// another live process has this node's id; finding that out takes up to 7 s. A daemon that was killed and starts
-    /// again on the same host with the same `state_dir` takes its old registration over at once.
+    /// Returns once registered, or after [`ControlOptions::start_wait`] if etcd does not answer. In the
+    /// latter case everything continues in the background, and the channels hold the last-known-good policy
+    /// and the last-known members. Fails with [`ControlError::IdTaken`] if another live process holds this
+    /// node's id, which takes up to 7 s to find out. A daemon that was killed and restarts on the same host
+    /// with the same `state_dir` takes over its former registration at once.
     pub fn start<'a>(
         record: NodeRecord,
         etcd: &'a EtcdAccess,
@@ -173,29 +178,30 @@ impl ControlPlane {
         })
     }
 
-    /// The connection to etcd, for what else a daemon keeps there.
+    /// Returns the connection to etcd, for other data that the daemon keeps there.
     pub fn client(&self) -> EtcdClient {
         self.client.clone()
     }
 
-    /// Acknowledges that the daemon's workers run `generation` now, or why they cannot. On success the policy becomes the
-    /// last-known-good one. A generation that is not the one to apply any more is ignored.
+    /// Acknowledges that the daemon's workers run `generation`, or reports why they cannot. On success the
+    /// policy becomes the last-known-good one. Ignored if `generation` is no longer the one to apply.
     pub async fn ack_applied(&self, generation: u64, result: Result<(), String>) {
         if let Some(tasks) = &self.policy_tasks {
             tasks.applied(generation, result).await;
         }
     }
 
-    /// Checks policies again that [`ControlOptions::check`] has refused: what they lacked may have come. One that passes is acknowledged, and
-    /// comes through the channel if it is in force.
+    /// Repeats the check of policies that [`ControlOptions::check`] has refused, since what they lacked may
+    /// be available by now. A policy that passes is acknowledged, and is sent through the channel if it is in
+    /// force.
     pub fn recheck_policy(&self) {
         if let Some(tasks) = &self.policy_tasks {
             tasks.recheck();
         }
     }
 
-    /// Waits for an error the daemon must end with: the id turns out to be taken when etcd comes back after a start
-    /// without it.
+    /// Waits for an error that ends the daemon: after a start without etcd, the id turns out to be taken once
+    /// etcd is reachable.
     pub async fn failed(&self) -> ControlError {
         let mut first = self.first.clone();
         let taken_by =
@@ -208,7 +214,8 @@ impl ControlPlane {
         std::future::pending().await
     }
 
-    /// Takes the registration back (the node leaves on purpose) and ends all background work, within two seconds.
+    /// Deletes the registration, as the node leaves on purpose, and stops all background tasks. Takes at most
+    /// two seconds.
     pub async fn shutdown(mut self) {
         let _ = self.stop.send(true);
         if tokio::time::timeout(SHUTDOWN_WAIT, &mut self.registration.0).await.is_err() {
@@ -218,8 +225,8 @@ impl ControlPlane {
     }
 }
 
-/// Waits for the outcome of the first registration: not longer than `wait` while etcd does not answer, but as long as it
-/// takes to find out whether a foreign registration is alive.
+/// Waits for the first registration: at most `wait` while etcd does not answer, but as long as needed to
+/// decide whether a registration of another process is alive.
 async fn await_registration(
     client: &EtcdClient,
     first: &mut watch::Receiver<First>,
@@ -240,7 +247,7 @@ async fn await_registration(
     }
 }
 
-/// A task that ends when its owner is dropped.
+/// A task that is aborted when this value is dropped.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl Drop for AbortOnDrop {

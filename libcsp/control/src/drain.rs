@@ -13,14 +13,15 @@ use tokio::sync::watch;
 
 use crate::follow::{Entry, Follower, KeyChange};
 
-/// The value of a drain key, for people; that the key exists is what counts.
+/// The value of a drain key, for people to read. Only the existence of the key matters.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct DrainRecord {
     /// When draining was requested, in milliseconds of the Unix epoch.
     pub(crate) since_unix_ms: u64,
 }
 
-/// Follows the drain key of one node. Unknown (`None`) until etcd has answered; while etcd is away nothing changes.
+/// Follows the drain key of one node. The state is unknown (`None`) until etcd has answered, and is kept
+/// while etcd is unreachable.
 pub(crate) struct DrainFollower {
     key: String,
     sender: watch::Sender<Option<bool>>,
@@ -39,7 +40,7 @@ impl DrainFollower {
 
 impl Follower for DrainFollower {
     fn reset(&mut self, _: i64, entries: Vec<Entry>) {
-        // The prefix also has nodes whose names continue this one's.
+        // The prefix also matches nodes whose names begin with this one's.
         self.set(entries.iter().any(|(key, _)| *key == self.key));
     }
 

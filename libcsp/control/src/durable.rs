@@ -1,12 +1,12 @@
-//! Files that a crash at any moment leaves either as they were or as they are to be.
+//! Atomic replacement of files: after a crash a file has either its old content or its new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Replaces the file `name` in `directory` by `text`, through a file `name.new` and a rename. Readable by owner and
-/// group. On an error the file stays as it was, and `name.new` takes no room.
+/// Replaces the file `name` in `directory` by `text`, by writing `name.new` and renaming it. The file is
+/// readable by owner and group. On an error the file keeps its content, and `name.new` is removed.
 pub(crate) fn replace(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     let new = directory.join(format!("{name}.new"));
     let written = write(&new, text).and_then(|()| fs::rename(&new, directory.join(name)));
@@ -14,7 +14,7 @@ pub(crate) fn replace(directory: &Path, name: &str, text: &str) -> io::Result<()
         let _ = fs::remove_file(&new);
     }
     written?;
-    // The rename itself must reach the disk, too.
+    // The directory is synchronised as well, so that the rename itself is durable.
     File::open(directory)?.sync_all()
 }
 

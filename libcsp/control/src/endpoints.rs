@@ -1,8 +1,9 @@
-//! The connections of a client to the members of etcd: with the identity of the moment, and to members that serve.
+//! The connections of a client to the members of etcd: with the credentials in force, and to members that
+//! serve.
 //!
-//! tonic spreads requests over all endpoints, also over one that refuses connections: with one of three members away, a
-//! quarter of all requests failed. So each member is asked once a second, and one that does not answer or knows no leader
-//! is left out until it does. If none answers, all stay as they are.
+//! tonic spreads requests over all endpoints, including one that refuses connections: with one of three
+//! members down, a quarter of all requests failed. Therefore each member is probed once a second. A member
+//! that does not answer or has no leader is left out until it does. If none answers, all are kept.
 
 use std::time::Duration;
 
@@ -17,22 +18,22 @@ use tonic::transport::{ClientTlsConfig, Endpoint, Identity, Uri};
 use crate::client::EtcdAccess;
 use crate::error::ControlError;
 
-/// How long connecting to one endpoint may take.
+/// Timeout for connecting to one endpoint.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of HTTP/2 pings; etcd refuses clients that ping more often than every 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(6);
-/// A connection whose ping is not answered for this long is broken.
+/// A connection is broken when a ping is unanswered for this long.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
-/// Interval at which members are asked whether they serve.
+/// Interval at which members are probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an answer to that may take.
+/// Timeout of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Changes the endpoints of a channel.
+/// Adds and removes endpoints of a channel.
 type Changes = mpsc::Sender<Change<Uri, Endpoint>>;
 
-/// Returns a channel to the configured members, and keeps it up to date as long as it is used. Fails on malformed
-/// endpoints only. Must run inside tokio.
+/// Returns a channel to the configured members, and keeps its endpoints up to date while it is used. Fails on
+/// malformed endpoints only. Requires a tokio runtime.
 pub(crate) async fn open(etcd: &EtcdAccess) -> Result<Channel, ControlError> {
     let urls = &etcd.section.endpoints;
     if urls.is_empty() {
@@ -42,7 +43,7 @@ pub(crate) async fn open(etcd: &EtcdAccess) -> Result<Channel, ControlError> {
     let mut members = Vec::new();
     for url in urls {
         let endpoint = endpoint(url, etcd.credentials.as_ref())?;
-        // Nobody receives it when the client is gone.
+        // The send fails only when the client is gone.
         let _ = changes.send(Change::Insert(endpoint.uri().clone(), endpoint.clone())).await;
         members.push(Member { url: url.clone(), endpoint, used: true });
     }
@@ -56,7 +57,7 @@ pub(crate) async fn open(etcd: &EtcdAccess) -> Result<Channel, ControlError> {
 struct Member {
     url: String,
     endpoint: Endpoint,
-    /// Whether requests go to it.
+    /// Whether requests are sent to it.
     used: bool,
 }
 
@@ -79,7 +80,8 @@ fn endpoint(url: &str, credentials: Option<&Credentials>) -> Result<Endpoint, Co
     }
 }
 
-/// Keeps the endpoints of a channel up to date, as long as it is used. Requests under way go on over old connections.
+/// Keeps the endpoints of a channel up to date while the channel is used. Requests in progress finish on old
+/// connections.
 async fn keep(mut members: Vec<Member>, credentials: Option<Credentials>, changes: Changes) {
     let mut of_credentials = credentials.as_ref().map(Credentials::changes);
     let mut probes = probes(&members);
@@ -108,7 +110,7 @@ async fn keep(mut members: Vec<Member>, credentials: Option<Credentials>, change
     }
 }
 
-/// Replaces the connections by those with the present credentials.
+/// Replaces the connections by ones with the present credentials.
 async fn renew(
     members: &mut [Member],
     credentials: Option<&Credentials>,
@@ -129,7 +131,7 @@ async fn select(members: &mut [Member], serve: Vec<bool>, changes: &Changes) {
     if !serve.contains(&true) {
         return;
     }
-    // First those that come back, so that there is always one.
+    // Recovered members are added first, so that the channel is never empty.
     for (member, _) in members.iter_mut().zip(&serve).filter(|(member, serves)| **serves && !member.used) {
         tracing::info!(endpoint = member.url, "this member of etcd serves again");
         member.used = true;
@@ -148,7 +150,7 @@ fn probes(members: &[Member]) -> Vec<tonic::transport::Channel> {
     members.iter().map(|member| member.endpoint.connect_lazy()).collect()
 }
 
-/// Whether each member answers and knows a leader.
+/// Returns for each member whether it answers and has a leader.
 async fn ask(probes: &[tonic::transport::Channel]) -> Vec<bool> {
     let mut asked = JoinSet::new();
     for (at, probe) in probes.iter().cloned().enumerate() {

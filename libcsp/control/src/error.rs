@@ -1,4 +1,4 @@
-//! Why the control plane of a daemon failed, and the exit codes all daemons share.
+//! Errors of a daemon's control plane, and the exit codes that all daemons share.
 
 use csp_types::NodeId;
 
@@ -6,11 +6,11 @@ use crate::config::ConfigError;
 
 /// Exit codes of the daemons and tools (sysexits.h where it has one).
 pub mod exit_code {
-    /// Stopped as asked.
+    /// Terminated on request.
     pub const OK: u8 = 0;
     /// Wrong command line (EX_USAGE).
     pub const USAGE: u8 = 64;
-    /// A service the daemon needs is away (EX_UNAVAILABLE).
+    /// A service that the daemon needs is unreachable (EX_UNAVAILABLE).
     pub const UNAVAILABLE: u8 = 69;
     /// A fault of the daemon itself (EX_SOFTWARE).
     pub const INTERNAL: u8 = 70;
@@ -20,7 +20,7 @@ pub mod exit_code {
     pub const CONFIG: u8 = 78;
 }
 
-/// Why the control plane does not start, or ended.
+/// Why the control plane cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Another live process is registered under this node's id.
@@ -30,14 +30,14 @@ pub enum ControlError {
     IdTaken {
         /// The contested id.
         id: NodeId,
-        /// The other's role.
+        /// Role of the other process.
         role: String,
-        /// The other's incarnation.
+        /// Incarnation of the other process.
         incarnation: u64,
-        /// The other's host (kernel boot id).
+        /// Host of the other process (kernel boot id).
         host: String,
     },
-    /// etcd refused or did not answer.
+    /// etcd reported an error or did not answer.
     #[error("etcd: {0}")]
     Etcd(String),
     /// The state directory cannot be used.
@@ -45,7 +45,7 @@ pub enum ControlError {
     State {
         /// The file or directory.
         path: String,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The configuration is wrong.
@@ -53,10 +53,10 @@ pub enum ControlError {
     Config(#[from] ConfigError),
 }
 
-/// The words of etcd that a database is full (its alarm NOSPACE).
+/// Part of etcd's message when its database is full (alarm NOSPACE).
 const FULL: &str = "database space exceeded";
 
-/// Extends etcd's message by what an operator has to do, where that does not follow from it.
+/// Appends what the operator has to do to etcd's message, where the message does not say it.
 pub(crate) fn with_remedy(message: &str) -> String {
     if !message.contains(FULL) {
         return message.to_owned();
@@ -69,7 +69,7 @@ pub(crate) fn with_remedy(message: &str) -> String {
 }
 
 impl ControlError {
-    /// The exit code a daemon ends with for this error.
+    /// Returns the exit code of a daemon that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             ControlError::IdTaken { .. } => exit_code::ID_TAKEN,

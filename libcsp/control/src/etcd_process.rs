@@ -1,4 +1,4 @@
-//! A private etcd, for clusters without one: a child of the management node that dies with it.
+//! A private etcd for clusters without one: a child process of the management node that ends with it.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -20,11 +20,11 @@ use csp_identity::{CA, CERTIFICATE, Credentials, KEY, REVOKED};
 use crate::client::{EtcdAccess, EtcdClient};
 use crate::config::EtcdSection;
 
-/// How long etcd may take until it serves.
+/// Timeout for etcd to become ready.
 const START_WAIT: Duration = Duration::from_secs(20);
-/// How long etcd may take to end before it is killed.
+/// Time between SIGTERM and SIGKILL.
 const STOP_WAIT: Duration = Duration::from_secs(5);
-/// How much of the log's end is looked at for an error message, in bytes.
+/// Number of bytes of the log's end that are searched for an error message.
 const LOG_TAIL_LEN: usize = 4096;
 
 /// How to run a private etcd.
@@ -38,11 +38,11 @@ pub struct EtcdProcessOptions {
     pub log_file: PathBuf,
     /// Name of the member.
     pub name: String,
-    /// Where clients connect.
+    /// Address and port for clients.
     pub client: SocketAddr,
-    /// Where other members would connect.
+    /// Address and port for other members.
     pub peer: SocketAddr,
-    /// The identity by which it serves and by which this program connects; `None`: without TLS, for this host alone.
+    /// Server and client identity; `None` for an etcd without TLS, reachable from this host only.
     pub identity: Option<(PathBuf, Credentials)>,
 }
 
@@ -51,7 +51,7 @@ impl EtcdProcessOptions {
         if self.identity.is_some() { "https" } else { "http" }
     }
 
-    /// How this program reaches it.
+    /// Returns how this program connects to it.
     pub fn access(&self) -> EtcdAccess {
         let section = EtcdSection { endpoints: vec![format!("{}://{}", self.scheme(), self.client)] };
         EtcdAccess {
@@ -61,13 +61,13 @@ impl EtcdProcessOptions {
     }
 }
 
-/// Why a private etcd does not run.
+/// Why a private etcd could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdProcessError {
-    /// A directory or file cannot be made.
+    /// A directory or file cannot be created.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// Path of it.
         path: PathBuf,
         /// The system's reason.
         source: std::io::Error,
@@ -75,35 +75,35 @@ pub enum EtcdProcessError {
     /// The program cannot be started.
     #[error("cannot start {binary}: {source}; install Debian's package etcd-server or name etcd.endpoints")]
     Start {
-        /// Which program.
+        /// Path of the program.
         binary: PathBuf,
         /// The system's reason.
         source: std::io::Error,
     },
-    /// One of its addresses is not this host's, or in use.
+    /// One of its addresses is not local, or is in use.
     #[error("private etcd: cannot listen on {address}: {source}")]
     Listen {
-        /// Which address.
+        /// The address and port.
         address: SocketAddr,
         /// The system's reason.
         source: std::io::Error,
     },
-    /// It ended before it served.
+    /// It ended before it was ready.
     #[error("etcd ended at start ({status}); the end of its log {log_file}:\n{log}")]
     Ended {
-        /// How it ended.
+        /// Its exit status.
         status: String,
         /// Its log file.
         log_file: PathBuf,
         /// The log's last lines.
         log: String,
     },
-    /// It does not answer.
+    /// It was not ready in time.
     #[error("etcd does not answer at {client} after {waited_s} s; the end of its log {log_file}:\n{log}")]
     Silent {
-        /// Where it should answer.
+        /// Its client address.
         client: SocketAddr,
-        /// How long it was waited for.
+        /// How long the start took until it was given up, in seconds.
         waited_s: u64,
         /// Its log file.
         log_file: PathBuf,
@@ -112,7 +112,7 @@ pub enum EtcdProcessError {
     },
 }
 
-/// A running private etcd. Dropping it asks it to end; so does the death of this process, however it comes.
+/// A running private etcd. Dropping this value sends SIGTERM; etcd also ends whenever this process ends.
 #[derive(Debug)]
 pub struct EtcdProcess {
     pid: Pid,
@@ -120,7 +120,7 @@ pub struct EtcdProcess {
 }
 
 impl EtcdProcess {
-    /// Starts etcd and waits until it serves requests, at most 20 s. Must run inside tokio.
+    /// Starts etcd and waits until it serves requests, at most 20 s. Requires a tokio runtime.
     pub fn start(options: EtcdProcessOptions) -> BoxFuture<'static, Result<EtcdProcess, EtcdProcessError>> {
         Self::begin(options).boxed()
     }
@@ -136,18 +136,19 @@ impl EtcdProcess {
         Ok(etcd)
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits until it has ended, which is unexpected unless [`EtcdProcess::shutdown`] was called; returns how.
+    /// Waits until etcd has ended, which is unexpected unless [`EtcdProcess::shutdown`] was called. Returns
+    /// its exit status.
     pub async fn ended(&mut self) -> String {
         let ended = self.ended.wait_for(Option::is_some).await;
         ended.ok().and_then(|status| status.clone()).unwrap_or_else(|| "unknown".to_owned())
     }
 
-    /// Stops it: SIGTERM, and after five seconds SIGKILL.
+    /// Stops etcd: SIGTERM, and SIGKILL after five seconds.
     pub async fn shutdown(mut self) {
         self.signal(Signal::TERM);
         if timeout(STOP_WAIT, self.ended()).await.is_err() {
@@ -158,7 +159,7 @@ impl EtcdProcess {
     }
 
     fn signal(&self, signal: Signal) {
-        // Its process id may belong to another process once it has ended.
+        // After it has ended, its process id may belong to another process.
         if self.ended.borrow().is_none() {
             let _ = kill_process(self.pid, signal);
         }
@@ -198,14 +199,14 @@ impl Drop for EtcdProcess {
     }
 }
 
-/// Tries the address: an etcd that already serves there would be taken for ours.
+/// Checks that the address is free: another etcd listening there would be mistaken for this one.
 fn check_address(address: SocketAddr) -> Result<(), EtcdProcessError> {
     let tried = std::net::TcpListener::bind(address);
     tried.map(drop).map_err(|source| EtcdProcessError::Listen { address, source })
 }
 
-/// The command line. setpriv (util-linux) arms the signal that etcd gets when its parent dies, so that a killed
-/// management node leaves no etcd behind that keeps its port and data.
+/// Returns the command line. setpriv (util-linux) sets the parent-death signal, so that a management node
+/// that is killed leaves no etcd behind that holds its port and data.
 fn command(options: &EtcdProcessOptions) -> Result<Command, EtcdProcessError> {
     let file_error = |path: &Path| {
         let path = path.to_owned();
@@ -233,26 +234,27 @@ fn command(options: &EtcdProcessOptions) -> Result<Command, EtcdProcessError> {
         .args(["--initial-cluster", &format!("{}={peer}", options.name), "--initial-cluster-token", "csp"])
         .args(["--logger", "zap", "--log-outputs", "stderr"])
         .args(["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1h"])
-        // etcd takes settings from the environment, too; ours are all above.
+        // etcd also reads settings from the environment. All settings are above.
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(log_too)
-        // Ctrl-C in a terminal is for the management node, which stops etcd last.
+        // Ctrl-C in a terminal must reach the management node only, which stops etcd last.
         .process_group(0);
     if let Some((folder, credentials)) = &options.identity {
-        // The gateway from JSON would ask with the server's own certificate, whoever asks it.
+        // The JSON gateway would use the server's own certificate for requests of any client.
         command.arg("--enable-grpc-gateway=false").args(tls_arguments(folder, credentials));
     }
     if std::env::consts::ARCH == "aarch64" {
-        // etcd 3.4 asks for a flag that this is on purpose.
+        // etcd 3.4 requires this confirmation on the architecture.
         command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
     }
     Ok(command)
 }
 
-/// Arguments for mutual TLS with clients, by any certificate of the cluster, and with members, by this one alone.
+/// Returns the arguments for mutual TLS: clients may have any certificate of the cluster, members this one
+/// only.
 fn tls_arguments(folder: &Path, credentials: &Credentials) -> Vec<OsString> {
     let file = |name: &str| folder.join(name).into_os_string();
     let mut arguments: Vec<OsString> = Vec::new();
@@ -263,7 +265,7 @@ fn tls_arguments(folder: &Path, credentials: &Credentials) -> Vec<OsString> {
         }
         arguments.extend([ca.into(), file(CA), format!("{prefix}client-cert-auth").into()]);
     }
-    // With the list missing, etcd would refuse every connection.
+    // etcd refuses every connection if the configured list is missing.
     if folder.join(REVOKED).exists() {
         arguments.extend([
             "--client-crl-file".into(),
@@ -277,8 +279,8 @@ fn tls_arguments(folder: &Path, credentials: &Credentials) -> Vec<OsString> {
     arguments
 }
 
-/// Starts the child from a thread of its own that lives as long as the child: the parent-death signal comes when the
-/// *thread* that started a child ends.
+/// Starts the child from a dedicated thread that lives as long as the child: the parent-death signal is sent
+/// when the *thread* that started the child ends.
 async fn spawn(
     mut command: Command,
     options: &EtcdProcessOptions,
@@ -306,7 +308,7 @@ async fn spawn(
     result.map(|pid| (pid, ended_receiver)).map_err(|source| EtcdProcessError::Start { binary, source })
 }
 
-/// The last lines of the log, for an error message.
+/// Returns the last lines of the log, for an error message.
 fn log_tail(path: &Path) -> String {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_LEN)..]).into_owned();

@@ -1,8 +1,9 @@
-//! Following a key prefix of etcd for ever: get it at revision R, watch from R+1, get again when the watch is lost.
+//! Follows a key prefix of etcd: reads it at revision R, watches from R+1, and reads it again when the watch
+//! is lost.
 //!
-//! The read is linearizable and complete, so a follower needs no history: a compacted revision, a change of the member
-//! that answers and an etcd that was restored or begun anew all end in another read. The last two are noticed by the
-//! cluster's id and the revision, and reported.
+//! The read is linearizable and complete, so a follower needs no history: after a compaction, a change of the
+//! member that answers, or a restored or recreated etcd, it simply reads again. A restored or recreated etcd
+//! is recognised by its cluster id and revision, and reported.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,28 +22,29 @@ const TICK: Duration = Duration::from_secs(1);
 /// One key and its value.
 pub(crate) type Entry = (String, Vec<u8>);
 
-/// One change of a key.
+/// A change of one key.
 pub(crate) enum KeyChange {
     Put(Entry),
     Delete(String),
 }
 
-/// What is kept up to date from a prefix.
+/// A consumer that is kept up to date with a prefix.
 pub(crate) trait Follower {
-    /// The whole prefix as it is at `revision`, from a linearizable read: what is not in `entries` is not in etcd.
+    /// Receives the whole prefix at `revision`, from a linearizable read. Keys that are not in `entries` do
+    /// not exist.
     fn reset(&mut self, revision: i64, entries: Vec<Entry>);
-    /// Changes of one watch response, in order; `revision` is the newest of them.
+    /// Receives the changes of one watch response, in order. `revision` is the newest of them.
     fn change(&mut self, revision: i64, changes: Vec<KeyChange>);
-    /// The watch is lost; what is known stays.
+    /// The watch was lost. The consumer keeps its state.
     fn lost(&mut self, reason: &str);
-    /// Time passed.
+    /// Called every [`TICK`].
     fn tick(&mut self) {}
 }
 
 /// A point of etcd's history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Point {
-    /// etcd's id of the cluster; 0 before the first contact.
+    /// etcd's cluster id; 0 before the first contact.
     cluster: u64,
     revision: i64,
 }
@@ -54,7 +56,7 @@ impl Point {
         Ok(Point { cluster: header.cluster_id(), revision: header.revision() })
     }
 
-    /// Whether a linearizable read at `now` shows that this point is not in etcd's history.
+    /// Returns whether a linearizable read at `now` proves that this point is not in etcd's history.
     fn is_lost_at(&self, now: &Point) -> bool {
         self.cluster != 0 && (self.cluster != now.cluster || now.revision < self.revision)
     }
@@ -73,16 +75,16 @@ pub(crate) struct History {
     status: StatusCell,
 }
 
-/// How often history was lost before a watch was opened: what such a watch still reports counts no more afterwards.
+/// Number of history losses before a watch was opened. Reports of watches from an earlier epoch are ignored.
 type Epoch = u64;
 
 impl History {
-    /// Nothing seen; losses are counted in `status`.
+    /// Creates an empty history. Losses are counted in `status`.
     pub(crate) fn new(status: StatusCell) -> History {
         History { latest: Arc::default(), status }
     }
 
-    /// The latest point, to compare with a read that begins now.
+    /// Returns the latest point, to compare with a read that begins now.
     fn latest(&self) -> (Point, Epoch) {
         *self.lock()
     }
@@ -91,13 +93,14 @@ impl History {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a linearizable read that began when `before` was the latest point, and reports if it shows that history
-    /// was lost. Returns the epoch of the read.
+    /// Records a linearizable read that began when `before` was the latest point. Reports a loss of history
+    /// if the read proves one. Returns the epoch of the read.
     fn read(&self, now: Point, before: (Point, Epoch)) -> Epoch {
         let mut latest = self.lock();
         let (point, epoch) = &mut *latest;
         if *epoch != before.1 {
-            // Another follower has noticed a loss meanwhile: it is not known on which side of it this read was.
+            // Another follower has noticed a loss meanwhile, and it is unknown whether this read was before
+            // or after it.
             return before.1;
         }
         if before.0.is_lost_at(&now) {
@@ -115,7 +118,7 @@ impl History {
         *epoch
     }
 
-    /// Records that a watch has come to `revision`.
+    /// Records that a watch has reached `revision`.
     fn watched(&self, revision: i64, of: Epoch) {
         let mut latest = self.lock();
         let (point, epoch) = &mut *latest;
@@ -159,7 +162,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Reads the prefix and opens the watch that continues it.
+/// Reads the prefix and opens the watch that continues from there.
 async fn resync(
     client: &EtcdClient,
     prefix: &str,
@@ -179,8 +182,9 @@ async fn resync(
     Ok((stream, epoch))
 }
 
-/// Checks that the watch continues the read at `read`. Another member of etcd may serve it, which may belong to another
-/// cluster or have been replaced since: a watch from a revision that etcd has not reached waits silently.
+/// Checks that the watch continues the read at `read`. Another member may serve the watch, and it may belong
+/// to another cluster or have been replaced since. A watch from a revision that etcd has not reached waits
+/// without an error.
 async fn check_created(
     client: &EtcdClient,
     stream: &mut WatchStream,
@@ -193,7 +197,7 @@ async fn check_created(
     }
     let mut watched = Point::of(response.header())?;
     if watched.cluster == read.cluster && watched.revision < read.revision {
-        // The member may only lag behind: a linearizable read does not.
+        // The member may merely lag behind, which a linearizable read does not.
         watched = Point::of(client.get(crate::keys::ACTIVE, None).await?.header())?;
     }
     if read.is_lost_at(&watched) {
@@ -205,7 +209,8 @@ async fn check_created(
     Ok(())
 }
 
-/// Passes changes on until the watch breaks; returns the reason. `seen` gets the revision of each answer.
+/// Passes changes on until the watch breaks, and returns the reason. `seen` is called with the revision of
+/// each response.
 pub(crate) async fn watch_until_lost(
     stream: &mut WatchStream,
     follower: &mut impl Follower,
@@ -280,7 +285,7 @@ mod tests {
         let slow = history.latest();
         read(at(1, 110));
         assert_eq!(losses(), 1, "a linearizable read before what a watch has reported");
-        // What began before is of no account.
+        // Watches of an earlier epoch are ignored.
         history.watched(130, old);
         history.watched(130, history.read(at(1, 109), slow));
         let now = read(at(1, 111));

@@ -1,4 +1,4 @@
-//! Reads a file with keys of the SAN. What its lines mean is the transport's matter.
+//! Reads a file with SAN keys. The transport defines its format.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,13 +10,13 @@ use crate::config::ConfigError;
 /// Longest key file, in bytes.
 const LEN_MAX: u64 = 1 << 20;
 
-/// Reads a key file. A file that its group or others may read or write is refused: its keys prove to be a node of the
-/// cluster. A credential that systemd has made may be readable for its group: since systemd 254 that is how the mode
-/// shows the access list by which the service's user may read it.
+/// Reads a key file. A file that its group or others may read or write is rejected, since the keys
+/// authenticate a node of the cluster. Exception: a credential created by systemd may be group-readable,
+/// since from systemd 254 on the group bits show the access list that lets the service's user read it.
 pub fn read(path: &Path) -> Result<String, ConfigError> {
     let wrong = |message: String| error(path, message);
     let cannot = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
-    // The mode is that of the file that is read, whatever the path names a moment later.
+    // The mode is checked on the open file, since the path may name another file a moment later.
     let opened = File::open(path).map_err(cannot)?;
     let mode = opened.metadata().map_err(cannot)?.permissions().mode() & 0o777;
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
@@ -31,12 +31,13 @@ pub fn read(path: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-/// Permissions that the key file at `path` may not have, where systemd keeps the service's credentials in `credentials`.
+/// Returns the permission bits that the key file at `path` may not have. `credentials` is the directory in
+/// which systemd keeps the service's credentials.
 fn forbidden(path: &Path, credentials: Option<&Path>) -> u32 {
     if credentials.is_some_and(|folder| path.starts_with(folder)) { 0o037 } else { 0o077 }
 }
 
-/// The error of a key file whose text has a fault.
+/// Returns the error for a key file with invalid content.
 pub fn error(path: &Path, fault: impl ToString) -> ConfigError {
     ConfigError::new(&path.display().to_string(), "key file", fault.to_string())
 }

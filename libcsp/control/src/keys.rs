@@ -1,8 +1,8 @@
-//! Where CSP keeps what in etcd.
+//! The keys under which CSP stores its data in etcd.
 
 use csp_types::{NodeId, Role};
 
-/// Registrations, one per node, each under its node's lease and role: a node's user of etcd may write none but its own.
+/// Registrations, one per node, under the node's lease and role. A node's etcd user may write its own only.
 pub const NODES: &str = "/csp/v1/nodes/";
 /// Everything about policy.
 pub const POLICY: &str = "/csp/v1/policy/";
@@ -12,53 +12,53 @@ pub const GENERATIONS: &str = "/csp/v1/policy/generations/";
 pub const ACTIVE: &str = "/csp/v1/policy/active";
 /// The same, signed by a management node: what nodes with an identity follow.
 pub const ACTIVE_SIGNED: &str = "/csp/v1/policy/active-signed";
-/// The policies of large generations, packed, by hash: apart from what every node follows.
+/// The policies of large generations, packed, by hash. They are outside the prefix that every node follows.
 pub const CHUNKS: &str = "/csp/v1/policy-chunks/";
-/// For each generation that was ever in force: when that began and which one it replaced.
+/// For each generation that was ever in force: when it was first activated, and which generation it replaced.
 pub const ACTIVATIONS: &str = "/csp/v1/policy/activations/";
 /// Each node's acknowledgement of the policy.
 pub const ACKS: &str = "/csp/v1/acks/";
-/// Nodes that are to drain: one key for each.
+/// Nodes that are to drain, one key for each.
 pub const DRAIN: &str = "/csp/v1/drain/";
-/// The management node in charge.
+/// The management node that is the leader.
 pub const LEADER: &str = "/csp/v1/leader";
 
 /// The roles that register.
 pub const ROLES: [Role; 4] = [Role::NetworkNode, Role::ProxyNode, Role::AppNode, Role::MgmtNode];
 
-/// Key of a node's registration.
+/// Returns the key of a node's registration.
 pub fn node(role: Role, id: &NodeId) -> String {
     format!("{NODES}{role}/{id}")
 }
 
-/// The node whose registration has this key.
+/// Returns the node whose registration has this key.
 pub fn node_of(key: &str) -> Option<(Role, NodeId)> {
     let (role, id) = key.strip_prefix(NODES)?.split_once('/')?;
     let role = ROLES.into_iter().find(|known| known.as_str() == role)?;
     Some((role, id.parse().ok()?))
 }
 
-/// Key of a node's desired state of draining.
+/// Returns the key that requests the draining of a node.
 pub fn drain(id: &NodeId) -> String {
     format!("{DRAIN}{id}")
 }
 
-/// Key of a generation.
+/// Returns the key of a generation.
 pub fn generation(number: u64) -> String {
     format!("{GENERATIONS}{number}")
 }
 
-/// Key of one chunk of the policy with this hash.
+/// Returns the key of one chunk of the policy with this hash.
 pub fn chunk(hash: &str, number: u32) -> String {
     format!("{CHUNKS}{hash}/{number}")
 }
 
-/// Key of a generation's first activation.
+/// Returns the key of a generation's first activation.
 pub fn activation(number: u64) -> String {
     format!("{ACTIVATIONS}{number}")
 }
 
-/// Key of a node's acknowledgement.
+/// Returns the key of a node's acknowledgement.
 pub fn ack(id: &NodeId) -> String {
     format!("{ACKS}{id}")
 }

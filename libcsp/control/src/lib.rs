@@ -1,7 +1,7 @@
-//! The control plane as every daemon sees it: its configuration, its registration, the other members, and the policy.
+//! The control plane of every daemon: configuration, registration, membership and policy.
 //!
-//! Owns everything CSP keeps in etcd (`/csp/v1/...`) and on disk (the last-known-good policy). The data path never
-//! calls into this crate: daemons hand its results to their workers.
+//! This crate owns everything that CSP stores in etcd (`/csp/v1/...`) and the node's persistent state, such
+//! as the last-known-good policy. The data path never calls it: daemons pass its results to their workers.
 #![forbid(unsafe_code)]
 // This crate owns clocks (leases, back-off) and sockets (etcd).
 #![allow(clippy::disallowed_types)]

@@ -1,4 +1,4 @@
-//! The last-known-good policy on disk: what a node serves on while etcd is away.
+//! The last-known-good policy on disk, which a node uses while etcd is unreachable.
 
 use std::fs;
 use std::io;
@@ -13,14 +13,14 @@ use crate::signatures::{Activation, Verifier, now};
 /// Name of the file in a node's state directory.
 pub(crate) const FILE: &str = "policy.json";
 
-/// The part of the file that is not the generation's record.
+/// The fields of the file beside the generation's record.
 #[derive(Deserialize)]
 struct Beside {
     activation: Option<Activation>,
 }
 
-/// The policy stored in `directory`. `None` without a file, and for one that is torn, altered or no longer valid, or whose
-/// activation `verifier` does not accept: that is logged and left where it is.
+/// Reads the policy stored in `directory`. Returns `None` without a file, and for a policy that is truncated,
+/// altered or no longer valid, or whose activation `verifier` rejects; such a file is logged and kept.
 pub(crate) fn load(directory: &Path, verifier: &Verifier) -> Option<Kept> {
     let path = directory.join(FILE);
     let text = match fs::read_to_string(&path) {
@@ -45,7 +45,8 @@ fn read(text: &str, origin: &str, verifier: &Verifier) -> Result<Kept, String> {
     let Beside { activation } = serde_json::from_str(text).map_err(|error| format!("{origin}: {error}"))?;
     match &activation {
         Some(activation) if activation.is_of(record.generation, &record.hash) => {
-            // This node verified it when it followed it: that the signer's certificate has ended since changes nothing.
+            // The activation was verified when this node followed it. That the signer's certificate has
+            // expired since does not matter.
             let then = Duration::from_millis(activation.sequence).min(now());
             let verified =
                 verifier.activation(activation, now()).or_else(|_| verifier.activation(activation, then));
@@ -57,7 +58,8 @@ fn read(text: &str, origin: &str, verifier: &Verifier) -> Result<Kept, String> {
                 "{origin}: its activation is of generation {generation} or of another content"
             ));
         }
-        // Written by a version, or without an identity, that asked for no signature; the directory is this node's alone.
+        // Written by a version, or a node without an identity, that required no signature. Only this node
+        // writes the directory.
         None if verifier.is_needed() => {
             tracing::warn!(file = origin, "the last-known-good policy is from before signatures");
         }

@@ -1,4 +1,4 @@
-//! The management node's side of policy distribution: publish, wait for every node, activate, roll back.
+//! Policy distribution by the management node: publish, wait for every node, activate, roll back.
 
 mod drain;
 mod errors;
@@ -33,36 +33,37 @@ pub use signer::Signer;
 #[derive(Clone, Debug)]
 pub struct PolicyManager {
     client: EtcdClient,
-    /// What must still hold for this manager to write.
+    /// The condition under which this manager may write.
     fence: Option<Fence>,
-    /// Signs what is published and activated; none in a cluster without identities.
+    /// Signs what is published and activated; `None` in a cluster without identities.
     signer: Option<Arc<Signer>>,
 }
 
-/// A key of etcd and the create revision that it must still have.
+/// A key of etcd and the create revision that it must have for a write to succeed.
 #[derive(Clone, Debug)]
 struct Fence {
     key: String,
     create_revision: i64,
 }
 
-/// The roles that apply policies, and so are waited for.
+/// The roles that apply policies. Their nodes are waited for.
 const APPLYING: [Role; 3] = [Role::NetworkNode, Role::ProxyNode, Role::AppNode];
-/// How many generations are kept, beside the active one and the one to roll back to.
+/// Number of generations that are kept, beside the active one and the one to roll back to.
 const GENERATIONS_KEPT: usize = 64;
-/// How long the nodes' state is trusted without a hint that it changed.
+/// Longest time until the nodes' state is read again, if no change is reported before.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// How often a change is tried again when someone else was faster.
+/// Number of attempts at a change when other writers interfere.
 const ATTEMPTS: u32 = 5;
 
 impl PolicyManager {
-    /// A manager on `client`.
+    /// Returns a manager that uses `client`.
     pub fn new(client: EtcdClient) -> PolicyManager {
         PolicyManager { client, fence: None, signer: None }
     }
 
-    /// The same manager, but every write fails with [`ManagerError::FenceLost`] unless `key` still has the create
-    /// revision `create_revision`: how a leader keeps from writing after another one took over.
+    /// Returns the manager with a fence: every write fails with [`ManagerError::FenceLost`] unless `key`
+    /// still has the create revision `create_revision`. This keeps a former leader from writing after another
+    /// one was elected.
     pub fn fenced(mut self, key: &str, create_revision: i64) -> PolicyManager {
         self.fence = Some(Fence { key: key.to_owned(), create_revision });
         self
@@ -73,18 +74,19 @@ impl PolicyManager {
         Some(Compare::create_revision(key.as_str(), CompareOp::Equal, *create_revision))
     }
 
-    /// Fails when the fence is what kept a transaction from writing.
+    /// Returns an error if a transaction failed because of the fence.
     async fn check_fence(&self) -> Result<(), ManagerError> {
         let Some(holds) = self.fence_holds() else { return Ok(()) };
         let held = self.client.txn(Txn::new().when([holds])).await?.succeeded();
         if held { Ok(()) } else { Err(ManagerError::FenceLost) }
     }
 
-    /// Publishes `policy`, waits until all live nodes have staged it, activates it, waits until they run it.
+    /// Publishes `policy`, waits until all live nodes have staged it, activates it, and waits until they run
+    /// it.
     ///
-    /// `base` is the active generation this change was made from (0 for none); `None` takes whatever is there.
-    /// `timeout` bounds each of the two waits. On any refusal or silence before activation the old policy stays; a
-    /// refusal after it rolls back.
+    /// `base` is the active generation on which the change is based (0 for none); `None` accepts any.
+    /// `timeout` bounds each of the two waits. If a node refuses or does not answer before the activation,
+    /// the old policy stays in force; if a node refuses afterwards, the old policy is activated again.
     pub async fn apply(
         &self,
         policy: &Policy,
@@ -104,7 +106,7 @@ impl PolicyManager {
         Ok(ApplyOutcome { generation, previous, hash, nodes: progress.done, pending: progress.missing })
     }
 
-    /// Publishes `policy` as the next generation without activating it; its number.
+    /// Publishes `policy` as the next generation without activating it. Returns the generation's number.
     pub async fn publish(&self, policy: &Policy, base: Option<u64>) -> Result<u64, ManagerError> {
         Ok(self.publish_on(policy, base).await?.0)
     }
@@ -118,8 +120,8 @@ impl PolicyManager {
         Err(ManagerError::NotStaged { generation, failure: progress.failure() })
     }
 
-    /// Puts `generation` in force if `expected` (0 for none) still is, and signs that it is. A generation that no management
-    /// node has signed, and that this one does not know to have been in force, is not activated.
+    /// Activates `generation` if `expected` (0 for none) is still in force, and signs the activation. Refused
+    /// for a generation that no management node has signed, unless this one remembers that it was in force.
     pub async fn activate(&self, generation: u64, expected: u64) -> Result<(), ManagerError> {
         let signed = self.sign_activation(generation).await?;
         let first = FirstActivation { activated_unix_ms: unix_ms(), previous: expected };
@@ -144,13 +146,13 @@ impl PolicyManager {
         Err(ManagerError::Conflict { expected, found })
     }
 
-    /// The number of the generation in force; 0 for none.
+    /// Returns the generation in force; 0 for none.
     pub async fn active(&self) -> Result<u64, ManagerError> {
         let response = self.client.get(keys::ACTIVE, None).await?;
         Ok(response.kvs().first().and_then(|pair| pair.value_str().ok()?.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// One generation.
+    /// Returns one generation.
     pub async fn generation(&self, generation: u64) -> Result<GenerationRecord, ManagerError> {
         let response = self.client.get(&keys::generation(generation), None).await?;
         let pair = response.kvs().first().ok_or(ManagerError::NoGeneration(generation))?;
@@ -165,13 +167,14 @@ impl PolicyManager {
         Ok(header.unpack(&chunks).map_err(ControlError::Etcd)?)
     }
 
-    /// The nodes' acknowledgements, by node.
+    /// Returns the acknowledgements by node.
     pub async fn acks(&self) -> Result<BTreeMap<NodeId, NodeAck>, ManagerError> {
         let response = self.client.get(keys::ACKS, Some(GetOptions::new().with_prefix())).await?;
         Ok(parse_acks(response.kvs()))
     }
 
-    /// The registered nodes that apply policies, each with the acknowledgement of its present incarnation.
+    /// Returns the registered nodes that apply policies, each with the acknowledgement of its present
+    /// incarnation.
     pub async fn followers(&self) -> Result<Vec<(NodeRecord, Option<NodeAck>)>, ManagerError> {
         let NodesAndAcks { nodes, mut acks } = self.nodes_and_acks().await?;
         let said = |node: NodeRecord| {
@@ -181,7 +184,7 @@ impl PolicyManager {
         Ok(nodes.into_iter().map(said).collect())
     }
 
-    /// The newest `limit` generations, newest first.
+    /// Returns the newest `limit` generations, newest first.
     pub async fn history(&self, limit: usize) -> Result<Vec<GenerationSummary>, ManagerError> {
         let response = self.client.get(keys::POLICY, Some(GetOptions::new().with_prefix())).await?;
         let mut generations: BTreeMap<u64, Published> = BTreeMap::new();
@@ -201,7 +204,8 @@ impl PolicyManager {
         Ok(newest.map(|record| summary(&record, activations.get(&record.generation), active)).collect())
     }
 
-    /// Publishes; the new generation's number, and the active one it was fenced on.
+    /// Publishes a policy. Returns the new generation, and the active one that the transaction was
+    /// conditional on.
     async fn publish_on(&self, policy: &Policy, base: Option<u64>) -> Result<(u64, u64), ManagerError> {
         policy.validate("policy")?;
         let (mut expected, mut found) = (0, 0);
@@ -212,7 +216,7 @@ impl PolicyManager {
                 break;
             }
             let numbers = self.generation_numbers().await?;
-            // Also above the active one: should generations have been deleted by hand, numbers are not used twice.
+            // Also above the active one: if generations were deleted by hand, no number is used twice.
             let newest = numbers.last().copied().unwrap_or(0).max(found);
             let next = newest.checked_add(1).ok_or(ManagerError::NoNumber)?;
             let mut record = GenerationRecord::new(next, policy.clone());
@@ -239,7 +243,7 @@ impl PolicyManager {
         Err(ManagerError::Conflict { expected, found })
     }
 
-    /// All generations' numbers in ascending order.
+    /// Returns the numbers of all generations in ascending order.
     async fn generation_numbers(&self) -> Result<Vec<u64>, ManagerError> {
         let options = GetOptions::new().with_prefix().with_keys_only();
         let response = self.client.get(keys::GENERATIONS, Some(options)).await?;
@@ -291,7 +295,7 @@ impl PolicyManager {
         Ok(())
     }
 
-    /// Writes while the fence holds.
+    /// Writes if the fence still holds.
     async fn fenced_txn(&self, change: impl Into<Vec<TxnOp>>) -> Result<(), ManagerError> {
         let conditions: Vec<_> = self.fence_holds().into_iter().collect();
         match self.client.txn(Txn::new().when(conditions).and_then(change)).await?.succeeded() {
@@ -300,7 +304,7 @@ impl PolicyManager {
         }
     }
 
-    /// Puts `previous` back in force after nodes failed to apply `generation`.
+    /// Activates `previous` again after nodes failed to apply `generation`.
     async fn take_back(&self, generation: u64, previous: u64, failure: StageFailure) -> ManagerError {
         tracing::error!(generation, previous, %failure, "nodes cannot apply the policy, taking it back");
         if previous == 0 {
@@ -312,7 +316,8 @@ impl PolicyManager {
         }
     }
 
-    /// Waits until `judge` finds every live node done, one refusing, or `limit` has passed; the last finding.
+    /// Waits until `judge` finds that every live node is done or that one refuses, or until `limit` has
+    /// passed. Returns the last finding.
     async fn wait(
         &self,
         limit: Duration,
@@ -320,7 +325,7 @@ impl PolicyManager {
     ) -> Result<Progress, ManagerError> {
         let deadline = tokio::time::Instant::now() + limit;
         let options = WatchOptions::new().with_prefix();
-        // Only a hint when to look again; what counts is read anew.
+        // A change is only the hint to read again; the decision rests on what is read.
         let mut changes = within(self.client.inner.watch_client().watch(keys::ACKS, Some(options))).await?;
         loop {
             let mut progress = judge(&self.nodes_and_acks().await?);
@@ -329,7 +334,7 @@ impl PolicyManager {
                 return Ok(progress);
             }
             if !progress.refused.is_empty() {
-                // The others had less than their time: their silence is no refusal.
+                // The other nodes had less than their time, so they do not count as missing.
                 progress.missing.clear();
                 return Ok(progress);
             }
@@ -348,7 +353,8 @@ impl PolicyManager {
         let [TxnOpResponse::Get(nodes), TxnOpResponse::Get(acks)] = responses.as_slice() else {
             return Err(ControlError::Etcd("unexpected answer to a transaction".to_owned()).into());
         };
-        // As the members see it: a node may write anything under its own key, also in another's name.
+        // Judged as members see it: a node may write anything under its own key, also under the id of
+        // another.
         let own = |pair: &&KeyValue, node: &NodeRecord| {
             pair.value().len() <= RECORD_LEN_MAX && pair.key() == keys::node(node.role, &node.id).as_bytes()
         };
@@ -359,34 +365,34 @@ impl PolicyManager {
     }
 }
 
-/// When a generation was in force first, and which one it replaced then (0: none).
+/// When a generation was first in force, and which one it replaced then (0: none).
 #[derive(Debug, Serialize, Deserialize)]
 struct FirstActivation {
     activated_unix_ms: u64,
     previous: u64,
 }
 
-/// A generation as it is listed: a whole record, or the header of a packed one.
+/// A generation as listed: a whole record, or the header of a packed one.
 #[derive(Debug, Deserialize)]
 struct Published {
     generation: u64,
     created_unix_ms: u64,
     hash: String,
-    /// Of a header.
+    /// Present in a header.
     services: Option<usize>,
-    /// Of a whole record.
+    /// Present in a whole record.
     policy: Option<Counted>,
     signature: Option<PolicySignature>,
 }
 
-/// Of a policy, what is counted.
+/// The part of a policy that is counted.
 #[derive(Debug, Deserialize)]
 struct Counted {
     #[serde(default)]
     services: Vec<IgnoredAny>,
 }
 
-/// Holds while `generation` (0: none) is in force.
+/// Returns the condition that `generation` (0: none) is in force.
 fn active_is(generation: u64) -> Compare {
     if generation == 0 {
         Compare::version(keys::ACTIVE, CompareOp::Equal, 0)
@@ -420,7 +426,7 @@ fn number_in(key: &str, prefix: &str) -> Option<u64> {
 }
 
 fn json(value: &impl Serialize) -> String {
-    // Structs of strings and numbers: nothing that JSON cannot hold.
+    // Strings and numbers only, so that serialisation cannot fail.
     serde_json::to_string(value).unwrap_or_default()
 }
 

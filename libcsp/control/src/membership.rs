@@ -1,9 +1,10 @@
 //! The members of the cluster, as registered in etcd.
 //!
-//! A registration that vanished is no death: its lease may have lapsed because the control network is cut while the
-//! node serves. Such a member stays in the snapshot as [`MemberState::LeaseExpired`], and the data plane decides: a
-//! node that is connected stays in use while its link lives, a node that is not connected is not dialled. Only a node
-//! that said it leaves is removed at once. While etcd is away nothing changes.
+//! A registration that disappears does not prove that the node is dead: its lease may have expired because
+//! the control network is partitioned while the node serves. Such a member stays in the snapshot as
+//! [`MemberState::LeaseExpired`], and the data plane decides: a connected node stays in use while its link
+//! lives, and no new connections to it are made. Only a node that announced its departure is removed at once.
+//! While etcd is unreachable nothing changes.
 
 mod last_known;
 
@@ -27,7 +28,7 @@ pub(crate) use last_known::{keep, recall};
 pub struct Membership {
     /// etcd's revision of this snapshot; 0 before the first contact.
     pub revision: i64,
-    /// Whether the watch is up. If not, this is the last that was known.
+    /// Whether the watch is up. If not, this is the last known state.
     pub synced: bool,
     /// The nodes.
     pub nodes: BTreeMap<NodeId, Member>,
@@ -38,35 +39,35 @@ pub struct Membership {
 pub struct Member {
     /// Its latest registration.
     pub record: NodeRecord,
-    /// Whether its registration stands.
+    /// State of its registration.
     pub state: MemberState,
 }
 
-/// Whether a node's registration stands.
+/// State of a node's registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
     /// Its lease is kept alive.
     Live,
-    /// Its registration vanished without a farewell.
+    /// Its registration disappeared without an announcement.
     LeaseExpired,
 }
 
 impl Membership {
-    /// The members of `role`, in the order of their ids.
+    /// Returns the members of `role`, ordered by id.
     pub fn of_role(&self, role: Role) -> impl Iterator<Item = &Member> {
         self.nodes.values().filter(move |member| member.record.role == role)
     }
 }
 
-/// Most nodes that are kept; more are ignored with a warning.
+/// Largest number of nodes. More are ignored with a warning.
 const NODES_MAX: usize = 4096;
 /// Longest registration, in bytes.
 pub(crate) const RECORD_LEN_MAX: usize = 16 << 10;
-/// How long a node whose lease lapsed is remembered.
+/// How long a node is remembered after its lease expired.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
-/// Keeps the snapshot behind a watch channel up to date.
+/// Keeps the snapshot in a watch channel up to date.
 pub(crate) struct MembershipFollower {
     sender: watch::Sender<Membership>,
     status: StatusCell,
@@ -170,7 +171,7 @@ impl Follower for MembershipFollower {
         let old = |at: &Instant| at.elapsed() >= FORGET_AFTER;
         let forgotten: Vec<NodeId> =
             self.lapsed_at.iter().filter(|(_, at)| old(at)).map(|(id, _)| *id).collect();
-        // Without etcd nobody can come back, so nobody is forgotten.
+        // Without etcd no node can register again, so none expires.
         if forgotten.is_empty() || !self.sender.borrow().synced {
             return;
         }

@@ -1,4 +1,5 @@
-//! A node's side of policy distribution: take the active generation, check staged ones, acknowledge both, survive on disk.
+//! Policy distribution at a node: follow the active generation, check staged ones, acknowledge both, keep the
+//! last good one.
 
 mod activations;
 pub(crate) mod packed;
@@ -16,7 +17,7 @@ use crate::signatures::{Activation, PolicySignature};
 pub(crate) use packed::is_hash;
 pub(crate) use tasks::{PolicyTasks, start};
 
-/// One immutable generation as etcd and the last-known-good file hold it.
+/// An immutable generation, as stored in etcd and in the last-known-good file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GenerationRecord {
     /// Its number, from 1, never reused.
@@ -27,24 +28,24 @@ pub struct GenerationRecord {
     pub hash: String,
     /// The policy.
     pub policy: Policy,
-    /// The signature of the management node that published it; none in a cluster without identities.
+    /// Signature of the management node that published it; `None` in a cluster without identities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<PolicySignature>,
 }
 
-/// The last-known-good policy as the disk holds it.
+/// The last-known-good policy on disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Kept {
     /// The generation.
     #[serde(flatten)]
     pub(crate) record: GenerationRecord,
-    /// The activation by which this node follows it; none in a cluster without identities.
+    /// The activation by which this node follows it; `None` in a cluster without identities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) activation: Option<Activation>,
 }
 
 impl GenerationRecord {
-    /// Generation `generation` of `policy`, made now, not signed.
+    /// Returns an unsigned generation with the present time.
     pub fn new(generation: u64, policy: Policy) -> GenerationRecord {
         GenerationRecord {
             generation,
@@ -55,7 +56,7 @@ impl GenerationRecord {
         }
     }
 
-    /// Reads a generation and checks its policy and hash; `origin` names it for errors.
+    /// Parses a generation, and checks its policy and hash. `origin` names its source in errors.
     pub fn from_json(text: &str, origin: &str) -> Result<GenerationRecord, String> {
         let record: GenerationRecord =
             csp_config::from_json(text, origin).map_err(|error| error.to_string())?;
@@ -68,7 +69,7 @@ impl GenerationRecord {
     }
 }
 
-/// The policy a node has to apply.
+/// The policy that a node has to apply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ActivePolicy {
     /// Its generation.
@@ -77,24 +78,24 @@ pub struct ActivePolicy {
     pub hash: String,
     /// The policy, valid.
     pub policy: Arc<Policy>,
-    /// Where it comes from.
+    /// Its source.
     pub source: PolicySource,
 }
 
-/// Where a node got its policy.
+/// Source of a node's policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicySource {
     /// From etcd: the generation in force.
     Etcd,
-    /// From the last-known-good file, because etcd does not answer yet.
+    /// From the last-known-good file, since etcd has not answered yet.
     LastKnownGood,
 }
 
-/// How far a node is with a generation.
+/// A node's progress with a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AckState {
-    /// Checked; could be applied.
+    /// Checked; can be applied.
     Staged,
     /// Applied.
     Active,
@@ -105,16 +106,16 @@ pub enum AckState {
 /// A node's acknowledgement at `/csp/v1/acks/<node>`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeAck {
-    /// The generation this is about: the newest the node looked at.
+    /// The generation that this is about: the newest one that the node has examined.
     pub generation: u64,
-    /// How far the node is with it.
+    /// The node's progress with it.
     pub state: AckState,
     /// Why it was refused; else empty.
     #[serde(default)]
     pub error: String,
     /// The policy's hash as the node computed it.
     pub hash: String,
-    /// The generation the node works by; 0 for none.
+    /// The generation that the node runs; 0 for none.
     #[serde(default)]
     pub active: u64,
     /// The node's incarnation.

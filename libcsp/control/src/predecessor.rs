@@ -1,9 +1,10 @@
-//! Which incarnation of this node ran here before: a daemon that was killed and starts again need not wait until the
-//! lease of its own old registration lapses.
+//! Identifies the former incarnation of this node on this host, so that a daemon that was killed and restarts
+//! need not wait until the lease of its former registration expires.
 //!
-//! The file `<id>.incarnation` in the state directory is locked by the daemon that runs and holds its number. The kernel
-//! releases the lock when its holder ends, however it ends: the next holder knows that the number found is a dead
-//! one's. Nothing depends on it: without the file, or the lock, a start under a registered id takes a lease's life.
+//! The running daemon locks the file `<id>.incarnation` in the state directory and writes its incarnation
+//! number into it. The kernel releases the lock when its holder ends for any reason, so that the next holder
+//! knows that the number in the file belongs to a dead process. This is an optimisation: without the file or
+//! the lock, a start under a registered id takes the lease's TTL.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -12,19 +13,20 @@ use std::path::Path;
 
 use crate::registry::NodeRecord;
 
-/// Longest number that the file holds, in bytes.
+/// Largest length of the number in the file, in bytes.
 const NUMBER_LEN_MAX: u64 = 20;
 
-/// This daemon's hold on the file, for as long as it lives.
+/// The lock on the file, held while the daemon lives.
 #[derive(Debug, Default)]
 pub(crate) struct Predecessor {
-    /// The dead daemon's incarnation, where one is known.
+    /// Incarnation of the dead daemon, if known.
     pub(crate) incarnation: Option<u64>,
     _lock: Option<File>,
 }
 
 impl Predecessor {
-    /// Locks the file of `record`'s node in `directory` (created when missing), reads the identity of its last holder and writes this one's.
+    /// Locks the file of `record`'s node in `directory` (created if missing), reads the incarnation of its
+    /// last holder and writes its own.
     pub(crate) fn succeed(directory: &Path, record: &NodeRecord) -> Self {
         let path = directory.join(format!("{}.incarnation", record.id));
         Self::try_succeed(directory, &path, record.incarnation).unwrap_or_else(|error| {
@@ -39,7 +41,7 @@ impl Predecessor {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o640).open(path)?;
         match file.try_lock() {
             Ok(()) => {}
-            // It lives; whether it may be joined is decided by the registration.
+            // The former daemon is alive. The registration decides whether this one may join.
             Err(TryLockError::WouldBlock) => return Ok(Predecessor::default()),
             Err(TryLockError::Error(error)) => return Err(error),
         }

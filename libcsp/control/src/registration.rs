@@ -1,4 +1,4 @@
-//! Keeping this node's record in etcd: one lease, renewed every second, granted anew whenever it lapses.
+//! Keeps this node's record in etcd: under one lease, renewed every second, granted again after it expires.
 
 use std::time::Duration;
 
@@ -12,23 +12,24 @@ use crate::keys;
 use crate::registry::NodeRecord;
 use crate::status::StatusCell;
 
-/// Life of a registration without renewal.
+/// TTL of a registration's lease.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(5);
-/// How often the lease is renewed.
+/// Interval at which the lease is renewed.
 const RENEW_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a contested registration is looked at.
+/// Interval at which a contested registration is checked.
 const CONTEST_INTERVAL: Duration = Duration::from_millis(200);
-/// A lease that has this much more life left than it could have without renewal was renewed; etcd rounds to seconds.
+/// A lease whose remaining TTL exceeds what is possible without renewal by this much was renewed. etcd rounds
+/// to seconds.
 const RENEWED_BY: Duration = Duration::from_secs(2);
 
-/// How the first registration went.
+/// State of the first registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum First {
     /// Still trying.
     Pending,
-    /// The record stands.
+    /// The record is in etcd.
     Registered,
-    /// Another live node has the id: its record.
+    /// Another live node holds the id; its record.
     Taken(Box<NodeRecord>),
 }
 
@@ -36,7 +37,7 @@ pub(crate) enum First {
 pub(crate) struct Registration {
     pub(crate) client: EtcdClient,
     pub(crate) record: NodeRecord,
-    /// The incarnation that ran here before and is known to be dead.
+    /// The former incarnation on this host, known to be dead.
     pub(crate) predecessor: Option<u64>,
     /// Whether the node is to drain; `None` until etcd has answered.
     pub(crate) draining: watch::Receiver<Option<bool>>,
@@ -47,9 +48,9 @@ pub(crate) struct Registration {
 
 /// Why a registration ended.
 enum Lapse {
-    /// etcd was away for too long, or lost the lease.
+    /// etcd was unreachable for too long, or lost the lease.
     Lost(ControlError),
-    /// Another live node has the id.
+    /// Another live node holds the id.
     Taken(Box<NodeRecord>),
 }
 
@@ -60,7 +61,7 @@ impl From<ControlError> for Lapse {
 }
 
 impl Registration {
-    /// Registers and stays registered until it is stopped; then deletes the record.
+    /// Registers, and stays registered until it is stopped; then deletes the record.
     pub(crate) async fn run(mut self) {
         let mut stop = self.stop.clone();
         let mut lease = None;
@@ -73,7 +74,7 @@ impl Registration {
         }
     }
 
-    /// Registers again and again. Returns when the id is taken before this node ever had it.
+    /// Registers repeatedly. Returns when the id is taken before this node ever held it.
     async fn keep(&mut self, lease: &mut Option<i64>) {
         let mut backoff = Backoff::default();
         loop {
@@ -83,7 +84,7 @@ impl Registration {
                     let _ = self.first.send(First::Taken(other));
                     return;
                 }
-                // A node that serves does not stop because someone else was started under its name.
+                // A node that serves does not stop because another one was started under its name.
                 Lapse::Taken(other) => taken(&other).to_string(),
                 Lapse::Lost(error) => error.to_string(),
             };
@@ -96,7 +97,7 @@ impl Registration {
         }
     }
 
-    /// One lease's life: grant, claim the id, renew until it is lost.
+    /// Holds one lease: grants it, claims the id, renews it until it is lost.
     async fn hold(&mut self, held: &mut Option<i64>, backoff: &mut Backoff) -> Lapse {
         let lease = match self.register().await {
             Ok(lease) => lease,
@@ -124,7 +125,7 @@ impl Registration {
         }
     }
 
-    /// Puts the changed record over this node's own.
+    /// Replaces this node's record by its changed version.
     async fn update(&self, lease: i64) -> Result<(), ControlError> {
         let key = keys::node(self.record.role, &self.record.id);
         let own = Compare::lease(key.as_str(), CompareOp::Equal, lease);
@@ -137,20 +138,21 @@ impl Registration {
     }
 
     async fn register(&mut self) -> Result<i64, Lapse> {
-        // A node that drained before it restarted is not offered new connections in between.
+        // A node that drained before its restart must not be offered new connections in between.
         let drains = self.client.get(&keys::drain(&self.record.id), None).await?;
         self.record.draining = !drains.kvs().is_empty();
         let ttl = LEASE_TTL.as_secs() as i64;
         let lease = within(self.client.inner.lease_client().grant(ttl, None)).await?.id();
         let claimed = self.claim(lease).await;
         if claimed.is_err() {
-            // The lease lapses by itself if this does not arrive.
+            // The lease expires by itself if this request is lost.
             let _ = within(self.client.inner.lease_client().revoke(lease)).await;
         }
         claimed.map(|()| lease)
     }
 
-    /// Puts the record under `lease` where no one else's stands; waits for a dead predecessor's lease to lapse.
+    /// Writes the record under `lease` unless another node's is there. Waits for the lease of a dead
+    /// predecessor to expire.
     async fn claim(&self, lease: i64) -> Result<(), Lapse> {
         let key = keys::node(self.record.role, &self.record.id);
         let mut contest = Contest::default();
@@ -174,13 +176,13 @@ impl Registration {
         }
     }
 
-    /// Whether a record is this daemon's, or that of its predecessor, which is dead.
+    /// Returns whether a record belongs to this daemon or to its dead predecessor.
     fn is_own(&self, found: &NodeRecord) -> bool {
         let succeeded = Some(found.incarnation) == self.predecessor && found.host == self.record.host;
         found.incarnation == self.record.incarnation || succeeded
     }
 
-    /// Creates the record if there is none with this id in any role; otherwise what is there.
+    /// Creates the record if no record with this id exists in any role; otherwise returns the existing one.
     async fn try_claim(&self, key: &str, lease: i64) -> Result<Option<Held>, ControlError> {
         let keys = keys::ROLES.map(|role| keys::node(role, &self.record.id));
         let absent = keys.iter().map(|key| Compare::create_revision(key.as_str(), CompareOp::Equal, 0));
@@ -205,7 +207,7 @@ impl Registration {
         held.map(Some).ok_or_else(|| ControlError::Etcd("unexpected answer to a transaction".to_owned()))
     }
 
-    /// Puts the record over this node's own older one.
+    /// Replaces this node's former record.
     async fn replace(&self, key: &str, lease: i64, seen: i64) -> Result<(), ControlError> {
         let unchanged = Compare::mod_revision(key, CompareOp::Equal, seen);
         let response = self.client.txn(Txn::new().when([unchanged]).and_then([self.put(key, lease)])).await?;
@@ -221,7 +223,8 @@ impl Registration {
         TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)))
     }
 
-    /// Life left of another node's lease; `None` for a record without lease, which lives until it is deleted.
+    /// Returns the remaining TTL of another node's lease; `None` for a record without a lease, which does not
+    /// expire.
     async fn lease_left(&self, lease: i64) -> Result<Option<Duration>, ControlError> {
         if lease == 0 {
             return Ok(None);
@@ -230,7 +233,7 @@ impl Registration {
         Ok(Some(Duration::from_secs(u64::try_from(response.ttl()).unwrap_or(0))))
     }
 
-    /// Renews `lease` every second; returns when it is lost or was not renewed for its whole life.
+    /// Renews `lease` every second. Returns when it is lost, or was not renewed for its whole TTL.
     async fn renew(&self, lease: i64) -> ControlError {
         let mut renewed_at = Instant::now();
         loop {
@@ -249,7 +252,7 @@ impl Registration {
         let opened = timeout(REQUEST_TIMEOUT, self.client.inner.lease_client().keep_alive(lease)).await;
         let (mut keeper, mut answers) = match opened {
             Ok(Ok(stream)) => stream,
-            // etcd-client's form of a lease that etcd does not know.
+            // The form in which etcd-client reports a lease unknown to etcd.
             Ok(Err(etcd_client::Error::LeaseKeepAliveError(_))) => return Renewal::Gone,
             Ok(Err(error)) => return Renewal::Broken(etcd_error(error)),
             Err(_) => return Renewal::Broken(ControlError::Etcd("no answer to a renewal".to_owned())),
@@ -272,11 +275,12 @@ impl Registration {
         }
     }
 
-    /// Marks the node as leaving, then deletes the record. Best effort: without it, the lease lapses.
+    /// Marks the node as leaving, then deletes the record. Best effort: otherwise the lease expires.
     async fn leave(&mut self, lease: i64) {
         self.record.leaving = true;
         let key = keys::node(self.record.role, &self.record.id);
-        // Only over this node's own registration: the lease may have lapsed and someone else come.
+        // Only this node's own registration is deleted: the lease may have expired, and another node
+        // registered.
         let own = Compare::lease(key.as_str(), CompareOp::Equal, lease);
         let farewell = self.client.txn(Txn::new().when([own]).and_then([self.put(&key, lease)])).await;
         let revoked = within(self.client.inner.lease_client().revoke(lease)).await;
@@ -297,7 +301,7 @@ struct Held {
     mod_revision: i64,
 }
 
-/// Finds out whether the holder of an id is alive, that is, renews its lease.
+/// Determines whether the holder of an id is alive, that is, renews its lease.
 #[derive(Default)]
 struct Contest {
     since: Option<(Instant, Duration)>,
@@ -305,8 +309,8 @@ struct Contest {
 }
 
 impl Contest {
-    /// Takes a look: `left` is the life left of the holder's lease. True once it was renewed twice: a new leader of
-    /// etcd, too, renews every lease once.
+    /// Records a check of the lease; `left` is its remaining TTL. Returns true after two renewals: one is not
+    /// enough, since a new leader of etcd also renews every lease once.
     fn is_alive(&mut self, left: Option<Duration>, now: Instant) -> bool {
         let Some(left) = left else { return true };
         let Some((since, left_then)) = self.since else {
@@ -322,7 +326,7 @@ impl Contest {
     }
 }
 
-/// The error for an id that `other` has.
+/// Returns the error for an id that `other` holds.
 pub(crate) fn taken(other: &NodeRecord) -> ControlError {
     ControlError::IdTaken {
         id: other.id,

@@ -19,34 +19,34 @@ pub struct NodeRecord {
     pub role: Role,
     /// Version of its software.
     pub version: String,
-    /// Different at every start of the daemon; below 2^53 so that every JSON reader keeps it exact.
+    /// Different at every start of the daemon; below 2^53, so that every JSON parser keeps it exact.
     pub incarnation: u64,
     /// URL of its admin endpoint, such as `https://10.77.0.2:9102`.
     pub admin: String,
-    /// Kernel boot id of its host: equal for nodes that share a kernel, and so can share memory.
+    /// Kernel boot id of its host. Nodes with equal ids share a kernel, and so can share memory.
     pub host: String,
     /// Number of data workers.
     pub workers: u32,
-    /// Where its workers accept SAN links.
+    /// The addresses at which its workers accept SAN links.
     #[serde(default)]
     pub san: Vec<SanAddress>,
-    /// What it can do that not all versions can.
+    /// Optional features that it supports.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// Of a network node: the networks whose VIPs and egress addresses it answers for; all, if there are none.
+    /// Network nodes only: the networks whose VIPs and egress addresses it serves. Empty means all.
     #[serde(default, with = "serde_prefixes", skip_serializing_if = "Vec::is_empty")]
     pub owns: Vec<Prefix>,
     /// When it started, in milliseconds of the Unix epoch.
     pub started_unix_ms: u64,
-    /// The node is to get no new connections; established ones continue.
+    /// Whether it drains: it gets no new connections, and established ones continue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
-    /// Set just before a node stops on purpose, so that its end is not taken for a failure.
+    /// Set just before a node stops on purpose, so that its end is not mistaken for a failure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
 }
 
-/// Where one worker accepts SAN links.
+/// The addresses at which one worker accepts SAN links.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SanAddress {
     /// The worker's number.
@@ -54,8 +54,8 @@ pub struct SanAddress {
     /// Unix socket of the shm provider for tunnels, for nodes of the same host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm: Option<String>,
-    /// Unix socket of the shm provider for channels of application processes on the same host: their messages are
-    /// shorter than a tunnel's, so they are accepted apart.
+    /// Unix socket of the shm provider for channels of application processes on the same host. It is separate
+    /// since messages of channels are shorter than those of tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_shm: Option<String>,
     /// ADDRESS:PORT of the ucx provider for tunnels.
@@ -64,7 +64,7 @@ pub struct SanAddress {
     /// ADDRESS:PORT of the verbs provider for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verbs: Option<String>,
-    /// ADDRESS:PORT of the ucx provider for channels, which agents of other hosts connect for their processes.
+    /// ADDRESS:PORT of the ucx provider for channels, which agents of other hosts open for their processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_ucx: Option<String>,
     /// ADDRESS:PORT of the verbs provider for channels.
@@ -73,7 +73,7 @@ pub struct SanAddress {
 }
 
 impl From<&PluginHost> for SanAddress {
-    /// Where a plug-in host is reached, as members of the cluster register it.
+    /// Returns the addresses of a plug-in host in the form in which members register theirs.
     fn from(host: &PluginHost) -> Self {
         let PluginHost { shm, ucx, verbs, .. } = host.clone();
         SanAddress { shm, ucx, verbs, ..SanAddress::default() }
@@ -81,8 +81,8 @@ impl From<&PluginHost> for SanAddress {
 }
 
 impl NodeRecord {
-    /// A record of this process: version, incarnation, host and start time are filled in; one worker, no SAN addresses.
-    /// `admin` is the URL of its admin endpoint.
+    /// Returns a record of this process with version, incarnation, host and start time, one worker and no SAN
+    /// addresses. `admin` is the URL of its admin endpoint.
     pub fn new(id: NodeId, role: Role, admin: String) -> NodeRecord {
         NodeRecord {
             id,
@@ -101,19 +101,19 @@ impl NodeRecord {
         }
     }
 
-    /// Returns the addresses that a network node answers for.
+    /// Returns the addresses that a network node serves.
     pub fn owned(&self) -> OwnedAddresses {
         OwnedAddresses::new(self.owns.clone())
     }
 }
 
-/// The kernel's boot id; `unknown` where /proc does not have it.
+/// Returns the kernel's boot id; `unknown` if /proc does not have it.
 pub fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.map_or_else(|_| "unknown".to_owned(), |id| id.trim().to_owned())
 }
 
-/// Milliseconds since the Unix epoch.
+/// Returns the present time in milliseconds since the Unix epoch.
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy_store::{GenerationRecord, is_hash};
 
-/// Longest activation that is read, in bytes of JSON.
+/// Largest activation that is parsed, in bytes of JSON.
 const ACTIVATION_LEN_MAX: usize = 32 << 10;
 
-/// A signature as JSON holds it.
+/// A signature in JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PolicySignature {
     /// The signer's certificate: DER in base64.
@@ -49,22 +49,22 @@ impl PolicySignature {
     }
 }
 
-/// That a generation is in force, signed: the value of [`keys::ACTIVE_SIGNED`](crate::keys::ACTIVE_SIGNED).
+/// A signed activation: the value of [`keys::ACTIVE_SIGNED`](crate::keys::ACTIVE_SIGNED).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Activation {
     /// The generation.
     pub generation: u64,
     /// Its policy's hash.
     pub hash: String,
-    /// Above that of every activation before: the milliseconds of the Unix epoch at which it was signed, or one more than
-    /// the one before if that is larger.
+    /// Greater than that of every former activation: the time of signing in milliseconds since the Unix
+    /// epoch, or the former sequence plus one if that is greater.
     pub sequence: u64,
     /// A management node's signature.
     pub signature: PolicySignature,
 }
 
 impl Activation {
-    /// Reads an activation; the error says what is wrong with it.
+    /// Parses an activation. The error says what is wrong with it.
     pub(crate) fn from_json(text: &str) -> Result<Activation, String> {
         if text.len() > ACTIVATION_LEN_MAX {
             return Err(format!("the signed activation is longer than {ACTIVATION_LEN_MAX} bytes"));
@@ -72,13 +72,13 @@ impl Activation {
         serde_json::from_str(text).map_err(|error| format!("the signed activation is malformed: {error}"))
     }
 
-    /// Returns whether it puts this generation with this content in force.
+    /// Returns whether it activates this generation with this content.
     pub(crate) fn is_of(&self, generation: u64, hash: &str) -> bool {
         self.generation == generation && self.hash == hash
     }
 }
 
-/// What a management node signs.
+/// A statement that a management node signs.
 #[derive(Clone, Copy, Debug)]
 enum Statement<'a> {
     Generation { number: u64, created_unix_ms: u64, hash: &'a str },
@@ -86,7 +86,8 @@ enum Statement<'a> {
 }
 
 impl Statement<'_> {
-    /// Returns the text that is signed. Its lines cannot be confused: a cluster's name and a hash contain no line break.
+    /// Returns the text that is signed. Its lines are unambiguous: neither a cluster's name nor a hash
+    /// contains a line break.
     fn text(self, credentials: &Credentials) -> Result<String, String> {
         let cluster = credentials.current().holder.identity.cluster;
         let (what, number, at, hash) = match self {
@@ -109,9 +110,9 @@ impl Statement<'_> {
     }
 }
 
-/// Signs as the management node whose credentials these are.
+/// Signs a statement with the credentials of a management node.
 fn sign(credentials: &Credentials, statement: Statement<'_>) -> Result<PolicySignature, SignError> {
-    // Hashes are this program's own.
+    // The hash was computed by this program.
     let text = statement.text(credentials).map_err(|_| SignError::Kind)?;
     Ok(PolicySignature::of(&credentials.current().sign(&text)?))
 }
@@ -135,8 +136,8 @@ pub(crate) fn sign_activation(
     Ok(Activation { generation, hash: hash.to_owned(), sequence, signature })
 }
 
-/// Verifies signatures by this node's own identity folder: the authorities and revocation lists in it, and its cluster. A
-/// node without an identity verifies nothing.
+/// Verifies signatures by this node's identity folder: its authorities, its revocation lists and its cluster.
+/// A node without an identity verifies nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Verifier {
     credentials: Option<Credentials>,
@@ -147,12 +148,12 @@ impl Verifier {
         Verifier { credentials }
     }
 
-    /// Whether signatures are asked for.
+    /// Returns whether signatures are required.
     pub(crate) fn is_needed(&self) -> bool {
         self.credentials.is_some()
     }
 
-    /// The identity.
+    /// Returns this node's credentials.
     pub(crate) fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
     }
@@ -200,7 +201,7 @@ fn verify(
     Ok(())
 }
 
-/// The time now, since the Unix epoch.
+/// Returns the present time since the Unix epoch.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

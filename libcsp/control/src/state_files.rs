@@ -1,7 +1,8 @@
-//! The files of a node's state directory: written by a thread of their own, and again until the disk takes them.
+//! The files of a node's state directory. A dedicated thread writes them, and retries until the write
+//! succeeds.
 //!
-//! A full or failing disk delays nothing and stops nothing: the node works on, the file keeps its former content, and
-//! [`ControlStatus::state_problem`](crate::ControlStatus) has the reason for as long as it lasts.
+//! A full or failing disk neither delays nor stops the node: the file keeps its former content, and
+//! [`ControlStatus::state_problem`](crate::ControlStatus) has the reason until a write succeeds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +16,13 @@ use tokio::sync::oneshot;
 use crate::durable;
 use crate::status::StatusCell;
 
-/// Interval of attempts to write a file that could not be written.
+/// Interval between attempts to write a file.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Produces the content of a file, in the thread that writes it.
+/// Produces the content of a file, on the thread that writes it.
 type Content = Box<dyn Fn() -> serde_json::Result<String> + Send>;
 
-/// The files of one state directory. When the last handle is dropped, each file that is pending is tried once more.
+/// The files of one state directory. When the last handle is dropped, each pending file is tried once more.
 #[derive(Clone, Debug)]
 pub(crate) struct StateFiles {
     handle: Arc<Handle>,
@@ -49,16 +50,16 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// By name; a newer content replaces an older one.
+    /// Pending contents by file name. A newer content replaces an older one.
     pending: BTreeMap<&'static str, Pending>,
-    /// Something was submitted since the last attempt.
+    /// Whether a content was submitted since the last attempt.
     fresh: bool,
     closed: bool,
 }
 
 struct Pending {
     content: Content,
-    /// Reports the end of the first attempt.
+    /// Notified after the first attempt.
     attempted: Option<oneshot::Sender<()>>,
 }
 
@@ -69,7 +70,7 @@ impl std::fmt::Debug for Pending {
 }
 
 impl StateFiles {
-    /// The files in `directory`, which is created when missing; starts the thread. Errors are the system's.
+    /// Opens `directory`, which is created if missing, and starts the thread. Errors are the system's.
     pub(crate) fn open(directory: &Path, status: StatusCell) -> io::Result<StateFiles> {
         fs::create_dir_all(directory)?;
         let (queue, changed) = (Mutex::default(), Condvar::new());
@@ -79,12 +80,12 @@ impl StateFiles {
         Ok(StateFiles { handle })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.handle.shared.directory
     }
 
-    /// As [`submit`](Self::submit), without waiting for the attempt.
+    /// Like [`submit`](Self::submit), without waiting for the attempt.
     pub(crate) fn put(
         &self,
         name: &'static str,
@@ -93,8 +94,8 @@ impl StateFiles {
         self.handle.shared.insert(name, Pending { content: Box::new(content), attempted: None });
     }
 
-    /// Has `content` written to the file `name` in place of anything submitted for it before. Returns after the first
-    /// attempt, successful or not; a caller that is cancelled leaves the content submitted.
+    /// Submits `content` for the file `name`, replacing what was submitted for it before. Returns after the
+    /// first attempt, successful or not. If the caller is cancelled, the content stays submitted.
     pub(crate) async fn submit(
         &self,
         name: &'static str,
@@ -103,7 +104,7 @@ impl StateFiles {
         let (attempted, ended) = oneshot::channel();
         let pending = Pending { content: Box::new(content), attempted: Some(attempted) };
         self.handle.shared.insert(name, pending);
-        // An error means that a newer content took this one's place.
+        // An error means that a newer content was submitted.
         let _ = ended.await;
     }
 }
@@ -120,7 +121,7 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// The thread: ends when the last handle is gone.
+    /// Runs the thread. Returns when the last handle is dropped.
     fn run(&self) {
         let mut problems = BTreeMap::new();
         loop {
@@ -135,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// Waits until files are to be written; returns them, and whether this is the last attempt.
+    /// Waits until files are to be written. Returns them, and whether this is the last attempt.
     fn next(&self) -> (BTreeMap<&'static str, Pending>, bool) {
         let mut queue = self.queue();
         while !queue.fresh && !queue.closed {
@@ -177,7 +178,7 @@ impl Shared {
                 self.queue().pending.entry(name).or_insert(pending);
             }
         }
-        // Before the caller goes on, the status has the problem.
+        // The status is updated before the caller continues.
         self.status.update(|status| status.state_problem = in_words(problems));
         if let Some(attempted) = attempted {
             let _ = attempted.send(());

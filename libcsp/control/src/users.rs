@@ -1,8 +1,8 @@
-//! etcd's users and roles: what each certificate of the cluster may read and write there.
+//! etcd's users and roles: what each certificate of the cluster may read and write in etcd.
 //!
-//! etcd knows a client by its certificate's common name ([`Identity::common_name`]). Nodes read everything and write their own
-//! registration and acknowledgement; management nodes write everything of CSP; others may do nothing. `root` alone
-//! changes users.
+//! etcd identifies a client by its certificate's common name ([`Identity::common_name`]). Nodes may read
+//! everything and write their own registration and acknowledgement; management nodes may write everything of
+//! CSP; other certificates have no rights. Only `root` changes users.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,15 +15,15 @@ use crate::client::{EtcdClient, within};
 use crate::error::ControlError;
 use crate::keys;
 
-/// What management nodes are granted.
+/// Role of management nodes.
 const MANAGERS: &str = "csp-managers";
-/// What all other nodes are granted, beside what is their own.
+/// Role of all other nodes, beside the role with their own rights.
 const READERS: &str = "csp-readers";
-/// What begins the names of roles that a single node is granted.
+/// Prefix of the roles that are granted to a single node.
 const OWN: &str = "csp-own/";
-/// Everything of CSP in etcd.
+/// Prefix of all keys of CSP in etcd.
 const ALL: &str = "/csp/";
-/// etcd's user, and its role, that may do everything.
+/// etcd's user, and its role, with all rights.
 const ROOT: &str = "root";
 
 /// A change of etcd's users.
@@ -36,12 +36,12 @@ impl fmt::Display for UserChange {
     }
 }
 
-/// The first release of etcd whose users cannot get around their permissions, as far as is known: before it a transaction
-/// within a transaction and some requests to the cluster are not checked (GHSA-rfx7-8w68-q57q, GHSA-q8m4-xhhv-38mg,
+/// The first release of etcd in which users are known to be unable to bypass their permissions. Earlier ones
+/// do not check nested transactions and some cluster requests (GHSA-rfx7-8w68-q57q, GHSA-q8m4-xhhv-38mg,
 /// GHSA-x35m-3gp4-4fh5).
 pub const CHECKED_SINCE: (u32, u32, u32) = (3, 6, 14);
 
-/// Returns the member's release, if its users can get around their permissions, such as `3.4.23`.
+/// Returns the member's release, such as `3.4.23`, if its users can bypass their permissions.
 pub async fn unchecked_release(client: &EtcdClient) -> Result<Option<String>, ControlError> {
     let version = within(client.raw().maintenance_client().status()).await?.version().to_owned();
     let mut parts = version.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
@@ -50,8 +50,8 @@ pub async fn unchecked_release(client: &EtcdClient) -> Result<Option<String>, Co
     Ok((release < CHECKED_SINCE).then_some(version))
 }
 
-/// Whether etcd refuses what nobody is granted: a key outside of CSP's. `false` means that authentication is off, and every
-/// certificate of the cluster may write everything.
+/// Returns whether etcd denies access to a key outside of CSP's, which is granted to no user. `false` means
+/// that authentication is off, and any certificate of the cluster may write everything.
 pub async fn is_enforced(client: &EtcdClient) -> Result<bool, ControlError> {
     match client.get("/not-csp", None).await {
         Ok(_) => Ok(false),
@@ -60,9 +60,10 @@ pub async fn is_enforced(client: &EtcdClient) -> Result<bool, ControlError> {
     }
 }
 
-/// Gives etcd the users and roles for exactly these nodes, and has it refuse everybody else; returns what was changed. Users of
-/// nodes that are no longer named are removed, and with them what their certificates could do. Permissions that somebody
-/// has granted by hand stay. The client must be `root`, or authentication still be off.
+/// Creates users and roles in etcd for exactly these nodes, and enables authentication, so that all others
+/// are denied. Returns the changes made. Users of nodes that are no longer listed are removed together with
+/// the rights of their certificates. Permissions granted by hand are kept. The client must be `root`, unless
+/// authentication is still off.
 pub async fn set_up(
     client: &EtcdClient,
     nodes: &BTreeSet<(Role, NodeId)>,
@@ -78,12 +79,12 @@ pub async fn set_up(
     }
     users.remove_others(nodes).await?;
     users.user(ROOT, &[ROOT]).await?;
-    // Does nothing where it is on.
+    // Has no effect if it is enabled.
     within(users.auth.auth_enable()).await?;
     Ok(users.changes)
 }
 
-/// etcd's users while they are changed.
+/// etcd's users and roles during a change.
 struct Users {
     auth: AuthClient,
     roles: BTreeSet<String>,
@@ -103,7 +104,7 @@ impl Users {
         self.user(&name, &[READERS, &own]).await
     }
 
-    /// Adds the role if it is missing, and grants it these permissions.
+    /// Creates the role if it is missing, and grants it these permissions.
     async fn role(&mut self, name: &str, permissions: &[Permission]) -> Result<(), ControlError> {
         let known = self.roles.contains(name);
         if !known {
@@ -119,8 +120,8 @@ impl Users {
         Ok(())
     }
 
-    /// Adds the user if it is missing, and grants it these roles. It gets no password: etcd takes the user from the
-    /// client's certificate.
+    /// Creates the user if it is missing, and grants it these roles. It has no password: etcd derives the
+    /// user from the client's certificate.
     async fn user(&mut self, name: &str, roles: &[&str]) -> Result<(), ControlError> {
         if self.users.insert(name.to_owned()) {
             let options = UserAddOptions::new().with_no_pwd();
@@ -155,9 +156,9 @@ impl Users {
     }
 }
 
-/// The name of a node's user.
+/// Returns the name of a node's user.
 fn user_of(role: Role, id: &NodeId) -> Option<String> {
-    // The cluster is not part of the name.
+    // The name does not contain the cluster.
     let role = IdentityRole::of_node(role)?;
     Some(Identity { cluster: *id, role, id: *id }.common_name())
 }

@@ -1,4 +1,4 @@
-//! The sections that the daemons' configuration files have in common.
+//! The sections that the configuration files of all daemons share.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
@@ -18,24 +18,24 @@ pub struct NodeSection {
     /// The node's id, unique in the cluster.
     #[serde(with = "serde_node_id")]
     pub id: NodeId,
-    /// Directory of sockets; may be empty at start. Default: the unit's under systemd, else `/run/csp`.
+    /// Directory of sockets; need not survive a restart. Default: the unit's under systemd, else `/run/csp`.
     #[serde(default = "default_run_dir")]
     pub run_dir: PathBuf,
-    /// Directory of what must outlive the daemon, such as the last-known-good policy. Default: the unit's under systemd,
+    /// Directory of persistent state, such as the last-known-good policy. Default: the unit's under systemd,
     /// else `/var/lib/csp`.
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
-    /// File with this node's keys of the SAN: of proxy nodes the cluster's, of others those derived for them. Default: the
-    /// unit's credential `cluster.key` under systemd, else `/etc/csp/cluster.key`.
+    /// File with the SAN keys of this node: a proxy node has the cluster's keys, other nodes the ones derived
+    /// for them. Default: the unit's credential `cluster.key` under systemd, else `/etc/csp/cluster.key`.
     #[serde(default = "default_cluster_key_file")]
     pub cluster_key_file: PathBuf,
-    /// Folder of this node's certificate, which `cspctl pki issue` makes. Default: `/etc/csp/identity` if it exists. A node
-    /// without one is reached from its own host only.
+    /// Folder of this node's certificate, as `cspctl pki issue` writes it. Default: `/etc/csp/identity` if it
+    /// exists. A node without an identity is reachable from its own host only.
     #[serde(default = "default_identity")]
     pub identity: Option<PathBuf>,
 }
 
-/// `etcd:` where etcd is.
+/// `etcd:` the endpoints of etcd.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdSection {
@@ -53,14 +53,14 @@ pub struct AdminSection {
     pub listen: SocketAddr,
 }
 
-/// `log:` what is logged and how.
+/// `log:` level and format of log lines.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
     /// error, warn, info, debug or trace, or a filter such as `info,csp_control=debug`.
     #[serde(default = "default_level")]
     pub level: String,
-    /// How lines look.
+    /// Format of the lines.
     #[serde(default)]
     pub format: LogFormat,
 }
@@ -71,7 +71,7 @@ impl Default for LogSection {
     }
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -82,7 +82,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// `san:` this node on the storage area network.
+/// `san:` this node's connection to the storage area network.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SanSection {
@@ -92,28 +92,29 @@ pub struct SanSection {
     /// This node's address on the SAN.
     #[serde(deserialize_with = "ip_address")]
     pub address: IpAddr,
-    /// Port of the first worker; worker `n` listens on `port + n` for tunnels, on `port + 256 + n` for channels.
+    /// SAN port of the first worker. Worker `n` listens on `port + n` for tunnels and on `port + 256 + n` for
+    /// channels.
     #[serde(default = "default_san_port", deserialize_with = "port")]
     pub port: u16,
 }
 
-/// How links over the SAN are carried.
+/// Provider of SAN links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SanProvider {
-    /// shm on one host; else verbs where both hosts have it; else ucx.
+    /// `shm` within a host; between hosts `verbs` where both have it, else `ucx`.
     #[default]
     Auto,
-    /// Shared memory only: peers on this host.
+    /// `shm` only: all peers are on this host.
     Shm,
-    /// UCX always.
+    /// `ucx` always.
     Ucx,
-    /// RDMA always.
+    /// `verbs` always.
     Verbs,
 }
 
 impl SanProvider {
-    /// Whether links may be carried by the provider of this name (`shm`, `ucx`, `verbs`).
+    /// Returns whether links may use the provider with this name (`shm`, `ucx`, `verbs`).
     pub fn allows(self, name: &str) -> bool {
         match self {
             SanProvider::Auto => true,
@@ -123,14 +124,15 @@ impl SanProvider {
         }
     }
 
-    /// Whether the host may lack it: what is chosen by name must work, and shm is everywhere.
+    /// Returns whether the host may lack that provider. A provider that is configured by name must work, and
+    /// `shm` works on every host.
     pub fn may_lack(self, name: &str) -> bool {
         self == SanProvider::Auto && name != "shm"
     }
 }
 
 impl NodeSection {
-    /// Opens this node's identity, and checks that it is one of `role` and for this id. `None` for a node without one.
+    /// Opens this node's identity and checks its role and id. Returns `None` for a node without one.
     pub fn credentials(&self, role: Role) -> Result<Option<Credentials>, ConfigError> {
         let Some(folder) = &self.identity else { return Ok(None) };
         let wrong = |problem: String| ConfigError::new("the configuration", "node.identity", problem);
@@ -146,8 +148,8 @@ impl NodeSection {
         Ok(Some(credentials))
     }
 
-    /// Notes what would let strangers control this node: an admin endpoint or an etcd that others reach, without identity
-    /// or without TLS.
+    /// Reports settings by which others could control this node: an admin endpoint or an etcd that other
+    /// hosts reach, without an identity or without TLS.
     pub fn check_exposure(&self, admin: &AdminSection, etcd: &EtcdSection, problems: &mut Problems) {
         let bare = self.identity.is_none();
         if bare && !admin.listen.ip().is_loopback() {
@@ -178,7 +180,7 @@ impl NodeSection {
     }
 }
 
-/// Whether an endpoint is a loopback address.
+/// Returns whether an endpoint is a loopback address.
 fn is_of_this_host(url: &str) -> bool {
     let authority = url.trim_start_matches("http://").trim_end_matches('/');
     let address = authority.parse::<SocketAddr>().map(|address| address.ip().is_loopback());
@@ -186,7 +188,7 @@ fn is_of_this_host(url: &str) -> bool {
 }
 
 impl AdminSection {
-    /// Returns the URL under which others reach it.
+    /// Returns the URL at which others reach the admin endpoint.
     pub fn url(&self, node: &NodeSection) -> String {
         let scheme = if node.identity.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.listen)
@@ -194,7 +196,7 @@ impl AdminSection {
 }
 
 impl EtcdSection {
-    /// Notes endpoints that are no URLs, and a missing list. `field` is where the section stands, usually `etcd`.
+    /// Reports an empty list and endpoints that are not URLs. `field` is the section's path, usually `etcd`.
     pub fn check(&self, field: &str, problems: &mut Problems) {
         if self.endpoints.is_empty() {
             problems.add(
@@ -205,7 +207,8 @@ impl EtcdSection {
         self.check_urls(field, problems);
     }
 
-    /// Notes endpoints that are no URLs; an empty list is fine (management node: a private etcd is started).
+    /// Reports endpoints that are not URLs. The list may be empty: the management node then starts a private
+    /// etcd.
     pub fn check_urls(&self, field: &str, problems: &mut Problems) {
         for (index, url) in self.endpoints.iter().enumerate() {
             let authority = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
@@ -222,7 +225,7 @@ impl EtcdSection {
     }
 }
 
-/// Reads an IP address with port.
+/// Parses an IP address with port.
 fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {
@@ -232,7 +235,7 @@ fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAd
     })
 }
 
-/// Reads a [`SpinSetting`]: `auto`, or microseconds.
+/// Parses a [`SpinSetting`]: `auto`, or microseconds.
 pub fn spin<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SpinSetting, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -265,7 +268,8 @@ fn default_identity() -> Option<PathBuf> {
     folder.exists().then_some(folder)
 }
 
-/// Returns the directory that systemd has made for this unit (systemd.exec(5)), the first if there are several.
+/// Returns the directory that systemd has created for this unit (systemd.exec(5)); the first if there are
+/// several.
 fn of_unit(variable: &str) -> Option<PathBuf> {
     let value = std::env::var_os(variable)?;
     let first = value.as_encoded_bytes().split(|byte| *byte == b':').next()?;

@@ -9,8 +9,8 @@ use crate::keys;
 use crate::registry::unix_ms;
 
 impl PolicyManager {
-    /// Requests that `node` drains, or that it serves again. Both may be repeated. The node follows within milliseconds
-    /// and shows `draining` in its registration.
+    /// Requests that `node` drains (`true`) or serves again (`false`). Idempotent. The node follows within
+    /// milliseconds and then shows `draining` in its registration.
     pub async fn set_draining(&self, node: &NodeId, draining: bool) -> Result<(), ManagerError> {
         let key = keys::drain(node);
         let change = match draining {

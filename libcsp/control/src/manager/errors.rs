@@ -1,4 +1,4 @@
-//! What the management node's operations answer, and why they fail.
+//! Results and errors of the management node's operations.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use crate::config::ConfigError;
 use crate::error::ControlError;
 
-/// Why a policy was not put in force; the one before stays.
+/// Why a policy was not activated. The former one stays in force.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
-    /// etcd refused or did not answer.
+    /// etcd reported an error or did not answer.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The policy is not valid.
     #[error(transparent)]
     Invalid(#[from] ConfigError),
-    /// Someone else changed the policy meanwhile.
+    /// Another writer changed the policy meanwhile.
     #[error(
         "the policy was changed meanwhile: expected generation {expected}, found {found}; look at it and apply again"
     )]
     Conflict {
-        /// What this change was based on; 0 for no policy.
+        /// The generation on which this change was based; 0 for none.
         expected: u64,
-        /// What is there.
+        /// The generation in force.
         found: u64,
     },
-    /// Another management node leads now.
+    /// Another management node is the leader now.
     #[error("this management node does not lead any more; nothing was changed, apply again")]
     FenceLost,
     /// There is no such generation.
@@ -42,20 +42,20 @@ pub enum ManagerError {
         /// What is wrong with its signature.
         reason: String,
     },
-    /// A change was based on a generation that nodes do not follow.
+    /// The change was based on a generation that nodes do not follow.
     #[error(
         "{0}; a change of it would be a change of what somebody else wrote. Look at it (cspctl policy show), then publish a whole policy (cspctl policy apply)"
     )]
     Doubtful(String),
-    /// This node's key does not sign.
+    /// This node's key cannot sign.
     #[error("the policy cannot be signed: {0}")]
     Sign(String),
-    /// Somebody has used up the numbers.
+    /// The generation numbers are used up.
     #[error(
         "etcd holds a generation with the highest number there is: delete its key below /csp/v1/policy/generations/"
     )]
     NoNumber,
-    /// Nodes refused, or did not answer in time.
+    /// Nodes refused the policy, or did not answer in time.
     #[error("generation {generation} was not activated: {failure}")]
     NotStaged {
         /// The generation.
@@ -63,7 +63,7 @@ pub enum ManagerError {
         /// Nodes and their reasons.
         failure: StageFailure,
     },
-    /// Nodes could not apply what they had staged; the generation before was put back in force.
+    /// Nodes could not apply the policy that they had staged. The former generation was activated again.
     #[error("generation {generation} was taken back: {failure}")]
     RolledBack {
         /// The generation.
@@ -73,7 +73,7 @@ pub enum ManagerError {
     },
 }
 
-/// Which nodes kept a generation from going on.
+/// The nodes because of which a generation was not put in force.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StageFailure {
     /// Nodes that refused, with their reason.
@@ -93,31 +93,31 @@ impl std::fmt::Display for StageFailure {
     }
 }
 
-/// How an apply ended well.
+/// The result of a successful apply.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ApplyOutcome {
     /// The generation now in force.
     pub generation: u64,
-    /// The one before; 0 for none.
+    /// The former generation; 0 for none.
     pub previous: u64,
     /// The policy's hash.
     pub hash: String,
     /// The nodes that run it.
     pub nodes: Vec<String>,
-    /// Nodes that staged it but had not acknowledged in time that they run it; they follow by themselves.
+    /// Nodes that staged the policy but did not acknowledge in time that they run it. They follow later.
     pub pending: Vec<String>,
 }
 
-/// One line of the history.
+/// One entry of the history.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GenerationSummary {
     /// The generation.
     pub generation: u64,
     /// When it was published, in milliseconds of the Unix epoch.
     pub created_unix_ms: u64,
-    /// When it was in force first; `None` if it never was.
+    /// When it was first in force; `None` if never.
     pub activated_unix_ms: Option<u64>,
-    /// The generation it replaced then.
+    /// The generation that it replaced then.
     pub previous: Option<u64>,
     /// Whether it is in force.
     pub active: bool,

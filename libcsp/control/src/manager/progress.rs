@@ -1,4 +1,4 @@
-//! How far the nodes are with a generation, judged from their acknowledgements.
+//! Progress of the nodes with a generation, judged by their acknowledgements.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct NodesAndAcks {
     pub(super) acks: BTreeMap<NodeId, NodeAck>,
 }
 
-/// How far the nodes are.
+/// Progress of the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub(super) done: Vec<String>,
@@ -23,24 +23,24 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Whether every node is done.
+    /// Returns whether every node is done.
     pub(super) fn complete(&self) -> bool {
         self.refused.is_empty() && self.missing.is_empty()
     }
 
-    /// The nodes that keep it from being complete.
+    /// Returns the nodes that are not done.
     pub(super) fn failure(&self) -> StageFailure {
         StageFailure { refused: self.refused.clone(), missing: self.missing.clone() }
     }
 }
 
 impl NodesAndAcks {
-    /// Nodes that have acknowledged `generation` as staged.
+    /// Returns which nodes have acknowledged `generation` as staged.
     pub(super) fn staged(&self, generation: u64) -> Progress {
         self.judge(generation, |ack| ack.generation == generation)
     }
 
-    /// Nodes that have acknowledged that they run `generation`.
+    /// Returns which nodes have acknowledged that they run `generation`.
     pub(super) fn applied(&self, generation: u64) -> Progress {
         self.judge(generation, |ack| ack.active == generation)
     }
@@ -48,7 +48,7 @@ impl NodesAndAcks {
     fn judge(&self, generation: u64, done: impl Fn(&NodeAck) -> bool) -> Progress {
         let mut progress = Progress::default();
         for node in &self.nodes {
-            // An acknowledgement of an earlier incarnation does not count for this one.
+            // An acknowledgement by an earlier incarnation does not count.
             let ack = self.acks.get(&node.id).filter(|ack| ack.incarnation == node.incarnation);
             let name = node.id.to_string();
             match ack {

@@ -1,8 +1,10 @@
-//! Keeps what is in force signed by a management node whose certificate nodes accept, and refuses to sign what others put into etcd.
+//! Keeps the active generation signed by a management node whose certificate nodes accept, and refuses to
+//! sign what others wrote into etcd.
 //!
-//! A management node remembers, in its state directory, the activation that it has seen last. It signs again what is in force
-//! whenever that is not signed with the leader's present certificate: after an election, a renewal, a rotation or a
-//! revocation. It signs nothing that is in force without having been published and activated by a management node.
+//! A management node stores, in its state directory, the latest activation that it has seen. The leader signs
+//! the active generation again whenever its signature is not by the leader's present certificate: after an
+//! election, a renewal, a rotation or a revocation. It never signs an active generation that no management
+//! node has published and activated.
 
 use std::fs;
 use std::io;
@@ -34,27 +36,28 @@ struct Content {
     hash: String,
 }
 
-/// What a management node remembers of activations.
+/// The state that a management node stores about activations.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 struct Memory {
-    /// The highest sequence that it has verified or signed.
+    /// The highest sequence number that it has verified or signed.
     sequence: u64,
-    /// What that one put in force.
+    /// The generation that this activation put in force.
     active: Option<Content>,
-    /// What was in force before.
+    /// The generation in force before.
     previous: Option<Content>,
 }
 
 #[derive(Debug)]
 struct State {
     memory: Memory,
-    /// This node was upgraded from a version that signed nothing, and has not seen or made an activation since.
+    /// Whether this node was upgraded from a version without signatures, and has not seen or made an
+    /// activation since.
     upgraded: bool,
-    /// Why what is in force in etcd is not signed; empty when it is.
+    /// Why the active generation in etcd is not signed; empty when it is.
     problem: String,
 }
 
-/// A management node's signing of policy. Clones of its manager share it.
+/// Signs policies for a management node. Clones of its manager share it.
 #[derive(Debug)]
 pub struct Signer {
     credentials: Credentials,
@@ -65,19 +68,20 @@ pub struct Signer {
     file: Mutex<()>,
 }
 
-/// What etcd holds as in force.
+/// The active generation as etcd holds it.
 struct InForce {
-    /// 0 for none.
+    /// Its number; 0 for none.
     generation: u64,
     activation: Option<Result<Activation, String>>,
-    /// Revision of the activation's last change; 0 without one.
+    /// Revision at which the activation last changed; 0 if there is none.
     activation_revision: i64,
     published: Option<Published>,
 }
 
 impl Signer {
-    /// The signer of node `id` with `credentials`, which remembers in `state_dir`. To be opened before the node's control
-    /// plane starts: a state directory from before signatures is recognised by what that leaves there.
+    /// Opens the signer of node `id` with `credentials`; its state is stored in `state_dir`. Call this before
+    /// the node's control plane starts: files that the control plane writes distinguish the state directory of a
+    /// version without signatures from a new one.
     pub fn open(credentials: Credentials, state_dir: &Path, id: &NodeId) -> io::Result<Arc<Signer>> {
         fs::create_dir_all(state_dir)?;
         let (mut upgraded, mut memory) = (false, Memory::default());
@@ -107,7 +111,7 @@ impl Signer {
         }))
     }
 
-    /// Why nodes with an identity do not follow what is in force in etcd; empty when they do.
+    /// Returns why nodes with an identity do not follow the active generation in etcd; empty when they do.
     pub fn problem(&self) -> String {
         self.state().problem.clone()
     }
@@ -121,7 +125,8 @@ impl Signer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nodes follow what etcd holds: as they see it, and not older than what this node remembers.
+    /// Returns whether nodes follow the active generation in etcd: it is valid for them, and not older than
+    /// the activation stored here.
     fn judge(&self, found: &InForce) -> Result<(), String> {
         let number = found.generation;
         if number == 0 {
@@ -154,7 +159,8 @@ impl Signer {
         Ok(())
     }
 
-    /// Whether this node may sign what etcd holds as in force, though it is not signed rightly: if it remembers that it is.
+    /// Returns whether this node may sign the active generation in etcd although its signature is invalid:
+    /// only if it remembers that this generation is in force.
     fn may_sign(&self, found: &InForce) -> bool {
         let Some(published) = &found.published else { return false };
         let state = self.state();
@@ -163,8 +169,8 @@ impl Signer {
         is || (state.upgraded && found.activation.is_none())
     }
 
-    /// Whether this node signs that a generation is in force from now on: one that a management node has published, when its
-    /// certificate was valid, or that was in force.
+    /// Returns whether this node may sign a new activation of the generation: a management node published it
+    /// with a certificate valid at that time, or it was in force before.
     fn may_activate(&self, published: &Published) -> Result<(), String> {
         let Published { generation, created_unix_ms, ref hash, .. } = *published;
         let state = self.state();
@@ -182,12 +188,12 @@ impl Signer {
             .map_err(|error| ManagerError::Sign(error.to_string()))
     }
 
-    /// Whether an activation is signed with the certificate in use.
+    /// Returns whether an activation is signed with the certificate in use.
     fn is_own(&self, activation: &Activation) -> bool {
         BASE64.encode(&self.credentials.current().holder.certificate) == activation.signature.certificate
     }
 
-    /// Remembers an activation that was verified or signed.
+    /// Stores an activation that was verified or signed.
     async fn remember(self: &Arc<Self>, activation: &Activation) {
         {
             let mut state = self.state();
@@ -205,7 +211,7 @@ impl Signer {
         self.write().await;
     }
 
-    /// Records that nothing is in force that an upgraded node could sign.
+    /// Records that no generation is in force that an upgraded node could sign.
     async fn found_nothing(self: &Arc<Self>) {
         if std::mem::take(&mut self.state().upgraded) {
             self.write().await;
@@ -215,7 +221,7 @@ impl Signer {
     async fn write(self: &Arc<Self>) {
         let this = Arc::clone(self);
         let written = tokio::task::spawn_blocking(move || {
-            // The newest memory is written, whichever of two calls comes last.
+            // The newest state is written, whichever of two concurrent calls comes last.
             let _turn = this.file.lock().unwrap_or_else(PoisonError::into_inner);
             let memory = json(&this.state().memory);
             durable::replace(&this.directory, FILE, &memory)
@@ -242,21 +248,23 @@ impl Content {
 }
 
 impl PolicyManager {
-    /// The same manager, which signs what it publishes and activates.
+    /// Returns the manager with a signer for what it publishes and activates.
     pub fn signed(mut self, signer: Arc<Signer>) -> PolicyManager {
         self.signer = Some(signer);
         self
     }
 
-    /// Why nodes do not follow what is in force in etcd; `None` when they do, and in a cluster without signatures.
+    /// Returns why nodes do not follow the active generation in etcd; `None` when they do, and in a cluster
+    /// without signatures.
     pub async fn doubt(&self) -> Result<Option<String>, ManagerError> {
         let Some(signer) = &self.signer else { return Ok(None) };
         let found = self.in_force().await?;
         Ok(signer.judge(&found).err())
     }
 
-    /// Looks at what is in force once: remembers what a management node has signed, and signs it again where this node leads
-    /// and its certificate is another than the signer's. Nothing in a cluster without signatures.
+    /// Checks the active generation once. Stores an activation that a management node has signed. If this
+    /// node is the leader and the signature is not by its present certificate, signs it again. Does nothing
+    /// in a cluster without signatures.
     pub async fn keep_signed(&self, leads: bool) -> Result<(), ManagerError> {
         let Some(signer) = &self.signer else { return Ok(()) };
         let found = self.in_force().await?;
@@ -307,10 +315,10 @@ impl PolicyManager {
         Ok(())
     }
 
-    /// Signs that `generation` is in force from now on; `None` in a cluster without signatures.
+    /// Signs the activation of `generation`; returns `None` in a cluster without signatures.
     pub(super) async fn sign_activation(&self, generation: u64) -> Result<Option<Activation>, ManagerError> {
         let Some(signer) = &self.signer else { return Ok(None) };
-        // Another management node may have activated something since this one looked last.
+        // Another management node may have activated a generation since the last check.
         let found = self.in_force().await?;
         if let (Ok(()), Some(Ok(activation))) = (signer.judge(&found), &found.activation) {
             signer.remember(activation).await;
@@ -320,7 +328,7 @@ impl PolicyManager {
         signer.sign(generation, &published.hash).map(Some)
     }
 
-    /// Remembers an activation that was written.
+    /// Stores an activation that was written to etcd.
     pub(super) async fn activated(&self, activation: Option<&Activation>) {
         if let (Some(signer), Some(activation)) = (&self.signer, activation) {
             signer.remember(activation).await;
@@ -348,7 +356,7 @@ impl PolicyManager {
         Ok(InForce { generation, activation, activation_revision, published })
     }
 
-    /// What stands at a generation's key, if it is that generation.
+    /// Returns what the generation's key holds, if it is that generation.
     async fn published(&self, generation: u64) -> Result<Option<Published>, ManagerError> {
         let response = self.client.get(&keys::generation(generation), None).await?;
         let published = response.kvs().first().and_then(|pair| from_json::<Published>(pair.value()));

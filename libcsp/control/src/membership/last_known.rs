@@ -1,4 +1,4 @@
-//! The last-known members on disk: a daemon that starts while etcd is away finds its peers by them.
+//! The last-known members on disk, by which a daemon that starts while etcd is unreachable finds its peers.
 
 use std::fs;
 use std::io;
@@ -12,12 +12,12 @@ use crate::state_files::StateFiles;
 
 /// Name of the file in a node's state directory.
 const FILE: &str = "members.json";
-/// Shortest interval between two writes: members that start together cause one.
+/// Shortest interval between two writes, so that members that start together cause one.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Longest file that is read: 4,096 members of at most 16 KiB.
+/// Largest size of the file: 4,096 members of at most 16 KiB.
 const FILE_LEN_MAX: u64 = 64 << 20;
 
-/// Writes the members to the state directory whenever they have changed, until all senders are gone.
+/// Writes the members to the state directory whenever they change. Returns when all senders are dropped.
 pub(crate) async fn keep(mut members: watch::Receiver<Membership>, files: StateFiles) {
     let mut kept = Vec::new();
     while members.changed().await.is_ok() {
@@ -32,7 +32,7 @@ pub(crate) async fn keep(mut members: watch::Receiver<Membership>, files: StateF
     }
 }
 
-/// Puts the members on disk into the channel, unless etcd's are there.
+/// Puts the members on disk into the channel, unless it has members from etcd.
 pub(crate) fn recall(sender: &watch::Sender<Membership>, directory: &Path) {
     let Some(nodes) = load(&directory.join(FILE)) else { return };
     let count = nodes.len();
@@ -48,7 +48,7 @@ pub(crate) fn recall(sender: &watch::Sender<Membership>, directory: &Path) {
     }
 }
 
-/// Reads the file; `None` without one, and for one that is torn: that is logged.
+/// Reads the file. Returns `None` if it is missing, or truncated, which is logged.
 fn load(path: &Path) -> Option<Vec<Member>> {
     let problem = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,

@@ -10,25 +10,25 @@ use std::time::Duration;
 
 use crate::signatures::{Activation, PolicySignature, Verifier, now};
 
-/// The activations that a node knows.
+/// The activations known to a node.
 pub(super) struct Activations {
     verifier: Verifier,
-    /// What etcd holds.
+    /// The activation in etcd.
     found: Option<Found>,
-    /// The newest that this node has followed, also before its daemon's start.
+    /// The newest activation that this node has followed, also before the daemon was started.
     followed: Option<Activation>,
 }
 
 /// The signed activation in etcd.
 struct Found {
-    /// `None` for a value that cannot be read.
+    /// `None` if the value cannot be parsed.
     activation: Option<Box<Activation>>,
-    /// Whether its signature is right.
+    /// Result of the signature check.
     verified: Result<(), String>,
 }
 
 impl Found {
-    /// Returns the activation if its signature is right.
+    /// Returns the activation if its signature is valid.
     fn right(&self) -> Result<&Activation, String> {
         self.verified.clone()?;
         self.activation.as_deref().ok_or_else(String::new)
@@ -36,22 +36,22 @@ impl Found {
 }
 
 impl Activations {
-    /// `followed` is what the node remembers from before its start.
+    /// `followed` is the activation that the node stored before it was restarted.
     pub(super) fn new(verifier: Verifier, followed: Option<Activation>) -> Activations {
         Activations { verifier, found: None, followed }
     }
 
-    /// The newest activation that this node has followed.
+    /// Returns the newest activation that this node has followed.
     pub(super) fn followed(&self) -> Option<&Activation> {
         self.followed.as_ref()
     }
 
-    /// Forgets what etcd holds.
+    /// Clears the activation in etcd.
     pub(super) fn clear(&mut self) {
         self.found = None;
     }
 
-    /// Takes what etcd holds.
+    /// Sets the activation in etcd.
     pub(super) fn put(&mut self, text: &str) {
         self.found = Some(match Activation::from_json(text) {
             Ok(activation) => {
@@ -62,7 +62,8 @@ impl Activations {
         });
     }
 
-    /// Verifies what etcd holds again: authorities, revocations or the time have changed. Returns whether that changes anything.
+    /// Verifies the activation in etcd again, since authorities, revocations or the time have changed.
+    /// Returns whether the result differs.
     pub(super) fn verify_again(&mut self) -> bool {
         let Some(Found { activation: Some(activation), verified }) = &mut self.found else { return false };
         let again = self.verifier.activation(activation, now());
@@ -71,8 +72,8 @@ impl Activations {
         differs
     }
 
-    /// Whether a management node has signed this generation, or that it is in force: one that was published before
-    /// there were signatures, or whose signer's certificate has ended, has the second only.
+    /// Returns whether a management node has signed this generation or its activation. A generation that was
+    /// published before signatures existed, or whose signer's certificate has expired, has only the latter.
     pub(super) fn vouch(
         &self,
         (number, created_unix_ms, hash): (u64, u64, &str),
@@ -85,7 +86,8 @@ impl Activations {
         }
     }
 
-    /// Whether a generation is in force that etcd says is. An error has the reason why not.
+    /// Checks that the generation which etcd names as active is in force. The error is the reason why it is
+    /// not.
     pub(super) fn confirm(&self, number: u64, hash: &str) -> Result<(), String> {
         if !self.verifier.is_needed() {
             return Ok(());
@@ -108,7 +110,7 @@ impl Activations {
         }
     }
 
-    /// Remembers that this node follows what etcd holds. Returns whether that is another activation than before.
+    /// Records that this node follows the activation in etcd. Returns whether it differs from the former one.
     pub(super) fn follow(&mut self) -> bool {
         let Some(Ok(activation)) = self.found.as_ref().map(Found::right) else { return false };
         if !self.verifier.is_needed() || self.followed.as_ref() == Some(activation) {

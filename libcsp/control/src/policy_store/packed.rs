@@ -20,16 +20,16 @@ use serde::{Deserialize, Serialize};
 use super::GenerationRecord;
 use crate::signatures::PolicySignature;
 
-/// Longest record that stands in its key itself.
+/// Largest record that is stored directly at its key, in bytes.
 const WHOLE_LEN_MAX: usize = 16 << 10;
-/// Longest chunk, a third of what etcd accepts in a request.
+/// Largest chunk in bytes: a third of what etcd accepts in a request.
 pub(crate) const CHUNK_LEN_MAX: usize = 512 << 10;
-/// Longest record that is unpacked, in bytes of JSON.
+/// Largest record that is unpacked, in bytes of JSON.
 const RECORD_LEN_MAX: usize = 64 << 20;
 /// Most chunks of a record.
 const CHUNKS_MAX: u32 = 128;
 
-/// What stands at a generation's key in place of a large record.
+/// The value at a generation's key when its record is large.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Header {
     /// As [`GenerationRecord::generation`].
@@ -40,7 +40,7 @@ pub(crate) struct Header {
     pub(crate) hash: String,
     /// Number of services.
     pub(crate) services: usize,
-    /// Where the record is.
+    /// Number and length of the chunks.
     pub(crate) packed: Packed,
     /// As [`GenerationRecord::signature`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,19 +61,19 @@ pub(crate) struct Packed {
 pub(crate) enum Entry {
     /// The record itself, with its JSON text.
     Whole(String),
-    /// Its header, with the chunks.
+    /// A header, with the chunks to store.
     Packed(Header, Vec<Vec<u8>>),
 }
 
-/// Returns how a record is to be stored.
+/// Returns what to store for a record.
 pub(crate) fn pack(record: &GenerationRecord) -> Entry {
-    // Strings, numbers and lists only: nothing that JSON cannot hold.
+    // Strings, numbers and lists only, so that serialisation cannot fail.
     let text = serde_json::to_string(record).unwrap_or_default();
     if text.len() <= WHOLE_LEN_MAX {
         return Entry::Whole(text);
     }
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-    // Writing into memory does not fail.
+    // Writing to memory cannot fail.
     let written = encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish());
     let chunks: Vec<Vec<u8>> =
         written.unwrap_or_default().chunks(CHUNK_LEN_MAX).map(<[u8]>::to_vec).collect();
@@ -94,27 +94,28 @@ pub(crate) fn header(text: &str) -> Option<Header> {
 }
 
 impl Header {
-    /// Returns the number of chunks to read; an error if the header cannot be right.
+    /// Returns the number of chunks to read; an error if the header is invalid.
     pub(crate) fn chunks(&self) -> Result<u32, String> {
         let Packed { chunks, len } = self.packed;
         let right = (1..=CHUNKS_MAX).contains(&chunks) && len <= RECORD_LEN_MAX && is_hash(&self.hash);
         right.then_some(chunks).ok_or_else(|| format!("generation {}: its header is wrong", self.generation))
     }
 
-    /// Puts the record together and checks it, as [`GenerationRecord::from_json`].
+    /// Assembles the record and checks it, as [`GenerationRecord::from_json`] does.
     pub(crate) fn unpack(&self, chunks: &[Vec<u8>]) -> Result<GenerationRecord, String> {
         let origin = format!("generation {}", self.generation);
         self.chunks()?;
         let mut text = String::new();
         let packed = chunks.concat();
-        // One byte more than the header says shows that there is more.
+        // One byte more than the header states reveals a longer record.
         let read =
             ZlibDecoder::new(packed.as_slice()).take(self.packed.len as u64 + 1).read_to_string(&mut text);
         read.map_err(|error| format!("{origin}: cannot be unpacked: {error}"))?;
         if text.len() != self.packed.len {
             return Err(format!("{origin}: unpacks to another length than {} bytes", self.packed.len));
         }
-        // The chunks are those of the first generation with this policy: number, time and signature are the header's.
+        // The chunks belong to the first generation with this policy: number, time and signature come from
+        // the header.
         let mut record = GenerationRecord::from_json(&text, &origin)?;
         if record.hash != self.hash {
             return Err(format!(
@@ -128,7 +129,7 @@ impl Header {
     }
 }
 
-/// Whether a text is a hash: it becomes part of keys and of what is signed.
+/// Returns whether `text` is a hash. Only such a text may become part of keys and of signed statements.
 pub(crate) fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -1,5 +1,5 @@
-//! What a node knows of the policy, and what follows from it: a state machine without etcd and disk. Certificates are
-//! verified by the clock.
+//! The state machine of a node's policy: what the node knows, and what follows from it. It does no I/O with
+//! etcd or the disk. Certificates are verified by the system clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::follow::{Entry, KeyChange};
 use crate::keys;
 use crate::signatures::{Activation, Verifier};
 
-/// A generation as it was read: usable, or why not.
+/// A generation that was read, or the reason why it cannot be used.
 type Checked = Result<Box<GenerationRecord>, String>;
 
-/// What is known of a generation.
+/// What is known about a generation.
 enum Known {
     /// Its record.
     Read(Checked),
-    /// Its header: the record is read when it is needed.
+    /// Its header. The record is read when it is needed.
     Packed(Header),
 }
 
@@ -31,44 +31,44 @@ impl Known {
     }
 }
 
-/// A generation that was refused, to be looked at again.
+/// A refused generation, kept to be checked again.
 enum Refused {
-    /// By this node's check.
+    /// Refused by this node's check.
     Check(Box<GenerationRecord>),
-    /// Because no management node has signed it; it has not been checked.
+    /// Refused because no management node has signed it. It was not checked.
     Unsigned(Box<GenerationRecord>),
-    /// The same of a packed one; it has not been read.
+    /// Refused because no management node has signed it. It is packed and was not read.
     UnsignedHeader(Header),
 }
 
 impl Refused {
-    /// Returns whether the signature was what it was refused for.
+    /// Returns whether it was refused because of its signature.
     fn is_unsigned(&self) -> bool {
         !matches!(self, Refused::Check(_))
     }
 }
 
-/// Generations that are kept to be checked again.
+/// Largest number of refused generations that are kept to be checked again.
 const REFUSED_MAX: usize = 4;
 
-/// The policy as one node sees it.
+/// The policy from the view of one node.
 pub(super) struct Store {
     check: PolicyCheck,
     activations: Activations,
     incarnation: u64,
     generations: BTreeMap<u64, Known>,
-    /// The newest of those that were refused.
+    /// The newest refused generations.
     refused: BTreeMap<u64, Refused>,
     active_key: Option<u64>,
-    /// Why what etcd says is in force is not believed; empty while it is.
+    /// Why the generation that etcd names as active is not accepted; empty if it is.
     doubt: String,
-    /// Another activation is followed than the one on disk.
+    /// Whether the activation that is followed differs from the one on disk.
     unkept: bool,
-    /// The newest generation that was looked at: staged once only.
+    /// The newest generation that was examined. It is staged only once.
     staged: Option<Content>,
-    /// What the daemon is to apply.
+    /// The policy that the daemon is to apply.
     current: Option<ActivePolicy>,
-    /// What the daemon has applied.
+    /// The policy that the daemon has applied.
     applied: Option<Content>,
     /// Whether etcd has answered.
     read: bool,
@@ -76,7 +76,7 @@ pub(super) struct Store {
     ack: Option<NodeAck>,
 }
 
-/// A generation by number and content: after a loss of etcd's history a number may come again.
+/// A generation with its content. After a loss of etcd's history a number may be used again.
 #[derive(Clone, Debug)]
 struct Content {
     generation: u64,
@@ -91,7 +91,7 @@ impl Content {
 }
 
 impl Store {
-    /// `followed` is the activation that this node followed before its start.
+    /// `followed` is the activation that this node followed before it was restarted.
     pub(super) fn new(
         check: PolicyCheck,
         (verifier, followed): (Verifier, Option<Activation>),
@@ -114,23 +114,23 @@ impl Store {
         }
     }
 
-    /// What the daemon has to apply.
+    /// Returns the policy that the daemon has to apply.
     pub(super) fn current(&self) -> Option<&ActivePolicy> {
         self.current.as_ref()
     }
 
-    /// What has to stand in etcd as this node's acknowledgement.
+    /// Returns the acknowledgement to write to etcd.
     pub(super) fn ack(&self) -> Option<&NodeAck> {
         self.ack.as_ref()
     }
 
-    /// The newest generation that was staged, and the one that is applied.
+    /// Returns the newest staged generation, and the applied one.
     pub(super) fn generations(&self) -> (u64, u64) {
         let number = |of: &Option<Content>| of.as_ref().map_or(0, |content| content.generation);
         (number(&self.staged), number(&self.applied))
     }
 
-    /// Why the policy in use is not the one in force in etcd; empty if it is, or nothing is known of etcd.
+    /// Returns why the policy in use is not the active one in etcd; empty if it is, or if etcd's is unknown.
     pub(super) fn problem(&self) -> String {
         if !self.read {
             return String::new();
@@ -160,14 +160,14 @@ impl Store {
         }
     }
 
-    /// Serves on what the disk holds, unless etcd has answered.
+    /// Uses the policy on disk, unless etcd has answered.
     pub(super) fn use_last_known_good(&mut self, record: GenerationRecord) {
         if self.current.is_none() {
             self.current = Some(active(&record, PolicySource::LastKnownGood));
         }
     }
 
-    /// Takes the whole of what etcd holds. A missing active key takes nothing away from this node.
+    /// Replaces all that is known of etcd. If the active key is missing, the node keeps its policy.
     pub(super) fn reset(&mut self, entries: Vec<Entry>) {
         self.read = true;
         self.generations.clear();
@@ -180,7 +180,7 @@ impl Store {
         self.settle();
     }
 
-    /// Takes changes.
+    /// Applies changes of keys.
     pub(super) fn change(&mut self, changes: Vec<KeyChange>) {
         for change in changes {
             match change {
@@ -219,7 +219,7 @@ impl Store {
         self.settle();
     }
 
-    /// Records whether the daemon applied a generation; returns the generation to keep as last-known-good.
+    /// Records whether the daemon applied a generation. Returns the generation to store as last-known-good.
     pub(super) fn applied(&mut self, generation: u64, result: Result<(), String>) -> Option<Kept> {
         let current = self.current.as_ref().filter(|current| current.generation == generation)?;
         let hash = current.hash.clone();
@@ -236,15 +236,15 @@ impl Store {
         }
     }
 
-    /// Returns what is to be kept on disk if that is something else than before, though the daemon runs the same policy: its
-    /// activation was signed anew.
+    /// Returns what to store on disk if the activation was signed again while the daemon runs the same
+    /// policy.
     pub(super) fn signed_anew(&mut self) -> Option<Kept> {
         let current = self.current.as_ref()?;
         let runs = self.applied.as_ref().is_some_and(|applied| applied.is(current.generation, &current.hash));
         if self.unkept && runs { self.keep() } else { None }
     }
 
-    /// The policy to apply as the disk keeps it.
+    /// Returns the policy to apply in the form in which it is stored on disk.
     fn keep(&mut self) -> Option<Kept> {
         let current = self.current.as_ref()?;
         let (generation, hash) = (current.generation, current.hash.clone());
@@ -266,7 +266,8 @@ impl Store {
         Some(Kept { record, activation })
     }
 
-    /// A newer generation that waits for activation, or was refused, stays what the acknowledgement is about.
+    /// Acknowledges the applied generation, unless a newer one is waiting for activation or was refused: the
+    /// acknowledgement is then about that one.
     fn say_applied(&mut self, generation: u64, hash: String) {
         match &mut self.ack {
             Some(ack) if ack.generation > generation && ack.state != AckState::Active => {
@@ -281,7 +282,8 @@ impl Store {
         self.ack = Some(NodeAck { generation, state, error, hash, active, incarnation });
     }
 
-    /// The number of the applied generation, unless etcd holds another policy under it; 0 for none.
+    /// Returns the number of the applied generation; 0 if there is none, or if etcd holds another policy
+    /// under that number.
     fn applied_in_etcd(&self) -> u64 {
         let Some(Content { generation, hash }) = &self.applied else { return 0 };
         let of_etcd = match self.generations.get(generation) {
@@ -322,7 +324,8 @@ impl Store {
         self.check(Box::new(record))
     }
 
-    /// A packed generation, unless no management node has signed it: then its chunks are not read.
+    /// Returns a packed generation, or refuses it without reading its chunks if no management node has signed
+    /// it.
     fn vouched(&mut self, header: Header) -> Known {
         let of = (header.generation, header.created_unix_ms, header.hash.as_str());
         match self.activations.vouch(of, header.signature.as_ref()) {
@@ -334,7 +337,7 @@ impl Store {
         }
     }
 
-    /// Checks a generation, its signature first, and keeps it if it is refused.
+    /// Checks a generation, its signature first. A refused one is kept.
     fn check(&mut self, record: Box<GenerationRecord>) -> Checked {
         let of = (record.generation, record.created_unix_ms, record.hash.as_str());
         if let Err(reason) = self.activations.vouch(of, record.signature.as_ref()) {
@@ -346,13 +349,14 @@ impl Store {
         Err(error)
     }
 
-    /// Checks again what was refused.
+    /// Checks refused generations again.
     pub(super) fn recheck(&mut self) {
         self.look_again(|_| true);
         self.settle();
     }
 
-    /// Verifies signatures again: this node trusts other authorities now, or time has passed. Returns whether anything changed.
+    /// Verifies signatures again, since trusted authorities or the time have changed. Returns whether a
+    /// result differs.
     pub(super) fn verify_again(&mut self) -> bool {
         let before = self.refused.values().filter(|refused| refused.is_unsigned()).count();
         let changed = self.activations.verify_again();
@@ -364,7 +368,7 @@ impl Store {
         changed || after != before
     }
 
-    /// Whether something was refused for its signature.
+    /// Returns whether a generation was refused because of its signature.
     pub(super) fn doubts(&self) -> bool {
         !self.doubt.is_empty() || self.refused.values().any(Refused::is_unsigned)
     }
@@ -385,7 +389,7 @@ impl Store {
         }
     }
 
-    /// Draws the conclusions: stages the newest generation, takes the active one.
+    /// Updates the state after a change: stages the newest generation and selects the active one.
     fn settle(&mut self) {
         self.keep_few_refused();
         self.stage_newest();
@@ -398,7 +402,8 @@ impl Store {
                 self.set_doubt(String::new());
                 return self.refuse(number, error);
             }
-            // The pointer and its generation arrive in one transaction; a pointer to nothing changes nothing.
+            // The pointer and its generation are written in one transaction. A pointer to a missing
+            // generation changes nothing.
             None => return tracing::error!(generation = number, "the active generation is not in etcd"),
         };
         if let Err(reason) = self.activations.confirm(number, &hash) {
@@ -410,14 +415,16 @@ impl Store {
         self.unkept |= self.activations.follow();
         let applied = self.applied.as_ref().is_some_and(|applied| applied.is(number, &hash));
         self.current = Some(current);
-        // Staged again, as after a start on the disk's policy, or confirmed after a doubt: it is at work already.
+        // It runs already: it was staged again after a start with the policy on disk, or accepted after a
+        // doubt.
         let behind = |ack: &NodeAck| ack.generation == number && ack.state != AckState::Active;
         if applied && (doubted || self.ack.as_ref().is_none_or(behind)) {
             self.say_applied(number, hash);
         }
     }
 
-    /// Acknowledges that the generation in force is not used, unless there is something to say of a newer one that waits.
+    /// Acknowledges that the active generation is refused, unless the acknowledgement is about a newer one
+    /// that waits.
     fn refuse(&mut self, number: u64, error: String) {
         match &self.ack {
             Some(ack) if ack.generation > number && ack.state == AckState::Staged => {}
@@ -437,7 +444,7 @@ impl Store {
         self.doubt = reason;
     }
 
-    /// Drops what was refused long ago: neither in force nor among the newest.
+    /// Drops refused generations that are neither active nor among the newest.
     fn keep_few_refused(&mut self) {
         while self.refused.len() > REFUSED_MAX {
             let oldest = self.refused.keys().copied().find(|number| Some(*number) != self.active_key);

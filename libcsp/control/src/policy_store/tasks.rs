@@ -1,4 +1,5 @@
-//! The policy store at work: follows etcd, keeps the daemon's channel and this node's acknowledgement up to date.
+//! The tasks around the policy store: they follow etcd, update the daemon's channel and write this node's
+//! acknowledgement.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub(crate) struct PolicyTasks {
 
 struct Shared {
     store: Mutex<Store>,
-    /// What the disk held at the start, until it is used.
+    /// The policy on disk at start-up, until it is used.
     on_disk: Mutex<Option<Box<Kept>>>,
     files: StateFiles,
     policy: watch::Sender<Option<ActivePolicy>>,
@@ -37,7 +38,7 @@ struct Shared {
     status: StatusCell,
 }
 
-/// Starts following the policy in `tasks`.
+/// Starts the tasks that follow the policy, and adds them to `tasks`.
 pub(crate) fn start(
     client: &EtcdClient,
     record: &NodeRecord,
@@ -80,7 +81,7 @@ pub(crate) fn start(
 }
 
 impl PolicyTasks {
-    /// Puts the policy on disk into the channel unless etcd's is there.
+    /// Puts the policy on disk into the channel, unless one from etcd is there.
     pub(crate) fn use_last_known_good(&self) {
         let on_disk = self.shared.on_disk.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(kept) = on_disk else { return };
@@ -89,14 +90,14 @@ impl PolicyTasks {
         self.shared.publish(&mut store);
     }
 
-    /// Checks again what the daemon's check has refused.
+    /// Checks policies again that the daemon's check has refused.
     pub(crate) fn recheck(&self) {
         let mut store = self.shared.store();
         store.recheck();
         self.shared.publish(&mut store);
     }
 
-    /// Records whether the daemon applied a generation. Returns after the first attempt to keep it on disk.
+    /// Records whether the daemon applied a generation. Returns after the first attempt to store it on disk.
     pub(crate) async fn applied(&self, generation: u64, result: Result<(), String>) {
         if let Err(reason) = &result {
             tracing::error!(generation, reason, "the policy could not be applied");
@@ -125,7 +126,7 @@ impl Shared {
         }
     }
 
-    /// Publishes what follows from the store: to the daemon, to etcd, and to the disk where that concerns the activation alone.
+    /// Publishes the store's state to the daemon and to etcd, and to the disk if only the activation changed.
     fn publish(&self, store: &mut Store) {
         if let Some(kept) = store.signed_anew() {
             self.files.put(lkg::FILE, move || serde_json::to_string(&kept));
@@ -134,7 +135,7 @@ impl Shared {
             let same = |published: &ActivePolicy, now: &ActivePolicy| {
                 published.generation == now.generation && published.hash == now.hash
             };
-            // The same policy from another source is nothing new to apply, but readers see the source.
+            // The same policy from another source needs no new apply, but readers see the source.
             let differs = match (published.as_ref(), store.current()) {
                 (Some(published), Some(now)) => !same(published, now),
                 (None, None) => false,
@@ -173,7 +174,7 @@ impl Follower for PolicyFollower {
         let mut store = self.shared.store();
         store.reset(entries);
         self.shared.publish(&mut store);
-        // etcd may have lost the acknowledgement from before.
+        // etcd may have lost the former acknowledgement.
         self.shared.ack.send_modify(|_| {});
         self.shared.status.update(|status| {
             status.policy_synced = true;
@@ -188,7 +189,7 @@ impl Follower for PolicyFollower {
     }
 
     fn tick(&mut self) {
-        // A certificate may become valid: the clock of its signer's host runs ahead of this one's.
+        // A certificate may become valid later, if its signer's clock is ahead of this host's.
         if self.shared.store().doubts() {
             self.shared.verify_again();
         }
@@ -202,17 +203,17 @@ impl Follower for PolicyFollower {
     }
 }
 
-/// Reads packed generations that are wanted, and again until that succeeds or they are wanted no longer.
+/// Reads the packed generations that are needed. Repeats each read until it succeeds or is no longer needed.
 async fn read_packed(client: EtcdClient, mut wanted: watch::Receiver<Vec<Header>>, shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     while wanted.changed().await.is_ok() {
-        // The list changes with each generation that is read.
+        // The list changes with each generation that was read.
         loop {
             let first = wanted.borrow_and_update().first().cloned();
             let Some(header) = first else { break };
             let record = match client.chunks(&header).await {
                 Ok(chunks) => header.unpack(&chunks),
-                // A header that is wrong is not read again.
+                // An invalid header is not read again.
                 Err(ChunksError::Wrong(reason)) => Err(reason),
                 Err(ChunksError::Etcd(error)) => {
                     tracing::warn!(%error, generation = header.generation, "cannot read the policy, trying again");
@@ -228,7 +229,7 @@ async fn read_packed(client: EtcdClient, mut wanted: watch::Receiver<Vec<Header>
     }
 }
 
-/// Writes this node's acknowledgement to etcd whenever it changes, and again until that succeeds.
+/// Writes this node's acknowledgement to etcd whenever it changes. Repeats the write until it succeeds.
 async fn acknowledge(client: EtcdClient, key: String, mut ack: watch::Receiver<Option<NodeAck>>) {
     let mut backoff = Backoff::default();
     while ack.changed().await.is_ok() {
