@@ -45,9 +45,9 @@ impl<B: Copy> Maglev<B> {
         }
     }
 
-    /// Fills the table for these backends. `name` identifies a backend on every network node. Every node has to pass
-    /// the names in the same order; any order will do. Returns `false` if there are more than [`BACKENDS_MAX`]
-    /// backends; those beyond the limit are left out.
+    /// Fills the table for these backends. `name` identifies a backend on every network node. All nodes must
+    /// pass the names in the same order, which may be any order. Returns `false` if there are more than
+    /// [`BACKENDS_MAX`] backends; those beyond the limit are left out.
     pub fn rebuild<'n>(&mut self, backends: impl Iterator<Item = (&'n [u8], u8, B)>) -> bool {
         self.entries.fill(EMPTY);
         self.backends.clear();

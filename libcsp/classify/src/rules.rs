@@ -1,7 +1,7 @@
 //! Rules and the exact-match classifier.
 //!
-//! The interface is that of a classifier over several fields (CSP §4.1): a key with all fields that a rule may match,
-//! and a verdict. This implementation matches destination address and port only.
+//! The interface is that of a classifier over several fields (CSP §4.1): a key with all fields that a rule
+//! may match, and a verdict. This implementation matches destination address and port only.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -9,7 +9,8 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ServiceIndex(pub u16);
 
-/// Identifies an address of channels within one policy generation: its position in the rules' list of these.
+/// Identifies an address of message channels within one policy generation: its position in the rules' list of
+/// these.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChannelIndex(pub u16);
 
@@ -26,7 +27,7 @@ pub struct PacketKey {
     pub lan_port: u16,
 }
 
-/// What a rule assigns its address to.
+/// The purpose of a rule's address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Target {
     /// A service at this TCP port of the rule's address.
@@ -36,7 +37,7 @@ pub enum Target {
         /// The service.
         service: ServiceIndex,
     },
-    /// Channels of messages at this TCP port of the rule's address: connections go to the channels' owner.
+    /// Message channels at this TCP port of the rule's address. Connections go to the owner of the channels.
     Channel {
         /// The port.
         port: u16,
@@ -52,7 +53,7 @@ pub enum Target {
 pub struct Rule {
     /// The address that the cluster owns by this rule.
     pub address: IpAddr,
-    /// What the address is used for.
+    /// The purpose of the address.
     pub target: Target,
 }
 
@@ -61,7 +62,7 @@ pub struct Rule {
 pub enum Verdict {
     /// The packet is addressed to this service.
     Service(ServiceIndex),
-    /// The packet is addressed to these channels of messages.
+    /// The packet is addressed to these message channels.
     Channel(ChannelIndex),
     /// The packet is addressed to an egress address. It may belong to a connection that an application opened.
     Egress,
@@ -74,7 +75,7 @@ pub enum Verdict {
 /// Why rules were refused. The previous rules stay in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RuleError {
-    /// More rules, or more addresses, than the classifier has room for.
+    /// There are more rules, or more addresses, than the classifier has room for.
     #[error("{count} rules do not fit a classifier for {capacity}")]
     TooMany {
         /// Number of rules given.
@@ -82,7 +83,7 @@ pub enum RuleError {
         /// Number of rules that fit.
         capacity: usize,
     },
-    /// Two rules for one address and port.
+    /// Two rules have the same address and port.
     #[error("two services share {address} port {port}")]
     Duplicate {
         /// The address.
@@ -158,11 +159,11 @@ fn address_bits(address: IpAddr) -> u128 {
 #[derive(Clone, Debug)]
 pub struct Classifier {
     capacity: usize,
-    /// Verdicts by address and port; that of egress addresses at [`EGRESS_PORT`].
+    /// Verdicts by address and port. The verdict of an egress address is stored under [`EGRESS_PORT`].
     services: Table<Verdict>,
     addresses: Table<()>,
     list: Vec<IpAddr>,
-    /// Room to sort the services of new rules.
+    /// Memory for sorting the services of new rules.
     sorted: Vec<(u128, u16)>,
 }
 
@@ -205,7 +206,7 @@ impl Classifier {
         Ok(())
     }
 
-    /// Checks that no two services share an address and port, by sorting the rules' numbers.
+    /// Checks that no two services share an address and port, by sorting the rules.
     fn check_distinct(&mut self, rules: &[Rule]) -> Result<(), RuleError> {
         let key = |rule: &Rule| match rule.target {
             Target::Service { port, .. } | Target::Channel { port, .. } => {
@@ -232,7 +233,8 @@ impl Classifier {
         }
     }
 
-    /// An address with services has no egress flows at the services' ports, but may have some at other ports.
+    /// Returns the verdict for a port without a service: an address with services can also be an egress
+    /// address.
     fn verdict_without_service(&self, bits: u128) -> Verdict {
         self.services.find((bits, EGRESS_PORT)).unwrap_or(Verdict::NoService)
     }

@@ -1,4 +1,4 @@
-//! The plug-ins that are part of the node, for level 2.
+//! The built-in plug-ins, for level 2.
 
 mod block_list;
 mod capture;
@@ -18,15 +18,15 @@ pub use simple::{DROP, MIRROR, NO_OP, REDIRECT};
 use crate::plugin::Module;
 use crate::settings::{Kind, Parameter};
 
-/// All of them.
+/// All built-in modules.
 pub const MODULES: [Module; 9] = [NO_OP, DROP, REDIRECT, MIRROR, COUNTER, POLICER, DSCP, BLOCK_LIST, CAPTURE];
 
-/// A required parameter.
+/// Declares a required parameter.
 const fn required(name: &'static str, kind: Kind) -> Parameter {
     Parameter { name, kind, default: None }
 }
 
-/// A parameter with a default; an empty one is absent.
+/// Declares a parameter with a default. An empty default means that the parameter is absent.
 const fn optional(name: &'static str, kind: Kind, default: &'static str) -> Parameter {
     Parameter { name, kind, default: Some(default) }
 }

@@ -1,4 +1,4 @@
-//! What the manager has a worker's graph do, and the names of places in the graph.
+//! Commands from the manager to the graph of a worker, and the identifiers that they use.
 
 use core::fmt;
 
@@ -21,7 +21,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Returns the level of this number.
+    /// Returns the level with this number.
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(Level::Driver),
@@ -62,10 +62,11 @@ pub struct Port {
     pub output: u8,
 }
 
-/// A change of a worker's graph. Commands are applied in the sequence in which the manager gives them.
+/// A change of a worker's graph. Commands are applied in the order in which the manager issues them.
 pub enum Command {
-    /// Adds an instance. Without a plug-in it runs elsewhere: packets for it are handed over, and counted there. One of level 1 has a
-    /// plug-in for the packets that the driver passes on unprocessed.
+    /// Adds an instance. Without a plug-in the instance runs elsewhere: packets for it are handed over, and
+    /// are counted there. An instance of level 1 has a plug-in for packets that the driver passes on
+    /// unprocessed.
     Create {
         /// Its number.
         id: InstanceId,
@@ -73,16 +74,16 @@ pub enum Command {
         environment: EnvironmentId,
         /// The environment's level.
         level: Level,
-        /// The instance of this worker.
+        /// The plug-in of this worker.
         plugin: Option<Box<dyn Plugin>>,
     },
-    /// Puts an instance into another environment. Its plug-in stays.
+    /// Moves an instance to another environment, with its plug-in.
     Place(InstanceId, EnvironmentId, Level),
-    /// Gives an instance other settings, which were checked.
+    /// Replaces the settings of an instance. They have been checked.
     Configure(InstanceId, Box<Settings>),
-    /// Removes an instance, to which nothing leads.
+    /// Removes an instance that nothing leads to.
     Remove(InstanceId),
-    /// Connects an output, or disconnects it.
+    /// Connects an output to an instance, or disconnects it.
     Connect(Port, Option<InstanceId>),
     /// Starts or stops an environment.
     Run(EnvironmentId, bool),

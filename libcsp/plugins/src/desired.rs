@@ -1,8 +1,9 @@
-//! Instances, connections and rules as a whole, as a policy declares them, and the changes that lead there.
+//! The desired state as a whole (instances, connections and rules, as a policy declares them), and the
+//! changes that lead to it.
 //!
-//! What stays as it is keeps its state: an instance its tables, a rule its counters. An instance whose settings change is
-//! configured; where its module refuses that, or where it names one that changes, it is made anew. The rules that workers see
-//! change all at once.
+//! Unchanged objects keep their state: an instance its tables, a rule its counters. An instance with other
+//! settings is reconfigured. It is created again if its module refuses that, or if its settings name an
+//! instance that changes. Workers see all changes of rules at once.
 
 use std::collections::BTreeSet;
 
@@ -17,25 +18,26 @@ use crate::places::Auto;
 pub const DRIVER: &str = "driver";
 /// Name of the execution environment of level 2.
 pub const WORKERS: &str = "workers";
-/// Name of the execution environment of level 3 at a plug-in host itself; network nodes have one with a name of its own for each host.
+/// Name of the execution environment of level 3 on a plug-in host itself. A network node has an environment
+/// with a name of its own for each host.
 pub const HOST: &str = "host";
 
-/// An instance, as it should be.
+/// The desired state of an instance.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DesiredInstance {
     /// Its name.
     pub name: String,
     /// Its module.
     pub module: String,
-    /// Settings by name; others have their defaults.
+    /// Settings by name. Settings not listed have their defaults.
     pub settings: Vec<(String, String)>,
-    /// By output: the instance connected to it; `None` leads out of the graph, as outputs beyond these do.
+    /// The instance connected to each output. `None` leads out of the graph, as do outputs beyond the list.
     pub outputs: Vec<Option<String>>,
     /// Where it runs.
     pub level: Level,
-    /// How the node chooses between levels 1 and 2 itself; `level` is then what it has chosen.
+    /// Set if the node chooses between levels 1 and 2; `level` is then its choice.
     pub auto: Option<Auto>,
-    /// Of level 3: its host. Empty: [`HOST`].
+    /// Level 3 only: the name of its host. Empty: [`HOST`].
     pub host: String,
 }
 
@@ -51,39 +53,39 @@ impl DesiredInstance {
     }
 }
 
-/// A rule, as it should be.
+/// The desired state of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DesiredRule {
     /// Its name.
     pub name: String,
     /// Its priority.
     pub priority: u32,
-    /// What a packet must have.
+    /// Conditions that a packet must meet.
     pub fields: Match,
     /// The name of the instance.
     pub instance: String,
-    /// What happens without the instance's environment.
+    /// Fate of matching packets while the instance's environment does not run.
     pub fallback: Fallback,
 }
 
-/// A whole state.
+/// A desired state as a whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Desired {
     /// Instances, in any order.
     pub instances: Vec<DesiredInstance>,
-    /// Rules; those of equal priority are tried in this sequence.
+    /// Rules. Among rules of equal priority the first match applies.
     pub rules: Vec<DesiredRule>,
 }
 
 impl Desired {
-    /// The environments of level 3 that instances have, each once.
+    /// Returns the environments of level 3 that instances use, each once.
     fn hosts(&self) -> BTreeSet<&str> {
         let hosted = self.instances.iter().filter(|instance| instance.level == Level::Host);
         hosted.map(DesiredInstance::environment).collect()
     }
 }
 
-/// What of a [`Desired`] state is wrong.
+/// The part of a [`Desired`] state that is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Place {
     /// An instance, by its index.
@@ -96,21 +98,21 @@ pub enum Place {
     Rules,
 }
 
-/// Why a state cannot be.
+/// Why a desired state is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct DesiredError {
-    /// What is wrong.
+    /// The part that is wrong.
     pub place: Place,
-    /// How.
+    /// The reason.
     pub error: ManagerError,
 }
 
 impl Manager {
-    /// Returns everything that is wrong with a state, by building it in this manager, which must be empty. With no workers nothing
-    /// is allocated for packets.
+    /// Returns all errors of a desired state, by building it in this manager, which must be empty. With zero
+    /// workers nothing is allocated for packets.
     pub fn verify(&mut self, desired: &Desired) -> Vec<DesiredError> {
-        // A host for which there is no room has no environment: that is reported of its instances.
+        // A host beyond the limit gets no environment, which is reported for its instances.
         let _ = self.set_hosts(&desired.hosts());
         let all: Vec<usize> = (0..desired.instances.len()).collect();
         let mut errors = self.create_all(desired, all);
@@ -128,12 +130,13 @@ impl Manager {
         errors
     }
 
-    /// Changes instances, connections and rules to the desired state. The commands for workers and the table that
-    /// [`publish_rules`](Self::publish_rules) returns belong together: a worker that applies both between two packets sees no state in
-    /// between.
+    /// Changes instances, connections and rules to the desired state. The commands for workers belong
+    /// together with the table that [`publish_rules`](Self::publish_rules) returns: a worker that applies
+    /// both between two packets sees no intermediate state.
     ///
     /// # Errors
-    /// A state that [`verify`](Self::verify) refuses. The state is then between the two; another call leads out of it.
+    /// The state is one that [`verify`](Self::verify) refuses. The manager is then in a state between the
+    /// former and the desired one; another call corrects this.
     pub fn reconcile(&mut self, desired: &Desired) -> Result<(), DesiredError> {
         let kept = self.kept(desired);
         self.keep_rules(&kept)?;
@@ -153,7 +156,7 @@ impl Manager {
         self.set_rules(desired)
     }
 
-    /// The instances that stay, by name. Those whose settings differ are configured here.
+    /// Returns the names of the instances that are kept. Those with other settings are reconfigured here.
     fn kept(&mut self, desired: &Desired) -> BTreeSet<String> {
         let is_same = |manager: &Manager, instance: &DesiredInstance| {
             let settings = pairs(&instance.settings);
@@ -165,7 +168,7 @@ impl Manager {
         for instance in &desired.instances {
             let settings = pairs(&instance.settings);
             let (name, environment) = (instance.name.as_str(), instance.environment());
-            // What moves between levels 1 and 2 stays what it is.
+            // An instance that moves between levels 1 and 2 is kept.
             let _ = self.relocate(name, &instance.module, environment);
             if same.contains(name)
                 || (self.can_be_configured(name, &instance.module, environment, &settings, &same)
@@ -174,7 +177,7 @@ impl Manager {
                 kept.insert(instance.name.clone());
             }
         }
-        // What names an instance that is made anew is made anew, too.
+        // An instance whose settings name one that is created again is created again as well.
         loop {
             let names_another = |name: &&String| {
                 let named = self.named_by(name);
@@ -209,13 +212,13 @@ impl Manager {
             .collect();
         for (from, output, to) in self.connected() {
             if !wanted.contains(&(from.as_str(), output.into(), to.as_str())) {
-                // Both exist: they are connected.
+                // Both exist and are connected, so this cannot fail.
                 let _ = self.disconnect(&from, output);
             }
         }
     }
 
-    /// Removes the instances that do not stay, those first that no other one names.
+    /// Removes the instances that are not kept. An instance is removed before those that its settings name.
     fn keep_instances(&mut self, kept: &BTreeSet<String>) {
         loop {
             let names: Vec<String> = self.instances().map(|(_, name, ..)| name.to_owned()).collect();
@@ -227,7 +230,8 @@ impl Manager {
         }
     }
 
-    /// Creates instances, those first that others name. Returns the errors of those that could not be created.
+    /// Creates instances. An instance is created after those that its settings name. Returns the errors of
+    /// those that could not be created.
     fn create_all(&mut self, desired: &Desired, mut left: Vec<usize>) -> Vec<DesiredError> {
         loop {
             let before = left.len();
@@ -272,7 +276,7 @@ impl Manager {
             let (name, priority, fields) = (name.as_str().into(), *priority, *fields);
             rules.push(Rule { name, priority, fields, instance: binding.encode() });
         }
-        // As the owner lists them. The sort is stable.
+        // In the order in which the owner lists them. The sort is stable.
         let mut sorted: Vec<&Rule> = rules.iter().collect();
         sorted.sort_by_key(|rule| rule.priority);
         if self.rules().rules().iter().map(|(rule, _)| *rule).eq(sorted) {

@@ -1,4 +1,4 @@
-//! A worker's graph: the instances that it runs, their connections, and the way of a packet through them.
+//! The graph of a worker: its instances, their connections, and the path of a packet through them.
 
 use csp_classify::multifield::{InstanceId, RuleHandle};
 use csp_types::Instant;
@@ -8,16 +8,16 @@ use crate::packet::{Binding, Fallback, Packet};
 use crate::plugin::{Action, Answer, Call, CallError, Effects, Plugin};
 use crate::settings::Settings;
 
-/// Most plug-ins that a packet goes through, on all levels. The manager refuses cycles; a packet that comes back from
-/// another level is bounded by this.
+/// Largest number of plug-ins that a packet passes, on all levels together. The manager refuses cycles; this
+/// bounds packets that return from another level.
 pub const HOPS_MAX: u8 = 32;
-/// Calls of other instances that one packet may cause at one plug-in.
+/// Largest number of calls of other instances that a packet may cause at one plug-in.
 pub const CALLS_MAX: usize = 4;
 
-/// Most outputs of an instance.
+/// Largest number of outputs of an instance.
 pub const OUTPUTS_MAX: usize = 8;
 
-/// What becomes of a packet after the graph.
+/// Fate of a packet after the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
     /// It is routed: to the flow table, or to the kernel.
@@ -57,25 +57,25 @@ pub struct InstanceCount {
 /// Counters of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GraphCounters {
-    /// Packets that a rule led here.
+    /// Packets that entered the graph because of a rule.
     pub entered: u64,
-    /// Packets that left to be routed.
+    /// Packets that left the graph to be routed.
     pub passed: u64,
     /// Packets that a plug-in dropped.
     pub dropped: u64,
-    /// Packets transmitted by a plug-in's word.
+    /// Packets that a plug-in transmitted.
     pub transmitted: u64,
     /// Packets handed over to other levels.
     pub handed_over: u64,
-    /// Packets for an instance whose environment does not run, or that does not exist, and that passed.
+    /// Packets that passed because their instance does not exist or its environment does not run.
     pub fallback_passed: u64,
-    /// Such packets that were dropped.
+    /// Packets that were dropped for the same reason.
     pub fallback_dropped: u64,
     /// Packets dropped because they went through [`HOPS_MAX`] plug-ins.
     pub drop_hops: u64,
     /// Calls of other instances.
     pub calls: u64,
-    /// Calls that failed, or for which there was no room.
+    /// Calls that failed, or that exceeded [`CALLS_MAX`].
     pub calls_failed: u64,
 }
 
@@ -85,13 +85,13 @@ struct Instance {
     plugin: Option<Box<dyn Plugin>>,
     outputs: Vec<Option<InstanceId>>,
     count: InstanceCount,
-    /// What hosts that had the instance before have counted; their successors count from 0.
+    /// Totals of hosts that ran the instance earlier. Their successors count from 0.
     before: InstanceCount,
-    /// By bit: the environments from which an output leads here.
+    /// Environments with an output that leads to this instance, one bit each.
     entered_from: u64,
 }
 
-/// Collects what a plug-in causes while it runs.
+/// Collects the side effects of a plug-in while it runs.
 struct Collected<'a> {
     output: &'a mut dyn Output,
     calls: &'a mut Vec<Call>,
@@ -115,16 +115,16 @@ impl Effects for Collected<'_> {
 
 /// A worker's graph.
 pub struct Graph {
-    /// By instance number.
+    /// Indexed by instance number.
     instances: Vec<Option<Instance>>,
-    /// By environment number.
+    /// Indexed by environment number.
     running: Vec<bool>,
     calls: Vec<Call>,
     counters: GraphCounters,
 }
 
 impl Graph {
-    /// Creates an empty graph for instances and environments with numbers below these.
+    /// Creates an empty graph. The numbers of instances and environments must be below these limits.
     pub fn new(instances: usize, environments: usize) -> Self {
         Graph {
             instances: (0..instances).map(|_| None).collect(),
@@ -134,8 +134,8 @@ impl Graph {
         }
     }
 
-    /// Applies a change, between two packets. Changes of what does not exist have no effect. Returns the plug-in that was
-    /// removed: the caller drops it where freeing a large table may take its time.
+    /// Applies a command, between two packets. A command about an object that does not exist has no effect.
+    /// Returns a removed plug-in, which the caller drops where freeing a large table may take time.
     pub fn apply(&mut self, command: Command) -> Option<Box<dyn Plugin>> {
         match command {
             Command::Create { id, environment, level, plugin } => {
@@ -153,7 +153,8 @@ impl Graph {
             }
             Command::Configure(id, settings) => {
                 if let Some(plugin) = self.instance_mut(id).and_then(|instance| instance.plugin.as_mut()) {
-                    // The manager has checked the settings with an instance of the same module.
+                    // The manager has checked the settings with an instance of the same module, so this
+                    // cannot fail.
                     let _ = plugin.configure(&settings);
                 }
             }
@@ -179,7 +180,7 @@ impl Graph {
         None
     }
 
-    /// Leads a packet that a rule matched through the graph.
+    /// Runs a packet that a rule matched through the graph.
     pub fn enter(
         &mut self,
         now: Instant,
@@ -193,8 +194,9 @@ impl Graph {
         self.run(now, binding, packet, output)
     }
 
-    /// Hands over a packet that a rule leads to an instance which runs on another level: nothing here reads or changes its bytes.
-    /// `None` if [`enter`](Self::enter) is to decide: the instance runs here, does not run, or the packet has no hop left.
+    /// Hands over a packet whose rule names an instance on another level, without accessing the packet's
+    /// bytes. Returns `None` if [`enter`](Self::enter) has to decide: the instance runs here or does not run,
+    /// or the packet has no hop left.
     pub fn leave(&mut self, binding: Binding, hops: u8) -> Option<Verdict> {
         let found = self.instances.get(binding.instance.0 as usize)?.as_ref()?;
         let (environment, level) = (found.environment, found.level);
@@ -206,7 +208,7 @@ impl Graph {
         Some(Verdict::HandOver { instance: binding.instance, environment, level })
     }
 
-    /// Leads a packet through the graph from an instance on: one that comes back from another level, say.
+    /// Runs a packet through the graph from an instance on, such as one that returns from another level.
     pub fn run(
         &mut self,
         now: Instant,
@@ -220,7 +222,8 @@ impl Graph {
         }
     }
 
-    /// The same for a caller that does not know the rule's fallback; `None`: it applies.
+    /// Like [`run`](Self::run), for a caller that does not know the rule's fallback. Returns `None` if the
+    /// fallback applies.
     pub fn lead(
         &mut self,
         now: Instant,
@@ -300,7 +303,7 @@ impl Graph {
         Some(self.instances.get(instance.0 as usize)?.as_ref()?.count)
     }
 
-    /// Records what became of a packet on another level.
+    /// Records the fate of a packet on another level.
     pub fn conclude(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Pass => self.counters.passed += 1,
@@ -310,19 +313,19 @@ impl Graph {
         }
     }
 
-    /// Returns what happens to a packet whose instance does not exist where it should run.
+    /// Returns the fate of a packet whose instance does not exist where it should run.
     pub fn absent(&mut self, fallback: Fallback) -> Verdict {
         self.fall_back(fallback)
     }
 
-    /// Returns whether a packet may come to this instance from an environment: an output of an instance there leads here, and it
-    /// does not run there itself.
+    /// Returns whether a packet may enter this instance from an environment: an output of an instance there
+    /// leads here, and this instance does not run there itself.
     pub fn is_entrance(&self, from: EnvironmentId, instance: InstanceId) -> bool {
         let found = self.instances.get(instance.0 as usize).and_then(Option::as_ref);
         found.is_some_and(|found| found.entered_from & bit(from) != 0 && found.environment != from)
     }
 
-    /// Records what an environment has counted for one of its instances.
+    /// Records the counters that an environment reports for one of its instances.
     pub fn report(&mut self, from: EnvironmentId, instance: InstanceId, count: InstanceCount) {
         if let Some(known) = self.instance_mut(instance).filter(|known| known.environment == from) {
             let InstanceCount { packets, bytes, dropped } = known.before;
@@ -334,7 +337,7 @@ impl Graph {
         }
     }
 
-    /// Records that an environment has ended: its successor counts from 0.
+    /// Records that an environment has ended. Its successor counts from 0.
     pub fn keep_counts(&mut self, of: EnvironmentId) {
         for instance in self.instances.iter_mut().flatten().filter(|instance| instance.environment == of) {
             instance.before = instance.count;
@@ -373,7 +376,7 @@ impl Graph {
         }
     }
 
-    /// Executes the calls that the last plug-in made. An operation makes no calls, so this ends.
+    /// Executes the calls that the last plug-in made. Operations make no calls, so this terminates.
     fn execute_calls(&mut self, now: Instant) {
         while !self.calls.is_empty() {
             let call = self.calls.remove(0);
@@ -384,7 +387,7 @@ impl Graph {
     }
 }
 
-/// The environment's bit; no manager has as many environments.
+/// Returns the environment's bit. No manager has more environments than bits.
 const fn bit(environment: EnvironmentId) -> u64 {
     if environment.0 < 64 { 1 << environment.0 } else { 0 }
 }

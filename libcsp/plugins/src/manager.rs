@@ -1,5 +1,5 @@
-//! The plug-in manager, on the control thread: modules, environments, instances, connections, rules. It checks every change
-//! and gives each worker the commands that make it.
+//! The plug-in manager on the control thread: modules, environments, instances, connections and rules. It
+//! checks every change and issues the commands by which workers apply it.
 
 mod inspect;
 
@@ -19,7 +19,7 @@ use crate::settings::{SettingError, Settings, nearest};
 use crate::supplied::{self, SUPPLIED, Supply};
 use crate::topology::{Connections, path};
 
-/// Bounds, and what the caller draws at random.
+/// Bounds, and values that the caller draws at random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ManagerConfig {
     /// Workers that get commands.
@@ -30,14 +30,15 @@ pub struct ManagerConfig {
     pub instances_max: usize,
     /// Execution environments at once.
     pub environments_max: usize,
-    /// The level whose instances run here; those of other levels are known by their connections alone.
+    /// The level whose instances run in this process. Of instances on other levels only the connections are
+    /// known.
     pub here: Level,
     /// Key of the plug-ins' tables.
     pub hash_key: HashKey,
 }
 
 impl ManagerConfig {
-    /// Returns the defaults: 131,072 rules, 256 instances, 16 environments; what runs here is on level 2.
+    /// Returns the defaults: 131,072 rules, 256 instances, 16 environments; this process runs level 2.
     pub const fn new(workers: usize, hash_key: HashKey) -> Self {
         ManagerConfig {
             workers,
@@ -50,7 +51,7 @@ impl ManagerConfig {
     }
 }
 
-/// What there can be none of, or not yet another one.
+/// The kind of an object that is missing or that exceeds a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// A module.
@@ -74,40 +75,40 @@ impl core::fmt::Display for What {
     }
 }
 
-/// Why a change was refused. Everything stays as it was.
+/// Why a change was refused. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ManagerError {
     /// It does not exist.
     #[error("there is no {what} {name}{}", .nearest.as_ref().map_or(String::new(), |near| format!("; did you mean {near}?")))]
     Unknown {
-        /// What it would be.
+        /// The kind of the object.
         what: What,
         /// The name given.
         name: String,
-        /// A name that it may be a misspelling of.
+        /// An existing name of which it may be a misspelling.
         nearest: Option<String>,
     },
-    /// There is one of this name.
+    /// An object with this name exists.
     #[error("{0} {1} exists already")]
     Exists(What, String),
-    /// The name cannot be one.
+    /// The name is not valid.
     #[error("{0:?} is no name: 1 to 64 letters, digits, '-', '_' and '.'")]
     Name(String),
-    /// There is no room.
+    /// The limit is reached.
     #[error("no room for a further {0}: {1} are the most")]
     TooMany(What, usize),
-    /// A setting is wrong.
+    /// A setting is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
     /// The plug-in refuses its settings.
     #[error(transparent)]
     Plugin(#[from] PluginError),
-    /// There is no implementation for the level.
+    /// The module has no implementation for the level.
     #[error("module {module} has no implementation for {level}; environment {environment} is on it")]
     Level {
         /// The module.
         module: String,
-        /// The level asked for.
+        /// The requested level.
         level: Level,
         /// The environment.
         environment: String,
@@ -117,31 +118,31 @@ pub enum ManagerError {
     Output {
         /// The instance.
         instance: String,
-        /// Its outputs.
+        /// Number of its outputs.
         outputs: u8,
-        /// The output given.
+        /// The requested output.
         output: u8,
     },
-    /// A setting names an instance that runs elsewhere: calls stay within one environment.
+    /// A setting names an instance that runs in another environment. Calls stay within one environment.
     #[error("{name} cannot name {other} in a setting: one of them runs on another host; move both")]
     Elsewhere {
         /// The instance.
         name: String,
-        /// The one that its settings name.
+        /// The instance that its settings name.
         other: String,
     },
-    /// A packet could come back to where it was.
+    /// The connection would close a cycle of instances.
     #[error("the connection would close a cycle: {}", .0.join(" -> "))]
     Cycle(Vec<String>),
-    /// Something needs it.
+    /// The object is in use.
     #[error("{name} is in use by {}", .users.join(", "))]
     InUse {
-        /// What was to be removed.
+        /// The object to be removed.
         name: String,
-        /// Some of what needs it.
+        /// Some of its users.
         users: Vec<String>,
     },
-    /// A rule is wrong.
+    /// A rule is invalid.
     #[error(transparent)]
     Rule(#[from] OwnerError),
 }
@@ -165,7 +166,7 @@ pub struct Manager {
     instances: Vec<Option<Declared>>,
     connections: Connections,
     rules: Owner,
-    /// By worker.
+    /// Commands pending for each worker.
     commands: Vec<VecDeque<Command>>,
 }
 
@@ -180,7 +181,7 @@ fn unknown<'a>(what: What, name: &str, known: impl IntoIterator<Item = &'a str>)
 }
 
 impl Manager {
-    /// Creates a manager with nothing installed.
+    /// Creates a manager without modules.
     pub fn new(config: ManagerConfig) -> Self {
         Manager {
             config,
@@ -209,7 +210,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Sets what makes the instances of supplied modules. Without it they are checked as far as their names go, and none runs.
+    /// Sets the runtime that creates instances of supplied modules. Without it only their names are checked,
+    /// and none runs.
     pub fn set_supply(&mut self, supply: Arc<dyn Supply>) {
         self.supply = Some(supply);
     }
@@ -226,7 +228,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Adds an execution environment, which does not run yet.
+    /// Adds an execution environment, which is stopped at first.
     pub fn add_environment(&mut self, name: &str, level: Level) -> Result<EnvironmentId, ManagerError> {
         check_name(name)?;
         if self.environments.iter().any(|environment| environment.name == name) {
@@ -244,7 +246,8 @@ impl Manager {
         self.run(environment, true)
     }
 
-    /// Stops an environment, or notes that it has died: the rules' fallback applies to packets for its instances.
+    /// Stops an environment, or records that it has died. The fallback of the rules then applies to packets
+    /// for its instances.
     pub fn stop(&mut self, environment: &str) -> Result<(), ManagerError> {
         self.run(environment, false)
     }
@@ -283,7 +286,7 @@ impl Manager {
         self.check_near(name, environment, &settings)?;
         let free = self.instances.iter().position(Option::is_none);
         let at = free.ok_or(ManagerError::TooMany(What::Instance, self.config.instances_max))?;
-        // What the driver does not look into is processed by the workers.
+        // Packets that the driver passes on unprocessed are processed by the workers.
         let here = (level == Level::Host) == (self.config.here == Level::Host);
         let mut plugins = Vec::with_capacity(self.commands.len());
         for _ in &self.commands {
@@ -298,13 +301,14 @@ impl Manager {
         Ok(id)
     }
 
-    /// Gives an instance other settings; those not given have their defaults.
+    /// Replaces the settings of an instance. Settings not given get their defaults.
     pub fn configure(&mut self, name: &str, settings: &[(&str, &str)]) -> Result<(), ManagerError> {
         let id = self.instance(name)?;
         let module = self.declared(id).module.clone();
         let settings = self.parse_settings(self.module(&module)?, settings)?;
         self.check_near(name, self.declared(id).environment, &settings)?;
-        // A plug-in may refuse what its parameters allow: one of the former settings says so here, before any worker.
+        // A plug-in may refuse settings that its parameters allow. One with the former settings is asked
+        // before any worker.
         self.make(name, &module, &self.declared(id).settings)?.configure(&settings)?;
         if let Some(declared) = &mut self.instances[id.0 as usize] {
             declared.settings = settings.clone();
@@ -313,8 +317,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Moves an instance between levels 1 and 2: workers have its plug-in on both. Returns false, and changes nothing, if it is not of
-    /// this module, or if one of the levels is another.
+    /// Moves an instance between levels 1 and 2. Workers have its plug-in on both. Returns false, and changes
+    /// nothing, if the instance belongs to another module or if another level is involved.
     pub fn relocate(&mut self, name: &str, module: &str, environment: &str) -> Result<bool, ManagerError> {
         let (id, to) = (self.instance(name)?, self.environment(environment)?);
         let level = |environment: EnvironmentId| self.environments[usize::from(environment.0)].level;
@@ -332,7 +336,7 @@ impl Manager {
         Ok(true)
     }
 
-    /// Connects an output of an instance to another instance, in place of what it was connected to.
+    /// Connects an output of an instance to another instance, replacing a former connection.
     pub fn connect(&mut self, from: &str, output: u8, to: &str) -> Result<(), ManagerError> {
         let port = self.port(from, output)?;
         let to = self.instance(to)?;
@@ -346,7 +350,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Disconnects an output: packets leave the graph there.
+    /// Disconnects an output. Packets leave the graph there.
     pub fn disconnect(&mut self, from: &str, output: u8) -> Result<(), ManagerError> {
         let port = self.port(from, output)?;
         self.connections.remove(&port);
@@ -354,7 +358,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Removes an instance that no rule, connection or setting leads to.
+    /// Removes an instance that no rule, connection or setting refers to.
     pub fn remove(&mut self, name: &str) -> Result<(), ManagerError> {
         let id = self.instance(name)?;
         let users = self.users_of(id);
@@ -433,7 +437,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Makes the changes of rules visible: returns the table that the workers' classifiers adopt, after the commands.
+    /// Publishes the changes of rules. Returns the table that the workers' classifiers adopt after the
+    /// commands.
     pub fn publish_rules(&mut self) -> Published {
         self.rules.publish()
     }
@@ -443,7 +448,7 @@ impl Manager {
         &self.rules
     }
 
-    /// Returns the rules that one other rule covers, so that they are never matched.
+    /// Returns the rules that another rule covers completely, so that they never match.
     pub fn covered_rules(&self) -> Vec<Covered> {
         let rules: Vec<Rule> = self.rules.rules().into_iter().map(|(rule, _)| rule.clone()).collect();
         covered_rules(&rules)
@@ -458,7 +463,7 @@ impl Manager {
         at.map(|at| InstanceId(at as u32)).ok_or_else(|| unknown(What::Instance, name, names()))
     }
 
-    /// An instance that is known to exist.
+    /// Returns an instance that is known to exist.
     fn declared(&self, id: InstanceId) -> &Declared {
         self.instances[id.0 as usize].as_ref().expect("instances of connections, rules and names exist")
     }

@@ -1,4 +1,5 @@
-//! Supplied modules that are eBPF objects: what they declare, and what stands for their instances in a worker.
+//! Supplied modules that are eBPF objects: their declaration, and the placeholder of their instances in a
+//! worker.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -20,17 +21,17 @@ pub const OBJECT_NUMBERS_MAX: usize = 8;
 pub struct ObjectDeclaration {
     /// Outputs, 1 to 8.
     pub outputs: u8,
-    /// It has parameters.
+    /// Whether it has parameters.
     pub has_parameters: bool,
-    /// Its parameters are numbers from the first to the second; `None`: they are text.
+    /// The range of its numeric parameters; `None`: the parameters are text.
     pub numbers: Option<(u64, u64)>,
 }
 
 impl ObjectDeclaration {
-    /// Checks parameters against what is declared.
+    /// Checks parameters against the declaration.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A description of what is wrong.
     pub fn check(&self, parameters: &str) -> Result<(), String> {
         let words = parameters.split_ascii_whitespace();
         if parameters.is_empty() {
@@ -59,7 +60,8 @@ impl ObjectDeclaration {
     }
 }
 
-/// The instance of an eBPF object in a worker, which cannot run it: the rule's fallback applies to packets that come there.
+/// The placeholder of an eBPF instance in a worker, which cannot run it. The rule's fallback applies to
+/// packets that arrive there.
 #[derive(Debug)]
 pub struct InDriverOnly {
     declaration: ObjectDeclaration,
@@ -67,10 +69,10 @@ pub struct InDriverOnly {
 }
 
 impl InDriverOnly {
-    /// Makes the stand-in.
+    /// Creates the placeholder.
     ///
     /// # Errors
-    /// [`PluginError::Supplied`]: the parameters are wrong.
+    /// [`PluginError::Supplied`] if the parameters are invalid.
     pub fn new(declaration: ObjectDeclaration, settings: &Settings) -> Result<Self, PluginError> {
         declaration.check(settings.text("parameters")).map_err(PluginError::Supplied)?;
         Ok(InDriverOnly { declaration, not_run: Arc::default() })
@@ -82,8 +84,8 @@ impl InDriverOnly {
         &self.not_run
     }
 
-    /// Returns the row of the operation `read`: packets given to the program, given back by it, of these dropped, ended by the program itself, and
-    /// not run.
+    /// Returns the row of the operation `read`: packets given to the program, packets that it returned, of
+    /// these the dropped ones, packets that the program consumed, and packets that it did not process.
     #[must_use]
     pub fn row(given: u64, returned: u64, dropped: u64, not_run: u64) -> Row {
         let ended = given.saturating_sub(returned);
@@ -100,7 +102,7 @@ impl InDriverOnly {
 
 impl Plugin for InDriverOnly {
     fn process(&mut self, _now: Instant, _packet: &mut Packet<'_>, _effects: &mut dyn Effects) -> Action {
-        // One thread writes.
+        // Only one thread writes.
         self.not_run.store(self.not_run.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Action::FallBack
     }

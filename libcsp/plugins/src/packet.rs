@@ -1,11 +1,12 @@
-//! A packet as plug-ins see it: the bytes of its frame, where its headers are, and what the node knows about it.
+//! A packet as plug-ins see it: the bytes of its frame, the positions of its headers, and metadata of the
+//! node.
 
 use csp_classify::multifield::{Direction, Fields, InstanceId, NoFields, Parsed, RuleHandle, parse_ethernet};
 
 /// Length of an Ethernet header without VLAN tags: the shortest frame.
 const ETHERNET_LEN: usize = 14;
 
-/// What happens to a rule's packets while the environment of its instance does not run.
+/// Fate of a rule's packets while the environment of its instance does not run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fallback {
     /// They are routed as if no rule had matched.
@@ -15,48 +16,50 @@ pub enum Fallback {
     Drop,
 }
 
-/// What a rule is bound to: an instance, and the fallback. The classifier keeps both as one number, of which the highest
-/// bit is the fallback.
+/// The target of a rule: an instance, and the fallback. The classifier stores both as one number, whose
+/// highest bit is the fallback.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Binding {
     /// The instance; below 2³¹.
     pub instance: InstanceId,
-    /// What happens without it.
+    /// Fate of the packet while the instance's environment does not run.
     pub fallback: Fallback,
 }
 
 const DROP: u32 = 1 << 31;
 
 impl Binding {
-    /// The number that the classifier keeps.
+    /// Encodes the binding as the classifier stores it.
     pub fn encode(self) -> InstanceId {
         let bit = if self.fallback == Fallback::Drop { DROP } else { 0 };
         InstanceId(self.instance.0 & !DROP | bit)
     }
 
-    /// What the classifier's number means.
+    /// Decodes the number that the classifier stores.
     pub fn decode(number: InstanceId) -> Self {
         let fallback = if number.0 & DROP != 0 { Fallback::Drop } else { Fallback::Pass };
         Binding { instance: InstanceId(number.0 & !DROP), fallback }
     }
 }
 
-/// What the node knows of a packet beside its bytes.
+/// Metadata of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metadata {
-    /// The interface at which it is processed.
+    /// The interface on which it was received or is to be sent.
     pub interface: u16,
-    /// Its direction there.
+    /// Whether it was received or is to be sent there.
     pub direction: Direction,
-    /// The rule that matched. A packet that has one is not classified again.
+    /// The rule that matched. A packet with a rule is not classified again.
     pub rule: Option<RuleHandle>,
-    /// Plug-ins that have processed it.
+    /// Number of plug-ins that have processed it.
     pub hops: u8,
-    /// Packets that it represents: more than 1 if the port has coalesced them.
+    /// Number of packets that it represents; more than 1 if the port has coalesced them.
     pub coalesced: u16,
-    /// Whether the transport checksum field holds the sum of the pseudo header only: the device that transmits the packet completes it.
+    /// Whether the transport checksum field holds only the sum of the pseudo header; the transmitting device
+    /// completes it.
     pub checksum_partial: bool,
-    /// Whether plug-ins may change the frame's length: not of coalesced packets, not with a partial checksum, not at level 3.
+    /// Whether plug-ins may change the frame's length. Not allowed for coalesced packets, with a partial
+    /// checksum, or on level 3.
     pub resizable: bool,
 }
 
@@ -71,7 +74,7 @@ impl Metadata {
 /// A frame with its metadata. Plug-ins change bytes in place; the length changes only by [`rewrite`](Packet::rewrite).
 #[derive(Debug)]
 pub struct Packet<'a> {
-    /// The frame, and behind it the room in which it may grow.
+    /// The frame, followed by the space into which it may grow.
     room: &'a mut [u8],
     len: usize,
     parsed: Result<Parsed, NoFields>,
@@ -98,13 +101,14 @@ impl<'a> Packet<'a> {
         &self.room[..self.len]
     }
 
-    /// Returns the longest length that the frame may get.
+    /// Returns the largest length to which the frame can grow, in bytes.
     pub fn room(&self) -> usize {
         if self.metadata.resizable { self.room.len() } else { self.len }
     }
 
-    /// Replaces the start of the frame, gives it a length, and parses it again. Returns false, and changes nothing, if the length may not
-    /// change, is shorter than an Ethernet header, has no room, or if `start` ends before a frame of another length does.
+    /// Replaces the start of the frame, sets the frame's length, and parses it again. Returns false, and
+    /// changes nothing, if the length may not change, if it is shorter than an Ethernet header or exceeds the
+    /// space, or if the length changes and `start` does not cover the whole frame.
     pub fn rewrite(&mut self, start: &[u8], len: usize) -> bool {
         if len != self.len {
             let fits = (ETHERNET_LEN..=self.room.len()).contains(&len) && start.len() >= len;
@@ -134,7 +138,8 @@ impl<'a> Packet<'a> {
         self.parsed.as_ref().map_or(self.len, |parsed| parsed.end - parsed.ip)
     }
 
-    /// Changes the IP header, given from its first byte to the transport header, and parses the frame again.
+    /// Changes the IP header in place and parses the frame again. `change` receives the bytes up to the
+    /// transport header.
     pub fn change_ip_header(&mut self, change: impl FnOnce(&mut [u8])) {
         if let Ok(parsed) = &self.parsed
             && let Some(header) = self.room.get_mut(parsed.ip..parsed.transport)

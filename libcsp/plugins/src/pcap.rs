@@ -5,9 +5,9 @@ pub const FILE_HEADER_LEN: usize = 24;
 /// Length of a record's header.
 pub const RECORD_HEADER_LEN: usize = 16;
 
-/// Nanosecond time stamps.
+/// Magic number of files with nanosecond time stamps.
 const MAGIC: u32 = 0xa1b2_3c4d;
-/// A time stamp has fewer nanoseconds beside its seconds.
+/// Nanoseconds per second. The fraction of a time stamp is smaller.
 const NANOS_PER_S: u32 = 1_000_000_000;
 /// LINKTYPE_ETHERNET.
 const LINK_TYPE: u32 = 1;
@@ -23,7 +23,8 @@ pub fn file_header(snap_len: u32) -> [u8; FILE_HEADER_LEN] {
     header
 }
 
-/// Returns the header of a record: the time since 1970 in nanoseconds, the bytes that follow, and the packet's length.
+/// Returns the header of a record: the time in nanoseconds since 1970, the number of bytes that follow, and
+/// the packet's length.
 pub fn record_header(time_ns: u64, included: u32, original: u32) -> [u8; RECORD_HEADER_LEN] {
     let mut header = [0; RECORD_HEADER_LEN];
     header[0..4].copy_from_slice(&((time_ns / 1_000_000_000) as u32).to_le_bytes());
@@ -36,7 +37,7 @@ pub fn record_header(time_ns: u64, included: u32, original: u32) -> [u8; RECORD_
 /// A record of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// When, in nanoseconds since 1970.
+    /// Time of capture, in nanoseconds since 1970.
     pub time_ns: u64,
     /// Length of the packet.
     pub original: u32,
@@ -48,7 +49,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads a file as [`file_header`] and [`record_header`] write it; `None` if it is none.
+/// Parses a file as written by [`file_header`] and [`record_header`]; `None` if it is malformed.
 pub fn records(file: &[u8]) -> Option<Vec<Record<'_>>> {
     if number(file, 0)? != MAGIC || file.len() < FILE_HEADER_LEN {
         return None;
@@ -65,7 +66,7 @@ pub fn records(file: &[u8]) -> Option<Vec<Record<'_>>> {
     Some(records)
 }
 
-/// Makes one file of those of several workers or nodes, in the order of time. Returns `None` if one of them is no such file.
+/// Merges the files of several workers or nodes, ordered by time. Returns `None` if one of them is malformed.
 pub fn merge(files: &[Vec<u8>]) -> Option<Vec<u8>> {
     let snap_len = files.iter().filter_map(|file| number(file, 16)).max().unwrap_or(65_535);
     let mut all = Vec::new();
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(merge(&[b"no file".to_vec()]), None);
     }
 
-    /// Such times came out of the last second that there is as times of 1970.
+    /// In the last representable second, such a time wrapped to 1970.
     #[test]
     fn a_time_stamp_with_more_than_a_second_of_nanoseconds_is_none() {
         let mut file = file(&[(7, b"a")]);

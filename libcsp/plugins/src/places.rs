@@ -22,79 +22,80 @@ mod why;
 use rate::Rate;
 pub use why::Why;
 
-/// An instance leaves the driver when its rate is below this part of the one from which on it enters.
+/// An instance leaves the driver when its rate falls below this fraction of the rate at which it enters.
 const LEAVE_DIVISOR: u64 = 2;
-/// How often the hold of an instance that comes back to the workers is doubled at most.
+/// Largest number of times that the hold of an instance is doubled when it returns to the workers.
 const HOLD_DOUBLED_MAX: u32 = 6;
-/// An instance that has stayed in the driver for so many holds has settled.
+/// An instance that has stayed in the driver for this many holds has settled.
 const SETTLED_AFTER: u32 = 8;
 
-/// How an instance without a level of its own is placed.
+/// How an instance without a configured level is placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Auto {
-    /// Packets per second that are expected. Decides until packets were measured for the hold.
+    /// Expected packets per second. Decides until the rate was measured for the hold time.
     pub expects: Option<u64>,
-    /// Packets per second from which on it runs in the driver.
+    /// Rate, in packets per second, at or above which the instance runs in the driver.
     pub driver_pps: u64,
-    /// How long a rate stands before the instance moves.
+    /// How long a rate must last before the instance moves.
     pub hold: Duration,
 }
 
 impl Default for Auto {
     fn default() -> Self {
-        // A packet costs a worker 1.7 to 4 us before its plug-in (docs/plugins.md): from a sixth to two fifths of its time at this rate.
+        // A packet costs a worker 1.7 to 4 us before its plug-in (docs/plugins.md): at this rate, a sixth to
+        // two fifths of its time.
         Auto { expects: None, driver_pps: 100_000, hold: Duration::from_secs(10) }
     }
 }
 
-/// What a look sees of an instance.
+/// Observation of an instance.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// Its name.
     pub name: String,
-    /// Packets that it has processed so far, at both levels together; `None`: they were not read.
+    /// Packets processed so far on both levels; `None` if they were not read.
     pub packets: Option<u64>,
-    /// Why it cannot run in the driver, whatever its rate.
+    /// Why it cannot run in the driver at any rate.
     pub obstacle: Option<String>,
-    /// The instances behind it, among those that are placed.
+    /// The instances that its outputs lead to, among those that are placed.
     pub next: Vec<String>,
 }
 
-/// What a look sees of the node.
+/// Observation of the node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
     /// Why nothing can run in the driver.
     pub no_driver: Option<String>,
-    /// How many of the placed instances the driver has room for.
+    /// Number of placed instances that the driver has room for.
     pub room: usize,
-    /// Whether LAN ports have lost frames since the last look, since a worker did not take them in time.
+    /// Whether LAN ports have lost frames since the last observation because a worker was too slow.
     pub overrun: bool,
 }
 
-/// An instance that is to move now.
+/// A request to move an instance now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
     /// Its name.
     pub name: String,
-    /// Where it is to run.
+    /// The target level.
     pub to: Level,
 }
 
-/// Where one instance runs, and what speaks against it.
+/// The level of one instance, and the state of its hysteresis.
 #[derive(Clone, Debug)]
 struct Place {
     module: String,
     auto: Auto,
     level: Level,
-    /// It has this level, or expectation, since then.
+    /// Since when it has had this level or expectation.
     since: Instant,
-    /// Since when the verdict is for the other level.
+    /// Since when the verdict has been the other level.
     against: Option<Instant>,
-    /// Its expectation was not yet looked at: it decides without a hold.
+    /// Whether its expectation is new: it then decides without a hold.
     fresh: bool,
-    /// The verdict does not depend on the rate.
+    /// Whether the verdict is independent of the rate.
     forced: bool,
-    /// How often the hold is doubled.
+    /// Number of times that the hold was doubled.
     doubled: u32,
     moves: u64,
     rate: Rate,
@@ -122,21 +123,21 @@ impl Place {
         self.auto.hold.saturating_mul(1 << self.doubled)
     }
 
-    /// The level that the instance's own rate speaks for.
+    /// Returns the level that the instance's own rate calls for.
     fn verdict(&mut self) -> Level {
         let expected = self.auto.expects.filter(|_| self.rate.busy() < self.auto.hold);
         let (why, rate) = match (expected, self.rate.mean()) {
             (Some(expected), Some(measured)) if measured > expected => (Why::Measured(measured), measured),
             (Some(expected), _) => (Why::Expected(expected), expected),
             (None, Some(measured)) => (Why::Measured(measured), measured),
-            // Nothing speaks against where it is.
+            // Neither a measurement nor an expectation: it stays where it is.
             (None, None) => {
                 self.why = Why::Unknown;
                 return self.level;
             }
         };
         self.why = why;
-        // An expectation decides alone: half of the rate is no reason to begin in the driver.
+        // An expectation alone must reach the full rate: half of it is no reason to start in the driver.
         let enough = match self.level {
             Level::Driver if !self.fresh => self.auto.driver_pps / LEAVE_DIVISOR,
             _ => self.auto.driver_pps,
@@ -150,7 +151,7 @@ impl Place {
             (self.against, self.fresh) = (None, false);
             return false;
         }
-        // Without an expectation what is new waits for its hold, too.
+        // Without an expectation a new instance waits for its hold, too.
         if self.forced || (self.fresh && self.auto.expects.is_some()) {
             return true;
         }
@@ -170,15 +171,16 @@ impl Place {
     }
 }
 
-/// The places of all instances of a node that have no level of their own.
+/// The levels of all instances of a node that have no configured level.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     known: BTreeMap<String, Place>,
 }
 
 impl Places {
-    /// Takes over the instances of a state that are to be placed, and sets their levels in it. What is known of instances that stay is kept;
-    /// another expectation begins anew. `level_of` is where an instance of this name runs so far.
+    /// Adopts the instances of a desired state that are to be placed, and sets their levels in it.
+    /// Measurements of instances that are kept remain; a changed expectation starts afresh. `level_of`
+    /// returns the present level of an instance.
     pub fn declare(&mut self, now: Instant, desired: &mut Desired, level_of: impl Fn(&str) -> Option<Level>) {
         let mut before = core::mem::take(&mut self.known);
         for instance in &mut desired.instances {
@@ -198,27 +200,28 @@ impl Places {
         }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether no instance is placed.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Returns why an instance has its level; `None` if it has one of its own.
+    /// Returns why an instance has its level; `None` if the level is configured.
     pub fn why(&self, name: &str) -> Option<&Why> {
         self.known.get(name).map(|place| &place.why)
     }
 
-    /// Returns the packets per second of an instance: the mean of the last few looks.
+    /// Returns the rate of an instance in packets per second, averaged over the last few observations.
     pub fn rate(&self, name: &str) -> Option<u64> {
         self.known.get(name)?.rate.mean()
     }
 
-    /// Returns each instance with its module and how often it was moved.
+    /// Returns for each instance its module and how often it was moved.
     pub fn moves(&self) -> impl Iterator<Item = (&str, &str, u64)> {
         self.known.iter().map(|(name, place)| (name.as_str(), place.module.as_str(), place.moves))
     }
 
-    /// Looks at all instances. Returns those that are to move now: [`moved`](Self::moved) is called once they were.
+    /// Evaluates all instances. Returns those that are to move now. The caller reports each completed move by
+    /// [`moved`](Self::moved).
     pub fn look(&mut self, now: Instant, node: &Node, seen: &[Seen]) -> Vec<Move> {
         let mut verdicts = BTreeMap::new();
         for one in seen {
@@ -246,7 +249,8 @@ impl Places {
         self.bring_along(seen, &verdicts, moves)
     }
 
-    /// Has those behind an instance that runs in the driver, or is to, run there, too. That they can is part of the instance's obstacle.
+    /// Extends the verdict "driver" to the instances behind one that runs or is to run there. Whether they
+    /// can run there is included in the obstacle of that instance.
     fn take_along<'a>(&mut self, seen: &'a [Seen], verdicts: &mut BTreeMap<&'a str, Level>) {
         let by_name: BTreeMap<&str, &Seen> = seen.iter().map(|one| (one.name.as_str(), one)).collect();
         let is_there = |name: &str| {
@@ -269,7 +273,8 @@ impl Places {
         }
     }
 
-    /// Adds to the moves what is behind those that run in the driver after them: without it their rules would stay at level 2.
+    /// Adds to the moves the instances behind those that will run in the driver. Otherwise the rules of these
+    /// would stay on level 2.
     fn bring_along(
         &self,
         seen: &[Seen],
@@ -291,7 +296,8 @@ impl Places {
         }
     }
 
-    /// Leaves as many in the driver as it has room for, those first that are there.
+    /// Limits the driver to the instances that it has room for; instances that run there already have
+    /// precedence.
     fn fit(&mut self, room: usize, verdicts: &mut BTreeMap<&str, Level>) {
         let mut wanted: Vec<(&str, &mut Level)> =
             verdicts.iter_mut().filter(|(_, v)| **v == Level::Driver).map(|(name, v)| (*name, v)).collect();
@@ -313,7 +319,7 @@ impl Places {
         }
     }
 
-    /// Returns where an instance is.
+    /// Returns the level of an instance.
     pub fn level(&self, name: &str) -> Option<Level> {
         self.known.get(name).map(|place| place.level)
     }

@@ -1,4 +1,4 @@
-//! The interface of a plug-in: packets, settings, and the operations that others may call.
+//! The interface of a plug-in: packets, settings, and the operations that other components call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use crate::hashing::HashKey;
 use crate::packet::Packet;
 use crate::settings::{Parameter, SettingError, Settings};
 
-/// What happens to a packet after a plug-in.
+/// Fate of a packet after a plug-in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// It goes to the instance that is connected to this output. An output without connection leads out of the graph: the
-    /// packet is routed.
+    /// Passes it to the instance connected to this output. An unconnected output leads out of the graph, and
+    /// the packet is routed.
     Next(u8),
-    /// It is dropped.
+    /// Drops it.
     Drop,
-    /// It is transmitted on this interface as it is, and not routed.
+    /// Transmits it unchanged on this interface, without routing it.
     Transmit(u16),
-    /// The plug-in was stopped and does not run: the rule's fallback applies.
+    /// The plug-in was stopped: the rule's fallback applies.
     FallBack,
 }
 
-/// A call of another instance's operation. It is executed after the plug-in has returned; so no plug-in is entered while
-/// another one of the same worker runs.
+/// A call of another instance's operation. It is executed after the plug-in has returned, so that no plug-in
+/// is entered while another one of the same worker runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     /// The instance.
@@ -37,24 +37,25 @@ pub struct Call {
     pub arguments: Settings,
 }
 
-/// What a plug-in may cause beside its [`Action`].
+/// Side effects of a plug-in beside its [`Action`].
 pub trait Effects {
     /// Transmits a copy of the frame on an interface.
     fn copy(&mut self, interface: u16, frame: &[u8]);
-    /// Calls another instance. Returns false if there is no room for a further call of this packet; it is then counted.
+    /// Calls another instance. Returns false, and counts the failure, if the packet has made as many calls as
+    /// allowed.
     fn call(&mut self, call: Call) -> bool;
 }
 
-/// Why an instance cannot have its settings.
+/// Why an instance cannot have certain settings.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PluginError {
     /// A setting is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// A setting would need the instance to be created again.
+    /// The setting cannot change without creating the instance again.
     #[error("{0} cannot be changed; create another instance")]
     Fixed(&'static str),
-    /// A supplied module is not here, cannot run, or refuses its parameters; contains why.
+    /// A supplied module is missing, cannot run, or refuses its parameters; with the reason.
     #[error("{0}")]
     Supplied(String),
 }
@@ -62,48 +63,49 @@ pub enum PluginError {
 /// Why an operation was not executed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CallError {
-    /// The instance does not exist in this worker.
+    /// The worker has no such instance.
     #[error("the instance does not exist")]
     NoInstance,
-    /// The instance does not declare it.
+    /// The instance declares no such operation.
     #[error("there is no operation {0}")]
     NoOperation(String),
     /// An argument is wrong.
     #[error(transparent)]
     Argument(#[from] SettingError),
-    /// A table has no room.
+    /// A table is full.
     #[error("no room: {capacity} entries are the most")]
     Full {
-        /// Entries that fit.
+        /// Capacity of the table in entries.
         capacity: usize,
     },
-    /// What was to be removed does not exist.
+    /// The entry to be removed does not exist.
     #[error("{0} does not exist")]
     NotFound(String),
 }
 
-/// A line of an answer: what it is about, and numbers with their names.
+/// A row of an answer: a subject, and named numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Row {
-    /// What the numbers are about; empty if they are about the instance.
+    /// The subject; empty for the instance itself.
     pub key: String,
     /// Further text.
     pub note: Arc<str>,
-    /// Numbers with their names, always the same for one operation.
+    /// Named numbers. Their names are the same in all rows of an operation.
     pub numbers: Vec<(&'static str, u64)>,
 }
 
-/// Rows that an answer of a worker has at most, and one more if there are more: longer ones would keep packets waiting.
+/// Largest number of rows in a worker's answer; one more row shows that there are more. Longer answers would
+/// delay packets.
 pub const ROWS_MAX: usize = 4096;
 
 /// An operation's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It was done.
+    /// The operation was executed.
     Done,
-    /// Numbers. Those of several workers are added by key.
+    /// Rows. Rows of several workers are merged by key, and their numbers added.
     Rows(Vec<Row>),
-    /// Bytes, such as a capture. Those of several workers follow one another.
+    /// Bytes, such as a capture. Those of several workers are concatenated.
     Bytes(Vec<u8>),
 }
 
@@ -114,7 +116,8 @@ impl Answer {
         self.merge_where(other, |_| true)
     }
 
-    /// Combines two answers about the same tables: only numbers whose names `adds` accepts are added; others stay as they are here.
+    /// Combines two answers about the same tables: numbers whose names `adds` accepts are added, others are
+    /// taken from `self`.
     #[must_use]
     pub fn merge_where(self, other: Answer, adds: impl Fn(&str) -> bool) -> Answer {
         match (self, other) {
@@ -143,8 +146,8 @@ impl Answer {
     }
 }
 
-/// Combines a number of two workers' answers, by its name. Numbers are added, but `seconds_left` is that of the entry that stays longest; 0 is for
-/// ever.
+/// Combines a number of two workers' answers according to its name. Numbers are added, except `seconds_left`,
+/// of which the longer time is taken; 0 stands for unlimited.
 #[must_use]
 pub fn combine(name: &str, one: u64, other: u64) -> u64 {
     match name {
@@ -163,10 +166,10 @@ pub struct Operation {
     pub arguments: &'static [Parameter],
 }
 
-/// Creates an instance with these settings; its tables hash with the key.
+/// Creates an instance with these settings. Its tables use the hash key.
 pub type Make = fn(&Settings, HashKey) -> Result<Box<dyn Plugin>, PluginError>;
 
-/// What can be instantiated.
+/// A module, of which instances can be created.
 #[derive(Clone, Copy, Debug)]
 pub struct Module {
     /// Its name.
@@ -179,18 +182,18 @@ pub struct Module {
     pub parameters: &'static [Parameter],
     /// Operations that others may call.
     pub operations: &'static [Operation],
-    /// Creates an instance for level 2. All memory of its data path is allocated here.
+    /// Creates an instance for level 2, and allocates all memory of its data path.
     pub make: Make,
 }
 
-/// An instance at one worker.
+/// An instance in one worker.
 pub trait Plugin: Send {
     /// Processes a packet. Does not allocate or wait.
     fn process(&mut self, now: Instant, packet: &mut Packet<'_>, effects: &mut dyn Effects) -> Action;
 
-    /// Takes other settings, between two packets. State is kept where its meaning does not change.
+    /// Replaces the settings, between two packets. State is kept where its meaning does not change.
     fn configure(&mut self, settings: &Settings) -> Result<(), PluginError>;
 
-    /// Executes an operation that the module declares, between two packets.
+    /// Executes a declared operation, between two packets.
     fn call(&mut self, now: Instant, operation: &str, arguments: &Settings) -> Result<Answer, CallError>;
 }

@@ -16,19 +16,20 @@ use crate::manager::{Manager, ManagerError};
 use crate::plugin::Answer;
 use crate::settings::{PARAMETERS_MAX, Value};
 
-/// Longest text, or answer, in bytes.
+/// Largest text or answer, in bytes.
 pub const REMOTE_LEN_MAX: usize = 16 << 20;
-/// Most rows of an answer that a host sends.
+/// Largest number of rows in an answer of a host.
 pub const REMOTE_ROWS_MAX: usize = 50_001;
-/// Most instances that a host runs for a worker; their numbers are below it. A text brings at most as many modules.
+/// Largest number of instances that a host runs for a worker; their numbers are smaller. A text contains at
+/// most as many modules.
 pub const HOSTED_MAX: usize = 256;
-/// Most numbers of a row.
+/// Largest number of numbers in a row.
 const ROW_NUMBERS_MAX: usize = 32;
 
 /// An instance that a host runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HostedInstance {
-    /// Its number at the network node.
+    /// Its number on the network node.
     pub id: u32,
     /// Its name.
     pub name: String,
@@ -36,11 +37,12 @@ pub struct HostedInstance {
     pub module: String,
     /// All its settings.
     pub settings: Vec<(String, String)>,
-    /// Outputs that lead to an instance, by its number; an instance that is not among those that the host runs runs elsewhere.
+    /// Connected outputs, each with the number of the target instance. A target that the host does not run
+    /// runs elsewhere.
     pub outputs: Vec<(u8, u32)>,
 }
 
-/// Why a text was refused: the peer does not speak this format.
+/// Why a text was refused: the number of the first line that violates this format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {0} of a text about plug-ins is wrong")]
 pub struct RemoteError(pub usize);
@@ -48,7 +50,7 @@ pub struct RemoteError(pub usize);
 /// A row of an answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RemoteRow {
-    /// What it is about.
+    /// The subject.
     pub key: String,
     /// Further text.
     pub note: String,
@@ -69,10 +71,10 @@ pub enum RemoteAnswer {
     Refused(String),
 }
 
-/// Writes the instances that run in an environment.
+/// Serialises the instances that run in an environment.
 ///
 /// # Errors
-/// There is no such environment.
+/// The environment does not exist.
 pub fn write_hosted(manager: &Manager, environment: &str) -> Result<String, ManagerError> {
     let mut text = String::new();
     let connected = manager.connected();
@@ -93,11 +95,11 @@ pub fn write_hosted(manager: &Manager, environment: &str) -> Result<String, Mana
     Ok(text)
 }
 
-/// Reads what [`write_hosted`] has written.
+/// Parses the output of [`write_hosted`].
 ///
 /// # Errors
-/// The first line that is wrong, or is one more than there may be: [`HOSTED_MAX`] instances with [`PARAMETERS_MAX`] settings and
-/// [`OUTPUTS_MAX`] outputs each.
+/// The number of the first line that is malformed or exceeds a limit: [`HOSTED_MAX`] instances with
+/// [`PARAMETERS_MAX`] settings and [`OUTPUTS_MAX`] outputs each.
 pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
     let mut instances: Vec<HostedInstance> = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -132,7 +134,7 @@ pub fn read_hosted(text: &str) -> Result<Vec<HostedInstance>, RemoteError> {
     Ok(instances)
 }
 
-/// Writes a supplied module that instances of the text need, before them.
+/// Serialises a supplied module. It precedes the instances that need it.
 pub fn write_module(text: &mut String, module: &str, bytes: &[u8]) {
     let _ = write!(text, "module {module} ");
     text.reserve(2 * bytes.len() + 1);
@@ -142,10 +144,10 @@ pub fn write_module(text: &mut String, module: &str, bytes: &[u8]) {
     text.push('\n');
 }
 
-/// Reads the supplied modules of a text, each with its name.
+/// Parses the supplied modules of a text, each with its name.
 ///
 /// # Errors
-/// The first line that is wrong, or is one more than [`HOSTED_MAX`].
+/// The number of the first line that is malformed, or exceeds [`HOSTED_MAX`] modules.
 pub fn read_modules(text: &str) -> Result<Vec<(&str, Vec<u8>)>, RemoteError> {
     let lines = text.lines().enumerate().filter_map(|(at, line)| Some((at, line.strip_prefix("module ")?)));
     lines
@@ -158,7 +160,7 @@ pub fn read_modules(text: &str) -> Result<Vec<(&str, Vec<u8>)>, RemoteError> {
         .collect()
 }
 
-/// Reads bytes of two hex digits each.
+/// Parses bytes of two hex digits each.
 fn hex(digits: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
@@ -166,10 +168,10 @@ fn hex(digits: &str) -> Option<Vec<u8>> {
     bytes.collect::<Option<Vec<u8>>>().filter(|_| rest.is_empty())
 }
 
-/// An operation, and its arguments by name.
+/// An operation with its arguments by name.
 pub type CallText<'a> = (&'a str, Vec<(&'a str, &'a str)>);
 
-/// Writes a call.
+/// Serialises a call.
 pub fn write_call(operation: &str, arguments: &[(&str, &str)]) -> String {
     let mut text = format!("{}\n", one_line(operation));
     for (name, value) in arguments {
@@ -178,10 +180,10 @@ pub fn write_call(operation: &str, arguments: &[(&str, &str)]) -> String {
     text
 }
 
-/// Reads what [`write_call`] has written: the operation, and its arguments.
+/// Parses the output of [`write_call`]: the operation, and its arguments.
 ///
 /// # Errors
-/// The first line that is wrong, or is one more than [`PARAMETERS_MAX`] arguments.
+/// The number of the first line that is malformed, or exceeds [`PARAMETERS_MAX`] arguments.
 pub fn read_call(text: &str) -> Result<CallText<'_>, RemoteError> {
     let mut lines = text.lines();
     let operation = lines.next().ok_or(RemoteError(1))?;
@@ -193,7 +195,7 @@ pub fn read_call(text: &str) -> Result<CallText<'_>, RemoteError> {
     Ok((operation, arguments))
 }
 
-/// Writes an answer.
+/// Serialises an answer.
 pub fn write_answer(answer: Result<Answer, String>) -> Vec<u8> {
     let rows = match answer {
         Ok(Answer::Done) => return b"done\n".to_vec(),
@@ -212,10 +214,10 @@ pub fn write_answer(answer: Result<Answer, String>) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Reads what [`write_answer`] has written.
+/// Parses the output of [`write_answer`].
 ///
 /// # Errors
-/// The first line that is wrong.
+/// The number of the first line that is malformed.
 pub fn read_answer(bytes: &[u8]) -> Result<RemoteAnswer, RemoteError> {
     let at = bytes.iter().position(|byte| *byte == b'\n').ok_or(RemoteError(1))?;
     let (word, rest) = (&bytes[..at], &bytes[at + 1..]);
@@ -245,12 +247,12 @@ fn read_row(line: &str) -> Option<RemoteRow> {
         let (name, value) = part.split_once('=')?;
         Some((name.to_owned(), value.parse().ok()?))
     };
-    // One more than there may be, so that it is noticed.
+    // One more than allowed is read, so that an excess is noticed.
     let numbers: Vec<_> = parts.take(ROW_NUMBERS_MAX + 1).map(number).collect::<Option<_>>()?;
     (numbers.len() <= ROW_NUMBERS_MAX).then_some(RemoteRow { key, note, numbers })
 }
 
-/// A text in one line, from which [`unescaped`] makes it again.
+/// Escapes a text so that it fits on one line; [`unescaped`] reverses this.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r")
 }
@@ -271,7 +273,7 @@ fn unescaped(line: &str) -> Option<String> {
     Some(text)
 }
 
-/// A text without control characters, which would end a line or a column.
+/// Replaces control characters, which would end a line or a column.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -330,7 +332,8 @@ mod tests {
         }
     }
 
-    /// Lines of two bytes became arguments of 32, and numbers of a row, settings, outputs and instances likewise.
+    /// Regression: a line of two bytes became an argument of 32; numbers of a row, settings, outputs and
+    /// instances likewise.
     #[test]
     fn a_text_of_short_lines_takes_no_more_memory_than_a_long_one() {
         let instance = "instance 0 a b\n";

@@ -1,4 +1,5 @@
-//! Settings of instances and arguments of operations: declared parameters, and values parsed by them.
+//! Settings of instances and arguments of operations: declared parameters, and the values parsed by their
+//! declarations.
 
 use core::fmt;
 use std::sync::Arc;
@@ -8,26 +9,26 @@ use csp_types::{Duration, Prefix};
 
 use crate::text::parse_match;
 
-/// The time that does not end.
+/// The duration that never ends.
 pub const FOREVER: Duration = Duration::MAX;
 
 /// Most parameters of a module or an operation.
 pub const PARAMETERS_MAX: usize = 8;
 
-/// What kind of value a parameter has.
+/// The type of a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A whole number with an optional suffix k, M or G (powers of 1,000), between two bounds, both included.
+    /// An integer with an optional suffix k, M or G (powers of 1,000), within inclusive bounds.
     Number(u64, u64),
-    /// A time greater than 0 with its unit: ns, us, ms, s, min or h; or `forever`, which is [`FOREVER`].
+    /// A duration greater than 0 with a unit (ns, us, ms, s, min or h), or `forever`, which is [`FOREVER`].
     Duration,
-    /// A network, or an address, which is the network of one.
+    /// A network, or a single address.
     Prefix,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// Any text.
     Text,
-    /// Conditions as rules have them.
+    /// Conditions as in rules.
     Conditions,
     /// The name of an instance.
     Instance,
@@ -38,9 +39,9 @@ pub enum Kind {
 pub struct Parameter {
     /// Its name.
     pub name: &'static str,
-    /// What values it has.
+    /// Its type.
     pub kind: Kind,
-    /// The value that it has if none is given; without it the parameter is required. Empty: absent.
+    /// Its default. Without one the parameter is required. An empty default means absent.
     pub default: Option<&'static str>,
 }
 
@@ -49,7 +50,7 @@ pub struct Parameter {
 pub enum Value {
     /// A number.
     Number(u64),
-    /// A time.
+    /// A duration.
     Duration(Duration),
     /// A network.
     Prefix(Prefix),
@@ -73,7 +74,7 @@ impl fmt::Display for Value {
 }
 
 impl Value {
-    /// Returns the text from which the value is parsed again without loss: times in nanoseconds, or `forever`.
+    /// Returns a text that parses to the same value without loss: durations in nanoseconds, or `forever`.
     pub fn exact(&self) -> String {
         match self {
             Value::Duration(duration) if *duration != FOREVER => format!("{}ns", duration.as_nanos()),
@@ -85,28 +86,28 @@ impl Value {
 /// Why a setting or argument was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SettingError {
-    /// There is no parameter of this name.
+    /// No parameter has this name.
     #[error("there is no parameter {name}; {}", known(.parameters, .name))]
     Unknown {
         /// The name given.
         name: String,
-        /// The parameters that there are.
+        /// The existing parameters.
         parameters: &'static [Parameter],
     },
-    /// It was given twice.
+    /// It was given more than once.
     #[error("{0} is given twice")]
     Twice(&'static str),
     /// A required parameter is missing.
     #[error("{0} is required")]
     Missing(&'static str),
-    /// The text is no value of the parameter.
+    /// The text is not a valid value of the parameter.
     #[error("{name}={text}: expected {expected}")]
     Value {
         /// The parameter.
         name: &'static str,
         /// The text given.
         text: String,
-        /// What would be right.
+        /// What is allowed.
         expected: String,
     },
 }
@@ -122,21 +123,22 @@ fn known(parameters: &[Parameter], name: &str) -> String {
     }
 }
 
-/// The candidate that `name` may be a misspelling of.
+/// Returns the candidate of which `name` may be a misspelling.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let scored = candidates.into_iter().map(|candidate| (strsim::jaro(name, candidate), candidate));
     let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
     best.filter(|(score, _)| *score > 0.7).map(|(_, candidate)| candidate)
 }
 
-/// Values by the names of their parameters. Does not allocate but for texts.
+/// Values by parameter name. Allocates for texts only.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
     values: [Option<(&'static str, Value)>; PARAMETERS_MAX],
 }
 
 impl Settings {
-    /// Parses texts by the declared parameters and fills in defaults. `instance` finds an instance by its name.
+    /// Parses texts by the declared parameters and fills in defaults. `instance` resolves the name of an
+    /// instance.
     pub fn parse(
         parameters: &'static [Parameter],
         given: &[(&str, &str)],
@@ -163,7 +165,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Adds a value. Values beyond [`PARAMETERS_MAX`] have no effect: no declaration has as many.
+    /// Adds a value. Values beyond [`PARAMETERS_MAX`] are ignored; no declaration has as many.
     pub fn put(&mut self, name: &'static str, value: Value) {
         if let Some(slot) = self.values.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some((name, value));
@@ -188,7 +190,7 @@ impl Settings {
         }
     }
 
-    /// Returns a time; zero if it is absent.
+    /// Returns a duration; zero if it is absent.
     pub fn duration(&self, name: &str) -> Duration {
         match self.value(name) {
             Some(Value::Duration(duration)) => *duration,
@@ -253,7 +255,7 @@ fn parse_value(
     value.map_err(|expected| SettingError::Value { name: parameter.name, text: text.into(), expected })
 }
 
-/// Parses a whole number with an optional suffix k, M or G.
+/// Parses an integer with an optional suffix k, M or G.
 pub fn parse_number(text: &str) -> Option<u64> {
     let (digits, factor) = match text.as_bytes().last()? {
         b'k' => (&text[..text.len() - 1], 1_000),
@@ -267,7 +269,7 @@ pub fn parse_number(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Parses a time greater than 0 with its unit, or `forever`.
+/// Parses a duration greater than 0 with a unit, or `forever`.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     if text == "forever" {
         return Some(FOREVER);
@@ -287,7 +289,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
-/// Parses a network; an address without length is the network of one.
+/// Parses a network. An address without length stands for itself only.
 pub(crate) fn parse_prefix(text: &str) -> Result<Prefix, String> {
     let prefix = match text.parse::<core::net::IpAddr>() {
         Ok(address) => Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }),

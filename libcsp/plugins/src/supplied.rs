@@ -1,4 +1,5 @@
-//! Modules that administrators supply: named by the SHA-256 of their bytes, and made by a runtime that this crate does not have.
+//! Modules supplied by administrators. They are named by the SHA-256 of their bytes, and instantiated by a
+//! runtime outside of this crate.
 
 use core::fmt;
 
@@ -10,28 +11,28 @@ use crate::packet::Packet;
 use crate::plugin::{Action, Answer, CallError, Effects, Module, Operation, Plugin, PluginError};
 use crate::settings::{Kind, Parameter, Settings};
 
-/// What makes instances of supplied modules.
+/// The runtime of supplied modules.
 pub trait Supply: fmt::Debug + Send + Sync {
-    /// Returns the number of outputs of a module; `None` if it is not here.
+    /// Returns the number of outputs of a module; `None` if the module is not available.
     fn outputs(&self, module: &str) -> Option<u8>;
 
-    /// Returns the levels at which a module can run; `None` if it is not here.
+    /// Returns the levels on which a module can run; `None` if the module is not available.
     fn levels(&self, _module: &str) -> Option<&'static [Level]> {
         Some(WASM_LEVELS)
     }
 
-    /// Makes an instance for one worker, on the control thread.
+    /// Creates an instance for one worker, on the control thread.
     ///
     /// # Errors
-    /// [`PluginError::Supplied`]: the module is not here, cannot start, or refuses its parameters.
+    /// [`PluginError::Supplied`] if the module is not available, cannot start, or refuses its parameters.
     fn make(&self, instance: &str, module: &str, settings: &Settings)
     -> Result<Box<dyn Plugin>, PluginError>;
 
-    /// Receives the bytes of a module that a network node sends to a plug-in host. They are checked and compiled without holding the
-    /// caller up; until then [`is_ready`](Self::is_ready) returns false.
+    /// Receives a module that a network node sends to a plug-in host. The module is checked and compiled in
+    /// the background; until that is done [`is_ready`](Self::is_ready) returns false.
     fn offer(&self, _module: &str, _bytes: Vec<u8>) {}
 
-    /// Returns whether an offered module was compiled, or was refused.
+    /// Returns whether an offered module is compiled or refused.
     fn is_ready(&self, _module: &str) -> bool {
         true
     }
@@ -48,7 +49,7 @@ pub fn is_supplied(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// What supplied modules have in common. The runtime knows how many outputs one has, and which of the levels.
+/// The declaration that all supplied modules share. The runtime knows the outputs and levels of each one.
 pub const SUPPLIED: Module = Module {
     name: "supplied",
     levels: &[Level::Driver, Level::Worker, Level::Host],
@@ -58,7 +59,7 @@ pub const SUPPLIED: Module = Module {
     make: |_, _| Ok(Box::new(Unsupplied)),
 };
 
-/// Stands in where there is no runtime: where a policy is checked, and no packet is processed.
+/// The runtime used where a policy is only checked and no packet is processed.
 struct Unsupplied;
 
 impl Plugin for Unsupplied {

@@ -29,7 +29,7 @@ const WORDS: [&str; 14] = [
     "plugin", "fallback",
 ];
 
-/// Priority of a rule whose text names none.
+/// Priority of a rule whose text has none.
 pub const PRIORITY_DEFAULT: u32 = 1000;
 
 /// A rule as text.
@@ -39,61 +39,61 @@ pub struct RuleText {
     pub name: String,
     /// Its priority.
     pub priority: u32,
-    /// What a packet must have.
+    /// Conditions that a packet must meet.
     pub fields: Match,
     /// The name of the instance.
     pub instance: String,
-    /// What happens without the instance's environment.
+    /// Fate of matching packets while the instance's environment does not run.
     pub fallback: Fallback,
 }
 
-/// Why a text is no rule: where, and what would be right.
+/// Why a text is not a rule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TextError {
-    /// A word that is none of the syntax.
+    /// A word that the syntax does not allow.
     #[error("{word:?} (word {at}) is not expected here; {hint}")]
     Word {
         /// The word.
         word: String,
-        /// Which word of the text it is, from 1 on.
+        /// Its position in the text, from 1.
         at: usize,
-        /// What would be right.
+        /// What is allowed.
         hint: String,
     },
-    /// A value that the condition cannot have.
+    /// A value that the condition does not allow.
     #[error("{name} {text}: expected {expected}")]
     Value {
         /// The condition.
         name: &'static str,
         /// The text given.
         text: String,
-        /// What would be right.
+        /// What is allowed.
         expected: String,
     },
-    /// The text ends where a value should be.
+    /// The text ends before a required value.
     #[error("{0} at the end of the text needs a value: {1}")]
     End(&'static str, &'static str),
-    /// A condition that is given twice.
+    /// A condition is given more than once.
     #[error("{0} is given twice")]
     Twice(&'static str),
-    /// Something that every rule has is missing.
+    /// A mandatory part of the rule is missing.
     #[error(
         "{0} is missing; a rule is: NAME [prio NUMBER] CONDITION... plugin INSTANCE [fallback pass|drop]"
     )]
     Missing(&'static str),
-    /// A network of the other address family than `ip` says.
+    /// A network's address family contradicts `ip`.
     #[error(
         "ip {version} contradicts {network}, which is an IPv{family} network; leave `ip {version}` out, or give an IPv{version} network"
     )]
     Family {
-        /// What `ip` says, 4 or 6.
+        /// The value of `ip`, 4 or 6.
         version: u8,
         /// The network.
         network: String,
-        /// Its family, 4 or 6.
+        /// Address family of the network, 4 or 6.
         family: u8,
     },
-    /// Conditions that no packet meets.
+    /// The conditions contradict each other: no packet meets them.
     #[error(transparent)]
     Rule(#[from] RuleError),
 }
@@ -117,7 +117,7 @@ pub fn parse_rule(words: &[&str]) -> Result<RuleText, TextError> {
     })
 }
 
-/// Parses conditions alone.
+/// Parses conditions.
 pub fn parse_match(words: &[&str]) -> Result<Match, TextError> {
     let mut parser = Parser { words, at: 1, fields: Match::ANY, ip: None, rest: Rest::default() };
     parser.run(false)?;
@@ -296,7 +296,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// A family without networks is the network of all its addresses.
+    /// An address family without networks stands for all of its addresses.
     fn finish(self) -> Result<Match, TextError> {
         let Parser { mut fields, ip, .. } = self;
         if let Some(version) = ip {
@@ -319,7 +319,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Conditions as text that [`parse_match`] accepts.
+/// Formats conditions as text that [`parse_match`] accepts.
 pub struct MatchText<'a>(pub &'a Match);
 
 impl fmt::Display for MatchText<'_> {

@@ -1,4 +1,4 @@
-//! Whether a connection would close a cycle.
+//! Detection of cycles among connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::command::Port;
 /// Connections of outputs.
 pub(crate) type Connections = BTreeMap<Port, InstanceId>;
 
-/// Returns the way from `from` over connections to `to`, both included; `None` if there is none.
+/// Returns the path of connections from `from` to `to`, both included; `None` if there is none.
 pub(crate) fn path(connections: &Connections, from: InstanceId, to: InstanceId) -> Option<Vec<InstanceId>> {
     let mut before: BTreeMap<InstanceId, InstanceId> = BTreeMap::new();
     let mut seen = BTreeSet::from([from]);

@@ -9,10 +9,11 @@ use crate::endpoint::Endpoint;
 use crate::event::{LinkId, MessageKind, SendError};
 use crate::tunnel::Full;
 
-/// Packet records queued for one link: those of a turn leave as one message, or as many as they fill.
+/// Packet records queued for one link. The records of one turn of the loop are sent in as few messages as
+/// they fit into.
 ///
-/// A message that has no credit waits with up to `messages_max - 1` others; a record for which there is no
-/// room then is refused. Buffers are allocated when they are first needed, and kept.
+/// A message without descriptor credit waits, together with up to `messages_max - 1` others; a record for
+/// which there is no room then is refused. Buffers are allocated when first needed, and kept.
 #[derive(Debug)]
 pub struct PacketBatch {
     link: LinkId,
@@ -61,11 +62,11 @@ impl PacketBatch {
         self.message_len.saturating_sub(csp_wire::packets::HEADER_LEN) / 4 * 4
     }
 
-    /// Copies a record into the batch. If it does not fit into the message that is being filled, that one is
-    /// sent, or waits.
+    /// Copies a record into the batch. If it does not fit into the current message, that message is sent, or
+    /// waits for credit.
     ///
     /// # Errors
-    /// The record exceeds a message, or as many messages wait as may. Nothing was queued.
+    /// The record exceeds a message, or the largest number of messages is waiting. Nothing was queued.
     pub fn push(
         &mut self,
         now: Instant,
@@ -80,7 +81,7 @@ impl PacketBatch {
         let total = padded_len(header.len() + payload.len());
         let fits = |message: &Vec<u8>| message.len() + total <= self.message_len;
         if !self.messages.back().is_some_and(fits) {
-            // What waits for credit stays: it is sent by a later call.
+            // Messages that wait for credit stay queued; a later call sends them.
             let _ = self.flush(now, endpoint);
             if !self.has_room() {
                 return Err(Full);
@@ -96,10 +97,10 @@ impl PacketBatch {
         Ok(())
     }
 
-    /// Sends the queued records, as far as there is credit.
+    /// Sends the queued records, as far as there is descriptor credit.
     ///
     /// # Errors
-    /// Those of [`Endpoint::send`]; what was not sent is kept.
+    /// Those of [`Endpoint::send`]; records that were not sent stay queued.
     pub fn flush(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<(), SendError> {
         while let Some(first) = self.messages.front() {
             endpoint.send(now, self.link, MessageKind::Packets, 0, &[first])?;

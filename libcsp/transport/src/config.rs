@@ -53,9 +53,9 @@ pub struct EndpointConfig {
     /// this long. Zero: links are not resumed. The sum with the time that a provider takes to notice a broken
     /// VI must stay below one second, within which the peer's death is to be noticed.
     pub resume_deadline: Duration,
-    /// Keys that verify tokens; `None`: this side accepts no links of the cluster.
+    /// Keys that verify tokens. `None`: this side accepts no links of the cluster.
     pub verify: Option<Keys>,
-    /// Processes of this host whose message links are accepted; `None`: none.
+    /// Processes of this host whose message links are accepted. `None`: none.
     pub local: Option<LocalPeers>,
     /// Protocol versions that this side speaks: [`Versions::SPOKEN`], except in tests.
     pub versions: Versions,

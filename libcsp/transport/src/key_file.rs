@@ -29,7 +29,7 @@ pub enum KeyFileError {
         "line {0}: allowed are `GENERATION cluster KEY`, `GENERATION node ROLE ID KEY`, `GENERATION link NETWORK-NODE APP-NODE KEY`, or 64 hexadecimal digits"
     )]
     Form(usize),
-    /// A line's key is none.
+    /// A line's key is malformed.
     #[error("line {0}: {1}")]
     Key(usize, KeyError),
     /// Two lines have the same generation and purpose.

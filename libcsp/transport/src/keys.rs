@@ -85,7 +85,7 @@ pub enum KeyError {
 pub struct ClusterKey(pub(crate) Secret);
 
 impl ClusterKey {
-    /// The key that 64 hexadecimal digits write.
+    /// Parses a key of 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
         Secret::from_hex(text.trim()).map(ClusterKey)
     }

@@ -32,7 +32,7 @@ pub struct TunnelBatch {
     link: LinkId,
     /// Messages that wait for credit, oldest first.
     waiting: VecDeque<MessageBuffer>,
-    /// What further records are added to.
+    /// The message to which further records are added.
     last: MessageBuffer,
     /// Buffers that are not in use.
     spare: Vec<MessageBuffer>,

@@ -1,23 +1,24 @@
-//! Rules that no packet reaches.
+//! Finds rules that no packet reaches.
 //!
-//! **Sound, not complete:** a rule is reported if one other rule, tried before it, matches every packet that it matches.
-//! A rule that only several others cover together is not found.
+//! **Sound, not complete:** a rule is reported if a single other rule that precedes it matches every packet
+//! that it matches. A rule that only several others together cover is not found.
 
 use std::sync::Arc;
 
 use super::fields::Rule;
 use super::table::{RuleHandle, Table, order_of};
 
-/// A rule that is never matched, and a rule because of which.
+/// A rule that never matches, and the rule that covers it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Covered {
     /// Name of the rule that no packet reaches.
     pub rule: Arc<str>,
-    /// Name of a rule that is tried before it and matches all that it matches.
+    /// Name of a preceding rule that matches every packet that it matches.
     pub by: Arc<str>,
 }
 
-/// Returns the rules that one other rule covers, in the sequence given. Takes about as long as building a table.
+/// Returns the rules that another single rule covers, in the given order. Takes about as long as building a
+/// table.
 pub fn covered_rules(rules: &[Rule]) -> Vec<Covered> {
     let order = |at: usize| order_of(rules[at].priority, at as u64);
     let mut indices: Vec<usize> = (0..rules.len()).collect();

@@ -1,4 +1,4 @@
-//! A rule's conditions, a packet's fields, and what it means that one matches the other.
+//! The conditions of a rule, the fields of a packet, and when they match.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ const PROTOCOL_TCP: u8 = 6;
 /// Protocols whose headers start with source and destination port: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const PROTOCOLS_WITH_PORTS: [u8; 5] = [PROTOCOL_TCP, 17, 33, 132, 136];
 
-/// IPv6 extension headers, which the parser passes over to find the protocol: hop-by-hop options, routing, fragment, authentication,
-/// destination options, mobility, host identity, shim6.
+/// IPv6 extension headers, which the parser skips to find the protocol: hop-by-hop options, routing,
+/// fragment, authentication, destination options, mobility, host identity, shim6.
 const EXTENSION_HEADERS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
 
 /// Returns whether headers of this IP protocol start with two ports.
@@ -25,7 +25,7 @@ pub const fn has_ports(protocol: u8) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InstanceId(pub u32);
 
-/// Where a packet is going at the interface at which it is classified.
+/// Direction of a packet on the interface at which it is classified.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
     /// Received from the interface.
@@ -81,7 +81,7 @@ impl PortRange {
     }
 }
 
-/// Bits of the TCP flags octet that a rule requires: those in `mask` have the value that they have in `value`.
+/// Required TCP flags: the bits in `mask` must have their value in `value`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TcpFlags {
     /// Required values; 0 outside of the mask.
@@ -90,7 +90,7 @@ pub struct TcpFlags {
     pub mask: u8,
 }
 
-/// What a rule requires of a packet. `None` and [`PORTS_ANY`] require nothing.
+/// Conditions on a packet. `None` and [`PORTS_ANY`] match everything.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Match {
     /// Source network. A network of length 0 still requires its address family.
@@ -101,9 +101,9 @@ pub struct Match {
     pub source_ports: PortRange,
     /// Destination ports.
     pub destination_ports: PortRange,
-    /// IP protocol number; in IPv6 that of the header behind all extension headers.
+    /// IP protocol number; in IPv6 that of the header after all extension headers.
     pub protocol: Option<u8>,
-    /// Interface number, as the caller counts its interfaces.
+    /// Interface number, as assigned by the caller.
     pub interface: Option<u16>,
     /// Direction at that interface.
     pub direction: Option<Direction>,
@@ -114,7 +114,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// Requires nothing: every IP packet matches.
+    /// No conditions: every IP packet matches.
     pub const ANY: Match = Match {
         source: None,
         destination: None,
@@ -127,7 +127,7 @@ impl Match {
         dscp: None,
     };
 
-    /// Returns whether the packet matches: the definition that every other look-up is tested against.
+    /// Returns whether the packet matches. This is the reference against which all other look-ups are tested.
     pub fn matches(&self, packet: &Fields) -> bool {
         self.source.is_none_or(|prefix| in_network(&prefix, packet.source))
             && self.destination.is_none_or(|prefix| in_network(&prefix, packet.destination))
@@ -143,8 +143,8 @@ impl Match {
             && self.dscp.is_none_or(|dscp| dscp == packet.dscp)
     }
 
-    /// Returns whether every packet that matches `other` matches this. Sound; incomplete only where the implication
-    /// rests on a relation between fields (a rule for TCP flags implies protocol 6: that one is known here).
+    /// Returns whether every packet that matches `other` also matches `self`. Sound, but incomplete where the
+    /// implication follows from a relation between fields, except that required TCP flags imply protocol 6.
     pub fn covers(&self, other: &Match) -> bool {
         fn network(own: Option<Prefix>, other: Option<Prefix>) -> bool {
             own.is_none_or(|own| {
@@ -169,8 +169,8 @@ impl Match {
             && exact(self.dscp, other.dscp)
     }
 
-    /// Returns which address family is required: `Some(true)` is IPv4. A match that requires both has no packets and
-    /// is an error of [`check`](Self::check).
+    /// Returns the required address family: `Some(true)` is IPv4. If both are required, no packet matches,
+    /// and [`check`](Self::check) returns an error.
     pub(super) fn family(&self) -> Option<bool> {
         self.source.or(self.destination).map(|prefix| prefix.address().is_ipv4())
     }
@@ -208,8 +208,8 @@ impl Match {
     }
 }
 
-/// Returns whether the address is in the network, by its bits: unlike [`Prefix::contains`] an IPv4-mapped IPv6 address
-/// stays an IPv6 address here, since that is what the packet has.
+/// Returns whether the address is in the network, comparing bits. Unlike with [`Prefix::contains`], an
+/// IPv4-mapped IPv6 address is an IPv6 address here, as it is in the packet.
 pub(super) fn in_network(prefix: &Prefix, address: IpAddr) -> bool {
     match (prefix.address(), address) {
         (IpAddr::V4(network), IpAddr::V4(address)) => {
@@ -245,24 +245,24 @@ pub struct Fields {
     pub ports: Option<(u16, u16)>,
     /// IP protocol number; in IPv6 that of the last header.
     pub protocol: u8,
-    /// The interface at which it is classified.
+    /// The interface on which it is classified.
     pub interface: u16,
     /// Its direction there.
     pub direction: Direction,
-    /// The TCP flags octet. `None` if it is not TCP, or a fragment without them.
+    /// The TCP flags octet. `None` if the packet is not TCP, or is a fragment without them.
     pub tcp_flags: Option<u8>,
     /// Differentiated services codepoint.
     pub dscp: u8,
 }
 
-/// A rule: what it requires and the instance that gets the packets.
+/// A rule: its conditions, and the instance that receives matching packets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// Name, unique in a set of rules.
     pub name: Arc<str>,
     /// Rules with lower numbers are tried first; at most [`PRIORITY_MAX`].
     pub priority: u32,
-    /// What a packet must have.
+    /// Conditions that a packet must meet.
     pub fields: Match,
     /// The instance that the packets are handed to.
     pub instance: InstanceId,
@@ -278,13 +278,13 @@ impl Rule {
     }
 }
 
-/// Why a rule cannot be: a value out of range, or conditions that no packet meets.
+/// Why a rule is invalid: a value is out of range, or no packet meets the conditions.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RuleError {
     /// The priority is too large.
     #[error("priority {0} exceeds {PRIORITY_MAX}")]
     Priority(u32),
-    /// IPv4 and IPv6 in one rule.
+    /// The networks are of different address families.
     #[error(
         "source {source_network} and destination {destination} are of different address families; no packet has both"
     )]
@@ -297,7 +297,7 @@ pub enum RuleError {
     /// The codepoint has more than 6 bits.
     #[error("DSCP {0} exceeds 63")]
     Dscp(u8),
-    /// No bit is compared, or a bit is required that is not compared.
+    /// No bit is compared, or a required bit is not compared.
     #[error("TCP flags {value:#04x}/{mask:#04x}: the mask has at least one bit, and all bits of the value")]
     Flags {
         /// The required values.
@@ -305,15 +305,15 @@ pub enum RuleError {
         /// The bits to compare.
         mask: u8,
     },
-    /// TCP flags of another protocol.
+    /// TCP flags are required of another protocol.
     #[error("TCP flags are required, but protocol {0} has none; the protocol is 6 (TCP) or none")]
     FlagsWithoutTcp(u8),
-    /// Ports of a protocol without ports.
+    /// Ports are required of a protocol without ports.
     #[error(
         "ports are required, but protocol {0} has none; protocols with ports are 6, 17, 33, 132 and 136 (TCP, UDP, DCCP, SCTP, UDP-Lite)"
     )]
     PortsWithoutProtocol(u8),
-    /// An IPv6 rule for an extension header, which is not the protocol of any packet.
+    /// An IPv6 rule names an extension header, which is not the protocol of any packet.
     #[error(
         "protocol {0} is an extension header in IPv6, and no packet matches: an IPv6 rule compares the protocol behind all extension headers, such as 6 (TCP)"
     )]

@@ -1,4 +1,5 @@
-//! A table's rules as they lie in its hash tables, for those that look packets up elsewhere: the program in the driver.
+//! The rules of a table in the layout of its hash tables, for look-ups outside of this crate: by the program
+//! in the driver.
 
 use super::fields::{InstanceId, PortRange};
 use super::space::Space;
@@ -10,17 +11,17 @@ use super::words::{V6, Words};
 /// (0: received, 1: transmitted), DSCP 6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaidRule {
-    /// Bits that a packet must have, under the mask.
+    /// Required values of the bits under the mask.
     pub value: [u64; V6],
-    /// Bits that are compared. Of a range of ports the prefix that all its ports share.
+    /// Bits that are compared. For a range of ports, the prefix that all its ports share.
     pub mask: [u64; V6],
-    /// The rule's order among all: the least one that matches decides.
+    /// The rule's order among all rules. The matching rule with the lowest order decides.
     pub order: u64,
-    /// Source ports, compared besides.
+    /// Source ports, which are compared separately.
     pub source_ports: PortRange,
-    /// Destination ports, compared besides.
+    /// Destination ports, which are compared separately.
     pub destination_ports: PortRange,
-    /// TCP flags: required values and bits that are compared; without any no flags are required.
+    /// TCP flags: required values, and bits that are compared. If none are compared, no flags are required.
     pub tcp_flags: (u8, u8),
     /// The rule.
     pub rule: RuleHandle,
@@ -29,7 +30,7 @@ pub struct LaidRule {
 }
 
 impl LaidRule {
-    /// Returns whether packets that are received can match.
+    /// Returns whether received packets can match.
     pub const fn is_ingress(&self, words: usize) -> bool {
         (self.value[words - 1] & self.mask[words - 1]) >> 6 & 3 == 0
     }
@@ -40,7 +41,7 @@ impl LaidRule {
 pub struct LaidTuple {
     /// Bits by which rules are hashed.
     pub mask: [u64; V6],
-    /// The rules, in no order.
+    /// The rules, in arbitrary order.
     pub rules: Vec<LaidRule>,
 }
 

@@ -1,10 +1,10 @@
-//! Linear search through all rules: what the tables are measured against.
+//! Linear search through all rules: the baseline for measurements of the tables.
 
 use super::fields::{Fields, Rule};
 use super::table::order_of;
 use super::words::{AnyKey, Entry, V4, V6, entry_v4, entry_v6, key_of};
 
-/// Rules in the order in which they are tried, in the same form as in a table.
+/// Rules in match order, in the same form as in a table.
 #[derive(Clone, Debug)]
 pub struct Linear {
     v4: Vec<Entry<V4>>,
@@ -25,7 +25,7 @@ impl Linear {
         Linear { v4: v4.collect(), v6: v6.collect() }
     }
 
-    /// Returns the index of the rule that decides on the packet, in the list given at the start.
+    /// Returns the index of the first matching rule in the list that was passed to [`new`](Self::new).
     pub fn find(&self, packet: &Fields) -> Option<usize> {
         let slot = match key_of(packet) {
             AnyKey::V4(key) => self.v4.iter().find(|entry| entry.matches(&key)).map(|entry| entry.slot),

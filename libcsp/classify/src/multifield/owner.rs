@@ -1,8 +1,9 @@
-//! The owner of the rules, on the control thread: it changes a table that no worker has, and publishes it as a whole.
+//! The owner of the rules, on the control thread. It changes a table that no worker uses, and publishes the
+//! table as a whole.
 //!
-//! Two tables alternate. The one that workers have given back lacks the last changes; they are repeated on it before the
-//! next one. So a single change costs twice its own time, and not that of a copy; only while a worker still has the older
-//! table is a copy made.
+//! Two tables alternate. The one that workers have returned lacks the latest changes, which are replayed on
+//! it before the next change. A single change therefore costs twice its own time instead of a copy. A copy is
+//! made only if a worker still uses the older table.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use super::fields::{Rule, RuleError};
 use super::table::{RuleHandle, Table, order_of};
 use super::worker::{Counters, HitCount};
 
-/// Why rules were not changed. Everything stays as it was.
+/// Why rules were not changed. All rules stay as they were.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OwnerError {
-    /// The rule cannot be.
+    /// The rule is invalid.
     #[error("rule {name}: {error}")]
     Rule {
         /// Its name.
@@ -22,23 +23,23 @@ pub enum OwnerError {
         /// What is wrong with it.
         error: RuleError,
     },
-    /// There is a rule of this name.
+    /// A rule with this name exists.
     #[error("there is a rule {0} already; names are unique")]
     Duplicate(Arc<str>),
-    /// There is no room.
+    /// The capacity is exceeded.
     #[error("{count} rules do not fit a classifier for {capacity}")]
     TooMany {
-        /// Number of rules that there would be.
+        /// Number of rules that would result.
         count: usize,
-        /// Number of rules that fit.
+        /// The capacity.
         capacity: usize,
     },
-    /// There is no rule of this name.
+    /// No rule has this name.
     #[error("there is no rule {0}")]
     Unknown(Box<str>),
 }
 
-/// A table that workers can have, and its number. Later tables have larger numbers.
+/// A published table for workers, with its number. Later tables have higher numbers.
 #[derive(Clone, Debug)]
 pub struct Published {
     /// Number of the table.
@@ -47,7 +48,7 @@ pub struct Published {
     pub table: Arc<Table>,
 }
 
-/// A rule at its place.
+/// A rule in its slot.
 #[derive(Clone, Debug)]
 struct Placed {
     rule: Arc<Rule>,
@@ -72,30 +73,30 @@ impl Change {
     }
 }
 
-/// All rules by name and place, and the tables made of them.
+/// All rules by name and slot, and the tables made from them.
 #[derive(Debug)]
 pub struct Owner {
-    /// By slot.
+    /// Indexed by slot.
     places: Vec<Option<Placed>>,
     generations: Vec<u16>,
-    /// First in, first out: a place is used again as late as possible.
+    /// Free slots, first in, first out, so that a slot is reused as late as possible.
     free: VecDeque<u32>,
     names: HashMap<Arc<str>, u32>,
     sequence: u64,
     current: Published,
-    /// The table before the current one; it lacks `log`.
+    /// The table before the current one; it lacks the changes in `log`.
     spare: Option<Arc<Table>>,
-    /// The next table, while it is made; the current one lacks `log`.
+    /// The next table, while it is built; the current one lacks the changes in `log`.
     building: Option<Arc<Table>>,
     log: Vec<Change>,
-    /// The next table was made from nothing, so that `log` does not lead to it.
+    /// Whether the next table was built from scratch, so that `log` does not lead to it.
     replaced: bool,
-    /// Copies of a table made because workers had the older one.
+    /// Number of copies made because workers used the older table.
     copies: u64,
 }
 
 impl Owner {
-    /// Creates an owner of at most `capacity` rules, without any.
+    /// Creates an owner without rules, for at most `capacity` rules.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.min(u32::MAX as usize - 1);
         Owner {
@@ -123,12 +124,12 @@ impl Owner {
         self.names.is_empty()
     }
 
-    /// Returns the number of rules that fit.
+    /// Returns the capacity in rules.
     pub fn capacity(&self) -> usize {
         self.places.len()
     }
 
-    /// Returns how often a table was copied because workers still had the older one.
+    /// Returns how often a table was copied because workers still used the older one.
     pub fn copies(&self) -> u64 {
         self.copies
     }
@@ -139,19 +140,19 @@ impl Owner {
         Some((&placed.rule, placed.handle))
     }
 
-    /// Returns all rules with their handles, in the order in which they are tried.
+    /// Returns all rules with their handles, in match order.
     pub fn rules(&self) -> Vec<(&Rule, RuleHandle)> {
         let mut placed: Vec<&Placed> = self.places.iter().flatten().collect();
         placed.sort_unstable_by_key(|placed| placed.order);
         placed.into_iter().map(|placed| (&*placed.rule, placed.handle)).collect()
     }
 
-    /// Returns the hits of a rule at all workers. Counters of an earlier rule of its place are not included.
+    /// Returns the hits of a rule at all workers. Counts of a former rule of its slot are not included.
     pub fn hits<'a>(&self, handle: RuleHandle, workers: impl IntoIterator<Item = &'a Counters>) -> HitCount {
         workers.into_iter().fold(HitCount::default(), |sum, worker| sum + worker.of(handle))
     }
 
-    /// Adds a rule, behind those of equal priority. Workers see it after [`publish`](Self::publish).
+    /// Adds a rule after those of equal priority. Workers see it after [`publish`](Self::publish).
     pub fn insert(&mut self, rule: Rule) -> Result<RuleHandle, OwnerError> {
         check(&rule)?;
         if self.names.contains_key(&rule.name) {
@@ -174,8 +175,8 @@ impl Owner {
         Ok(())
     }
 
-    /// Replaces all rules: those given are tried by priority, then in the sequence given. A rule that stays as it was
-    /// keeps its counters. Workers see the new rules after [`publish`](Self::publish), all at once.
+    /// Replaces all rules. They match by priority, then in the given order. An unchanged rule keeps its
+    /// counters. Workers see the new rules after [`publish`](Self::publish), all at once.
     pub fn replace(&mut self, rules: Vec<Rule>) -> Result<(), OwnerError> {
         if rules.len() > self.capacity() {
             return Err(OwnerError::TooMany { count: rules.len(), capacity: self.capacity() });
@@ -198,7 +199,7 @@ impl Owner {
             })
             .collect();
         let mut freed: Vec<u32> = before.into_values().collect();
-        // The map's order differs from run to run; places are assigned by number.
+        // The map's order differs between runs, so slots are assigned by number.
         freed.sort_unstable();
         for slot in freed {
             self.places[slot as usize] = None;
@@ -213,7 +214,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Makes the changes since the last call visible: returns the table that workers should have from now on.
+    /// Publishes the changes since the last call. Returns the table that workers should use from now on.
     pub fn publish(&mut self) -> Published {
         if let Some(table) = self.building.take() {
             let generation = self.current.generation + 1;
@@ -224,7 +225,7 @@ impl Owner {
         self.current.clone()
     }
 
-    /// Puts a rule at its place and its name into the directory.
+    /// Puts a rule into its slot, and its name into the directory.
     fn place(&mut self, rule: Arc<Rule>, slot: u32) -> Placed {
         let generation = self.generations[slot as usize].wrapping_add(1);
         self.generations[slot as usize] = generation;
@@ -240,7 +241,8 @@ impl Owner {
         placed
     }
 
-    /// Puts a rule of a whole set at the place that it had, or at a free one: as many as rules fit are free.
+    /// Puts a rule of a whole set into its former slot, or into a free one. There are as many free slots as
+    /// the capacity requires.
     fn place_again(&mut self, rule: Rule, kept: Option<u32>) -> Placed {
         match kept.and_then(|slot| self.places[slot as usize].take()) {
             Some(Placed { rule, handle, .. }) => self.record(rule, handle),
@@ -251,7 +253,8 @@ impl Owner {
         }
     }
 
-    /// Makes the next table from nothing. The last rule comes first: chains are then extended at their heads.
+    /// Builds the next table from scratch. The last rule comes first, since chains are extended at their
+    /// heads.
     fn build(&mut self, mut all: Vec<Placed>) {
         all.sort_unstable_by_key(|placed| core::cmp::Reverse(placed.order));
         let mut table = Table::new();
@@ -266,7 +269,7 @@ impl Owner {
 
     fn change(&mut self, change: Change) {
         let mut table = self.building.take().unwrap_or_else(|| self.acquire());
-        // Nobody else has a table that is not published.
+        // An unpublished table is not shared.
         if let Some(table) = Arc::get_mut(&mut table) {
             change.apply(table);
         }
@@ -276,7 +279,7 @@ impl Owner {
         }
     }
 
-    /// A table with the content of the current one, which nobody else has. The log is empty then.
+    /// Returns an unshared table with the content of the current one. The log is empty then.
     fn acquire(&mut self) -> Arc<Table> {
         let log = core::mem::take(&mut self.log);
         let reused = self.spare.take().and_then(|mut spare| {

@@ -1,9 +1,9 @@
-//! From the bytes of a packet to the fields that rules compare.
+//! Parses a packet into the fields that rules compare.
 //!
-//! Nothing of a packet is repaired or guessed: what contradicts itself is [`NoFields::Malformed`], and the caller decides
-//! what happens to it. Unlike the parsers of csp-wire, which accept what the cluster's own addresses may receive, this one
-//! passes through VLAN tags, fragments and all IPv6 extension headers with a known layout: the packets of others are
-//! classified, too.
+//! Nothing is repaired or guessed: a contradictory packet is [`NoFields::Malformed`], and the caller decides
+//! its fate. The parsers of csp-wire accept what the cluster's own addresses may receive. This one also
+//! handles VLAN tags, fragments and all IPv6 extension headers with a known layout, since packets for others
+//! are classified, too.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -11,9 +11,9 @@ use csp_wire::{WireError, ipv4};
 
 use super::fields::{Direction, Fields, has_ports};
 
-/// Most VLAN tags (IEEE 802.1Q, 802.1ad) before the IP header.
+/// Largest number of VLAN tags (IEEE 802.1Q, 802.1ad) before the IP header.
 pub const VLAN_TAGS_MAX: usize = 2;
-/// Most IPv6 extension headers; a packet with more is malformed here.
+/// Largest number of IPv6 extension headers. A packet with more is treated as malformed.
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 const ETHERNET_LEN: usize = 14;
@@ -41,30 +41,30 @@ const TCP_LEN: usize = 20;
 pub enum Fragment {
     /// It is a whole packet.
     Whole,
-    /// It is the first fragment: it has the header of the layer above.
+    /// The first fragment, which contains the transport header.
     First,
-    /// It is a later fragment: ports and flags are not known.
+    /// A later fragment, with unknown ports and flags.
     Later,
 }
 
-/// A packet's fields, and where its headers are.
+/// The fields of a packet, and the positions of its headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parsed {
-    /// What rules compare.
+    /// The fields that rules compare.
     pub fields: Fields,
     /// Whether it is a fragment.
     pub fragment: Fragment,
-    /// Start of the IP header, in bytes from the start of what was parsed.
+    /// Start of the IP header, in bytes from the start of the parsed data.
     pub ip: usize,
-    /// Start of the header of the layer above (in later fragments: of what follows).
+    /// Start of the transport header, in bytes; in a later fragment the start of its payload.
     pub transport: usize,
-    /// End of the packet by its IP header; padding follows.
+    /// End of the packet by its IP header, in bytes. Padding follows.
     pub end: usize,
 }
 
 impl Parsed {
-    /// Returns whether a frame from its Ethernet header on is plain: without VLAN tag, IPv4 options and IPv6 extension headers, and no
-    /// fragment. The program in the driver classifies these and no others.
+    /// Returns whether an Ethernet frame is plain: not a fragment, and without VLAN tag, IPv4 options and
+    /// IPv6 extension headers. The program in the driver classifies only plain frames.
     pub const fn is_plain(&self) -> bool {
         let header_len = match self.fields.source {
             IpAddr::V4(_) => IPV4_LEN,
@@ -76,13 +76,13 @@ impl Parsed {
     }
 }
 
-/// How a packet contradicts itself.
+/// How a packet is malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// It ends before its headers do, or before the length that its IP header gives.
+    /// It ends before its headers, or before the length in its IP header.
     #[error("truncated")]
     Truncated,
-    /// The IP version is not that of the Ethernet type, or neither 4 nor 6.
+    /// The IP version does not match the Ethernet type, or is neither 4 nor 6.
     #[error("the IP version is wrong")]
     Version,
     /// A length field is too small for its own header.
@@ -94,7 +94,7 @@ pub enum Malformed {
     /// The IPv4 header checksum is wrong.
     #[error("the IPv4 header checksum is wrong")]
     Checksum,
-    /// An IPv6 extension header stands where it must not, or there are too many.
+    /// An IPv6 extension header is in a forbidden position, or there are too many.
     #[error("the chain of extension headers is wrong")]
     Extension,
     /// More VLAN tags than [`VLAN_TAGS_MAX`].
@@ -105,10 +105,10 @@ pub enum Malformed {
 /// Why a packet has no fields to classify.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum NoFields {
-    /// It is not IP; contains the Ethernet type.
+    /// It is not IP; with its Ethernet type.
     #[error("not IP: Ethernet type {0:#06x}")]
     NotIp(u16),
-    /// It contradicts itself.
+    /// It is malformed.
     #[error("malformed: {0}")]
     Malformed(#[from] Malformed),
 }
@@ -217,8 +217,8 @@ struct Chain {
     fragment: Fragment,
 }
 
-/// Follows the chain of extension headers (RFC 8200 §4). It ends at a header that is none, or that a later fragment
-/// lacks; `ESP` and `No Next Header` are protocols here.
+/// Follows the chain of extension headers (RFC 8200 §4). It ends at the first other header, or where a later
+/// fragment's part ends; `ESP` and `No Next Header` are treated as protocols.
 fn walk_extensions(packet: &[u8], first: u8) -> Result<Chain, Malformed> {
     let mut chain = Chain { protocol: first, transport: IPV6_LEN, fragment: Fragment::Whole };
     for walked in 0..=EXTENSION_HEADERS_MAX {
@@ -245,7 +245,7 @@ fn walk_extensions(packet: &[u8], first: u8) -> Result<Chain, Malformed> {
         if chain.protocol == FRAGMENT {
             let offset_and_more = be16(packet, at + 2)?;
             chain.fragment = match (chain.fragment, offset_and_more >> 3, offset_and_more & 1) {
-                // A packet is a fragment of one packet only.
+                // A packet has at most one fragment header.
                 (Fragment::First, ..) => return Err(Malformed::Extension),
                 // RFC 6946: an atomic fragment is a whole packet.
                 (_, 0, 0) => Fragment::Whole,
@@ -256,7 +256,8 @@ fn walk_extensions(packet: &[u8], first: u8) -> Result<Chain, Malformed> {
         chain.protocol = next;
         chain.transport = at + header_len;
         if chain.fragment == Fragment::Later {
-            // What follows belongs to the middle of some packet; `next` is the first header of its fragmentable part.
+            // The payload is from the middle of a packet; `next` is the first header of its fragmentable
+            // part.
             return Ok(chain);
         }
     }
@@ -265,8 +266,8 @@ fn walk_extensions(packet: &[u8], first: u8) -> Result<Chain, Malformed> {
 
 type Upper = (Option<(u16, u16)>, Option<u8>);
 
-/// Ports and TCP flags. A whole packet has its whole header. A first fragment whose header ends early is malformed, too:
-/// its flags would be in the next one, where no rule sees them (RFC 1858, RFC 7112).
+/// Returns ports and TCP flags. A whole packet must contain its whole transport header. So must a first
+/// fragment: otherwise its flags would be in the next fragment, where no rule sees them (RFC 1858, RFC 7112).
 fn upper_fields(protocol: u8, payload: &[u8], fragment: Fragment) -> Result<Upper, Malformed> {
     if fragment == Fragment::Later || !has_ports(protocol) {
         return Ok((None, None));

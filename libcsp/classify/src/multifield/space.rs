@@ -1,27 +1,29 @@
-//! The tuples of one address family: where an entry is put, when a tuple is divided, and in which order they are probed.
+//! The tuples of one address family: into which one an entry is put, when a tuple is divided, and in which
+//! order tuples are probed.
 //!
-//! An entry may be in any tuple whose mask its own contains. It is put into the one with the most bits. A chain that
-//! grows beyond [`CHAIN_MAX`] shows that the tuple's mask is too coarse for some entries: a mask is looked for, among
-//! those that the chain's entries allow, that divides the chain; all entries of the tuple that allow it move to a new
-//! tuple. So the number of tuples follows the rules, not the combinations of prefix lengths (TupleMerge, section 4).
+//! An entry fits every tuple whose mask is contained in its own mask. It is put into the one with the most
+//! bits. A chain that grows beyond [`CHAIN_MAX`] shows that the tuple's mask is too coarse for some entries.
+//! A mask that divides the chain is then searched for among those that the chain's entries permit, and all
+//! entries of the tuple that permit it move to a new tuple. Hence the number of tuples follows the rules, and
+//! not the combinations of prefix lengths (TupleMerge, section 4).
 
 use super::tuple::{Best, Tuple};
 use super::words::{Entry, Key, REST_FIELDS, Words, address_fields, address_prefix, and, bits, within};
 
-/// Entries with equal bits under a tuple's mask beyond which a finer mask is looked for.
+/// Number of entries with equal bits under a tuple's mask beyond which a finer mask is searched for.
 const CHAIN_MAX: usize = 16;
-/// Tuples of one family; then chains grow. It bounds the time of a look-up.
+/// Largest number of tuples in one family, which bounds the time of a look-up. Beyond it chains grow.
 const TUPLES_MAX: usize = 128;
-/// Entries of a chain that are looked at to find a finer mask, about.
+/// Approximate number of a chain's entries that are examined to find a finer mask.
 const EXAMINED_MAX: usize = 32;
-/// Prefixes in masks have lengths that are multiples of this, where that divides a chain as well: tuples with few bits
-/// hold more kinds of rules.
+/// Prefix lengths in masks are multiples of this where that also divides a chain, since tuples with fewer
+/// bits hold more kinds of rules.
 const LENGTH_STEP: u32 = 8;
 
 /// All entries of one family.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space<const N: usize> {
-    /// By rising `best`.
+    /// Ordered by `best`, ascending.
     tuples: Vec<Tuple<N>>,
 }
 
@@ -58,7 +60,7 @@ impl<const N: usize> Space<N> {
         self.sort();
     }
 
-    /// Removes the entry with this value, mask and slot of the owner; returns whether it was there.
+    /// Removes the entry with this value, mask and owner's slot. Returns whether it was present.
     pub fn remove(&mut self, entry: &Entry<N>) -> bool {
         let mut compatible = self.tuples.iter_mut().filter(|tuple| within(tuple.mask(), &entry.mask));
         let found = compatible.any(|tuple| tuple.remove(&entry.value, entry.slot));
@@ -67,7 +69,7 @@ impl<const N: usize> Space<N> {
         found
     }
 
-    /// Calls `each` with entries that may cover one with this value and mask, until it returns false.
+    /// Calls `each` for entries that may cover one with this value and mask, until `each` returns false.
     pub fn for_candidates(&self, entry: &Entry<N>, mut each: impl FnMut(&Entry<N>) -> bool) {
         let mut going = true;
         for tuple in self.tuples.iter().filter(|tuple| within(tuple.mask(), &entry.mask)) {
@@ -81,7 +83,7 @@ impl<const N: usize> Space<N> {
         }
     }
 
-    /// The tuples, in the order in which they are probed.
+    /// Returns the tuples in probing order.
     pub fn tuples(&self) -> &[Tuple<N>] {
         &self.tuples
     }
@@ -92,7 +94,7 @@ impl<const N: usize> Space<N> {
         }
     }
 
-    /// Moves the entries that allow it to a tuple that divides the chain of `entry`, if there is a mask that does.
+    /// If a mask divides the chain of `entry`, moves all entries that permit it to a tuple with that mask.
     fn divide(&mut self, at: usize, entry: &Entry<N>, chain: usize) {
         let Some(mask) = self.finer_mask(at, entry, chain) else { return };
         let target = match self.tuples.iter().position(|tuple| *tuple.mask() == mask) {
@@ -113,8 +115,9 @@ impl<const N: usize> Space<N> {
         self.tuples.retain(|tuple| !tuple.is_empty());
     }
 
-    /// The mask with the fewest bits that leaves at most half of the chain together; else the one that leaves least.
-    /// Of a long chain a sample is examined: entries at equal distances, and the newest.
+    /// Returns the mask with the fewest bits that leaves at most half of the chain together, or else the one
+    /// that leaves the fewest entries together. Of a long chain a sample is examined: entries at equal
+    /// distances, and the newest.
     fn finer_mask(&self, at: usize, newest: &Entry<N>, length: usize) -> Option<Words<N>> {
         let tuple = &self.tuples[at];
         let mut chain: Vec<Entry<N>> = vec![*newest];
@@ -141,14 +144,14 @@ impl<const N: usize> Space<N> {
     }
 }
 
-/// Whether a chain that has just reached this length is examined: about eight times while it doubles, so that what cannot
-/// be divided costs little, and what comes later is not overlooked.
+/// Returns whether a chain that has just reached this length is examined. This happens about eight times
+/// while its length doubles, so that an indivisible chain costs little and later entries are not missed.
 fn is_examined(length: usize) -> bool {
     let step = (length.next_power_of_two() / 8).max(CHAIN_MAX);
     length > CHAIN_MAX && (length - 1).is_multiple_of(step)
 }
 
-/// Entries of a chain that stay in one chain if those that allow the mask move.
+/// Returns how many entries of a chain remain in one chain if those that permit the mask move.
 fn left_together<const N: usize>(chain: &[Entry<N>], mask: &Words<N>) -> usize {
     let moves = |entry: &&Entry<N>| within(mask, &entry.mask);
     let staying = chain.iter().filter(|entry| !moves(entry)).count();
@@ -162,7 +165,8 @@ fn or<const N: usize>(a: &Words<N>, b: &Words<N>) -> Words<N> {
     core::array::from_fn(|at| a[at] | b[at])
 }
 
-/// Masks between that of a tuple and that of an entry: with more of one field or more of all, with coarse or exact lengths.
+/// Returns masks between that of a tuple and that of an entry: with more bits of one field or of all fields,
+/// with coarse or exact lengths.
 fn refinements<const N: usize>(coarse: &Words<N>, entry: &Words<N>) -> Vec<Words<N>> {
     let mut masks = Vec::with_capacity(20);
     let stepped = or(coarse, &stepped(entry));
@@ -181,7 +185,8 @@ fn refinements<const N: usize>(coarse: &Words<N>, entry: &Words<N>) -> Vec<Words
     masks
 }
 
-/// The mask with its address prefixes cut to multiples of [`LENGTH_STEP`] and with whole fields only of the others.
+/// Returns the mask with its address prefixes cut to multiples of [`LENGTH_STEP`], and only whole other
+/// fields.
 fn stepped<const N: usize>(mask: &Words<N>) -> Words<N> {
     let mut out = [0; N];
     for (field, words) in address_fields::<N>().iter().enumerate() {
@@ -194,7 +199,8 @@ fn stepped<const N: usize>(mask: &Words<N>) -> Words<N> {
     out
 }
 
-/// The mask of the first tuple for an entry: the longer of its two prefixes; without any, whole fields.
+/// Returns the mask of the first tuple for an entry: the longer of its two prefixes, or without prefixes the
+/// whole fields.
 fn coarse_mask<const N: usize>(mask: &Words<N>) -> Words<N> {
     let stepped = stepped(mask);
     let [source, destination] = address_fields::<N>().map(|field| and(&stepped, &field));

@@ -1,30 +1,30 @@
-//! A table of rules of both families, as workers look packets up in it.
+//! A table of the rules of both address families, in which workers look packets up.
 
 use super::fields::{Fields, InstanceId, Rule};
 use super::space::Space;
 use super::tuple::{Best, Tuple};
 use super::words::{AnyKey, Entry, NONE, V4, V6, entry_v4, entry_v6, key_of};
 
-/// Names a rule on the data path: its place among the owner's rules. The generation counts how often the place was used
-/// again (modulo 2¹⁶), so that counters of an earlier rule are not taken for those of a later one.
+/// Identifies a rule on the data path by its slot in the owner's table. The generation counts how often the
+/// slot was reused (modulo 2¹⁶), so that counts of a former rule are not attributed to a later one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RuleHandle {
-    /// The place: below the owner's capacity.
+    /// The slot, below the owner's capacity.
     pub slot: u32,
-    /// How often the place was used again.
+    /// Number of times that the slot was reused.
     pub generation: u16,
 }
 
 /// The result of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Hit {
-    /// The rule that decides.
+    /// The matching rule.
     pub rule: RuleHandle,
     /// The instance that it is bound to.
     pub instance: InstanceId,
 }
 
-/// The order of a rule among all: priority, then sequence of insertion.
+/// Returns the order of a rule among all: by priority, then by insertion.
 pub(super) fn order_of(priority: u32, sequence: u64) -> u64 {
     u64::from(priority) << SEQUENCE_BITS | sequence & ((1 << SEQUENCE_BITS) - 1)
 }
@@ -32,18 +32,18 @@ pub(super) fn order_of(priority: u32, sequence: u64) -> u64 {
 /// Bits of the sequence: 2⁴⁰ insertions.
 const SEQUENCE_BITS: u32 = 40;
 
-/// What a table consists of.
+/// Size of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TableStats {
     /// Rules that IPv4 packets can match.
     pub rules_v4: usize,
     /// Rules that IPv6 packets can match.
     pub rules_v6: usize,
-    /// Hash tables probed at most for an IPv4 packet.
+    /// Number of hash tables for IPv4 packets, all probed in the worst case.
     pub tuples_v4: usize,
-    /// Hash tables probed at most for an IPv6 packet.
+    /// Number of hash tables for IPv6 packets, all probed in the worst case.
     pub tuples_v6: usize,
-    /// Most rules with equal bits under their hash table's mask.
+    /// Largest number of rules with equal bits under their hash table's mask.
     pub longest_chain: usize,
     /// Bytes of memory.
     pub bytes: usize,
@@ -54,7 +54,7 @@ pub struct TableStats {
 pub struct Table {
     v4: Space<V4>,
     v6: Space<V6>,
-    /// TCP flags that rules have compared. Other flags make no difference to a look-up.
+    /// TCP flags that any rule has compared. Other flags do not affect a look-up.
     flags_compared: u8,
 }
 
@@ -64,7 +64,7 @@ impl Table {
         Table::default()
     }
 
-    /// Returns the rule that decides on the packet: the first by priority and insertion that matches.
+    /// Returns the rule that matches the packet: the first by priority and insertion.
     #[inline]
     pub fn find(&self, packet: &Fields) -> Option<Hit> {
         self.find_key(&key_of(packet))
@@ -89,12 +89,12 @@ impl Table {
         &self.v6
     }
 
-    /// Returns the TCP flags that rules compare; others make no difference to a look-up.
+    /// Returns the TCP flags that rules compare. Other flags do not affect a look-up.
     pub(super) fn flags_compared(&self) -> u8 {
         self.flags_compared
     }
 
-    /// Adds a rule at a place that has none.
+    /// Adds a rule in an unused slot.
     pub(super) fn insert(&mut self, rule: &Rule, handle: RuleHandle, order: u64) {
         let RuleHandle { slot, generation } = handle;
         let instance = rule.instance.0;
@@ -107,18 +107,18 @@ impl Table {
         }
     }
 
-    /// Removes the rule of a place; returns whether it was there.
+    /// Removes the rule of a slot. Returns whether it was present.
     pub(super) fn remove(&mut self, rule: &Rule, slot: u32) -> bool {
         let v4 = entry_v4(&rule.fields).map(|entry| Entry { slot, ..entry });
         let v6 = entry_v6(&rule.fields).map(|entry| Entry { slot, ..entry });
-        // Both, whatever the first one returns.
+        // Both are removed, whatever the first call returns.
         let v4 = v4.is_some_and(|entry| self.v4.remove(&entry));
         let v6 = v6.is_some_and(|entry| self.v6.remove(&entry));
         v4 || v6
     }
 
-    /// Calls `each` with the places of rules that may cover `rule`, until it returns false. A rule that covers it is
-    /// among them.
+    /// Calls `each` with the slots of rules that may cover `rule`, until it returns false. Every rule that
+    /// covers it is among them.
     pub(super) fn for_candidates(&self, rule: &Rule, mut each: impl FnMut(u32) -> bool) {
         if let Some(entry) = entry_v4(&rule.fields) {
             return self.v4.for_candidates(&entry, |candidate| each(candidate.slot));
@@ -128,7 +128,7 @@ impl Table {
         }
     }
 
-    /// Returns what the table consists of. Takes time in proportion to its size.
+    /// Returns the size of the table, in time proportional to it.
     pub fn stats(&self) -> TableStats {
         fn sum<const N: usize>(tuples: &[Tuple<N>]) -> (usize, usize, usize, usize) {
             let longest = tuples.iter().map(Tuple::longest_chain).max().unwrap_or(0);
@@ -147,8 +147,8 @@ impl Table {
         }
     }
 
-    /// Returns for each hash table of IPv4 the bits of its mask, its rules and its longest chain, in the order in which
-    /// they are probed. For measurements.
+    /// Returns the mask, the number of rules and the longest chain of each hash table of IPv4, in probing
+    /// order. For measurements.
     pub fn tuples_v4(&self) -> Vec<([u64; V4], usize, usize)> {
         self.v4.tuples().iter().map(|tuple| (*tuple.mask(), tuple.len(), tuple.longest_chain())).collect()
     }

@@ -10,18 +10,18 @@
 use super::words::{Entry, Key, NONE, ORDER_MAX, Words, and, hash};
 
 const EMPTY: u8 = 0;
-/// A slot that was in use in a bucket that others were led past.
+/// Tag of a freed slot in a bucket that insertions have overflowed past.
 const DELETED: u8 = 1;
 const TAGS_MIN: u8 = 2;
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Slots of a bucket in use on average before the table grows, of 8.
+/// Average number of used slots per bucket, of 8, at which the table grows.
 const LOAD_MAX: usize = 5;
 
-/// Returns a word whose high bits mark the bytes that are `tag`. A byte above one that is may be marked as well; the
-/// chain behind it decides.
+/// Returns a word whose high bits mark the bytes equal to `tag`. The byte above an equal one may be marked as
+/// well; comparing the chain behind it decides.
 #[inline(always)]
 fn equal_bytes(word: u64, tag: u8) -> u64 {
     let differing = word ^ (LOW_BITS * u64::from(tag));
@@ -58,7 +58,7 @@ impl Best {
 #[derive(Clone, Debug)]
 pub(super) struct Tuple<const N: usize> {
     mask: Words<N>,
-    /// At most the least order of its entries.
+    /// A lower bound of its entries' orders.
     best: u64,
     bucket_mask: usize,
     tags: Vec<u64>,
@@ -68,7 +68,7 @@ pub(super) struct Tuple<const N: usize> {
     entries: Vec<Entry<N>>,
     free: u32,
     len: usize,
-    /// Slots that are not empty, deleted ones included.
+    /// Number of slots that are not empty, including freed ones.
     slots_used: usize,
     /// Removals since `best` was computed.
     removed: usize,
@@ -114,7 +114,7 @@ impl<const N: usize> Tuple<N> {
             + self.entries.capacity() * size_of::<Entry<N>>()
     }
 
-    /// Replaces `best` by the first entry that matches and precedes it, if there is one.
+    /// Replaces `best` by the first matching entry that precedes it, if there is one.
     #[inline(always)]
     pub fn find(&self, key: &Key<N>, best: &mut Best) {
         let hash = hash(&key.words, &self.mask);
@@ -150,7 +150,8 @@ impl<const N: usize> Tuple<N> {
         }
     }
 
-    /// Calls `each` with the entries that have these bits under the mask, by rising order, until it returns false.
+    /// Calls `each` with the entries that have these bits under the mask, in ascending order, until `each`
+    /// returns false.
     pub fn for_bits(&self, words: &Words<N>, mut each: impl FnMut(&Entry<N>) -> bool) {
         let Some((bucket, slot)) = self.slot_of(words) else { return };
         let mut at = self.heads[bucket][slot];
@@ -162,7 +163,7 @@ impl<const N: usize> Tuple<N> {
         }
     }
 
-    /// All entries, chain by chain.
+    /// Returns all entries, chain by chain.
     pub fn entries(&self) -> impl Iterator<Item = &Entry<N>> {
         let heads = self.heads.iter().flatten().copied().filter(|&head| head != NONE);
         heads.flat_map(|head| {
@@ -172,12 +173,12 @@ impl<const N: usize> Tuple<N> {
         })
     }
 
-    /// The slot of the chain with these bits under the mask.
+    /// Returns the slot of the chain with these bits under the mask.
     fn slot_of(&self, words: &Words<N>) -> Option<(usize, usize)> {
         let bits = and(words, &self.mask);
         let hash = hash(words, &self.mask);
         let mut bucket = hash as usize & self.bucket_mask;
-        // A bucket with an empty slot ends the search; a table that is not full has one.
+        // A bucket with an empty slot ends the search, and a table below its load limit has one.
         for _ in 0..self.tags.len() {
             let word = self.tags[bucket];
             for at in 0..8 {
@@ -196,7 +197,7 @@ impl<const N: usize> Tuple<N> {
         None
     }
 
-    /// Adds an entry whose mask contains the table's; returns the length of its chain.
+    /// Adds an entry whose mask contains the table's. Returns the length of its chain.
     pub fn insert(&mut self, entry: Entry<N>) -> usize {
         self.best = self.best.min(entry.order);
         let place = self.allocate(entry);
@@ -226,7 +227,7 @@ impl<const N: usize> Tuple<N> {
         }
     }
 
-    /// Puts the entry at `place` into the chain, by its order; returns the chain's length.
+    /// Inserts the entry with index `place` into the chain by its order. Returns the chain's length.
     fn link(&mut self, bucket: usize, slot: usize, place: u32) -> usize {
         let order = self.entries[place as usize].order;
         let (mut previous, mut at) = (NONE, self.heads[bucket][slot]);
@@ -249,7 +250,7 @@ impl<const N: usize> Tuple<N> {
         self.place(words, head, 1);
     }
 
-    /// Puts a chain into the first slot without one, from its bucket on.
+    /// Puts a chain into the first free slot, starting with its own bucket.
     fn place(&mut self, words: &Words<N>, head: u32, length: u32) {
         let hash = hash(words, &self.mask);
         let mut bucket = hash as usize & self.bucket_mask;
@@ -266,7 +267,7 @@ impl<const N: usize> Tuple<N> {
         }
     }
 
-    /// Places all chains again: into twice as many buckets, unless slots of removed chains are what fills the table.
+    /// Rehashes all chains, into twice as many buckets unless freed slots fill the table.
     fn grow(&mut self) {
         let heads = self.heads.iter().flatten().copied().zip(self.lengths.iter().flatten().copied());
         let heads: Vec<(u32, u32)> = heads.filter(|(head, _)| *head != NONE).collect();
@@ -283,7 +284,7 @@ impl<const N: usize> Tuple<N> {
         }
     }
 
-    /// Removes the entry with these bits and this slot of the owner; returns whether it was here.
+    /// Removes the entry with these bits and this owner's slot. Returns whether it was present.
     pub fn remove(&mut self, words: &Words<N>, owner_slot: u32) -> bool {
         let Some((bucket, slot)) = self.slot_of(words) else { return false };
         let (mut previous, mut at) = (NONE, self.heads[bucket][slot]);
@@ -306,14 +307,14 @@ impl<const N: usize> Tuple<N> {
 
     fn remove_chain(&mut self, bucket: usize, slot: usize) {
         let word = self.tags[bucket];
-        // Nothing was led past a bucket that has an empty slot.
+        // Insertions never overflowed past a bucket with an empty slot.
         let tag = if equal_bytes(word, EMPTY) != 0 { EMPTY } else { DELETED };
         self.slots_used -= usize::from(tag == EMPTY);
         self.tags[bucket] = with_tag(word, slot, tag);
         self.heads[bucket][slot] = NONE;
     }
 
-    /// Keeps `best` as a bound below all orders. It is computed anew when the removals since then have paid for that.
+    /// Keeps `best` a lower bound of all orders. It is recomputed after enough removals to amortise the cost.
     fn note_removed(&mut self) {
         self.removed += 1;
         if self.removed * 64 >= self.len {
@@ -322,7 +323,7 @@ impl<const N: usize> Tuple<N> {
         }
     }
 
-    /// The length of the longest chain.
+    /// Returns the length of the longest chain.
     pub fn longest_chain(&self) -> usize {
         self.lengths.iter().flatten().max().map_or(0, |&length| length as usize)
     }

@@ -18,21 +18,22 @@ use super::fields::{Direction, Fields, Match, PortRange, mask_v4, mask_v6};
 /// Bits of a packet, a rule or a mask: `N` is 2 for IPv4 and 5 for IPv6.
 pub(super) type Words<const N: usize> = [u64; N];
 
-/// Words of IPv4.
+/// Number of words for IPv4.
 pub(super) const V4: usize = 2;
-/// Words of IPv6.
+/// Number of words for IPv6.
 pub(super) const V6: usize = 5;
 
 /// The masks of the fields in the last word.
 pub(super) const REST_FIELDS: [u64; 6] =
     [0xffff << 48, 0xffff << 32, 0xffff << 16, 0xff << 8, 0x3 << 6, 0x3f];
 
-/// A bit beyond the flags octet: set in a packet that has no flags, and compared by rules that require some.
+/// A bit beyond the flags octet. It is set in a packet without flags, and compared by rules that require
+/// flags.
 const NO_FLAGS: u16 = 0x100;
-/// Beyond all ports: a packet without ports.
+/// A value beyond all ports, for a packet without ports.
 const NO_PORT: u32 = 0x1_0000;
 
-/// A packet, as tables compare it.
+/// A packet in the form that tables compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key<const N: usize> {
     pub words: Words<N>,
@@ -43,7 +44,7 @@ pub(super) struct Key<const N: usize> {
 
 /// Order of a rule that does not exist: after all others.
 pub(super) const ORDER_MAX: u64 = u64::MAX;
-/// No further entry.
+/// End of a chain.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A rule as tables hold it: one cache line for IPv4, two for IPv6.
@@ -52,17 +53,17 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) struct Entry<const N: usize> {
     pub value: Words<N>,
     pub mask: Words<N>,
-    /// Priority, then time of insertion: the least one that matches decides.
+    /// Priority, then order of insertion. The matching entry with the lowest value decides.
     pub order: u64,
     pub source_ports: PortRange,
     pub destination_ports: PortRange,
-    /// The rule's place among the owner's, and how often that place was used again.
+    /// The rule's slot in the owner's table, and how often the slot was reused.
     pub slot: u32,
     pub generation: u16,
     pub flags_value: u8,
     pub flags_mask: u8,
     pub instance: u32,
-    /// The next entry of the chain, in the tuple's arena.
+    /// Index of the chain's next entry in the tuple's arena.
     pub next: u32,
 }
 
@@ -102,14 +103,14 @@ pub(super) fn bits<const N: usize>(words: &Words<N>) -> u32 {
     words.iter().map(|word| word.count_ones()).sum()
 }
 
-/// Hashes masked words. Packets choose their bits, but not the rules' bits: a peer can at best choose which of the
-/// existing buckets it hits, so that the function needs no key.
+/// Hashes masked words. Senders choose a packet's bits, but not those of rules. A peer can at most choose
+/// which existing bucket it hits, so that the function needs no key.
 #[inline(always)]
 pub(super) fn hash<const N: usize>(words: &Words<N>, mask: &Words<N>) -> u64 {
     const ODD: [u64; 4] =
         [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93, 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db];
     let mut sum = fold(words[0] & mask[0] ^ ODD[0], words[N - 1] & mask[N - 1] ^ ODD[1]);
-    // IPv6: the words between, two at a time.
+    // IPv6: the middle words, two at a time.
     if N == V6 {
         sum = fold(
             sum ^ words[1] & mask[1],
@@ -119,7 +120,7 @@ pub(super) fn hash<const N: usize>(words: &Words<N>, mask: &Words<N>) -> u64 {
     sum
 }
 
-/// The two halves of the product, combined.
+/// Combines the two halves of the product.
 #[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -143,13 +144,13 @@ fn direction_bits(direction: Direction) -> u64 {
     }
 }
 
-/// The prefix that all ports of the range share, as mask of 16 bits.
+/// Returns the prefix that all ports of the range share, as a mask of 16 bits.
 fn ports_mask(range: PortRange) -> u16 {
     let differing = range.low() ^ range.high();
     u16::MAX.checked_shl(16 - differing.leading_zeros()).unwrap_or(0)
 }
 
-/// Value and mask of the last word.
+/// Returns value and mask of the last word.
 fn rest_of_match(fields: &Match) -> (u64, u64) {
     let (source, destination) = (fields.source_ports, fields.destination_ports);
     let (source_mask, destination_mask) = (ports_mask(source), ports_mask(destination));
@@ -184,11 +185,11 @@ fn key<const N: usize>(packet: &Fields, words: Words<N>) -> Key<N> {
     }
 }
 
-/// The packet in the form of its family.
+/// The packet in the form of its address family.
 pub(super) enum AnyKey {
     V4(Key<V4>),
     V6(Key<V6>),
-    /// Addresses of different families: no packet is like that, and no rule matches.
+    /// The addresses are of different families, which occurs in no packet, and no rule matches.
     Neither,
 }
 
@@ -210,7 +211,7 @@ pub(super) fn key_of(packet: &Fields) -> AnyKey {
     }
 }
 
-/// An entry with these conditions; order and place are still missing.
+/// Returns an entry with these conditions, without order and slot.
 fn entry<const N: usize>(fields: &Match, value: Words<N>, mask: Words<N>) -> Entry<N> {
     Entry {
         value,
@@ -227,7 +228,7 @@ fn entry<const N: usize>(fields: &Match, value: Words<N>, mask: Words<N>) -> Ent
     }
 }
 
-/// The rule's conditions on IPv4 packets; `None` if it requires IPv6.
+/// Returns the rule's conditions on IPv4 packets; `None` if it requires IPv6.
 pub(super) fn entry_v4(fields: &Match) -> Option<Entry<V4>> {
     let network = |prefix: Option<Prefix>| match prefix.map(|prefix| (prefix.address(), prefix.length())) {
         None => (0, 0),
@@ -243,7 +244,7 @@ pub(super) fn entry_v4(fields: &Match) -> Option<Entry<V4>> {
     (fields.family() != Some(false)).then(|| entry(fields, value, mask))
 }
 
-/// The rule's conditions on IPv6 packets; `None` if it requires IPv4.
+/// Returns the rule's conditions on IPv6 packets; `None` if it requires IPv4.
 pub(super) fn entry_v6(fields: &Match) -> Option<Entry<V6>> {
     let network = |prefix: Option<Prefix>| match prefix.map(|prefix| (prefix.address(), prefix.length())) {
         None => (0, 0),
@@ -261,7 +262,7 @@ pub(super) fn entry_v6(fields: &Match) -> Option<Entry<V6>> {
     (fields.family() != Some(true)).then(|| entry(fields, value, mask))
 }
 
-/// The masks of the address fields: source and destination.
+/// Returns the masks of the source and destination address.
 pub(super) fn address_fields<const N: usize>() -> [Words<N>; 2] {
     let mut fields = [[0; N]; 2];
     if N == V4 {
@@ -274,7 +275,7 @@ pub(super) fn address_fields<const N: usize>() -> [Words<N>; 2] {
     fields
 }
 
-/// The first `length` bits of the address field.
+/// Returns the mask of the first `length` bits of an address field.
 pub(super) fn address_prefix<const N: usize>(field: usize, length: u32) -> Words<N> {
     let mut words = [0; N];
     if N == V4 {

@@ -1,4 +1,5 @@
-//! A worker's end: the table that it has, a cache of flows, and the counters of hits. All memory is allocated at start-up.
+//! A worker's side: the table in use, a cache of flows, and hit counters. All memory is allocated at
+//! start-up.
 
 use core::ops::Add;
 
@@ -23,7 +24,7 @@ impl Add for HitCount {
     }
 }
 
-/// The hits of all rules at one worker, by place.
+/// Hit counters of all rules at one worker, by slot.
 #[derive(Clone, Debug)]
 pub struct Counters {
     counts: Vec<(u16, HitCount)>,
@@ -34,7 +35,7 @@ impl Counters {
         Counters { counts: vec![(0, HitCount::default()); capacity] }
     }
 
-    /// Returns the hits of a rule; those of an earlier rule of its place are not included.
+    /// Returns the hits of a rule. Counts of a former rule of its slot are not included.
     pub fn of(&self, handle: RuleHandle) -> HitCount {
         let counted = self.counts.get(handle.slot as usize);
         counted
@@ -53,14 +54,14 @@ impl Counters {
     }
 }
 
-/// What a flow's packets look like, and what was found for them: one cache line.
+/// The fields that a flow's packets share, and the result of their look-up: one cache line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(align(64))]
 struct Flow {
     words: [u64; V6],
-    /// TCP flags, whether there are ports, and the address family.
+    /// TCP flags, whether the packets have ports, and the address family.
     kind: u32,
-    /// The table that it was found in, modulo 2³².
+    /// The generation of the table in which it was found, modulo 2³².
     table: u32,
     slot: u32,
     instance: u32,
@@ -70,7 +71,7 @@ struct Flow {
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
-/// Flows with one hash: the one used again, and the newest.
+/// Flows per set of the cache: the one that is reused, and the newest.
 const WAYS: usize = 2;
 
 const UNUSED: Flow =
@@ -79,24 +80,26 @@ const UNUSED: Flow =
 const KIND_NO_PORTS: u32 = 1 << 16;
 const KIND_V6: u32 = 1 << 17;
 
-/// Look-ups after which the cache has to show that it is worth asking.
+/// Number of look-ups after which the cache is evaluated.
 const TRIAL: u32 = 1024;
-/// Answers in a trial that make it worth asking. An answer saves a look-up in the table, a question without one costs up to half of that.
+/// Number of cache hits in a trial from which on the cache is worth using. A hit saves a look-up in the
+/// table; a miss costs up to half of one.
 const WORTH: u32 = TRIAL / 4;
-/// Look-ups without the cache after a trial that it has failed.
+/// Number of look-ups without the cache after a failed trial.
 const ASIDE: u32 = 15 * TRIAL;
 
-/// Whether the cache is asked. More flows at a time than it holds make it a cost: each question displaces what another flow needs.
+/// Decides whether the cache is used. With more concurrent flows than it holds, each look-up evicts an entry
+/// that another flow needs, and the cache only costs time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trial {
     asked: u32,
     answered: u32,
-    /// Look-ups for which it is not asked any more.
+    /// Number of further look-ups without the cache.
     aside: u32,
 }
 
 impl Trial {
-    /// Returns whether to ask for this look-up.
+    /// Returns whether to use the cache for this look-up.
     #[inline]
     fn asks(&mut self) -> bool {
         if self.aside > 0 {
@@ -125,8 +128,9 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Creates a worker that counts hits of at most `capacity` rules (those of the [`Owner`](super::Owner)) and remembers
-    /// the results of about `flows` flows: that many, rounded up to a power of two. 0 switches the cache off.
+    /// Creates a worker that counts hits of at most `capacity` rules (the capacity of the
+    /// [`Owner`](super::Owner)) and caches the results of about `flows` flows, rounded up to a power of two.
+    /// 0 disables the cache.
     pub fn new(published: Published, capacity: usize, flows: usize) -> Self {
         let sets = if flows == 0 { 0 } else { flows.div_ceil(WAYS).next_power_of_two() };
         Worker {
@@ -139,8 +143,8 @@ impl Worker {
         }
     }
 
-    /// Looks packets up in this table from now on. Results of earlier tables are not used any more. Returns the former
-    /// table: the caller drops it on another thread where freeing a large one may take its time.
+    /// Uses this table for look-ups from now on. Cached results of former tables are no longer used. Returns
+    /// the former table, which the caller may drop on another thread, since freeing a large one takes time.
     pub fn adopt(&mut self, published: Published) -> Published {
         core::mem::replace(&mut self.published, published)
     }
@@ -155,12 +159,12 @@ impl Worker {
         &self.counters
     }
 
-    /// Returns how many look-ups there were, and how many of them the cache answered.
+    /// Returns the number of look-ups, and the number of those that the cache answered.
     pub fn lookups(&self) -> (u64, u64) {
         (self.lookups, self.cache_hits)
     }
 
-    /// Returns the rule that decides on the packet, of `bytes` bytes, and counts the hit.
+    /// Returns the rule that matches the packet, and counts a hit of `bytes` bytes.
     #[inline]
     pub fn classify(&mut self, packet: &Fields, bytes: u32) -> Option<Hit> {
         let hit = self.find(packet);
@@ -176,7 +180,7 @@ impl Worker {
         self.counters.count(hit.rule, bytes.into());
     }
 
-    /// Returns the rule that decides on the packet, and counts no hit.
+    /// Returns the rule that matches the packet, without counting a hit.
     #[inline]
     pub fn find(&mut self, packet: &Fields) -> Option<Hit> {
         self.lookups += 1;
@@ -197,7 +201,7 @@ impl Worker {
         if let Some(way) = set.iter().position(same) {
             self.cache_hits += 1;
             self.trial.answered += 1;
-            // What is used again goes first, and stays while others come and go behind it.
+            // A reused flow moves to the front, and stays while others behind it are replaced.
             set.swap(0, way);
             let flow = &set[0];
             let rule = RuleHandle { slot: flow.slot, generation: flow.generation };
@@ -206,13 +210,13 @@ impl Worker {
         let hit = self.published.table.find_key(&key);
         let (slot, generation) = hit.map_or((NONE, 0), |hit| (hit.rule.slot, hit.rule.generation));
         let instance = hit.map_or(0, |hit| hit.instance.0);
-        // A flow of an earlier table is not worth its place.
+        // A flow of a former table may be replaced first.
         let way = if set[0].used && set[0].table == table { WAYS - 1 } else { 0 };
         set[way] = Flow { words, kind, table, slot, instance, generation, used: true };
         hit
     }
 
-    /// Flags that no rule compares make no difference.
+    /// Flags that no rule compares are masked out.
     fn kind<const N: usize>(&self, key: &Key<N>) -> u32 {
         let compared = 0x100 | u16::from(self.published.table.flags_compared());
         u32::from(key.tcp_flags & compared) | if key.source_port > 0xffff { KIND_NO_PORTS } else { 0 }

@@ -1,5 +1,5 @@
-//! Networks whose packets are dropped, for a time or for good, with a note of where each comes from: a verdict of an
-//! application or of a layer above becomes a drop here.
+//! A list of networks whose packets are dropped, for a limited time or permanently, each with a note of its
+//! origin. Through it the verdict of an application or of a higher layer becomes a drop here.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,11 +16,11 @@ use crate::plugin::{
 };
 use crate::settings::{FOREVER, Kind, Settings, Value};
 
-/// Drops packets whose `field` is in a network of the list; others go to output 0.
+/// Drops packets whose `field` is in a listed network; passes others to output 0.
 ///
-/// Operations: `add` a network for a `time` (`forever`: until it is removed) with `from`, a note; `remove` it; `list` the first
-/// [`ROWS_MAX`] and one more if there are more; `dump` all, which keeps
-/// packets waiting meanwhile; `find` the longest one that contains an address; `read` the counters.
+/// Operations: `add` a network for a `time` (`forever`: until it is removed) with `from`, a note; `remove`
+/// it; `list` the first [`ROWS_MAX`] networks, and one more if there are more; `dump` all networks, during
+/// which packets wait; `find` the longest listed network that contains an address; `read` the counters.
 pub const BLOCK_LIST: Module = Module {
     name: "block-list",
     levels: &[Level::Driver, Level::Worker, Level::Host],
@@ -58,34 +58,36 @@ pub const BLOCK_LIST: Module = Module {
     },
 };
 
-/// Expired networks that are removed with one packet or operation at most; those that are left do not match.
+/// Largest number of expired networks that one packet or operation removes. Expired ones that remain in the
+/// table do not match.
 const EXPIRED_MAX: usize = 4;
 
 struct Block {
-    /// [`Instant::FAR_FUTURE`] if it stays.
+    /// Time of expiry; [`Instant::FAR_FUTURE`] for an entry that does not expire.
     until: Instant,
     from: Arc<str>,
     hits: u64,
 }
 
-/// An expiry, in order of time. Networks do not have an order; address and length do.
+/// An expiry, ordered by time. Address and length stand for the network, since networks have no order.
 type Expiry = Reverse<(Instant, core::net::IpAddr, u8)>;
 
 struct BlockList {
     blocks: PrefixMap<Block>,
-    /// Also of networks that were removed, or added again with another time: those are passed over.
+    /// Also contains outdated entries, for networks that were removed or added again with another time. They
+    /// are skipped.
     expiries: BinaryHeap<Expiry>,
     by_destination: bool,
-    /// The note of what other plug-ins add.
+    /// The note of entries that other plug-ins add.
     plugin: Arc<str>,
-    /// Packets and bytes.
+    /// Packets and bytes dropped.
     dropped: (u64, u64),
     expired: u64,
     refused: u64,
 }
 
 impl BlockList {
-    /// Removes some of the networks whose time is over.
+    /// Removes some of the expired networks.
     fn expire(&mut self, now: Instant) {
         for _ in 0..EXPIRED_MAX {
             let Some(&Reverse((until, address, length))) = self.expiries.peek() else { return };
@@ -111,7 +113,7 @@ impl BlockList {
             _ => self.plugin.clone(),
         };
         let present = self.blocks.get(&prefix);
-        // What is added again keeps its hits, and the same expiry is not noted twice.
+        // A network that is added again keeps its hits, and an equal expiry is not queued twice.
         let (hits, noted) = present.map_or((0, false), |block| (block.hits, block.until == until));
         if self.blocks.insert(prefix, Block { until, from, hits }).is_err() {
             self.refused += 1;
@@ -127,7 +129,7 @@ impl BlockList {
         Ok(Answer::Done)
     }
 
-    /// Notes the expiries of what is in the list anew, without those that were passed over.
+    /// Rebuilds the queue of expiries from the list, without the outdated entries.
     fn compact(&mut self) {
         self.expiries.clear();
         let timed = self.blocks.iter().filter(|(_, block)| block.until != Instant::FAR_FUTURE);

@@ -1,5 +1,5 @@
-//! Captures packets in the pcap format, by a filter and a sample, into memory of fixed size that the operation `take`
-//! empties.
+//! Captures a filtered sample of packets in the pcap format, into memory of fixed size that the operation
+//! `take` empties.
 
 use csp_classify::multifield::Match;
 use csp_types::Instant;
@@ -12,10 +12,12 @@ use crate::plugin::{Action, Answer, CallError, Effects, Module, Operation, Plugi
 use crate::settings::{Kind, SettingError, Settings};
 use crate::text::parse_match;
 
-/// Captures one of `sample` packets that match `filter` (conditions as rules have them; empty: all, what is not IP included), `snap_len` bytes of each, until `buffer` bytes are full. All packets go to
-/// output 0. `clock_offset_ns` is added to the node's monotonic time, so that time stamps count from 1970.
+/// Captures one in `sample` packets that match `filter` (conditions as in rules; empty matches all packets,
+/// including those that are not IP): the first `snap_len` bytes of each, until `buffer` bytes are used. All
+/// packets go to output 0. `clock_offset_ns` is added to the node's monotonic time, so that time stamps count
+/// from 1970.
 ///
-/// Operations: `take` the file so far and start another one; `read` the counters.
+/// Operations: `take` returns the file so far and starts another one; `read` returns the counters.
 pub const CAPTURE: Module = Module {
     name: "capture",
     levels: &[Level::Worker, Level::Host],
@@ -46,12 +48,12 @@ pub const CAPTURE: Module = Module {
 };
 
 struct Capture {
-    /// `None`: everything.
+    /// `None` matches every packet.
     filter: Option<Match>,
     sample: u64,
     snap_len: usize,
     clock_offset_ns: u64,
-    /// At most `capacity` bytes, so that it never grows.
+    /// At most `capacity` bytes, so that it is never reallocated.
     file: Vec<u8>,
     capacity: usize,
     /// Packets that matched the filter.
@@ -74,7 +76,7 @@ impl Capture {
         self.sample = settings.number("sample").max(1);
         self.snap_len = settings.number("snap_len") as usize;
         self.clock_offset_ns = settings.number("clock_offset_ns");
-        // A file has one length in its header: it ends with other settings.
+        // The file header contains the length, so that other settings need another file.
         self.begin();
         Ok(())
     }
@@ -123,7 +125,7 @@ impl Plugin for Capture {
     fn call(&mut self, _now: Instant, operation: &str, _arguments: &Settings) -> Result<Answer, CallError> {
         match operation {
             "take" => {
-                // The pages of the new buffer are not touched before packets need them.
+                // The pages of the new buffer are not touched until packets are written to them.
                 let file = core::mem::replace(&mut self.file, Vec::with_capacity(self.capacity));
                 self.begin();
                 Ok(Answer::Bytes(file))

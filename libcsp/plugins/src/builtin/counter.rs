@@ -1,4 +1,4 @@
-//! Packets and bytes by network of their source or destination.
+//! Counts packets and bytes by the network of their source or destination.
 
 use csp_types::Instant;
 
@@ -11,8 +11,8 @@ use crate::plugin::{
 };
 use crate::settings::{Kind, Settings};
 
-/// Counts by the network of `field` with a prefix of `length_v4` or `length_v6` bits. Networks beyond `prefixes_max`, and
-/// what is not IP, are counted together as `other`.
+/// Counts by the network of `field` with a prefix of `length_v4` or `length_v6` bits. Packets of networks
+/// beyond `prefixes_max`, and packets that are not IP, are counted together as `other`.
 pub const COUNTER: Module = Module {
     name: "counter",
     levels: &[Level::Driver, Level::Worker, Level::Host],
@@ -69,7 +69,7 @@ impl Plugin for Counter {
         let count = match prefix {
             Some(prefix) if self.counts.get(&prefix).is_some() || !self.counts.is_full() => {
                 if self.counts.get(&prefix).is_none() {
-                    // There is room.
+                    // There is room, so this cannot fail.
                     let _ = self.counts.insert(prefix, (0, 0));
                 }
                 self.counts.get_mut(&prefix)
@@ -81,7 +81,7 @@ impl Plugin for Counter {
         Action::Next(0)
     }
 
-    /// Other networks start with zero.
+    /// Applies settings. If they select other networks, all counters restart from zero.
     fn configure(&mut self, settings: &Settings) -> Result<(), PluginError> {
         if settings.number("prefixes_max") != self.counts.capacity() as u64 {
             return Err(PluginError::Fixed("prefixes_max"));

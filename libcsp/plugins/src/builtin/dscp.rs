@@ -1,5 +1,5 @@
-//! Sets the differentiated services codepoint; ECN stays. The IPv4 header checksum is updated, not computed anew (RFC 1624):
-//! a wrong one stays wrong. No transport checksum covers the field.
+//! Sets the differentiated services codepoint and keeps the ECN bits. The IPv4 header checksum is updated
+//! incrementally (RFC 1624), so that a wrong checksum stays wrong. No transport checksum covers the field.
 
 use csp_types::Instant;
 use csp_wire::checksum::update;
@@ -10,7 +10,7 @@ use crate::packet::Packet;
 use crate::plugin::{Action, Answer, CallError, Effects, Module, Plugin, PluginError};
 use crate::settings::{Kind, Settings};
 
-/// Sets `dscp`. What is not IP passes as it is.
+/// Sets the field to `dscp`. Packets that are not IP pass unchanged.
 pub const DSCP: Module = Module {
     name: "dscp",
     levels: &[Level::Driver, Level::Worker, Level::Host],

@@ -1,5 +1,5 @@
-//! A token bucket (RFC 2697 with one rate and one burst): packets beyond the rate are dropped or led elsewhere, and their
-//! senders may be reported to a block list.
+//! A token bucket (as in RFC 2697, with one rate and one burst). Packets beyond the rate are dropped or sent
+//! to another output, and their senders can be added to a block list.
 
 use csp_classify::multifield::InstanceId;
 use csp_types::{Duration, Instant, Prefix};
@@ -10,9 +10,11 @@ use crate::packet::Packet;
 use crate::plugin::{Action, Answer, Call, CallError, Effects, Module, Operation, Plugin, PluginError, Row};
 use crate::settings::{Kind, Settings, Value};
 
-/// Lets `rate` bits of frames a second pass, and `burst` bytes at once. What exceeds that is dropped, or led to output 1
-/// (`exceed=next`). A frame that the port has coalesced counts as the frames that it was, each with its headers; as it cannot be dropped in
-/// part, one that is longer than the burst passes with a full bucket, and the tokens that it lacks are a debt. With `block`, the source address of what exceeds is added to that block list for `block_time`.
+/// Passes `rate` bits of frames per second, with bursts of up to `burst` bytes. Excess packets are dropped,
+/// or go to output 1 (`exceed=next`). A frame that the port has coalesced counts as its original frames, each
+/// with its headers. It cannot be dropped in part: a frame longer than the burst passes if the bucket is
+/// full, and the missing tokens become a debt. With `block`, the source address of excess packets is added to
+/// that block list for `block_time`.
 pub const POLICER: Module = Module {
     name: "policer",
     levels: &[Level::Driver, Level::Worker, Level::Host],
@@ -43,17 +45,17 @@ pub const POLICER: Module = Module {
     },
 };
 
-/// Units of tokens for each byte: a rate of r bits a second adds r units a nanosecond.
+/// Token units per byte. At r bits per second, r units are added per nanosecond.
 const BYTE: u64 = 8 * 1_000_000_000;
 /// Position of the header length in a TCP header: only TCP is coalesced.
 const TCP_DATA_OFFSET_AT: usize = 12;
 
 struct Policer {
-    /// Bits a second: units a nanosecond.
+    /// Bits per second, which equals units per nanosecond.
     rate: u64,
-    /// Units that fit the bucket: at most 10⁹ bytes, which is below 2⁶³.
+    /// Size of the bucket in units: at most 10⁹ bytes, which is below 2⁶³ units.
     burst: i64,
-    /// Units in the bucket; a debt if negative.
+    /// Units in the bucket; a negative value is a debt.
     tokens: i64,
     filled: Option<Instant>,
     exceed_next: bool,
@@ -83,12 +85,12 @@ impl Policer {
     }
 }
 
-/// Units of tokens of so many bytes.
+/// Converts bytes to token units.
 fn units(bytes: u64) -> i64 {
     i64::try_from(bytes.saturating_mul(BYTE)).unwrap_or(i64::MAX)
 }
 
-/// Bytes of the frames that a frame represents.
+/// Returns the total length of the original frames, in bytes.
 fn wire_len(packet: &Packet<'_>) -> u64 {
     let (bytes, repeated) = (packet.bytes(), u64::from(packet.metadata.coalesced.saturating_sub(1)));
     let headers = packet.parsed().map_or(0, |parsed| {

@@ -1,6 +1,7 @@
-//! Values by network, of fixed capacity, and the longest network that contains an address.
+//! A map from networks to values, of fixed capacity, with longest-prefix lookup.
 //!
-//! A hash table by length and address; the lengths in use are probed from the longest on. Without allocation after start-up.
+//! A hash table keyed by length and address. A lookup probes the lengths in use from the longest on. Nothing
+//! is allocated after start-up.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
@@ -9,11 +10,11 @@ use csp_types::Prefix;
 
 use crate::hashing::HashKey;
 
-/// Values by network.
+/// A map from networks to values.
 pub(super) struct PrefixMap<V> {
     entries: HashMap<Prefix, V, HashKey>,
     capacity: usize,
-    /// Networks of each length: IPv4, then IPv6.
+    /// Number of networks of each length: IPv4, then IPv6.
     lengths: [[u32; 129]; 2],
 }
 
@@ -21,7 +22,7 @@ fn family(address: IpAddr) -> usize {
     usize::from(address.is_ipv6())
 }
 
-/// The network of this length that contains the address.
+/// Returns the network with this prefix length that contains the address.
 pub(super) fn network_of(address: IpAddr, length: u8) -> Option<Prefix> {
     let masked = match address {
         IpAddr::V4(v4) => {
@@ -39,7 +40,7 @@ pub(super) fn network_of(address: IpAddr, length: u8) -> Option<Prefix> {
 impl<V> PrefixMap<V> {
     pub fn new(capacity: usize, key: HashKey) -> Self {
         PrefixMap {
-            // A hash map that is at most half full clears away removed entries in place, and never grows.
+            // A hash map that is at most half full reclaims removed entries in place, and never grows.
             entries: HashMap::with_capacity_and_hasher(2 * capacity, key),
             capacity,
             lengths: [[0; 129]; 2],
@@ -66,7 +67,7 @@ impl<V> PrefixMap<V> {
         self.entries.get_mut(prefix)
     }
 
-    /// Adds or replaces a value; gives it back if there is no room.
+    /// Adds or replaces a value. Returns the value as the error if there is no room.
     pub fn insert(&mut self, prefix: Prefix, value: V) -> Result<(), V> {
         if let Some(present) = self.entries.get_mut(&prefix) {
             *present = value;
@@ -91,7 +92,8 @@ impl<V> PrefixMap<V> {
         self.lengths = [[0; 129]; 2];
     }
 
-    /// Returns the first value that `accept` accepts among the networks that contain the address, the longest first.
+    /// Returns the first value that `accept` accepts among the networks that contain the address, longest
+    /// first.
     pub fn find(&self, address: IpAddr, accept: impl Fn(&V) -> bool) -> Option<(Prefix, &V)> {
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let lengths = &self.lengths[family(address)];
@@ -102,12 +104,12 @@ impl<V> PrefixMap<V> {
         })
     }
 
-    /// All networks, in no order.
+    /// Returns all networks in arbitrary order.
     pub fn iter(&self) -> impl Iterator<Item = (Prefix, &V)> {
         self.entries.iter().map(|(prefix, value)| (*prefix, value))
     }
 
-    /// The first `limit` networks that `accept` accepts, in order. What is left out is not sorted.
+    /// Returns the first `limit` networks that `accept` accepts, in order. The others are not sorted.
     pub fn first(&self, limit: usize, accept: impl Fn(&V) -> bool) -> Vec<(Prefix, &V)> {
         let order = |(prefix, _): &(Prefix, &V)| (prefix.address(), prefix.length());
         let mut found: Vec<(Prefix, &V)> = self.iter().filter(|(_, value)| accept(value)).collect();

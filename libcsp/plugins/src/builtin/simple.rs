@@ -21,17 +21,17 @@ const fn module(name: &'static str, outputs: u8, parameters: &'static [Parameter
     }
 }
 
-/// Leads each packet to output 0.
+/// Passes each packet to output 0.
 pub const NO_OP: Module = module("no-op", 1, &[], |_, _| Ok(Box::new(Simple::NoOp)));
 /// Drops each packet.
 pub const DROP: Module = module("drop", 0, &[], |_, _| Ok(Box::new(Simple::Drop)));
-/// Transmits each packet on `interface`, as it is.
+/// Transmits each packet unchanged on `interface`.
 pub const REDIRECT: Module = module("redirect", 0, INTERFACE, |settings, _| {
     Ok(Box::new(Simple::Redirect(settings.number("interface") as u16)))
 });
-/// Transmits a copy of each packet on `interface`, and leads it to output 0.
+/// Transmits a copy of each packet on `interface`, and passes the packet to output 0.
 ///
-/// Not in the driver: a program there cannot copy a packet.
+/// Not available in the driver, where a program cannot copy a packet.
 pub const MIRROR: Module = Module {
     levels: &[Level::Worker, Level::Host],
     ..module("mirror", 1, INTERFACE, |settings, _| {

@@ -1,4 +1,4 @@
-//! What the manager knows of its instances.
+//! Queries about the manager's instances.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::settings::{Settings, Value};
 use crate::supplied;
 
 impl Manager {
-    /// Some of the rules, connections and settings that lead to an instance.
+    /// Returns some of the rules, connections and settings that refer to an instance.
     pub(super) fn users_of(&self, id: InstanceId) -> Vec<String> {
         let rules = self.declared(id).rules.iter().map(|rule| format!("rule {rule}"));
         let connections = self.connections.iter().filter(|(_, to)| **to == id);
@@ -25,7 +25,7 @@ impl Manager {
         rules.chain(connections).chain(settings).take(4).collect()
     }
 
-    /// Makes an instance for one worker.
+    /// Creates an instance for one worker.
     pub(super) fn make(
         &self,
         name: &str,
@@ -46,7 +46,7 @@ impl Manager {
         &self.environments
     }
 
-    /// Returns of each instance its number, its name, its module and its environment's name.
+    /// Returns the number, name, module and environment of each instance.
     pub fn instances(&self) -> impl Iterator<Item = (InstanceId, &str, &str, &str)> {
         self.instances.iter().enumerate().filter_map(|(at, declared)| {
             let declared = declared.as_ref()?;
@@ -66,7 +66,7 @@ impl Manager {
         Ok((&*declared.module, &declared.settings))
     }
 
-    /// Returns the connections: instance, output, instance.
+    /// Returns the connections as source instance, output and target instance.
     pub fn connected(&self) -> Vec<(String, u8, String)> {
         let name = |id: InstanceId| self.declared(id).name.clone();
         self.connections.iter().map(|(port, to)| (name(port.instance), port.output, name(*to))).collect()
@@ -90,7 +90,7 @@ impl Manager {
         named.collect()
     }
 
-    /// Checks that what an instance's settings name does not run on another host.
+    /// Checks that the instances which an instance's settings name run on the same host.
     pub(crate) fn check_near(
         &self,
         name: &str,
@@ -110,7 +110,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Has an environment of level 3 for each of these hosts. One without instances, of a host that is not among them, is used again.
+    /// Provides an environment of level 3 for each of these hosts. An environment without instances, whose
+    /// host is no longer listed, is reused.
     pub(crate) fn set_hosts(&mut self, hosts: &BTreeSet<&str>) -> Result<(), ManagerError> {
         for name in hosts {
             if self.environments.iter().any(|known| known.name == *name) {
@@ -130,7 +131,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Returns whether the instance is as it is described.
+    /// Returns whether the instance is as described.
     pub(crate) fn is_same(
         &self,
         name: &str,
@@ -142,7 +143,8 @@ impl Manager {
             .is_some_and(|(id, settings)| self.declared(id).settings == settings)
     }
 
-    /// Returns whether the instance is of this module and names only instances that stay as they are, before and after.
+    /// Returns whether the instance belongs to this module, and whether its former and its new settings name
+    /// only instances that are kept.
     pub(crate) fn can_be_configured(
         &self,
         name: &str,

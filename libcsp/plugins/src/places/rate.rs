@@ -1,10 +1,11 @@
-//! Packets per second from a counter that is read now and then.
+//! Packets per second, from a counter that is read at irregular intervals.
 
 use csp_types::{Duration, Instant};
 
-/// Readings that follow each other sooner than this say nothing.
+/// Readings in shorter intervals are ignored.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// A further reading counts one part of so many, so that a pause of a second between bursts is none.
+/// Weight of a reading in the mean, as a divisor, so that a pause of a second between bursts does not count
+/// as idle.
 const PARTS: u128 = 4;
 
 /// A mean of recent readings.
@@ -16,7 +17,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Reads the counter.
+    /// Records a reading of the counter.
     pub(super) fn note(&mut self, now: Instant, packets: u64) {
         let Some((at, before)) = self.last else {
             self.last = Some((now, packets));
@@ -27,12 +28,12 @@ impl Rate {
             return;
         }
         self.last = Some((now, packets));
-        // What counts was made anew: this interval is not known.
+        // The counter was reset, so that the rate of this interval is unknown.
         let Some(more) = packets.checked_sub(before) else { return };
         let rate = u128::from(more) * 1_000_000_000 / elapsed.as_nanos();
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         let mean = self.mean.unwrap_or(rate);
-        // Rounded towards the reading, so that a rate that stands is reached.
+        // Rounded towards the reading, so that the mean reaches a constant rate.
         let rounding = if rate > mean { PARTS - 1 } else { 0 };
         let sum = u128::from(mean) * (PARTS - 1) + u128::from(rate) + rounding;
         self.mean = Some((sum / PARTS) as u64);
@@ -46,7 +47,7 @@ impl Rate {
         self.mean
     }
 
-    /// Returns for how long packets have come.
+    /// Returns how long packets have been arriving.
     pub(super) fn busy(&self) -> Duration {
         self.busy
     }

@@ -1,31 +1,33 @@
-//! Why an instance has its level, as text.
+//! The reason for an instance's level, as text.
 
 use core::fmt;
 
 /// Why an instance has its level.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// Nothing was measured, and nothing is expected.
+    /// Neither a measurement nor an expectation exists.
     Unknown,
-    /// So many packets per second were measured.
+    /// Measured packets per second.
     Measured(u64),
-    /// So many packets per second are expected.
+    /// Expected packets per second.
     Expected(u64),
-    /// It gets packets of this instance, which is to run in the driver. So many packets per second were measured.
+    /// It receives packets from this instance, which is to run in the driver; with the measured packets per
+    /// second.
     With(String, u64),
-    /// It would run in the driver, or its workers lose frames, but it cannot.
+    /// It should run in the driver, because of its rate or of lost frames, but cannot.
     Stays {
-        /// What speaks for the driver.
+        /// The rate that calls for the driver.
         rate: Box<Why>,
-        /// LAN ports lose frames, since workers do not take them in time.
+        /// Whether LAN ports lose frames because workers are too slow.
         overrun: bool,
-        /// Why it cannot.
+        /// Why it cannot run there.
         reason: String,
     },
 }
 
 impl Why {
-    /// The reason of an instance that cannot run in the driver: worth a word only where it should.
+    /// Returns the reason of an instance that cannot run in the driver. The obstacle is only mentioned where
+    /// the driver would be chosen.
     pub(super) fn stays(self, wanted: bool, overrun: bool, reason: &str) -> Self {
         match wanted || overrun {
             true => Why::Stays { rate: Box::new(self), overrun, reason: reason.to_owned() },
@@ -49,7 +51,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// A number with at most three digits and a suffix.
+/// Formats a number with at most three digits and a suffix.
 struct Short(u64);
 
 impl fmt::Display for Short {

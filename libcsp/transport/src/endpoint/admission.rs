@@ -1,4 +1,4 @@
-//! Which HELLO opens a link, and why others are refused.
+//! Admission of HELLOs: which one opens or resumes a link, and why others are refused.
 
 use std::borrow::Cow;
 
