@@ -29,15 +29,16 @@ pub use spec::{DialSpec, LinkNotice, ProxySpec, TokenSource, TunnelInfo};
 /// Notices that wait to be logged; beyond this number the oldest are dropped.
 const NOTICES_MAX: usize = 64;
 
-/// Most messages of each tunnel that wait for credit; 2 MiB. A proxy worker that is busy for some milliseconds costs no segment, and its
-/// clients' windows bound what comes meanwhile. Other tunnels go on.
+/// Largest number of messages, 2 MiB in total, that wait for credit in one tunnel. Segments are not lost
+/// while a proxy worker is busy for some milliseconds, and the clients' windows bound their number. Other
+/// tunnels are not delayed.
 const QUEUE_MESSAGES: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Down,
     Connecting(LinkId),
-    /// With the incarnation that answered.
+    /// The link, and the incarnation of the proxy that answered.
     Up(LinkId, u64),
 }
 
@@ -49,21 +50,21 @@ struct Tunnel {
     spec: DialSpec,
     state: State,
     backoff: Backoff,
-    /// Created at the first connection; later connections replace its link.
+    /// Created with the first connection. Later connections replace its link.
     batch: Option<TunnelBatch>,
     /// Whether the current series of failures has been reported.
     failure_reported: bool,
     /// Whether it was up, or failed, at least once. Before that it is not known whether its proxy is reachable.
     tried: bool,
-    /// It was up, broke, and has not been dialled again: its proxy may be alive.
+    /// Whether it was up, broke, and was not dialled again since: its proxy may be alive.
     broken: bool,
 }
 
-/// What a link event means for the core.
+/// A change of the core's view that a link event causes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Transition {
     Up(ProxyId, NodeId, u8),
-    /// The tunnel broke. Whether its proxy is alive will be known after the next dial.
+    /// The tunnel broke. The next dial will show whether its proxy is alive.
     Broken(ProxyId, u8),
     Down(ProxyId, u8),
 }
@@ -71,16 +72,16 @@ pub(crate) enum Transition {
 /// All links and ports of one worker. Time is an argument of every call that needs it.
 pub(crate) struct Links {
     pub(crate) endpoints: Vec<Endpoint>,
-    /// By endpoint: whether it has ever been needed for a tunnel. Other endpoints are not polled, because a library's
-    /// progress function makes system calls.
+    /// For each endpoint, whether a tunnel has ever used it. Unused endpoints are not polled, because a
+    /// library's progress function makes system calls.
     used: Vec<bool>,
     pub(crate) transmitters: Vec<Box<dyn LanTransmitter>>,
-    /// By port: what takes its frames to the host's kernel.
+    /// For each port: the transmitter that passes its frames to the host's kernel.
     pub(crate) kernels: Vec<Option<Box<dyn LanTransmitter>>>,
     tokens: TokenSource,
     worker: u8,
     slots: Vec<Option<NodeId>>,
-    /// Listed proxies that no slot was free for.
+    /// Listed proxies without a free slot.
     without_slot: Vec<NodeId>,
     tunnels: Vec<Tunnel>,
     places: Places,
@@ -163,13 +164,13 @@ impl Links {
         true
     }
 
-    /// Replaces the plug-in hosts; returns those that do not run any more.
+    /// Replaces the plug-in hosts. Returns those that no longer run.
     pub(crate) fn set_hosts(&mut self, now: Instant, specs: &[HostSpec]) -> Vec<HostTransition> {
         specs.iter().for_each(|spec| self.used[spec.dial.endpoint] = true);
         self.hosts.set(now, specs, &mut self.endpoints)
     }
 
-    /// Makes every tunnel findable by its proxy worker, and by its link while it has one.
+    /// Rebuilds the index of tunnels by proxy worker and by link.
     fn index(&mut self) {
         self.places.clear();
         for (at, tunnel) in self.tunnels.iter().enumerate() {
@@ -341,7 +342,7 @@ impl Links {
         self.notices.pop_front()
     }
 
-    /// Returns where the tunnel of a link is. A link that its tunnel has replaced or given up has none.
+    /// Returns the index of the tunnel of a link; `None` for a link that its tunnel has replaced or given up.
     fn place_of(&self, endpoint: usize, link: LinkId) -> Option<usize> {
         let at = self.places.of_link(endpoint, link)?;
         let tunnel = self.tunnels.get(at)?;
@@ -386,7 +387,7 @@ impl Links {
         self.endpoints.iter().zip(&self.used).filter_map(|(endpoint, used)| used.then_some(endpoint))
     }
 
-    /// Returns the endpoints in use.
+    /// Returns the endpoints in use, mutable.
     pub(crate) fn used_mut(&mut self) -> impl Iterator<Item = &mut Endpoint> {
         self.endpoints.iter_mut().zip(&self.used).filter_map(|(endpoint, used)| used.then_some(endpoint))
     }
@@ -426,7 +427,7 @@ impl Links {
         self.slots.len()
     }
 
-    /// Returns the number of proxies that have a slot, and of listed ones that have none.
+    /// Returns the number of proxies with a slot, and the number of listed proxies without one.
     pub(crate) fn proxies(&self) -> (usize, usize) {
         (self.slots.iter().flatten().count(), self.without_slot.len())
     }
@@ -467,12 +468,12 @@ impl NetworkOutput for Links {
     }
 
     fn kernel(&mut self, port: PortId, frame: &[u8], offload: Option<TxOffload>) {
-        // Each worker has a copy of these; the kernel gets one.
+        // Every worker has a copy of these frames; the kernel must receive only one.
         if self.worker != 0 && steering::is_shared(frame) {
             return;
         }
         if let Some(Some(kernel)) = self.kernels.get_mut(usize::from(port.0)) {
-            // What it has no room for is counted by it.
+            // A frame without room is counted by the device.
             let _ = kernel.transmit(&[frame], offload);
         }
     }

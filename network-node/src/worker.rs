@@ -19,7 +19,7 @@ use crate::links::{
     TunnelInfo,
 };
 
-/// Messages processed from one endpoint in one turn, so that no proxy delays the others.
+/// Largest number of messages from one endpoint in one turn, so that no proxy delays the others.
 const MESSAGES_PER_TURN: usize = 64;
 
 /// Counters of all ports of a worker together.
@@ -29,7 +29,7 @@ pub struct LanCounters {
     pub receive: ReceiveCounters,
     /// Transmitted.
     pub transmit: TransmitCounters,
-    /// Given to the host's kernel.
+    /// Frames passed to the host's kernel.
     pub kernel: TransmitCounters,
 }
 
@@ -66,7 +66,8 @@ impl NetworkWorker {
         }
     }
 
-    /// Has what a port receives for no address of the node given to the host's kernel by `kernel`: the kernel has no copy of its frames.
+    /// Passes frames that `port` receives for addresses other than the node's to the host's kernel, by
+    /// writing them to `kernel`. For ports whose frames the kernel does not receive itself.
     pub fn set_way_to_kernel(&mut self, port: PortId, kernel: Box<dyn LanTransmitter>) {
         if let Some(place) = self.links.kernels.get_mut(usize::from(port.0)) {
             *place = Some(kernel);
@@ -74,7 +75,7 @@ impl NetworkWorker {
         }
     }
 
-    /// Processes what has arrived (bounded) and sends what results. Returns whether there was anything to do.
+    /// Processes what has arrived, up to a limit, and sends the results. Returns whether there was work.
     pub fn turn(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut busy = self.links.dial(now, unix_now_s);
         self.apply(now, None);
@@ -130,7 +131,7 @@ impl NetworkWorker {
                 Ok(record) if record.worker == worker => {
                     self.core.on_record(now, proxy, &record, &mut self.links);
                 }
-                // A malformed record, or one of another worker: the peer is faulty, so the link is failed.
+                // A malformed record, or one of another worker: the peer is faulty, and the link is failed.
                 _ => {
                     self.malformed += 1;
                     self.links.endpoints[at].fail(now, link);
@@ -140,7 +141,7 @@ impl NetworkWorker {
         }
     }
 
-    /// Processes an event of a plug-in host's link; false if it is about another one.
+    /// Processes an event of a plug-in host's link. Returns false if the event is about another link.
     fn take_host_event(&mut self, now: Instant, at: usize, event: &LinkEvent) -> bool {
         let (LinkEvent::Up { link, .. } | LinkEvent::Down { link, .. }) = event;
         let Some(host) = self.links.hosts.of_link(at, *link) else { return false };
@@ -198,12 +199,13 @@ impl NetworkWorker {
         self.links.hosts.environments().for_each(|host| self.core.prepare_host(host));
     }
 
-    /// Returns the plug-in hosts that do not run their instances, each with why.
+    /// Returns the plug-in hosts that do not run their instances, each with the reason.
     pub fn absent_hosts(&self) -> Vec<(EnvironmentId, String)> {
         self.links.hosts.absent().map(|(host, reason)| (host, reason.to_owned())).collect()
     }
 
-    /// Has a plug-in host execute an operation of an instance of its environment.
+    /// Makes a plug-in host execute an operation of an instance in its environment. `answered` receives the
+    /// result.
     pub fn call_host(&mut self, host: EnvironmentId, instance: InstanceId, text: String, answered: Answered) {
         self.links.hosts.call(host, instance.0, text, answered);
     }
@@ -245,8 +247,8 @@ impl NetworkWorker {
         self.set_rules(now, services, &[], egress)
     }
 
-    /// Puts a new policy generation into force: the services' addresses, those of channels of messages with what decides where
-    /// these live, and the egress addresses.
+    /// Puts a policy generation into force: the addresses of services, those of message channels with the
+    /// keys that determine where these live, and the egress addresses.
     ///
     /// # Errors
     /// Rules that the core refuses; the previous ones stay in force.
@@ -262,7 +264,8 @@ impl NetworkWorker {
         result
     }
 
-    /// Applies a change of packet plug-ins; see [`NetworkCore::change_plugins`]. `hosted` are the instances of plug-in hosts after it.
+    /// Applies a change of packet plug-ins; see [`NetworkCore::change_plugins`]. `hosted` are the new
+    /// instances of plug-in hosts.
     pub fn change_plugins(&mut self, change: &mut PluginChange, hosted: &[HostInstances]) {
         self.core.change_plugins(change);
         self.links.hosts.configure(hosted);
@@ -335,12 +338,12 @@ impl NetworkWorker {
         self.links.node_of(proxy)
     }
 
-    /// Returns the number of proxies that can be known at once.
+    /// Returns the largest number of proxies.
     pub fn proxies_max(&self) -> usize {
         self.links.proxies_max()
     }
 
-    /// Returns the number of proxies that it connects to, and of those in the membership that it has no room for.
+    /// Returns the number of proxies that it connects to, and the number of members beyond its limit.
     pub fn proxies(&self) -> (usize, usize) {
         self.links.proxies()
     }

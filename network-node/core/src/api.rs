@@ -195,10 +195,10 @@ pub struct Counters {
     pub neighbour_requests: u64,
     /// Packets by which another host claimed one of the cluster's addresses.
     pub address_conflicts: u64,
-    /// Segments of known flows from another Ethernet address or port than their peer's that were not accepted
-    /// as a move.
+    /// Segments of known flows that came from another Ethernet address or port than their peer's, and were
+    /// not accepted as a move.
     pub moves_doubted: u64,
-    /// Segments of unknown connections that a proxy gave back because it does not have the connection.
+    /// Segments of unknown connections that a proxy returned because it does not have the connection.
     pub segments_returned: u64,
     /// Echo requests answered.
     pub echo_answers: u64,
@@ -216,7 +216,7 @@ pub struct Counters {
     pub fragments_in: u64,
     /// Datagrams that were reassembled from them.
     pub datagrams_reassembled: u64,
-    /// Reassembled datagrams of flows that another worker owns. It has received the same fragments.
+    /// Reassembled datagrams of flows that another worker owns, which has received the same fragments.
     pub datagrams_elsewhere: u64,
     /// Dropped from the LAN: fragments without payload, of a length that is no multiple of 8, or beyond the
     /// longest datagram; fragments whose ECN fields contradict each other.
@@ -227,11 +227,11 @@ pub struct Counters {
     pub drop_fragment_duplicate: u64,
     /// Dropped from the LAN: fragments of datagrams that were not complete in time.
     pub drop_fragment_timeout: u64,
-    /// Dropped from the LAN: fragments of datagrams that gave way to others of their source or, as the table
-    /// was full, of any.
+    /// Dropped from the LAN: fragments of incomplete datagrams evicted for another one, of the same source
+    /// or, when the table was full, of any source.
     pub drop_fragment_room: u64,
-    /// Dropped from the LAN: for another Ethernet or IP address. At ports with a way to the kernel: the
-    /// kernel cannot take the frame as its device has changed it.
+    /// Dropped from the LAN: for another Ethernet or IP address. On ports with a path to the kernel: the
+    /// frame was modified by its device, so that the kernel cannot receive it.
     pub drop_not_ours: u64,
     /// Dropped from the LAN: a protocol that the node does not process.
     pub drop_protocol: u64,

@@ -1,5 +1,4 @@
-//! Received frames that are classified: a frame that matches a rule passes the plug-ins, all others are
-//! routed.
+//! Classifies received frames: a frame that matches a rule is passed to the plug-ins, all others are routed.
 
 use csp_classify::multifield::{Direction, Fragment, Hit, Parsed, parse_ethernet};
 use csp_plugins::{Metadata, Verdict};
@@ -22,7 +21,7 @@ impl NetworkCore {
         frame: &Frame<'_>,
         out: &mut impl NetworkOutput,
     ) {
-        // What is not IP, and what is malformed, matches no rule.
+        // Frames that are malformed or not IP match no rule.
         let parsed = match parse_ethernet(frame.bytes, port.0, Direction::Ingress) {
             Ok(parsed) => parsed,
             Err(reason) if self.is_refused(port, frame.bytes, &reason) => {

@@ -1,5 +1,5 @@
-//! Frames to the LAN: Ethernet and IP headers, and TCP segments whose checksum and cutting are left to the
-//! port.
+//! Builds frames for the LAN: Ethernet and IP headers, and TCP segments whose checksum and segmentation are
+//! left to the port.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use csp_wire::{Ecn, ipv4, ipv6};
 
 use super::api::{NetworkOutput, PortId};
 
-/// Room for an Ethernet and the longer of the IP headers.
+/// Space for an Ethernet header and the longer IP header.
 pub(super) const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 /// TTL or hop limit of every packet but neighbour discovery's, which is 255. RFC 9293 §3.1 leaves the value
 /// open; 64 is the default of hosts (RFC 1700).
@@ -112,7 +112,7 @@ pub(super) struct OutSegment<'a> {
     /// TCP header and data, the bytes that `segment` views.
     pub(super) bytes: &'a [u8],
     pub(super) ecn: Ecn,
-    /// TCP payload of each packet; 0 if the segment is one packet.
+    /// TCP payload per packet, in bytes; 0 if the segment is one packet.
     pub(super) segment_size: u16,
     pub(super) identification: u16,
 }
@@ -122,7 +122,7 @@ fn fits(mtu: u16, ip_len: usize, tcp_len: usize) -> bool {
     ip_len + tcp_len <= usize::from(mtu)
 }
 
-/// Passes a segment to the port, which completes its checksum and cuts it.
+/// Passes a segment to the port, which completes its checksum and segments it.
 pub(super) fn segment(
     route: &Route,
     mtu: u16,

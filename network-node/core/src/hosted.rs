@@ -104,7 +104,7 @@ impl NetworkCore {
         }
     }
 
-    /// Leads a packet on through the graph of this worker.
+    /// Continues with a packet in the graph of this worker.
     fn go_on_here(
         &mut self,
         now: Instant,
@@ -114,7 +114,7 @@ impl NetworkCore {
         out: &mut impl NetworkOutput,
     ) {
         let mut ports = Ports::new(out, self.port_count(), packet.offload);
-        // What follows has the place of the record: the frame may get shorter, not longer.
+        // The frame occupies the space of the record: it can get shorter, not longer.
         let len = frame.len();
         let (verdict, len) =
             self.plugins.go_on(now, binding, (&mut *frame, len), packet.metadata, &mut ports);

@@ -24,26 +24,26 @@ use csp_wire::packets::{Head, Kind, MatchedRule};
 
 use super::api::NetworkOutput;
 
-/// Largest number of packets of one worker at one host.
+/// Largest number of packets of one worker that a host holds.
 const OUT_MAX: usize = 16_384;
-/// Most bytes of frames that are held back after a change.
+/// Largest total length of frames held back after a change, in bytes.
 const HELD_LEN_MAX: usize = 1 << 20;
-/// Most frames that are held back: as many of the shortest as there is room for.
+/// Largest number of frames held back: as many of the shortest as fit.
 const HELD_FRAMES_MAX: usize = HELD_LEN_MAX / 60;
-/// Longest time that a frame is held back. A host that answers takes a thousandth of it.
+/// Longest time that a frame is held back. A host normally answers within a thousandth of it.
 const HOLD_MAX: Duration = Duration::from_millis(200);
 
-/// Outcomes of packets for hosts. Each packet passed to a host is counted once as answered, lost or wrong.
+/// Counters of packets for hosts. Each packet passed to a host is counted once as answered, lost or wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostCounters {
-    /// Packets that hosts got.
+    /// Packets passed to hosts.
     pub sent: u64,
     /// Of these, packets that they answered.
     pub answered: u64,
     /// Of these, packets that were at a host when it failed, or that it skipped.
     pub lost: u64,
-    /// Packets dropped because the link to the host had no room, or the host had as many packets as
-    /// permitted.
+    /// Packets dropped because the link to the host had no room, or the host held the largest number of
+    /// packets.
     pub full: u64,
     /// Packets dropped because they are longer than a message, or because too many were held back.
     pub dropped: u64,
@@ -51,7 +51,7 @@ pub struct HostCounters {
     pub held: u64,
     /// Answers about packets that were answered, or lost, before.
     pub repeated: u64,
-    /// Answers about packets that no host got.
+    /// Answers about packets that no host was given.
     pub unknown: u64,
     /// Answers with another rule than the packet's.
     pub wrong_rule: u64,
@@ -59,19 +59,19 @@ pub struct HostCounters {
     pub wrong_hops: u64,
     /// Answers with a frame of another length.
     pub wrong_length: u64,
-    /// Packets passed to an instance to which no instance of the host leads.
+    /// Answers that pass the packet to an instance to which no instance of the host leads.
     pub wrong_instance: u64,
-    /// Records that hosts do not send.
+    /// Records of a kind that hosts do not send.
     pub wrong_kind: u64,
 }
 
 impl HostCounters {
-    /// Records that were refused.
+    /// Returns the number of rejected records.
     pub fn refused(&self) -> u64 {
         self.violations().iter().map(|(_, count)| count).sum()
     }
 
-    /// Records that were refused, by reason.
+    /// Returns the rejected records by reason.
     pub fn violations(&self) -> [(&'static str, u64); 7] {
         [
             ("repeated", self.repeated),
@@ -106,7 +106,7 @@ impl HostCounters {
     }
 }
 
-/// Properties of a frame known to the port that its further way needs.
+/// Offload properties of a frame, which are needed when its processing continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Offload {
     /// It was received.
@@ -124,13 +124,13 @@ pub(super) struct Out {
     pub(super) offload: Offload,
     len: u32,
     copies: u8,
-    /// Number of changes of plug-ins before the packet was passed on.
+    /// Number of plug-in changes before the packet was passed on.
     changes: u32,
 }
 
 #[derive(Default)]
 struct Host {
-    /// Number of the oldest packet that is out.
+    /// Sequence number of the oldest packet at the host.
     first: u32,
     out: VecDeque<Out>,
 }
@@ -140,7 +140,7 @@ impl Host {
         self.first.wrapping_add(self.out.len() as u32)
     }
 
-    /// Removes the packets before `until` as lost.
+    /// Removes the packets before `until` and counts them as lost.
     fn lose(&mut self, count: usize) -> u64 {
         let count = count.min(self.out.len());
         self.out.drain(..count);
@@ -157,12 +157,12 @@ pub(super) struct HeldFrame {
     pub(super) len: usize,
 }
 
-/// Frames that are held back, in sequence.
+/// Frames that are held back, in order.
 #[derive(Default)]
 pub(super) struct Held {
     pub(super) bytes: Vec<u8>,
     pub(super) frames: VecDeque<HeldFrame>,
-    /// Hosts, each with the number of the first packet that need not have come back.
+    /// The hosts to wait for, each with the number of the first packet that need not have returned.
     until: Vec<(usize, u32)>,
     since: Option<Instant>,
 }
@@ -198,8 +198,8 @@ impl Hosts {
         }
     }
 
-    /// Passes a packet to a host. A packet for which there is no room is dropped: routed past its plug-in, it
-    /// could overtake earlier packets of its flow.
+    /// Passes a packet to a host. Without room the packet is dropped: if it bypassed its plug-in, it could
+    /// overtake earlier packets of its flow.
     pub(super) fn hand_over(
         &mut self,
         now: Instant,
@@ -228,7 +228,7 @@ impl Hosts {
         host.out.push_back(Out { rule, fallback, metadata, offload, len, copies, changes });
     }
 
-    /// The place of the packet that a record is about.
+    /// Returns the index of the packet that a record is about.
     fn find(&mut self, at: EnvironmentId, sequence: u32) -> Option<usize> {
         let host = self.hosts.get(usize::from(at.0))?;
         let place = sequence.wrapping_sub(host.first);
@@ -308,7 +308,7 @@ impl Hosts {
         packet.changes != self.changes
     }
 
-    /// Whether packets are held back.
+    /// Returns whether packets are held back.
     #[inline]
     pub(super) fn holds(&self) -> bool {
         !self.held.until.is_empty() || !self.held.frames.is_empty()
@@ -333,8 +333,8 @@ impl Hosts {
         self.counters.held += 1;
     }
 
-    /// Returns whether packets that are held back may continue: all earlier packets have returned, or their
-    /// time is over and they are lost.
+    /// Returns whether held packets may continue: all earlier packets have returned, or the time limit has
+    /// passed and they count as lost.
     pub(super) fn may_go_on(&mut self, now: Instant) -> bool {
         let Hosts { hosts, held, counters, .. } = self;
         let late = held.since.is_some_and(|since| now.saturating_since(since) >= HOLD_MAX);
@@ -369,7 +369,7 @@ impl Hosts {
         self.held = held;
     }
 
-    /// Number of packets that hosts have.
+    /// Returns the number of packets at hosts.
     pub(super) fn out(&self) -> usize {
         self.hosts.iter().map(|host| host.out.len()).sum()
     }

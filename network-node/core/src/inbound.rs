@@ -1,4 +1,4 @@
-//! From the LAN to the tunnel: checks, flow table, and choice of a proxy for new flows.
+//! From the LAN to the tunnel: validation, flow table, and selection of a proxy for new flows.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -35,11 +35,11 @@ struct Inbound<'a> {
     segment: Segment<'a>,
     /// Number of packets that it represents.
     coalesced: u16,
-    /// TCP payload of each of them; 0 if it is one packet.
+    /// TCP payload per packet, in bytes; 0 if it is one packet.
     segment_size: u16,
 }
 
-/// Addresses that no host may use as a source.
+/// Returns whether no host may use the address as a source.
 pub(super) fn is_martian(source: IpAddr) -> bool {
     let broadcast = matches!(source, IpAddr::V4(v4) if v4.is_broadcast());
     broadcast || source.is_multicast() || source.is_unspecified() || source.is_loopback()
@@ -51,7 +51,7 @@ impl NetworkCore {
         self.counters.frames_in += 1;
         let ethernet = match ethernet::Frame::parse(frame.bytes) {
             Ok(ethernet) => ethernet,
-            // A priority tag, which the kernel passes over.
+            // A priority tag, which the kernel ignores.
             Err(_) if self.plugins.ingress() && self.has_way_to_kernel(port) => {
                 return self.receive_classified(now, port, frame, out);
             }
@@ -68,7 +68,7 @@ impl NetworkCore {
         self.receive(now, port, frame, &ethernet, out);
     }
 
-    /// Routes a frame that is for this node's Ethernet address: it matched no rule, or has left the plug-ins.
+    /// Routes a frame with this node's Ethernet address, which matched no rule or has left the plug-ins.
     pub(super) fn receive(
         &mut self,
         now: Instant,
@@ -282,7 +282,7 @@ impl NetworkCore {
         } else {
             (FlowState::Lingering, self.proxies.candidate(&inbound.tuple, channel, 0), Some(0))
         };
-        // The owner of channels may be a proxy that was not tried yet.
+        // The owner of the channel may be a proxy that was not tried yet.
         let known_well = (begins && channel.is_none()) || self.settled;
         let Some((proxy, worker)) = chosen.filter(|_| known_well) else {
             return self.counters.drop_no_proxy += 1;

@@ -63,8 +63,8 @@ impl NetworkCore {
         }
     }
 
-    /// Passes a frame that is not for the node to the kernel; drops it at ports whose frames the kernel
-    /// receives itself.
+    /// Passes a frame that is not for the node to the kernel. On ports whose frames the kernel receives
+    /// itself, the frame is dropped.
     pub(super) fn give_to_kernel(&mut self, port: PortId, frame: &Frame<'_>, out: &mut impl NetworkOutput) {
         match offload_of(frame, port.0) {
             Ok(offload) if self.has_way_to_kernel(port) => out.kernel(port, frame.bytes, offload),
@@ -72,8 +72,7 @@ impl NetworkCore {
         }
     }
 
-    /// Processes a frame whose packet the node's own parser refuses: it is passed to the kernel unless it is
-    /// for the node.
+    /// Handles a frame that the node's parser rejects: it is passed to the kernel unless it is for the node.
     pub(super) fn unreadable(
         &mut self,
         port: PortId,
@@ -87,8 +86,9 @@ impl NetworkCore {
         self.count_wire_error(error);
     }
 
-    /// Returns whether a frame without fields is dropped because there are rules. The kernel could interpret
-    /// a contradictory packet differently than the classifier, and so receive a packet that matches a rule.
+    /// Returns whether a frame without parsed fields is dropped because rules exist. The kernel might
+    /// interpret a malformed packet differently from the classifier, and thus receive a packet that a rule
+    /// matches.
     pub(super) fn is_refused(&self, port: PortId, frame: &[u8], reason: &NoFields) -> bool {
         matches!(reason, NoFields::Malformed(_)) && self.has_way_to_kernel(port) && !self.is_for_node(frame)
     }

@@ -9,8 +9,8 @@ use csp_wire::Ecn;
 
 use super::api::PortId;
 
-/// Largest number of segments that wait for neighbours, and the longest of them: a SYN with all its options
-/// fits.
+/// Largest number of segments that wait for neighbours, and the largest length of each, in bytes: a SYN with
+/// all its options fits.
 const WAITING_MAX: usize = 64;
 const WAITING_LEN_MAX: usize = 128;
 /// Requests sent before a neighbour counts as unreachable, and the interval between them (RFC 4861 §10).
@@ -36,7 +36,7 @@ pub(super) enum Lookup {
     Asking,
     /// The caller has to send this request now.
     Ask(Request),
-    /// Every entry of the cache has an unanswered request.
+    /// All entries of the cache have unanswered requests.
     Full,
 }
 
@@ -48,7 +48,7 @@ struct Entry {
     deadline: Instant,
 }
 
-/// A segment that waits for its neighbour.
+/// A segment that waits for its neighbour's address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) port: PortId,

@@ -17,8 +17,8 @@ use super::reassembly::Reassembly;
 use super::responder::ANSWERS_PER_SECOND_MAX;
 use super::search::SEARCHES_PER_SECOND_MAX;
 
-/// How often a new address is announced, and the interval (RFC 5227 §2.3 requires two, two seconds apart; the
-/// third one reaches a switch port that comes up late).
+/// Number of announcements of a new address, and their interval. RFC 5227 §2.3 requires two, two seconds
+/// apart; the third one reaches a switch port that comes up late.
 const ANNOUNCEMENTS: u8 = 3;
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest number of flows that one call of `on_timeout` removes, so that a burst of expiries does not delay
@@ -46,14 +46,14 @@ pub struct NetworkCore {
     pub(super) trace: TraceRing,
     pub(super) plugins: PacketPlugins,
     pub(super) reassembly: Reassembly,
-    /// This worker's number, and how many share the frames of the ports.
+    /// This worker's number, and the number of workers that share the frames of the ports.
     pub(super) worker: u8,
     pub(super) workers: u8,
     announcements: Vec<Announcement>,
     rules: Vec<Rule>,
     identification: u16,
     pub(super) settled: bool,
-    /// Ports with a way to the kernel, a bit for each.
+    /// Ports with a path to the kernel, one bit each.
     kernel: u32,
 }
 
@@ -86,14 +86,14 @@ impl NetworkCore {
         }
     }
 
-    /// Enables the way to the host's kernel for a port whose frames the kernel does not receive itself. A
-    /// frame received on the port that is for no address of the node is passed to [`NetworkOutput::kernel`]
-    /// instead of being dropped.
+    /// Enables the path to the host's kernel for a port whose frames the kernel does not receive itself. A
+    /// frame received on the port for an address that is not the node's is passed to
+    /// [`NetworkOutput::kernel`] instead of being dropped.
     pub fn set_way_to_kernel(&mut self, port: PortId) {
         self.kernel |= 1 << port.0.min(31);
     }
 
-    /// Whether a port has a way to the kernel.
+    /// Returns whether a port has a path to the kernel.
     #[inline]
     pub(super) fn has_way_to_kernel(&self, port: PortId) -> bool {
         self.kernel >> port.0.min(31) & 1 == 1
@@ -113,12 +113,13 @@ impl NetworkCore {
         self.set_rules(now, services, &[], egress, out)
     }
 
-    /// Replaces the services (virtual address and port), the addresses of channels of messages, and the
-    /// egress addresses. A channel's connections go to the worker that owns the channel's key. Existing flows
+    /// Replaces the services (virtual address and port), the addresses of message channels, and the egress
+    /// addresses. Connections to a channel go to the worker that owns the channel's key. Existing flows
     /// continue. New addresses are announced on the LAN.
     ///
     /// # Errors
-    /// More rules than fit, or two with the same address and port. The previous rules stay in force.
+    /// There are more rules than fit, or two with the same address and port. The previous rules stay in
+    /// force.
     pub fn set_rules(
         &mut self,
         now: Instant,
@@ -155,7 +156,7 @@ impl NetworkCore {
         Ok(())
     }
 
-    /// Records that all `workers` of a proxy can be sent to.
+    /// Records that all `workers` of a proxy are reachable.
     pub fn proxy_up(&mut self, proxy: ProxyId, node: NodeId, workers: u8) {
         for worker in 0..workers {
             self.worker_up(proxy, node, worker);
@@ -172,7 +173,7 @@ impl NetworkCore {
         self.remove_flows(proxy, None);
     }
 
-    /// Records that one worker of a proxy can be sent to. If the slot belongs to another node, that node is
+    /// Records that one worker of a proxy is reachable. If the slot belongs to another node, that node is
     /// removed first.
     pub fn worker_up(&mut self, proxy: ProxyId, node: NodeId, worker: u8) {
         if self.proxies.node(proxy).is_some_and(|known| known != node) {
@@ -188,8 +189,8 @@ impl NetworkCore {
         self.remove_flows(proxy, Some(worker));
     }
 
-    /// Records that one worker of a proxy cannot be reached while it is not known whether it is alive. New
-    /// flows go to other workers; its own flows are kept without their labels. Either
+    /// Records that one worker of a proxy is unreachable while it is unknown whether it is alive. New flows
+    /// go to other workers; its own flows are kept without their labels. Either
     /// [`worker_up`](Self::worker_up) or [`worker_down`](Self::worker_down) follows.
     pub fn worker_unreachable(&mut self, now: Instant, proxy: ProxyId, worker: u8) {
         self.proxies.set_down(proxy, worker);
@@ -225,7 +226,7 @@ impl NetworkCore {
         }
     }
 
-    /// Processes what is due: expiry, announcements, repeated neighbour requests.
+    /// Processes what is due: expired flows, announcements, repeated neighbour requests.
     pub fn on_timeout(&mut self, now: Instant, out: &mut impl NetworkOutput) {
         for _ in 0..EXPIRIES_PER_CALL_MAX {
             let Some(index) = self.flows.expired(now) else { break };
@@ -361,7 +362,7 @@ impl NetworkCore {
     }
 }
 
-/// Returns the channels at an address of the cluster, if it is one of channels.
+/// Returns the index of the message channels at an address of the cluster, if there are any.
 pub(super) fn channel_at(classifier: &Classifier, local: SocketAddr) -> Option<ChannelIndex> {
     let key = PacketKey { source: local, destination: local, protocol: ipv4::PROTOCOL_TCP, lan_port: 0 };
     match classifier.classify(&key) {

@@ -207,7 +207,7 @@ impl NetworkCore {
     fn bind_label(&mut self, now: Instant, proxy: ProxyId, record: &Record<'_>, index: FlowIndex) {
         self.unbind(index);
         if let Some(before) = self.labels.set(proxy, record.label, index) {
-            // The proxy assigned the slot again without ending the flow that had it; that flow is over.
+            // The proxy assigned the slot again without ending its former flow, which is therefore over.
             if let Some(flow) = self.flows.flow_mut(before) {
                 flow.label = FlowLabel::NONE;
             }

@@ -1,5 +1,5 @@
-//! Answers a proxy's segment that is longer than the port's MTU with the ICMP error that a router in front of
-//! a narrow link would send (RFC 1191 §4, RFC 8201 §4). The proxy thus processes one kind of error only.
+//! Answers a proxy's segment that exceeds the port's MTU with the ICMP error that a router in front of a
+//! narrow link would send (RFC 1191 §4, RFC 8201 §4), so that the proxy handles a single kind of error.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use super::emit::{IpFields, TTL, ip_header};
 use super::flow_table::{Flow, FlowIndex, FlowState};
 use super::node::NetworkCore;
 
-/// Length of the part of a TCP header that errors quote at least: ports and sequence number (RFC 792).
+/// Length of the part of a TCP header that every error quotes: ports and sequence number (RFC 792).
 const QUOTED_TCP_LEN: usize = 8;
 /// Length of the longest error: IP header, ICMP header, quoted IP header and start of the segment, with IPv6.
 const ERROR_LEN_MAX: usize = 2 * ipv6::HEADER_LEN + v6::HEADER_LEN + QUOTED_TCP_LEN;
@@ -33,7 +33,7 @@ impl NetworkCore {
         let Some((flow, start)) = flow.zip(tcp.first_chunk::<QUOTED_TCP_LEN>()) else { return };
         let mut error = [0; ERROR_LEN_MAX];
         let Some(len) = too_big(&mut error, &flow.tuple, start, mtu) else { return };
-        // If the tunnel is full: the segment is retransmitted, and is too long again.
+        // A full tunnel needs no handling: the segment is retransmitted and exceeds the MTU again.
         if out.tunnel(now, flow.proxy, &icmp_record(flow), &[&error[..len]]).is_ok() {
             self.counters.path_errors_reported += 1;
         }
@@ -55,8 +55,8 @@ pub(super) fn icmp_record(flow: &Flow) -> Record<'static> {
     }
 }
 
-/// Writes the error about a segment of `tuple` that starts with `tcp`, from the cluster's own end to itself.
-/// Returns its length.
+/// Writes the error about a segment of `tuple` that starts with `tcp`. Its source and destination are the
+/// cluster's own address. Returns its length.
 fn too_big(out: &mut [u8], tuple: &FourTuple, tcp: &[u8; QUOTED_TCP_LEN], mtu: u16) -> Option<usize> {
     let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
     let fields = |protocol| IpFields { protocol, ttl: TTL, ecn: Ecn::NotEct, identification: 0 };

@@ -35,10 +35,10 @@ use super::hosts::{HostCounters, Hosts, Offload};
 use super::node::NetworkCore;
 use super::ports::{Ports, gather};
 
-/// Longest frame that plug-ins process: Ethernet and the longest IP packet.
+/// Longest frame that plug-ins process: Ethernet header and the longest IP packet.
 const FRAME_LEN_MAX: usize = ethernet::HEADER_LEN + 65_535;
 
-/// Sizes of the memory for packet plug-ins. All zero: there are no plug-ins, and no memory is reserved.
+/// Capacities for packet plug-ins. If all are zero, there are no plug-ins, and no memory is reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PluginCapacity {
     /// Rules at once.
@@ -51,20 +51,19 @@ pub struct PluginCapacity {
     pub flows: usize,
 }
 
-/// A change of a worker's plug-ins. After it was applied, it contains the former parts, which the sender
-/// frees.
+/// A change of a worker's plug-ins. Once applied, it contains the former parts, which the sender frees.
 #[derive(Default)]
 pub struct PluginChange {
-    /// Commands for the graph, in this sequence; none after the change.
+    /// Commands for the graph, in order; empty after the change.
     pub commands: Vec<Command>,
-    /// The rules from now on; after the change, the former ones. `None`: the rules stay.
+    /// The new rules; after the change, the former ones. `None`: the rules stay.
     pub table: Option<Published>,
-    /// Whether there are rules for packets that are received, and for those that are transmitted.
+    /// Whether rules for received packets exist, and whether rules for transmitted packets do.
     pub directions: (bool, bool),
-    /// The rules that the driver's program (level 1) decides by itself from now on; after the change, those
-    /// that it decided before.
+    /// The rules that the program in the driver (level 1) decides by itself; after the change, the former
+    /// ones.
     pub driver: DriverRules,
-    /// Plug-ins that were removed. The sender reserves room for as many as there are commands.
+    /// Removed plug-ins. The sender reserves space for as many as there are commands.
     pub retired: Vec<Box<dyn Plugin>>,
 }
 
@@ -80,14 +79,14 @@ impl core::fmt::Debug for PluginChange {
     }
 }
 
-/// The part of a frame's processing that the program in the driver has done already.
+/// The part of a frame's processing that the program in the driver has already done.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DriverRules {
-    /// LAN ports at which the program runs, one bit each.
+    /// LAN ports on which the program runs, one bit each.
     pub ports: u32,
-    /// Whether it decides by itself on all rules for packets that are received.
+    /// Whether the program decides by itself on all rules for received packets.
     pub complete: bool,
-    /// The rules that the program decides by itself: one bit for each slot.
+    /// The rules that the program decides by itself: one bit for each slot of the rule table.
     pub rules: Vec<u64>,
 }
 
@@ -107,9 +106,9 @@ impl DriverRules {
 /// Counters of a worker's plug-ins. The caller fills in the rules and instances whose counters it requests.
 #[derive(Clone, Debug, Default)]
 pub struct PluginCounts {
-    /// Hits by rule.
+    /// Hit counters by rule.
     pub rules: Vec<(RuleHandle, HitCount)>,
-    /// Numbers by instance.
+    /// Counters by instance.
     pub instances: Vec<(InstanceId, InstanceCount)>,
     /// Environments, and whether each runs.
     pub environments: Vec<(EnvironmentId, bool)>,
@@ -117,9 +116,9 @@ pub struct PluginCounts {
     pub graph: GraphCounters,
     /// Counters of packets for plug-in hosts.
     pub hosts: HostCounters,
-    /// Look-ups, and those of them that the flow cache answered.
+    /// Classifier look-ups, and the number of them that the flow cache answered.
     pub lookups: (u64, u64),
-    /// Frames for a port that does not exist, or that cannot be transmitted as they came.
+    /// Frames for a port that does not exist, or that cannot be transmitted unchanged.
     pub untransmitted: u64,
 }
 
@@ -128,9 +127,9 @@ pub(super) struct PacketPlugins {
     classifier: Worker,
     pub(super) graph: Graph,
     pub(super) hosts: Hosts,
-    /// Buffer of the received frame that plug-ins change; empty while it is in use.
+    /// Buffer for a received frame while plug-ins change it; empty while in use.
     pub(super) received: Box<[u8]>,
-    /// The same for a transmitted frame, which may be the answer to a received one.
+    /// Buffer for a transmitted frame, which may be the answer to a received one.
     frame: Box<[u8]>,
     ingress: bool,
     egress: bool,
@@ -156,24 +155,24 @@ impl PacketPlugins {
         }
     }
 
-    /// Whether frames that are received are classified.
+    /// Returns whether received frames are classified.
     #[inline]
     pub(super) const fn ingress(&self) -> bool {
         self.ingress
     }
 
-    /// Whether frames that are transmitted are classified.
+    /// Returns whether transmitted frames are classified.
     #[inline]
     pub(super) const fn egress(&self) -> bool {
         self.egress
     }
 
-    /// Returns the rule that decides on a packet.
+    /// Returns the rule that matches a packet.
     pub(super) fn classify(&mut self, fields: &Fields, len: usize) -> Option<Hit> {
         self.classifier.classify(fields, u32::try_from(len).unwrap_or(u32::MAX))
     }
 
-    /// Returns the rule that decides on a received packet, unless the program in the driver has processed it.
+    /// Returns the rule that matches a received packet, unless the program in the driver has processed it.
     pub(super) fn classify_received(&mut self, port: PortId, parsed: &Parsed, len: usize) -> Option<Hit> {
         if !self.driver.has_seen(port, parsed) {
             return self.classify(&parsed.fields, len);
@@ -186,8 +185,8 @@ impl PacketPlugins {
         Some(hit)
     }
 
-    /// Leads a frame of `len` bytes at the start of `room` through the graph. Returns its length afterwards,
-    /// too.
+    /// Runs a frame of `len` bytes at the start of `room` through the graph. Returns the verdict and the
+    /// frame's length afterwards.
     pub(super) fn enter(
         &mut self,
         now: Instant,
@@ -205,8 +204,8 @@ impl PacketPlugins {
         (verdict, len)
     }
 
-    /// Passes a frame whose first plug-in runs at a host to that host, without copying it first. `false` if
-    /// the plug-in runs here, or does not run.
+    /// Passes a frame whose first plug-in runs on a host to that host without copying the frame first.
+    /// Returns `false` if the plug-in runs here, or does not run.
     pub(super) fn leave(
         &mut self,
         now: Instant,
@@ -222,7 +221,7 @@ impl PacketPlugins {
         true
     }
 
-    /// Leads a frame through the graph from an instance on.
+    /// Runs a frame through the graph from an instance on.
     pub(super) fn go_on(
         &mut self,
         now: Instant,
@@ -261,7 +260,7 @@ impl PacketPlugins {
         self.untransmitted += core::mem::take(&mut ports.refused);
     }
 
-    /// Transmits a frame on a port by a host's word.
+    /// Transmits a frame on a port on behalf of a host.
     pub(super) fn transmit(
         &mut self,
         interface: u16,
@@ -351,7 +350,7 @@ impl<O: NetworkOutput> Egress<'_, O> {
     }
 }
 
-/// The fields of a TCP segment that the node transmits.
+/// Returns the classifier fields of a TCP segment that the node transmits.
 pub(super) fn fields_of(
     (source, destination): (IpAddr, IpAddr),
     ports: (u16, u16),
@@ -413,7 +412,7 @@ impl NetworkCore {
         self.plugins.graph.call(now, instance, operation, arguments)
     }
 
-    /// Fills in the numbers of plug-ins.
+    /// Fills in the counters of plug-ins.
     pub fn count_plugins(&self, counts: &mut PluginCounts) {
         let plugins = &self.plugins;
         for (rule, count) in &mut counts.rules {

@@ -1,4 +1,4 @@
-//! The LAN ports as plug-ins see them: transmission of frames, with the offload that each frame needs.
+//! The LAN ports as plug-ins see them: transmits frames with the offload that each frame needs.
 
 use csp_classify::multifield::{Direction, Parsed, parse_ethernet};
 use csp_plugins::Output;
@@ -7,11 +7,11 @@ use csp_wire::offload::{Checksum, Frame, TxOffload};
 use super::api::{NetworkOutput, PortId};
 use super::hosts::Offload;
 
-/// The LAN ports, for what plug-ins transmit.
+/// The LAN ports, for frames that plug-ins transmit.
 pub(super) struct Ports<'a, O> {
     pub(super) out: &'a mut O,
     pub(super) count: usize,
-    /// Properties of the frame known to the port.
+    /// Offload properties of the frame.
     pub(super) offload: Offload,
     /// Frames that were not transmitted.
     pub(super) refused: u64,

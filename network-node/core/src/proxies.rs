@@ -1,5 +1,5 @@
-//! The proxies that can be sent to, and the choice of one of their workers for a new flow: by Maglev's table,
-//! or for channels of messages their owner.
+//! The reachable proxies, and the selection of a proxy worker for a new flow: by Maglev's table, or for
+//! message channels their owner.
 
 use csp_classify::{ChannelIndex, Maglev};
 use csp_types::{FourTuple, NodeId, Owner, PlacementKey, owner_of};
@@ -7,24 +7,24 @@ use csp_types::{FourTuple, NodeId, Owner, PlacementKey, owner_of};
 use super::api::ProxyId;
 use super::flow_table::tuple_hash;
 
-/// The same on every network node, so that all make the same choice and a flow that moves between them keeps
-/// its proxy.
+/// Equal on every network node, so that all make the same choice and a flow that moves between network nodes
+/// keeps its proxy.
 const CHOICE_KEY: (u64, u64) = (0x6373_7020_6e6e, 0x6368_6f69_6365);
 const WORKERS_MAX: usize = csp_types::limits::PROXY_WORKERS_MAX;
 
 struct Slot {
     node: Option<NodeId>,
-    /// [`NodeId::tag`] of the node, kept when it is down.
+    /// [`NodeId::tag`] of the node, kept while the node is down.
     tag: u16,
     up: [bool; WORKERS_MAX],
-    /// No worker of it is chosen for new flows.
+    /// Whether none of its workers is chosen for new flows.
     draining: bool,
 }
 
 pub(super) struct Proxies {
     slots: Vec<Slot>,
     order: Vec<u16>,
-    /// Every worker that is up, those that drain first.
+    /// Every worker that is up, those of draining proxies first.
     up: Vec<(ProxyId, u8)>,
     table: Maglev<(ProxyId, u8)>,
     /// Addresses of channels, each with the worker that owns them.
@@ -92,7 +92,8 @@ impl Proxies {
         self.place_channels();
     }
 
-    /// Chooses the proxy worker for a new flow: the owner of the channels that it is for, if it is for any.
+    /// Chooses the proxy worker for a new flow: the owner of the channel if the flow is for one, else by
+    /// Maglev's table.
     pub(super) fn choose(&self, tuple: &FourTuple, channel: Option<ChannelIndex>) -> Option<(ProxyId, u8)> {
         match channel {
             Some(channel) => self.channels.get(usize::from(channel.0))?.1,
@@ -100,9 +101,9 @@ impl Proxies {
         }
     }
 
-    /// Returns the proxy worker that a search for a connection's proxy asks after `n` others. The first is
-    /// the worker that a new flow would go to; all other workers that are up follow, those of draining
-    /// proxies first.
+    /// Returns the proxy worker to ask after `n` others when the proxy of a connection is searched for. The
+    /// first is the worker that a new flow would go to. All other workers that are up follow, those of
+    /// draining proxies first.
     pub(super) fn candidate(
         &self,
         tuple: &FourTuple,
@@ -126,7 +127,7 @@ impl Proxies {
         order.clear();
         let chosen = |slot: &Slot| slot.node.is_some() && !slot.draining;
         order.extend((0..slots.len() as u16).filter(|at| chosen(&slots[usize::from(*at)])));
-        // In the order of names, which is the same on every network node; the order of slots is not.
+        // Ordered by name, which is the same on every network node, unlike the order of slots.
         order.sort_unstable_by_key(|at| slots[usize::from(*at)].node);
         let workers = order.iter().flat_map(|at| {
             let slot = &slots[usize::from(*at)];
@@ -138,7 +139,7 @@ impl Proxies {
         self.place_channels();
     }
 
-    /// Finds the owners of channels among the workers that new flows may go to.
+    /// Determines the owners of channels among the workers that accept new flows.
     fn place_channels(&mut self) {
         let Proxies { slots, up, channels, .. } = self;
         let open = up.iter().filter_map(|(proxy, worker)| {

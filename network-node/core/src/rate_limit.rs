@@ -1,4 +1,4 @@
-//! Limits how often something is done in a second.
+//! Limits the rate of events per second.
 
 use csp_types::{Duration, Instant};
 

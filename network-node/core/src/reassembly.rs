@@ -26,7 +26,8 @@ pub(super) const DATAGRAM_LEN_MAX: usize = 9_216;
 /// identifications of IPv4 repeat within seconds (RFC 4963).
 pub(super) const REASSEMBLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Room in front of the payload: Ethernet, and the headers of IPv4 with options or of IPv6 with short extension headers.
+/// Space in front of the payload: Ethernet header, and an IPv4 header with options or an IPv6 header with
+/// short extension headers.
 const HEADERS_LEN_MAX: usize = ethernet::HEADER_LEN + 122;
 const STRIDE: usize = HEADERS_LEN_MAX + DATAGRAM_LEN_MAX;
 /// Offsets of fragments count units of 8 bytes.
@@ -34,7 +35,7 @@ const UNIT: usize = 8;
 const WORDS: usize = DATAGRAM_LEN_MAX / UNIT / u64::BITS as usize;
 const _: () = assert!(DATAGRAM_LEN_MAX.is_multiple_of(UNIT * u64::BITS as usize));
 
-/// What the fragments of a datagram have in common.
+/// The fields by which fragments belong to the same datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key {
     pub(super) source: IpAddr,
@@ -45,7 +46,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// A hash for the search, greater than 0.
+    /// Returns a non-zero hash for the search.
     fn tag(&self) -> u32 {
         let low = match self.source {
             IpAddr::V4(address) => address.to_bits(),
@@ -74,7 +75,7 @@ pub(super) struct Piece<'a> {
     /// Whether every worker receives this fragment.
     pub(super) shared: bool,
     pub(super) ethernet: &'a [u8],
-    /// The IP headers that the whole datagram gets if this is the first fragment, and a byte to change in them.
+    /// The IP headers of the whole datagram if this is the first fragment, and a byte to change in them.
     pub(super) headers: &'a [u8],
     pub(super) patch: Option<(usize, u8)>,
     pub(super) payload: &'a [u8],
@@ -92,7 +93,7 @@ impl Piece<'_> {
     }
 }
 
-/// A complete datagram, as the place of its frame in the memory.
+/// A complete datagram: the position of its frame in the memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Whole {
     pub(super) port: PortId,
@@ -109,7 +110,7 @@ enum State {
     Refused,
 }
 
-/// Units of a datagram, a bit for each.
+/// Received units of a datagram, one bit each.
 #[derive(Clone, Copy)]
 struct Units([u64; WORDS]);
 
@@ -132,18 +133,18 @@ struct Slot {
     state: State,
     created: Instant,
     port: PortId,
-    /// Whether every worker receives the fragments so far.
+    /// Whether every worker receives the fragments stored so far.
     shared: bool,
-    /// Length of Ethernet and IP headers; 0 until the first fragment has come.
+    /// Length of Ethernet and IP headers; 0 until the first fragment was received.
     headers_len: usize,
     /// Payload length of the whole datagram, known from the last fragment.
     end: Option<usize>,
-    /// End of the fragment that reaches furthest.
+    /// End of the fragment with the highest offset.
     reach: usize,
     received: usize,
     fragments: u64,
     first_ecn: Ecn,
-    /// ECN fields seen, a bit for each codepoint.
+    /// ECN fields seen, one bit for each codepoint.
     ecn: u8,
     filled: Units,
     starts: Units,
@@ -167,7 +168,7 @@ impl Slot {
         starts: Units::NONE,
     };
 
-    /// How a valid fragment relates to those received.
+    /// Compares a valid fragment with those received.
     fn fit(&self, piece: &Piece<'_>, stored: &[u8]) -> Fit {
         let end = piece.end();
         let contradicts = match (self.end, piece.more) {
@@ -193,7 +194,7 @@ impl Slot {
         self.end == Some(self.received) && self.headers_len > 0
     }
 
-    /// ECN field of the datagram; `None` if those of its fragments contradict each other.
+    /// Returns the ECN field of the datagram; `None` if its fragments' fields contradict each other.
     fn ecn(&self) -> Option<Ecn> {
         // RFC 3168 §5.3: CE if any fragment has it; a datagram with CE and not-ECT fragments is discarded. So are other mixtures with not-ECT.
         const NOT_ECT: u8 = 1 << Ecn::NotEct.bits();
@@ -215,13 +216,13 @@ enum Fit {
 
 /// The incomplete datagrams of a worker.
 pub(super) struct Reassembly {
-    /// By slot: [`Key::tag`], 0 if the slot is free.
+    /// [`Key::tag`] of each slot, 0 if the slot is free.
     tags: Box<[u32]>,
     slots: Box<[Slot]>,
-    /// The slots' memory; empty while the owner processes a datagram in it.
+    /// The memory of the slots; empty while the owner processes a datagram in it.
     pub(super) memory: Box<[u8]>,
     used: usize,
-    /// A time no later than the next expiry.
+    /// A lower bound of the next expiry.
     due: Option<Instant>,
 }
 
@@ -244,7 +245,8 @@ impl Reassembly {
         self.due
     }
 
-    /// Adds a fragment. Returns the datagram if it is complete now; its slot is free again, and its frame unchanged until the next call.
+    /// Adds a fragment. Returns the datagram if it is now complete; its slot is then free, and its frame
+    /// unchanged until the next call.
     pub(super) fn add(&mut self, now: Instant, piece: &Piece<'_>, counters: &mut Counters) -> Option<Whole> {
         if !piece.is_valid() {
             counters.drop_fragment += 1;
@@ -276,7 +278,7 @@ impl Reassembly {
         slot.is_complete().then(|| self.close(at, counters)).flatten()
     }
 
-    /// Returns the slot of a datagram whose time is not over.
+    /// Returns the slot of a datagram that has not expired.
     fn find(&mut self, now: Instant, key: &Key, counters: &mut Counters) -> Option<usize> {
         let tag = key.tag();
         let is_it = |at: &usize| self.tags[*at] == tag && self.slots[*at].key == Some(*key);
@@ -289,7 +291,7 @@ impl Reassembly {
         Some(at)
     }
 
-    /// Takes a slot for a new datagram: a free one, or that of a datagram that gives way.
+    /// Allocates a slot for a new datagram: a free one, or that of an evicted datagram.
     fn open(&mut self, now: Instant, piece: &Piece<'_>, counters: &mut Counters) -> Option<usize> {
         let source = piece.key.source;
         let of_source = |slot: &Slot| slot.key.is_some_and(|key| key.is_of_source(source));
@@ -332,7 +334,7 @@ impl Reassembly {
         self.tags[at] = 0;
     }
 
-    /// Discards the datagrams whose time is over.
+    /// Discards expired datagrams.
     pub(super) fn expire(&mut self, now: Instant, counters: &mut Counters) {
         if self.due.is_none_or(|due| due > now) {
             return;
@@ -363,7 +365,8 @@ fn store(slot: &mut Slot, piece: &Piece<'_>, headers: &mut [u8], place: &mut [u8
     slot.received += piece.payload.len();
     slot.reach = slot.reach.max(piece.end());
     slot.fragments += 1;
-    // RFC 8200 §4.5: next headers of an IPv6 datagram's fragments may differ. One that only worker 0 receives makes the datagram worker 0's.
+    // RFC 8200 §4.5: the next headers of an IPv6 datagram's fragments may differ. If only worker 0 receives
+    // one of them, worker 0 processes the datagram.
     slot.shared &= piece.shared;
     slot.ecn |= 1 << piece.ecn.bits();
     if !piece.more {

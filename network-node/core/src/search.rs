@@ -22,8 +22,8 @@ use super::api::{NetworkOutput, ProxyId};
 use super::flow_table::FlowIndex;
 use super::node::{NetworkCore, channel_at};
 
-/// Largest number of returned segments that are passed on in a second. A flood of segments without a
-/// connection thus costs proxies a bounded number of answers.
+/// Limit of returned segments that are passed on per second. It bounds what a flood of segments without a
+/// connection costs the proxies.
 pub(super) const SEARCHES_PER_SECOND_MAX: u32 = 50_000;
 
 /// Returns the flags of a segment. `search`: the position of the search, if the proxy of the segment's flow
@@ -33,7 +33,7 @@ pub(super) fn flags_of(search: Option<u16>) -> Flags {
 }
 
 impl NetworkCore {
-    /// Processes a segment that a proxy worker gave back: passes it on to the next worker.
+    /// Processes a segment that a proxy worker returned: passes it on to the next worker.
     pub(super) fn on_unknown(
         &mut self,
         now: Instant,
@@ -51,8 +51,8 @@ impl NetworkCore {
         }
         self.ask_next(index, proxy, record.worker);
         let Some(flow) = self.flows.flow(index) else { return };
-        // By now the flow may have a label. The segment goes as it is, whole: its proxy finds the connection
-        // by the addresses.
+        // By now the flow may have a label. The segment is forwarded whole: its proxy finds the connection by
+        // the addresses.
         let flags = Flags::CHECKSUM_VERIFIED | flags_of(flow.search);
         let again = Record { kind: RecordKind::Segment, worker: flow.worker, flags, payload: &[], ..*record };
         if out.tunnel(now, flow.proxy, &again, &[record.payload]).is_err() {
@@ -60,8 +60,8 @@ impl NetworkCore {
         }
     }
 
-    /// Continues with the next worker, if the answer is from the worker that was asked last. When all workers
-    /// were asked, the flow's segments go to the first one permanently.
+    /// Continues the search with the next worker, if the answer came from the worker that was asked last.
+    /// After all workers were asked, the flow's segments permanently go to the first one.
     fn ask_next(&mut self, index: FlowIndex, proxy: ProxyId, worker: u8) {
         let Some(flow) = self.flows.flow_mut(index) else { return };
         let Some(asked) = flow.search.filter(|_| (flow.proxy, flow.worker) == (proxy, worker)) else {

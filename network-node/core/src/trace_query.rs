@@ -7,14 +7,15 @@ use csp_types::{FlowLabel, TraceEvent, TraceKind};
 
 use super::node::NetworkCore;
 
-/// A SYN without ACK begins another connection of the same 4-tuple (RFC 9293 §3.1: ACK 0x10, SYN 0x02).
+/// Mask of SYN and ACK: a SYN without ACK opens another connection with the same 4-tuple (RFC 9293 §3.1: ACK
+/// 0x10, SYN 0x02).
 const SYN_ACK_MASK: u8 = 0x12;
 const SYN: u8 = 0x02;
 
 impl NetworkCore {
-    /// Returns the events of the flow that was the last to have `label`, oldest first; of each proxy, since
-    /// their labels may be equal. Includes events of its tuple without a label (the SYN, the last ACK), with
-    /// label and proxy filled in. Allocates: not for the data path.
+    /// Returns the events of the last flow that had `label`, oldest first; for each proxy, since labels of
+    /// different proxies may be equal. Includes events of its tuple that have no label (the SYN, the last
+    /// ACK), with label and proxy filled in. Allocates: not for the data path.
     pub fn flow_trace(&self, label: FlowLabel) -> Vec<TraceEvent> {
         let bound = self.trace.iter().filter(|e| e.kind == TraceKind::LabelBound && e.label == label);
         let last: BTreeMap<u16, u32> = bound.map(|e| (e.proxy, e.aux)).collect();

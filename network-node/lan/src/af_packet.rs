@@ -1,8 +1,8 @@
-//! A port on a Linux interface: a raw socket (packet(7)) with the virtio-net header, so that the kernel or the device
-//! does checksums and segmentation in both directions.
+//! A port on a Linux interface by a raw socket (packet(7)) with the virtio-net header, so that the kernel or
+//! the device performs checksumming and segmentation in both directions.
 //!
-//! The interface needs none of the addresses that the network node serves; the kernel's own stack drops frames to
-//! addresses that it does not have.
+//! The interface needs none of the addresses that the network node serves, since the kernel's stack drops
+//! frames to addresses that it does not have.
 
 mod receive;
 pub(crate) mod socket;
@@ -21,12 +21,12 @@ pub struct AfPacketConfig {
     pub interface: String,
     /// Set if several workers have a port on this interface.
     pub fanout: Option<Fanout>,
-    /// Bytes that the kernel may queue for reception, and for transmission. The kernel counts a frame by the true size
-    /// of its buffers.
+    /// Sizes of the kernel's receive and transmit queues, in bytes. The kernel counts the whole buffer of a
+    /// frame.
     pub socket_buffer_len: u32,
 }
 
-/// The place of a port among those of several workers on one interface.
+/// The position of a port among those of several workers on one interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fanout {
     /// The fanout group that distributes the interface's frames ([`crate::steering`]). All these workers use the same
@@ -52,14 +52,14 @@ pub enum OpenError {
     /// The interface is not an Ethernet interface.
     #[error("interface {0:?} is not an Ethernet interface")]
     NotEthernet(String),
-    /// A frame of the interface does not fit what the port has for one.
+    /// A frame of the interface's MTU does not fit the port's buffers.
     #[error("interface {interface:?} has the MTU {mtu}; at most {most} is possible with AF_XDP")]
     Mtu {
         /// Name of the interface.
         interface: String,
         /// Its MTU.
         mtu: u16,
-        /// The largest possible one.
+        /// The largest supported MTU.
         most: u16,
     },
     /// A system call failed. Without CAP_NET_RAW the first one fails.
@@ -74,7 +74,7 @@ pub enum OpenError {
     },
 }
 
-/// Opens a port on an interface. Needs CAP_NET_RAW. Allocates buffers of about 4 MiB, which do not grow.
+/// Opens a port on an interface. Requires CAP_NET_RAW. Allocates about 4 MiB of buffers of fixed size.
 pub fn open(config: &AfPacketConfig) -> Result<LanPort, OpenError> {
     let (socket, info) = socket::open(config)?;
     let (socket, shared) = (Arc::new(socket), socket::open_shared(config)?);
@@ -85,7 +85,7 @@ pub fn open(config: &AfPacketConfig) -> Result<LanPort, OpenError> {
     })
 }
 
-/// Opens a socket that receives nothing, joins all multicast groups, and can transmit.
+/// Opens a socket that receives no frames, is a member of all multicast groups, and can transmit.
 pub(crate) fn open_silent(interface: &str) -> Result<(socket::Socket, PortInfo), OpenError> {
     socket::open_silent(&AfPacketConfig::new(interface))
 }

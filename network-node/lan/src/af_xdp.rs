@@ -29,11 +29,11 @@ use crate::port::{LanPort, LanTransmitter};
 
 pub use handoff::{HANDOFF_LEN, Handoffs};
 
-/// Most receive queues of an interface.
+/// Largest number of receive queues of an interface.
 pub const QUEUES_MAX: usize = 64;
-/// Bytes of shared memory for a frame. The kernel keeps the first 256 of those that it fills.
+/// Bytes of shared memory per frame. In received frames the kernel reserves the first 256.
 const CHUNK_LEN: usize = 4096;
-/// Longest IP packet: a frame lies in one chunk.
+/// Largest IP packet, in bytes: a frame must fit into one chunk.
 pub const MTU_MAX: u16 = (CHUNK_LEN - 256 - 14) as u16;
 
 /// The configuration of a port.
@@ -43,16 +43,17 @@ pub struct AfXdpConfig {
     pub interface: String,
     /// Set if several workers have a port on this interface.
     pub sharing: Option<Sharing>,
-    /// In copy mode frames that are to be cut go by a raw socket, so that the kernel cuts them.
+    /// Whether frames to be segmented are sent by a raw socket in copy mode, so that the kernel segments
+    /// them.
     pub kernel_cuts: bool,
 }
 
-/// The place of a port among those of several workers on one interface.
+/// The position of a port among those of several workers on one interface.
 #[derive(Clone, Debug)]
 pub struct Sharing {
-    /// Number of the worker. Queue `q` is opened by worker `q` modulo workers.
+    /// Number of the worker. Worker `q` modulo the number of workers opens queue `q`.
     pub worker: u8,
-    /// The rings between them, the same for all.
+    /// The rings between the workers; the same object for all of them.
     pub handoffs: Arc<Handoffs>,
 }
 
@@ -67,23 +68,24 @@ impl AfXdpConfig {
 pub struct Port {
     /// The port.
     pub port: LanPort,
-    /// Its sockets with the queues that they are bound to, for the program's map. They are duplicates, and may be closed afterwards.
+    /// Its sockets with their queues, to be put into the program's map. They are duplicates and may be closed
+    /// afterwards.
     pub sockets: Vec<(u32, OwnedFd)>,
     /// How frames pass between driver and shared memory.
     pub mode: Mode,
 }
 
-/// How frames pass between driver and shared memory.
+/// How frames pass between the driver and the shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// The driver's hardware reads and writes it.
+    /// The device reads and writes the shared memory directly.
     ZeroCopy,
-    /// The kernel copies.
+    /// The kernel copies each frame.
     Copy,
 }
 
 impl Mode {
-    /// Returns its name.
+    /// Returns the mode's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::ZeroCopy => "zero-copy",
@@ -92,10 +94,11 @@ impl Mode {
     }
 }
 
-/// Opens a port on an interface. Needs CAP_NET_RAW, and CAP_IPC_LOCK or a limit of locked memory above 12 MiB for each queue.
+/// Opens a port on an interface. Requires CAP_NET_RAW, and CAP_IPC_LOCK or a limit of locked memory above 12
+/// MiB for each queue.
 ///
 /// # Errors
-/// The interface is not there or not suitable, its MTU exceeds [`MTU_MAX`], or a system call failed.
+/// The interface does not exist or is unsuitable, its MTU exceeds [`MTU_MAX`], or a system call failed.
 pub fn open(config: &AfXdpConfig) -> Result<Port, OpenError> {
     let (raw, info) = af_packet::open_silent(&config.interface)?;
     if info.mtu > MTU_MAX {
@@ -124,7 +127,7 @@ pub fn open(config: &AfXdpConfig) -> Result<Port, OpenError> {
             Box::new(transmit::Transmitter::new(queue, transmitting, info.mtu, cutter))
         });
     }
-    // A worker without a queue has frames from others only.
+    // A worker without a queue receives frames from other workers only.
     let transmitter = transmitter.unwrap_or_else(|| af_packet::transmitter(Arc::clone(&raw)));
     let handoff = config.sharing.as_ref().map(|sharing| sharing.handoffs.end(sharing.worker));
     let receiver = receive::Receiver::new(queues, handoff, link.is_veth, raw);

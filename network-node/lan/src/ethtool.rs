@@ -1,4 +1,4 @@
-//! What is asked of an interface's driver, and set there (linux/ethtool.h).
+//! Queries and settings of an interface's driver (linux/ethtool.h).
 
 use std::ffi::CString;
 use std::io;
@@ -9,7 +9,7 @@ const GDRVINFO: u32 = 0x03;
 const GFLAGS: u32 = 0x25;
 const SFLAGS: u32 = 0x26;
 const GCHANNELS: u32 = 0x3c;
-/// ETH_FLAG_RXVLAN: the device takes VLAN tags out of received frames.
+/// ETH_FLAG_RXVLAN: the device removes VLAN tags from received frames.
 const TAKES_TAGS: u32 = 1 << 8;
 
 /// An interface, by name.
@@ -20,7 +20,7 @@ pub(crate) struct Ethtool {
 
 impl Ethtool {
     /// # Errors
-    /// The name is none, or no socket was to be had.
+    /// The name is invalid, or no socket could be opened.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // SAFETY: socket takes no pointers; its result is checked.
@@ -32,7 +32,7 @@ impl Ethtool {
         Ok(Ethtool { socket: unsafe { OwnedFd::from_raw_fd(fd) }, name })
     }
 
-    /// Returns the receive queues; `None` if the driver does not say.
+    /// Returns the number of receive queues; `None` if the driver does not report it.
     pub(crate) fn receive_queues(&self) -> Option<usize> {
         // struct ethtool_channels: command, four maxima, then received, transmitted, other and combined ones.
         let mut channels = [GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -48,7 +48,7 @@ impl Ethtool {
         self.ask(&mut driver).is_ok() && driver[1..3] == [u32::from_ne_bytes(*b"veth"), 0]
     }
 
-    /// Has the device leave VLAN tags in received frames. Returns whether that was a change.
+    /// Makes the device leave VLAN tags in received frames. Returns whether this changed the setting.
     fn leave_tags(&self) -> io::Result<bool> {
         let mut flags = [GFLAGS, 0];
         self.ask(&mut flags)?;
@@ -73,8 +73,9 @@ impl Ethtool {
     }
 }
 
-/// Has a device leave VLAN tags in the frames that it receives: a program in the driver does not see those that were taken out, and would
-/// take frames of VLANs for the interface's own. Returns whether the setting was another one.
+/// Makes a device leave VLAN tags in received frames. A program in the driver does not see tags that the
+/// device has removed, and would treat frames of VLANs as the interface's own. Returns whether this changed
+/// the setting.
 ///
 /// # Errors
 /// The driver does not allow it.

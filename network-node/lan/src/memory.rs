@@ -18,11 +18,12 @@ use crate::{segment, steering};
 
 struct Station {
     mac: MacAddr,
-    /// The ports of one node share its frames out: the place of the first of them, and how many they are.
+    /// Workers of one node share its frames: the index of their first port, and the number of their ports.
     group: (usize, usize),
     queue: VecDeque<Vec<u8>>,
     overrun: u64,
-    /// The MTU of a router that its frames pass, and the identification of the next packet that this router fragments.
+    /// MTU of a router behind which the station is, and the identification of the next packet that this
+    /// router fragments.
     narrow: Option<(u16, u16)>,
 }
 
@@ -68,7 +69,7 @@ impl State {
     }
 }
 
-/// Cuts an IPv4 packet without options as a router does that ignores DF (RFC 791 §3.2).
+/// Fragments an IPv4 packet without options, as a router does that ignores DF (RFC 791 §3.2).
 fn fragments(frame: &[u8], mtu: u16, identification: u16) -> Vec<Vec<u8>> {
     const HEADER_LEN: usize = 20;
     let Some((headers, payload)) = frame.split_at_checked(segment::ETHERNET_LEN + HEADER_LEN) else {
@@ -139,8 +140,8 @@ impl Hub {
         }
     }
 
-    /// Puts a router with this MTU in front of the stations with an Ethernet address: it fragments their longer IPv4 packets, whatever their
-    /// DF says.
+    /// Puts a router with this MTU in front of the stations with an Ethernet address. It fragments their
+    /// longer IPv4 packets even if DF is set.
     pub fn fragment(&self, mac: MacAddr, mtu: u16) {
         let mut state = lock(&self.state);
         state.stations.iter_mut().filter(|s| s.mac == mac).for_each(|s| s.narrow = Some((mtu, 0)));

@@ -8,8 +8,8 @@ use csp_wire::offload::{Frame, TxOffload};
 /// Largest number of frames that one [`LanReceiver::receive`] takes from a descriptor.
 pub const RECEIVE_BATCH_MAX: usize = 64;
 
-/// Calls of [`LanReceiver::receive`] that find a worker's own frames before those that all workers share are received, too
-/// ([`crate::steering::is_shared`]).
+/// Number of calls of [`LanReceiver::receive`] with frames of the worker's own after which the frames shared
+/// by all workers are received as well ([`crate::steering::is_shared`]).
 pub(crate) const SHARED_EVERY: u32 = 16;
 
 /// Why a frame was dropped instead of transmitted.
@@ -71,12 +71,13 @@ pub struct TransmitCounters {
 
 /// The receiving half of a port.
 pub trait LanReceiver: Send {
-    /// Calls `each` for the frames that have arrived, at most [`RECEIVE_BATCH_MAX`] from each descriptor. Returns the number
-    /// of frames taken from the device, dropped ones included; more may be waiting unless it is 0. Never blocks.
+    /// Calls `each` for the frames that have arrived, at most [`RECEIVE_BATCH_MAX`] from each descriptor.
+    /// Returns the number of frames read from the device, including dropped ones; more may be waiting unless
+    /// it is 0. Never blocks.
     fn receive(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> usize;
 
-    /// Returns the descriptors of which one is readable while there are frames to receive; none if the port cannot be
-    /// waited for.
+    /// Returns the descriptors to wait for: one of them is readable while there are frames to receive. None
+    /// if the port cannot be waited for.
     fn fds(&self) -> [Option<RawFd>; 2];
 
     /// Returns the counters.

@@ -47,7 +47,7 @@ pub(crate) fn for_each_segment(
     Ok(())
 }
 
-/// Returns whether a frame of `len` bytes can be cut as its offload says.
+/// Returns whether a frame of `len` bytes can be segmented as its offload describes.
 pub(crate) fn is_cuttable(offload: TxOffload, gso: Gso, len: usize) -> bool {
     let (header_len, tcp_at) = (usize::from(offload.header_len), usize::from(offload.checksum_start));
     let ip_len_min = if gso.kind == GsoKind::TcpV4 { 20 } else { 40 };
@@ -57,7 +57,7 @@ pub(crate) fn is_cuttable(offload: TxOffload, gso: Gso, len: usize) -> bool {
         && header_len <= len
 }
 
-/// Makes segment number `at` of what lies in `segment`: the frame's headers and the segment's data.
+/// Completes segment number `at` in `segment`, which holds the frame's headers and the segment's data.
 pub(crate) fn finish_segment(
     segment: &mut [u8],
     gso: Gso,
@@ -111,7 +111,7 @@ fn pseudo_sum(header: &[u8], kind: GsoKind, tcp_len: u32) -> u16 {
     fold(sum(addresses) + 6 + u64::from(tcp_len))
 }
 
-/// Completes the checksum whose field, `offset` bytes behind `start`, has the pseudo header's sum.
+/// Completes the checksum whose field, `offset` bytes after `start`, holds the sum of the pseudo header.
 pub(crate) fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> Result<(), BadOffload> {
     if start + offset + 2 > frame.len() {
         return Err(BadOffload);

@@ -27,7 +27,7 @@ use crate::port::{LanTransmitter, TransmitCounters, TransmitError};
 const DEVICE: &str = "/dev/net/tun";
 /// Longest name of an interface (IFNAMSIZ without its terminating zero).
 const NAME_LEN_MAX: usize = 15;
-/// Below the least MTU of IPv6, 1,280 (RFC 8200 §5), and not below that of IPv4, 68.
+/// Below the minimum MTU of IPv6, 1,280 (RFC 8200 §5), and not below that of IPv4, 68.
 const MTU: libc::c_int = 576;
 /// Longest frame: Ethernet and the largest IP packet.
 const FRAME_LEN_MAX: usize = 14 + 65_535;
@@ -41,18 +41,20 @@ pub struct Tap {
     device: Arc<File>,
 }
 
-/// Returns the name of an interface's device: `csp-` and the interface's name if that fits, else its number.
+/// Returns the device name for an interface: `csp-` with the interface's name if that fits, else with its
+/// number.
 fn name_of(interface: &str, index: u32) -> String {
     let name = format!("csp-{interface}");
     if name.len() <= NAME_LEN_MAX { name } else { format!("csp-{index}") }
 }
 
 impl Tap {
-    /// Makes the device of an interface, in the calling thread's network namespace. Needs /dev/net/tun and CAP_NET_ADMIN.
+    /// Creates the device of an interface, in the calling thread's network namespace. Requires /dev/net/tun
+    /// and CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// The device file is not there or not permitted, there is an interface of the device's name, the kernel has no traffic control with
-    /// `cls_bpf` and `act_mirred`, or a system call failed.
+    /// The device file is missing or not permitted, an interface with the device's name exists, the kernel
+    /// lacks traffic control with `cls_bpf` and `act_mirred`, or a system call failed.
     pub fn open(interface: &str) -> Result<Self, OpenError> {
         let port = index_of(interface)?;
         let name = name_of(interface, port);
@@ -70,7 +72,8 @@ impl Tap {
         let made = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         check(made).map_err(failed("TUNSETIFF"))?;
         ask(&name, libc::SIOCSIFMTU, |request| request.ifr_ifru.ifru_mtu = MTU)?;
-        // The device decides by its own Ethernet address whether a frame is for the host.
+        // The kernel compares the destination with the device's own Ethernet address to decide whether a
+        // frame is for the host.
         let of_port = ask(interface, libc::SIOCGIFHWADDR, |_| {})?;
         ask(&name, libc::SIOCSIFHWADDR, |request| request.ifr_ifru = of_port.ifr_ifru)?;
         redirect::redirect(index_of(&name)?, port).map_err(failed("redirection (cls_bpf, act_mirred)"))?;
@@ -84,8 +87,8 @@ impl Tap {
         &self.name
     }
 
-    /// Returns what writes frames to the device, each at once; several threads may have one. A write returns when the kernel has processed the
-    /// frame.
+    /// Returns a transmitter that writes each frame to the device at once. Several threads may each have one.
+    /// A write returns when the kernel has processed the frame.
     pub fn transmitter(&self) -> Box<dyn LanTransmitter> {
         Box::new(Transmitter { device: Arc::clone(&self.device), counters: TransmitCounters::default() })
     }
@@ -101,7 +104,7 @@ fn index_of(interface: &str) -> Result<u32, OpenError> {
     }
 }
 
-/// A request about an interface.
+/// Returns a request about an interface.
 fn request(name: &str) -> Result<libc::ifreq, OpenError> {
     if name.len() > NAME_LEN_MAX {
         return Err(OpenError::NoInterface(name.to_owned()));
@@ -114,7 +117,7 @@ fn request(name: &str) -> Result<libc::ifreq, OpenError> {
     Ok(request)
 }
 
-/// Sets or reads something of an interface.
+/// Sets or reads a property of an interface.
 fn ask(name: &str, what: libc::Ioctl, fill: impl FnOnce(&mut libc::ifreq)) -> Result<libc::ifreq, OpenError> {
     let failed = |source| OpenError::System { call: "ioctl", interface: name.to_owned(), source };
     // SAFETY: socket takes no pointers; its result is checked.

@@ -17,10 +17,10 @@ use super::data_thread::Question;
 
 type Answer<T> = Result<Json<T>, QueryError>;
 
-/// What the routes use to answer.
+/// State that the routes use.
 #[derive(Clone)]
 pub struct AdminState {
-    /// The LAN ports' interfaces.
+    /// Names of the LAN ports' interfaces.
     pub interfaces: Vec<String>,
     /// The data workers.
     pub workers: Workers<Question>,
@@ -92,7 +92,7 @@ async fn trace(State(state): State<AdminState>, Query(label): Query<Label>) -> A
 
 async fn recent(State(state): State<AdminState>, Query(limit): Query<Limit>) -> Answer<Vec<RecentFlow>> {
     let events = state.workers.ask(|reply| Question::Trace(None, reply)).await?;
-    // The proxy of each flow, by the hash of its tuple: events of segments do not have it.
+    // The proxy of each flow, by the hash of its tuple, since events of segments do not contain it.
     let mut proxies: HashMap<u32, u16> = HashMap::new();
     let mut last: BTreeMap<(u16, FlowLabel), (u64, bool)> = BTreeMap::new();
     for event in events.iter().flatten().filter(|e| !e.label.is_none()) {

@@ -27,8 +27,9 @@ pub struct Config {
     /// Logging.
     #[serde(default)]
     pub log: LogSection,
-    /// Data workers: threads that own flows. 1 to 16. With more than one, each LAN port's frames are distributed by
-    /// flow; worker 0 receives ARP, ICMP and the connections that applications open.
+    /// Number of data workers, 1 to 16. A data worker is a thread that owns flows. With more than one, the
+    /// frames of each LAN port are distributed by flow; worker 0 receives ARP, ICMP and the connections that
+    /// applications open.
     #[serde(default = "one")]
     pub workers: u8,
     /// How long a data thread without work polls before it sleeps: `auto` (adaptive), or a fixed number of
@@ -55,7 +56,7 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DriverSection {
-    /// A folder of a BPF file system. What is pinned in its folder of this node outlives the daemon.
+    /// A folder in a BPF file system. Objects pinned in this node's subfolder outlive the daemon.
     pub folder: PathBuf,
     /// What happens to the program when the daemon is stopped by SIGTERM or SIGINT.
     pub on_stop: OnStop,
@@ -67,13 +68,13 @@ impl Default for DriverSection {
     }
 }
 
-/// What happens to the program in the driver at a clean stop. A daemon that is killed never detaches it.
+/// What happens to the program in the driver at a clean stop. A daemon that is killed leaves it attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
-    /// It is removed from the ports.
+    /// The program is removed from the ports.
     Detach,
-    /// It goes on, and the next daemon takes it over: a restart is without a gap.
+    /// The program stays, and the next daemon takes it over, so that a restart leaves no gap.
     Keep,
 }
 
@@ -83,7 +84,7 @@ pub enum OnStop {
 pub struct LanSection {
     /// The interface. It needs no address; all virtual addresses use its Ethernet address.
     pub interface: String,
-    /// How frames are received and transmitted.
+    /// The way in which frames are received and transmitted.
     #[serde(default)]
     pub port: PortKind,
     /// Networks whose hosts are reached directly, for connections that applications open. If empty, every host is
@@ -95,14 +96,14 @@ pub struct LanSection {
     pub gateways: Vec<IpAddr>,
 }
 
-/// How frames of a LAN port are received and transmitted.
+/// The way in which frames of a LAN port are received and transmitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
-    /// By a raw socket, which the kernel serves with its offloads. The host's kernel has a copy of each frame.
+    /// A raw socket, with the kernel's offloads. The host's kernel also receives each frame.
     #[default]
     AfPacket,
-    /// By AF_XDP sockets: what is for an address of this node bypasses the kernel.
+    /// AF_XDP sockets. Frames for addresses of this node bypass the kernel.
     AfXdp,
 }
 
@@ -116,7 +117,7 @@ pub struct CapacitySection {
     pub proxies: usize,
     /// Neighbours that applications connect to. 1 to 65,536.
     pub neighbours: usize,
-    /// Events that the flight recorder holds (40 bytes each).
+    /// Capacity of the flight recorder, in events of 40 bytes.
     pub trace_events: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The network node's control thread: sends its workers the proxies and the policy.
+//! The control thread of the network node: sends proxies and policy to the workers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use super::plugins::{self, PluginControl, Plugins};
 use super::proxies::{Neighbours, host_specs, note_neighbours, proxy_specs};
 use super::workers::DataWorkers;
 
-/// How long a worker may take to put a policy into force.
+/// Timeout for a worker to put a policy into force.
 const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -41,7 +41,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     record.owns.clone_from(&config.owns);
     let workers = DataWorkers::start(&config, &record)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Boxed: compiled once, and not once for each way in which a runtime polls.
+    // Boxed, so that it is compiled once and not for each way in which a runtime polls it.
     let result = runtime.block_on(serve(&config, record, &workers).boxed_local());
     workers.stop();
     result
@@ -134,7 +134,8 @@ fn shell_options<'a>(
     }
 }
 
-/// Returns the check of a policy before it is acknowledged as staged: the modules of supplied plug-ins run here.
+/// Returns the check of a policy that precedes its acknowledgement as staged. It runs the modules of supplied
+/// plug-ins.
 fn policy_check(workers: &DataWorkers, modules: Arc<PluginModules>) -> PolicyCheck {
     let count = workers.threads.len();
     Arc::new(move |policy| modules.check(&policy.packet_plugins(), count))
@@ -152,7 +153,7 @@ fn send_proxies(config: &Config, host: &str, workers: &DataWorkers, membership: 
     }
 }
 
-/// Sends the workers the plug-in hosts that run instances.
+/// Sends the workers the plug-in hosts that are to run instances.
 fn send_hosts(
     config: &Config,
     workers: &DataWorkers,
@@ -174,8 +175,7 @@ fn send_hosts(
     }
 }
 
-/// Puts the part of the policy into force whose addresses this node owns.
-/// Puts a policy's addresses into force at the workers, and returns them.
+/// Puts the part of the policy into force that concerns addresses of this node. Returns these addresses.
 async fn apply(
     owned: &OwnedAddresses,
     workers: &DataWorkers,
@@ -183,7 +183,7 @@ async fn apply(
 ) -> Result<Addresses, String> {
     let policy = &active.policy;
     let services = policy.services.iter().map(|service| (service.vip, service.port));
-    // A channel between clients and servers has no owner: it keeps nothing beyond a connection.
+    // A channel between clients and servers has no owner, since nothing of it outlives a connection.
     let requested = policy.requested_channels().map(|(_, place)| place);
     let (passing, kept): (Vec<Channel>, Vec<Channel>) =
         policy.all_channels().chain(requested).partition(|channel| !channel.pool.is_empty());

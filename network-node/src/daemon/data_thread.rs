@@ -1,4 +1,5 @@
-//! A network worker in its data thread: the control thread's requests, and what the worker publishes.
+//! A network worker in its data thread: requests of the control thread, and the snapshots that the worker
+//! publishes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
@@ -16,17 +17,17 @@ use crate::worker::NetworkWorker;
 
 use super::metrics::Published;
 
-/// Turns after closing, so that CLOSE is sent before the process ends.
+/// Number of turns after closing, so that CLOSE is sent before the process ends.
 const LAST_TURNS: usize = 3;
 
-/// What a worker needs of a policy: the addresses that this node owns.
+/// The addresses of a policy that this node owns.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// Those of services.
+    /// Addresses of services.
     pub services: Vec<SocketAddr>,
-    /// Those of channels of messages, each with what decides where its channels live.
+    /// Addresses of message channels, each with the key that determines where its channels live.
     pub channels: Vec<(SocketAddr, PlacementKey)>,
-    /// The sources of applications' own connections.
+    /// Source addresses of connections that applications open.
     pub egress: Vec<IpAddr>,
 }
 
@@ -40,29 +41,30 @@ impl Addresses {
 
 /// A message or request of the control thread to a worker.
 pub enum Question {
-    /// A new policy generation. Answered when it is in force or was refused.
+    /// Puts a policy generation into force. Answered when it is in force or was refused.
     Policy(Addresses, Reply<Result<(), String>>),
-    /// The proxies of the membership.
+    /// Replaces the proxies by those of the membership.
     Proxies(Vec<ProxySpec>),
-    /// At most this many flows, each with its proxy's node.
+    /// Returns at most this many flows, each with its proxy's node.
     Flows(usize, Reply<Vec<(FlowInfo, String)>>),
-    /// The tunnels that should exist.
+    /// Returns the tunnels that should exist.
     Tunnels(Reply<Vec<TunnelInfo>>),
-    /// The recorded events of one flow, or of all.
+    /// Returns the recorded events of one flow, or of all.
     Trace(Option<FlowLabel>, Reply<Vec<TraceEvent>>),
-    /// A change of packet plug-ins, and the instances of plug-in hosts after it. It comes back with what is to be freed.
+    /// Applies a change of packet plug-ins, and sets the instances of plug-in hosts. The change is returned
+    /// with the parts to be freed.
     Plugins(Box<PluginChange>, Vec<HostInstances>, Reply<Box<PluginChange>>),
-    /// The plug-in hosts.
+    /// Replaces the plug-in hosts.
     Hosts(Vec<HostSpec>),
-    /// An operation of an instance at a plug-in host, as text; answered when the host has.
+    /// Executes an operation (as text) of an instance on a plug-in host. Answered when the host has answered.
     HostCall(EnvironmentId, InstanceId, String, Reply<Result<Vec<u8>, String>>),
-    /// An operation of a packet plug-in.
+    /// Executes an operation of a packet plug-in.
     PluginCall(InstanceId, &'static str, Box<Settings>, Reply<Result<Answer, CallError>>),
-    /// Numbers of packet plug-ins, to be filled in.
+    /// Fills in the counters of packet plug-ins.
     PluginCounts(Box<PluginCounts>, Reply<Box<PluginCounts>>),
-    /// The plug-in hosts that do not run their instances, each with why.
+    /// Returns the plug-in hosts that do not run their instances, each with the reason.
     AbsentHosts(Reply<Vec<(EnvironmentId, String)>>),
-    /// Close all links and end the thread.
+    /// Closes all links and ends the thread.
     Stop,
 }
 
@@ -139,7 +141,7 @@ impl DataWorker for NetworkWorker {
     }
 }
 
-/// Logs tunnel changes, at most ten times a second, and not while frames wait.
+/// Logs changes of tunnels, at most ten times a second, and not while frames wait.
 fn log_notices(worker: &mut NetworkWorker) {
     while let Some(notice) = worker.poll_notice() {
         match notice {

@@ -1,8 +1,10 @@
-//! The control thread's part of level 1: which rules the driver's program decides on, and its life on the LAN ports.
+//! The control thread's part of level 1: selects the rules that the driver's program decides, and attaches
+//! the program to the LAN ports.
 //!
-//! Level 1 never prevents a policy: what it cannot do stays at level 2, and the node logs why.
+//! Level 1 never prevents a policy: rules that it cannot run stay at level 2, and the node logs the reason.
 //!
-//! At AF_XDP ports the program is there from the beginning, also without rules: it gives the workers their frames.
+//! On AF_XDP ports the program is attached from the start, even without rules, since it delivers the frames
+//! to the workers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -25,10 +27,10 @@ use super::plugins::{CallFailure, PreparedCall};
 use super::verification::Verification;
 use super::workers::PortSocket;
 
-/// Blocks of an earlier daemon that workers get, too; the driver has all.
+/// Largest number of an earlier daemon's blocks that are copied to the workers. The driver has all of them.
 const TAKEN_OVER_MAX: usize = 4096;
 
-/// A block: the list's name, and the arguments of its operation `add`.
+/// A block-list entry: the list's name, and the arguments of its operation `add`.
 pub type TakenOver = (String, String, String, String);
 
 /// A LAN port.
@@ -44,7 +46,8 @@ impl Port {
         PortConfig::of(&self.interface, self.mac, self.has_sockets)
     }
 
-    /// The program has to see the tags of VLANs, whose frames are not the port's.
+    /// Makes the device leave VLAN tags in frames: the program has to see them, since frames of VLANs are not
+    /// the port's.
     fn leave_vlan_tags(&self) {
         let interface = &self.interface;
         match csp_lan::leave_vlan_tags(interface) {
@@ -62,40 +65,43 @@ impl Port {
     }
 }
 
-/// The program, once a rule or an AF_XDP port has needed it.
+/// The program, loaded once a rule or an AF_XDP port needs it.
 #[derive(Debug)]
 pub struct DriverControl {
     folder: PathBuf,
     on_stop: OnStop,
-    /// By port number.
+    /// Indexed by port number.
     ports: Vec<Port>,
     pub(super) driver: Option<Driver>,
     /// Supplied objects.
     pub(super) modules: Option<Arc<PluginModules>>,
-    /// Why instances of supplied objects do not run, by name.
+    /// Why instances of supplied objects do not run, by instance name.
     pub(super) idle: HashMap<String, String>,
     pub(super) verification: Verification<Loaded>,
-    /// Why objects were not loaded for the next plan, by instance; and what of that was logged last.
+    /// Why objects were not loaded for the next plan, by instance, and which of these reasons were logged
+    /// last.
     pub(super) refused_objects: HashMap<String, String>,
     pub(super) logged_objects: HashMap<String, String>,
-    /// Ports whose rules are the program's, a bit for each.
+    /// Ports on which the program decides rules, one bit each.
     attached: u32,
-    /// Rules that it decides on.
+    /// Rules that the program decides.
     rules: HashSet<RuleHandle>,
-    /// What an earlier daemon left, and workers lack.
+    /// Block-list entries of an earlier daemon that the workers do not have yet.
     taken_over: Vec<TakenOver>,
-    /// What was logged last, so that it is not logged again.
+    /// The message that was logged last, so that it is not repeated.
     logged: String,
-    /// Rules of level 1 that level 2 decides on.
+    /// Rules of level 1 that level 2 decides instead.
     stays: Vec<Stay>,
-    /// LAN ports that do not take the program, each with why.
+    /// LAN ports to which the program could not be attached, each with the reason.
     refused: Vec<String>,
-    /// Why level 1 was not to be had, since [`retry`](Self::retry).
+    /// Why level 1 is unavailable, since the last [`retry`](Self::retry); `None` if it is available or was
+    /// not tried.
     unavailable: Option<String>,
 }
 
 impl DriverControl {
-    /// Remembers the ports; does nothing else before [`begin`](Self::begin) or a policy.
+    /// Creates the controller for the ports of `config`. Loads nothing before [`begin`](Self::begin) or a
+    /// policy.
     pub fn new(config: &Config, macs: &[MacAddr]) -> Self {
         let port = |(lan, mac): (&LanSection, &MacAddr)| Port {
             interface: lan.interface.clone(),
@@ -122,37 +128,37 @@ impl DriverControl {
         }
     }
 
-    /// Sets where the objects of supplied plug-ins are.
+    /// Sets the store of supplied objects.
     pub fn set_modules(&mut self, modules: Arc<PluginModules>) {
         self.modules = Some(modules);
     }
 
-    /// Returns whether an instance is in the program that LAN ports have.
+    /// Returns whether an instance is part of the program that is attached to LAN ports.
     pub(super) fn has(&self, name: &str) -> bool {
         self.attached != 0 && self.driver.as_ref().is_some_and(|driver| driver.slots().has(name))
     }
 
-    /// Returns why level 1 is not to be had, as far as that was tried.
+    /// Returns why level 1 is unavailable; `None` if it is available or was not tried.
     pub fn unavailable(&self) -> Option<&str> {
         self.unavailable.as_deref()
     }
 
-    /// Returns the rules of level 1 that level 2 decides on.
+    /// Returns the rules of level 1 that level 2 decides instead.
     pub fn stays(&self) -> &[Stay] {
         &self.stays
     }
 
-    /// Returns the LAN ports at which level 2 has the rules of level 1, each with why.
+    /// Returns the LAN ports on which level 2 decides the rules of level 1, each with the reason.
     pub fn refused(&self) -> &[String] {
         &self.refused
     }
 
-    /// Has level 1 tried again where it was not to be had.
+    /// Clears the record that level 1 is unavailable, so that it is tried again.
     pub fn retry(&mut self) {
         self.unavailable = None;
     }
 
-    /// Loads the program, if it is not loaded. Returns false, and logs why, if it is not to be had.
+    /// Loads the program unless it is loaded. Returns false, and logs the reason, if level 1 is unavailable.
     pub fn prepare(&mut self) -> bool {
         if self.driver.is_none() {
             match self.open() {
@@ -166,23 +172,23 @@ impl DriverControl {
         self.driver.is_some()
     }
 
-    /// Loads the program if an earlier daemon has left something.
+    /// Loads the program if an earlier daemon has left pinned objects.
     pub fn take_over(&mut self) {
         if self.folder.exists() {
             self.prepare();
         }
     }
 
-    /// Returns whether the driver has a place for an instance of this name.
+    /// Returns whether the driver has a slot for an instance of this name.
     pub fn has_place_of(&self, name: &str) -> bool {
         self.driver.as_ref().is_some_and(|driver| driver.slots().has(name))
     }
 
-    /// Puts the program at AF_XDP ports, if there are any, with their sockets. It gives them nothing before
-    /// [`set_addresses`](Self::set_addresses).
+    /// Attaches the program to the AF_XDP ports, if there are any, and registers their sockets. The sockets
+    /// receive no frames before [`set_addresses`](Self::set_addresses).
     ///
     /// # Errors
-    /// The program is not to be had: such a port would receive nothing.
+    /// The program cannot be loaded or attached: such a port would receive nothing.
     pub fn begin(&mut self, sockets: &[PortSocket], ways_back: &[Option<Tap>]) -> Result<(), DaemonError> {
         if self.ports.iter().all(|port| !port.has_sockets) {
             return Ok(());
@@ -208,7 +214,7 @@ impl DriverControl {
         Ok(())
     }
 
-    /// Sets the addresses whose frames AF_XDP ports get.
+    /// Sets the addresses whose frames AF_XDP ports receive.
     pub fn set_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) {
         if let Some(driver) = self.driver.as_mut().filter(|_| self.ports.iter().any(|port| port.has_sockets))
             && let Err(error) = driver.set_addresses(addresses)
@@ -217,8 +223,8 @@ impl DriverControl {
         }
     }
 
-    /// Returns what the program is to do, after [`load_objects`](Self::load_objects); `None` if there is none, or cannot be: all rules are
-    /// level 2's.
+    /// Returns the plan for the program, after [`load_objects`](Self::load_objects). Returns `None` if there
+    /// is nothing to do or level 1 is unavailable; level 2 then decides all rules.
     pub fn plan(&mut self, manager: &Manager, table: &Table) -> Option<Plan> {
         let refused = std::mem::take(&mut self.refused_objects);
         let before = self.driver.as_ref()?.slots().clone();
@@ -249,7 +255,7 @@ impl DriverControl {
         self.logged = text;
     }
 
-    /// Loads the program, and takes over what an earlier daemon left.
+    /// Loads the program and takes over the objects that an earlier daemon has pinned.
     fn open(&mut self) -> Result<Driver, DriverError> {
         let driver = Driver::open(Some(&self.folder))?;
         self.set_up(driver)
@@ -272,25 +278,25 @@ impl DriverControl {
         Ok(driver)
     }
 
-    /// What both the former and the next plan leave to the program.
+    /// Returns the rules that the program decides under both the former and the next plan.
     pub fn rules_of_both(&self, plan: &Plan) -> DriverRules {
         let both = plan.rules().iter().filter(|rule| self.rules.contains(rule));
         DriverRules { ports: self.attached, complete: false, rules: bits(both) }
     }
 
-    /// What workers leave to the program from now on.
+    /// Returns the rules that workers leave to the program from now on.
     pub fn rules(&self, plan: &Plan) -> DriverRules {
         let none = self.attached == 0;
         let complete = plan.is_complete() && !none;
         DriverRules { ports: self.attached, complete, rules: if none { Vec::new() } else { plan.slots() } }
     }
 
-    /// Returns whether a rule is decided on in the driver.
+    /// Returns whether the driver decides a rule.
     pub fn decides(&self, rule: RuleHandle) -> bool {
         self.attached != 0 && self.rules.contains(&rule)
     }
 
-    /// The block lists that begin in the driver with what workers have.
+    /// Returns the block lists that are new in the driver and start with the workers' entries.
     pub fn new_lists(&self, plan: &Plan, manager: &Manager) -> Vec<String> {
         let Some(driver) = &self.driver else { return Vec::new() };
         let new = |name: &str| plan.has(name) && !driver.slots().has(name);
@@ -298,7 +304,7 @@ impl DriverControl {
         lists.map(|(_, name, ..)| name.to_owned()).collect()
     }
 
-    /// Puts a plan into force, and the program at the ports as long as it has rules.
+    /// Puts a plan into force, and attaches the program to the ports while it has rules.
     pub fn apply(&mut self, plan: &Plan, manager: &Manager, lists: BTreeMap<String, Vec<Row>>) {
         let Some(driver) = &mut self.driver else { return };
         let lists: HashMap<String, Vec<Row>> = lists.into_iter().collect();
@@ -349,8 +355,8 @@ impl DriverControl {
         tracing::info!(ports = self.attached.count_ones(), "packet plug-ins run in the driver");
     }
 
-    /// The kernel has neither the former rules nor the next ones for sure: the program classifies nothing more. Workers with a way back get
-    /// everything.
+    /// Handles a failed change: it is unknown whether the kernel has the former or the next rules, so the
+    /// program stops classifying. Workers with a path back to the kernel then receive all frames.
     fn fail(&mut self, text: &str) {
         tracing::error!("packet plug-ins: {text}; all rules are level 2's");
         self.unavailable = Some(text.to_owned());
@@ -361,7 +367,8 @@ impl DriverControl {
         self.leave();
     }
 
-    /// Removes the program and what it has, but for ports that need it for their frames.
+    /// Detaches the program and unpins its maps, except on AF_XDP ports, which depend on it to receive
+    /// frames.
     fn leave(&mut self) {
         self.attached = 0;
         let kept = self.ports.iter().filter(|port| port.has_sockets).filter_map(Port::config);
@@ -371,7 +378,7 @@ impl DriverControl {
         }
     }
 
-    /// At the end of the daemon.
+    /// Ends the driver's work when the daemon stops.
     pub fn stop(&mut self) {
         let Some(driver) = self.driver.take() else { return };
         if self.on_stop == OnStop::Detach
@@ -381,14 +388,14 @@ impl DriverControl {
         }
     }
 
-    /// Removes blocks whose time is over.
+    /// Removes expired blocks.
     pub fn expire(&mut self) {
         if let Some(driver) = &mut self.driver {
             driver.expire(clock::now());
         }
     }
 
-    /// Executes an operation; `None` if the driver has nothing of the instance.
+    /// Executes an operation. Returns `None` if the driver does not have the instance.
     pub fn call(&mut self, manager: &Manager, call: &PreparedCall) -> Result<Option<Answer>, CallFailure> {
         let Some(driver) = &mut self.driver else { return Ok(None) };
         let module = manager.settings_of(&call.name).map_or("", |(module, _)| module);
@@ -396,12 +403,12 @@ impl DriverControl {
         answer.map_err(|error| CallFailure::Refused(error.to_string()))
     }
 
-    /// Returns, once, the blocks that an earlier daemon left in the driver.
+    /// Returns the block-list entries that an earlier daemon left in the driver. They are returned once.
     pub fn taken_over(&mut self) -> Vec<TakenOver> {
         core::mem::take(&mut self.taken_over)
     }
 
-    /// Adds what the driver has counted.
+    /// Adds the driver's counters to `sum`.
     pub fn add_counts(&self, manager: &Manager, sum: &mut PluginCounts) {
         let Some(Ok(counts)) = self.driver.as_ref().map(Driver::counts) else { return };
         for (rule, hits) in &mut sum.rules {

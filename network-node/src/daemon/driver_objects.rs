@@ -1,4 +1,5 @@
-//! eBPF objects that administrators supply: how the node verifies them, loads those of the policy, and what it says of their instances.
+//! eBPF objects supplied by administrators: verifies them, loads those that the policy uses, and reports the
+//! state of their instances.
 
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ use super::driver::DriverControl;
 use super::plugins::PluginControl;
 use super::verification::{Job, Subject};
 
-/// How long the control thread waits for the kernel to verify the objects that a change needs, all together. Longer is no error of the
-/// object's: its rules' fallback applies until the kernel is done.
+/// How long the control thread waits for the kernel to verify all objects of a change. A timeout is not the
+/// object's fault: its rules' fallback applies until the kernel has finished.
 const VERIFY_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The node's kernel.
+/// Verifies objects with the node's kernel.
 #[derive(Debug)]
 pub struct KernelObjects;
 
@@ -26,14 +27,15 @@ impl Objects for KernelObjects {
     }
 
     fn verify(&self, bytes: &[u8]) -> Result<ObjectDeclaration, String> {
-        // Lines of the log would become one on the way to the operator.
+        // The log has several lines, which are joined before the operator sees them.
         without_abort(|| csp_xdp::verify_object(bytes))
             .map_err(|error| error.to_string().replace('\n', " | "))
     }
 }
 
 impl DriverControl {
-    /// Returns the objects of instances that have no program yet, to be loaded. Loads the node's own program first, if an instance needs it.
+    /// Returns the objects to load for instances without a program. First loads the node's own program, if an
+    /// instance needs it.
     fn objects_needed(&mut self, manager: &Manager) -> Vec<Job<Loaded>> {
         if manager.instances().any(|(.., environment)| environment == DRIVER) {
             self.prepare();
@@ -60,8 +62,8 @@ impl DriverControl {
         jobs
     }
 
-    /// Has the kernel verify objects, for a bounded time. [`plan`](Self::plan) leaves out the instances of those that are refused, or not
-    /// verified in time.
+    /// Makes the kernel verify objects, for a bounded time. [`plan`](Self::plan) leaves out the instances of
+    /// objects that were refused, or not verified in time.
     async fn load_objects(&mut self, jobs: Vec<Job<Loaded>>) {
         let verified = self.verification.run(jobs, VERIFY_TIME_MAX).await;
         if let Some(driver) = &mut self.driver {
@@ -79,7 +81,8 @@ impl DriverControl {
         }
     }
 
-    /// Adds whether the instance of an eBPF object runs, and why not; `held` is why it does not for all packets.
+    /// Adds whether the instance of an eBPF object runs, and the reason if it does not. `held` is the reason
+    /// why it does not process all of its packets.
     pub fn describe_object(&self, name: &str, held: Option<String>, supplied: &mut Supplied) {
         let reason = match (self.unavailable(), self.idle.get(name)) {
             (Some(error), _) => format!("level 1 is not available: {error}"),
@@ -88,20 +91,20 @@ impl DriverControl {
         };
         let runs = reason.is_empty() && self.has(name);
         supplied.state = if runs { "running" } else { "fallback" }.into();
-        // Others run at level 2 for these packets, an object does not.
+        // Other instances process these packets at level 2, which an object cannot.
         let in_part = held.filter(|_| runs).map(|held| held.replacen("runs at level 2", "falls back", 1));
         supplied.reason = in_part.unwrap_or(reason).into();
     }
 }
 
 impl PluginControl {
-    /// Loads the objects of instances that have no program yet, as far as the kernel verifies them in time.
+    /// Loads the objects of instances without a program, those that the kernel verifies in time.
     pub(super) async fn load_objects(&mut self) {
         let jobs = self.driver.objects_needed(&self.manager);
         self.driver.load_objects(jobs).await;
     }
 
-    /// Puts an object into force that was not verified in time before, and is now.
+    /// Puts an object into force whose verification had timed out and has finished since.
     pub(super) async fn use_verified_object(&mut self) {
         if self.driver.verification.has_ended()
             && let Err(error) = self.put_into_force().await

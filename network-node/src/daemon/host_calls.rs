@@ -1,4 +1,5 @@
-//! Operations of packet plug-ins that run at plug-in hosts: each worker's session there answers through the worker.
+//! Operations of packet plug-ins on plug-in hosts. Each worker has a session with the host and passes on its
+//! answers.
 
 use std::collections::HashMap;
 
@@ -11,8 +12,8 @@ use csp_plugins::{EnvironmentId, combine, pcap};
 use super::data_thread::Question;
 use super::plugins::{CallFailure, CallResult, WORKER_TIMEOUT};
 
-/// What workers have said to an operation that they all were asked for. An entry is removed if any of them had it: plug-ins add entries of their
-/// own at each worker.
+/// The combined answer of all workers to an operation. Removing an entry succeeds if any of them had it,
+/// since plug-ins add entries separately at each worker.
 pub(super) struct Outcome {
     removes: bool,
     done: bool,
@@ -31,7 +32,7 @@ impl Outcome {
     /// Records a refusal.
     ///
     /// # Errors
-    /// The others need not be asked.
+    /// The remaining workers need not be asked.
     pub(super) fn refused(&mut self, reason: String) -> Result<(), CallFailure> {
         if !self.removes {
             return Err(CallFailure::Refused(reason));
@@ -40,7 +41,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Returns the refusal if nobody had the entry.
+    /// Returns the refusal if no worker had the entry.
     pub(super) fn end(self) -> Result<(), CallFailure> {
         match self.refused {
             Some(reason) if !self.done => Err(CallFailure::Refused(reason)),
@@ -49,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// Executes an operation of an instance at its host, for all workers.
+/// Executes an operation of an instance on its host, for all workers.
 pub async fn call(
     workers: &Workers<Question>,
     (host, instance): (EnvironmentId, InstanceId),
@@ -79,7 +80,7 @@ pub async fn call(
     Ok(CallResult::Rows(api::CallAnswer { rows, truncated }))
 }
 
-/// Adds the rows of a worker's session to those of others, by key.
+/// Merges the rows of a worker's session into `rows`, by key.
 fn merge(rows: &mut Vec<RemoteRow>, more: Vec<RemoteRow>) {
     if rows.is_empty() {
         *rows = more;

@@ -7,26 +7,26 @@ use csp_telemetry::{MetricSource, MetricWriter, SnapshotCell};
 use crate::core::Counters;
 use crate::worker::{LanCounters, NetworkWorker};
 
-/// What a worker publishes, about ten times a second.
+/// The snapshot that a worker publishes, about ten times a second.
 #[derive(Clone, Debug, Default)]
 pub struct Published {
     counters: Counters,
     lan: LanCounters,
     flows: usize,
     flow_capacity: usize,
-    /// Datagrams that wait for fragments, and their capacity.
+    /// Incomplete datagrams, and their limit.
     datagrams: (usize, usize),
     lingering: usize,
     labels: usize,
     malformed: u64,
     tunnels_up: usize,
     tunnels_wanted: usize,
-    /// Proxies in use, their capacity, and listed proxies beyond it.
+    /// Proxies in use, their limit, and listed proxies beyond it.
     proxies: (usize, usize, usize),
     messages: (u64, u64),
     bytes: (u64, u64),
     no_credit: u64,
-    /// Links whose VI broke, those of them that resumed on another VI, messages posted again.
+    /// Links whose VI broke, links that resumed over another VI, and retransmitted messages.
     interrupted: [u64; 3],
 }
 
@@ -64,7 +64,7 @@ impl Published {
         published
     }
 
-    /// Returns the frames that LAN ports have lost, since the worker did not take them in time.
+    /// Returns the frames that LAN ports have lost because the worker was too slow.
     pub fn overrun(&self) -> u64 {
         self.lan.receive.overrun
     }
@@ -75,7 +75,7 @@ impl Published {
     }
 }
 
-/// What every worker publishes.
+/// The snapshots of all workers.
 pub struct WorkerMetrics(pub Vec<Arc<SnapshotCell<Published>>>);
 
 impl MetricSource for WorkerMetrics {

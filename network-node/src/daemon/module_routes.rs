@@ -1,4 +1,4 @@
-//! The routes about supplied packet plug-ins: which modules are here, and how they come and go.
+//! Routes for supplied packet plug-ins: listing, adding and removing modules.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub fn routes(modules: Arc<PluginModules>) -> Router {
         .merge(module_routes::routes(PATH, Arc::new(Store(modules))))
 }
 
-/// Reads the folder on a thread that may wait for the disk.
+/// Reads the folder on a thread that may block on the disk.
 async fn list(State(modules): State<Arc<PluginModules>>) -> Json<StoredModules> {
     let stored = tokio::task::spawn_blocking(move || modules.stored()).await.unwrap_or_default();
     let module = |(module, len): (String, u64)| Module { module: module.into(), len };

@@ -1,4 +1,4 @@
-//! Why instances do not run at the level that they have.
+//! Reasons why instances do not run on their configured level.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,15 @@ use csp_telemetry::MailboxError;
 use super::data_thread::Question;
 use super::plugins::{PluginControl, WORKER_TIMEOUT};
 
-/// Rules that are named with their reason; of others there is the number.
+/// Largest number of rules that are named with their reason; the others are counted.
 const RULES_SHOWN: usize = 3;
 
 /// Why plug-in hosts do not run their instances, by the environment's name.
 pub type AbsentHosts = BTreeMap<String, String>;
 
 impl PluginControl {
-    /// Returns the plug-in hosts that do not run their instances at all workers. `running` is what these have counted.
+    /// Returns the plug-in hosts that do not run their instances for all workers. `running` is what the
+    /// workers have counted.
     pub(super) async fn absent_hosts(
         &mut self,
         running: &[(EnvironmentId, bool)],
@@ -38,7 +39,7 @@ impl PluginControl {
         Ok(absent)
     }
 
-    /// Returns why an instance does not run, or not for all packets, in its environment.
+    /// Returns why an instance does not run in its environment, or not for all packets.
     pub(super) fn held(&self, name: &str, environment: &str, absent: &AbsentHosts) -> Option<String> {
         if environment != DRIVER {
             let reason = absent.get(environment)?;
@@ -67,11 +68,11 @@ fn some_of(all: &[String]) -> String {
     }
 }
 
-/// The rules whose packets can reach an instance.
+/// Returns the rules whose packets can reach an instance.
 fn rules_to<'a>(manager: &'a Manager, name: &str) -> BTreeSet<&'a str> {
     let connected = manager.connected();
     let mut before = BTreeSet::from([name]);
-    // The graph has no cycles: each round adds one step, until nothing is new.
+    // The graph has no cycles: each round adds one step until nothing is new.
     loop {
         let known = before.len();
         let steps = connected.iter().filter(|(_, _, to)| before.contains(to.as_str()));

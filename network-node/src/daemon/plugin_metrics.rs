@@ -7,36 +7,36 @@ use csp_classify::multifield::HitCount;
 use csp_plugins::InstanceCount;
 use csp_telemetry::{MetricSource, MetricWriter};
 
-/// Rules with series of their own, those first that are tried first; the others are one series together.
+/// Number of rules with their own series, the first ones in match order. All others share one series.
 const RULES_MAX: usize = 256;
 const OTHERS: &str = "(others)";
 
-/// The numbers as last read, about once a second.
+/// The counters as last read, about once a second.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
-    /// Name, instance and hits of rules, in the order in which they are tried.
+    /// Name, instance and hits of rules, in match order.
     pub rules: Vec<(String, String, HitCount)>,
-    /// Name, module and numbers of instances.
+    /// Name, module and counters of instances.
     pub instances: Vec<(String, String, InstanceCount)>,
-    /// Instances of supplied modules.
+    /// State of the instances of supplied modules.
     pub supplied: Vec<csp_plugin_modules::Status>,
-    /// Name, module and moves of instances that the node places.
+    /// Name, module and number of moves of instances that the node places.
     pub moves: Vec<(String, String, u64)>,
-    /// Of all packets.
+    /// Counters of all packets.
     pub totals: Totals,
-    /// Records of plug-in hosts that were refused, by reason.
+    /// Rejected records of plug-in hosts, by reason.
     pub refused: [(&'static str, u64); 7],
 }
 
-/// Numbers that the refreshing task writes and a scrape reads.
+/// Counters that the refreshing task writes and a scrape reads.
 pub type Shared = Arc<Mutex<Numbers>>;
 
-/// What the numbers of a node without rules are kept in.
+/// Returns the counters of a node without rules.
 pub fn no_numbers() -> Shared {
     Arc::default()
 }
 
-/// The source.
+/// The metric source.
 pub struct PluginMetrics(pub Shared);
 
 impl MetricSource for PluginMetrics {
@@ -90,7 +90,7 @@ impl MetricSource for PluginMetrics {
     }
 }
 
-/// Writes what is counted by instance.
+/// Writes the metrics by instance.
 fn collect_instances(numbers: &Numbers, out: &mut MetricWriter) {
     for (instance, module, count) in &numbers.instances {
         let labels = [("instance", instance.as_str()), ("module", module.as_str())];

@@ -1,4 +1,4 @@
-//! The control thread's part of placement: what it gives [`Places`] to decide from, and the moves.
+//! The control thread's part of placement: provides [`Places`] with observations, and carries out the moves.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::core::PluginCounts;
 use super::metrics::Published;
 use super::plugins::PluginControl;
 
-/// What the node knows of instances whose level it chooses.
+/// The instances whose level the node chooses.
 #[derive(Default)]
 pub struct Placing {
     places: Places,
-    /// The state in force, with the levels that were chosen.
+    /// The state in force, with the chosen levels.
     desired: Desired,
-    /// The instances, with what holds as long as the policy does.
+    /// Observations of the instances. Their static parts are valid as long as the policy is.
     seen: Vec<Seen>,
-    /// What workers publish.
+    /// The snapshots that workers publish.
     published: Vec<Arc<SnapshotCell<Published>>>,
-    /// Frames that LAN ports had lost at the last look.
+    /// Frames that LAN ports had lost at the last observation.
     overrun: u64,
 }
 
 impl Placing {
-    /// Creates one without instances.
+    /// Creates a placement without instances.
     pub fn new(published: Vec<Arc<SnapshotCell<Published>>>) -> Self {
         Placing { published, ..Placing::default() }
     }
 
-    /// What the admin endpoint shows of an instance; `None` if the policy has its level.
+    /// Returns what the admin endpoint shows of an instance; `None` if the policy sets its level.
     pub fn shown(&self, name: &str) -> Option<api::Auto> {
         let reason = self.places.why(name)?.to_string().into();
         let of = |(known, _, moves)| (known == name).then_some(moves);
@@ -41,13 +41,13 @@ impl Placing {
         Some(api::Auto { reason, packets_per_s: self.places.rate(name), moves_total })
     }
 
-    /// Name, module and moves of each.
+    /// Returns name, module and number of moves of each instance.
     pub fn moves(&self) -> Vec<(String, String, u64)> {
         let owned = |(name, module, moves): (&str, &str, u64)| (name.to_owned(), module.to_owned(), moves);
         self.places.moves().map(owned).collect()
     }
 
-    /// Takes over what the manager has of a state that is in force.
+    /// Adopts a desired state that is in force in the manager.
     fn keep(&mut self, desired: Desired, manager: &Manager) {
         let auto: BTreeSet<&str> = placed(&desired).map(|instance| instance.name.as_str()).collect();
         self.seen.clear();
@@ -86,13 +86,14 @@ impl Placing {
     }
 }
 
-/// The instances whose level the node chooses.
+/// Returns the instances whose level the node chooses.
 fn placed(desired: &Desired) -> impl Iterator<Item = &DesiredInstance> {
     desired.instances.iter().filter(|instance| instance.auto.is_some())
 }
 
 impl PluginControl {
-    /// Has the manager take over a state in which the levels are chosen that the policy leaves open: those in force, and by expectation.
+    /// Reconciles the manager with a desired state after choosing the levels that the policy leaves open:
+    /// those in force, or those expected.
     pub(super) fn reconcile(&mut self, mut desired: Desired) -> Result<(), String> {
         if placed(&desired).next().is_some() {
             self.driver.take_over();
@@ -102,7 +103,7 @@ impl PluginControl {
             let (.., environment) = self.manager.instances().find(|(_, known, ..)| *known == name)?;
             environments.iter().find(|known| known.name == environment).map(|known| known.level)
         };
-        // What an earlier daemon left in the driver goes on there.
+        // Instances that an earlier daemon left in the driver stay there.
         let level_of =
             |name: &str| of_manager(name).or(self.driver.has_place_of(name).then_some(Level::Driver));
         self.placing.places.declare(clock::now(), &mut desired, level_of);
@@ -112,7 +113,7 @@ impl PluginControl {
         self.place(false).map(drop)
     }
 
-    /// Moves the instances whose rate has stood, and puts that into force.
+    /// Moves the instances whose rate has lasted long enough, and puts the result into force.
     pub(super) async fn place_by_rate(&mut self, counts: &PluginCounts) {
         if self.placing.places.is_empty() {
             return;
@@ -133,7 +134,8 @@ impl PluginControl {
         }
     }
 
-    /// Looks at all instances, and has the manager move those that are to move. Returns whether there were any.
+    /// Evaluates all instances, and makes the manager move those that are to move. Returns whether there were
+    /// any.
     fn place(&mut self, overrun: bool) -> Result<bool, String> {
         let mut moves = self.placing.look(self.driver.unavailable(), overrun);
         if moves.iter().any(|one| one.to == Level::Driver) && !self.driver.prepare() {

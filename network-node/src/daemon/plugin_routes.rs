@@ -1,4 +1,4 @@
-//! The routes about packet plug-ins: what runs, and the operations of instances.
+//! Routes for packet plug-ins: the running instances, and their operations.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use csp_telemetry::require;
 
 use super::plugins::{CallFailure, CallResult, Plugins};
 
-/// Operations that change nothing: viewers may call them.
+/// Read-only operations, which viewers may call.
 const READING: [&str; 3] = ["read", "list", "find"];
 
 /// Returns the routes.
@@ -30,7 +30,7 @@ async fn describe(State(plugins): State<Plugins>) -> Result<Json<api::Plugins>, 
     Ok(Json(plugins.lock().await.describe().await?))
 }
 
-/// `GET`: the query has the arguments.
+/// `GET`: the arguments are in the query.
 async fn read(
     State(plugins): State<Plugins>,
     Path((instance, operation)): Path<(String, String)>,
@@ -43,7 +43,7 @@ async fn read(
     answer(plugins.lock().await.call(&instance, &operation, &arguments).await)
 }
 
-/// `PUT`: for operators, and for management nodes, which pass on what operators ask for.
+/// `PUT`: for operators, and for management nodes, which forward operators' requests.
 async fn change(
     State(plugins): State<Plugins>,
     Extension(caller): Extension<Caller>,

@@ -1,4 +1,4 @@
-//! What the admin endpoint shows of packet plug-ins, from what workers have counted.
+//! What the admin endpoint shows of packet plug-ins, from the workers' counters.
 
 use csp_api::handlers::Stops;
 use csp_api::plugins as api;
@@ -6,7 +6,7 @@ use csp_plugin_modules::Status;
 
 use crate::core::PluginCounts;
 
-/// Adds the numbers of another worker.
+/// Adds the counters of another worker.
 pub fn add(sum: &mut PluginCounts, other: &PluginCounts) {
     for ((_, sum), (_, other)) in sum.rules.iter_mut().zip(&other.rules) {
         *sum = *sum + *other;
@@ -73,7 +73,7 @@ pub fn row(row: csp_plugins::Row) -> api::Row {
     }
 }
 
-/// Returns what became of an instance of a supplied module.
+/// Returns the state of an instance of a supplied module.
 pub fn supplied(status: &Status) -> api::Supplied {
     let stops = status.stops.iter().map(|stop| Stops { reason: stop.reason.into(), total: stop.total });
     api::Supplied {

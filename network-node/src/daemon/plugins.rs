@@ -1,4 +1,5 @@
-//! The control thread's part of packet plug-ins: the manager, what it sends to the workers, what it asks them.
+//! The control thread's part of packet plug-ins: the manager, the commands to workers, and the requests to
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -29,15 +30,15 @@ use super::plugin_metrics::{Numbers, Shared};
 use super::plugin_places::Placing;
 use super::plugin_views::{add, row, supplied, totals};
 
-/// How long a worker may take to apply a change or to execute an operation.
+/// Timeout for a worker to apply a change or to execute an operation.
 pub const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the numbers for metrics are read.
+/// Interval at which the counters for metrics are read.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long what the driver has passed may wait in a LAN port's queue before a worker takes it.
+/// Longest time that a frame passed by the driver waits in a LAN port's queue for a worker.
 const DRAIN_TIME: Duration = Duration::from_millis(20);
 
-/// An operation that was checked.
+/// A checked operation.
 #[derive(Debug)]
 pub struct PreparedCall {
     /// The instance's name.
@@ -51,10 +52,10 @@ pub struct PreparedCall {
 /// Why an operation was not executed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallFailure {
-    /// It cannot be: there is no such instance, operation or argument, or the instance refuses it.
+    /// It is impossible: the instance, operation or argument does not exist, or the instance refuses it.
     #[error("{0}")]
     Refused(String),
-    /// The plug-in host does not run, or does not answer as it should.
+    /// The plug-in host does not run, or answers incorrectly.
     #[error("the plug-in host: {0}")]
     Absent(String),
     /// A worker did not answer.
@@ -62,7 +63,7 @@ pub enum CallFailure {
     Unanswered(#[from] MailboxError),
 }
 
-/// What an operation of all workers together answers.
+/// The combined answer of all workers.
 #[derive(Debug)]
 pub enum CallResult {
     /// Rows.
@@ -71,19 +72,19 @@ pub enum CallResult {
     Bytes(Vec<u8>),
 }
 
-/// The manager and the way to its workers. One task at a time uses it.
+/// The manager and the connection to its workers. One task at a time uses it.
 pub struct PluginControl {
     pub(super) manager: Manager,
     /// Supplied modules.
     modules: Arc<PluginModules>,
     pub(super) workers: Workers<Question>,
-    /// Of the table that the workers have.
+    /// Generation of the rule table that the workers have.
     generation: u64,
-    /// What is added to monotonic time to count from 1970.
+    /// Offset from monotonic time to time since 1970, in nanoseconds.
     clock_offset_ns: u64,
     numbers: Shared,
     pub(super) driver: DriverControl,
-    /// What workers know of level 1.
+    /// The rules of level 1 as last sent to the workers.
     driver_rules: DriverRules,
     /// The plug-in hosts of the policy.
     hosts: Vec<PluginHost>,
@@ -95,7 +96,7 @@ pub struct PluginControl {
 pub type Plugins = Arc<tokio::sync::Mutex<PluginControl>>;
 
 impl PluginControl {
-    /// Creates a manager without instances and rules. Its numbers are kept in `numbers`.
+    /// Creates a manager without instances and rules. Its counters are stored in `numbers`.
     pub fn new(
         workers: Workers<Question>,
         numbers: Shared,
@@ -122,7 +123,7 @@ impl PluginControl {
         }))
     }
 
-    /// Puts instances and rules into force, at each worker between two turns.
+    /// Puts instances and rules into force. Each worker applies them between two turns.
     pub async fn apply(&mut self, mut desired: Desired, hosts: &[PluginHost]) -> Result<(), String> {
         self.hosts = hosts.to_vec();
         self.modules.set_active(&desired);
@@ -132,7 +133,7 @@ impl PluginControl {
             }
         }
         let result = self.reconcile(desired);
-        // Also after an error: the workers have what the manager has.
+        // Also after an error, since the workers must match the manager.
         self.put_into_force().await?;
         result?;
         for covered in self.manager.covered_rules() {
@@ -141,8 +142,9 @@ impl PluginControl {
         Ok(())
     }
 
-    /// Changes workers and driver so that no packet is left out: first the workers, which from now on leave only those rules to the driver
-    /// that it had and will have; then the driver; when what it had passed has been processed, the workers leave all its rules to it.
+    /// Changes workers and driver so that every packet is processed. First the workers leave to the driver
+    /// only those rules that it has and will keep. Then the driver changes. When the packets that it had
+    /// passed are processed, the workers leave all its rules to it.
     pub(super) async fn put_into_force(&mut self) -> Result<(), String> {
         self.load_objects().await;
         let table = self.manager.publish_rules();
@@ -153,7 +155,7 @@ impl PluginControl {
         self.send(&table, both).await?;
         let mut lists = BTreeMap::new();
         for name in self.driver.new_lists(&plan, &self.manager) {
-            // Without them the driver would begin with an empty list: its rules stay at level 2.
+            // Without these rows the driver would start with an empty list, so its rules stay at level 2.
             let rows = self.rows_of(&name).await?;
             lists.insert(name, rows);
         }
@@ -172,7 +174,7 @@ impl PluginControl {
         Ok(())
     }
 
-    /// The rows of a block list in the workers, each once.
+    /// Returns the rows of a block list of the workers, without duplicates.
     async fn rows_of(&mut self, name: &str) -> Result<Vec<csp_plugins::Row>, String> {
         match self.call_workers(name, "dump", &BTreeMap::new()).await {
             Ok((_, Answer::Rows(rows), _)) => Ok(rows),
@@ -183,7 +185,7 @@ impl PluginControl {
         }
     }
 
-    /// Removes the program from the driver if the configuration says so.
+    /// Detaches the program from the driver if the configuration says so.
     pub fn stop(&mut self) {
         self.driver.stop();
     }
@@ -197,7 +199,7 @@ impl PluginControl {
         let directions = directions(self.manager.rules().rules().iter().map(|(rule, _)| *rule));
         for (worker, mailbox) in self.workers.mailboxes.iter().enumerate() {
             let failed = |error| format!("a data worker did not apply the packet plug-ins: {error}");
-            // A command that is taken from the manager must reach the worker.
+            // A command that was taken from the manager must reach the worker.
             mailbox.room(WORKER_TIMEOUT).await.map_err(failed)?;
             let commands: Vec<_> = std::iter::from_fn(|| self.manager.poll_command(worker)).collect();
             if commands.is_empty() && !changed {
@@ -207,11 +209,11 @@ impl PluginControl {
             let table = Some(table.clone());
             let driver = driver.clone();
             let change = Box::new(PluginChange { commands, table, directions, driver, retired });
-            // What comes back is freed here.
+            // The returned parts are freed here.
             let hosted = self.hosted();
             let done = mailbox.ask(WORKER_TIMEOUT, |reply| Question::Plugins(change, hosted, reply)).await;
             match done {
-                // It has the change and applies it later.
+                // On a timeout the worker has the change and applies it later.
                 Ok(_) | Err(MailboxError::Timeout) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -220,7 +222,7 @@ impl PluginControl {
         Ok(())
     }
 
-    /// The instances of each environment of level 3.
+    /// Returns the instances of each environment of level 3.
     fn hosted(&self) -> Vec<HostInstances> {
         let of = |(environment, name): (EnvironmentId, &str)| {
             let instances = self.manager.instances().filter(|(.., at)| *at == name);
@@ -231,7 +233,7 @@ impl PluginControl {
                     write_module(&mut text, module, &bytes);
                 }
             }
-            // The environment exists: its name was just read.
+            // The environment exists, since its name was just read.
             text += &write_hosted(&self.manager, name).unwrap_or_default();
             HostInstances { environment, text: text.into() }
         };
@@ -244,7 +246,7 @@ impl PluginControl {
             .map(|(at, known)| (EnvironmentId(at as u16), known.name.as_str()))
     }
 
-    /// Returns the plug-in hosts that run instances, each with its environment.
+    /// Returns the plug-in hosts that are to run instances, each with its environment.
     pub fn hosts(&self) -> Vec<(EnvironmentId, PluginHost)> {
         let used = |name: &str| self.manager.instances().any(|(.., environment)| environment == name);
         let host = |(at, name): (EnvironmentId, &str)| {
@@ -271,11 +273,11 @@ impl PluginControl {
             Ok((call, merged, files)) => match self.driver.call(&self.manager, &call) {
                 Ok(Some(own)) => (csp_xdp::merge(merged, own), files),
                 Ok(None) => (merged, files),
-                // A worker had it.
+                // A worker had the entry.
                 Err(_) if operation == "remove" => (merged, files),
                 Err(error) => return Err(error),
             },
-            // The workers may lack what the driver has: it was there when the daemon began.
+            // The driver may have an entry that the workers lack, from before the daemon's start.
             Err((error, Some(call))) if operation == "remove" => match self.driver.call(&self.manager, &call)
             {
                 Ok(Some(own)) => (own, Vec::new()),
@@ -295,7 +297,7 @@ impl PluginControl {
         Ok(CallResult::Rows(answer))
     }
 
-    /// Executes an operation at all workers. Returns the checked call, what they answer together, and captures.
+    /// Executes an operation at all workers. Returns the checked call, the combined answer, and captures.
     async fn call_workers(
         &mut self,
         name: &str,
@@ -331,13 +333,13 @@ impl PluginControl {
         }
     }
 
-    /// The environment of an instance at a plug-in host.
+    /// Returns the environment of an instance on a plug-in host.
     fn host_of(&self, id: InstanceId) -> Option<EnvironmentId> {
         let (.., environment) = self.manager.instances().find(|(known, ..)| *known == id)?;
         self.host_environments().find(|(_, name)| *name == environment).map(|(at, _)| at)
     }
 
-    /// What the workers are asked for: the numbers of all rules and instances.
+    /// Returns the request for the counters of all rules and instances.
     fn asked(&self) -> PluginCounts {
         let rules = self.manager.rules().rules();
         PluginCounts {
@@ -432,7 +434,7 @@ impl PluginControl {
                 packets_total: packets,
                 bytes_total: bytes,
                 dropped_total: dropped,
-                // What an object has instead of level 2 is with what became of it.
+                // The state of an object replaces the reason why it is not at level 2.
                 held: held.clone().filter(|_| !is_object).map(Into::into),
                 auto: self.placing.shown(name),
                 supplied: status.iter().find(|of| of.instance == name && of.module == module).map(|status| {
@@ -447,7 +449,7 @@ impl PluginControl {
         self.manager.instances().map(instance).collect()
     }
 
-    /// Reads the numbers for metrics, and places the instances whose level the node chooses.
+    /// Reads the counters for metrics, and moves the instances whose level the node chooses.
     async fn refresh(&mut self) {
         let Ok(counts) = self.counts().await else { return };
         self.place_by_rate(&counts).await;
@@ -471,7 +473,7 @@ impl PluginControl {
     }
 }
 
-/// Reads the numbers for metrics for as long as the daemon runs.
+/// Reads the counters for metrics at intervals while the daemon runs.
 pub async fn refresh(plugins: Plugins) {
     let mut beat = tokio::time::interval(REFRESH_INTERVAL);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -486,7 +488,7 @@ pub async fn refresh(plugins: Plugins) {
     }
 }
 
-/// Returns whether rules match packets that are received, and such that are transmitted.
+/// Returns whether rules exist for received packets, and whether rules for transmitted packets do.
 fn directions<'a>(rules: impl Iterator<Item = &'a Rule>) -> (bool, bool) {
     use csp_classify::multifield::Direction;
     rules.fold((false, false), |(ingress, egress), rule| {

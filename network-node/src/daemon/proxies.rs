@@ -10,7 +10,7 @@ use csp_vi::ViAddress;
 
 use crate::links::{DialSpec, HostSpec, ProxySpec};
 
-/// The providers that a worker has an endpoint of, as the endpoint's index.
+/// Indices of a worker's endpoints by provider; `None` if the worker lacks the provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Endpoints {
     /// Shared memory.
@@ -21,8 +21,9 @@ pub struct Endpoints {
     pub verbs: Option<usize>,
 }
 
-/// Returns the proxies of a membership, each worker with the address that `provider` selects. `auto`: shm on this host
-/// (`host` is this kernel's boot id), else verbs, else ucx. Workers without a usable address are left out.
+/// Returns the proxies of a membership with the addresses of their workers on `provider`. `auto` selects shm
+/// on this host (`host` is this kernel's boot id), else verbs, else ucx. Workers without a usable address are
+/// left out.
 pub fn proxy_specs(
     membership: &Membership,
     provider: SanProvider,
@@ -43,8 +44,8 @@ pub fn proxy_specs(
     membership.of_role(Role::ProxyNode).map(spec).collect()
 }
 
-/// Application nodes that are or were members, each with whether it is on this host. One whose registration has ended keeps its place: a
-/// plug-in host beside it may live on.
+/// Application nodes that are or were members, each with whether it is on this host. A node whose
+/// registration has expired is kept, since the plug-in host on its host may still be alive.
 pub type Neighbours = HashMap<NodeId, bool>;
 
 /// Adds the application nodes of a membership; `host` is this kernel's boot id.
@@ -53,8 +54,8 @@ pub fn note_neighbours(neighbours: &mut Neighbours, membership: &Membership, hos
     neighbours.extend(members.map(|record| (record.id, record.host == host)));
 }
 
-/// Returns the plug-in hosts that `provider` reaches, each with its address: shm if its application node is on this host, as for
-/// [`proxy_specs`].
+/// Returns the plug-in hosts that are reachable by `provider`, each with its address. As for [`proxy_specs`],
+/// shm is used if the application node is on this host.
 pub fn host_specs(
     neighbours: &Neighbours,
     provider: SanProvider,

@@ -1,8 +1,9 @@
-//! Jobs that the kernel may take long for, and that cannot be cancelled: the verification of supplied eBPF programs.
+//! Jobs that may block in the kernel for long and cannot be cancelled: the verification of supplied eBPF
+//! programs.
 //!
-//! One job runs at a time, on a thread of its own. The caller waits for all jobs of a change for a bounded time. A job that has not ended by
-//! then goes on, and its result is used by a later call; until it has ended no other one starts. So no more than one thread waits for the
-//! kernel, and nothing is verified twice.
+//! One job runs at a time, on a dedicated thread. The caller waits for all jobs of a change for a bounded
+//! time. A job that has not ended by then continues, and a later call uses its result; no other job starts
+//! before it has ended. Hence at most one thread waits for the kernel, and nothing is verified twice.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,14 +11,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-/// What a job is for: the names of an instance and of its module.
+/// The subject of a job: the names of an instance and its module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Subject {
     pub instance: String,
     pub module: String,
 }
 
-/// Work that blocks. The error is for the operator.
+/// A blocking job. The error is for the operator.
 pub(super) struct Job<T> {
     pub subject: Subject,
     pub run: Box<dyn FnOnce() -> Result<T, String> + Send>,
@@ -28,16 +29,16 @@ struct Running<T> {
     result: oneshot::Receiver<Result<T, String>>,
 }
 
-/// What became of the jobs of a call.
+/// The results of a call.
 #[derive(Debug)]
 pub(super) struct Verified<T> {
-    /// Results, also of a job that an earlier call had begun.
+    /// Successful results, including that of a job that an earlier call had started.
     pub ready: Vec<T>,
     /// Why there is no result, by instance.
     pub refused: HashMap<String, String>,
 }
 
-/// The job that runs, and the results of those that failed.
+/// The running job, and the results of failed jobs.
 pub(super) struct Verification<T> {
     running: Option<Running<T>>,
     failed: HashMap<Subject, String>,
@@ -55,19 +56,19 @@ impl<T: Send + 'static> Verification<T> {
         Verification { running: None, failed: HashMap::new() }
     }
 
-    /// Whether a job has been begun whose result no call has returned.
+    /// Returns whether a job was started whose result no call has returned yet.
     #[cfg(test)]
     fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Whether the job that an earlier call had begun has ended.
+    /// Returns whether the job that an earlier call had started has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.running.as_ref().is_some_and(|running| !running.result.is_empty())
     }
 
-    /// Runs jobs one after the other until `time_max` has passed. Failures are kept as long as each call has a job for the same subject: it is
-    /// then not run again.
+    /// Runs jobs one after the other until `time_max` has passed. A failure is remembered, and the job not
+    /// repeated, as long as each call includes a job with the same subject.
     pub(super) async fn run(&mut self, jobs: Vec<Job<T>>, time_max: Duration) -> Verified<T> {
         let deadline = Instant::now() + time_max;
         let mut verified = Verified { ready: Vec::new(), refused: HashMap::new() };
@@ -101,7 +102,8 @@ impl<T: Send + 'static> Verification<T> {
     fn begin(&mut self, subject: Subject, run: Box<dyn FnOnce() -> Result<T, String> + Send>) {
         let (sender, result) = oneshot::channel();
         let thread = std::thread::Builder::new().name("verify".into());
-        // Not a thread of the runtime, whose end would wait for it. Nobody may wait for the result any more.
+        // Not a thread of the runtime, whose shutdown would wait for it. The receiver may be gone when the
+        // job ends.
         let begun = thread.spawn(move || drop(sender.send(run())));
         match begun {
             Ok(_) => self.running = Some(Running { subject, result }),
@@ -109,7 +111,7 @@ impl<T: Send + 'static> Verification<T> {
         }
     }
 
-    /// Waits for the job that runs; `false` if it has not ended by the deadline.
+    /// Waits for the running job. Returns `false` if it has not ended by the deadline.
     async fn wait(&mut self, deadline: Instant, verified: &mut Verified<T>) -> bool {
         let Some(running) = &mut self.running else { return true };
         let Ok(result) = timeout_at(deadline, &mut running.result).await else { return false };
@@ -135,7 +137,7 @@ mod tests {
         Subject { instance: instance.to_owned(), module: "m".to_owned() }
     }
 
-    /// A job that ends when the test says with what.
+    /// Returns a job that ends when the test sends its result.
     fn job(instance: &str) -> (Job<u32>, mpsc::Sender<Result<u32, String>>) {
         let (end, ends) = mpsc::channel::<Result<u32, String>>();
         let run = Box::new(move || ends.recv().unwrap_or_else(|_| Err("not ended".to_owned())));
@@ -159,7 +161,7 @@ mod tests {
         );
         let verified = verification.run(vec![never("b")], Duration::from_secs(30)).await;
         assert_eq!(verified.refused, HashMap::from([("b".into(), "wrong".into())]));
-        // Nobody has wanted it meanwhile: it is tried again.
+        // No call has asked for it meanwhile, so it is tried again.
         verification.run(vec![], TIME).await;
         let (again, ends) = job("b");
         ends.send(Ok(2)).unwrap();
@@ -174,7 +176,7 @@ mod tests {
         assert!(verified.ready.is_empty() && verification.is_running());
         assert!(verified.refused["slow"].contains("has not verified"), "{verified:?}");
         assert!(verified.refused["next"].contains("another program"), "{verified:?}");
-        // A second call does not begin it again, nor anything else.
+        // A second call starts neither this job again nor another one.
         let verified = verification.run(vec![never("slow"), never("next")], TIME).await;
         assert_eq!(verified.refused.len(), 2);
         assert!(!verification.has_ended());

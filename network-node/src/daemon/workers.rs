@@ -23,12 +23,12 @@ use super::data_thread::Question;
 use super::metrics::Published;
 use super::proxies::Endpoints;
 
-/// Requests that may wait for one worker.
+/// Capacity of a worker's mailbox, in requests.
 const QUESTIONS_MAX: usize = 64;
-/// Services and egress addresses of the largest possible policy.
+/// Number of services and egress addresses in the largest possible policy.
 const RULES_MAX: usize = csp_policy::SERVICES_MAX + csp_policy::EGRESS_MAX;
 
-/// Of the largest possible policy; a worker remembers the rule of so many flows.
+/// Capacities for the largest possible policy, and the number of flows whose rule a worker caches.
 const PLUGINS: PluginCapacity = PluginCapacity {
     rules: csp_policy::PACKET_RULES_MAX,
     instances: csp_policy::PLUGINS_MAX,
@@ -36,23 +36,23 @@ const PLUGINS: PluginCapacity = PluginCapacity {
     flows: 8192,
 };
 
-/// The data workers, as the control thread uses them.
+/// Handles on the data workers for the control thread.
 pub struct DataWorkers {
-    /// By worker number.
+    /// Indexed by worker number.
     pub threads: Vec<DataThread<Question, Published>>,
-    /// This node's keys of the SAN.
+    /// This node's SAN keys.
     pub keys: KeyFile,
-    /// The endpoints of each worker, the same for all.
+    /// The endpoints of each worker; equal for all workers.
     pub endpoints: Endpoints,
     /// The Ethernet addresses of the LAN ports.
     pub macs: Vec<MacAddr>,
     /// The sockets of AF_XDP ports.
     pub sockets: Vec<PortSocket>,
-    /// By port: the way of an AF_XDP port's frames back to the host's kernel.
+    /// For each AF_XDP port: the path of its frames back to the host's kernel.
     pub ways_back: Vec<Option<Tap>>,
 }
 
-/// An AF_XDP socket, for the program that gives it frames.
+/// An AF_XDP socket, to be registered with the program that delivers its frames.
 #[derive(Debug)]
 pub struct PortSocket {
     /// Number of the port.
@@ -101,7 +101,7 @@ impl DataWorkers {
         self.threads.iter().map(|thread| thread.mailbox().clone()).collect()
     }
 
-    /// Returns what the workers publish, by worker number.
+    /// Returns the snapshots that the workers publish, by worker number.
     pub fn published(&self) -> Vec<Arc<SnapshotCell<Published>>> {
         self.threads.iter().map(|thread| Arc::clone(thread.published())).collect()
     }
@@ -112,7 +112,8 @@ impl DataWorkers {
     }
 }
 
-/// Opens the way back to the kernel of an AF_XDP port. Where it is not to be had, the node goes on without: its rules see less.
+/// Opens the path back to the kernel for an AF_XDP port. If that fails, the node continues without it, and
+/// its rules see fewer packets.
 fn open_way_back(lan: &LanSection) -> Option<Tap> {
     if lan.port != PortKind::AfXdp {
         return None;
@@ -135,7 +136,7 @@ fn open_way_back(lan: &LanSection) -> Option<Tap> {
     }
 }
 
-/// The rings between workers, by port: those of AF_XDP need them.
+/// Returns the rings between workers for each AF_XDP port.
 fn handoffs(config: &Config) -> Result<Vec<Option<Arc<Handoffs>>>, DaemonError> {
     let of = |lan: &LanSection| {
         let wanted = config.workers > 1 && lan.port == PortKind::AfXdp;
@@ -158,7 +159,8 @@ fn open_ports(
         PortKind::AfPacket => {
             let mut port = AfPacketConfig::new(&lan.interface);
             if config.workers > 1 {
-                // Different for each port, and for another daemon in this network namespace unless process ids collide.
+                // Different for each port, and for each daemon in this network namespace unless process ids
+                // collide.
                 port.fanout =
                     Some(Fanout { group: (std::process::id() as u16) ^ ((at as u16) << 12), worker });
             }
@@ -218,7 +220,7 @@ fn open_endpoints(
         if !wanted.allows(kind.as_str()) {
             continue;
         }
-        // Loading a library may change the environment: worker 0 loads it before any thread is started.
+        // Loading a library may change the environment, so worker 0 loads it before any thread is started.
         match kind.open_at(Some(config.san.address)) {
             Ok(provider) => {
                 *place = Some(endpoints.len());

@@ -23,11 +23,11 @@ use super::describe;
 use super::spec::{DialSpec, LinkNotice, TokenSource};
 use crate::core::TunnelFull;
 
-/// Most messages for each host that wait for credit; 1 MiB. Packets beyond them are dropped.
+/// Largest number of messages, 1 MiB in total, that wait for credit per host. Packets beyond are dropped.
 const QUEUE_MESSAGES: usize = 16;
-/// After which time a host that has refused its instances is sent them again: what it lacked room for may fit then.
+/// Delay before a host that has refused its instances is sent them again, since room may have become free.
 const REFUSED_AGAIN: Duration = Duration::from_secs(10);
-/// Most calls of one host that wait for their answers.
+/// Largest number of unanswered calls per host.
 const CALLS_MAX: usize = 16;
 
 /// A plug-in host, as the policy names it.
@@ -37,7 +37,7 @@ pub struct HostSpec {
     pub environment: EnvironmentId,
     /// The application node on whose host it runs.
     pub node: NodeId,
-    /// Where it listens.
+    /// The address at which it listens.
     pub dial: DialSpec,
 }
 
@@ -46,14 +46,14 @@ pub struct HostSpec {
 pub struct HostInstances {
     /// Their environment.
     pub environment: EnvironmentId,
-    /// What [`csp_plugins::remote::write_hosted`] has written.
+    /// The output of [`csp_plugins::remote::write_hosted`].
     pub text: Arc<str>,
 }
 
-/// Gets a call's answer as the host has written it, or why there is none.
+/// Receives the host's answer to a call, or the reason why there is none.
 pub type Answered = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
 
-/// What a host's record or link means for the core.
+/// A change of the core's view that a host's record or link causes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostTransition {
     Up(EnvironmentId),
@@ -82,14 +82,14 @@ struct Host {
     backoff: Backoff,
     failure_reported: bool,
     batch: Option<PacketBatch>,
-    /// The generation of the instances, and how much of their text was sent.
+    /// Generation of the instances, and the number of bytes of their text that were sent.
     generation: u32,
     sent: usize,
     sending: bool,
     running: bool,
-    /// Why it does not run, as text.
+    /// Why it does not run.
     absence: String,
-    /// When it is sent its instances again, which it has refused.
+    /// When to send it again the instances that it has refused.
     again: Option<Instant>,
     calls: VecDeque<Call>,
 }
@@ -102,7 +102,7 @@ impl Host {
         }
     }
 
-    /// Ends what depends on the link.
+    /// Discards the state that depends on the link.
     fn drop_link(&mut self, now: Instant) -> bool {
         self.state = State::Down;
         self.backoff.failed(now);
@@ -114,7 +114,7 @@ impl Host {
     }
 }
 
-/// All hosts of one worker, by environment.
+/// All hosts of one worker, indexed by environment.
 #[derive(Default)]
 pub(crate) struct Hosts {
     hosts: Vec<Option<Host>>,
@@ -128,8 +128,8 @@ impl Hosts {
         self.hosts.get_mut(usize::from(environment.0))?.as_mut()
     }
 
-    /// Replaces the hosts. Links to those no longer named, or named with another address, are closed. Returns the environments that do not
-    /// run any more.
+    /// Replaces the hosts. Links to hosts that are no longer listed, or listed with another address, are
+    /// closed. Returns the environments that no longer run.
     pub(crate) fn set(
         &mut self,
         now: Instant,
@@ -175,13 +175,13 @@ impl Hosts {
         self.hosts.iter().flatten().map(|host| host.spec.environment)
     }
 
-    /// Returns the hosts that do not run their instances, each with why.
+    /// Returns the hosts that do not run their instances, each with the reason.
     pub(crate) fn absent(&self) -> impl Iterator<Item = (EnvironmentId, &str)> {
         let absent = self.hosts.iter().flatten().filter(|host| !host.running);
         absent.map(|host| (host.spec.environment, host.absence.as_str()))
     }
 
-    /// Replaces the instances of hosts. Packets that are handed over from now on come after them.
+    /// Replaces the instances of hosts. Packets handed over later are sent after them.
     pub(crate) fn configure(&mut self, all: &[HostInstances]) {
         for HostInstances { environment, text } in all {
             let at = usize::from(environment.0);
@@ -283,7 +283,7 @@ impl Hosts {
         host.drop_link(now).then_some(HostTransition::Down(environment))
     }
 
-    /// Processes a record that is not about a packet. Returns false if no host sends such a one.
+    /// Processes a record that is not about a packet. Returns false if its kind is not one that hosts send.
     pub(crate) fn on_record(
         &mut self,
         now: Instant,
@@ -294,7 +294,7 @@ impl Hosts {
         let Hosts { hosts, notices, .. } = self;
         let host = hosts.get_mut(usize::from(environment.0))?.as_mut()?;
         match head.kind {
-            // Those about former instances say nothing about these.
+            // Records about former instances are not about these.
             Kind::Configured if head.sequence == host.generation && !host.sending => {
                 if payload.is_empty() {
                     host.absence.clear();
@@ -327,7 +327,7 @@ impl Hosts {
         }
     }
 
-    /// Sends a packet to a host, behind what was sent before.
+    /// Sends a packet to a host, after everything that was sent before.
     pub(super) fn send(
         &mut self,
         now: Instant,
@@ -339,7 +339,7 @@ impl Hosts {
         let host = hosts.get_mut(usize::from(environment.0)).and_then(Option::as_mut).ok_or(TunnelFull)?;
         let endpoint = &mut endpoints[host.spec.dial.endpoint];
         if host.sending {
-            // The instances come before the packets for them.
+            // The instances precede the packets for them.
             host.flush(now, texts.get(usize::from(environment.0)).map_or("", |text| text), endpoint);
         }
         if !host.running || host.sending {
@@ -349,7 +349,8 @@ impl Hosts {
         batch.push(now, endpoint, head, frame).map_err(|_| TunnelFull)
     }
 
-    /// Has a host execute an operation of an instance; `text` is what [`csp_plugins::remote::write_call`] has written.
+    /// Makes a host execute an operation of an instance. `text` is the output of
+    /// [`csp_plugins::remote::write_call`].
     pub(crate) fn call(
         &mut self,
         environment: EnvironmentId,
@@ -431,12 +432,13 @@ impl Host {
                 }
             }
         }
-        // What waits for credit stays; the peer's next credits wake this thread.
+        // Messages without credit stay queued; the peer's next credits wake this thread.
         let _ = batch.flush(now, endpoint);
     }
 }
 
-/// Queues the piece of a text from `sent` on. Returns how much of the text was sent then, and whether there is more; `None`: no room.
+/// Queues the part of a text from offset `sent` on. Returns the new offset, and whether more remains; `None`
+/// if there is no room.
 fn send_piece(
     now: Instant,
     head: &Head,

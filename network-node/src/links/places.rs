@@ -1,19 +1,19 @@
-//! Where tunnels are in the list of a worker, found in constant time by what a record or a link event names.
+//! Finds a tunnel in the list of a worker in constant time, by its proxy worker or by its link.
 
 use csp_transport::LinkId;
 use csp_types::limits::PROXY_WORKERS_MAX;
 
 use crate::core::ProxyId;
 
-/// No place: no list is that long.
+/// No index: lists are never that long.
 const NONE: u32 = u32::MAX;
 
-/// Places of tunnels, by the proxy worker at their other end and by their link. Set anew when the list changes. A place
-/// is a hint: the caller checks it against the list.
+/// Indices of tunnels, by the proxy worker at their other end and by their link. Rebuilt when the list
+/// changes. An index is a hint, which the caller checks against the list.
 pub(super) struct Places {
-    /// By proxy and its worker, [`PROXY_WORKERS_MAX`] for each proxy.
+    /// Indexed by proxy and worker, [`PROXY_WORKERS_MAX`] entries for each proxy.
     workers: Box<[u32]>,
-    /// By endpoint, then by the link's slot in it. Grows when a link is dialled.
+    /// Indexed by endpoint and the link's slot in it. Grows when a link is dialled.
     links: Vec<Vec<u32>>,
 }
 
@@ -32,14 +32,14 @@ impl Places {
         self.links.iter_mut().for_each(|links| links.fill(NONE));
     }
 
-    /// Records where the tunnel to a proxy's worker is. The first of two tunnels to one worker counts.
+    /// Records the index of the tunnel to a proxy's worker. Of two tunnels to one worker the first is kept.
     pub(super) fn set_worker(&mut self, proxy: ProxyId, worker: u8, at: usize) {
         if let Some(place) = self.workers.get_mut(of_worker(proxy, worker)).filter(|place| **place == NONE) {
             *place = at as u32;
         }
     }
 
-    /// Records where the tunnel of a link is.
+    /// Records the index of the tunnel of a link.
     pub(super) fn set_link(&mut self, endpoint: usize, link: LinkId, at: usize) {
         let Some(links) = self.links.get_mut(endpoint) else { return };
         if links.len() <= link.index() {
@@ -48,12 +48,12 @@ impl Places {
         links[link.index()] = at as u32;
     }
 
-    /// Returns where the tunnel to a proxy's worker may be.
+    /// Returns the possible index of the tunnel to a proxy's worker.
     pub(super) fn of_worker(&self, proxy: ProxyId, worker: u8) -> Option<usize> {
         self.workers.get(of_worker(proxy, worker)).map(|place| *place as usize)
     }
 
-    /// Returns where the tunnel of a link may be.
+    /// Returns the possible index of the tunnel of a link.
     pub(super) fn of_link(&self, endpoint: usize, link: LinkId) -> Option<usize> {
         self.links.get(endpoint)?.get(link.index()).map(|place| *place as usize)
     }

@@ -1,5 +1,5 @@
-//! What passes between a worker's links and the control thread: the proxies to connect to, the identity to prove, events
-//! for the log, tunnels for the admin endpoint.
+//! Types that links and control thread exchange: proxies to connect to, the identity to prove, events to log,
+//! tunnels for the admin endpoint.
 
 use csp_transport::{Keys, ProcessId, Token, TokenClaims};
 use csp_types::{NodeId, Role};
@@ -15,7 +15,7 @@ pub struct DialSpec {
     pub worker: u8,
     /// The endpoint that reaches it, by index.
     pub endpoint: usize,
-    /// The address where it listens.
+    /// The address at which it listens.
     pub address: ViAddress,
 }
 
@@ -24,7 +24,7 @@ pub struct DialSpec {
 pub struct ProxySpec {
     /// Its node.
     pub node: NodeId,
-    /// Its incarnation, which changes with every start.
+    /// Its incarnation, different after every start.
     pub incarnation: u64,
     /// Whether it gets no new flows.
     pub draining: bool,
@@ -94,8 +94,8 @@ pub enum LinkNotice {
         /// The reason.
         reason: String,
     },
-    /// A proxy is not connected to, because [`CoreConfig::proxies_max`](crate::core::CoreConfig::proxies_max) others
-    /// are known.
+    /// No connection is made to a proxy, because
+    /// [`CoreConfig::proxies_max`](crate::core::CoreConfig::proxies_max) other proxies are known.
     NoSlot {
         /// The proxy.
         node: NodeId,

@@ -1,12 +1,12 @@
-//! One answer of both levels.
+//! Merges the answers of level 1 and level 2 to an operation.
 
 use std::str::FromStr as _;
 
 use csp_plugins::{Answer, Row};
 use csp_types::Prefix;
 
-/// Adds what level 1 has counted to the answer of level 2's workers. Both have the same tables; numbers of packets and bytes are added,
-/// others are those of level 2.
+/// Adds the driver's counts to the answer of the workers. Both have the same tables: numbers of packets and
+/// bytes are added, all others are taken from the workers.
 #[must_use]
 pub fn merge(workers: Answer, driver: Answer) -> Answer {
     let (Answer::Rows(_), Answer::Rows(_)) = (&workers, &driver) else { return workers };
@@ -16,7 +16,7 @@ pub fn merge(workers: Answer, driver: Answer) -> Answer {
     Answer::Rows(rows)
 }
 
-/// Networks by address and length, then everything else.
+/// Sort key: networks by address and length, then all other rows.
 fn place(row: &Row) -> (bool, Option<(core::net::IpAddr, u8)>) {
     let prefix = Prefix::from_str(&row.key).ok();
     (prefix.is_none(), prefix.map(|prefix| (prefix.address(), prefix.length())))

@@ -1,4 +1,5 @@
-//! The program in the kernel: loading, taking over what an earlier process has pinned, tables, ports, counters.
+//! The program in the kernel: loading it, taking over pinned objects of an earlier process, tables, ports,
+//! counters.
 
 mod calls;
 mod counts;
@@ -33,7 +34,7 @@ use counts::since;
 use supplied::Supplied;
 pub use supplied::{Loaded, Loading};
 
-/// The maps that the program has.
+/// Names of the program's maps.
 const MAPS: [&str; 14] = [
     "tables",
     "blocks",
@@ -50,36 +51,36 @@ const MAPS: [&str; 14] = [
     "resume",
     "passages",
 ];
-/// The map of the instances' names, which only this crate reads.
+/// Name of the map of instance names, which only this crate reads.
 const NAMES: &str = "names";
 
-/// Why something could not be done in the kernel.
+/// Why an operation in the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// The object file was not loaded.
     #[error("the program was not loaded: {0}")]
     Load(#[from] EbpfError),
-    /// The verifier refused the program, or it was not attached.
+    /// The verifier rejected the program, or it could not be attached.
     #[error("{0}")]
     Program(#[from] ProgramError),
-    /// A map.
+    /// An operation on a map failed.
     #[error("a map: {0}")]
     Map(#[from] MapError),
-    /// The map of ports.
+    /// An operation on the map of ports failed.
     #[error("the map of ports: {0}")]
     Ports(#[from] XdpMapError),
-    /// Something was not pinned.
+    /// An object could not be pinned.
     #[error("{0}")]
     Pin(#[from] PinError),
-    /// A link.
+    /// An operation on a link failed.
     #[error("a link: {0}")]
     Link(#[from] LinkError),
-    /// A folder below /sys/fs/bpf.
+    /// A folder below /sys/fs/bpf cannot be used.
     #[error("{}: {source}; it has to be in a BPF file system (mount -t bpf bpf /sys/fs/bpf)", .path.display())]
     Folder {
         /// The folder or file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A map is missing in the object file, or pinned with another layout.
@@ -94,12 +95,12 @@ pub struct PortConfig {
     pub ifindex: u32,
     /// Its Ethernet address.
     pub mac: MacAddr,
-    /// The node's frames go to AF_XDP sockets ([`Driver::set_socket`]).
+    /// Whether the node's frames go to AF_XDP sockets ([`Driver::set_socket`]).
     pub has_sockets: bool,
 }
 
 impl PortConfig {
-    /// Returns the interface of this name, of the calling thread's network namespace.
+    /// Returns the configuration of the interface with this name in the calling thread's network namespace.
     pub fn of(interface: &str, mac: MacAddr, has_sockets: bool) -> Option<Self> {
         let name = std::ffi::CString::new(interface).ok()?;
         // SAFETY: the name ends with a zero and lives until the call returns.
@@ -108,33 +109,34 @@ impl PortConfig {
     }
 }
 
-/// What became of frames.
+/// Counts of frames by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
-    /// Frames for the node at ports with the program.
+    /// Frames for the node on ports with the program.
     pub seen: u64,
-    /// Of these, those that are not plain IP packets: level 2 classifies them.
+    /// Frames among these that are not plain IP packets, and that level 2 classifies.
     pub unclassified: u64,
-    /// Those that no rule matches.
+    /// Frames that no rule matches.
     pub unmatched: u64,
-    /// Those that a rule of level 2 decides on.
+    /// Frames that a rule of level 2 decides.
     pub level2: u64,
-    /// Those that passed the plug-ins of level 1.
+    /// Frames that passed the plug-ins of level 1.
     pub passed: u64,
-    /// Those that a plug-in dropped.
+    /// Frames that a plug-in dropped.
     pub dropped: u64,
-    /// Those that a plug-in redirected to another port.
+    /// Frames that a plug-in redirected to another port.
     pub redirected: u64,
-    /// Those that were dropped since a supplied program did not run, or gave back what it had not, or what the next plug-in cannot process.
+    /// Frames that were dropped because a supplied program did not run, returned a frame that it had not
+    /// received, or returned one that the next plug-in cannot process.
     pub broken: u64,
 }
 
-/// Numbers of level 1.
+/// Counters of level 1.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Hits by rule, of those that were ever decided on here.
+    /// Hits of every rule that was ever decided here.
     pub rules: HashMap<RuleHandle, HitCount>,
-    /// By the instance's name.
+    /// By instance name.
     pub instances: HashMap<String, InstanceCount>,
     /// Of all frames.
     pub totals: Totals,
@@ -157,25 +159,25 @@ pub struct Driver {
     sockets: XskMap<MapData>,
     owned: aya::maps::HashMap<MapData, AddressKey, u32>,
     names: Array<MapData, Name>,
-    /// Where everything is pinned; `None`: it ends with the process.
+    /// The folder in which everything is pinned. `None`: nothing outlives the process.
     folder: Option<PathBuf>,
     config_now: Config,
-    /// Level 1 has rules, or may have those of an earlier process.
+    /// Whether level 1 has rules, or may have those of an earlier process.
     classifies: bool,
-    /// What sockets get of others' packets, at ports with a way back to the kernel.
+    /// Which packets for addresses of others the sockets receive, on ports with a path back to the kernel.
     taking: Taking,
-    /// These ports, a bit for each.
+    /// Ports with a path back to the kernel, one bit each.
     ways_back: u32,
     slots: Slots,
-    /// By place.
+    /// Indexed by slot.
     lists: Vec<List>,
-    /// The rules of the table, with what their counters showed before.
+    /// The rules of the table, with the counter values from before.
     rules: HashMap<RuleHandle, Count>,
-    /// What rules and instances counted here before they left level 1.
+    /// Counts of rules and instances from before they left level 1.
     carried: Counts,
-    /// The same of counters' networks.
+    /// Counts by network of counter instances from before they left level 1.
     carried_rows: HashMap<String, Vec<Row>>,
-    /// Links by interface that are not pinned end with the program.
+    /// Links by interface. Links that are not pinned end with the program.
     links: Vec<(u32, XdpLinkId)>,
 }
 
@@ -199,14 +201,14 @@ fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> DriverError {
 }
 
 impl Driver {
-    /// Loads the program. With a folder (of a BPF file system) maps that are pinned there are taken over, with the places and tables of
-    /// instances that they have; others are made and pinned. The program that runs at ports stays what it is until
-    /// [`attach`](Self::attach).
+    /// Loads the program. With a folder in a BPF file system, maps pinned there are taken over, with the
+    /// slots and tables of their instances; missing maps are created and pinned. The program attached to
+    /// ports is not replaced until [`attach`](Self::attach).
     pub fn open(folder: Option<&Path>) -> Result<Self, DriverError> {
         Self::open_program(folder, crate::PROGRAM)
     }
 
-    /// The same with another object file that has the same maps.
+    /// Like [`open`](Self::open), with another object file that has the same maps.
     #[doc(hidden)]
     pub fn open_program(folder: Option<&Path>, program: &[u8]) -> Result<Self, DriverError> {
         let folder = folder.map(|folder| folder.join(format!("v{LAYOUT_VERSION}")));
@@ -267,7 +269,7 @@ impl Driver {
         Ok(program.try_into()?)
     }
 
-    /// Reads the places of instances that an earlier process has written down, and opens their tables.
+    /// Reads the slots of instances that an earlier process has recorded, and opens their tables.
     fn take_over(&mut self) -> Result<(), DriverError> {
         for at in 0..INSTANCES_MAX {
             let Name(bytes) = self.names.get(&(at as u32), 0)?;
@@ -280,12 +282,13 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns the places of instances.
+    /// Returns the slots of instances.
     pub fn slots(&self) -> &Slots {
         &self.slots
     }
 
-    /// Sets the LAN ports, by number. Frames of others pass; an earlier process's program is removed from them.
+    /// Sets the LAN ports, indexed by number. The program passes frames of other interfaces; an earlier
+    /// process's program is detached from them.
     pub fn set_ports(&mut self, ports: &[Option<PortConfig>]) -> Result<(), DriverError> {
         self.config_now.ports = Default::default();
         self.unpin_links(|ifindex| ports.iter().flatten().any(|port| port.ifindex == ifindex))?;
@@ -298,15 +301,15 @@ impl Driver {
         self.classify(self.classifies, self.taking)
     }
 
-    /// Sets the time that the program sees, for tests.
+    /// Sets the time that the program uses, for tests.
     #[doc(hidden)]
     pub fn set_now(&mut self, now: Instant) -> Result<(), DriverError> {
         self.config_now.now = now.as_nanos();
         Ok(self.config.set(0, self.config_now, 0)?)
     }
 
-    /// Puts a plan into force: the tables of its instances first, then the rules, all at once. `lists` has, by name, what the block lists
-    /// that are new here begin with: rows as their operation `list` returns them.
+    /// Puts a plan into force: first the tables of its instances, then all rules at once. `lists` has the
+    /// initial entries of block lists that are new here, by name, as rows of their operation `list`.
     pub fn apply(
         &mut self,
         plan: &Plan,
@@ -321,7 +324,7 @@ impl Driver {
                 if let Some(gone) = &before.0[at] {
                     self.carry_instance(at, &gone.name)?;
                 }
-                // A plan that fails here leaves no instance that looks prepared.
+                // If the plan fails here, no instance must look prepared.
                 self.slots.0[at] = None;
                 self.prepare(at, &wanted, now, lists)?;
                 self.slots.0[at] = Some(wanted);
@@ -351,11 +354,11 @@ impl Driver {
             if let (None, Some(gone)) = (&self.slots.0[at], &before.0[at]) {
                 self.carry_instance(at, &gone.name.clone())?;
                 if self.slots.place(&gone.name).is_some() {
-                    // It counts something else now.
+                    // The slot now counts another instance.
                     self.carried_rows.remove(&gone.name);
                 }
                 self.lists[at] = List::None;
-                // First, so that a daemon that is killed here leaves no place that looks taken.
+                // First, so that a daemon killed here leaves no slot that looks occupied.
                 self.names.set(at as u32, Name([0; crate::maps::NAME_LEN]), 0)?;
                 self.remove_supplied(at);
                 if let Some(folder) = &self.folder {
@@ -366,14 +369,14 @@ impl Driver {
         Ok(())
     }
 
-    /// Keeps what rules and instances have counted only if they still exist.
+    /// Discards the counts of rules and instances that no longer exist.
     pub fn keep(&mut self, rules: impl Fn(RuleHandle) -> bool, instances: impl Fn(&str) -> bool) {
         self.carried.rules.retain(|rule, _| rules(*rule));
         self.carried.instances.retain(|name, _| instances(name));
         self.carried_rows.retain(|name, _| instances(name));
     }
 
-    /// Replaces the table. No program uses the former one when this returns.
+    /// Replaces the table. When this returns, no program uses the former one.
     fn swap(&mut self, table: &[u8]) -> Result<(), DriverError> {
         let value: Box<TableValue> =
             table.to_vec().into_boxed_slice().try_into().map_err(|_| DriverError::Missing("tables"))?;
@@ -383,7 +386,8 @@ impl Driver {
             reason = "by value a table would lie on the stack"
         )]
         map.set(0, &*value, 0)?;
-        // Packets that supplied programs have go on by the table that led them there: it stays until none has it.
+        // Packets in supplied programs continue with the table that led them there, which stays until none is
+        // left.
         let next = 1 - (self.config_now.table & 1);
         self.tables.set(next, &map, 0)?;
         self.config_now.table = next;
@@ -392,7 +396,8 @@ impl Driver {
         self.wait_for_packets()
     }
 
-    /// Returns when no packet is processed that was there before: the kernel waits for them when an array of maps changes.
+    /// Returns when every packet that was being processed at the call has left. The kernel waits for them
+    /// when an array of maps changes.
     fn wait_for_packets(&mut self) -> Result<(), DriverError> {
         match &self.table {
             Some(table) => Ok(self.tables.set(self.config_now.table & 1, table, 0)?),
@@ -400,7 +405,7 @@ impl Driver {
         }
     }
 
-    /// Makes the state and the table of an instance at a place that the program does not use.
+    /// Creates the state and the table of an instance in a slot that the program does not use.
     fn prepare(
         &mut self,
         at: usize,
@@ -433,7 +438,7 @@ impl Driver {
         Ok(self.names.set(key, Name(wanted.encode()), 0)?)
     }
 
-    /// Removes blocks whose time is over.
+    /// Removes expired blocks.
     pub fn expire(&mut self, now: Instant) {
         self.lists.iter_mut().for_each(|list| {
             if let List::Blocks(list) = list {
@@ -442,7 +447,7 @@ impl Driver {
         });
     }
 
-    /// Returns the blocks of each block list, as rows of its operation `list`.
+    /// Returns the entries of each block list, as rows of its operation `list`.
     pub fn blocked(&self, now: Instant) -> HashMap<String, Vec<Row>> {
         let slots = self.slots.0.iter().zip(&self.lists);
         let lists = slots.filter_map(|(wanted, list)| match (wanted, list) {
@@ -462,7 +467,7 @@ fn list_path(folder: &Path, at: usize) -> PathBuf {
     folder.join(format!("list-{at}"))
 }
 
-/// Makes the folder of this layout, and removes those of other ones: their programs read other tables.
+/// Creates the folder of this layout, and removes those of other layouts, whose programs read other tables.
 fn make_folder(folder: &Path) -> Result<(), DriverError> {
     fs::create_dir_all(folder).map_err(folder_error(folder))?;
     let Some(parent) = folder.parent() else { return Ok(()) };

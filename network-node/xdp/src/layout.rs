@@ -15,15 +15,15 @@ use crate::{INSTANCES_MAX, RULES_MAX};
 
 /// Bytes of a table.
 pub const TABLE_LEN: usize = 4 << 20;
-/// The longest structure that may begin at the last offset.
+/// Size of the largest structure that may begin at the last offset.
 pub(crate) const TABLE_TAIL: usize = 128;
-/// Most hash tables of one address family.
+/// Largest number of hash tables of one address family.
 pub const TUPLES_MAX: usize = 64;
-/// Most steps of a look-up.
+/// Largest number of steps of a look-up.
 pub const STEPS_MAX: usize = 256;
 
 const NONE: u32 = u32::MAX;
-/// No instance.
+/// Marks an output that is not connected.
 pub(crate) const OUT: u8 = 0xff;
 
 const FIRST_LEN: usize = 64;
@@ -34,24 +34,24 @@ const ENTRY_V6_LEN: usize = 128;
 const TUPLES_AT: usize = FIRST_LEN + INSTANCES_MAX * INSTANCE_LEN;
 const VARIABLE_AT: usize = TUPLES_AT + 2 * TUPLES_MAX * TUPLE_LEN;
 
-/// Why rules cannot be a table of level 1.
+/// Why rules cannot be compiled into a table of level 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TableError {
-    /// There are too many kinds of rules.
+    /// There are too many combinations of rule masks.
     #[error("the rules need {0} hash tables; {TUPLES_MAX} are the most")]
     Tuples(usize),
-    /// A look-up could take too long.
+    /// A look-up could take too many steps.
     #[error("a look-up could take {0} steps; {STEPS_MAX} are the most")]
     Steps(usize),
-    /// They need too much memory.
+    /// They exceed the table's size.
     #[error("the rules need more than {TABLE_LEN} bytes")]
     Full,
-    /// There are too many.
+    /// There are too many rules.
     #[error("{0} rules; {RULES_MAX} are the most")]
     Rules(usize),
 }
 
-/// What an instance does.
+/// The operation of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
     NoOp,
@@ -64,18 +64,18 @@ pub(crate) enum Operation {
     Supplied,
 }
 
-/// An instance at its place.
+/// An instance in its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Placed {
     pub operation: Operation,
-    /// By output: the place of an instance, or [`OUT`].
+    /// For each output, the slot of the connected instance, or [`OUT`].
     pub next: [u8; OUTPUTS_MAX],
 }
 
-/// Units of tokens for each byte: a rate of r bits a second adds r units a nanosecond.
+/// Token units per byte. At r bits per second, r units are added per nanosecond.
 const BYTE: u64 = 8 * 1_000_000_000;
 
-/// A block of memory that is filled in.
+/// A block of memory under construction.
 struct Block(Vec<u8>);
 
 impl Block {
@@ -149,7 +149,7 @@ impl Block {
         self.u32(at + 16, next);
     }
 
-    /// Appends `len` bytes at a multiple of 64; returns where.
+    /// Appends `len` bytes at a multiple of 64. Returns their offset.
     fn allocate(&mut self, len: usize) -> Result<usize, TableError> {
         let at = self.0.len().next_multiple_of(64);
         if at + len > TABLE_LEN {
@@ -160,7 +160,7 @@ impl Block {
     }
 }
 
-/// The hash of the program.
+/// The program's hash function.
 fn hash(words: &[u64], mask: &[u64]) -> u32 {
     let mut hash = 0u64;
     for (word, mask) in words.iter().zip(mask) {
@@ -170,7 +170,7 @@ fn hash(words: &[u64], mask: &[u64]) -> u32 {
     (hash >> 32) as u32
 }
 
-/// Makes a table. `starts` has for the rules of level 1, by slot, the place of their first instance.
+/// Compiles a table. `starts` maps the rules of level 1, by slot, to the slot of their first instance.
 pub(crate) fn compile(
     table: &Table,
     starts: &HashMap<u32, u8>,
@@ -205,7 +205,7 @@ pub(crate) fn compile(
     Ok(block.0)
 }
 
-/// Leaves out the rules of the other direction.
+/// Removes the rules for transmitted packets.
 fn ingress(tuples: Vec<LaidTuple>, words: usize) -> Vec<LaidTuple> {
     let left = tuples.into_iter().map(|tuple| {
         let rules = tuple.rules.into_iter().filter(|rule| rule.is_ingress(words)).collect();
@@ -216,7 +216,7 @@ fn ingress(tuples: Vec<LaidTuple>, words: usize) -> Vec<LaidTuple> {
     left
 }
 
-/// The place of each rule in the order of all.
+/// Returns the rank of each rule in match order.
 fn ranks(families: &[Vec<LaidTuple>; 2]) -> Result<HashMap<u64, u16>, TableError> {
     let rules = families.iter().flatten().flat_map(|tuple| &tuple.rules);
     let mut orders: Vec<u64> = rules.map(|rule| rule.order).collect();
@@ -228,7 +228,7 @@ fn ranks(families: &[Vec<LaidTuple>; 2]) -> Result<HashMap<u64, u16>, TableError
     Ok(orders.into_iter().zip(0u16..).collect())
 }
 
-/// Writes a hash table; returns the steps that a look-up in it takes at most.
+/// Writes a hash table. Returns the largest number of steps of a look-up in it.
 fn tuple_at(
     block: &mut Block,
     place: usize,
@@ -243,7 +243,7 @@ fn tuple_at(
     let buckets_at = block.allocate(4 * buckets)?;
     let entries_at = block.allocate(entry_len * tuple.rules.len())?;
     let mut rules: Vec<&LaidRule> = tuple.rules.iter().collect();
-    // The last one first: each entry goes to the head of its chain, which so has rising ranks.
+    // In reverse order: each entry becomes the head of its chain, so that ranks rise along the chain.
     rules.sort_unstable_by_key(|rule| core::cmp::Reverse(rule.order));
     let (mut heads, mut lengths) = (vec![NONE; buckets], vec![0usize; buckets]);
     for (at, rule) in rules.iter().enumerate() {

@@ -41,15 +41,15 @@ pub use object::{
 pub use plan::{HOPS_MAX, Plan, Stay, Taking, obstacles};
 pub use slots::Slots;
 
-/// Most instances at level 1.
+/// Largest number of instances at level 1.
 pub const INSTANCES_MAX: usize = 64;
-/// Most LAN ports.
+/// Largest number of LAN ports.
 pub const PORTS_MAX: usize = 16;
-/// Most receive queues of a port that AF_XDP sockets serve.
+/// Largest number of receive queues of a port that AF_XDP sockets serve.
 pub const QUEUES_MAX: u32 = 64;
-/// Most rules.
+/// Largest number of rules.
 pub const RULES_MAX: usize = 16_384;
-/// Number of the layout of maps and tables: pinned ones of another number are not taken over.
+/// Version of the layout of maps and tables. Pinned objects of another version are not taken over.
 pub const LAYOUT_VERSION: u32 = 2;
 
 /// The object file of the program.

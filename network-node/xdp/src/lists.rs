@@ -1,4 +1,4 @@
-//! The tables of single instances: what a block list blocks and what a counter counts, and their operations.
+//! The tables of single instances (networks of a block list, counts of a counter) and their operations.
 
 use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv6Addr};
@@ -14,9 +14,9 @@ use crate::driver::DriverError;
 use crate::maps::{Block, BlockData, Count, NetworkKey, State};
 use crate::slots::Kind;
 
-/// Entries are allocated as they come (BPF_F_NO_PREALLOC), as the kernel requires of such maps.
+/// BPF_F_NO_PREALLOC: entries are allocated on insertion, as the kernel requires for LPM tries.
 const NO_PREALLOC: u32 = 1;
-/// Longest note of a block.
+/// Longest note of a block, in bytes.
 const FROM_LEN: usize = 44;
 
 pub(crate) type BlockMap = LpmTrie<MapData, BlockData, Block>;
@@ -30,7 +30,7 @@ pub(crate) enum List {
 }
 
 impl List {
-    /// Makes an empty one, and pins it.
+    /// Creates an empty table and pins it.
     pub fn create(kind: &Kind, path: Option<&Path>) -> Result<Self, DriverError> {
         Ok(match kind {
             Kind::Plain(_) | Kind::Supplied(_) => List::None,
@@ -59,7 +59,7 @@ impl List {
         })
     }
 
-    /// Opens the one that an earlier process has pinned.
+    /// Opens the table that an earlier process has pinned.
     pub fn from_pin(kind: &Kind, path: &Path) -> Result<Self, DriverError> {
         Ok(match kind {
             Kind::Plain(_) | Kind::Supplied(_) => List::None,
@@ -76,7 +76,7 @@ impl List {
         })
     }
 
-    /// Adds what a row of the operation `list` says.
+    /// Adds the entry that a row of the operation `list` describes.
     pub fn restore(&mut self, now: Instant, row: &Row) -> Result<(), DriverError> {
         let (List::Blocks(blocks), Ok(prefix)) = (self, row.key.parse::<Prefix>()) else { return Ok(()) };
         let left = row.numbers.iter().find(|(name, _)| *name == "seconds_left").map_or(0, |(_, left)| *left);
@@ -90,10 +90,11 @@ impl List {
     }
 }
 
-/// When what ends.
+/// Time of expiry of a network.
 type Expiry = Reverse<(Instant, IpAddr, u8)>;
 
-/// Blocked networks. The kernel's map decides; the entries are kept here, too, but for their packets.
+/// The blocked networks. The kernel's map is authoritative; the entries are also kept here, without packet
+/// counts.
 pub(crate) struct Blocks {
     pub map: BlockMap,
     entries: HashMap<Prefix, (Instant, String)>,
@@ -151,7 +152,8 @@ impl Blocks {
         if until == Instant::FAR_FUTURE {
             return;
         }
-        // Those of entries that were added again stay until their time: beyond twice the list's size they are left out.
+        // Expiries of entries that were added again stay in the queue until their time. They are removed when
+        // the queue exceeds twice the list's capacity.
         if self.expiries.len() >= 2 * self.capacity {
             let timed = self.entries.iter().filter(|(_, (until, _))| *until != Instant::FAR_FUTURE);
             self.expiries = timed
@@ -162,7 +164,7 @@ impl Blocks {
         }
     }
 
-    /// Removes those whose time is over.
+    /// Removes expired entries.
     pub fn expire(&mut self, now: Instant) {
         while let Some(&Reverse((until, address, length))) = self.expiries.peek() {
             if until > now {
@@ -179,7 +181,7 @@ impl Blocks {
     }
 
     fn remove(&mut self, prefix: &Prefix) -> bool {
-        // The program may not have it: it did not fit.
+        // The kernel's map may lack the entry because it was full.
         let _ = self.map.remove(&key_of(prefix));
         self.entries.remove(prefix).is_some()
     }
@@ -202,12 +204,13 @@ impl Blocks {
         Ok(())
     }
 
-    /// Packets that an entry has stopped. The longest entry for its first address under its own length is itself.
+    /// Returns the packets that an entry has dropped. The longest entry for its first address under its own
+    /// length is the entry itself.
     fn packets(&self, prefix: &Prefix) -> u64 {
         self.map.get(&key_of(prefix), 0).map_or(0, |block| block.packets)
     }
 
-    /// The first `limit` live entries, in order.
+    /// Returns the first `limit` live entries, in order.
     pub fn rows(&self, now: Instant, limit: usize) -> Vec<Row> {
         let mut live: Vec<&Prefix> =
             self.entries.iter().filter(|(_, (until, _))| *until > now).map(|(prefix, _)| prefix).collect();
@@ -271,7 +274,7 @@ impl Blocks {
         }
     }
 
-    /// The longest live entry that contains the address.
+    /// Returns the longest live entry that contains the address.
     fn find(&self, now: Instant, address: IpAddr) -> Option<Prefix> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         (0..=bits).rev().find_map(|length| {
@@ -295,10 +298,10 @@ fn masked(address: IpAddr, length: u8) -> Option<Prefix> {
     Prefix::new(address, length).ok()
 }
 
-/// Counts by network.
+/// Packet counts by network.
 pub(crate) struct Networks {
     pub map: NetworkMap,
-    /// Of IPv4's networks and of IPv6's.
+    /// Prefix lengths for IPv4 and IPv6.
     lengths: (u8, u8),
 }
 
@@ -307,7 +310,7 @@ fn lengths_of(by: u32) -> (u8, u8) {
 }
 
 impl Networks {
-    /// Rows as the module's operation `read` has them.
+    /// Returns rows as the module's operation `read` has them.
     pub fn read(&self, state: &State) -> Result<Vec<Row>, DriverError> {
         let mut rows = Vec::new();
         for entry in self.map.iter() {
@@ -332,11 +335,11 @@ impl Networks {
         Ok(rows)
     }
 
-    /// Removes all.
+    /// Removes all entries.
     pub fn reset(&mut self) {
         let keys: Vec<NetworkKey> = self.map.keys().filter_map(Result::ok).collect();
         for key in keys {
-            // The program may have the entry at this moment; it counts on, and the entry is gone afterwards.
+            // The program may be using the entry at this moment; its last counts are lost with the entry.
             let _ = self.map.remove(&key);
         }
     }
@@ -346,7 +349,7 @@ fn count_row(key: String, (packets, bytes): (u64, u64)) -> Row {
     Row { key, numbers: vec![("packets", packets), ("bytes", bytes)], ..Row::default() }
 }
 
-/// The answer of a policer.
+/// Returns the answer of a policer.
 pub(crate) fn policer_row(state: &State) -> Row {
     let numbers = vec![
         ("conforming_packets", state.first.packets),

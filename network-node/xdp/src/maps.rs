@@ -1,4 +1,4 @@
-//! The values of maps, as `program/level1.h` has them.
+//! The values of maps, as defined in `program/level1.h`.
 
 use aya::Pod;
 use csp_plugins::{OBJECT_NUMBERS_MAX, OBJECT_PARAMETERS_LEN_MAX};
@@ -8,7 +8,7 @@ use crate::PORTS_MAX;
 /// Bytes of an instance's entry in the map of names.
 pub(crate) const NAME_LEN: usize = 112;
 
-/// Bytes of a key of a block list behind its length.
+/// Bytes of a block list's key after its prefix length.
 pub(crate) type BlockData = [u8; 20];
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,17 +16,18 @@ pub(crate) type BlockData = [u8; 20];
 pub(crate) struct Port {
     pub ifindex: u32,
     pub mac: [u8; 6],
-    /// The port's number, with [`HAS_SOCKETS`], [`NO_RULES`], [`TAKES_MATCHED`] and [`TAKES_ALL`].
+    /// The port's number, combined with [`HAS_SOCKETS`], [`NO_RULES`], [`TAKES_MATCHED`] and [`TAKES_ALL`].
     pub number: u16,
 }
 
-/// In a port's number: the node's frames go to AF_XDP sockets.
+/// Flag of a port: the node's frames go to AF_XDP sockets.
 pub(crate) const HAS_SOCKETS: u16 = 0x8000;
-/// In a port's number: level 1 has no rules.
+/// Flag of a port: level 1 has no rules.
 pub(crate) const NO_RULES: u16 = 0x4000;
-/// In a port's number: the sockets also get what rules of level 2 decide on and what is not plain.
+/// Flag of a port: the sockets also receive packets that rules of level 2 decide, and packets that are not
+/// plain.
 pub(crate) const TAKES_MATCHED: u16 = 0x2000;
-/// In a port's number, with [`TAKES_MATCHED`]: the sockets get every IP packet.
+/// Flag of a port, with [`TAKES_MATCHED`]: the sockets receive every IP packet.
 pub(crate) const TAKES_ALL: u16 = 0x1000;
 
 /// An address of the node.
@@ -41,10 +42,10 @@ pub(crate) struct AddressKey {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Config {
-    /// The time, in place of the kernel's; 0: the kernel's.
+    /// The time used instead of the kernel's; 0: the kernel's.
     pub now: u64,
     pub ports: [Port; PORTS_MAX],
-    /// The table in force, by its place.
+    /// Index of the table in force.
     pub table: u32,
     pub unused: u32,
 }
@@ -101,7 +102,7 @@ pub(crate) struct NetworkKey {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct RawParameters {
-    /// Of the last element: the number of the element in force.
+    /// In the last element: the index of the element in force.
     pub length: u32,
     pub count: u32,
     pub numbers: [u64; OBJECT_NUMBERS_MAX],

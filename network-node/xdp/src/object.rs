@@ -20,52 +20,52 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarge
 
 use crate::maps::RawParameters;
 
-/// Longest object in bytes.
+/// Largest object in bytes.
 pub const OBJECT_LEN_MAX: usize = 1 << 20;
-/// Most maps of an object, its data sections included.
+/// Largest number of maps of an object, including its data sections.
 pub const OBJECT_MAPS_MAX: usize = 16;
-/// Most bytes of an object's maps together; maps by processor count once for each.
+/// Largest total size of an object's maps in bytes. A per-processor map counts once for each processor.
 pub const OBJECT_MAPS_LEN_MAX: u64 = 16 << 20;
-/// Counters of an object that are shown.
+/// Largest number of an object's counters that are shown.
 pub const OBJECT_COUNTERS_MAX: u32 = 64;
-/// How much of the end of the verifier's log a refusal has, in bytes.
+/// Largest part of the verifier's log in an error, in bytes, taken from its end.
 const LOG_LEN_MAX: usize = 700;
-/// How much a refusal has of what the library says, which may quote the object.
+/// Largest part of the library's message in an error, in bytes. The message may quote the object.
 const WORDS_LEN_MAX: usize = 700;
 const NAME_LEN_MAX: usize = 64;
-/// Version of what `include/csp_xdp.h` declares.
+/// Version of the ABI in `include/csp_xdp.h`.
 const ABI: u32 = 1;
 const DECLARATION_LEN: usize = 24;
-/// What a kernel holds for an entry beside key and value.
+/// The kernel's overhead per map entry beside key and value, in bytes.
 const ENTRY_OVERHEAD: u64 = 64;
 
 pub(crate) const CONTINUE: &str = "csp_continue";
 pub(crate) const PARAMETERS: &str = "csp_parameters";
 pub(crate) const COUNTERS: &str = "csp_counters";
-/// Elements of the map of parameters: two, and the number of the one in force.
+/// Elements of the map of parameters: two sets of parameters, and the index of the one in force.
 pub(crate) const PARAMETERS_ENTRIES: u32 = 3;
-/// What a supplied program can say: an output, or that it drops.
+/// Number of verdicts of a supplied program: one for each output, and drop.
 pub(crate) const VERDICTS: u32 = OUTPUTS_MAX as u32 + 1;
 
 /// BPF_F_NO_PREALLOC, BPF_F_RDONLY_PROG, BPF_F_MMAPABLE.
 const FLAGS_ALLOWED: u32 = 1 | 1 << 7 | 1 << 10;
 
-/// Why an object is not accepted.
+/// Why an object is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     /// It is too long.
     #[error("it has {0} bytes; {OBJECT_LEN_MAX} are the most")]
     Long(usize),
-    /// It cannot be read.
+    /// It cannot be parsed.
     #[error("it is no eBPF object: {0}")]
     Unreadable(String),
-    /// It declares nothing, or something else.
+    /// Its declaration is missing or invalid.
     #[error("{0}; an object says CSP_XDP(OUTPUTS), of csp_xdp.h")]
     Declaration(String),
-    /// Its programs.
+    /// Its programs are not as required.
     #[error("it has {0}; an object has one program, in the section `xdp`")]
     Programs(String),
-    /// One of its maps.
+    /// One of its maps is not allowed.
     #[error("map {name}: {reason}")]
     Map {
         /// Its name.
@@ -73,26 +73,26 @@ pub enum ObjectError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Its maps together.
+    /// Its maps exceed a common limit.
     #[error("its {0}")]
     Maps(String),
     /// The kernel does not let this process load programs.
     #[error("BPF is not permitted here: {0} (needed: CAP_BPF and CAP_NET_ADMIN)")]
     NotPermitted(String),
-    /// The verifier's refusal: the error, and the end of its log.
+    /// The verifier rejected it: the error, and the end of its log.
     #[error("the kernel's verifier refuses the program: {error}\n{log}")]
     Refused {
-        /// What the system call returned.
+        /// The error of the system call.
         error: String,
         /// The end of the log.
         log: String,
     },
-    /// Anything else that the kernel refuses.
+    /// The kernel rejected it for another reason.
     #[error("it was not loaded: {0}")]
     Load(String),
 }
 
-/// Bytes at an address that readers of ELF need.
+/// Bytes at an address with the alignment that ELF parsers need.
 struct Aligned(Vec<u64>, usize);
 
 impl Aligned {
@@ -111,34 +111,35 @@ impl Aligned {
     }
 }
 
-/// Reads what an object declares, and checks it as far as that is possible without the kernel.
+/// Parses an object's declaration, and checks the object as far as that is possible without the kernel.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of what is wrong.
 pub fn read(bytes: &[u8]) -> Result<ObjectDeclaration, ObjectError> {
     let bytes = aligned(bytes)?;
     contained(|| check(bytes.bytes()))
 }
 
-/// Checks an object, and has the kernel verify its program, with the capabilities of the calling thread. Nothing is left behind. Takes
-/// milliseconds, or seconds where the program has many paths.
+/// Checks an object, and makes the kernel verify its program with the capabilities of the calling thread.
+/// Everything created is removed again. Takes milliseconds, or seconds for a program with many paths.
 ///
 /// # Errors
-/// What is wrong with it, with the end of the verifier's log.
+/// A description of what is wrong, with the end of the verifier's log.
 pub fn verify(bytes: &[u8]) -> Result<ObjectDeclaration, ObjectError> {
     let declaration = read(bytes)?;
     contained(|| load(bytes, None))?;
     Ok(declaration)
 }
 
-/// The library that reads objects panics where their debug information contradicts itself. Where a panic ends the process, as in a daemon, the
-/// caller has to see to it that it does not here (`csp_telemetry::without_abort`).
+/// Calls `read`, and turns a panic of the ELF library, which contradictory debug information can cause, into
+/// an error. In a process that ends on a panic, such as a daemon, the caller has to prevent that for this
+/// call (`csp_telemetry::without_abort`).
 pub(crate) fn contained<T>(read: impl FnOnce() -> Result<T, ObjectError>) -> Result<T, ObjectError> {
     let failed = |_| Err(ObjectError::Unreadable("its tables contradict themselves".to_owned()));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(failed)
 }
 
-/// Loads an object, which was read before; its map of continuations is the one that is pinned.
+/// Loads an object that was checked before. Its map of continuations is the pinned one.
 pub(crate) fn load(bytes: &[u8], continuations: Option<&Path>) -> Result<Ebpf, ObjectError> {
     let bytes = aligned(bytes)?;
     check(bytes.bytes())?;
@@ -151,7 +152,7 @@ pub(crate) fn load(bytes: &[u8], continuations: Option<&Path>) -> Result<Ebpf, O
     Ok(ebpf)
 }
 
-/// The one program of an object that was checked.
+/// Returns the single program of a checked object.
 pub(crate) fn program_of(ebpf: &mut Ebpf) -> Result<&mut Xdp, ObjectError> {
     let program = ebpf.programs_mut().next().map(|(_, program)| program.try_into());
     program.and_then(Result::ok).ok_or_else(|| ObjectError::Programs("none".to_owned()))
@@ -189,7 +190,8 @@ fn check(bytes: &[u8]) -> Result<ObjectDeclaration, ObjectError> {
     Ok(ObjectDeclaration { outputs, has_parameters: parsed.maps.contains_key(PARAMETERS), numbers })
 }
 
-/// Refuses what the loader takes for granted: a relocation of code against something that is neither code, a section nor data.
+/// Rejects what the loader does not check: a relocation of code against something that is neither code, a
+/// section nor data.
 fn check_sections(file: &object::File<'_>) -> Result<(), ObjectError> {
     for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
         for (at, relocation) in section.relocations() {
@@ -208,7 +210,7 @@ fn check_sections(file: &object::File<'_>) -> Result<(), ObjectError> {
     Ok(())
 }
 
-/// What an object declares: its outputs, and between which its numbers are.
+/// The declaration of an object: number of outputs, and range of its numeric parameters.
 type Declared = (u8, Option<(u64, u64)>);
 
 fn declaration(file: &object::File<'_>) -> Result<Declared, ObjectError> {
@@ -308,7 +310,7 @@ fn check_map(name: &str, map: &Map) -> Result<(), String> {
     }
 }
 
-/// Bytes of a map, about.
+/// Returns the approximate size of a map in bytes.
 fn map_len(map: &Map, cpus: u64) -> u64 {
     use bpf_map_type::*;
     let kind = bpf_map_type::try_from(map.map_type());
@@ -346,7 +348,7 @@ fn refused_program(error: ProgramError) -> ObjectError {
     }
 }
 
-/// The beginning of what the library says. It may quote the object, as its debug information is.
+/// Returns the start of the library's message, which may quote the object's debug information.
 fn start_of(words: &str) -> String {
     match words.char_indices().map(|(at, _)| at).take_while(|at| *at <= WORDS_LEN_MAX).last() {
         Some(end) if words.len() > WORDS_LEN_MAX => format!("{}…", &words[..end]),
@@ -354,12 +356,12 @@ fn start_of(words: &str) -> String {
     }
 }
 
-/// EPERM; the verifier's own answer is EACCES or EINVAL.
+/// Returns whether the error is EPERM. The verifier returns EACCES or EINVAL.
 fn is_denied(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-/// The last lines of a log that fit, without the verifier's statistics.
+/// Returns the last lines of a log that fit, without the verifier's statistics.
 fn end_of(log: &str) -> String {
     let is_statistic = |line: &&str| {
         let words = ["verification time", "stack depth", "processed "];

@@ -1,7 +1,7 @@
-//! Which rules the driver's program decides by itself, and the table for it.
+//! Selects the rules that the driver's program decides by itself, and compiles the table for it.
 //!
-//! A rule is of level 1 if all instances that its packets can reach are at level 1 and can run there. The others stay at level 2, whose
-//! workers have each instance of level 1, too.
+//! A rule belongs to level 1 if all instances that its packets can reach are placed at level 1 and can run
+//! there. The other rules stay at level 2, whose workers also have each instance of level 1.
 
 use std::collections::HashMap;
 
@@ -13,26 +13,26 @@ use crate::slots::{Slots, Wanted};
 
 const NO_IMPLEMENTATION: &str = "the module has no implementation for level 1";
 
-/// Most instances that a packet can pass at level 1.
+/// Largest number of instances that a packet can pass at level 1.
 pub const HOPS_MAX: usize = 8;
 
-/// Why a rule whose instance is at level 1 stays at level 2.
+/// Why a rule whose instance is placed at level 1 stays at level 2.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stay {
-    /// Its name.
+    /// Name of the rule.
     pub rule: String,
     /// The reason.
     pub reason: String,
 }
 
-/// IP packets for addresses of others that workers get, where they have a way back to the kernel.
+/// The IP packets for addresses of others that workers receive, on ports with a path back to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taking {
-    /// None: there are no rules for packets that are received.
+    /// None: no rules exist for received packets.
     Nothing,
-    /// Those that a rule of level 2 decides on, and those that are not plain.
+    /// Packets that a rule of level 2 decides, and packets that are not plain.
     Matched,
-    /// All: the program does not have the rules.
+    /// All packets: the program does not have the rules.
     All,
 }
 
@@ -42,11 +42,11 @@ pub struct Plan {
     pub(crate) table: Vec<u8>,
     pub(crate) slots: Slots,
     pub(crate) rules: Vec<RuleHandle>,
-    /// Rules whose instance is at level 1 and that stay at level 2.
+    /// Rules whose instance is placed at level 1 but that stay at level 2.
     pub stays: Vec<Stay>,
-    /// The parameters of supplied programs, by the instance's name.
+    /// The parameters of supplied programs, by instance name.
     pub(crate) parameters: Vec<(String, String)>,
-    /// Why instances of supplied programs do not run, by name.
+    /// Why instances of supplied programs do not run, by instance name.
     pub idle: HashMap<String, String>,
     complete: bool,
     pub(crate) taking: Taking,
@@ -57,28 +57,30 @@ struct Node<'a> {
     name: &'a str,
     module: &'a str,
     settings: &'a Settings,
-    /// Connected instances by output.
+    /// For each output, the connected instance.
     next: [Option<usize>; OUTPUTS_MAX],
     at_level1: bool,
     /// Why a supplied program was not loaded.
     refused: Option<&'a str>,
-    /// An instance that calls this one.
+    /// Name of an instance that calls this one.
     called_by: Option<&'a str>,
 }
 
 impl Plan {
-    /// Makes a plan of a manager's state. `table` is what workers have. `before` has the places of instances so far.
+    /// Makes a plan from the manager's state. `table` is the table of the workers. `before` has the present
+    /// slots of instances.
     ///
     /// # Errors
-    /// Rules that do not fit the bounds of a table: all of them are then level 2's.
+    /// The rules exceed the bounds of a table. Level 2 then decides all of them.
     pub fn new(manager: &Manager, table: &Table, before: &Slots) -> Result<Plan, TableError> {
         Plan::without(manager, table, before, &HashMap::new())
     }
 
-    /// The same where instances of supplied programs were not loaded: `refused` has why, by name.
+    /// Like [`new`](Self::new), when instances of supplied programs could not be loaded: `refused` has the
+    /// reasons by name.
     ///
     /// # Errors
-    /// As those of [`new`](Self::new).
+    /// As for [`new`](Self::new).
     pub fn without(
         manager: &Manager,
         table: &Table,
@@ -115,8 +117,8 @@ impl Plan {
         Ok(Plan { table, slots, rules, stays, parameters: parameters.collect(), idle, complete, taking })
     }
 
-    /// Returns a plan without rules, for those that are no table of level 1: workers get all IP packets where they have a way back to the
-    /// kernel.
+    /// Returns a plan without rules, for a rule set that exceeds the bounds of a table. Workers then receive
+    /// all IP packets, on ports with a path back to the kernel.
     pub fn without_rules(before: &Slots) -> Plan {
         let table = compile(&Table::new(), &HashMap::new(), &[]).unwrap_or_default();
         let slots = before.assign(core::iter::empty());
@@ -147,12 +149,13 @@ impl Plan {
         self.slots.has(name)
     }
 
-    /// Returns whether level 1 decides by itself on all rules for packets that are received: level 2 need not classify plain packets.
+    /// Returns whether level 1 decides all rules for received packets, so that level 2 need not classify
+    /// plain packets.
     pub fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Returns the rules that level 1 decides by itself as a set of bits by slot.
+    /// Returns the rules that level 1 decides by itself as a bit set over slots of rules.
     pub fn slots(&self) -> Vec<u64> {
         let longest = self.rules.iter().map(|rule| rule.slot as usize / 64 + 1).max().unwrap_or(0);
         let mut bits = vec![0; longest];
@@ -163,19 +166,19 @@ impl Plan {
     }
 }
 
-/// Which rules are level 1's.
+/// The rules that level 1 decides.
 struct Decided {
-    /// These, each with its first instance.
+    /// Each of these rules with its first instance.
     first: Vec<(RuleHandle, usize)>,
     stays: Vec<Stay>,
-    /// By instance.
+    /// For each instance, whether a rule needs it.
     needed: Vec<bool>,
     idle: HashMap<String, String>,
     complete: bool,
 }
 
-/// Where coalescing makes one packet of several, that one has the FIN and PSH flags of the last: rules that compare these find another packet
-/// in a worker than the driver has seen. That makes no difference if no worker classifies.
+/// A coalesced packet has the FIN and PSH flags of its last segment. Rules that compare these flags could
+/// therefore match differently in a worker than in the driver, unless no worker classifies.
 fn decide(manager: &Manager, nodes: &[Node<'_>]) -> Decided {
     let all = decide_on(manager, nodes, |_| true);
     let compares = |rule: &Rule| rule.fields.tcp_flags.is_some_and(|flags| flags.mask & FIN_PSH != 0);
@@ -185,7 +188,7 @@ fn decide(manager: &Manager, nodes: &[Node<'_>]) -> Decided {
     }
 }
 
-/// The TCP flags that coalesced packets have of one of theirs.
+/// The TCP flags that a coalesced packet takes from one of its segments.
 const FIN_PSH: u8 = 0x09;
 
 fn decide_on(manager: &Manager, nodes: &[Node<'_>], may: impl Fn(&Rule) -> bool) -> Decided {
@@ -236,14 +239,14 @@ fn decide_on(manager: &Manager, nodes: &[Node<'_>], may: impl Fn(&Rule) -> bool)
 /// Why an instance is not at level 1.
 const NO_RULE: &str = "no rule leads packets that are received to it";
 
-/// Returns why instances cannot be at level 1, by name: `movable` are those for which that is to be known, and of which it is assumed that all
-/// are there.
+/// Returns why instances cannot run at level 1, by name. `movable` selects the instances to examine; all of
+/// them are assumed to be at level 1.
 pub fn obstacles(manager: &Manager, movable: impl Fn(&str) -> bool) -> HashMap<String, String> {
     let mut nodes = nodes(manager);
     let movable: Vec<bool> = nodes.iter().map(|node| movable(node.name)).collect();
     for (node, movable) in nodes.iter_mut().zip(&movable) {
         node.at_level1 |= movable;
-        // Those of WebAssembly are; eBPF objects are never to be placed.
+        // WebAssembly modules are included; eBPF objects are never placed by the node.
         node.refused = (*movable && is_supplied(node.module)).then_some(NO_IMPLEMENTATION);
     }
     let by_id = by_id(manager);
@@ -269,7 +272,7 @@ fn is_received(rule: &Rule) -> bool {
     rule.fields.direction != Some(Direction::Egress)
 }
 
-/// The places of instances among the nodes.
+/// Returns the index of each instance in the list of nodes.
 fn by_id(manager: &Manager) -> HashMap<InstanceId, usize> {
     manager.instances().enumerate().map(|(at, (id, ..))| (id, at)).collect()
 }
@@ -312,16 +315,18 @@ fn nodes(manager: &Manager) -> Vec<Node<'_>> {
     nodes
 }
 
-/// The instances that packets go through.
+/// The search along the instances that packets pass.
 struct Way<'a> {
     nodes: &'a [Node<'a>],
     compares_dscp: bool,
-    /// By instance: with one instance less before it than this, nothing is in the way from there on.
+    /// For each instance: the number of preceding instances, less one, at which no obstacle was found from
+    /// there on.
     passed: Vec<usize>,
 }
 
 impl Way<'_> {
-    /// Why packets cannot be processed at level 1 from an instance on, with so many before it. The graph has no cycles.
+    /// Returns why packets cannot be processed at level 1 from an instance on, given the number of preceding
+    /// instances. The graph has no cycles.
     fn obstacle(&mut self, at: usize, hops: usize) -> Option<String> {
         let nodes = self.nodes;
         let node = &nodes[at];
@@ -397,7 +402,7 @@ mod tests {
 
     use super::*;
 
-    /// Instances at level 2, each with settings, and to which its first output leads.
+    /// Creates instances at level 2, each with settings and the target of its first output.
     fn manager(instances: &[(&str, &str, &str, &str)], rules: &[(&str, &str)]) -> Manager {
         let mut manager = Manager::new(ManagerConfig::new(0, HashKey(1, 2)));
         builtin::MODULES.into_iter().for_each(|module| manager.install(module).unwrap());
@@ -468,7 +473,8 @@ mod tests {
         );
     }
 
-    /// A coalesced packet has the flags of its last segment: the driver and a worker would find different rules for it.
+    /// A coalesced packet has the flags of its last segment, so that driver and worker would match different
+    /// rules.
     #[test]
     fn rules_that_compare_fin_are_level_1_s_if_all_are() {
         let plan = |rules: &[(&str, &str)]| {

@@ -1,26 +1,27 @@
-//! The places of instances at level 1. An instance that stays what it is keeps its place, and with it its state: also over a restart of the
-//! process, since the places are written into a map.
+//! The slots of instances at level 1. An instance that is kept keeps its slot, and with it its state, also
+//! across a restart of the process, since slots are recorded in a map.
 
 use csp_plugins::{Settings, Value, is_supplied};
 
 use crate::INSTANCES_MAX;
 use crate::maps::NAME_LEN;
 
-/// An instance for which a place is wanted.
+/// An instance that needs a slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
     pub name: String,
     pub kind: Kind,
 }
 
-/// What of an instance has a table of its own.
+/// The kind of an instance's own table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// None.
+    /// No table.
     Plain(u8),
-    /// Blocked networks, at most so many.
+    /// Blocked networks, with the largest number.
     Blocks(u32),
-    /// Counts by network: the most networks, and the number of the field and lengths by which packets are counted.
+    /// Counts by network: the largest number of networks, and a code of the field and prefix lengths by which
+    /// packets are counted.
     Networks(u32, u32),
     /// A supplied program, by the SHA-256 of its object.
     Supplied([u8; 32]),
@@ -47,7 +48,7 @@ impl Wanted {
         Wanted { name: name.to_owned(), kind }
     }
 
-    /// An instance of a supplied module, which is named by 64 digits.
+    /// Returns the entry for an instance of a supplied module, whose name is 64 hex digits.
     pub fn supplied(name: &str, module: &str) -> Option<Self> {
         let mut hash = [0; 32];
         for (byte, digits) in hash.iter_mut().zip(module.as_bytes().chunks(2)) {
@@ -56,7 +57,7 @@ impl Wanted {
         is_supplied(module).then(|| Wanted { name: name.to_owned(), kind: Kind::Supplied(hash) })
     }
 
-    /// The form in which the map has it: lengths, kind and name; and of a supplied program the SHA-256.
+    /// Encodes the entry for the map: lengths, kind and name, and for a supplied program the SHA-256.
     pub fn encode(&self) -> [u8; NAME_LEN] {
         let mut bytes = [0; NAME_LEN];
         if let Kind::Supplied(hash) = &self.kind {
@@ -91,7 +92,7 @@ impl Wanted {
     }
 }
 
-/// Which place has which instance.
+/// The instance in each slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slots(pub(crate) Vec<Option<Wanted>>);
 
@@ -102,8 +103,8 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Gives each instance a place: the one that it has, or a free one that none has had before this. Instances beyond
-    /// [`INSTANCES_MAX`] get none.
+    /// Assigns a slot to each instance: its present one, or a free one that was not in use before. Instances
+    /// beyond [`INSTANCES_MAX`] get none.
     pub(crate) fn assign(&self, wanted: impl Iterator<Item = Wanted>) -> Slots {
         let (mut slots, mut new) = (Slots::default(), Vec::new());
         for wanted in wanted {
@@ -112,7 +113,8 @@ impl Slots {
                 None => new.push(wanted),
             }
         }
-        // A place whose instance goes is in use until the table is replaced; it is taken only when no other is left.
+        // The slot of a removed instance is in use until the table is replaced. It is assigned only if no
+        // other is left.
         let mut free: Vec<usize> = (0..INSTANCES_MAX).filter(|at| slots.0[*at].is_none()).collect();
         free.sort_by_key(|at| self.0[*at].is_some());
         for (wanted, at) in new.into_iter().zip(free) {
@@ -121,12 +123,12 @@ impl Slots {
         slots
     }
 
-    /// Returns whether an instance of this name has a place.
+    /// Returns whether an instance of this name has a slot.
     pub fn has(&self, name: &str) -> bool {
         self.place(name).is_some()
     }
 
-    /// Returns the place of the instance of this name.
+    /// Returns the slot of the instance of this name.
     pub(crate) fn place(&self, name: &str) -> Option<u8> {
         let named = |slot: &Option<Wanted>| slot.as_ref().is_some_and(|wanted| wanted.name == name);
         self.0.iter().position(named).map(|at| at as u8)

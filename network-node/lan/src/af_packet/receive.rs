@@ -26,7 +26,7 @@ struct Received {
 pub(super) struct Receiver {
     socket: Arc<Socket>,
     shared: Option<Socket>,
-    /// Calls since `shared` was read.
+    /// Calls since the shared socket was read.
     unread: u32,
     slots: Box<[u8]>,
     counters: ReceiveCounters,

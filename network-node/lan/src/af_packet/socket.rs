@@ -26,8 +26,8 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
-    /// Returns the frames dropped because the receive queue was full since the last call (the kernel resets the count
-    /// on reading).
+    /// Returns the number of frames dropped since the last call because the receive queue was full. (The
+    /// kernel resets the count on reading.)
     pub(super) fn overruns(&self) -> u64 {
         let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut len = mem::size_of::<libc::tpacket_stats>() as libc::socklen_t;
@@ -142,7 +142,7 @@ fn set_buffers(socket: &Socket, config: &AfPacketConfig) -> Result<(), OpenError
     Ok(())
 }
 
-/// Opens a socket that receives nothing, but is a member of all multicast groups and can transmit.
+/// Opens a socket that receives no frames, but is a member of all multicast groups and can transmit.
 pub(super) fn open_silent(config: &AfPacketConfig) -> Result<(Socket, PortInfo), OpenError> {
     let socket = create(config)?;
     let name = interface_name(&config.interface)?;
@@ -154,8 +154,8 @@ pub(super) fn open_silent(config: &AfPacketConfig) -> Result<(Socket, PortInfo),
     Ok((socket, info))
 }
 
-/// Opens the socket that receives what every worker of the fanout group receives. Worker 0 needs none: the group's
-/// program gives it these frames.
+/// Opens the socket for frames that every worker of the fanout group receives. Worker 0 needs none: the
+/// group's program delivers these frames to it.
 pub(super) fn open_shared(config: &AfPacketConfig) -> Result<Option<Socket>, OpenError> {
     if config.fanout.is_none_or(|fanout| fanout.worker == 0) {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! The transmitting half: small frames are copied and sent in batches by sendmmsg; large ones are sent at once,
-//! gathered by the kernel directly from the caller's parts.
+//! The transmitting half. Small frames are copied and sent in batches by sendmmsg; large ones are sent at
+//! once, gathered by the kernel from the caller's parts.
 
 use std::io;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl LanTransmitter for Transmitter {
         }
         let header = vnet::emit(offload);
         if len > COPY_LEN_MAX {
-            // Frames queued earlier are sent earlier.
+            // Earlier frames must leave first.
             self.flush();
             return self.send_now(&header, parts, len);
         }

@@ -20,24 +20,24 @@ use super::{CHUNK_LEN, check};
 use crate::port::{RECEIVE_BATCH_MAX, SHARED_EVERY};
 use crate::steering::{is_fragment, is_shared, worker_of};
 
-/// Frames of a ring.
+/// Capacity of a ring, in frames.
 pub const HANDOFF_LEN: usize = 256;
-/// Frames of a ring for those that all workers share.
+/// Capacity of a ring for frames that all workers share.
 const SHARED_LEN: usize = 64;
-/// Of these, fragments.
+/// Largest number of fragments in such a ring.
 const FRAGMENTS_MAX: usize = 48;
 const _: () = assert!(FRAGMENTS_MAX < SHARED_LEN && SHARED_LEN <= RECEIVE_BATCH_MAX);
 // Indices wrap at a multiple of the length.
 const _: () = assert!(HANDOFF_LEN.is_power_of_two() && SHARED_LEN.is_power_of_two());
-/// Bytes of the length in front of a frame.
+/// Bytes of the length field before a frame.
 const LEN_LEN: usize = 4;
 
-/// A frame behind its length.
+/// A frame with its length before it.
 type Slot = UnsafeCell<[u8; CHUNK_LEN]>;
 
-/// A ring of one producer and one consumer.
+/// A single-producer, single-consumer ring.
 struct Ring {
-    /// Frames written, and frames read; both wrap.
+    /// Numbers of frames written and read; both wrap.
     written: AtomicU32,
     read: AtomicU32,
     slots: Box<[Slot]>,
@@ -54,7 +54,7 @@ impl Ring {
         Ring { written: AtomicU32::new(0), read: AtomicU32::new(0), slots }
     }
 
-    /// The producer's: copies a frame; false if as many as `most` are waiting.
+    /// Called by the producer: copies a frame into the ring. Returns false if `most` frames are waiting.
     fn push(&self, frame: &[u8], most: usize) -> bool {
         let written = self.written.load(Ordering::Relaxed);
         let waiting = written.wrapping_sub(self.read.load(Ordering::Acquire)) as usize;
@@ -70,7 +70,7 @@ impl Ring {
         true
     }
 
-    /// The consumer's: calls `each` for at most a batch of frames.
+    /// Called by the consumer: calls `each` for at most a batch of frames.
     fn pop(&self, each: &mut dyn FnMut(&[u8])) -> usize {
         let read = self.read.load(Ordering::Relaxed);
         let count = self.written.load(Ordering::Acquire).wrapping_sub(read).min(RECEIVE_BATCH_MAX as u32);
@@ -86,20 +86,21 @@ impl Ring {
     }
 }
 
-/// What others have for a worker.
+/// The frames that other workers have received for a worker.
 struct Inbox {
-    /// By sender.
+    /// Rings indexed by sender.
     rings: Vec<Ring>,
-    /// By sender: frames that all workers share.
+    /// Rings indexed by sender, for frames that all workers share.
     shared: Vec<Ring>,
     event: OwnedFd,
-    /// The event has been written, or is about to be, and the worker has not looked since.
+    /// Whether the event descriptor was written, or is about to be, and the worker has not checked its rings
+    /// since.
     signalled: AtomicBool,
-    /// The worker has its end.
+    /// Whether the worker has obtained its end.
     taken: AtomicBool,
 }
 
-/// The rings between the workers of an interface.
+/// The rings between all workers of an interface.
 pub struct Handoffs {
     inboxes: Vec<Inbox>,
 }
@@ -111,7 +112,8 @@ impl core::fmt::Debug for Handoffs {
 }
 
 impl Handoffs {
-    /// Makes the rings. Their memory, 1.25 MiB for each sender and receiver, is used as frames come.
+    /// Creates the rings. Their memory, 1.25 MiB for each pair of sender and receiver, is allocated by the
+    /// kernel when it is first used.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -142,7 +144,7 @@ impl Handoffs {
     /// Returns a worker's end.
     ///
     /// # Panics
-    /// If there is no such worker, or it has its end already.
+    /// The worker does not exist, or its end was already returned.
     pub(super) fn end(self: &Arc<Self>, worker: u8) -> End {
         let taken = self.inboxes[usize::from(worker)].taken.swap(true, Ordering::Relaxed);
         assert!(!taken, "each worker opens its port once");
@@ -150,25 +152,26 @@ impl Handoffs {
     }
 }
 
-/// Whose a frame is.
+/// The destination of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Own,
     Others,
 }
 
-/// A worker's end of the rings. There is one of each worker.
+/// A worker's end of the rings. Exactly one exists per worker.
 pub(super) struct End {
     all: Arc<Handoffs>,
     worker: usize,
-    /// Workers that have got frames, a bit for each.
+    /// Workers to wake because they were given frames, one bit each.
     to_wake: u64,
     /// Calls since the shared frames were received.
     unread: u32,
 }
 
 impl End {
-    /// Hands a frame on if it is another worker's, or everybody's. `dropped` counts those that there was no room for.
+    /// Hands a frame over if it belongs to another worker, or to all. Increments `dropped` for each ring
+    /// without room.
     pub(super) fn place(&mut self, frame: &[u8], dropped: &mut u64) -> Place {
         if is_shared(frame) {
             let own = self.worker;
@@ -188,7 +191,7 @@ impl End {
         Place::Others
     }
 
-    /// Wakes the workers that have got frames since the last call.
+    /// Wakes the workers that were given frames since the last call.
     pub(super) fn wake_others(&mut self) {
         let mut to_wake = core::mem::take(&mut self.to_wake);
         while to_wake != 0 {
@@ -202,17 +205,18 @@ impl End {
         }
     }
 
-    /// Calls `each` for the frames that others have handed on, at most a batch of each. `own` is the number of frames that the worker's queues
-    /// had for this call. Returns 0 only if no frame is left, provided that `own` is 0.
+    /// Calls `each` for the frames that other workers have handed over, at most a batch of each kind. `own`
+    /// is the number of frames that the worker's own queues had in this call. If `own` is 0, a return value
+    /// of 0 means that no frame is left.
     pub(super) fn receive(&mut self, own: usize, each: &mut dyn FnMut(&[u8])) -> usize {
         let inbox = &self.all.inboxes[self.worker];
         if inbox.signalled.load(Ordering::Acquire) {
             let mut count = [0u8; 8];
             // SAFETY: `count` has the 8 writable bytes that an event descriptor needs, and outlives the call.
             let read = unsafe { libc::read(inbox.event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-            // Not yet written: the next call will find it.
+            // Not written yet: the next call finds the frames.
             if read > 0 {
-                // Frames whose sender saw the mark are seen below; the others' senders write again.
+                // Frames whose sender saw the mark are found below; other senders write the event again.
                 inbox.signalled.swap(false, Ordering::AcqRel);
             }
         }
@@ -235,7 +239,7 @@ impl End {
 mod tests {
     use super::*;
 
-    /// A TCP frame with a number in its source address.
+    /// Returns a TCP frame with a number in its source address.
     fn frame(number: u32) -> Vec<u8> {
         let mut frame = vec![0; 60];
         (frame[12], frame[14], frame[23]) = (8, 0x45, 6);
@@ -271,7 +275,7 @@ mod tests {
         assert_eq!(first.place(&own, &mut dropped), Place::Own);
     }
 
-    /// Fragments have a ring of their own, and leave room in it; a worker with other frames receives from it at times.
+    /// Fragments have a separate ring with a limit, and a busy worker receives from it at intervals.
     #[test]
     fn a_flood_of_fragments_takes_no_room_from_other_frames() {
         const FLOOD: usize = 10_000;
@@ -302,7 +306,7 @@ mod tests {
         };
         first.wake_others();
         assert!(is_readable(second.fd()) && is_readable(third.fd()));
-        // The second worker is handed a batch by each of four calls, and has frames of its own queue in further ones.
+        // Each of four calls hands the second worker a batch; in further calls its own queue has frames.
         for batch in whole.chunks(RECEIVE_BATCH_MAX) {
             assert_eq!(calls(&mut second, 0), batch);
         }
@@ -310,7 +314,7 @@ mod tests {
             assert_eq!(calls(&mut second, 1), [[0u8; 0]; 0]);
         }
         assert_eq!(calls(&mut second, 1), shared);
-        // The third has nothing else to do.
+        // The third worker is otherwise idle.
         assert_eq!(calls(&mut third, 0), shared);
         assert_eq!((calls(&mut second, 0).len(), calls(&mut third, 0).len()), (0, 0));
         assert!(!is_readable(second.fd()) && !is_readable(third.fd()));

@@ -1,4 +1,5 @@
-//! The receiving half: frames are lent as they lie in the shared memory, and their chunks go back to the kernel after each batch.
+//! The receiving half. Frames are lent in the shared memory, and their chunks are returned to the kernel
+//! after each batch.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -14,7 +15,7 @@ use crate::af_packet::socket::Socket as RawSocket;
 use crate::port::{LanReceiver, RECEIVE_BATCH_MAX, ReceiveCounters};
 use crate::segment::ETHERNET_LEN;
 
-/// Protocols whose checksum a device completes, with the checksum's offset and the header's length.
+/// Protocols whose checksum a device can complete: number, offset of the checksum, and length of the header.
 const TCP: (u8, u16, usize) = (6, 16, 20);
 const UDP: (u8, u16, usize) = (17, 6, 8);
 
@@ -29,8 +30,8 @@ impl Queue {
         Queue { socket, rings }
     }
 
-    /// Calls `each` for the frames that have arrived, at most a batch. Returns their number, and how many of them the kernel has described
-    /// wrongly.
+    /// Calls `each` for the frames that have arrived, at most a batch. Returns their number, and the number
+    /// of invalid descriptors from the kernel.
     fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> (usize, u64) {
         let (mut count, mut wrong) = (0, 0);
         while count < RECEIVE_BATCH_MAX {
@@ -58,14 +59,14 @@ impl Queue {
 pub(super) struct Receiver {
     queues: Vec<Queue>,
     handoff: Option<End>,
-    /// Readable while one of several queues has frames.
+    /// With several queues: a descriptor that is readable while one of them has frames.
     all: Option<OwnedFd>,
-    /// A veth's peer leaves checksums to this interface.
+    /// Whether the interface is a veth, whose peer may leave checksums to it.
     may_be_partial: bool,
-    /// Keeps the interface in all multicast groups.
+    /// Keeps the interface a member of all multicast groups.
     _membership: Arc<RawSocket>,
     counters: ReceiveCounters,
-    /// Frames that other workers had no room for.
+    /// Frames dropped because other workers had no room for them.
     not_handed: u64,
 }
 
@@ -105,7 +106,7 @@ fn together(queues: &[Queue]) -> io::Result<OwnedFd> {
     Ok(all)
 }
 
-/// Counts a frame and hands it on.
+/// Counts a frame and lends it to `each`.
 fn lend(counters: &mut ReceiveCounters, may_be_partial: bool, bytes: &[u8], each: &mut dyn FnMut(Frame<'_>)) {
     counters.frames += 1;
     counters.bytes += bytes.len() as u64;
@@ -144,9 +145,10 @@ impl LanReceiver for Receiver {
     }
 }
 
-/// Recognises a TCP segment or UDP datagram whose sender has left the checksum to the device: the field has the sum of the pseudo header (RFC
-/// 9293 §3.1, RFC 768, RFC 8200 §8.1). A veth passes such frames on as they are, and AF_XDP does not say which ones these are. Of 65,536 wrong checksums one
-/// equals that sum, as one of them equals the right checksum; on a veth no wire changes bytes.
+/// Recognises a TCP segment or UDP datagram whose sender has left the checksum to the device: the field holds
+/// the sum of the pseudo header (RFC 9293 §3.1, RFC 768, RFC 8200 §8.1). A veth passes such frames on
+/// unchanged, and AF_XDP does not mark them. One in 65,536 wrong checksums equals that sum, just as one
+/// equals the correct checksum; on a veth there is no wire that corrupts bytes.
 fn partial(frame: &[u8]) -> Option<Checksum> {
     let packet = frame.get(ETHERNET_LEN..)?;
     let half = |at: usize| Some(u16::from_be_bytes(*packet.get(at..)?.first_chunk()?));

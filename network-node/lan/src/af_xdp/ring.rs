@@ -18,15 +18,15 @@ struct Ring<T> {
     mapping: Mapping,
     offsets: libc::xdp_ring_offset,
     len: u32,
-    /// The other side's index as last seen.
+    /// The other side's index, as last read.
     other: u32,
-    /// This side's own, published or not.
+    /// This side's index, published or not.
     own: u32,
     entries: PhantomData<T>,
 }
 
 impl<T: Copy> Ring<T> {
-    /// Maps a ring of `len` entries, a power of two, that the kernel has made.
+    /// Maps a ring of `len` entries (a power of two) that the kernel has created.
     fn map(
         fd: libc::c_int,
         page_offset: libc::off_t,

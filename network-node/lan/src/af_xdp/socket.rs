@@ -1,4 +1,4 @@
-//! Opening AF_XDP sockets, and what is asked of their interface (linux/if_xdp.h).
+//! Opens AF_XDP sockets and queries their interface (linux/if_xdp.h).
 
 use std::io;
 use std::mem;
@@ -10,16 +10,16 @@ use super::{CHUNK_LEN, QUEUES_MAX, check};
 use crate::af_packet::OpenError;
 use crate::ethtool::Ethtool;
 
-/// Bytes that the kernel may have on the way for a socket in copy mode.
+/// Largest number of bytes in transmission that the kernel allows a socket in copy mode.
 const SEND_BUFFER_LEN: libc::c_int = 16 << 20;
 
 /// An interface.
 pub(super) struct Link {
     name: String,
     index: u32,
-    /// Receive queues.
+    /// Number of receive queues.
     pub(super) queues: usize,
-    /// Its peer is another interface of the host, which leaves checksums to it.
+    /// Whether it is a veth, whose peer on this host may leave checksums to it.
     pub(super) is_veth: bool,
 }
 
@@ -34,7 +34,7 @@ impl Link {
             return Err(no_interface());
         }
         let driver = Ethtool::of(name).map_err(link.failed("socket"))?;
-        // A driver that does not say has one queue.
+        // A driver that does not report its queues has one.
         link.queues = driver.receive_queues().map_or(1, |queues| queues.clamp(1, QUEUES_MAX));
         link.is_veth = driver.is_veth();
         Ok(link)
@@ -47,7 +47,7 @@ impl Link {
     }
 }
 
-/// A socket with its memory, which both halves of a port have.
+/// A socket with its memory, shared by both halves of a port.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
@@ -84,7 +84,7 @@ impl Socket {
             .map(drop)
     }
 
-    /// Reads an option of the kernel's length or less into `value`, of which all bit patterns are valid.
+    /// Reads an option of at most the size of `value`, for which all bit patterns are valid.
     fn query<T: Copy>(&self, option: libc::c_int, mut value: T) -> io::Result<T> {
         let mut len = mem::size_of::<T>() as libc::socklen_t;
         // SAFETY: `value` is a local of `len` writable bytes, a C structure of integers; both outlive the call.
@@ -99,9 +99,10 @@ impl Socket {
         Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Returns how many frames the kernel has dropped since the socket was opened: the ring was full or no chunk was free, or a frame did not fit
-    /// a chunk. The kernel counts the latter two as one where it copies; looks that found no chunk are no losses, a driver with zero-copy has
-    /// chunks of its own.
+    /// Returns the number of frames that the kernel has dropped since the socket was opened, because the ring
+    /// was full, no chunk was free, or a frame exceeded a chunk. In copy mode the kernel counts the last two
+    /// together. With zero-copy its count of an empty fill ring is no loss, since the driver has chunks of
+    /// its own.
     pub(super) fn dropped(&self) -> u64 {
         // SAFETY: all-zero bytes are valid: integers.
         let zero: libc::xdp_statistics = unsafe { mem::zeroed() };
@@ -109,7 +110,7 @@ impl Socket {
         statistics.map_or(0, |statistics| statistics.rx_ring_full + statistics.rx_dropped)
     }
 
-    /// Has the kernel look at the TX ring.
+    /// Makes the kernel process the TX ring.
     pub(super) fn kick_transmit(&self) -> io::Result<()> {
         // SAFETY: without a buffer the call takes no pointers.
         let sent =
@@ -117,7 +118,7 @@ impl Socket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Has the kernel look at the fill ring.
+    /// Makes the kernel process the fill ring.
     pub(super) fn kick_receive(&self) {
         // SAFETY: without a buffer the call takes no pointers.
         let _ = unsafe {
@@ -133,7 +134,8 @@ impl Socket {
     }
 }
 
-/// Opens a socket on a receive queue of an interface, with rings and memory. All chunks for received frames are the kernel's.
+/// Opens a socket on a receive queue of an interface, with rings and memory. All receive chunks are given to
+/// the kernel.
 pub(super) fn open(link: &Link, queue: u32) -> Result<(Socket, ReceiveRings, TransmitRings), OpenError> {
     // SAFETY: socket takes no pointers; its result is checked.
     let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) });
@@ -164,7 +166,7 @@ pub(super) fn open(link: &Link, queue: u32) -> Result<(Socket, ReceiveRings, Tra
     Ok((socket, receiving, transmitting))
 }
 
-/// Gives the kernel the memory and the lengths of rings.
+/// Registers the memory and the lengths of the rings with the kernel.
 fn register(socket: &Socket, link: &Link) -> Result<(), OpenError> {
     let memory = libc::xdp_umem_reg {
         addr: socket.umem.at().as_ptr() as u64,
@@ -184,12 +186,13 @@ fn register(socket: &Socket, link: &Link) -> Result<(), OpenError> {
     ] {
         socket.set(libc::SOL_XDP, option, &(len as u32)).map_err(link.failed(name))?;
     }
-    // In copy mode the kernel counts what it has on the way. Without CAP_NET_ADMIN the system's limit applies.
+    // In copy mode the kernel accounts for frames in transmission. Without CAP_NET_ADMIN the system's limit
+    // applies.
     let _ = socket.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_LEN);
     Ok(())
 }
 
-/// Binds to a queue: without copies where the driver can, and with copies elsewhere.
+/// Binds to a queue: zero-copy if the driver supports it, else in copy mode.
 fn bind(socket: &Socket, link: &Link, queue: u32) -> Result<(), OpenError> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,

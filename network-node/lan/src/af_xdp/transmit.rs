@@ -1,5 +1,5 @@
-//! The transmitting half: the port copies frames into the shared memory, cuts them into segments and completes their checksums on the way. One
-//! system call has the kernel send all of them.
+//! The transmitting half. The port copies frames into the shared memory, and segments them and completes
+//! their checksums on the way. One system call makes the kernel send all of them.
 
 use std::io;
 use std::sync::Arc;
@@ -15,32 +15,34 @@ use crate::segment::{self, ETHERNET_LEN};
 const FRAME_LEN_MAX: usize = ETHERNET_LEN + 65_535;
 /// Largest number of parts of a frame.
 const PARTS_MAX: usize = 8;
-/// Longest headers of a frame that is cut: Ethernet, IPv4 or IPv6 with options of up to 40 bytes, and the longest TCP header.
+/// Longest headers of a frame to be segmented: Ethernet, IPv4 or IPv6 with options of up to 40 bytes, and the
+/// longest TCP header.
 const HEADER_LEN_MAX: usize = ETHERNET_LEN + 80 + 60;
-/// Calls in a row by which the kernel takes no frame before a flush gives up; it goes on with the next one.
+/// Number of consecutive calls without progress after which a flush gives up until the next one.
 const IDLE_KICKS_MAX: u32 = 4;
 
 pub(super) struct Transmitter {
     socket: Arc<Socket>,
     rings: TransmitRings,
-    /// Numbers of chunks that have no frame.
+    /// Numbers of the free chunks.
     free: Vec<u16>,
-    /// Longest frame that the device takes.
+    /// Longest frame that the device accepts.
     len_max: usize,
-    /// Takes frames that are to be cut, where the kernel copies anyway: it cuts them once and late, or a veth not at all.
+    /// Transmits frames to be segmented where the kernel copies anyway: the kernel segments them late, and
+    /// for a veth not at all.
     raw: Option<Box<dyn LanTransmitter>>,
     counters: TransmitCounters,
 }
 
-/// Bytes of the parts of a frame in sequence.
+/// Reads the bytes of a frame's parts in sequence.
 struct Gather<'a> {
     parts: &'a [&'a [u8]],
-    /// Bytes of the first part that have been taken.
+    /// Bytes of the first part that were read.
     taken: usize,
 }
 
 impl Gather<'_> {
-    /// Copies the next bytes; the parts have as many.
+    /// Copies the next bytes. The parts hold at least as many.
     fn copy(&mut self, mut into: &mut [u8]) {
         while let Some((part, others)) = self.parts.split_first() {
             let rest = &part[self.taken..];
@@ -69,7 +71,7 @@ impl Transmitter {
         Transmitter { socket, rings, free, len_max, raw, counters: TransmitCounters::default() }
     }
 
-    /// Takes back the chunks whose frames have been transmitted.
+    /// Reclaims the chunks whose frames have been transmitted.
     fn reclaim(&mut self) {
         while let Some(place) = self.rings.done.pop() {
             if let Some(number) = Umem::number(place).filter(|_| self.free.len() < TRANSMIT_CHUNKS) {
@@ -91,7 +93,7 @@ impl Transmitter {
         Ok(number.into())
     }
 
-    /// Writes a frame of `len` bytes into a chunk by `fill`, and queues it.
+    /// Fills a chunk with a frame of `len` bytes by calling `fill`, and queues it.
     fn queue(
         &mut self,
         len: usize,
@@ -111,7 +113,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Cuts a frame into segments.
+    /// Cuts a frame into segments and queues them.
     fn cut(
         &mut self,
         parts: &[&[u8]],
@@ -155,7 +157,7 @@ impl LanTransmitter for Transmitter {
             return Err(TransmitError::TooLong);
         }
         if gso.is_some() && self.raw.is_some() {
-            // What was queued before leaves before.
+            // Frames queued earlier must leave first.
             self.flush();
         }
         match (gso, &mut self.raw) {
@@ -212,7 +214,7 @@ impl LanTransmitter for Transmitter {
     }
 }
 
-/// The kernel takes a bounded number of frames for each call, or has no room now.
+/// Returns whether the kernel has no room now, or has processed its maximum of frames for one call.
 fn is_busy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR))
 }

@@ -18,7 +18,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of memory, which are there at once.
+    /// Maps `len` bytes of memory, populated at once.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, -1, 0)
     }
@@ -55,7 +55,8 @@ impl Drop for Mapping {
     }
 }
 
-/// The chunks of a socket. The receiver has those below [`RECEIVE_CHUNKS`], the transmitter the others.
+/// The chunks of a socket. Chunks below [`RECEIVE_CHUNKS`] belong to the receiver, the others to the
+/// transmitter.
 #[derive(Debug)]
 pub(super) struct Umem {
     mapping: Mapping,
@@ -79,7 +80,8 @@ impl Umem {
         self.mapping.len()
     }
 
-    /// Returns the address, length and chunk of a received frame in range: `None` if the kernel named one that is not the receiver's.
+    /// Validates a descriptor of a received frame. Returns address, length and chunk; `None` if the chunk is
+    /// not the receiver's.
     pub(super) fn received(&self, at: u64, len: u32) -> Option<(usize, usize, u64)> {
         let (at, len) = (usize::try_from(at).ok()?, len as usize);
         let chunk = at / CHUNK_LEN;
@@ -93,8 +95,8 @@ impl Umem {
     /// Returns the bytes of a received frame.
     ///
     /// # Safety
-    /// `at` and `len` are what [`received`](Self::received) has returned, and the chunk is the receiver's: it came by the RX ring and has not
-    /// gone to the fill ring since.
+    /// `at` and `len` were returned by [`received`](Self::received), and the chunk belongs to the receiver:
+    /// it arrived on the RX ring and was not put into the fill ring since.
     pub(super) unsafe fn frame(&self, at: usize, len: usize) -> &[u8] {
         // SAFETY: the range lies in the mapping (`received`), and the kernel does not write a chunk that user level has.
         unsafe { std::slice::from_raw_parts(self.mapping.at().as_ptr().add(at), len) }
@@ -103,8 +105,8 @@ impl Umem {
     /// Returns a chunk for a frame to be transmitted.
     ///
     /// # Safety
-    /// The chunk is the transmitter's: it has not gone to the TX ring, or has come back by the completion ring since; and there is no other
-    /// reference to it.
+    /// The chunk belongs to the transmitter: it was not put into the TX ring, or has returned on the
+    /// completion ring since. No other reference to it exists.
     #[expect(clippy::mut_from_ref, reason = "the transmitter owns its chunks, not the mapping")]
     pub(super) unsafe fn chunk(&self, number: usize) -> &mut [u8] {
         assert!(number < TRANSMIT_CHUNKS, "a chunk of the transmitter");
@@ -113,12 +115,12 @@ impl Umem {
         unsafe { std::slice::from_raw_parts_mut(self.mapping.at().as_ptr().add(at), CHUNK_LEN) }
     }
 
-    /// Returns the place of a chunk for a frame to be transmitted, as the kernel has it.
+    /// Returns the address of a transmit chunk in the kernel's form.
     pub(super) fn place(number: usize) -> u64 {
         ((RECEIVE_CHUNKS + number) * CHUNK_LEN) as u64
     }
 
-    /// Returns the number of the chunk at a place; `None` if it is not the transmitter's.
+    /// Returns the number of the chunk at an address; `None` if it is not a transmit chunk.
     pub(super) fn number(place: u64) -> Option<usize> {
         let number = usize::try_from(place).ok()? / CHUNK_LEN;
         number.checked_sub(RECEIVE_CHUNKS).filter(|number| *number < TRANSMIT_CHUNKS)

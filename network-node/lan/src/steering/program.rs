@@ -1,5 +1,6 @@
-//! The rule as classic BPF programs for the kernel (linux/filter.h): the fanout group's, whose result the kernel takes
-//! modulo the group's members, and the filter of a socket that receives what all workers share.
+//! The steering rule as classic BPF programs for the kernel (linux/filter.h): that of the fanout group, whose
+//! result the kernel takes modulo the number of members, and the filter of a socket for frames that all
+//! workers receive.
 
 use libc::{
     BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IMM, BPF_IND, BPF_JA, BPF_JEQ, BPF_JGE,
@@ -16,7 +17,7 @@ use super::{
 /// Offsets from the network header, and the frame's EtherType (linux/filter.h: SKF_NET_OFF, SKF_AD_OFF).
 const NET: u32 = -0x10_0000_i32 as u32;
 const PROTOCOL: u32 = -0x1000_i32 as u32;
-/// Whether the frame had a VLAN tag, which the kernel has taken out (linux/filter.h: SKF_AD_VLAN_TAG_PRESENT).
+/// Whether the frame had a VLAN tag, which the kernel has removed (linux/filter.h: SKF_AD_VLAN_TAG_PRESENT).
 const TAGGED: u32 = PROTOCOL.wrapping_add(48);
 /// Offset of the quoted packet from the end of the IP header.
 const QUOTED: u32 = NET.wrapping_add(ICMP_LEN as u32);
@@ -33,8 +34,8 @@ enum Line {
 }
 use Line::{Do, If, Jump, Label, Unless};
 
-/// Replaces labels by distances. A jump without its label leads to the end, which returns 0. The kernel refuses backward
-/// jumps.
+/// Replaces labels by distances. A jump to a missing label leads to the end, which returns 0. The kernel
+/// rejects backward jumps.
 fn assemble(lines: &[Line]) -> Vec<libc::sock_filter> {
     let at = |label: &str| {
         let before = lines.iter().take_while(|line| !matches!(line, Label(name) if *name == label));
@@ -68,7 +69,7 @@ const fn word(at: u32) -> Line {
     Do(BPF_LD | BPF_W | BPF_ABS, at)
 }
 
-/// Loads relative to the index register.
+/// Returns a load relative to the index register.
 const fn indexed(size: u32, at: u32) -> Line {
     Do(BPF_LD | size | BPF_IND, at)
 }
@@ -157,8 +158,9 @@ pub(crate) fn worker() -> Vec<libc::sock_filter> {
     ])
 }
 
-/// Returns the filter of a socket that receives no frames of VLANs. The kernel takes their tag out before it gives them to raw sockets, so
-/// that they would look like frames of the interface itself; the program in the driver, which sees the tag, does not process them.
+/// Returns the filter of a socket that receives no frames of VLANs. The kernel removes their tag before it
+/// delivers them to raw sockets, so that they would look like frames of the interface itself. The program in
+/// the driver, which sees the tag, does not process them either.
 pub(crate) fn untagged() -> Vec<libc::sock_filter> {
     assemble(&[word(TAGGED), Unless(BPF_JEQ, 0, "end"), Do(BPF_RET | BPF_K, u32::MAX)])
 }

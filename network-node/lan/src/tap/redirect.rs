@@ -34,7 +34,8 @@ const MATCH_ALL: [u8; 8] = {
 
 const HEADER_LEN: usize = 16;
 
-/// Redirects what interface `from` receives to the ingress of `to`. It ends with `from`.
+/// Redirects what interface `from` receives to the ingress of `to`. The redirection ends with interface
+/// `from`.
 pub(super) fn redirect(from: u32, to: u32) -> io::Result<()> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes no pointers; its result is checked.
@@ -48,7 +49,7 @@ pub(super) fn redirect(from: u32, to: u32) -> io::Result<()> {
     filter.attribute(TCA_KIND, b"bpf\0").attribute(TCA_OPTIONS, &options(to)).send(&socket)
 }
 
-/// The filter: it matches everything, and its action redirects.
+/// Returns the filter: it matches every frame, and its action redirects.
 fn options(to: u32) -> Vec<u8> {
     // struct tc_mirred: index, capabilities, action, two counts; what to do, and where.
     let parameters = [0, 0, TC_ACT_STOLEN, 0, 0, TCA_INGRESS_REDIR, to].map(u32::to_ne_bytes).concat();
@@ -60,7 +61,7 @@ fn options(to: u32) -> Vec<u8> {
     options
 }
 
-/// An attribute (struct rtattr) with padding behind it.
+/// Returns an attribute (struct rtattr) with its padding.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
@@ -88,7 +89,7 @@ impl Message {
         self
     }
 
-    /// Sends the request and reads what the kernel acknowledges.
+    /// Sends the request and waits for the kernel's acknowledgement.
     fn send(mut self, socket: &OwnedFd) -> io::Result<()> {
         let len = (self.0.len() as u32).to_ne_bytes();
         self.0[..4].copy_from_slice(&len);

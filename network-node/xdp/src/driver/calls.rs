@@ -8,7 +8,7 @@ use crate::lists::List;
 use crate::slots::{Kind, Wanted};
 
 impl Driver {
-    /// Executes an operation of an instance; `None` if it has no place at level 1.
+    /// Executes an operation of an instance. Returns `None` if the instance has no slot at level 1.
     pub fn call(
         &mut self,
         now: Instant,

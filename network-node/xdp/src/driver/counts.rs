@@ -1,4 +1,4 @@
-//! What the program has counted, by rule and by instance, summed over processors.
+//! The program's counters by rule and by instance, summed over processors.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::lists::List;
 use crate::maps::{Count, State};
 
 impl Driver {
-    /// Returns the numbers.
+    /// Returns the counters.
     pub fn counts(&self) -> Result<Counts, DriverError> {
         let mut counts = self.carried.clone();
         for (rule, base) in &self.rules {
@@ -53,7 +53,7 @@ impl Driver {
         Ok(sum)
     }
 
-    /// The sum over processors.
+    /// Returns the sum over processors.
     pub(super) fn state(&self, at: usize) -> Result<(InstanceCount, State), DriverError> {
         let (mut count, mut sum) = (InstanceCount::default(), State::default());
         for of_cpu in self.states.get(&(at as u32), 0)?.iter() {
@@ -84,7 +84,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What a counter counts together: zero from now on.
+    /// Resets the total of a counter instance to zero.
     pub(super) fn reset_state(&mut self, at: usize) -> Result<(), DriverError> {
         let of_cpus = self.states.get(&(at as u32), 0)?;
         let reset: Vec<State> =

@@ -1,4 +1,4 @@
-//! The program at the interfaces.
+//! Attaches the program to interfaces.
 
 use std::fs;
 
@@ -9,7 +9,8 @@ use aya::programs::xdp::XdpLink;
 use super::{Driver, DriverError, folder_error, remove};
 
 impl Driver {
-    /// Attaches the program to an interface, in place of the one of an earlier process if there is one: no frame passes without.
+    /// Attaches the program to an interface. The program of an earlier process is replaced atomically: no
+    /// frame bypasses both.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DriverError> {
         let path = self.folder.as_ref().map(|folder| folder.join(format!("link-{ifindex}")));
         if let Some(path) = path.as_ref().filter(|path| path.exists()) {
@@ -19,7 +20,7 @@ impl Driver {
                     self.links.push((ifindex, id));
                     return Ok(());
                 }
-                // The interface of this number has gone since.
+                // The interface with this number no longer exists.
                 Err(_) => fs::remove_file(path).map_err(folder_error(path))?,
             }
         }
@@ -37,7 +38,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Removes the program from all ports but these interfaces, also where an earlier process has left it. Its maps stay.
+    /// Detaches the program from all ports except these interfaces, also where an earlier process attached
+    /// it. Its maps stay.
     pub fn detach_ports(&mut self, keep: &[u32]) -> Result<(), DriverError> {
         self.unpin_links(|ifindex| keep.contains(&ifindex))?;
         for (ifindex, id) in core::mem::take(&mut self.links) {
@@ -49,7 +51,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Removes the pinned links of interfaces that are not to have the program.
+    /// Unpins the links of interfaces that are not to have the program.
     pub(super) fn unpin_links(&self, keep: impl Fn(u32) -> bool) -> Result<(), DriverError> {
         let Some(folder) = &self.folder else { return Ok(()) };
         for entry in fs::read_dir(folder).map_err(folder_error(folder))?.flatten() {
@@ -62,13 +64,13 @@ impl Driver {
         Ok(())
     }
 
-    /// Removes the program from all ports, and everything that is pinned.
+    /// Detaches the program from all ports, and unpins everything.
     pub fn detach(mut self) -> Result<(), DriverError> {
         self.detach_ports(&[])?;
         let Some(folder) = self.folder.take() else { return Ok(()) };
         drop(self);
         remove(&folder)?;
-        // The node's own folder, unless it has something else.
+        // The node's folder is removed unless it has other content.
         let _ = folder.parent().map(fs::remove_dir);
         Ok(())
     }

@@ -5,8 +5,8 @@ use aya::programs::{TestRun as _, TestRunOptions};
 use super::{Driver, DriverError};
 
 impl Driver {
-    /// Runs the program on a frame as if an interface had received it. Returns what the program decided, and the frame after it. The
-    /// interface is that with number 1.
+    /// Runs the program on a frame as if an interface had received it. Returns the program's verdict, and the
+    /// frame afterwards. The interface is the one with number 1.
     pub fn test_run(
         &mut self,
         frame: &[u8],

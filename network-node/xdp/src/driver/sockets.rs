@@ -1,4 +1,4 @@
-//! AF_XDP sockets, the frames that they get, and frames that need not be classified.
+//! AF_XDP sockets, the frames that they receive, and whether frames are classified.
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -9,8 +9,9 @@ use crate::plan::Taking;
 use crate::{PORTS_MAX, QUEUES_MAX};
 
 impl Driver {
-    /// Has level 1 process frames or not: without rules that costs each of them something. `taking` are the IP packets for addresses of others
-    /// that the sockets of ports with a way back to the kernel get.
+    /// Sets whether level 1 classifies frames, which costs time for each frame and is off without rules.
+    /// `taking` selects the IP packets for addresses of others that the sockets receive, on ports with a path
+    /// back to the kernel.
     pub fn classify(&mut self, classifies: bool, taking: Taking) -> Result<(), DriverError> {
         (self.classifies, self.taking) = (classifies, taking);
         for (at, port) in self.config_now.ports.iter_mut().enumerate() {
@@ -26,14 +27,15 @@ impl Driver {
         Ok(self.config.set(0, self.config_now, 0)?)
     }
 
-    /// Sets the ports whose workers can give frames back to the kernel, a bit for each.
+    /// Sets the ports whose workers can return frames to the kernel, one bit each.
     pub fn set_ways_back(&mut self, ports: u32) -> Result<(), DriverError> {
         self.ways_back = ports;
         self.classify(self.classifies, self.taking)
     }
 
-    /// Gives the frames of a port's receive queue to a socket that is bound to it. The entry ends with the socket: the kernel's stack has the
-    /// frames from then on. Queues and ports beyond [`QUEUES_MAX`] and [`PORTS_MAX`] stay the kernel's.
+    /// Directs the frames of a port's receive queue to a socket that is bound to it. The entry ends with the
+    /// socket; the kernel's stack then receives the frames. Queues and ports beyond [`QUEUES_MAX`] and
+    /// [`PORTS_MAX`] stay with the kernel.
     pub fn set_socket(&mut self, port: usize, queue: u32, socket: RawFd) -> Result<(), DriverError> {
         if port >= PORTS_MAX || queue >= QUEUES_MAX {
             return Ok(());
@@ -41,10 +43,11 @@ impl Driver {
         Ok(self.sockets.set(port as u32 * QUEUES_MAX + queue, socket, 0)?)
     }
 
-    /// Replaces the addresses whose frames go to sockets: VIPs, and sources of applications' own connections.
+    /// Replaces the addresses whose frames go to sockets: VIPs, and source addresses of connections that
+    /// applications open.
     ///
     /// # Errors
-    /// More than the map has room for, 32,768: those that came first are in force.
+    /// There are more than the map holds, 32,768. The first ones are in force.
     pub fn set_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) -> Result<(), DriverError> {
         let mut wanted: Vec<AddressKey> = addresses.map(key_of).collect();
         wanted.sort_unstable();

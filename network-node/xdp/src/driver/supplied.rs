@@ -20,7 +20,7 @@ use crate::maps::{RawParameters, State};
 use crate::object::{self, CONTINUE, COUNTERS, PARAMETERS, VERDICTS};
 use crate::slots::{Kind, Wanted};
 
-/// By number.
+/// Indexed by verdict number.
 const VERDICT_PROGRAMS: [&str; VERDICTS as usize] = [
     "csp_verdict_0",
     "csp_verdict_1",
@@ -38,11 +38,11 @@ const VERDICT_PROGRAMS: [&str; VERDICTS as usize] = [
 struct Maps {
     parameters: Option<Map>,
     counters: Option<Map>,
-    /// The parameters in force, where this process has set them.
+    /// The parameters in force, if this process has set them.
     text: Option<String>,
 }
 
-/// A program that is loaded, and has no place yet.
+/// A loaded program without a slot.
 struct Ready {
     kind: Kind,
     program: ProgramFd,
@@ -64,10 +64,11 @@ pub struct Loaded {
 }
 
 impl Loading {
-    /// Has the kernel make the maps and verify the program. Blocks for as long as that takes, which no caller can bound.
+    /// Makes the kernel create the maps and verify the program. Blocks for as long as that takes; there is no
+    /// upper bound.
     ///
     /// # Errors
-    /// Why the instance cannot be at level 1, as text.
+    /// Why the instance cannot run at level 1, as text.
     pub fn run(self) -> Result<Loaded, String> {
         let Loading { wanted, parameters, bytes, continuations } = self;
         let mut ebpf = object::contained(|| object::load(&bytes, Some(&continuations)))
@@ -89,17 +90,17 @@ impl Loading {
 /// The supplied programs of a driver.
 pub(super) struct Supplied {
     programs: ProgramArray<MapData>,
-    /// Held so that what is in them stays.
+    /// Held so that its entries stay.
     _continue: ProgramArray<MapData>,
     _resume: ProgramArray<MapData>,
-    /// By the instance's name.
+    /// By instance name.
     ready: HashMap<String, Ready>,
-    /// By place.
+    /// Indexed by slot.
     at: Vec<Maps>,
 }
 
 impl Supplied {
-    /// Puts the programs on the way back into their arrays.
+    /// Puts the programs for the way back into their arrays.
     pub(super) fn new(ebpf: &mut Ebpf) -> Result<Self, DriverError> {
         let mut back: ProgramArray<MapData> = take(ebpf, CONTINUE)?;
         let mut resume: ProgramArray<MapData> = take(ebpf, "resume")?;
@@ -125,7 +126,7 @@ impl Maps {
         Maps { parameters: ebpf.take_map(PARAMETERS), counters: ebpf.take_map(COUNTERS), text: None }
     }
 
-    /// Writes parameters into the element that is not in force, then the number of that one.
+    /// Writes parameters into the element that is not in force, then makes that element the one in force.
     fn set(&mut self, text: &str) -> Result<bool, DriverError> {
         if self.text.as_deref() == Some(text) {
             return Ok(false);
@@ -163,7 +164,7 @@ impl Maps {
 }
 
 impl RawParameters {
-    /// The form in which programs have a text; longer ones are cut.
+    /// Converts a text into the form that programs read, truncating it if it is too long.
     fn new(text: &str) -> Self {
         let mut raw = RawParameters::default();
         let len = text.len().min(raw.text.len());
@@ -179,10 +180,11 @@ impl RawParameters {
 }
 
 impl Driver {
-    /// Returns the object of an instance to load; `None` if it runs already or is loaded. `bytes` is asked for the object.
+    /// Returns the object of an instance to load; `None` if it runs already or is loaded. `bytes` is called
+    /// to obtain the object.
     ///
     /// # Errors
-    /// Why the instance cannot be at level 1, as text.
+    /// Why the instance cannot run at level 1, as text.
     pub fn to_load(
         &self,
         name: &str,
@@ -204,7 +206,7 @@ impl Driver {
         Ok(Some(Loading { wanted, parameters: parameters.to_owned(), bytes: bytes()?, continuations }))
     }
 
-    /// Takes a program that was loaded: [`apply`](Self::apply) then has it.
+    /// Adds a loaded program, for the next [`apply`](Self::apply).
     pub fn add_loaded(&mut self, Loaded { name, ready }: Loaded) {
         self.supplied.ready.insert(name, ready);
     }
@@ -212,7 +214,7 @@ impl Driver {
     /// Loads the object of an instance, unless it runs already or is loaded, and waits for the kernel.
     ///
     /// # Errors
-    /// Why the instance cannot be at level 1, as text.
+    /// Why the instance cannot run at level 1, as text.
     pub fn load(
         &mut self,
         name: &str,
@@ -226,7 +228,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Puts a loaded program at a place, and pins what the next process needs.
+    /// Puts a loaded program into a slot, and pins what the next process needs.
     pub(super) fn place_supplied(&mut self, at: usize, wanted: &Wanted) -> Result<(), DriverError> {
         let ready = self.supplied.ready.remove(&wanted.name).filter(|ready| ready.kind == wanted.kind);
         let Some(Ready { program, maps, .. }) = ready else { return Err(DriverError::Missing("supplied")) };
@@ -241,7 +243,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Opens what an earlier process has pinned of the instance at a place.
+    /// Opens the objects that an earlier process has pinned for the instance in a slot.
     pub(super) fn take_over_supplied(&mut self, at: usize) -> Result<(), DriverError> {
         let open = |what: &str| match self.pin_path(what, at) {
             Some(path) if path.exists() => MapData::from_pin(path).and_then(Map::from_map_data).map(Some),
@@ -252,7 +254,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Sets the parameters of instances that run. No packet sees the former ones when this returns.
+    /// Sets the parameters of running instances. When this returns, no packet is processed with the former
+    /// ones.
     pub(super) fn set_parameters(&mut self, all: &[(String, String)]) -> Result<(), DriverError> {
         let mut changed = false;
         for (name, text) in all {
@@ -262,15 +265,16 @@ impl Driver {
         if changed { self.wait_for_packets() } else { Ok(()) }
     }
 
-    /// Frees the program at a place that no packet reaches any more.
+    /// Frees the program in a slot that no packet can reach.
     pub(super) fn remove_supplied(&mut self, at: usize) {
-        // A place without a program is an error of the kernel's.
+        // Clearing an empty slot is an error of the kernel, which is ignored.
         let _ = self.supplied.programs.clear_index(&(at as u32));
         self.supplied.at[at] = Maps::default();
         self.unpin(at);
     }
 
-    /// Forgets loaded programs but for those of instances that no rule leads to: they are not verified again with each plan.
+    /// Drops loaded programs, except those of instances that no rule leads to, so that they are not verified
+    /// again with each plan.
     pub(super) fn keep_ready(&mut self, idle: &HashMap<String, String>) {
         self.supplied.ready.retain(|name, _| idle.contains_key(name));
     }
