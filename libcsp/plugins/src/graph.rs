@@ -26,7 +26,7 @@ pub enum Verdict {
     Drop,
     /// It is transmitted on this interface.
     Transmit(u16),
-    /// It goes to an instance that runs elsewhere, and comes back with its metadata.
+    /// It is passed to an instance that runs elsewhere, and returns with its metadata.
     HandOver {
         /// The instance.
         instance: InstanceId,

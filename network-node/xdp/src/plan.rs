@@ -315,7 +315,7 @@ fn nodes(manager: &Manager) -> Vec<Node<'_>> {
     nodes
 }
 
-/// The search along the instances that packets pass.
+/// For each instance, a bound: with fewer preceding instances than this, no obstacle was found from there on.
 struct Way<'a> {
     nodes: &'a [Node<'a>],
     compares_dscp: bool,

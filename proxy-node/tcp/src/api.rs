@@ -69,7 +69,7 @@ pub enum Event {
     Established {
         /// Whether the peer opened the connection.
         passive: bool,
-        /// What `listen` or `connect` were given.
+        /// The `service` argument of `listen` or `connect`.
         service: u32,
         /// The addresses.
         tuple: FourTuple,
@@ -223,7 +223,7 @@ pub struct ConnectionInfo {
     pub tuple: FourTuple,
     /// Its state.
     pub state: State,
-    /// What `listen` or `connect` were given.
+    /// The `service` argument of `listen` or `connect`.
     pub service: u32,
     /// The network node that the connection uses.
     pub via: u32,

@@ -17,7 +17,8 @@ pub(crate) struct Reply {
     /// No record of the flow follows, so the network node releases it. Not set for SYN cookies, which the peer
     /// acknowledges.
     pub last: bool,
-    /// It takes its place and its token, and is not sent: that nothing is answered must not be seen by what is left for others.
+    /// The reply occupies a place and a token but is not sent. Otherwise the number of replies left for other
+    /// segments would reveal that this segment was not answered.
     pub silent: bool,
 }
 

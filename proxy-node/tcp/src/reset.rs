@@ -60,8 +60,8 @@ impl Tcb {
         self.timers.linger = latest.min(cx.now + cx.config.reset_stall);
     }
 
-    /// Discards the bytes that could be read. The window does not open for them ([`Tcb::window_field`]), so that they are at
-    /// most as many as were advertised.
+    /// Discards the bytes that could be read. The window does not reopen for them ([`Tcb::window_field`]), so
+    /// that at most the advertised number of bytes is discarded.
     fn discard_readable(&mut self, cx: &mut Context<'_>) {
         self.receive.consume(cx.blocks, self.receive.readable());
         (self.pending.readable, self.pending.peer_finished) = (false, false);

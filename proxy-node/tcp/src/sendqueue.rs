@@ -3,7 +3,7 @@
 use crate::blocks::{BlockPool, Place};
 use crate::chain::{Allowance, Chain, Slices};
 
-/// Bytes that are copied at once from one queue to another.
+/// Number of bytes that are copied at once from one queue to another.
 const COPY_LEN: usize = 512;
 
 /// ```text
@@ -60,8 +60,9 @@ impl SendQueue {
         taken
     }
 
-    /// Moves at most `max` bytes of the first slice of `from` to the end of this queue, up to a total of `capacity` bytes
-    /// in it, and returns how many. They remain in place, or are copied, as written bytes are.
+    /// Moves at most `max` bytes of the first slice of `from` to the end of this queue, up to a total of
+    /// `capacity` bytes in this queue, and returns how many were moved. The bytes stay where they are or are
+    /// copied, as in [`push`](Self::push).
     pub fn take(&mut self, pool: &mut BlockPool, from: &mut SendQueue, max: usize, capacity: u32) -> usize {
         let Some((place, len)) = from.chain.first(pool) else { return 0 };
         let len = len.min(max).min(capacity.saturating_sub(self.len) as usize);
@@ -150,7 +151,8 @@ mod tests {
         }
     }
 
-    /// Bytes that move from queue to queue arrive in order, in place where a slice is long, within the memory of both.
+    /// Bytes that move between queues arrive in order and within the memory of both; long slices stay where
+    /// they are.
     #[test]
     fn what_one_queue_takes_from_another_is_the_same_stream() {
         const CAPACITY: u32 = 32 * 1024;

@@ -61,11 +61,11 @@ pub struct Stack {
     eventful: IndexList,
     /// Connections whose writer waits until payload blocks are free.
     block_waiters: IndexList,
-    /// By slot; none before the first connection is metered.
+    /// Indexed by slot; empty until the first connection is metered.
     meters: Vec<Meter>,
-    /// Metered connections that could send more than they are allowed to.
+    /// Metered connections that could send more than their allowance.
     wanting: IndexList,
-    /// Metered connections that have ended while they waited.
+    /// Metered connections that ended while they waited for an allowance.
     unwanting: Vec<FlowLabel>,
 }
 
@@ -244,8 +244,8 @@ impl Stack {
         self.dirty.held()
     }
 
-    /// Ends the holding back of network node `via`, because it has room again or is gone: its connections may
-    /// transmit.
+    /// Resumes transmission of the connections of network node `via`, which has room again or no longer
+    /// exists.
     pub fn resume_transmit(&mut self, via: u32) {
         self.dirty.resume(via);
     }

@@ -47,7 +47,7 @@ pub(crate) struct Context<'a> {
     pub records: &'a mut RecordPool,
     pub paths: &'a mut PathCache,
     pub counters: &'a mut Counters,
-    /// Of connections that share an output link; empty if none has ever been metered.
+    /// Meters of connections that share an output link; empty if no connection has ever been metered.
     pub meters: &'a mut [Meter],
 }
 
@@ -82,7 +82,7 @@ impl From<Ending> for Event {
     }
 }
 
-/// The last transmission that a connection in state `Done` still owes.
+/// The last transmission that a connection in state `Done` has yet to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FinalTransmit {
     /// The acknowledgement of the FIN with which TIME-WAIT began.
@@ -117,7 +117,7 @@ impl Fin {
     }
 }
 
-/// Which network nodes were sent label and addresses of the connection.
+/// Whether the network node in use was sent the label and addresses of the connection.
 ///
 /// ```text
 ///   Never ──first segment──▶ ToCurrent ──network node replaced, or without the label──▶ ToFormer

@@ -162,7 +162,7 @@ impl Tcb {
         if self.timers.retries <= most && !overdue {
             return false;
         }
-        // A peer that is alive after all learns of the end by RST. In the handshake no RST is sent.
+        // If the peer is alive after all, the RST notifies it of the end. In the handshake no RST is sent.
         let final_transmit =
             if self.is_synchronised() { FinalTransmit::Reset } else { FinalTransmit::Record };
         self.fail(cx, final_transmit, FailReason::TimedOut);

@@ -1,4 +1,5 @@
-//! Data that is let through piece by piece, because the connection shares an output link with others.
+//! Metered connections share an output link with others. They send new data only as far as they were granted
+//! an allowance.
 //!
 //! ```text
 //!   Idle ──more to send than allowed──▶ Wants ──asked how much──▶ Waits ──allowed──▶ Idle
@@ -16,19 +17,19 @@ pub(crate) struct Meter {
     pub state: Metering,
 }
 
-/// What a connection has to do with the one who meters it ([`crate::Stack::set_metered`]).
+/// State of a connection towards the caller that meters it ([`crate::Stack::set_metered`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Metering {
-    /// It has what it can use, or is not metered.
+    /// The allowance suffices for what can be sent, or the connection is not metered.
     Idle,
-    /// It could send more than it is allowed to, which nobody has asked it about yet.
+    /// It could send more than its allowance, and the caller has not asked for the amount yet.
     Wants,
-    /// It waits for what was asked for.
+    /// The caller has asked for the amount, and the connection waits for the allowance.
     Waits,
 }
 
 impl Meter {
-    /// That of a connection that is not metered.
+    /// The meter of a connection that is not metered.
     pub const NONE: Meter = Meter { allowance: u32::MAX, state: Metering::Idle };
 }
 
@@ -53,7 +54,7 @@ impl Tcb {
         }
     }
 
-    /// Adds to the allowance what the connection has waited for.
+    /// Increases the allowance by `bytes`.
     pub fn allow(&mut self, cx: &mut Context<'_>, bytes: u32) {
         let Some(meter) = cx.meter(self).filter(|meter| meter.allowance != u32::MAX) else { return };
         let allowance = meter.allowance.saturating_add(bytes).min(u32::MAX - 1);
@@ -67,7 +68,7 @@ impl Tcb {
         cx.meter(self).map_or(u32::MAX, |meter| meter.allowance)
     }
 
-    /// Deducts data that is sent for the first time.
+    /// Deducts `len` bytes of new data from the allowance.
     #[inline]
     pub(super) fn use_allowance(&self, cx: &mut Context<'_>, len: u32) {
         if let Some(meter) = cx.meter(self).filter(|meter| meter.allowance != u32::MAX) {
@@ -75,8 +76,8 @@ impl Tcb {
         }
     }
 
-    /// Returns how many bytes beyond its allowance the connection could send at once; 0 if the allowance suffices for a segment, or
-    /// nothing else could be sent either.
+    /// Returns how many bytes beyond its allowance the connection could send at once. 0 if the allowance
+    /// suffices for a segment, or if another limit prevents sending.
     pub fn wanted(&self, allowance: u32) -> u32 {
         if allowance == u32::MAX || !self.is_synchronised() {
             return 0;
@@ -87,11 +88,11 @@ impl Tcb {
         if allowance >= unsent.min(size) || room == 0 {
             return 0;
         }
-        // A segment at least: the remainder of a congestion window is not sent by itself.
+        // At least a segment: the remainder of a congestion window is not sent by itself.
         unsent.min(window).min(room.max(size)).saturating_sub(allowance)
     }
 
-    /// Notes whether the connection could send more than it is allowed to.
+    /// Records whether the connection could send more than its allowance.
     #[inline]
     pub(super) fn note_wanted(&self, cx: &mut Context<'_>) {
         if let Some(meter) = cx.meter(self)
@@ -102,7 +103,7 @@ impl Tcb {
         }
     }
 
-    /// Returns whether nothing but a missing allowance keeps data from being sent.
+    /// Returns whether the missing allowance alone prevents data from being sent.
     #[inline]
     pub(super) fn is_kept_waiting(&self, cx: &mut Context<'_>) -> bool {
         cx.meter(self).is_some_and(|meter| meter.state != Metering::Idle)

@@ -89,13 +89,13 @@ impl Stack {
         }
     }
 
-    /// Bytes that were written and not sent once.
+    /// Bytes that were written and never sent.
     pub fn unsent(&self, label: FlowLabel) -> usize {
         self.tcb(label).map_or(0, |tcb| tcb.send.len().saturating_sub(tcb.outstanding()) as usize)
     }
 
-    /// Lets a [`Writable`](crate::Event::Writable) follow the next acknowledgement after which a quarter of the send buffer is free,
-    /// although no write had to wait.
+    /// Requests an event [`Writable`](crate::Event::Writable) after the next acknowledgement that leaves a
+    /// quarter of the send buffer free, even though no write had to wait.
     pub fn report_writable(&mut self, label: FlowLabel) {
         if let Some(tcb) = self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_mut()) {
             tcb.write_blocked = true;
@@ -111,7 +111,7 @@ impl Stack {
         tcb.map(|tcb| tcb.send.set_capacity(bytes)).is_some()
     }
 
-    /// Whether the peer has sent bytes or FIN, read or not. `false` if the label is stale.
+    /// Whether the peer has sent data or FIN, read or unread. `false` if the label is stale.
     pub fn has_received(&self, label: FlowLabel) -> bool {
         self.tcb(label).is_some_and(|tcb| tcb.state != State::SynSent && tcb.rcv_nxt != tcb.irs.plus(1))
     }
@@ -130,7 +130,7 @@ impl Stack {
         self.tcb(label).map(|tcb| tcb.last_received)
     }
 
-    /// The time since which the peer has acknowledged nothing of the written data. `None` if all of it is
+    /// The time since when the peer has acknowledged none of the written data. `None` if all of it is
     /// acknowledged, or the label is stale.
     pub fn unacknowledged_since(&self, label: FlowLabel) -> Option<Instant> {
         self.tcb(label).filter(|tcb| tcb.send.len() > 0).map(|tcb| tcb.progress_at)

@@ -158,7 +158,8 @@ impl Stack {
         segment: Incoming<'_>,
     ) -> Result<(), DropReason> {
         let Some((tcb, mut cx)) = self.split(slot, now) else { return Err(DropReason::StaleLabel) };
-        // A record without label shows that the network node does not have it: the next segment announces it.
+        // A record without a label shows that the network node does not know it, so the next segment
+        // announces it.
         if arrival.label.is_none() {
             tcb.announced.invalidate();
         }

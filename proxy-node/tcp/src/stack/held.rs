@@ -47,7 +47,8 @@ impl Stack {
         held.0.push(&mut self.send_blocks, data, place, capacity)
     }
 
-    /// Returns up to `max` bytes as slices of the memory they lie in, in order; none that lie in memory that is lent.
+    /// Returns up to `max` bytes as slices of the memory that holds them, in order. Bytes in a lent buffer
+    /// are not returned.
     pub fn held(&self, held: &mut HeldBytes, max: usize) -> Slices<'_> {
         held.0.slices(&self.send_blocks, 0, max)
     }
@@ -57,9 +58,9 @@ impl Stack {
         held.0.release(&mut self.send_blocks, u32::try_from(len).unwrap_or(u32::MAX));
     }
 
-    /// Moves up to `max` of the bytes to the send queue of a connection, and returns how many it accepted. Long slices
-    /// remain in place. If these are fewer than all, an [`Event::Writable`](crate::Event::Writable) follows once there
-    /// is room, as after [`Stack::write`].
+    /// Moves up to `max` of the bytes to the send queue of a connection, and returns how many the queue
+    /// accepted. Long slices stay where they are. If fewer than `max` were accepted, an
+    /// [`Event::Writable`](crate::Event::Writable) follows once there is room, as after [`Stack::write`].
     pub fn write_held(&mut self, now: Instant, label: FlowLabel, held: &mut HeldBytes, max: usize) -> usize {
         let wanted = held.len().min(max);
         let room = self.writable(label);

@@ -198,11 +198,12 @@ impl Stack {
                 return self.open_by_cookie(now, stray, listener, mss);
             }
             self.counters.syn_cookies_rejected += 1;
-            // The segment may follow a lost one that carried a valid cookie. A RST would end the connection that the
-            // peer considers established; without a reply the peer retransmits the lost segment. Data of a connection that
-            // has ended is answered: during a flood its sender would otherwise wait for as long as the flood lasts.
-            // The silence costs what a RST costs. Else whoever guesses cookies for another's address would see in the RSTs that
-            // are left for his own segments whether a guess was right, and guess the two MACs one after the other.
+            // The segment may follow a lost one that carried a valid cookie. A RST would end a connection
+            // that the peer considers established, whereas without a reply the peer retransmits the lost
+            // segment. Data of an ended connection is answered; otherwise its sender would wait until the
+            // flood is over. Silence costs the same token as a RST: otherwise an attacker that guesses
+            // cookies for another address could see from the RSTs left for its own segments whether a guess
+            // was right, and could guess the two MACs one after the other.
             let follows = segment.len() > 0;
             if follows && cookies::may_be_valid(&self.keys, now, &tuple, segment.ack.minus(1)) {
                 if let Some(header) = replies::reset(&tuple, segment) {
