@@ -165,7 +165,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Processes bytes of an application. `examined`: a service between both ends examines them; the number of those before them.
+    /// Processes bytes of an application. `examined`: a service between both ends examines them; the value is
+    /// the number of the application's bytes that precede them.
     fn on_data(
         &mut self,
         label: FlowLabel,
@@ -234,17 +235,17 @@ enum Outcome {
     PassedOn,
     /// To the other flow of a hairpin.
     PassedOnInHairpin,
-    /// Not yet: a local service is to read them.
+    /// Not passed on yet: a local service is to read them.
     ForService,
-    /// The client's connection has ended; they were discarded.
+    /// The client's connection has ended; the bytes were discarded.
     Over,
-    /// They exceed the window granted to the process.
+    /// The bytes exceed the window granted to the process.
     BeyondWindow,
-    /// Some or all of them are lost.
+    /// Some or all of the bytes are lost.
     Lost,
 }
 
-/// Passes an application's bytes on by the service of its flow.
+/// Passes an application's bytes to the client's end, by the service of the flow.
 #[inline]
 fn pass_on(
     cx: &mut Context<'_, impl ProxyOutput>,

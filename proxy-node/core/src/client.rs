@@ -1,4 +1,4 @@
-//! What the core asks of a flow's client's end besides its bytes, and what the end reports.
+//! Operations on the client's end of a flow other than reading and writing bytes, and the events of that end.
 //!
 //! ```text
 //!  parts ── shutdown, close, reset, abort ──▶ ┌────────┐ ──▶ TCP engine
@@ -25,19 +25,19 @@ pub(crate) enum ClientEvent {
     Connected { service: u32, tuple: FourTuple },
     /// A connection that an application opens is established.
     Opened,
-    /// Bytes, room, or the end of the client's stream have come.
+    /// Bytes have arrived, room has become free, or the client's stream has ended.
     Changed,
-    /// Both directions are finished and acknowledged. The end is gone.
+    /// Both directions are finished and acknowledged. The end no longer exists.
     Closed,
-    /// The connection has failed for this reason, a code of [`reason`], while bytes are unread.
+    /// The connection has failed while bytes are unread; with the reason, a code of [`reason`].
     Broken(u32),
-    /// The connection has failed, and all bytes were read. The end is gone.
+    /// The connection has failed, and all bytes were read. The end no longer exists.
     Failed(u32),
-    /// The reset that followed the written bytes was sent. The end is gone.
+    /// The reset that followed the written bytes was sent. The end no longer exists.
     Reset,
 }
 
-/// What a client has sent so far.
+/// Activity of a client so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Activity {
     /// When its last segment arrived.
@@ -46,12 +46,12 @@ pub(crate) struct Activity {
     pub(crate) spoke: bool,
 }
 
-/// Returns what the client of a connection has sent; `None` for a hairpin, whose client is a process.
+/// Returns the activity of a connection's client; `None` for a hairpin, whose client is a process.
 pub(crate) fn activity(tcp: &Stack, label: FlowLabel) -> Option<Activity> {
     Some(Activity { last: tcp.last_received(label)?, spoke: tcp.has_received(label) })
 }
 
-/// Returns since when a client has acknowledged nothing of what was sent to it.
+/// Returns the time since when a client has acknowledged none of the data sent to it.
 pub(crate) fn unacknowledged_since(tcp: &Stack, label: FlowLabel) -> Option<Instant> {
     tcp.unacknowledged_since(label)
 }
@@ -87,12 +87,13 @@ impl<O> Context<'_, O> {
         Some((label, event))
     }
 
-    /// Ends the client's connection at once and discards all bytes. The end is gone, and no event follows.
+    /// Ends the client's connection at once and discards all bytes. The end no longer exists, and no event
+    /// follows.
     pub(crate) fn abort_client(&mut self, label: FlowLabel) {
         self.tcp.abort(self.now, label);
     }
 
-    /// Returns the number of bytes of the client that no one has read.
+    /// Returns the number of the client's bytes that are unread.
     pub(crate) fn unread(&self, label: FlowLabel) -> usize {
         self.tcp.readable(label)
     }
@@ -109,7 +110,7 @@ impl<O> Context<'_, O> {
 }
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Ends the stream to the client after the written bytes. The client may go on sending.
+    /// Ends the stream to the client after the written bytes. The client can continue to send.
     pub(super) fn shutdown_client(&mut self, label: FlowLabel) {
         match self.cx.flows.is_inner(label) {
             false => self.cx.tcp.shutdown(self.cx.now, label),
@@ -131,7 +132,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.leave_to_engine(label);
     }
 
-    /// Resets the client's end after the written bytes, and ends the flow with it or before.
+    /// Resets the client's end after the written bytes, and ends the flow by then.
     pub(super) fn reset_after_written(&mut self, label: FlowLabel) {
         if self.cx.upstreams.is_of(label) {
             return self.upstream_ended(label, Ended::Reset);

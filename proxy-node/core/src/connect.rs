@@ -17,7 +17,8 @@ use super::{ChannelId, Egress, Lane, ProxyOutput, reason};
 
 /// Source ports tried for one CONNECT before it is refused.
 pub(crate) const PORT_TRIES: usize = 64;
-/// How long further ports are tried while network nodes report the previous one as used by another proxy.
+/// Time during which further ports are tried when network nodes report the previous one as used by another
+/// proxy.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Egress {
@@ -87,8 +88,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Ok(())
     }
 
-    /// Returns what is free for further connections. Half-open connections of clients count as free: they
-    /// give way.
+    /// Returns the resources that are free for further connections. Half-open connections of clients count as
+    /// free, since they are evicted.
     pub(super) fn free(&self) -> Amount {
         let inner = self.cx.hairpin.live() + self.cx.upstreams.live();
         let live = self.cx.flows.len().saturating_sub(inner);

@@ -1,8 +1,8 @@
-//! What the parts of the core share besides their own fields.
+//! The state that the parts of the core share.
 //!
 //! The output is a generic parameter of these two types and of no long-lived type. A worker has one kind of
-//! output, so every call to it is direct and can be inlined. A queue of actions would copy each payload, and
-//! a trait object would cost a dynamic call for each segment ([decision
+//! output, so that every call to it is direct and can be inlined. A queue of actions would copy each payload,
+//! and a trait object would cost a dynamic call for each segment ([decision
 //! 0022](../../../docs/decisions/0022-parts-and-services.md)).
 
 use csp_quality::OutputLink;
@@ -37,7 +37,7 @@ pub(crate) struct Context<'a, O> {
 pub(crate) enum Ends<'a, O> {
     Tcp(TcpEnd<'a>, ApplicationEnd<'a, O>),
     Loop(LoopEnd<'a>, ApplicationEnd<'a, O>),
-    /// A local service, which reads and writes by calls of its own.
+    /// The client's end is a local service, which reads and writes by calls of its own.
     Upstream,
 }
 
@@ -71,7 +71,8 @@ impl<O: ProxyOutput> Context<'_, O> {
         finished || self.upstreams.get(label).is_some_and(|end| end.ended.is_some())
     }
 
-    /// Records in the traces of two connections of a local service that one serves requests of the other.
+    /// Records in the traces of a client's connection and an upstream connection that the latter serves
+    /// requests of the former.
     pub(crate) fn relate(&mut self, client: FlowLabel, upstream: FlowLabel) {
         if client.is_none() {
             return;

@@ -21,9 +21,9 @@ pub struct Counters {
     pub connections_active: u64,
     /// Connections between two programs of the cluster that use no TCP.
     pub connections_hairpin: u64,
-    /// Connections that local services have asked for.
+    /// Connections that local services requested.
     pub connections_upstream: u64,
-    /// Of these, connections that no process accepted, and requests that were refused at once.
+    /// Upstream connections that no process accepted, and requests that were refused at once.
     pub upstream_opens_failed: u64,
     /// Resets between two programs of the cluster that waited for the bytes before them.
     pub hairpin_resets_delayed: u64,
@@ -66,13 +66,13 @@ pub struct Counters {
     pub drop_malformed: u64,
     /// Records dropped: for another worker, or of a kind that proxies do not process.
     pub drop_misdirected: u64,
-    /// Records dropped because no policy had been in force yet: their sender transmits them again.
+    /// Records dropped because no policy was in force yet. Their sender retransmits them.
     pub drop_no_policy: u64,
     /// Records dropped by the TCP engine (its own counters give the reasons).
     pub drop_tcp: u64,
     /// Records dropped because their tunnel had no room or was down.
     pub drop_no_tunnel: u64,
-    /// Segments returned to a network node that looks for the proxy of their connection.
+    /// Segments returned to a network node that searches for the proxy of their connection.
     pub unknown_returned: u64,
     /// Channel messages about flows that have ended, or never belonged to the channel.
     pub stale_messages: u64,

@@ -188,8 +188,8 @@ impl Dispatcher {
         self.services.get(number).filter(|service| service.active).map(|s| (number, s.spec.address))
     }
 
-    /// Checks that a request of a local service can have a process: of this service, and not at the `excluded`
-    /// members. Returns those of them that exist.
+    /// Checks that a request of a local service can be served by this service when the `excluded` members are
+    /// left out. Returns those of the excluded members that exist.
     pub(crate) fn check_members(&self, service: u32, excluded: &Excluded) -> Result<Excluded, OpenError> {
         let service = self.services.get(service).ok_or(OpenError::NoService)?;
         if service.spec.local.is_some() || service.spec.between.is_some() {
@@ -241,7 +241,7 @@ impl Dispatcher {
         self.services.flow_began(service);
     }
 
-    /// Releases what the dispatcher keeps of a flow that was removed from the table.
+    /// Releases the dispatcher's state of a flow that was removed from the table.
     pub(crate) fn flow_ended(&mut self, flows: &FlowTable, tcp: &mut Stack, flow: &Flow) {
         match (flow.stage, flow.choice()) {
             (Stage::Offered(_), Some(choice)) => self.pools.void(choice),
@@ -325,7 +325,7 @@ impl Dispatcher {
         }
     }
 
-    /// Serves requests that exclude members, in order of arrival.
+    /// Serves requests with excluded members, in order of arrival.
     fn serve_excluding(&mut self, cx: &mut Context<'_, impl ProxyOutput>) {
         for _ in 0..cx.upstreams.excluding_len() {
             let Some(label) = cx.upstreams.next_excluding() else { return };

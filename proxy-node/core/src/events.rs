@@ -111,7 +111,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             return self.client_failed(label, code);
         }
         self.pump.enqueue(self.cx.flows, label);
-        // A local service may never read what is left, where a process would close.
+        // A local service may never read the remaining bytes, where a process would close the connection.
         let is_local = self.cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local);
         if is_local && !self.pump.fail_later(&mut self.cx, label) {
             self.fail_broken(label);

@@ -40,7 +40,7 @@ pub enum Stage {
         /// Its request id.
         request: u32,
     },
-    /// Its process left it; the process that presents this ticket takes it over.
+    /// Its process has handed it over; the process that presents this ticket takes it over.
     Left(Ticket),
     /// The application has closed it; the TCB delivers the remaining bytes.
     Finishing,
@@ -192,8 +192,8 @@ impl FlowTable {
         (at < more).then_some(len + at)
     }
 
-    /// Returns whether a label is one of a hairpin or an upstream connection, of which the TCP engine knows
-    /// nothing.
+    /// Returns whether a label is that of a hairpin or an upstream connection, which the TCP engine does not
+    /// know.
     #[inline]
     pub(crate) fn is_inner(&self, label: FlowLabel) -> bool {
         let [_, (first, len)] = self.ranges;
@@ -217,7 +217,7 @@ impl FlowTable {
         self.slots[at].as_mut().filter(|f| f.label == label)
     }
 
-    /// Inserts a flow; returns a flow of an older generation that was left in the slot.
+    /// Inserts a flow. Returns a flow of an older generation that was in the slot.
     pub fn insert(&mut self, flow: Flow) -> Option<Flow> {
         let at = self.slot(flow.label)?;
         let old = self.take(at);

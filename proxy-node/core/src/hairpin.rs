@@ -50,7 +50,7 @@ struct End {
     /// Position and number of the bytes in the ring that wait for this flow's process.
     start: usize,
     len: usize,
-    /// No bytes follow them.
+    /// Whether no bytes follow the waiting ones.
     finished: bool,
     /// Whether the end is in the list of flows to settle.
     settling: bool,
@@ -175,7 +175,8 @@ impl Hairpin {
         }
     }
 
-    /// Lets a reset follow the bytes that wait for the process of a flow; `false` if it must be sent at once.
+    /// Delays a reset until the process of a flow has received the waiting bytes. Returns `false` if the
+    /// reset must be sent at once.
     pub(crate) fn reset_later(&mut self, now: Instant, label: FlowLabel) -> bool {
         let mut delayed = std::mem::take(&mut self.delayed);
         let (waiting, _) = self.waiting(label);
@@ -187,7 +188,7 @@ impl Hairpin {
         added
     }
 
-    /// Returns whether a reset follows the bytes that wait for the process of a flow.
+    /// Returns whether a reset waits until the process of a flow has received its bytes.
     pub(crate) fn is_resetting(&self, label: FlowLabel) -> bool {
         self.get(label).is_some_and(|end| end.resetting)
     }

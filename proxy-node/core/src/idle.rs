@@ -1,11 +1,11 @@
-//! Idle clients: when the table of connections is nearly full, or all memory for windows is granted, the
-//! connection of one of them is reset for each new client.
+//! Eviction of idle clients: when the table of connections is nearly full, or all memory for windows is
+//! granted, the connection of an idle client is reset for each new client.
 //!
-//! Otherwise a single client that opens connections and sends nothing would exclude all others: its
-//! connections stay as long as it wants. Nothing is counted while there is room. A search examines [`SAMPLE`]
-//! connections, spread evenly over the table, and counts their idle ones by source network. A network with a
-//! share of the table has about the same share of the sample, so the one with the most gives way, and its
-//! clients can keep out only each other.
+//! Otherwise a single client that opens connections and sends nothing could exclude all others, since its
+//! connections stay as long as it wants. Nothing is examined while there is room. A search examines
+//! [`SAMPLE`] connections, spread evenly over the table, and counts the idle ones by source network. The
+//! share of a network in the sample approximates its share of the table. The network with the most idle
+//! connections loses one, so that its clients can exclude only each other.
 
 use csp_tcp::Stack;
 use csp_types::{Duration, FlowLabel, Instant};
@@ -20,19 +20,18 @@ use super::{ProxyOutput, reason};
 
 /// Number of connections that a search examines.
 const SAMPLE: usize = 64;
-/// A network gives way if it has at least this part of the sample: one in 16.
+/// A network is a candidate if it has at least this fraction of the sample: one in 16.
 const PART_MIN: usize = 16;
-/// A client that has sent something is idle after this time without a segment. Connections of a network give
-/// way that are at least as old; those of a network with half of the sample at any age.
+/// A client that has sent data is idle after this time without a segment. Connections of a candidate network
+/// must be at least this old to be reset; those of a network with half of the sample are reset at any age.
 const IDLE_MIN: Duration = Duration::from_secs(1);
-/// Without such a network, a client that has sent nothing for this long gives way.
+/// Without a candidate network, a client that has sent nothing for this long loses its connection.
 const SILENT_MIN: Duration = Duration::from_secs(10);
-/// Time without a search after one without result, so that their cost is bounded.
+/// Pause after a search without result, which bounds the cost of searches.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The table is nearly full when fewer than one connection in this many is free.
 const RESERVE: usize = 16;
-/// Largest number of connections that give way to one new client. More than one, so that the reserve is
-/// restored.
+/// Largest number of connections reset for one new client. More than one, so that the reserve is restored.
 const GIVE_WAY_MAX: usize = 2;
 
 /// The network of a client's address: /24 of IPv4, /64 of IPv6.
@@ -78,7 +77,7 @@ impl Candidate {
 pub(crate) struct IdleClients {
     /// Number of connections of the engine, which are the first slots of the flow table.
     connections: usize,
-    /// The slot that the next search begins with, and the distance between two that it examines.
+    /// The slot at which the next search begins, and the distance between examined slots.
     cursor: usize,
     stride: usize,
     /// When the next search may begin.
@@ -98,7 +97,7 @@ impl IdleClients {
         }
     }
 
-    /// Returns the connection that gives way, if there is an idle one.
+    /// Returns the connection to reset, if there is an idle one.
     fn find(&mut self, now: Instant, flows: &FlowTable, tcp: &Stack) -> Option<FlowLabel> {
         if now < self.next {
             return None;
@@ -118,8 +117,8 @@ impl IdleClients {
     }
 }
 
-/// Returns a step through `connections` slots that reaches each of them, and spreads any few over all (the
-/// golden ratio).
+/// Returns a step through `connections` slots that reaches each of them, and spreads a small number of steps
+/// over all (the golden ratio).
 fn stride(connections: usize) -> usize {
     let common = |mut a: usize, mut b: usize| {
         while b > 0 {
@@ -131,7 +130,7 @@ fn stride(connections: usize) -> usize {
     (first.max(1)..).find(|step| common(connections, *step) == 1).unwrap_or(1)
 }
 
-/// Returns the connection of a sample that gives way: of the network with the most idle ones, else of any.
+/// Returns the connection of a sample to reset: one of the network with the most idle connections, else any.
 fn choose(sample: &[Candidate], examined: usize, now: Instant) -> Option<FlowLabel> {
     let of = |network: Network| sample.iter().filter(move |candidate| candidate.network == network);
     let aged = |candidate: &&Candidate, least: Duration| now.saturating_since(candidate.since) >= least;
@@ -194,7 +193,7 @@ mod tests {
     fn the_network_with_the_most_idle_connections_gives_way() {
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         let diverse = || (0..40).map(|n| some(n, 500 + u32::from(n), 1, true, s(50))).collect::<Vec<_>>();
-        // One that says nothing goes first, then the one that has been idle longest.
+        // A client that has sent nothing comes first, then the one that has been idle longest.
         assert_eq!(chosen(vec![some(1, 10, 9, true, s(60)), some(1, 30, 9, false, s(5))]), Some(30));
         assert_eq!(chosen(vec![some(1, 10, 9, true, s(60)), some(2, 30, 5, false, s(90))]), Some(10));
         assert_eq!(chosen(diverse()), None, "idle clients of many networks stay");

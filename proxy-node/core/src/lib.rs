@@ -104,8 +104,8 @@ pub struct CoreConfig {
     pub upstreams: usize,
 }
 
-/// Returns where source ports start, different for each start of each proxy. A one-way function, so that a
-/// port reveals nothing of the secret.
+/// Returns the first source port, different for each start of each proxy. A one-way function, so that a port
+/// reveals nothing about the secret.
 fn first_port_seed(secret: &[u8; 16]) -> u32 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     (secret.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 40) as u32
@@ -126,7 +126,7 @@ pub struct ProxyCore<S = NoLocalServices> {
     recorder: Recorder,
     local: S,
     link: OutputLink,
-    /// A policy has been in force: what is for no service may be refused.
+    /// Whether a policy has been in force. From then on, segments for no service may be refused.
     has_policy: bool,
 }
 
@@ -145,7 +145,7 @@ impl<S: LocalServices> ProxyCore<S> {
         let inner = (hairpin.first_label_index, 2 * hairpin.pairs + upstreams);
         let first_upstream = hairpin.first_label_index.max(1) + 2 * hairpin.pairs as u32;
         let (first_index, connections) = (tcp.first_label_index.max(1), tcp.connections);
-        // For two messages that arrive while all other memory is in use.
+        // Memory for two messages that arrive while all other memory is in use.
         let landing = 2 * tcp.send_message_len.next_multiple_of(tcp.block_len);
         let send_pool = (tcp.send_blocks() * tcp.block_len).saturating_sub(landing) as u64;
         ProxyCore {
@@ -193,14 +193,14 @@ impl<S: LocalServices> ProxyCore<S> {
         }
     }
 
-    /// Moves what can be moved: TCP events, bytes in both directions, segments. To be called after every
-    /// batch of input, whenever credits were returned, and again if it leaves something
+    /// Processes TCP events, and moves bytes in both directions and segments, up to a limit. To be called
+    /// after every batch of input, whenever credits were returned, and again if work remains
     /// ([`is_unfinished`](Self::is_unfinished)).
     pub fn drive(&mut self, now: Instant, out: &mut impl ProxyOutput) {
         self.turn(now, out).drive();
     }
 
-    /// Returns whether the last turn has left something to move, so that others had theirs.
+    /// Returns whether the last turn has left work, so that other connections could be served in between.
     pub fn is_unfinished(&self) -> bool {
         self.pump.is_unfinished()
     }
@@ -210,12 +210,13 @@ impl<S: LocalServices> ProxyCore<S> {
         self.turn(now, out).on_timeout();
     }
 
-    /// Processes one record of the network node `via`, which is in `buffer` of
-    /// [`lend_buffer`](Self::lend_buffer) if one is given. To be followed by [`drive`](Self::drive) after a
-    /// batch of records.
+    /// Processes one record of the network node `via`. The record is in `buffer` of
+    /// [`lend_buffer`](Self::lend_buffer) if one is given. Call [`drive`](Self::drive) after a batch of
+    /// records.
     ///
-    /// Before the first [policy](Self::set_policy) a core knows no service, and would reset connections that it is
-    /// about to serve: a tunnel may be up first. Such records are dropped, and their sender transmits them again.
+    /// Before the first [policy](Self::set_policy) a core knows no service, and would reset connections that
+    /// it is about to serve, since a tunnel may come up earlier. Such records are dropped, and their sender
+    /// retransmits them.
     pub fn on_record(
         &mut self,
         now: Instant,
@@ -238,8 +239,8 @@ impl<S: LocalServices> ProxyCore<S> {
         }
     }
 
-    /// Processes one message of a channel, which is in `buffer` of [`lend_buffer`](Self::lend_buffer) if one
-    /// is given. To be followed by [`drive`](Self::drive) after a batch of messages.
+    /// Processes one message of a channel. The message is in `buffer` of [`lend_buffer`](Self::lend_buffer)
+    /// if one is given. Call [`drive`](Self::drive) after a batch of messages.
     pub fn on_message(
         &mut self,
         now: Instant,
@@ -252,15 +253,15 @@ impl<S: LocalServices> ProxyCore<S> {
     }
 
     /// Processes a new tunnel to a worker of a network node. Connections through that worker that waited for
-    /// a tunnel continue. Their labels are all announced again: a client that only receives sends nothing
-    /// that would cause it.
+    /// a tunnel continue. All of their labels are announced again, since a client that only receives sends
+    /// nothing that would trigger the announcement.
     pub fn tunnel_up(&mut self, now: Instant, via: u32, out: &mut impl ProxyOutput) {
         self.tcp.redirect(via, via);
         self.drive(now, out);
     }
 
-    /// The network node of the worker `from` is lost: its connections use `to`, a worker of another network
-    /// node.
+    /// Processes the loss of the network node's worker `from`. Its connections move to `to`, a worker of
+    /// another network node.
     pub fn network_node_lost(&mut self, now: Instant, from: u32, to: u32, out: &mut impl ProxyOutput) {
         self.tcp.redirect(from, to);
         self.drive(now, out);
@@ -366,7 +367,7 @@ impl<S: LocalServices> ProxyCore<S> {
         &self.local
     }
 
-    /// Returns the local services; what changes at them takes effect with the next [`drive`](Self::drive).
+    /// Returns the local services. Changes to them take effect with the next [`drive`](Self::drive).
     pub fn local_mut(&mut self) -> &mut S {
         &mut self.local
     }

@@ -16,8 +16,8 @@ use super::service::local::LocalServices;
 use super::{ProxyCore, ProxyOutput};
 
 impl<S: LocalServices> ProxyCore<S> {
-    /// Shares the output link by information flows; `None` ends it. Begins or ends the metering of all byte
-    /// streams. Takes effect with the next [`drive`](Self::drive).
+    /// Shares the output link among information flows; `None` ends the sharing. Starts or stops metering all
+    /// byte streams. Takes effect with the next [`drive`](Self::drive).
     ///
     /// # Errors
     /// As for [`OutputLink::share`].
@@ -61,8 +61,8 @@ impl<S: LocalServices> ProxyCore<S> {
 }
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Queues byte streams that could send at the output link, and allows the bytes that the link takes. Returns
-    /// whether a stream may send more.
+    /// Announces to the output link the byte streams that could send, and allows them the bytes that the link
+    /// grants. Returns whether a stream may send more.
     pub(super) fn share_link(&mut self) -> bool {
         let now = self.cx.now;
         let Some(shared) = self.link.shared_mut() else { return false };

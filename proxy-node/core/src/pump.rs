@@ -1,7 +1,7 @@
 //! The pump: finds the flows that may have something to move, calls their services, and grants their windows.
 //!
-//! It owns the list of flows to serve, the queues of those that wait for their lane ([`parked`]), the memory for
-//! windows ([`budget`]) and the list of clients that acknowledge nothing ([`stalled`]).
+//! It owns the list of flows to serve, the queues of flows that wait for their lane ([`parked`]), the memory
+//! for windows ([`budget`]) and the list of clients that acknowledge nothing ([`stalled`]).
 
 pub(crate) mod budget;
 pub(crate) mod parked;
@@ -35,11 +35,12 @@ pub(crate) struct Pump {
     parked: Parked,
     budget: SendBudget,
     stalled: Stalled,
-    /// Failures of connections whose process writes, but has not received all bytes before them.
+    /// Failures that are not reported yet, since the process has not received all bytes that precede them
+    /// although it writes.
     failures: Waits,
-    /// Flows that their service is done with, and how.
+    /// Flows that their service has finished with, and how they end.
     done: Vec<(FlowLabel, Step)>,
-    /// More can be moved than the last turn did.
+    /// Whether the last turn left work.
     unfinished: bool,
 }
 
@@ -102,8 +103,8 @@ impl Pump {
         }
     }
 
-    /// Serves flows that waited for a lane which has room now, then every flow in the list once. Flows that lack room
-    /// are parked until their lane has some. Returns whether anything was moved.
+    /// Serves flows whose lane has room again, then every flow in the list once. Flows that lack room are
+    /// parked until their lane has some. Returns whether anything was moved.
     pub(crate) fn pump(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
@@ -125,7 +126,7 @@ impl Pump {
         moved
     }
 
-    /// Serves one flow, which waited at the `front` of its lane's queue or was just added.
+    /// Serves one flow. It was at the `front` of its lane's queue, or was just added.
     fn pump_flow(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
@@ -204,8 +205,8 @@ impl Pump {
         matches!(step, Step::Moved | Step::Finish)
     }
 
-    /// Serves an upstream connection of a local service, which waited at the `front` of its lane's queue or
-    /// was just added.
+    /// Serves an upstream connection of a local service. It was at the `front` of its lane's queue, or was
+    /// just added.
     fn pump_upstream(
         &mut self,
         cx: &mut Context<'_, impl ProxyOutput>,
@@ -217,7 +218,7 @@ impl Pump {
         if !cx.upstreams.is_served(label) {
             return false;
         }
-        // What is to be read may lie beside memory that is lent.
+        // The bytes to be read may be in the same region as lent memory.
         while let Some(lent) = local.take_lent() {
             cx.tcp.give_back(lent);
         }
@@ -231,7 +232,7 @@ impl Pump {
         matches!(step, Step::Moved | Step::Finish)
     }
 
-    /// Ends a connection of a local service as the service says, after it was served.
+    /// Ends a connection of a local service as the service requested, after it was served.
     pub(crate) fn end_later(&mut self, label: FlowLabel, how: Step) {
         if matches!(how, Step::Finish | Step::Close | Step::Reset) {
             self.done.push((label, how));
@@ -250,7 +251,7 @@ impl Pump {
         kept
     }
 
-    /// Gives a local service's flow a larger window if it has used most of its own.
+    /// Widens the window of a local service's flow if most of it is used.
     pub(crate) fn widen(&mut self, client: &mut impl ClientEnd, flow: &mut Flow) {
         let window = flow.from_app_window;
         if client.unacknowledged() < window - window / 4 || client.is_over() {
@@ -263,8 +264,9 @@ impl Pump {
         }
     }
 
-    /// Processes data of a process for a client whose connection has failed while bytes of it were unread. The process receives
-    /// them first, for a bounded time; `false` if the failure must be reported at once.
+    /// Processes data from a process whose client's connection has failed with unread bytes. The process
+    /// receives those bytes first, for a bounded time. Returns `false` if the failure must be reported at
+    /// once.
     pub(crate) fn fail_later<O>(&mut self, cx: &mut Context<'_, O>, label: FlowLabel) -> bool {
         let Context { now, flows, tcp, .. } = cx;
         let Some(flow) = flows.get_mut(label).filter(|flow| !flow.broken) else { return true };
@@ -278,8 +280,8 @@ impl Pump {
         self.failures.deadline()
     }
 
-    /// Removes and returns a flow whose failure has waited for long enough. While a flow has no owner its failure waits, and
-    /// the next owner has as much time as the former.
+    /// Removes and returns a flow whose failure has waited long enough. While a flow has no owner its failure
+    /// waits, and the next owner has as much time as the former one.
     pub(crate) fn next_failed(&mut self, now: Instant, flows: &FlowTable, tcp: &Stack) -> Option<FlowLabel> {
         self.failures.next_overdue(now, |label| match flows.get(label).filter(|flow| flow.broken) {
             None => Ahead::Nothing,
@@ -294,17 +296,18 @@ impl Pump {
         self.unfinished = unfinished;
     }
 
-    /// Returns whether more can be moved than the last turn did.
+    /// Returns whether the last turn left work.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished
     }
 
-    /// Removes and returns a flow that its local service is done with.
+    /// Removes and returns a flow that its local service has finished with.
     pub(crate) fn next_done(&mut self) -> Option<(FlowLabel, Step)> {
         self.done.pop()
     }
 
-    /// After serving a flow of a hairpin: if something was moved, the other flow has room, and both may be over.
+    /// Called after a flow of a hairpin was served: if bytes were moved, the other flow has room, and both
+    /// may be complete.
     fn looped<O>(&mut self, cx: &mut Context<'_, O>, label: FlowLabel, moved: bool) {
         if !moved {
             return;

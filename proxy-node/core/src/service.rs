@@ -56,7 +56,7 @@ pub const DATA_MAX: usize = CHANNEL_MESSAGE_LEN_MAX - csp_wire::link::HEADER_LEN
 /// Largest number of slices of one DATA message; more slices take several messages.
 pub(crate) const PARTS_MAX: usize = 12;
 
-/// Logic applied to the bytes of one flow.
+/// Logic between the two ends of a flow.
 pub trait Service {
     /// Moves bytes and the end of the stream from the client's end to the application's, as far as both
     /// permit.
@@ -112,7 +112,7 @@ pub trait ClientEnd {
     /// Returns up to `max` readable bytes without copying, slice by slice in order.
     fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]>;
 
-    /// Removes the first `len` readable bytes; the client may send as many more.
+    /// Removes the first `len` readable bytes. The client may send as many more.
     fn consume(&mut self, len: usize);
 
     /// Returns whether the client has finished: no bytes follow the readable ones.
@@ -130,7 +130,7 @@ pub trait ClientEnd {
         None
     }
 
-    /// Gives memory back that a connection has lent; returns it if this one lends none.
+    /// Returns memory that a connection has lent. If this connection lends none, the buffer is returned.
     fn give_back(&mut self, buffer: Buffer) -> Option<Buffer> {
         Some(buffer)
     }
@@ -150,15 +150,16 @@ pub trait ClientEnd {
     /// Returns whether the connection has ended, so that writing to it is useless.
     fn is_over(&self) -> bool;
 
-    /// Returns the number of written bytes that were not sent to the client once.
+    /// Returns the number of written bytes that were never sent to the client.
     fn unsent(&self) -> usize {
         0
     }
 
-    /// Lets the service be called when the client has acknowledged something, although there is room.
+    /// Requests that the service be called again after the client's next acknowledgement, although there is
+    /// room.
     fn call_again(&mut self) {}
 
-    /// Returns whether the client is a process of the cluster, which is not reached over an output link.
+    /// Returns whether the client is a process of the cluster, which does not use an output link.
     fn is_local(&self) -> bool {
         false
     }
@@ -192,7 +193,7 @@ impl<O: ProxyOutput> ApplicationEnd<'_, O> {
         Ok(())
     }
 
-    /// Returns the number of bytes that were sent so far.
+    /// Returns the number of bytes sent so far.
     pub(super) fn bytes_sent(&self) -> u64 {
         self.flow.bytes_to_app
     }
@@ -247,7 +248,7 @@ impl<O: ProxyOutput> ApplicationEnd<'_, O> {
         true
     }
 
-    /// Reports to the process that bytes of it were lost for lack of memory.
+    /// Reports to the process that some of its bytes were lost for lack of memory.
     pub(super) fn report_loss(&mut self) {
         self.recorder.counters.drop_no_budget += 1;
         self.control(MessageKind::Reset, 0, reason::NO_BUFFERS);

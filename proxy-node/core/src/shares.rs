@@ -1,9 +1,9 @@
-//! The part of a worker that one user's outgoing connections occupy: entries of its tables, and memory for
-//! windows.
+//! Shares of a worker's resources that users' outgoing connections occupy: entries of its tables, and memory
+//! for windows.
 //!
-//! A user's processes may open another connection only while they hold no more of each than is free. A single
-//! user therefore holds at most half, and always leaves room for others. Connections of clients do not count:
-//! their number is not in the hands of the process that serves them.
+//! A user's processes may open another connection only while they hold no more of each resource than is free.
+//! A single user therefore holds at most half, and always leaves room for others. Connections of clients do
+//! not count, since the serving process does not control their number.
 
 use std::collections::HashMap;
 

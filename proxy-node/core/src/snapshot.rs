@@ -166,7 +166,7 @@ impl<S> ProxyCore<S> {
     }
 
     /// Returns the node and the name of the process at the client's end of a flow, if that is a program of
-    /// the cluster and there is no TCP between them.
+    /// the cluster connected without TCP.
     pub fn client_process(&self, label: FlowLabel) -> Option<(NodeId, String)> {
         let flow = self.flows.get(self.hairpin.peer(label)?)?;
         self.dispatcher.process_of(flow).map(|(node, name)| (node, name.to_owned()))

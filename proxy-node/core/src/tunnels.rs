@@ -23,7 +23,7 @@ pub(crate) enum Arrived {
     Segment(FlowLabel),
     /// A segment that would have opened a connection, but the table is full.
     TableFull,
-    /// A network node refuses the addresses of this flow.
+    /// A network node rejects the addresses of this flow, since another proxy uses them.
     AddressesTaken(FlowLabel),
     /// The record was processed completely.
     Done,

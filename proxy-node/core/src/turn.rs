@@ -10,17 +10,17 @@ use super::service::local::{LocalServices, Step};
 use super::service::upstream::OpenError;
 use super::{Lane, ProxyOutput, reason};
 
-/// Most passes over the flows that have something to move before the worker receives again. What a flood has left waits for the next turn: in
-/// the receive buffers of its connections, whose windows close, and not in the tunnel, which all connections share.
+/// Largest number of passes over the flows that have work before the worker receives again. The rest waits
+/// for the next turn in the receive buffers of its connections, whose windows close, and not in the tunnel,
+/// which all connections share.
 const PASSES_MAX: usize = 2;
-/// Most connections of local services that are added to a pass because of others.
+/// Largest number of connections of local services that are added to a pass because of other connections.
 const READIED_PER_PASS: usize = 64;
-/// Largest number of flows that are dropped for one window before idle clients no longer give way for it: some hold no
-/// memory.
+/// Largest number of idle clients' connections reset for one window: some hold no memory.
 const IDLE_PER_WINDOW_MAX: usize = 8;
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Moves what can be moved, up to a bound: events of the engine, bytes in both directions, segments.
+    /// Processes events of the engine, and moves bytes in both directions and segments, up to a limit.
     pub(super) fn drive(&mut self) {
         for _ in 0..PASSES_MAX {
             self.dispatcher.serve_backlogs(&mut self.cx); // waiting connections come before new ones
@@ -38,8 +38,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Ends the connections that local services are done with, and adds those that have something to send now to the list of
-    /// flows to pump. Returns whether there were any.
+    /// Ends the connections that local services have finished with, and adds those that have something to
+    /// send to the list of flows to pump. Returns whether there were any.
     fn settle_local(&mut self) -> bool {
         while let Some(lent) = self.local.take_lent() {
             self.cx.tcp.give_back(lent);
@@ -57,7 +57,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
             }
         }
         let mut any = false;
-        // Contexts have their turn in each pass, also if connections are always ready.
+        // Contexts run in each pass, even if connections are always ready.
         self.local.run_contexts(self.cx.now, self.link);
         for _ in 0..READIED_PER_PASS {
             match self.local.next_ready(self.link) {
@@ -140,7 +140,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.cx.flows.set_stage(self.cx.now, label, Stage::Finishing);
     }
 
-    /// Returns whether a stream of a flow would end where its service between both ends does not permit it.
+    /// Returns whether a stream of a flow would end at a point that the service between both ends does not
+    /// permit.
     pub(super) fn is_cut_off(&mut self, label: FlowLabel, towards: Towards) -> bool {
         let between =
             self.cx.flows.get(label).is_some_and(|f| f.between && matches!(f.stage, Stage::Open(_)));
@@ -154,7 +155,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Releases what each part keeps of a flow that was removed from the table.
+    /// Releases the state that each part keeps of a flow that was removed from the table.
     fn release(&mut self, flow: &Flow) {
         if flow.stage == Stage::Local {
             self.local.gone(self.cx.now, flow.label);
@@ -174,8 +175,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Reserves a window for a new flow; if none is left, stalled flows are dropped first, then those of idle
-    /// clients. `None` if there are none either.
+    /// Reserves a window for a new flow. If none is left, stalled flows are dropped first, then connections
+    /// of idle clients are reset. `None` if there are none either.
     pub(super) fn reserve_window(&mut self) -> Option<u32> {
         let mut given_way = 0;
         loop {

@@ -27,14 +27,15 @@ pub const CLOSING_MAX: Duration = Duration::from_secs(60);
 /// Largest number of requests with excluded members that wait for a process.
 pub const EXCLUDING_MAX: usize = 256;
 
-/// What a local service knows of an upstream connection.
+/// State of an upstream connection from the view of its local service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// The request is not answered.
     Asked,
     /// The service uses the connection.
     Served,
-    /// The service has no more to do with it: cancelled, or closed and the process is to close it, too.
+    /// The service has finished with it: the request was cancelled, or the connection was closed and the
+    /// process has yet to close it.
     Closing,
 }
 
@@ -45,9 +46,9 @@ pub(crate) struct End {
     pub(crate) state: State,
     token: u64,
     excluded: Excluded,
-    /// When the request fails, or the closed connection is reset.
+    /// Time at which the request fails, or the closed connection is reset.
     deadline: Option<Instant>,
-    /// The error that answers the request when the flow is removed.
+    /// The error reported for the request when the flow is removed.
     error: OpenError,
     /// How the connection has ended at the process.
     pub(crate) ended: Option<Ended>,
@@ -59,14 +60,14 @@ pub(crate) struct End {
     pub(crate) held: HeldBytes,
 }
 
-/// How a flow that is removed is reported to its service.
+/// What is reported to the service about a flow that is removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Report {
     /// The request with this token has failed.
     Failed(u64, OpenError),
     /// The connection has ended.
     Gone(Ended),
-    /// The service knows.
+    /// Nothing: the service knows.
     None,
 }
 
@@ -80,8 +81,8 @@ pub(crate) struct Upstreams {
     /// Unanswered requests.
     tokens: HashMap<u64, FlowLabel>,
     deadlines: BTreeSet<(Instant, u32)>,
-    /// Requests with excluded members that wait for a process, in order of arrival. They are in no backlog:
-    /// one that no process is for would hold up the others.
+    /// Requests with excluded members that wait for a process, in order of arrival. They are not in a
+    /// backlog, where a request that no process can serve would block the others.
     excluding: VecDeque<FlowLabel>,
 }
 
@@ -143,8 +144,8 @@ impl Upstreams {
         Ok(label)
     }
 
-    /// Releases the end of a flow that was removed, with its bytes; `None` if the flow is no upstream
-    /// connection.
+    /// Releases the end of a flow that was removed, with its bytes. Returns `None` if the flow is not an
+    /// upstream connection.
     pub(crate) fn release(&mut self, tcp: &mut Stack, label: FlowLabel) -> Option<Report> {
         let at = self.slot(label)?;
         let mut end = self.ends[at].take_if(|end| end.label == label)?;
@@ -170,14 +171,14 @@ impl Upstreams {
         Some(token)
     }
 
-    /// Withdraws a request; returns its flow, of which nothing is reported any more.
+    /// Withdraws a request. Returns its flow, about which nothing more is reported.
     fn cancel(&mut self, token: u64) -> Option<FlowLabel> {
         let label = self.tokens.remove(&token)?;
         self.get_mut(label)?.state = State::Closing;
         Some(label)
     }
 
-    /// Records that the service has closed a connection; `until`: when it is reset.
+    /// Records that the service has closed a connection, which is reset at `until`.
     fn close(&mut self, label: FlowLabel, until: Instant) {
         let Some(end) = self.get_mut(label) else { return };
         (end.state, end.deadline) = (State::Closing, Some(until));
@@ -205,7 +206,7 @@ impl Upstreams {
         self.get(label).map_or(&Excluded::NONE, |end| &end.excluded)
     }
 
-    /// Lets a request wait apart from the backlog if it excludes members; `false` if it does not.
+    /// Queues a request apart from the backlog if it excludes members; `false` if it does not.
     pub(crate) fn wait(&mut self, label: FlowLabel) -> bool {
         let excludes = !self.excluded(label).is_empty();
         if excludes {
@@ -214,12 +215,12 @@ impl Upstreams {
         excludes
     }
 
-    /// Returns the number of requests that wait apart from the backlogs; some were answered since.
+    /// Returns the length of the queue apart from the backlogs, including requests answered since.
     pub(crate) fn excluding_len(&self) -> usize {
         self.excluding.len()
     }
 
-    /// Removes and returns the first request that waits apart from the backlogs.
+    /// Removes and returns the first request of the queue apart from the backlogs.
     pub(crate) fn next_excluding(&mut self) -> Option<FlowLabel> {
         self.excluding.pop_front()
     }
@@ -229,7 +230,7 @@ impl Upstreams {
         self.get(label).is_some_and(|end| end.state == State::Served)
     }
 
-    /// Records that a connection waits for its lane no more; `false` if it did not.
+    /// Records that a connection no longer waits for its lane; `false` if it did not wait.
     pub(crate) fn unpark(&mut self, label: FlowLabel) -> bool {
         self.get_mut(label).is_some_and(|end| std::mem::take(&mut end.parked))
     }

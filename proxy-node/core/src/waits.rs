@@ -1,5 +1,6 @@
-//! Resets that wait until a process has received the bytes before them: for [`RESET_STALL`] while it takes
-//! none, and for [`RESET_WAIT`] in all ([decision 0073](../../../docs/decisions/0073-resets-follow-data.md)).
+//! Resets that wait until a process has received the bytes that precede them: for [`RESET_STALL`] while it
+//! receives none, and for [`RESET_WAIT`] in total ([decision
+//! 0073](../../../docs/decisions/0073-resets-follow-data.md)).
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use csp_types::{FlowLabel, Instant};
 pub(crate) enum Ahead {
     /// A process receives this number of bytes first.
     Bytes(usize),
-    /// No process can receive the bytes, or it had no time to: both limits start again.
+    /// No process can receive the bytes, or it had no time to: both limits restart.
     NoReader,
     /// Nothing: the reset was sent, or the flow has ended.
     Nothing,
@@ -29,7 +30,7 @@ struct Wait {
     waiting: usize,
 }
 
-/// Resets that wait, in the order in which they are due; some were sent since.
+/// Waiting resets in order of their due times; some were sent since.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     queue: VecDeque<Wait>,
@@ -42,8 +43,8 @@ impl Waits {
         Waits { queue: VecDeque::new(), max }
     }
 
-    /// Adds a reset behind `waiting` bytes; `false` if there is no room. `waits` returns whether a reset
-    /// still does.
+    /// Adds a reset behind `waiting` bytes; `false` if there is no room. `waits` returns whether an entry
+    /// still waits.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -68,7 +69,7 @@ impl Waits {
         self.queue.front().map(|wait| wait.due)
     }
 
-    /// Removes and returns a flow whose reset has waited for long enough.
+    /// Removes and returns a flow whose reset has waited long enough.
     pub(crate) fn next_overdue(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What processes are permitted to do: the grants of their agents, as carried by their tokens.
+//! Rights of processes: the grants that their agents have signed, as contained in their tokens.
 
 use std::net::SocketAddr;
 
@@ -16,12 +16,12 @@ pub struct Process {
     pub name: String,
     /// The user that it runs as; `None` for connections of the agent itself.
     pub uid: Option<u32>,
-    /// Where it may listen and connect.
+    /// The addresses at which it may listen, and to which it may connect.
     pub grant: Grant,
 }
 
-/// The superuser, which may listen anywhere, also beside other users, and open as many connections as there
-/// are.
+/// The superuser. It may listen anywhere, also beside other users, and open as many connections as there is
+/// room for.
 pub(super) const ROOT: u32 = 0;
 
 impl Process {

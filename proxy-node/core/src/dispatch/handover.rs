@@ -1,4 +1,5 @@
-//! Connections between two owners: one process has left them with a ticket, and the next one presents it.
+//! Connections between two owners: one process has handed them over with a ticket, and the next one presents
+//! the ticket.
 //!
 //! Meanwhile the client's bytes wait in the TCB under TCP's own flow control. A connection that no process
 //! takes over in time is reset.

@@ -61,7 +61,7 @@ pub struct ChannelId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct MemberId(pub u32);
 
-/// Names a member for as long as the worker runs, unlike [`MemberId`]. The default names none.
+/// Identifies a member for as long as the worker runs, unlike [`MemberId`]. The default identifies no member.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct ServerId {
     pub(crate) member: MemberId,
@@ -71,7 +71,7 @@ pub struct ServerId {
 /// One member of a pool.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Number of members made before it.
+    /// Number of members created before it.
     serial: u32,
     /// The application node.
     pub node: NodeId,
@@ -109,7 +109,7 @@ impl Member {
         self.credit
     }
 
-    /// Returns the name of this member, whose index is `member`.
+    /// Returns the identifier of this member, whose index is `member`.
     pub(crate) fn id(&self, member: MemberId) -> ServerId {
         ServerId { member, serial: self.serial }
     }
@@ -172,9 +172,9 @@ pub struct Pools {
     by_channel: HashMap<ChannelId, Vec<u32>>,
     /// Nodes that get no new connections.
     draining: HashSet<NodeId>,
-    /// A listener that could not be offered connections has become ready.
+    /// Whether a listener has become ready that could not be offered connections before.
     readied: bool,
-    /// Number of members made so far.
+    /// Number of members created so far.
     made: u32,
 }
 

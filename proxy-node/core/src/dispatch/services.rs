@@ -1,8 +1,8 @@
-//! Services as this worker serves them.
+//! The services of the policy in this worker.
 //!
 //! A service that is no longer in the policy is kept while it has connections, and removed with the last of
-//! them. Its number contains a generation: a handshake that began before the removal completes at no other
-//! service.
+//! them. Its number contains a generation, so that a handshake that began before the removal cannot complete
+//! at another service.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -162,7 +162,7 @@ impl Services {
             let former = std::mem::replace(&mut service.members, members);
             let kept = |member: &MemberId| service.members.contains(member);
             former.into_iter().filter(|m| !kept(m)).for_each(|m| pools.unname(m, number));
-            // Without a port it is reached by local services only.
+            // Without a port only local services reach it.
             if address.port() != 0 {
                 listen.push((address, number));
             }

@@ -1,4 +1,4 @@
-//! The course of a hairpin: how it begins, and that it ends as a connection over TCP would.
+//! The life of a hairpin: how it begins, and how it ends like a connection over TCP.
 
 use std::net::SocketAddr;
 
@@ -30,10 +30,10 @@ impl Egress {
 }
 
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Processes CONNECT to a service of this proxy; `false` if no hairpin is free, or none for this user.
-    /// The connection is established at once; the service's end waits for a process like any other, as with a
-    /// listening socket of the kernel. Refused if the address is a local service's that another proxy worker
-    /// has.
+    /// Processes CONNECT to a service of this proxy. Returns `false` if no hairpin is free, or this user may
+    /// open no further one. The connection is established at once; its service's end waits for a process like
+    /// any other flow, as with a listening socket of the kernel. CONNECT is refused if the address belongs to
+    /// a local service on another proxy worker.
     pub(crate) fn open_hairpin(
         &mut self,
         (channel, lane): (ChannelId, Lane),
@@ -78,7 +78,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Ok(true)
     }
 
-    /// Ends the stream of a flow's process: the other end passes this on after all bytes.
+    /// Ends the stream of a flow's process. The other end passes the end of the stream on after all bytes.
     pub(crate) fn finish_hairpin(&mut self, label: FlowLabel) {
         if let Some(peer) = self.cx.hairpin.finish(label) {
             self.pump.enqueue(self.cx.flows, peer);
@@ -99,7 +99,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let is_closed =
             |peer: &FlowLabel| self.cx.flows.get(*peer).is_some_and(|f| f.stage == Stage::Finishing);
         if let Some(peer) = peer.filter(is_closed).filter(|peer| self.cx.hairpin.waiting(*peer).0 > 0) {
-            // A local service has written after the process closed: nobody will read it.
+            // A local service has written after the process closed. The bytes have no reader.
             self.cx.recorder.counters.connections_closed += 1;
             self.remove_flow(peer);
             return self.remove_flow(label);
@@ -123,8 +123,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Resets the other end of a hairpin whose one end has ended by a reset. The reset follows the bytes that
-    /// wait for the other end's process, and the end of their stream; it waits for these at most as long as
+    /// Resets the remaining end of a hairpin whose other end was reset. The reset follows the bytes that wait
+    /// for the remaining end's process, and the end of their stream; it waits for these at most as long as
     /// one over TCP.
     pub(crate) fn reset_peer(&mut self, peer: FlowLabel) {
         self.cx.recorder.counters.connections_failed += 1;
@@ -135,8 +135,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.pump.enqueue(self.cx.flows, peer);
     }
 
-    /// Returns whether nothing that the other process wrote waits for the process of this flow any more: it
-    /// has received all, or has closed.
+    /// Returns whether no bytes of the other process wait for the process of this flow: it has received all
+    /// of them, or has closed.
     fn has_received(&self, label: FlowLabel) -> bool {
         let (waiting, finished) = self.cx.hairpin.waiting(label);
         let Some(flow) = self.cx.flows.get(label) else { return true };

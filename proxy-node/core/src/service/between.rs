@@ -31,7 +31,7 @@ pub enum Towards {
 pub struct Examined {
     /// Number of bytes, from the first one, that may pass now.
     pub pass: usize,
-    /// The bytes behind them violate the protocol: both ends are reset.
+    /// The bytes after them violate the protocol: both ends are reset.
     pub malformed: bool,
 }
 
@@ -76,7 +76,7 @@ pub trait Between {
 pub(crate) struct Passage<'a, B> {
     between: &'a mut B,
     label: FlowLabel,
-    /// Bytes that the application has sent before those that are passed on next.
+    /// Number of the application's bytes that precede those to be passed on next.
     from_application: u64,
     /// The protocol was violated: the caller resets both ends.
     pub(crate) malformed: bool,
@@ -144,7 +144,8 @@ impl<B: Between> Service for Passage<'_, B> {
     ) -> Passed {
         let (at, whole) = (self.from_application, std::iter::once(bytes));
         let Examined { pass, malformed } = self.between.examine(self.label, Towards::Client, at, whole);
-        // They are in the memory of a message that is not kept: all pass, or none does any more.
+        // The bytes are in the memory of a message that is not kept: either all of them pass, or the flow
+        // ends.
         self.malformed = malformed || pass < bytes.len();
         Relay.pass_to_client(client, bytes.get(..pass).unwrap_or(bytes), buffer)
     }
@@ -158,7 +159,7 @@ impl<B: Between> Service for Passage<'_, B> {
     }
 }
 
-/// Cuts slices to `most` bytes in all; returns the number of slices that have some, and of their bytes.
+/// Cuts slices to `most` bytes in total. Returns the number of non-empty slices, and of their bytes.
 fn cut(parts: &mut [&[u8]], most: usize) -> (usize, usize) {
     let (mut count, mut len) = (0, 0);
     for part in parts.iter_mut().take_while(|part| !part.is_empty()) {

@@ -27,8 +27,8 @@ pub const fn second_number(number: u32) -> u32 {
     number | SECOND
 }
 
-/// Gives back memory that a service has borrowed for several connections: another service may have to read
-/// what lies beside it.
+/// Returns memory that a service has borrowed for several connections: another service may have to read bytes
+/// in the same region.
 fn give_back(service: &mut impl LocalServices, ends: &mut impl Ends) {
     while let Some(lent) = service.take_lent() {
         ends.give_back(lent);
@@ -87,9 +87,9 @@ pub struct Both<A, B> {
     second: B,
     /// Connections that end at the second service.
     ends: Labels,
-    /// Connections that the second service examines.
+    /// Flows that the second service examines.
     between: Labels,
-    /// The service that is asked first which of its connections is ready.
+    /// The service that is asked first for a connection that is ready.
     next: Which,
     /// The service that is asked first for a request.
     asks: Which,
@@ -273,7 +273,7 @@ impl<A: LocalServices, B: LocalServices> LocalServices for Both<A, B> {
         self.ends.remove(label);
     }
 
-    /// The services take turns, so that a flood at one of them leaves the other its share of a pass.
+    /// The services alternate, so that a flood at one of them leaves the other its share of a pass.
     fn next_ready(&mut self, link: &mut OutputLink) -> Option<FlowLabel> {
         match self.next {
             Which::First => {

@@ -33,15 +33,14 @@ pub trait LocalServices: Between {
         None
     }
 
-    /// Notice that the policy no longer names local service `number`: no more connections of it begin. Those
-    /// that exist continue until the service or their clients end them. Called once each time that the last
-    /// [`ServiceSpec`](crate::ServiceSpec) with this number goes, whether there are connections or not.
+    /// Reports that the policy no longer names local service `number`: no further connections begin. Existing
+    /// ones continue until the service or their clients end them. Called each time that the last
+    /// [`ServiceSpec`](crate::ServiceSpec) with this number is removed, whether or not it has connections.
     fn drain(&mut self, _: Instant, _number: u32) {}
 
-    /// Processes whatever has changed at a client's connection: bytes that are readable, room for more, the
-    /// end of the stream. Called again when something changes at its client's end, and after
-    /// [`next_ready`](Self::next_ready) has returned it. `link`: while information flows share it, messages
-    /// wait in its queues.
+    /// Processes changes at a client's connection: readable bytes, room for more, the end of the stream.
+    /// Called when something changes at its client's end, and after [`next_ready`](Self::next_ready) has
+    /// returned it. `link`: while information flows share it, messages wait in its queues.
     fn serve(&mut self, now: Instant, label: FlowLabel, ends: &mut impl Ends, link: &mut OutputLink) -> Step;
 
     /// Removes and returns a request for an upstream connection, or the withdrawal of one.
@@ -49,14 +48,14 @@ pub trait LocalServices: Between {
         None
     }
 
-    /// Answers a request of [`next_request`](Self::next_request), once for each that was not cancelled. After
-    /// success the connection is served.
+    /// Answers a request of [`next_request`](Self::next_request). Called once for each request that was not
+    /// cancelled. After success the connection is served.
     fn opened(&mut self, _: Instant, _token: u64, _: Result<Opened, OpenError>) {}
 
-    /// Processes whatever has changed at an upstream connection: bytes that are readable, room for more, the
-    /// end of the process's stream or of its connection. Called also after
-    /// [`next_ready`](Self::next_ready) has returned it. A connection that has
-    /// [ended](super::upstream::UpstreamEnd::ended) is gone when all its bytes are consumed.
+    /// Processes changes at an upstream connection: readable bytes, room for more, the end of the process's
+    /// stream or of its connection. Also called after [`next_ready`](Self::next_ready) has returned it. A
+    /// connection that has [ended](super::upstream::UpstreamEnd::ended) is removed when all its bytes are
+    /// consumed.
     fn serve_upstream(&mut self, _: Instant, _: FlowLabel, _: &mut impl Ends, _: &mut OutputLink) -> Step {
         Step::Reset
     }
@@ -65,8 +64,8 @@ pub trait LocalServices: Between {
     /// [opened](Self::opened).
     fn upstream_gone(&mut self, _: Instant, _: FlowLabel, _: Ended) {}
 
-    /// Returns memory that a connection's end lent and that was not given back. Called after connections were
-    /// served, and before anything is sent.
+    /// Returns memory that a connection's end has lent and that was not returned yet. Called after
+    /// connections were served, and before anything is sent.
     fn take_lent(&mut self) -> Option<Buffer> {
         None
     }
@@ -75,25 +74,26 @@ pub trait LocalServices: Between {
     /// [`connected`](Self::connected) returned true.
     fn gone(&mut self, now: Instant, label: FlowLabel);
 
-    /// Removes and returns a connection that has something to send because of another connection or of a
-    /// timer. Processes no messages: [`run_contexts`](Self::run_contexts) does.
+    /// Removes and returns a connection that has something to send because of another connection or a timer.
+    /// Processes no messages, unlike [`run_contexts`](Self::run_contexts).
     fn next_ready(&mut self, link: &mut OutputLink) -> Option<FlowLabel>;
 
-    /// Runs the processing that local services do apart from any connection, such as handlers of messages and
-    /// queries, for a bounded number of messages. Returns whether [`next_ready`](Self::next_ready) is to be
-    /// asked again. Called at the beginning of each pass over the connections, and whenever `next_ready` has
-    /// returned `None`.
+    /// Runs the processing that belongs to no connection, such as handlers of messages and queries, for a
+    /// bounded number of messages. Returns whether [`next_ready`](Self::next_ready) is to be called again.
+    /// Called at the beginning of each pass over the connections, and whenever `next_ready` has returned
+    /// `None`.
     fn run_contexts(&mut self, _: Instant, _link: &mut OutputLink) -> bool {
         false
     }
 
-    /// Releases what the link takes now, with the services as its client if they
-    /// [keep messages](Self::QUEUES_FOR_LINK) in its queues. Called while information flows share the link.
+    /// Sends what the link permits now. The services are a client of the link if they [keep
+    /// messages](Self::QUEUES_FOR_LINK) in its queues. Called while information flows share the link.
     fn release(&mut self, now: Instant, link: &mut OutputLink) {
         link.release(now, &mut ());
     }
 
-    /// Ends the sharing of the link, as [`release`](Self::release): what waits in its queues is sent.
+    /// Ends the sharing of the link, in the way of [`release`](Self::release): messages in its queues are
+    /// sent.
     fn unshare(&mut self, now: Instant, link: &mut OutputLink) {
         link.unshare(now, &mut ());
     }

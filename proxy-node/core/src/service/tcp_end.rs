@@ -57,7 +57,8 @@ impl ClientEnd for TcpEnd<'_> {
         self.tcp.writable(self.label)
     }
 
-    /// After the end of the connection, all: room that nothing can be sent from is not advertised.
+    /// After the end of the connection, all bytes of the window: room is not advertised if nothing can be
+    /// sent from it.
     #[inline]
     fn unacknowledged(&self) -> u32 {
         self.tcp.info(self.label).map_or(0, |info| match info.state {

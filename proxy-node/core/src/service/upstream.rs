@@ -41,7 +41,7 @@ pub const EXCLUDED_MAX: usize = 16;
 /// The window of a process at an upstream connection, in bytes, if the request names none.
 pub const UPSTREAM_WINDOW: u32 = 64 * 1024;
 
-/// Members of a pool that a request is not for, such as those that were tried already.
+/// Pool members that a request must not use, such as those that were tried before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Excluded {
     servers: [Option<ServerId>; EXCLUDED_MAX],
@@ -67,7 +67,7 @@ impl Excluded {
         self.servers.iter().map_while(|known| *known).any(|known| known.member == member)
     }
 
-    /// Returns those of the members that are `known`.
+    /// Returns the excluded members for which `known` returns true.
     pub(crate) fn only(&self, known: impl Fn(ServerId) -> bool) -> Excluded {
         let mut kept = Excluded::NONE;
         self.servers.iter().map_while(|server| *server).filter(|server| known(*server)).for_each(|server| {
@@ -85,37 +85,38 @@ impl Excluded {
 /// A request for an upstream connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Upstream {
-    /// Names the request in its answer and its cancellation. No other unanswered request of the service has
-    /// it; below 2⁶³.
+    /// Identifies the request in its answer and its cancellation. Unique among the service's unanswered
+    /// requests; below 2⁶³.
     pub token: u64,
     /// The name of a service of the policy with a pool.
     pub service: Arc<str>,
-    /// Members that are not to be chosen.
+    /// Members that must not be chosen.
     pub excluded: Excluded,
     /// The address that the process sees as its peer's.
     pub client: SocketAddr,
-    /// The client's connection for which the first request passes, for the trace; [`FlowLabel::NONE`] if there
-    /// is none.
+    /// The client's connection whose request is served first, for the trace; [`FlowLabel::NONE`] if there is
+    /// none.
     pub client_flow: FlowLabel,
     /// Largest window of the process in bytes; 0: [`UPSTREAM_WINDOW`]. It is smaller while memory is short.
     pub window: u32,
-    /// When the request fails if no process has accepted it. `None`: as the service's backlog limits say, and
-    /// a process that was offered the connection may take as long as it wants.
+    /// Time at which the request fails if no process has accepted it. `None`: the limits of the service's
+    /// backlog apply, and a process that was offered the connection may take as long as it wants.
     pub deadline: Option<Instant>,
 }
 
-/// What a local service asks of the core.
+/// A request of a local service to the core.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Open a connection. Answered by [`opened`](super::local::LocalServices::opened), unless it is cancelled.
     Open(Upstream),
-    /// Withdraw the request with this token. Nothing follows if it was answered before.
+    /// Withdraw the request with this token. Nothing is reported afterwards. Has no effect if it was answered
+    /// before.
     Cancel(u64),
 }
 
 impl Request {
-    /// Returns the request with another token.
+    /// Returns the request with a changed token.
     pub(super) fn with_token(self, f: impl FnOnce(u64) -> u64) -> Self {
         match self {
             Request::Open(upstream) => Request::Open(Upstream { token: f(upstream.token), ..upstream }),
@@ -174,8 +175,9 @@ pub trait UpstreamEnd {
     /// Returns the number of readable bytes.
     fn readable(&self) -> usize;
 
-    /// Returns up to `max` readable bytes without copying, slice by slice in order. A service that has borrowed
-    /// memory ([`ClientEnd::lend`]) gives it back before: it may lie beside these bytes.
+    /// Returns up to `max` readable bytes without copying, slice by slice in order. A service must first
+    /// return memory that it has borrowed ([`ClientEnd::lend`]), since it may be in the same region as these
+    /// bytes.
     fn peek(&mut self, max: usize) -> impl Iterator<Item = &[u8]>;
 
     /// Removes the first `len` readable bytes; the process may send as many more.
@@ -185,7 +187,7 @@ pub trait UpstreamEnd {
     fn is_finished(&self) -> bool;
 
     /// Returns how the connection has ended on the process's side; `None` if it has not. Readable bytes can
-    /// still be read, and writing is useless.
+    /// still be read; writing has no effect.
     fn ended(&self) -> Option<Ended>;
 
     /// Returns the number of bytes that the process has room for.
@@ -205,10 +207,11 @@ pub trait UpstreamEnd {
 /// The ends of a local service's connections, while one of them is served.
 pub trait Ends {
     /// Returns the client's end of a connection that ends at a local service; `None` if it has ended, or the
-    /// service is done with it.
+    /// service has finished with it.
     fn client(&mut self, label: FlowLabel) -> Option<impl ClientEnd>;
 
-    /// Returns the end of an upstream connection; `None` if it has ended, or the service is done with it.
+    /// Returns the end of an upstream connection; `None` if it has ended, or the service has finished with
+    /// it.
     fn upstream(&mut self, label: FlowLabel) -> Option<impl UpstreamEnd>;
 
     /// Moves up to `max` readable bytes from a client's end to an upstream end, or from an upstream end to a
@@ -221,9 +224,9 @@ pub trait Ends {
     /// Ends a connection as if serving it had returned `how`, after this call of the service.
     fn end(&mut self, label: FlowLabel, how: Step);
 
-    /// Records that requests of this client's connection pass this upstream connection from now on.
+    /// Records that this upstream connection serves requests of this client's connection from now on.
     fn relate(&mut self, client: FlowLabel, upstream: FlowLabel);
 
-    /// Takes back memory that a client's end has lent.
+    /// Returns memory that a client's end has lent.
     fn give_back(&mut self, buffer: Buffer);
 }

@@ -37,7 +37,7 @@ impl Tunnels {
             && tuple.is_some_and(|tuple| !cx.tcp.owns(cx.now, &tuple, &segment))
         {
             cx.recorder.counters.unknown_returned += 1;
-            // If the tunnel is full the client sends the segment again.
+            // If the tunnel is full the client retransmits the segment.
             let _ = cx.out.tunnel(cx.now, via, &Record::unknown(record, self.worker), &[record.payload]);
             return Arrived::Done;
         }

@@ -1,4 +1,4 @@
-//! The course of an upstream connection: how it begins, and how it ends on either side.
+//! The life of an upstream connection: how it begins, and how it ends on either side.
 
 use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple};
@@ -21,7 +21,7 @@ const REQUESTS_PER_PASS: usize = 64;
 
 /// Requests.
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Processes what local services ask for. Returns whether there was anything.
+    /// Processes requests of local services. Returns whether there were any.
     pub(crate) fn serve_requests(&mut self) -> bool {
         for served in 0..REQUESTS_PER_PASS {
             match self.local.next_request() {
@@ -52,7 +52,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let label = self.cx.upstreams.begin(token, excluded, deadline)?;
         let wanted = if window == 0 { UPSTREAM_WINDOW } else { window };
         let Some(window) = self.reserve_window() else {
-            // Without a flow: nothing else is released, and the error is reported by the caller.
+            // Without a flow nothing else needs to be released, and the caller reports the error.
             self.cx.upstreams.release(self.cx.tcp, label);
             return Err(OpenError::NoRoom);
         };
@@ -91,7 +91,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.fail_open(label, error);
     }
 
-    /// Ends upstream connections and requests whose time is over.
+    /// Ends upstream connections and requests whose deadline has passed.
     pub(crate) fn end_overdue_upstreams(&mut self) {
         while let Some(label) = self.cx.upstreams.next_overdue(self.cx.now) {
             match self.cx.upstreams.get(label).map(|end| end.state) {
@@ -102,7 +102,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Reports to its service what became of a flow that was removed.
+    /// Reports to its service the fate of a flow that was removed.
     pub(crate) fn report_upstream(&mut self, label: FlowLabel, report: Report) {
         match report {
             Report::Failed(token, error) => self.open_failed(token, error),
@@ -119,7 +119,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
 /// Streams.
 impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
-    /// Keeps bytes of a process until its service reads them.
+    /// Stores bytes of a process until its service reads them.
     pub(crate) fn upstream_data(
         &mut self,
         label: FlowLabel,
@@ -150,7 +150,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Verdict::Fine
     }
 
-    /// Processes the end of an upstream connection on the process's side. Its service reads what has arrived.
+    /// Processes the end of an upstream connection on the process's side. The service can still read the
+    /// bytes that have arrived.
     pub(crate) fn upstream_ended(&mut self, label: FlowLabel, how: Ended) {
         let choice = self.cx.flows.get(label).and_then(Flow::choice);
         match (self.cx.upstreams.get(label).map(|end| end.state), choice) {
@@ -165,7 +166,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.pump.enqueue(self.cx.flows, label);
     }
 
-    /// Ends an upstream connection as its service says.
+    /// Ends an upstream connection as its service requested.
     pub(crate) fn settle_upstream(&mut self, label: FlowLabel, step: Step) {
         if self.cx.upstreams.get(label).is_none_or(|end| end.state != State::Served) {
             return;
@@ -184,8 +185,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Ends an upstream connection of which nothing is left to read: its process has ended it, or both sides
-    /// have finished.
+    /// Ends an upstream connection without unread bytes, if its process has ended it or both sides have
+    /// finished.
     fn settle_finished(&mut self, label: FlowLabel) {
         let Some((end, flow)) = self.cx.upstreams.get(label).zip(self.cx.flows.get(label)) else { return };
         if !end.held.is_empty() || end.state != State::Served {
@@ -250,7 +251,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Another process has taken an upstream connection over: it does not know of the end of the stream.
+    /// Another process has taken over an upstream connection and does not know of the end of the stream.
     pub(crate) fn upstream_taken_over(&mut self, label: FlowLabel) {
         self.cx.upstreams.unpark(label);
         if self.cx.upstreams.get(label).is_some_and(|end| end.finished) {

@@ -1,4 +1,4 @@
-//! The ends that a local service sees while one of its connections is served.
+//! The ends of connections as a local service sees them while one of its connections is served.
 
 use csp_tcp::{Buffer, Stack};
 use csp_types::{FlowLabel, Instant};
@@ -23,7 +23,7 @@ pub(crate) struct ServiceEnds<'a, 'b, O> {
     pub(crate) pump: &'a mut Pump,
     /// The connection that is served.
     pub(crate) served: FlowLabel,
-    /// It was at the front of its lane's queue, so that others do not come first.
+    /// Whether it was at the front of its lane's queue, so that other flows need not be served first.
     pub(crate) front: bool,
 }
 
@@ -37,8 +37,8 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
         Some(ChannelEnd { now: *now, label, end, flow, tcp, recorder, out, parked, budget, front })
     }
 
-    /// Prepares for changes at a client's connection that is not the one served: what follows from these is
-    /// done now.
+    /// Prepares for changes at a client's connection other than the served one. Their consequences take
+    /// effect in this turn.
     fn touch(&mut self, label: FlowLabel) {
         if label == self.served {
             return;
@@ -55,8 +55,8 @@ impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
         }
     }
 
-    /// Prepares for changes at an upstream connection that is not the one served: if its process has finished
-    /// and all is read, it is over.
+    /// Prepares for changes at an upstream connection other than the served one. If its process has finished
+    /// and all bytes are read, it ends.
     fn touch_upstream(&mut self, label: FlowLabel) {
         if label != self.served && self.cx.is_finishing(label) {
             self.pump.enqueue(self.cx.flows, label);
@@ -175,8 +175,8 @@ impl<O: ProxyOutput> LaneEnd<'_, O> {
         }
     }
 
-    /// Sends one message. If the lane has no descriptor, or others wait for it, the connection waits for the
-    /// lane.
+    /// Sends one message. If the lane has no descriptor, or other flows wait for it, the connection waits for
+    /// the lane.
     fn send(&mut self, parts: &[&[u8]], len: usize, lanes: &mut Parked, front: bool) -> bool {
         let lane = self.flow.lane;
         let LaneEnd { now, flow, recorder, out, .. } = self;
@@ -188,7 +188,7 @@ impl<O: ProxyOutput> LaneEnd<'_, O> {
                 application.send(parts, len)
             }
         };
-        // If the lane is down, nothing waits for it: its loss ends the flow.
+        // A lane that is down needs no waiting: its loss ends the flow.
         if sent == Err(Blocked::NoCredit) && !std::mem::replace(self.parked, true) {
             lanes.park(lane, self.label);
         }
@@ -211,7 +211,7 @@ pub(crate) struct ChannelEnd<'a, O> {
 }
 
 impl<O: ProxyOutput> ChannelEnd<'_, O> {
-    /// Advertises the room of bytes that were read, in steps worth a message: a quarter of the window.
+    /// Advertises the room of bytes that were read, in steps of a quarter of the window.
     fn return_room(&mut self) {
         let held = self.end.held.len() as u32;
         let mut application = self.application();

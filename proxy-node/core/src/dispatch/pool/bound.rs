@@ -7,13 +7,13 @@ use std::net::IpAddr;
 /// How specifically a listener's address matches that of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Closeness {
-    /// Another address.
+    /// Bound to another address.
     Elsewhere,
-    /// All addresses of the other family; the socket may be a dual-stack one.
+    /// Bound to all addresses of the other family; the socket may be a dual-stack one.
     OtherFamily,
-    /// All addresses of the family.
+    /// Bound to all addresses of the family.
     Family,
-    /// This address.
+    /// Bound to this address.
     Exact,
 }
 
@@ -50,8 +50,8 @@ impl Bound {
         self.0.retain(|(_, count)| *count > 0);
     }
 
-    /// Returns the closeness that a listener needs to receive connections to `local`: the best of all
-    /// listeners. `None` if all are bound to the same address.
+    /// Returns how closely a listener must match to receive connections to `local`: as closely as the best of
+    /// all listeners. `None` if all are bound to the same address.
     pub(super) fn wanted(&self, local: IpAddr) -> Option<Closeness> {
         let closeness = |(bound, _): &(IpAddr, usize)| Closeness::of(*bound, local);
         (self.0.len() > 1).then(|| self.0.iter().map(closeness).max()).flatten()

@@ -1,5 +1,4 @@
-//! The order among listeners for the next connection: those in doubt come last, except for a trial from time
-//! to time.
+//! The order of listeners for the next connection. Those in doubt come last, except for a trial at intervals.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +9,8 @@ use super::ChannelId;
 /// How long a process is in doubt before it is tried again.
 pub(super) const DOUBT: Duration = Duration::from_millis(200);
 
-/// A listener's key in the order: since when it is in doubt, its number of open connections, its channel and
-/// id.
+/// Sort key of a listener: the time since when it is in doubt, its number of open connections, its channel
+/// and id.
 pub(super) type Place = (Instant, u32, ChannelId, u32);
 
 /// Smallest key of a listener in doubt.
