@@ -1,10 +1,11 @@
-//! Threads for work that may take seconds and that nobody's message waits for, such as compiling a module.
+//! Threads for work that may take seconds and that no message waits for, such as compiling a module.
 
-/// The nice value of such threads: beside a thread of the value 0 that always runs, one gets 1.5 % of a processor.
+/// The nice value of such threads. A thread with it gets 1.5 % of a processor beside a busy thread with value
+/// 0.
 const NICE: i32 = 19;
 
-/// Lets other threads of the process go first from now on. Under Linux the nice value is the thread's own; it cannot be raised again.
-/// Without effect if the operating system refuses.
+/// Lowers the priority of the calling thread. On Linux the nice value applies to this thread only, and it
+/// cannot be raised again. Has no effect if the operating system refuses.
 pub fn lower_priority() {
     // PRIO_PROCESS with 0 is the calling thread (setpriority(2), "C library/kernel differences").
     let _ = rustix::process::setpriority_process(None, NICE);

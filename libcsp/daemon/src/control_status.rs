@@ -1,4 +1,4 @@
-//! How the control plane of a node stands, as readiness and metrics.
+//! The state of a node's control plane as readiness conditions and metrics.
 
 use csp_control::ControlStatus;
 use csp_telemetry::{ConditionState, MetricWriter, Readiness};

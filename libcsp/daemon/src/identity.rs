@@ -1,14 +1,15 @@
-//! This daemon's certificate: followed on disk, watched by operators.
+//! Follows this daemon's certificate on disk, and reports its state.
 
 use std::time::Duration;
 
 use csp_identity::{Credentials, UnixTime};
 use csp_telemetry::{ConditionState, Exposition, MetricWriter, Readiness};
 
-/// A certificate that ends in less than a tenth of its life, but in less than a day, is worth a warning.
+/// A certificate is reported as expiring when less than a tenth of its lifetime remains, but at most this
+/// much.
 const SHORT: Duration = Duration::from_secs(24 * 3600);
 
-/// Follows the identity in the background and shows it in the metrics. Must run inside tokio.
+/// Follows the identity in the background and adds its metrics. Requires a tokio runtime.
 pub fn watch(credentials: &Credentials, metrics: &Exposition) {
     tokio::spawn(credentials.clone().follow());
     let credentials = credentials.clone();
@@ -22,7 +23,7 @@ pub fn watch(credentials: &Credentials, metrics: &Exposition) {
     });
 }
 
-/// Sets the condition `identity`. Clients' traffic does not depend on it: it is degraded at worst.
+/// Sets the condition `identity`. Clients' traffic does not depend on it, so that it is at worst degraded.
 pub fn set_readiness(readiness: &Readiness, credentials: &Credentials) {
     let state = credentials.state();
     let left = state.holder.life_left(UnixTime::now());

@@ -1,4 +1,4 @@
-//! This daemon's keys of the SAN: read at the start, followed on disk.
+//! This daemon's SAN keys: read at the start, and followed on disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use csp_control::{ConfigError, key_file};
 use csp_transport::{Holder, KeySet, Keys};
 
-/// How often the file is looked at.
+/// Interval at which the file is checked for changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Device, inode, length and time of change of a file: they differ when its text does.
+/// Device, inode, length and time of change of a file. They differ once the file was written or replaced.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 /// A key file and the keys in force.
@@ -30,13 +30,13 @@ impl KeyFile {
         Ok(KeyFile { path: path.to_owned(), holder, keys, stamp })
     }
 
-    /// The keys in force, for endpoints and signers. They change with the file.
+    /// Returns the keys in force, for endpoints and signers. They change with the file.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// Follows the file: what is written to it is in force within a second. A file with a fault is reported once, and the
-    /// keys from before stay in force. Runs until it is dropped.
+    /// Follows the file: a change is in force within a second. An invalid file is reported once, and the
+    /// former keys stay in force. Runs until it is dropped.
     pub async fn follow(mut self) {
         let mut beat = tokio::time::interval(LOOK_INTERVAL);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -51,7 +51,7 @@ impl KeyFile {
         }
     }
 
-    /// Looks at the file once.
+    /// Checks the file once.
     fn look(&mut self) {
         let stamp = stamp(&self.path);
         if stamp == self.stamp {

@@ -1,53 +1,54 @@
-//! A folder of modules that administrators supply, named by the SHA-256 of their bytes: `9f86…15b0.wasm`.
+//! A folder of modules supplied by administrators, named by the SHA-256 of their bytes: `9f86…15b0.wasm`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use sha2::Digest as _;
 
-/// Ending of the files.
+/// Suffix of the files.
 const SUFFIX: &str = "wasm";
-/// Most modules of a folder.
+/// Largest number of modules in a folder.
 const MODULES_MAX: usize = 256;
 
-/// Why a module is not removed.
+/// Why a module cannot be removed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// The active policy names it, or it runs.
+    /// The active policy names it, or it is running.
     #[error("the active policy names the module, or it still runs")]
     Used,
-    /// There is none.
+    /// No such module exists.
     #[error("there is no such module")]
     Unknown,
-    /// The file system refuses; contains how.
+    /// The file system returned an error; with its text.
     #[error("{0}")]
     File(String),
 }
 
-/// A folder of modules. It is made when the first one comes.
+/// A folder of modules. It is created with the first module.
 #[derive(Debug)]
 pub struct ModuleFolder {
     path: PathBuf,
-    /// Longest module in bytes.
+    /// Largest module in bytes.
     len_max: usize,
-    /// The commands that bring and remove modules, for messages.
+    /// The commands that add and remove modules, for messages.
     commands: (&'static str, &'static str),
     writing: Mutex<()>,
 }
 
-/// Returns the SHA-256 of bytes in hex digits.
+/// Returns the SHA-256 of `bytes` in hex digits.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> String {
     sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether a name is one of a module, and so of a file in a folder.
+/// Returns whether a name is that of a module, and so of a file in a folder.
 fn is_hash(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 impl ModuleFolder {
-    /// A folder for modules of up to `len_max` bytes; `commands` bring and remove modules.
+    /// Creates a folder for modules of up to `len_max` bytes. `commands` are the commands that add and remove
+    /// modules.
     #[must_use]
     pub fn new(path: PathBuf, len_max: usize, commands: (&'static str, &'static str)) -> Self {
         ModuleFolder { path, len_max, commands, writing: Mutex::default() }
@@ -57,7 +58,7 @@ impl ModuleFolder {
         self.path.join(format!("{hash}.{SUFFIX}"))
     }
 
-    /// Returns whether a module is here.
+    /// Returns whether the folder has a module.
     #[must_use]
     pub fn has(&self, hash: &str) -> bool {
         is_hash(hash) && self.file(hash).exists()
@@ -66,7 +67,7 @@ impl ModuleFolder {
     /// Stores a module that `check` accepts.
     ///
     /// # Errors
-    /// The bytes have another hash, there is no room, what `check` returns, or what the file system does.
+    /// The bytes have another hash, there is no room, `check` fails, or the file system returns an error.
     pub fn put(
         &self,
         hash: &str,
@@ -88,7 +89,7 @@ impl ModuleFolder {
         check()?;
         let cannot = |error: std::io::Error| format!("{}: cannot be written: {error}", self.path.display());
         std::fs::create_dir_all(&self.path).map_err(cannot)?;
-        // A file with the name of a module is whole, whenever the machine fails.
+        // A file with the name of a module is complete, even after a power failure.
         let draft = self.path.join(format!("{hash}.draft"));
         std::fs::write(&draft, bytes).map_err(cannot)?;
         std::fs::File::open(&draft).and_then(|file| file.sync_all()).map_err(cannot)?;
@@ -98,7 +99,7 @@ impl ModuleFolder {
     /// Reads a module.
     ///
     /// # Errors
-    /// It is not here, with how to bring it; or the file has other bytes.
+    /// The module is missing (the error says how to add it), or the file has other bytes.
     pub fn load(&self, hash: &str) -> Result<Vec<u8>, String> {
         let path = self.file(hash);
         let absent = || format!("module {hash} is not here; bring it with `{}`", self.commands.0);
@@ -131,10 +132,10 @@ impl ModuleFolder {
         all
     }
 
-    /// Removes a module that is not used.
+    /// Removes an unused module.
     ///
     /// # Errors
-    /// It is not here, is used, or its file stays.
+    /// The module is missing or used, or its file cannot be removed.
     pub fn remove(&self, hash: &str, is_used: impl FnOnce() -> bool) -> Result<(), RemoveError> {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if is_used() {
@@ -147,7 +148,7 @@ impl ModuleFolder {
         std::fs::remove_file(&file).map_err(|error| RemoveError::File(format!("{}: {error}", file.display())))
     }
 
-    /// Reads at most one byte more than a module may have.
+    /// Reads at most one byte more than the largest module has.
     fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
         use std::io::Read as _;
         let mut bytes = Vec::new();

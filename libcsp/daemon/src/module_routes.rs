@@ -1,4 +1,4 @@
-//! The routes by which supplied modules come to a daemon, are read of it, and go.
+//! Routes by which supplied modules are added to a daemon, read and removed.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use csp_telemetry::{Refused, require};
 
 use crate::module_folder::RemoveError;
 
-/// The modules of a daemon. Calls may wait for the disk, and compile for seconds.
+/// The modules of a daemon. Calls may block on the disk and compile for seconds.
 pub trait ModuleStore: Send + Sync + 'static {
     /// Checks, compiles and stores a module.
     ///
     /// # Errors
-    /// What is wrong with it, or why it cannot be stored.
+    /// Why it is invalid, or why it cannot be stored.
     fn put(&self, hash: &str, bytes: &[u8]) -> Result<(), String>;
     /// Returns the bytes of a module.
     fn bytes(&self, hash: &str) -> Option<Vec<u8>>;
-    /// Removes a module that is not used.
+    /// Removes an unused module.
     ///
     /// # Errors
     /// See [`RemoveError`].
@@ -43,8 +43,8 @@ pub fn routes<S: ModuleStore>(path: &str, store: Arc<S>) -> Router {
         .with_state(store)
 }
 
-/// `PUT`: 204 once the module was checked, compiled and stored; 422 with what is wrong with it. For operators, and for management nodes,
-/// which pass on what operators give them.
+/// `PUT`: 204 once the module is checked, compiled and stored; 422 with the reason if it is invalid. For
+/// operators, and for management nodes, which forward operators' requests.
 async fn bring<S: ModuleStore>(
     State(store): State<Arc<S>>,
     Extension(caller): Extension<Caller>,
@@ -56,7 +56,7 @@ async fn bring<S: ModuleStore>(
         Err(refused) => return refused.into_response(),
     };
     let name = module.clone();
-    // Compiling takes up to seconds: other requests, and the worker threads, go on meanwhile.
+    // Compiling takes up to seconds; other requests and the worker threads continue meanwhile.
     let stored = tokio::task::spawn_blocking(move || store.put(&module, &body)).await;
     match stored.unwrap_or_else(|error| Err(format!("the compiler ended: {error}"))) {
         Ok(()) => {
@@ -70,7 +70,8 @@ async fn bring<S: ModuleStore>(
     }
 }
 
-/// Returns the name of a caller that may bring and remove modules: an operator, or a management node, which passes on what operators ask.
+/// Returns the name of a caller that may add and remove modules: an operator, or a management node, which
+/// forwards operators' requests.
 fn changes(caller: &Caller) -> Result<String, Refused> {
     let is_mgmt = caller.identity().is_some_and(|identity| identity.role == IdentityRole::MgmtNode);
     if !is_mgmt {
@@ -79,7 +80,7 @@ fn changes(caller: &Caller) -> Result<String, Refused> {
     Ok(caller.identity().map_or_else(|| "local".to_owned(), |identity| identity.to_string()))
 }
 
-/// `GET`: the bytes of a module, for a management node that gives it to another node; 404 if it is not here.
+/// `GET`: the bytes of a module, for a management node that copies it to another node; 404 if it is missing.
 async fn fetch<S: ModuleStore>(
     State(store): State<Arc<S>>,
     Extension(caller): Extension<Caller>,
@@ -94,7 +95,7 @@ async fn fetch<S: ModuleStore>(
     }
 }
 
-/// `DELETE`: 204; 404 if it is not here, 409 while the policy names it or it runs.
+/// `DELETE`: 204; 404 if it is missing, 409 while the policy names it or it is running.
 async fn remove<S: ModuleStore>(
     State(store): State<Arc<S>>,
     Extension(caller): Extension<Caller>,

@@ -1,4 +1,4 @@
-//! Questions of the admin endpoint that data threads answer: how they are asked, and the parameters of their URLs.
+//! Requests of the admin endpoint that data threads answer, and the parameters of their URLs.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Label {
     }
 }
 
-/// Why a question has no answer.
+/// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// The text is not a label.
@@ -80,7 +80,7 @@ impl<Q> Clone for Workers<Q> {
 }
 
 impl<Q> Workers<Q> {
-    /// Every worker's answer, by worker number.
+    /// Returns every worker's answer, by worker number.
     pub async fn ask<R>(&self, question: impl Fn(Reply<R>) -> Q) -> Result<Vec<R>, QueryError> {
         let mut answers = Vec::with_capacity(self.mailboxes.len());
         for mailbox in &self.mailboxes {

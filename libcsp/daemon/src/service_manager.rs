@@ -1,4 +1,4 @@
-//! Notifications to systemd: started, stopping, and signs of life for its watchdog (sd_notify(3),
+//! Notifications to systemd: started, stopping, and keep-alives of its watchdog (sd_notify(3),
 //! sd_watchdog_enabled(3)). Without systemd nothing is sent.
 
 use csp_types::{Duration, Instant};
@@ -6,14 +6,14 @@ use sd_notify::NotifyState;
 
 use crate::thread::Progress;
 
-/// A data thread whose turn lasts longer than this is stuck: a turn takes microseconds, and peers take a silence of 800 ms
-/// for death.
+/// A data thread whose turn lasts longer than this is stuck: a turn takes microseconds, and peers consider a
+/// node dead after 800 ms of silence.
 const TURN_MAX: Duration = Duration::from_secs(5);
 
 /// The connection to systemd.
 #[derive(Debug)]
 pub struct ServiceManager {
-    /// Interval of the signs of life: half of what the unit allows. `None` without a watchdog.
+    /// Interval of keep-alives: half of the unit's watchdog time. `None` without a watchdog.
     interval: Option<Duration>,
     next: Instant,
     threads: Vec<Progress>,
@@ -37,8 +37,8 @@ impl ServiceManager {
         notify(&[NotifyState::Stopping]);
     }
 
-    /// Sends a sign of life if one is due and no data thread is stuck; otherwise systemd restarts the service when
-    /// WatchdogSec has passed. To be called a few times a second.
+    /// Sends a keep-alive if one is due and no data thread is stuck. Without keep-alives, systemd restarts
+    /// the service after WatchdogSec. Call it a few times per second.
     pub fn alive(&mut self, now: Instant) {
         let Some(interval) = self.interval else { return };
         let longest = self.threads.iter().map(|thread| thread.turn_lasts(now)).max().unwrap_or_default();

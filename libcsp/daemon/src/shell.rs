@@ -32,7 +32,7 @@ pub fn init_logging(log: &LogSection) -> Result<(), DaemonError> {
     Ok(csp_telemetry::init_logging(&log.level, format)?)
 }
 
-/// SIGTERM and SIGINT, caught from the creation of this value on.
+/// SIGTERM and SIGINT, which are caught from the creation of this value on.
 #[derive(Debug)]
 pub struct StopSignals {
     terminate: Signal,
@@ -40,7 +40,7 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Installs the handlers. Must run inside tokio; errors are those of signal handling.
+    /// Installs the handlers. Requires a tokio runtime; errors are those of signal handling.
     pub fn new() -> Result<Self, DaemonError> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         Ok(StopSignals { terminate, interrupt })
@@ -71,7 +71,7 @@ pub struct ShellOptions<'a> {
     pub keys: Option<KeyFile>,
     /// The data threads, for systemd's watchdog.
     pub threads: Vec<Progress>,
-    /// What the daemon chooses about its control plane.
+    /// Options of the control plane.
     pub control: ControlOptions,
 }
 
@@ -91,7 +91,7 @@ pub enum Event {
 /// The part of the control thread that all daemons share.
 #[derive(Debug)]
 pub struct Shell {
-    /// For `/readyz`. The shell sets `control`, `policy` and `state`, the daemon the other conditions.
+    /// Conditions for `/readyz`. The shell sets `control`, `policy` and `state`, the daemon the others.
     pub readiness: Readiness,
     credentials: Option<Credentials>,
     control: ControlPlane,
@@ -104,8 +104,8 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Opens the admin endpoint, then registers the node. Returns `None` if a signal asked to stop meanwhile. Must run
-    /// inside tokio.
+    /// Opens the admin endpoint, then registers the node. Returns `None` if a signal requests to stop
+    /// meanwhile. Requires a tokio runtime.
     pub fn start(options: ShellOptions<'_>) -> BoxFuture<'_, Result<Option<Shell>, DaemonError>> {
         Self::begin(options).boxed()
     }
@@ -167,7 +167,8 @@ impl Shell {
         }))
     }
 
-    /// Waits for work that other threads do, and feeds systemd's watchdog meanwhile. The caller bounds how long the work lasts.
+    /// Waits for work that other threads do, and sends keep-alives to systemd meanwhile. The caller bounds
+    /// the duration of the work.
     pub async fn while_alive<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
@@ -207,7 +208,8 @@ impl Shell {
         self.control.ack_applied(generation, result).await;
     }
 
-    /// Checks policies again that the daemon's own check has refused, since what they lacked may have come.
+    /// Repeats the check of policies that the daemon's own check has refused, since what they lacked may be
+    /// available by now.
     pub fn recheck_policy(&self) {
         self.control.recheck_policy();
     }
@@ -221,7 +223,7 @@ impl Shell {
     }
 }
 
-/// Waits for the next value; for ever if all senders are gone.
+/// Waits for the next value. Never returns if all senders are dropped.
 async fn changed<T: Clone>(receiver: &mut watch::Receiver<T>) -> T {
     match receiver.changed().await {
         Ok(()) => receiver.borrow_and_update().clone(),

@@ -1,4 +1,5 @@
-//! A data thread: turns while there is work, waits while there is none; and the control thread's handle of it.
+//! A data thread, which takes turns while there is work and waits while there is none; and the control
+//! thread's handle of it.
 
 mod progress;
 
@@ -27,7 +28,7 @@ const FULL_WAIT: Duration = Duration::from_millis(1);
 
 /// A worker that runs by turns, in a thread of its own.
 pub trait DataWorker {
-    /// Messages and questions of the control thread.
+    /// Messages and requests of the control thread.
     type Question: Send + 'static;
     /// The published numbers.
     type Published: Clone + Send + 'static;
@@ -35,7 +36,7 @@ pub trait DataWorker {
     /// Performs all pending work; returns whether there was any. `unix_s` may be a tenth of a second behind.
     fn turn(&mut self, now: Instant, unix_s: u64) -> bool;
 
-    /// Handles a question of the control thread; [`ControlFlow::Break`] ends the thread.
+    /// Handles a request of the control thread; [`ControlFlow::Break`] ends the thread.
     fn answer(&mut self, now: Instant, question: Self::Question) -> ControlFlow<()>;
 
     /// Returns the numbers to publish. Called at most ten times a second, and before each sleep that may be long.
@@ -98,12 +99,12 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
         &self.published
     }
 
-    /// Whether it still takes turns.
+    /// Returns the thread's progress, by which a stuck thread is detected.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Sends every thread the question that ends it, then waits for all of them. A second call has no effect.
+    /// Sends every thread the message that ends it, then waits for all of them. A second call has no effect.
     pub fn stop_all(threads: &mut [Self], end: impl Fn() -> Q) {
         for thread in threads.iter().filter(|thread| thread.thread.is_some()) {
             // A thread whose mailbox is closed has stopped. A thread with a full mailbox must still receive the

@@ -1,11 +1,13 @@
-//! Trials: a process of its own does first what the daemon is about to do with bytes that others wrote, such as compiling a module.
+//! Trials: a separate process first does the work that the daemon is about to do with untrusted bytes, such as
+//! compiling a module.
 //!
 //! ```text
-//!   daemon ── bytes (memfd) ─▶ the same program, `compile-module KIND` ── within its bounds: nothing, or why not ─▶ daemon does it, too
-//!                                      └── panic, endless recursion, too much memory or time ─▶ the bytes are refused
+//!   daemon ── bytes (memfd) ─▶ the same program, `compile-module KIND`
+//!                                 ├── done, or an error, within its bounds ───────────▶ daemon does it too, or refuses
+//!                                 └── panic, endless recursion, too much memory or time ─▶ the bytes are refused
 //! ```
-//! Nothing of what the process makes is used: the same work on the same bytes takes the same course in the daemon, so that nobody needs to trust the process
-//! (decision 0078). Its bounds are set by itself, before it reads the bytes.
+//! The process's output is not used otherwise: the same work on the same bytes runs the same way in the daemon, so that
+//! the process need not be trusted (decision 0078). It sets its own bounds before it reads the bytes.
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -20,31 +22,31 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// The argument that makes a daemon's program the process of a trial.
+/// The argument that makes a daemon's program run as the process of a trial.
 const ARGUMENT: &str = "compile-module";
-/// What it writes when it has done its work.
+/// The process's output when the work is complete.
 const DONE: &str = "done";
-/// What it writes before the reason why it refuses the bytes.
+/// Prefix of the process's output when it refuses the bytes; the reason follows.
 const REFUSED: &str = "refused: ";
-/// Exit code of a process that could not begin.
+/// Exit code of a process that could not start the work.
 const NOT_BEGUN: u8 = exit_code::UNAVAILABLE;
-/// Bytes that are kept of what it writes.
+/// Largest part of the process's output that is kept, in bytes.
 const SAID_LEN_MAX: usize = 4096;
-/// Bytes that it reads.
+/// Largest input of the process, in bytes.
 const INPUT_LEN_MAX: u64 = 64 << 20;
-/// Stack of the thread that does the work: less than that of any thread of a daemon, which has 2 MiB.
+/// Stack of the thread that does the work, in bytes: less than the 2 MiB of a daemon's threads.
 const STACK_LEN: usize = 1 << 20;
-/// How Rust's runtime begins the report of an allocation that failed, and what the operating system says.
+/// Messages of Rust's runtime and of the operating system about a failed allocation.
 const OUT_OF_MEMORY: [&str; 2] = ["memory allocation of ", "Cannot allocate memory"];
 
 /// Bounds of a trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// Bytes of memory of the process, besides its program.
+    /// Memory of the process in bytes, besides its program.
     pub memory_max: u64,
-    /// Seconds of processor time.
+    /// Processor time in seconds.
     pub processor_s_max: u64,
-    /// How long it may take on a machine that is busy with other things.
+    /// Elapsed time, on a machine that may be busy.
     pub time_max: Duration,
 }
 
@@ -54,7 +56,7 @@ impl Default for Bounds {
     }
 }
 
-/// Has a process do the work of a kind on bytes, as [`Trial::run`].
+/// Runs the work of a kind on bytes in a process of its own, as [`Trial::run`] does.
 pub type Run = dyn Fn(&str, &[u8]) -> Result<(), String> + Send + Sync;
 
 /// Starts trials in processes of a program.
@@ -65,13 +67,13 @@ pub struct Trial {
 }
 
 impl Default for Trial {
-    /// Trials in processes of this daemon's own program, also after its file was replaced.
+    /// Returns trials that run this daemon's own program, even after its file was replaced.
     fn default() -> Self {
         Trial::of(Path::new("/proc/self/exe"), Bounds::default())
     }
 }
 
-/// Ends and reaps a process that is dropped.
+/// A child process that is killed and reaped when dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -82,16 +84,17 @@ impl Drop for Ended {
 }
 
 impl Trial {
-    /// Trials in processes of a program whose main function calls [`child`].
+    /// Returns trials that run a program whose main function calls [`child`].
     #[must_use]
     pub fn of(program: &Path, bounds: Bounds) -> Self {
         Trial { program: program.to_owned(), bounds }
     }
 
-    /// Has a process do the work of a kind on the bytes. The calling thread waits.
+    /// Runs the work of a kind on the bytes in a process of its own. Blocks the calling thread.
     ///
     /// # Errors
-    /// Why the daemon must not do it: what the work reports, which bound was exceeded, or that there was no trial.
+    /// Why the daemon must not do the work: the work's error, the bound that was exceeded, or that the
+    /// process could not be started.
     pub fn run(&self, kind: &str, bytes: &[u8]) -> Result<(), String> {
         let begun = Instant::now();
         let process = self.start(kind, bytes);
@@ -106,7 +109,7 @@ impl Trial {
         self.judge(ended, &said)
     }
 
-    /// Returns it as what engines of modules call.
+    /// Returns the function that engines of modules call.
     #[must_use]
     pub fn shared(&self) -> Arc<Run> {
         let trial = self.clone();
@@ -155,7 +158,7 @@ impl Trial {
     }
 }
 
-/// Reads a pipe to its end; `None`: the time was over before, or it cannot be read.
+/// Reads a pipe to its end. Returns `None` if the time has passed or an error occurred.
 fn read(mut pipe: ChildStderr, until: Instant) -> Option<String> {
     let (mut said, mut chunk) = (Vec::new(), [0; 1024]);
     loop {
@@ -179,7 +182,8 @@ fn read(mut pipe: ChildStderr, until: Instant) -> Option<String> {
     }
 }
 
-/// Does the work of a trial if this process is one. Called first in the main function of a daemon; `None`: the process is the daemon.
+/// Does the work of a trial if this process was started for one. Called first in the main function of a
+/// daemon; `None` means that the process is the daemon.
 #[must_use]
 pub fn child(work: fn(&str, &[u8]) -> Result<(), String>) -> Option<ExitCode> {
     let arguments: Vec<_> = std::env::args_os().skip(1).take(4).collect();
@@ -212,7 +216,7 @@ pub fn child(work: fn(&str, &[u8]) -> Result<(), String>) -> Option<ExitCode> {
             eprint!("{REFUSED}{why}");
             exit_code::INTERNAL.into()
         }
-        // Reported by the panic's hook
+        // The panic hook has reported it.
         Ok(Err(_)) => exit_code::INTERNAL.into(),
         Err(error) => {
             eprintln!("{error}");
@@ -221,15 +225,15 @@ pub fn child(work: fn(&str, &[u8]) -> Result<(), String>) -> Option<ExitCode> {
     })
 }
 
-/// Bounds this process for the rest of its life.
+/// Limits the resources of this process for the rest of its life.
 fn bounded(memory_max: u64, processor_s_max: u64) -> std::io::Result<()> {
     let most = |most: u64| Rlimit { current: Some(most), maximum: Some(most) };
-    // Of its own it writes private memory only. Address space that is merely reserved does not count.
+    // The process itself writes private memory only. Address space that is merely reserved does not count.
     setrlimit(Resource::Data, most(memory_max))?;
     setrlimit(Resource::Cpu, Rlimit { current: Some(processor_s_max), maximum: Some(processor_s_max + 1) })?;
     setrlimit(Resource::Core, most(0))?;
     setrlimit(Resource::Fsize, most(0))?;
-    // If the machine's memory is short, this process ends before a daemon does.
+    // If the machine runs out of memory, this process is killed before a daemon is.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Public keys of CURVE as ZeroMQ writes them: 40 characters of Z85 ([32/Z85](https://rfc.zeromq.org/spec/32)).
+//! CURVE public keys in ZeroMQ's notation: 40 characters of Z85 ([32/Z85](https://rfc.zeromq.org/spec/32)).
 
 use core::fmt;
 use core::str::FromStr;
 
-/// Length of a key of CURVE in bytes.
+/// Length of a CURVE key in bytes.
 pub const CURVE_KEY_LEN: usize = 32;
 /// Length of a key as text.
 pub const CURVE_KEY_TEXT_LEN: usize = 40;
@@ -11,11 +11,11 @@ pub const CURVE_KEY_TEXT_LEN: usize = 40;
 const DIGITS: &[u8; 85] =
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
-/// A public key of CURVE.
+/// A CURVE public key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CurvePublicKey(pub [u8; CURVE_KEY_LEN]);
 
-/// A text that is no key.
+/// The text is not a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoCurveKey;
 
@@ -27,7 +27,7 @@ impl fmt::Display for NoCurveKey {
 
 impl core::error::Error for NoCurveKey {}
 
-/// Writes a key, public or secret, as text.
+/// Formats a key, public or secret, as text.
 pub fn to_z85(key: &[u8; CURVE_KEY_LEN]) -> [u8; CURVE_KEY_TEXT_LEN] {
     let mut out = [0; CURVE_KEY_TEXT_LEN];
     for (bytes, text) in key.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<5>().0) {
@@ -40,7 +40,7 @@ pub fn to_z85(key: &[u8; CURVE_KEY_LEN]) -> [u8; CURVE_KEY_TEXT_LEN] {
     out
 }
 
-/// Reads a key, public or secret, from text.
+/// Parses a key, public or secret.
 pub fn from_z85(text: &[u8]) -> Result<[u8; CURVE_KEY_LEN], NoCurveKey> {
     let text: &[u8; CURVE_KEY_TEXT_LEN] = text.try_into().map_err(|_| NoCurveKey)?;
     let mut out = [0; CURVE_KEY_LEN];

@@ -15,7 +15,7 @@ use crate::Prefix;
 
 /// Most ranges of ports that a grant lists.
 pub const LISTEN_MAX: usize = 16;
-/// Most kernel sockets that a grant lists because the process holds them.
+/// Largest number of kernel sockets in a grant that the process holds.
 pub const HELD_MAX: usize = 16;
 /// Most destinations that a grant lists.
 pub const CONNECT_MAX: usize = 8;
@@ -117,8 +117,8 @@ impl Grant {
         Grant::new([Ports::ALL], Target::everywhere())
     }
 
-    /// Replaces the list of kernel sockets that the process holds; entries beyond [`HELD_MAX`] are omitted. The process may
-    /// listen on their ports in the name of the users that created them.
+    /// Replaces the list of kernel sockets that the process holds; entries beyond [`HELD_MAX`] are omitted.
+    /// The process may listen on their ports on behalf of the users that created them.
     #[must_use]
     pub fn holding(self, sockets: impl IntoIterator<Item = Held>) -> Self {
         Grant { held: List::of(sockets), ..self }
@@ -130,12 +130,12 @@ impl Grant {
         Grant { shared, ..self }
     }
 
-    /// Whether the process may listen on `port` in its own user's name.
+    /// Whether the process may listen on `port` on behalf of its own user.
     pub fn listens(&self, port: u16) -> bool {
         self.listen.iter().any(|ports| ports.contains(port))
     }
 
-    /// The users in whose name the process may listen on `port`: it holds sockets that they created there.
+    /// The users on whose behalf the process may listen on `port`: it holds sockets that they created there.
     pub fn holders(&self, port: u16) -> impl Iterator<Item = u32> + '_ {
         self.held.iter().filter(move |held| held.port == port).map(|held| held.uid)
     }

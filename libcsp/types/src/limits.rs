@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
-/// Time for which a reset waits until its receiver has taken what was written before it. A kernel waits for nothing, but it has
-/// transmitted at the time of the write, which a proxy has not.
+/// Longest time that a reset waits until its receiver has received the data written before it. A kernel's
+/// reset need not wait, since a kernel transmits at the time of the write; a proxy does not.
 pub const RESET_WAIT: Duration = Duration::from_secs(10);
 
-/// Time for which a reset waits while its receiver takes nothing: enough for three retransmissions on common paths. A peer
-/// that is blocked in a write learns of the reset after this time at the latest.
+/// Longest time that a reset waits while its receiver receives nothing: enough for three retransmissions on
+/// common paths. A peer that is blocked in a write learns of the reset after this time at the latest.
 pub const RESET_STALL: Duration = Duration::from_secs(2);
 
 /// Largest TCP payload that the tunnel carries in one segment (CSP §4.1: segments up to 64 KB), in bytes.
@@ -26,9 +26,9 @@ pub const PROXY_WORKERS_MAX: usize = 256;
 /// Largest number of Virtual Interfaces in the pool between one process and one proxy worker.
 pub const VI_POOL_MAX: usize = 16;
 
-/// First port that connections of applications leave from (RFC 6335 §6: the ephemeral ports). Network nodes with several workers
-/// receive what comes to these ports at [`EGRESS_LAN_WORKER`].
+/// First source port of connections that applications open (RFC 6335 §6: the ephemeral ports). Network nodes
+/// with several workers receive segments to these ports at [`EGRESS_LAN_WORKER`].
 pub const EGRESS_PORT_FIRST: u16 = 49_152;
 
-/// The worker of a network node that connections of applications go through, as their answers arrive there.
+/// The worker of a network node for connections that applications open, since their replies arrive there.
 pub const EGRESS_LAN_WORKER: u8 = 0;

@@ -1,4 +1,4 @@
-//! Which of the cluster's addresses a network node answers for.
+//! The addresses of the cluster that a network node serves.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -24,8 +24,8 @@ impl OwnedAddresses {
         self.0.is_empty() || self.0.iter().any(|network| network.contains(address))
     }
 
-    /// Returns whether all addresses of `other` are among them. Networks are compared one with another: two halves do not
-    /// cover the whole.
+    /// Returns whether `self` contains all addresses of `other`. Each network of `other` must lie in a single
+    /// network of `self`: two halves do not cover the whole.
     pub fn covers(&self, other: &OwnedAddresses) -> bool {
         let covered = |inner: &Prefix| self.0.iter().any(|outer| outer.covers(inner));
         self.0.is_empty() || (!other.0.is_empty() && other.0.iter().all(covered))

@@ -1,8 +1,9 @@
-//! Where a channel of messages lives: at its owner, the one proxy worker to which all its connections go.
+//! The location of a message channel: its owner, the one proxy worker to which all its connections go.
 //!
-//! Rendezvous hashing (Thaler and Ravishankar, 1998): every worker has a score for the channel's key, and the highest owns
-//! the channel. When a worker leaves, only its channels move; when one joins, channels move only to it. The result depends on
-//! nothing but the key and the names of proxies, so that all nodes with the same view of the proxies agree.
+//! Rendezvous hashing (Thaler and Ravishankar, 1998): every worker has a score for the channel's key, and the
+//! worker with the highest score owns the channel. When a worker leaves, only its channels move; when one
+//! joins, channels move only to it. The result depends on nothing but the key and the names of proxies, so
+//! that all nodes with the same view of the proxies agree.
 
 use core::hash::Hasher as _;
 use core::net::{IpAddr, SocketAddr};
@@ -11,10 +12,10 @@ use siphasher::sip::SipHasher13;
 
 use crate::NodeId;
 
-/// What decides where a channel lives. Channels with equal keys have the same owner.
+/// The key that determines the owner of a channel. Channels with equal keys have the same owner.
 ///
-/// It is made of the channel's address: a network node knows nothing else of a connection when it chooses a worker, and
-/// channels that share an address share their connections.
+/// It is computed from the channel's address: a network node knows nothing else about a connection when it
+/// chooses a worker, and channels that share an address share their connections.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PlacementKey(u64);
 
@@ -40,7 +41,7 @@ impl PlacementKey {
     }
 }
 
-/// The keys are constants, since all nodes must agree.
+/// The hash keys are constants, since all nodes must agree.
 fn hasher() -> SipHasher13 {
     SipHasher13::new_with_keys(0, 0)
 }
@@ -61,7 +62,7 @@ impl core::fmt::Display for Owner {
     }
 }
 
-/// Returns the owner of channels with this key among `workers`, in whatever order they are; `None` if there are none.
+/// Returns the owner of channels with this key among `workers`, in any order; `None` if there are none.
 pub fn owner_of(key: PlacementKey, workers: impl IntoIterator<Item = Owner>) -> Option<Owner> {
     workers.into_iter().max_by_key(|worker| (key.score(worker), *worker))
 }
@@ -115,7 +116,7 @@ mod tests {
         let before = owners(&all);
         all.reverse();
         assert_eq!(owners(&all), before);
-        // A node of another version must find the same.
+        // Nodes of other versions must compute the same result.
         assert_eq!(before, ["proxy-1/3", "proxy-0/3", "proxy-0/2"]);
         assert_eq!(owner_of(key(addresses[0]), []), None);
     }

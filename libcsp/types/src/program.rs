@@ -6,18 +6,18 @@ use core::str::FromStr;
 /// Longest name of a program, in bytes: that of a file name on Linux (NAME_MAX).
 pub const PROGRAM_NAME_LEN_MAX: usize = 255;
 
-/// The name of a program, as policy rules have it and as a process attaches with it: a file name. Two names are equal when
-/// all their bytes are.
+/// The name of a program, as in policy rules and in ATTACH: a file name. Two names are equal if all their
+/// bytes are.
 ///
-/// Any file name that Linux allows is a name: 1 to 255 bytes without `/` and NUL. A longer name is refused, never cut.
-/// Kept inline so that it can be copied and compared without allocation.
+/// Any Linux file name is valid: 1 to 255 bytes without `/` and NUL. A longer name is rejected, not
+/// truncated. Stored inline, so that it can be copied and compared without allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProgramName {
     bytes: [u8; PROGRAM_NAME_LEN_MAX],
     len: u8,
 }
 
-/// Why bytes are no program's name.
+/// Why bytes are not the name of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgramNameError {
     /// Empty, or longer than 255 bytes.
@@ -40,7 +40,7 @@ impl fmt::Display for ProgramNameError {
 impl core::error::Error for ProgramNameError {}
 
 impl ProgramName {
-    /// The name of a program of which nothing better is known.
+    /// The name of a program whose name is unknown.
     pub const UNKNOWN: ProgramName = {
         let mut bytes = [0; PROGRAM_NAME_LEN_MAX];
         let text = b"program";
@@ -52,7 +52,7 @@ impl ProgramName {
         ProgramName { bytes, len: text.len() as u8 }
     };
 
-    /// Parses a name that a peer, a file or a program gave.
+    /// Parses a name from a peer, a file or a program.
     pub fn parse(name: &[u8]) -> Result<Self, ProgramNameError> {
         let length = ProgramNameError::Length(name.len());
         let len = u8::try_from(name.len()).ok().filter(|len| *len > 0).ok_or(length)?;
@@ -64,17 +64,18 @@ impl ProgramName {
         Ok(ProgramName { bytes, len })
     }
 
-    /// The name of the program at a path: its last component.
+    /// Returns the name of the program at a path: its last component.
     pub fn of_path(path: &[u8]) -> Result<Self, ProgramNameError> {
         ProgramName::parse(path.rsplit(|byte| *byte == b'/').next().unwrap_or(&[]))
     }
 
-    /// The name of the program that `/proc/self/exe` leads to; of a file that was replaced since, its former name.
+    /// Returns the name of the program that `/proc/self/exe` links to; if the file was replaced since, its
+    /// former name.
     pub fn of_executable(link: &[u8]) -> Result<Self, ProgramNameError> {
         ProgramName::of_path(link.strip_suffix(b" (deleted)").unwrap_or(link))
     }
 
-    /// The name's bytes, which need not be UTF-8.
+    /// Returns the name's bytes, which need not be UTF-8.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
     }
@@ -87,7 +88,7 @@ impl FromStr for ProgramName {
     }
 }
 
-/// The name for people, on one line: control characters and bytes that are not UTF-8 are escaped.
+/// Shows the name on one line: control characters and bytes that are not UTF-8 are escaped.
 impl fmt::Display for ProgramName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.as_bytes().utf8_chunks() {

@@ -31,7 +31,7 @@ pub const SPIN_MAX_US: u16 = 1000;
 /// How long a thread polls before it sleeps, as configured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SpinSetting {
-    /// The policy chooses by the gaps that it has recorded.
+    /// The policy chooses the time from recorded gaps.
     #[default]
     Auto,
     /// Always this many microseconds, at most [`SPIN_MAX_US`]; 0: never.
@@ -66,7 +66,7 @@ impl core::error::Error for SpinSettingError {}
 /// Value of an avoided wake-up, as processor time spent polling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpinWorth {
-    /// While no other thread wants the processor.
+    /// While no other thread needs the processor.
     pub alone: Duration,
     /// While other threads use it.
     pub contended: Duration,

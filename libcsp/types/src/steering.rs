@@ -1,5 +1,5 @@
-//! Which worker of a network node owns a TCP flow. The LAN ports apply the rule to frames (`network-node/lan/src/steering.rs`), the core
-//! to datagrams that it has reassembled.
+//! The worker of a network node that owns a TCP flow. The LAN ports apply the rule to frames
+//! (`network-node/lan/src/steering.rs`), the core to reassembled datagrams.
 
 use core::net::IpAddr;
 

@@ -46,8 +46,8 @@ pub enum TraceKind {
     HandedOver = 19,
     /// Proxy: another application took the connection over.
     TakenOver = 20,
-    /// Proxy: requests of a client's connection pass an upstream connection of a local service from now on. Both record it;
-    /// `aux` is the label of the other.
+    /// Proxy: from now on an upstream connection of a local service serves requests of a client's connection.
+    /// Both record the event; `aux` is the label of the other one.
     Related = 21,
     /// Application: the connection was accepted, connected, or taken over from another process.
     AppOpen = 30,

@@ -65,7 +65,7 @@ impl<'a> ListenRule<'a> {
     }
 }
 
-/// A network that is reached through the cluster, or an exception within a larger one.
+/// A destination network that is reached through the cluster, or an exception within a larger one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Destination {
     /// The network.
@@ -79,7 +79,8 @@ pub fn leads_through(destinations: impl Iterator<Item = Destination>, ip: IpAddr
     longest_match(destinations.map(|d| (d.prefix, d.except, ())), ip).is_some()
 }
 
-/// One record of the destinations list: the address (port field: the prefix length, [`EXCEPT`] more for an exception).
+/// One record of the destinations list: an address, whose port field holds the prefix length, plus [`EXCEPT`]
+/// for an exception.
 const PREFIX_LEN: usize = ADDRESS_LEN;
 const EXCEPT: u16 = 0x8000;
 
@@ -119,16 +120,17 @@ pub struct Proxy<'a> {
     pub worker: u8,
     /// Path of the socket.
     pub path: &'a [u8],
-    /// Where it accepts verbs connections from the process itself, if the operator permits processes to have queue
-    /// pairs.
+    /// Address at which it accepts verbs connections directly from the process, if the operator permits
+    /// processes to own queue pairs.
     pub direct: Option<SocketAddr>,
-    /// It is to get no new connections while another proxy is there.
+    /// Whether it drains: it gets no new connections while another proxy is available.
     pub draining: bool,
 }
 
 /// Bit of a proxy's flags: an address for direct verbs connections follows.
 const PROXY_DIRECT: u8 = 1;
-/// Bit of a proxy's flags: [`Proxy::draining`]. Programs that do not know it ignore the list, and go on with the last.
+/// Bit of a proxy's flags: [`Proxy::draining`]. Programs that do not know the bit ignore the list and keep
+/// the former one.
 const PROXY_DRAINING: u8 = 2;
 
 /// The list of proxies.
@@ -162,7 +164,7 @@ impl<'a> Proxies<'a> {
 pub struct Attach<'a> {
     /// The process id; where the socket's credentials differ, the agent uses those.
     pub pid: u32,
-    /// The program's name, whole.
+    /// The full name of the program.
     pub program: ProgramName,
     /// The id that a previous agent assigned to this process and that it asks to keep; empty at the first attachment.
     pub former: &'a [u8],
@@ -175,15 +177,15 @@ pub struct Attached<'a> {
     pub node: NodeId,
     /// The process's name on that node.
     pub process: &'a [u8],
-    /// Proves the identity to proxies.
+    /// The token that proves the identity to proxies.
     pub token: &'a [u8],
-    /// When the token expires, in seconds of Unix time.
+    /// Expiry of the token, in seconds of Unix time.
     pub expires: u64,
-    /// Which listeners are accelerated.
+    /// The accelerated ports.
     pub listen: ListenRule<'a>,
-    /// Which connections are accelerated.
+    /// The accelerated destinations.
     pub connect: ConnectRule<'a>,
-    /// Whether listeners on loopback addresses, and connections to them, are accelerated, too.
+    /// Whether listeners on loopback addresses and connections to them are accelerated as well.
     pub loopback: bool,
     /// The current proxies.
     pub proxies: Proxies<'a>,
@@ -210,8 +212,9 @@ pub enum AgentMessage<'a> {
     Option(CarriedOption),
 }
 
-/// An option for a connection that the agent carries, set by a process that shares it. The ticket, with which the
-/// connection was left, is the authorisation: it can be read from the connection's socket.
+/// An option for a connection in the agent's custody, set by a process that shares the connection. The ticket
+/// with which the connection was handed over is the authorisation: every sharing process can read it from the
+/// connection's socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CarriedOption {
     /// The connection's ticket.
@@ -222,8 +225,8 @@ pub struct CarriedOption {
     pub value: u64,
 }
 
-/// A connection that the process has handed over at its proxy. The agent continues it over the Unix socket that comes
-/// with the message: several processes can share that socket, and programs without the filter can use it.
+/// A connection that the process has handed over at its proxy. The agent continues it over the Unix socket
+/// attached to the message, which several processes can share and which programs without the filter can use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Left {
     /// The proxy.

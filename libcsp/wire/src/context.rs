@@ -1,15 +1,17 @@
-//! Records between a proxy worker and a context elsewhere, in a stream of bytes.
+//! Records between a proxy worker and a context in another program, in a stream of bytes.
 //!
 //! ```text
 //!  0 length with header (4) | 4 kind (1) | 5 stage (1) | 6 path (2) | 8 generation (2) | 10 output (1) | 11 frames (1) | 12 format (4)
 //! 16 kind's own: two integers of 8 bytes | 32 length of each frame (4) | bytes
 //! ```
-//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL, ROOM, PART and GONE; the context
-//! HELLO, and of each stage SAME, FRAMES, RANGE and NEW for what it emits of the oldest call, then DONE. A stage emits while it has
-//! room, which STAGE gives first and ROOM gives back: each record takes its length of it, the last one possibly more than there is.
+//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL, ROOM, PART
+//! and GONE. The context sends HELLO; and for each call of a stage, oldest first, SAME, FRAMES, RANGE and NEW for the
+//! messages that the handler emits, then DONE. A stage emits while it has room. STAGE grants the initial room, and ROOM
+//! returns room that was used. Each emitted record uses its length; the last one may exceed the room that is left.
 //!
-//! STAGE names by SHA-256 what a handler needs beside its name: its module, and the formats of its messages. The context asks by WANT for
-//! what it does not have; PARTs bring it, in order. REPORT says what a stage has counted, and takes no room.
+//! STAGE names the objects that a handler needs by their SHA-256: its module, and the formats of its messages. The
+//! context requests missing objects by WANT and receives them in PARTs, in order. REPORT contains the counters of a
+//! stage, and uses no room.
 
 mod supply;
 
@@ -21,30 +23,30 @@ use crate::WireError;
 
 /// Length of a record's header in bytes.
 pub const RECORD_HEADER_LEN: usize = 32;
-/// Longest record in bytes: a message of 64 MiB, with what stands before it.
+/// Longest record in bytes: a message of 64 MiB, with the fields that precede it.
 pub const RECORD_LEN_MAX: usize = (64 << 20) + 4096;
-/// Most frames of a message.
+/// Largest number of frames in a message.
 pub const FRAMES_MAX: usize = 16;
 /// The version of this format.
 pub const VERSION: u64 = 2;
 
-/// A stage of a path at the proxy.
+/// Identifies a stage of a path at the proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Place {
     /// Index of the path.
     pub path: u16,
-    /// How often its slot was used before.
+    /// Number of times that the path's slot was used before.
     pub generation: u16,
-    /// The stage.
+    /// Index of the stage.
     pub stage: u8,
 }
 
-/// A message: the length of each frame, and the bytes of all.
+/// A message: the length of each frame, and the bytes of all frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message<'a> {
-    /// Format of the bytes, in its channel.
+    /// Number of the message's format in its channel.
     pub format: u32,
-    /// Four bytes for each frame.
+    /// The frame lengths, four bytes each.
     lens: &'a [u8],
     /// The bytes of all frames.
     pub bytes: &'a [u8],
@@ -60,16 +62,16 @@ impl<'a> Message<'a> {
 /// A record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record<'a> {
-    /// Version of the format, and how many unanswered calls of each stage the sender permits.
+    /// Version of the format, and the number of unanswered calls per stage that the sender permits.
     Hello {
-        /// Calls.
+        /// Number of calls.
         credit: u64,
     },
-    /// What a stage's handler is: its name and parameters. The same stage again: its parameters have changed.
+    /// Defines a stage: its handler and parameters. For a known stage: its parameters have changed.
     Stage {
         /// The stage.
         place: Place,
-        /// Bytes of records that the stage may emit before the proxy gives room back; of a stage that is known, it means nothing.
+        /// Bytes of records that the stage may emit before the proxy sends ROOM. Ignored for a known stage.
         room: u64,
         /// Name of the handler.
         handler: &'a str,
@@ -78,105 +80,106 @@ pub enum Record<'a> {
         /// What the handler needs beside its name.
         supply: Supply<'a>,
     },
-    /// A message for a handler.
+    /// Passes a message to a handler.
     Call {
         /// The stage.
         place: Place,
-        /// Number of the message in its channel.
+        /// Sequence number of the message in its channel.
         sequence: u64,
-        /// How long ago the message arrived, in ns: no clock crosses hosts.
+        /// Time since the message arrived, in nanoseconds. (Clocks of different hosts are not comparable.)
         age_ns: u64,
         /// The message.
         message: Message<'a>,
     },
-    /// The message of the call is emitted.
+    /// The handler emits the message of the call unchanged.
     Same {
         /// The stage.
         place: Place,
-        /// The output.
+        /// The output of the stage.
         output: u8,
     },
-    /// Some of its frames are.
+    /// The handler emits some frames of the message.
     Frames {
         /// The stage.
         place: Place,
-        /// The output.
+        /// The output of the stage.
         output: u8,
-        /// Format of these.
+        /// Format of the emitted frames.
         format: u32,
-        /// Number of the first.
+        /// Index of the first frame.
         first: u8,
-        /// How many.
+        /// Number of frames.
         count: u8,
     },
-    /// Some of its bytes are.
+    /// The handler emits some bytes of the message.
     Range {
         /// The stage.
         place: Place,
-        /// The output.
+        /// The output of the stage.
         output: u8,
-        /// Format of these.
+        /// Format of the emitted bytes.
         format: u32,
-        /// Bytes before the first.
+        /// Offset of the first byte.
         start: u32,
-        /// How many.
+        /// Number of bytes.
         len: u32,
     },
-    /// A new message is emitted.
+    /// The handler emits a new message.
     New {
         /// The stage.
         place: Place,
-        /// The output.
+        /// The output of the stage.
         output: u8,
         /// The message.
         message: Message<'a>,
     },
-    /// The handler is done with the oldest call.
+    /// The handler has finished the oldest call.
     Done {
         /// The stage.
         place: Place,
-        /// The handler has given the message up.
+        /// Whether the handler failed to process the message, which is dropped.
         fault: bool,
-        /// It has ended the path: it gives up all later messages too.
+        /// Whether the handler has ended the path, so that all later messages are dropped as well.
         ended: bool,
     },
-    /// The stage is over.
+    /// The stage has ended.
     Gone {
         /// The stage.
         place: Place,
     },
-    /// The proxy has processed what the stage has emitted.
+    /// The proxy has processed records that the stage has emitted.
     Room {
         /// The stage.
         place: Place,
-        /// Length of these records in bytes.
+        /// Total length of these records in bytes.
         bytes: u64,
     },
-    /// The context does not have what STAGE has named.
+    /// The context lacks an object that STAGE names.
     Want {
         /// The stage.
         place: Place,
-        /// What it needs.
+        /// SHA-256 of the object.
         object: &'a Hash,
     },
-    /// Bytes of what was asked for. A total of 0 without bytes: the stage has ended, and no other one needs it.
+    /// Bytes of a requested object. A total of 0 without bytes: the stage has ended, and no other stage needs
+    /// the object.
     Part {
-        /// What they belong to.
+        /// SHA-256 of the object.
         object: &'a Hash,
-        /// Length of the whole in bytes.
+        /// Length of the object in bytes.
         total: u32,
-        /// Bytes before these.
+        /// Offset of these bytes in the object.
         offset: u32,
         /// The bytes.
         bytes: &'a [u8],
     },
-    /// What a stage has counted since it began, at the context.
+    /// Counters of a stage since it began at the context.
     Report {
         /// The stage.
         place: Place,
-        /// How it stands.
+        /// State of the stage.
         standing: Standing,
-        /// Counters and times: [`Report::read`].
+        /// Counters and times; see [`Report::read`].
         numbers: &'a ReportNumbers,
         /// Why it does not run; empty if it does.
         why: &'a str,
@@ -195,7 +198,7 @@ struct Header {
 }
 
 impl<'a> Record<'a> {
-    /// Returns the stage that the record is about; `None` for HELLO and PART.
+    /// Returns the stage that the record concerns; `None` for HELLO and PART.
     pub fn place(&self) -> Option<Place> {
         match *self {
             Record::Hello { .. } | Record::Part { .. } => None,
@@ -213,15 +216,17 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns the length of the record at the start of `bytes`, whether all of it is there or not; `None` if that is not there.
+    /// Returns the length of the record at the start of `bytes`, even if the record is incomplete. `None` if
+    /// the length field is incomplete.
     pub fn len_at(bytes: &[u8]) -> Option<usize> {
         bytes.first_chunk::<4>().map(|len| u32::from_le_bytes(*len) as usize)
     }
 
-    /// Parses the record at the start of `bytes`. Returns it with its length; `None` if more bytes are needed.
+    /// Parses the record at the start of `bytes`. Returns the record and its length; `None` if more bytes are
+    /// needed.
     ///
     /// # Errors
-    /// When the bytes cannot be the start of a record, however they continue.
+    /// The bytes cannot be the start of a valid record.
     pub fn parse(bytes: &'a [u8]) -> Result<Option<(Record<'a>, usize)>, WireError> {
         let Some(len) = bytes.first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_le_bytes(*len) as usize;
@@ -235,11 +240,11 @@ impl<'a> Record<'a> {
         Ok(Some((canonical, len)))
     }
 
-    /// Writes a record without the bytes of a message, which follow it: CALL and NEW give their frames and how many bytes these are in
-    /// `message`. Returns the length of what was written.
+    /// Writes a record without the bytes of its message, which the caller appends. For CALL and NEW,
+    /// `message` has the frame lengths and the number of bytes of the message. Returns the length written.
     ///
     /// # Errors
-    /// When it is too long, a message has no frame or too many, or `into` is too small.
+    /// The record is too long, the message has no frames or too many, or `into` is too small.
     pub fn emit_head(&self, message: Option<(&[u32], usize)>, into: &mut [u8]) -> Result<usize, WireError> {
         let (mut header, parts) = self.header();
 
@@ -276,7 +281,7 @@ impl<'a> Record<'a> {
         Ok(needed)
     }
 
-    /// Returns the fixed fields, and what follows them.
+    /// Returns the fixed fields, and the parts that follow them.
     fn header(&self) -> (Header, [&'a [u8]; 4]) {
         let head = |kind, place| Header { kind, place, ..Header::default() };
         let mut parts: [&'a [u8]; 4] = [&[]; 4];
@@ -322,13 +327,13 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A message of which only the format is given: for [`Record::emit_head`].
+/// Returns a message that has only a format, for [`Record::emit_head`].
 pub const fn message_of(format: u32) -> Message<'static> {
     Message { format, lens: &[], bytes: &[] }
 }
 
 impl Header {
-    /// Reads the fields of a whole header.
+    /// Parses the fields of a complete header.
     fn parse(head: &[u8]) -> Self {
         let two = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
         let four = |at: usize| u32::from(two(at)) | u32::from(two(at + 2)) << 16;
@@ -378,7 +383,7 @@ impl Header {
             13 => self.report(body)?,
             _ => return Err(WireError::Kind { what: "context record kind", offset: 4, found: kind.into() }),
         };
-        // What a kind does not use is 0, so that each record has one form.
+        // Fields that a kind does not use must be 0, so that each record has one encoding.
         let (mut same, _) = record.header();
         same.frames = if carries { self.frames } else { 0 };
         let fields = |h: &Header| (h.place, h.output, h.frames, h.format, h.own);
@@ -419,7 +424,7 @@ impl Header {
         let wrong = WireError::Length { what: "context record part", offset: 32, found: body.len() };
         let (object, bytes) = body.split_first_chunk().ok_or(wrong)?;
         let (total, offset) = (narrow::<u32>(self.own[0], 16)?, narrow::<u32>(self.own[1], 24)?);
-        // No part is empty but that of nothing, or reaches past the end.
+        // A part is empty only if its object has length 0, and never extends past the object's end.
         let end = u64::from(offset) + bytes.len() as u64;
         match (total == 0 || !bytes.is_empty()) && bytes.len() <= PART_LEN_MAX && end <= u64::from(total) {
             true => Ok(Record::Part { object, total, offset, bytes }),

@@ -33,7 +33,7 @@ pub enum WireError {
     Kind {
         /// The type field.
         what: &'static str,
-        /// Where it stands.
+        /// Offset of the type field.
         offset: usize,
         /// Its value.
         found: u32,
@@ -53,15 +53,15 @@ pub enum WireError {
     Reserved {
         /// The field with the reserved bits.
         what: &'static str,
-        /// Where they stand.
+        /// Offset of the reserved bits.
         offset: usize,
     },
     /// A field value that the format does not permit.
     #[error("{what} at byte {offset}: the value is not allowed")]
     Value {
-        /// Which field.
+        /// The field.
         what: &'static str,
-        /// Where it stands.
+        /// Offset of the field.
         offset: usize,
     },
     /// A checksum that does not match.
@@ -77,7 +77,7 @@ pub enum WireError {
     Unsupported {
         /// What is not supported.
         what: &'static str,
-        /// Where it starts.
+        /// Offset of the value.
         offset: usize,
     },
     /// The caller's buffer is too small; `needed` bytes are required.
@@ -91,7 +91,7 @@ pub enum WireError {
     /// The caller's value does not fit its field.
     #[error("{what}: the value is larger than its field")]
     TooLarge {
-        /// Which field.
+        /// The field.
         what: &'static str,
     },
 }

@@ -142,7 +142,8 @@ fn parse_fixed(bytes: &[u8]) -> Result<&[u8; HEADER_LEN], WireError> {
     }
 }
 
-/// The extension header of type `protocol` at the start of `bytes`, if a packet with it may be taken.
+/// Returns the extension header of type `protocol` at the start of `bytes`, or an error if packets with it
+/// are rejected.
 fn extension_header(protocol: u8, bytes: &[u8]) -> Result<&[u8], WireError> {
     match protocol {
         HOP_BY_HOP => options_header(bytes, "ipv6 hop-by-hop options"),
@@ -162,11 +163,12 @@ fn options_header<'a>(bytes: &'a [u8], what: &'static str) -> Result<&'a [u8], W
             at += 1;
             continue;
         }
-        // RFC 8200 §4.2: only options whose two high bits are 00 may be skipped by who does not know them.
+        // RFC 8200 §4.2: a receiver that does not know an option may skip it only if its two high bits are
+        // 00.
         if kind >> 6 != 0 {
             return Err(WireError::Unsupported { what, offset: at });
         }
-        // An option without room for its length byte or its data overruns the header, however long the packet is.
+        // An option whose length byte or data does not fit overruns the header, however long the packet is.
         let option = &header[at..];
         let len = option.get(1).map_or(usize::MAX, |&len| usize::from(len).saturating_add(2));
         if len > option.len() {
@@ -177,7 +179,7 @@ fn options_header<'a>(bytes: &'a [u8], what: &'static str) -> Result<&'a [u8], W
     Ok(header)
 }
 
-/// A fragment header is passed over only when it says that the packet is whole (RFC 6946).
+/// Skips a fragment header, provided that it describes a whole packet (RFC 6946).
 fn fragment_header(bytes: &[u8]) -> Result<&[u8], WireError> {
     const OFFSET_AND_MORE: u16 = 0xfff9;
     let header = array_at::<8>(bytes, 0, "ipv6 fragment")?;
@@ -196,7 +198,7 @@ pub struct Repr {
     pub destination: Ipv6Addr,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// Hops the packet may take.
+    /// Hop limit.
     pub hop_limit: u8,
     /// Differentiated services codepoint; only the low 6 bits count.
     pub dscp: u8,

@@ -26,7 +26,7 @@ pub const REFUSED_TEXT_LEN_MAX: usize = 255;
 /// Longest [`Hello`] body there can be, in bytes.
 pub const HELLO_LEN_MAX: usize = hello::LEN_MAX;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -80,7 +80,7 @@ impl Kind {
 /// The header in front of every message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What the message is.
+    /// The kind of the message.
     pub kind: Kind,
     /// Receive descriptors that the sender has reposted since it last advertised credits.
     pub credits: u16,

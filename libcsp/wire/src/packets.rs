@@ -51,7 +51,7 @@ const PARTIAL: u8 = 4;
 const FLAGS: u8 = EGRESS | MORE | PARTIAL;
 const PAYLOAD_LEN_AT: usize = 24;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -67,7 +67,7 @@ pub enum Kind {
     Drop = 17,
     /// The packet is transmitted on the interface.
     Transmit = 18,
-    /// The packet goes on at the instance, which runs elsewhere.
+    /// The packet continues at the instance, which runs elsewhere.
     Enter = 19,
     /// The host does not have the instance: the rule's fallback applies.
     Absent = 20,
@@ -101,7 +101,7 @@ impl Kind {
         })
     }
 
-    /// Whether hosts send it, not network nodes.
+    /// Returns whether hosts send it; network nodes send all other kinds.
     pub const fn is_of_host(self) -> bool {
         self as u8 >= Kind::Pass as u8
     }
@@ -112,29 +112,29 @@ impl Kind {
     }
 }
 
-/// A rule of the classifier, as `RuleHandle` names it.
+/// A rule of the classifier, identified like a `RuleHandle`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MatchedRule {
     /// Its slot in the classifier's table.
     pub slot: u32,
-    /// How often the slot was used before.
+    /// Number of times that the slot was reused.
     pub generation: u16,
 }
 
-/// A record without its payload. What a kind does not use is 0.
+/// A record without its payload. Fields that a kind does not use are 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// Plug-ins that have processed the packet.
     pub hops: u8,
     /// The packet is transmitted to the LAN; otherwise it was received from there.
     pub egress: bool,
-    /// The text goes on in the next record of this kind and sequence number.
+    /// Whether the text continues in the next record of this kind and sequence number.
     pub more: bool,
     /// The packet's transport checksum is partial: the device that transmits it completes it.
     pub partial: bool,
-    /// The packet's number, or the generation's or the call's.
+    /// Number of the packet, the generation or the call.
     pub sequence: u32,
     /// The instance.
     pub instance: u32,
@@ -164,11 +164,11 @@ impl Head {
         }
     }
 
-    /// Parses the record at the start of `bytes`. Returns also the length of its payload, which starts at [`HEADER_LEN`], and the
-    /// length of the whole record.
+    /// Parses the record at the start of `bytes`. Also returns the length of its payload, which starts at
+    /// [`HEADER_LEN`], and the length of the whole record.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The field that is wrong, with its offset.
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize, usize), WireError> {
         let raw = array_at::<HEADER_LEN>(bytes, 0, "packet record header")?;
         if raw[0] != VERSION {
@@ -241,7 +241,7 @@ pub const fn padded_len(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT)
 }
 
-/// Counters of an instance at a host, since the host made it.
+/// Counters of an instance on a host, since the host created it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
     /// The instance.
@@ -255,7 +255,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// The counters of a COUNTS payload; bytes behind the last whole ones are ignored.
+    /// Returns the counters in a COUNTS payload. Trailing bytes that are not a whole entry are ignored.
     pub fn parse_all(payload: &[u8]) -> impl Iterator<Item = Count> + '_ {
         let (all, _) = payload.as_chunks::<COUNT_LEN>();
         all.iter().map(|raw| {

@@ -37,7 +37,7 @@ pub const VERSION: u8 = 3;
 /// Records are padded to a multiple of this many bytes.
 pub const ALIGNMENT: usize = 4;
 
-/// Where the age stands in a record.
+/// Offset of the age in a record.
 const AGE_AT: usize = 8;
 const PAYLOAD_LEN_AT: usize = 16;
 
@@ -56,7 +56,8 @@ pub enum RecordKind {
     IcmpError = 2,
     /// The flow of this label has ended, and no segment is left to send. No payload.
     FlowEnd = 3,
-    /// A segment that came with [`Flags::RETURN_UNKNOWN`], as a whole packet: the proxy has no connection for it.
+    /// A segment that was sent with [`Flags::RETURN_UNKNOWN`], returned as a whole packet: the proxy has no
+    /// connection for it.
     Unknown = 4,
 }
 
@@ -80,7 +81,7 @@ pub struct Flags(u8);
 impl Flags {
     /// No flag.
     pub const NONE: Flags = Flags(0);
-    /// The node that received the packet has verified its TCP checksum; the checksum field has no meaning any more.
+    /// The network node has verified the packet's TCP checksum. The checksum field has no meaning.
     pub const CHECKSUM_VERIFIED: Flags = Flags(1);
     /// The IP header is omitted: the payload is TCP header and data. Requires a label.
     pub const COMPACTED: Flags = Flags(2);
@@ -88,8 +89,8 @@ impl Flags {
     pub const FLOW_NEW: Flags = Flags(4);
     /// Last record of the label.
     pub const FLOW_END: Flags = Flags(8);
-    /// The network node does not know which proxy has the connection: a proxy that has none for the segment answers with
-    /// [`RecordKind::Unknown`] and not with a RST.
+    /// The network node does not know which proxy has the connection. A proxy without the connection answers
+    /// with [`RecordKind::Unknown`] instead of a RST.
     pub const RETURN_UNKNOWN: Flags = Flags(0x40);
 
     /// Whether all flags of `other` are set.
@@ -116,31 +117,33 @@ impl BitOr for Flags {
     }
 }
 
-/// How long a segment lay in the network node until its record was posted.
+/// Time that a segment spent in the network node before its record was posted.
 ///
-/// 32 bits of nanoseconds: exact to a nanosecond up to 4.29 s. [`Age::MAX`] stands for that time and every longer one; the segment is
-/// then taken for younger than it is, and a round-trip sample made of it is too long, never too short.
+/// 32 bits of nanoseconds, exact up to 4.29 s. [`Age::MAX`] stands for that time and every longer one. The
+/// segment is then considered younger than it is, so that a round-trip sample may be too long, but never too
+/// short.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Age(u32);
 
 impl Age {
     /// Posted at once.
     pub const ZERO: Age = Age(0);
-    /// As old as an age can say, or older.
+    /// The largest age, or any greater one.
     pub const MAX: Age = Age(u32::MAX);
 
-    /// The age of so many nanoseconds.
+    /// Returns the age of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: u32) -> Self {
         Age(nanos)
     }
 
-    /// The age `by` later; stays at [`Age::MAX`].
+    /// Returns this age plus `by`, limited to [`Age::MAX`].
     #[must_use]
     pub fn older(self, by: Duration) -> Self {
         Age(self.0.saturating_add(u32::try_from(by.as_nanos()).unwrap_or(u32::MAX)))
     }
 
-    /// When the segment arrived at the network node, on the clock of a receiver to whom its record came at `received`.
+    /// Returns the time at which the segment arrived at the network node, on the clock of the receiver that
+    /// got its record at `received`.
     pub fn before(self, received: Instant) -> Instant {
         Instant::from_nanos(received.as_nanos().saturating_sub(self.0.into()))
     }
@@ -149,7 +152,7 @@ impl Age {
 /// One record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: RecordKind,
     /// The flow, or [`FlowLabel::NONE`] while it has no label.
     pub label: FlowLabel,
@@ -159,7 +162,7 @@ pub struct Record<'a> {
     pub flags: Flags,
     /// ECN field of the IP header, whether the header is omitted or not.
     pub ecn: Ecn,
-    /// How long the packet lay in the network node; zero towards the network node.
+    /// Time that the packet spent in the network node; zero towards the network node.
     pub age: Age,
     /// Number of packets that were coalesced into the segment; 0 or 1 if none were.
     pub coalesced: u16,
@@ -171,7 +174,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record that ends a flow with nothing left to send.
+    /// Returns the record that ends a flow without a segment.
     pub const fn flow_end(label: FlowLabel, worker: u8) -> Record<'static> {
         Record {
             kind: RecordKind::FlowEnd,
@@ -186,8 +189,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The record that gives back `asked`, a segment that came with [`Flags::RETURN_UNKNOWN`], from worker `worker`. Its payload is
-    /// that of `asked`.
+    /// Returns the record by which worker `worker` returns `asked`, a segment that was sent with
+    /// [`Flags::RETURN_UNKNOWN`]. It has the payload of `asked`.
     pub const fn unknown(asked: &Record<'a>, worker: u8) -> Self {
         let (kind, label) = (RecordKind::Unknown, FlowLabel::NONE);
         Record { kind, label, worker, flags: Flags::NONE, age: Age::ZERO, ..*asked }
@@ -308,8 +311,9 @@ pub const fn padded_len(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT)
 }
 
-/// Makes every record of a message body `by` older: for a sender that could not post it at once. `body` holds whole records, as
-/// [`Record::emit_header`] wrote them; what does not parse as such ends the walk.
+/// Adds `by` to the age of every record in a message body, for a sender that could not post it at once.
+/// `body` holds whole records as written by [`Record::emit_header`]; the first one that cannot be parsed ends
+/// the walk.
 pub fn grow_older(body: &mut [u8], by: Duration) {
     let mut rest = body;
     while let Some(header) = rest.first_chunk_mut::<RECORD_HEADER_LEN>() {

@@ -1,14 +1,14 @@
-//! Whether a data thread still takes turns.
+//! Detects a data thread that no longer takes turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use csp_types::{Duration, Instant};
 
-/// The thread sleeps. No turn begins at this time: a process would have to run for 584 years.
+/// Marks a sleeping thread. No turn begins at this time: a process would have to run for 584 years.
 const SLEEPS: u64 = u64::MAX;
 
-/// When a data thread's current turn began, for other threads to look at.
+/// The start of a data thread's current turn, readable by other threads.
 #[derive(Clone, Debug)]
 pub struct Progress(Arc<AtomicU64>);
 
@@ -25,7 +25,7 @@ impl Progress {
         self.0.store(SLEEPS, Ordering::Relaxed);
     }
 
-    /// Returns for how long the current turn has lasted; zero while the thread sleeps.
+    /// Returns the duration of the current turn; zero while the thread sleeps.
     pub fn turn_lasts(&self, now: Instant) -> Duration {
         match self.0.load(Ordering::Relaxed) {
             SLEEPS => Duration::ZERO,

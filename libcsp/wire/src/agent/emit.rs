@@ -76,7 +76,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Fills in the length; returns the whole message's.
+/// Fills in the length. Returns the length of the whole message.
 fn finish(buffer: &mut [u8], len: usize) -> Result<usize, WireError> {
     let field = crate::bytes::room(buffer, HEADER_LEN, "agent message header")?;
     if let Some(field) = field.get_mut(4..8) {
@@ -105,7 +105,7 @@ pub fn emit_attach(buffer: &mut [u8], message: &Attach<'_>) -> Result<usize, Wir
     })
 }
 
-/// What [`emit_attached`] writes: as [`Attached`](super::Attached), with the lists in the agent's own form.
+/// Input of [`emit_attached`]: like [`Attached`](super::Attached), with the lists in the agent's form.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachedRepr<'a> {
     /// The agent's node.
@@ -114,7 +114,7 @@ pub struct AttachedRepr<'a> {
     pub process: &'a [u8],
     /// The token.
     pub token: &'a [u8],
-    /// When it expires, in seconds of Unix time.
+    /// Expiry of the token, in seconds of Unix time.
     pub expires: u64,
     /// Accelerated ports; `None`: all.
     pub listen: Option<&'a [u16]>,

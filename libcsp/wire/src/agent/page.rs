@@ -77,17 +77,17 @@ pub const COUNTER_NAMES: [&str; 33] = [
 ];
 const _: () = assert!(COUNTER_NAMES.len() <= COUNTERS);
 
-/// Offset of counter `index`; that of the last one for indices beyond.
+/// Returns the offset of counter `index`; that of the last counter if `index` is out of range.
 pub const fn counter_offset(index: usize) -> usize {
     COUNTERS_OFFSET + 8 * (if index < COUNTERS { index } else { COUNTERS - 1 })
 }
 
-/// Offset of socket entry `index`, modulo the table size.
+/// Returns the offset of socket entry `index`, modulo the table size.
 pub const fn socket_offset(index: usize) -> usize {
     SOCKETS_OFFSET + (index % SOCKETS) * SOCKET_LEN
 }
 
-/// Offset of the `count`th trace event written.
+/// Returns the offset of trace event number `count`.
 pub const fn trace_offset(count: u64) -> usize {
     TRACE_OFFSET + (count % TRACE_EVENTS as u64) as usize * TRACE_LEN
 }
@@ -114,11 +114,11 @@ pub enum SocketKind {
     KernelConnection = 4,
 }
 
-/// Why a socket was left to the kernel.
+/// Why the kernel carries a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Reason {
-    /// It was not: it is accelerated.
+    /// The kernel does not carry it: it is accelerated.
     Accelerated = 0,
     /// Its port or destination is outside the rule.
     Rule = 1,
@@ -210,9 +210,9 @@ pub struct AcceptQueue {
 pub struct SocketEntry {
     /// How it is carried.
     pub kind: SocketKind,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// Its descriptor when it was made.
+    /// Its descriptor when it was created.
     pub fd: u32,
     /// The flow; [`FlowLabel::NONE`] for listeners.
     pub label: FlowLabel,

@@ -1,4 +1,4 @@
-//! The reason of a refused CONNECT whose address another proxy worker serves.
+//! The reason of a refused CONNECT whose address belongs to another proxy worker.
 
 use csp_types::{NodeId, Owner};
 
@@ -17,12 +17,12 @@ const MARK: u32 = 1 << 31;
 const RESERVED: u32 = 0x7f << 24;
 
 impl Elsewhere {
-    /// Names this worker.
+    /// Returns the reference to this worker.
     pub fn at(owner: &Owner) -> Self {
         Elsewhere { tag: owner.proxy.tag(), worker: owner.worker }
     }
 
-    /// Returns whether it names this worker. It does not distinguish proxies with equal tags.
+    /// Returns whether it refers to this worker. Proxies with equal tags are not distinguished.
     pub fn names(self, proxy: &NodeId, worker: u8) -> bool {
         (self.tag, self.worker) == (proxy.tag(), worker)
     }

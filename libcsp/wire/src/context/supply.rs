@@ -1,37 +1,37 @@
-//! What a stage's handler needs beside its name, and what a context reports of it.
+//! Objects that a stage's handler needs beside its name, and the report of a context about a stage.
 
 use crate::WireError;
 
-/// SHA-256 of a module's bytes, or of formats.
+/// SHA-256 of a module or of formats.
 pub type Hash = [u8; 32];
 
-/// Most bytes of a PART.
+/// Largest number of object bytes in a PART.
 pub const PART_LEN_MAX: usize = 16 << 10;
-/// Most bytes of what WANT asks for.
+/// Largest object that WANT can request, in bytes.
 pub const OBJECT_LEN_MAX: usize = 4 << 20;
-/// Reasons for which a module is stopped, in the order in which [`Report::stops`] counts them.
+/// Number of reasons for which a module is stopped, in the order of [`Report::stops`].
 pub const STOP_REASONS: usize = 10;
 
-/// What happens when a module was stopped.
+/// Action when a module was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnStop {
-    /// It is restarted, with back-off; after too many stops the path ends.
+    /// The module is restarted, with back-off. After too many stops the path ends.
     #[default]
     Restart = 0,
-    /// Messages pass by it.
+    /// Messages bypass the module.
     Pass = 1,
     /// The path ends.
     End = 2,
 }
 
-/// What a stage's handler needs beside its name.
+/// The objects that a stage's handler needs beside its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Supply<'a> {
-    /// Its module; `None`: the name of a handler that the context has.
+    /// The module; `None` for a handler that is built into the context.
     pub module: Option<&'a Hash>,
-    /// The formats of its messages; `None`: it gets none.
+    /// The formats of its messages; `None` if it needs none.
     pub formats: Option<&'a Hash>,
-    /// What happens when the module was stopped.
+    /// Action when the module was stopped.
     pub on_stop: OnStop,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Supply<'a> {
         [self.module, self.formats].map(|hash| hash.map_or(&[][..], |hash| &hash[..]))
     }
 
-    /// Reads what stands before a record's text, which is returned as well.
+    /// Parses the fields that precede a record's text. Returns them and the text.
     pub(super) fn split(flags: u8, body: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let wrong = WireError::Value { what: "context record supply", offset: 10 };
         let on_stop = match flags >> 2 {
@@ -67,25 +67,25 @@ impl<'a> Supply<'a> {
     }
 }
 
-/// Reads what a WANT asks for.
+/// Parses the hash in a WANT.
 pub(super) fn want(body: &[u8]) -> Result<&Hash, WireError> {
     let found = body.len();
     body.try_into().map_err(|_| WireError::Length { what: "context record object", offset: 32, found })
 }
 
-/// How a stage stands.
+/// State of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Standing {
     /// It runs.
     #[default]
     Running = 0,
-    /// Its module was stopped, and waits to be restarted.
+    /// Its module was stopped and waits to be restarted.
     Waiting = 1,
-    /// Its module was stopped, and messages pass by it.
+    /// Its module was stopped, and messages bypass it.
     PassedBy = 2,
-    /// Its module was stopped, and messages end here.
+    /// Its module was stopped, and messages are dropped.
     Ended = 3,
-    /// It does not run: its messages wait at the proxy.
+    /// It does not run; its messages wait at the proxy.
     Refused = 4,
 }
 
@@ -102,41 +102,42 @@ impl Standing {
     }
 }
 
-/// The numbers of a [`Report`] as REPORT has them.
+/// The numbers of a [`Report`] in the encoding of REPORT.
 pub type ReportNumbers = [u8; 8 * NUMBERS];
 
 const NUMBERS: usize = 12 + STOP_REASONS;
 
-/// What a stage has counted since it began at the context. Times are nanoseconds, of calls that were measured.
+/// Counters of a stage since it began at the context. Times are in nanoseconds, over the calls that were
+/// measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// How it stands.
+    /// State of the stage.
     pub standing: Standing,
-    /// Calls of the module that it ended itself.
+    /// Calls of the module that returned normally.
     pub calls: u64,
-    /// Their fuel.
+    /// Fuel consumed by these calls.
     pub fuel: u64,
-    /// The fuel of the most expensive one.
+    /// Largest amount of fuel that one call consumed.
     pub fuel_max: u64,
-    /// Messages that the module gave up.
+    /// Messages dropped by the module.
     pub given_up: u64,
-    /// Messages given up because it was stopped.
+    /// Messages dropped because the module was stopped.
     pub waited: u64,
-    /// Messages that passed by it.
+    /// Messages that bypassed the module.
     pub passed: u64,
     /// Restarts.
     pub restarts: u64,
-    /// How often it was stopped, by reason.
+    /// Number of stops, by reason.
     pub stops: [u64; STOP_REASONS],
-    /// Calls that were measured.
+    /// Number of measured calls.
     pub measured: u64,
-    /// Mean of recent ones.
+    /// Mean duration of recent calls.
     pub mean_ns: u64,
-    /// Time within which half of the recent ones ended.
+    /// Median duration of recent calls.
     pub p50_ns: u64,
-    /// The same of 99 of 100.
+    /// 99th percentile of the duration of recent calls.
     pub p99_ns: u64,
-    /// The longest.
+    /// Longest duration of a call.
     pub max_ns: u64,
 }
 
@@ -153,7 +154,7 @@ impl Report {
         ]
     }
 
-    /// Returns the numbers as REPORT has them.
+    /// Encodes the numbers for REPORT.
     pub fn write(mut self) -> ReportNumbers {
         let mut into = [0; 8 * NUMBERS];
         for (bytes, number) in into.as_chunks_mut::<8>().0.iter_mut().zip(self.numbers()) {
@@ -162,7 +163,7 @@ impl Report {
         into
     }
 
-    /// Returns the report of a record.
+    /// Decodes the report of a record.
     pub fn read(standing: Standing, numbers: &ReportNumbers) -> Self {
         let mut report = Report { standing, ..Report::default() };
         for (number, bytes) in report.numbers().into_iter().zip(numbers.as_chunks::<8>().0) {

@@ -18,7 +18,7 @@ const FRAGMENT_LEN: usize = 8;
 /// Position of the next header field in the base header.
 const NEXT_HEADER_AT: usize = 6;
 
-/// A checked fragment. Packets whose fragment header says that they are whole (RFC 6946) are none.
+/// A checked fragment. A packet whose fragment header describes a whole packet (RFC 6946) is not a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment<'a> {
     fixed: &'a [u8; HEADER_LEN],
@@ -29,7 +29,7 @@ pub struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// Parses a packet that is a fragment; `None` if it is none, or malformed.
+    /// Parses a fragment. Returns `None` if the packet is not a fragment or is malformed.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         Self::parse_checked(bytes).ok().flatten()
     }

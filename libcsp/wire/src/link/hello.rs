@@ -112,14 +112,14 @@ pub struct HelloAck<'a> {
     pub proof: Option<[u8; PROOF_LEN]>,
 }
 
-/// The fields at the start of HELLO and HELLO_ACK: one side of the link as it states itself.
+/// The leading fields of HELLO and HELLO_ACK, by which a side of the link describes itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sender<'a> {
     /// The versions that the sender speaks.
     pub versions: Versions,
     /// The sender's role.
     pub role: Role,
-    /// What the link is for.
+    /// Purpose of the link.
     pub purpose: Purpose,
     /// The sender's worker that owns this end.
     pub worker: u8,
@@ -129,7 +129,7 @@ pub struct Sender<'a> {
     pub pool_size: u8,
     /// Receive descriptors the sender keeps posted, at least 1.
     pub receive_depth: u32,
-    /// Which start of the node (or process) this is.
+    /// Incarnation: different at every start of the node or process.
     pub incarnation: u64,
     /// A number that the sender uses in no other handshake with the same token.
     pub nonce: [u8; NONCE_LEN],
@@ -329,7 +329,7 @@ fn parse_resume(body: &[u8], at: usize, present: bool) -> Result<(Option<Resume>
     Ok((Some(Resume { session, received, attempt }), at + RESUME_LEN))
 }
 
-/// The parts at the end of either body.
+/// The final parts of either body: extension and proof.
 type End<'a> = (&'a [u8], Option<[u8; PROOF_LEN]>);
 
 fn parse_end(body: &[u8], at: usize) -> Result<End<'_>, WireError> {
@@ -383,7 +383,7 @@ fn parse_process_id(body: &[u8], at: usize) -> Result<&str, WireError> {
     core::str::from_utf8(bytes).map_err(|_| not_allowed(at + 1))
 }
 
-/// The bytes after a length byte at `at`.
+/// Returns the bytes that follow a length byte at `at`.
 fn short_bytes<'a>(body: &'a [u8], at: usize, what: &'static str) -> Result<&'a [u8], WireError> {
     let [len] = *array_at::<1>(body, at, what)?;
     slice_at(body, at + 1, usize::from(len), what)
