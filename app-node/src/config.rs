@@ -30,7 +30,7 @@ pub struct Config {
     /// The Unix socket where processes attach.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
-    /// What is accelerated.
+    /// The sockets that are accelerated.
     #[serde(default)]
     pub accelerate: AccelerateSection,
     /// User ids whose processes may attach; if absent, those of any local user.

@@ -80,7 +80,7 @@ struct Waiting {
     /// When it arrived.
     since: Instant,
     charge: Charge,
-    /// Its place among those that wait.
+    /// Its entry among the waiting connections.
     place: Place<u32>,
 }
 
@@ -324,8 +324,8 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (Token, u
     (options.keys.issue(&claims), expires)
 }
 
-/// Returns the places of connections that wait. Each is released when the connection is taken over or lost,
-/// so that a user's connections in the queue of orders count as well.
+/// Returns the entries of waiting connections. Each is released when its connection is taken over or lost, so
+/// that the connections of a user that are still in the queue of orders count as well.
 fn waiting_places() -> Shares<u32> {
     Shares::new(WAITING_OF_USER_MAX, WAITING_MAX)
 }

@@ -39,7 +39,7 @@ pub fn run(config: &Config) -> Result<(), DaemonError> {
     record.capabilities.extend(relay.is_some().then(|| "relay".to_owned()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
-    // Boxed: compiled once, and not once for each way in which a runtime polls.
+    // Boxed, so that it is compiled once and not for each way in which a runtime polls it.
     let serve = serve(config, keys, record, relay.as_ref()).boxed_local();
     let result = local.block_on(&runtime, serve);
     relay.into_iter().for_each(RelayThread::stop);

@@ -131,7 +131,7 @@ impl fmt::Display for Obstacle {
 pub struct Verdict {
     /// The file that would be executed.
     pub path: PathBuf,
-    /// For a script: its interpreter, which decides the result.
+    /// For a script: its interpreter, which determines the result.
     pub interpreter: Option<PathBuf>,
     /// The reason for which it is not accelerated.
     pub obstacle: Option<Obstacle>,

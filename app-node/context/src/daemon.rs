@@ -1,5 +1,5 @@
 //! Sockets, threads and signals of `csp-context`: one thread for each connection of a proxy worker, which
-//! reads, calls handlers and writes; one thread that makes supplied handlers for all connections, and one
+//! reads, calls handlers and writes; one thread that builds supplied handlers for all connections, and one
 //! that bounds their time.
 //!
 //! Reading and writing block. This cannot deadlock: the proxy reads a context's records even while it cannot
@@ -25,27 +25,27 @@ use crate::order::{Made, Order};
 use crate::session::{Limits, REPORT_INTERVAL, Session, SessionEvent};
 use crate::workshop::Workshop;
 
-/// Bytes read at once: the window that a proxy has.
+/// Bytes read at once, equal to a proxy's window.
 const READ_LEN: usize = 64 * 1024;
 /// Pause after an error of accept, such as too few descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Interval at which a connection checks whether a handler that it has ordered was made.
+/// Interval at which a connection checks whether a requested handler was built.
 const MADE_INTERVAL: Duration = Duration::from_millis(1);
 /// Time between two epochs of the engine: the resolution with which the time of a call is bounded, in
 /// addition to its fuel. A call takes at most two.
 const EPOCH: Duration = Duration::from_millis(5);
 
-/// Answer to a stage's order.
+/// Result of building a stage's handler.
 type Answer = (Place, u64, Made);
-/// An order, and where the answer goes.
+/// A request to build a handler, and where the result is sent.
 type Job = (Order, Sender<Answer>);
 
 /// The command line.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where proxy workers connect.
+    /// The addresses at which proxy workers connect.
     pub listen: Vec<SocketAddr>,
-    /// Most connections, and with them threads.
+    /// Largest number of connections, and thus of threads.
     pub connections_max: usize,
     /// Bounds of each connection.
     pub limits: Limits,
@@ -76,13 +76,13 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     runtime.block_on(async {
         tokio::select! { _ = terminated.recv() => {}, _ = interrupted.recv() => {} }
     });
-    // Messages that handlers have not answered stay at the proxies, which give them to the next context of
+    // Messages that handlers have not answered stay at the proxies, which send them to the next context of
     // the pool.
     tracing::info!(connections = live.load(Ordering::Relaxed), "stopped");
     Ok(())
 }
 
-/// One more connection; counted until it is dropped.
+/// Counts a connection until dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -134,13 +134,13 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>, jo
     }
 }
 
-/// Makes the handlers that sessions order, while the sessions continue.
+/// Builds the handlers that sessions request, while the sessions continue.
 fn make_handlers(orders: &Receiver<Job>) {
     lower_priority();
     let mut workshop = Workshop::with_trial(csp_sandbox::Limits::default(), Some(Trial::default().shared()));
     let mut is_bounded = false;
     for (order, reply) in orders {
-        // Before the first module runs.
+        // Done before the first module runs.
         let bounded = match is_bounded {
             true => Ok(()),
             false => {
@@ -164,7 +164,7 @@ fn end_epochs(engine: csp_sandbox::Engine) -> std::io::Result<()> {
     thread::Builder::new().name("epochs".to_owned()).spawn(tick).map(drop)
 }
 
-/// Serves a connection until the proxy ends it. The error is the reason for which it was lost.
+/// Serves a connection until the proxy ends it. The error is the reason why the connection was lost.
 fn converse(
     mut stream: &TcpStream,
     session: &mut Session,
@@ -176,7 +176,7 @@ fn converse(
     let (reply, answers) = channel::<Answer>();
     let (mut ordered, mut timeout) = (0usize, None);
     loop {
-        // A timeout is set when it changes, not for each read.
+        // The timeout is set only when it changes, not for each read.
         let wanted = match ordered {
             0 => session.is_unreported().then_some(REPORT_INTERVAL),
             _ => Some(MADE_INTERVAL),

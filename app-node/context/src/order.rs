@@ -1,5 +1,5 @@
-//! Orders of sessions to the [`Workshop`](crate::workshop::Workshop), and the answers. Missing modules and
-//! formats come from the proxy.
+//! Requests of sessions to the [`Workshop`](crate::workshop::Workshop) to build a handler, and the results.
+//! Missing modules and formats are requested from the proxy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use csp_wire::context::{Hash, OBJECT_LEN_MAX, OnStop, Place, Supply};
 
 use crate::session::SessionError;
 
-/// A supplied handler that a stage needs.
+/// A request to build a supplied handler for a stage.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The stage.
     pub place: Place,
-    /// Number of the order in its session.
+    /// Number of the request in its session.
     pub serial: u64,
     /// Parameters.
     pub parameters: String,
@@ -25,33 +25,33 @@ pub struct Order {
     pub formats: Option<Hash>,
     /// Action after the module was stopped.
     pub on_stop: OnStop,
-    /// Bytes that the proxy has sent for this order.
+    /// Objects that the proxy has sent for this request.
     pub objects: Vec<(Hash, Arc<[u8]>)>,
 }
 
 impl Order {
-    /// Returns the bytes that have been sent.
+    /// Returns an object that the proxy has sent.
     pub fn object(&self, hash: &Hash) -> Option<&Arc<[u8]>> {
         self.objects.iter().find(|(known, _)| known == hash).map(|(_, bytes)| bytes)
     }
 }
 
-/// Answer to an order.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Made {
     /// The handler, with its parameters set, and its counters.
     Ready(Box<dyn Handler>, Arc<Report>),
-    /// These are not here.
+    /// These objects are missing.
     Missing(Vec<Hash>),
-    /// There is no such handler; contains why.
+    /// The handler cannot be built; with the reason.
     Refused(String),
 }
 
-/// An order of a stage that is not done.
+/// A stage's request that is not complete.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub order: Order,
-    /// Number of objects that must arrive before the order is repeated.
+    /// Number of objects that must arrive before the request is repeated.
     pub missing: usize,
 }
 
@@ -79,7 +79,7 @@ impl Pending {
 #[derive(Debug, Default)]
 struct Incoming {
     bytes: Vec<u8>,
-    /// `None` until the first part has come.
+    /// `None` until the first part has arrived.
     total: Option<u32>,
     orders: Vec<(Place, u64)>,
 }
@@ -88,15 +88,16 @@ struct Incoming {
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     incoming: HashMap<Hash, Incoming>,
-    /// Lengths of all of them.
+    /// Total length of the objects.
     bytes: usize,
 }
 
-/// The bytes that have arrived, and the orders that wait for them.
+/// The bytes that have arrived, and the requests that wait for them.
 pub(crate) type Arrived = (Arc<[u8]>, Vec<(Place, u64)>);
 
 impl Objects {
-    /// Records that an order waits for an object. Returns whether it must be requested from the proxy.
+    /// Records that a request waits for an object. Returns whether the object must be requested from the
+    /// proxy.
     pub fn want(&mut self, hash: Hash, order: (Place, u64)) -> bool {
         let incoming = self.incoming.entry(hash).or_default();
         incoming.orders.push(order);
@@ -121,7 +122,7 @@ impl Objects {
         Ok(next)
     }
 
-    /// Adds bytes. Returns the object once it is whole and its hash is right.
+    /// Adds a part. Returns the object once it is complete and its hash matches.
     pub fn part(
         &mut self,
         hash: &Hash,

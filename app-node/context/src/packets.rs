@@ -23,7 +23,7 @@ use csp_vi::{Armed, ProviderKind, ViAddress, ViError, Wake};
 
 /// Most links: workers of network nodes.
 const LINKS_MAX: u32 = 256;
-/// Messages that the thread may have waiting; there is one, to end it.
+/// Capacity of the thread's mailbox. The only message ends the thread.
 const QUESTIONS_MAX: usize = 4;
 /// Turns after closing, so that CLOSE is sent before the process ends.
 const LAST_TURNS: usize = 3;
@@ -105,7 +105,7 @@ fn session_config(modules: &Arc<PluginModules>) -> SessionConfig {
     SessionConfig { hash_key, clock_offset_ns, supply: Some(supply) }
 }
 
-/// The only question: to end.
+/// The only message: ends the thread.
 struct Stop;
 
 /// A host in its data thread, and the modules of supplied plug-ins.

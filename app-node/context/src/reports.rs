@@ -45,7 +45,7 @@ pub(crate) fn emit(place: Place, reported: &Reported, why: &str, out: &mut Vec<u
     append(Record::Report { place, standing, numbers: &report.write(), why: &why[..cut] }, out);
 }
 
-/// Appends that an object is not here.
+/// Appends a request for an object that is missing here.
 pub(crate) fn want(place: Place, object: &Hash, out: &mut Vec<u8>) {
     append(Record::Want { place, object }, out);
 }

@@ -28,12 +28,12 @@ use crate::stage::{self, Clock, Incoming, Moment, Outcome, Stage};
 /// Interval between reports of a stage. Stops are reported at once.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Bounds of a session.
+/// Limits of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Unanswered calls of a stage.
     pub calls: u32,
-    /// Stages at one time.
+    /// Stages at once.
     pub stages: usize,
     /// Bytes of messages that wait for room.
     pub waiting_bytes: usize,
@@ -41,7 +41,7 @@ pub struct Limits {
     pub record_len: usize,
     /// Bytes of a handler's state.
     pub state_bytes: u64,
-    /// Bytes of modules and formats that are on their way.
+    /// Total length of the modules and formats being received.
     pub object_bytes: usize,
 }
 
@@ -61,10 +61,10 @@ impl Default for Limits {
 /// Number of measured calls of a stage after which each report halves the weight of earlier calls.
 const AGED_FROM: u32 = 400;
 
-/// The reason for which a session ends.
+/// Why a session ends.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SessionError {
-    /// The bytes are no records.
+    /// The bytes are not records.
     #[error("the proxy sent what is no record: {0}")]
     Wire(#[from] WireError),
     /// A record arrived before HELLO, or HELLO arrived twice.
@@ -88,7 +88,7 @@ pub enum SessionError {
     /// More bytes wait for room than permitted.
     #[error("more than {0} bytes of messages wait for room at the proxy")]
     Waiting(usize),
-    /// A module or formats; contains the error in the received object.
+    /// A received module or list of formats is invalid; with the reason.
     #[error("what the proxy sent of a module or of formats {0}")]
     Object(&'static str),
 }
@@ -103,16 +103,16 @@ pub enum SessionEvent {
         /// Its parameters.
         parameters: String,
     },
-    /// There is no such handler here, or it needs more memory than permitted: its messages wait at the proxy.
+    /// The handler does not exist, or needs more memory than permitted. Its messages wait at the proxy.
     NoHandler {
         /// The name.
         handler: String,
     },
-    /// A handler refuses parameters: without former ones its messages wait at the proxy.
+    /// A handler rejects its parameters. If it has no former ones, its messages wait at the proxy.
     Refused {
         /// Name of the handler.
         handler: String,
-        /// Why.
+        /// The reason.
         error: String,
     },
 }
@@ -125,13 +125,13 @@ const EVENTS_MAX: usize = 64;
 pub struct Session {
     limits: Limits,
     make: Make,
-    /// Whether HELLO has arrived. The credit that the proxy uses is no larger than the granted one.
+    /// Whether HELLO has arrived. The proxy uses no more credit than was granted.
     greeted: bool,
     /// The beginning of a record that has not arrived as a whole.
     input: Vec<u8>,
     stages: HashMap<Place, Stage>,
     waiting_bytes: usize,
-    /// Calls of stages that are over.
+    /// Calls of stages that have ended.
     past: Profile,
     events: Vec<SessionEvent>,
     clock: Clock,
@@ -143,7 +143,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that finds handlers by `make`.
+    /// Creates a session that creates built-in handlers with `make`.
     pub fn new(limits: Limits, make: Make) -> Self {
         Session {
             limits,
@@ -325,7 +325,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a stage, or changes the parameters of one.
+    /// Creates a stage, or changes the parameters of one.
     fn stage(
         &mut self,
         (place, room): (Place, u64),
@@ -385,7 +385,7 @@ impl Session {
         }
     }
 
-    /// Adds an object to an order, which is repeated once all of its objects have arrived.
+    /// Adds an object to a request, which is repeated once all of its objects have arrived.
     fn arrived(&mut self, (place, serial): (Place, u64), object: &Hash, bytes: &std::sync::Arc<[u8]>) {
         let pending = self.stages.get_mut(&place).and_then(|stage| stage.pending.as_mut());
         let Some(pending) = pending.filter(|pending| pending.order.serial == serial) else { return };
@@ -396,12 +396,12 @@ impl Session {
         }
     }
 
-    /// Removes and returns the pending orders. The caller passes each result to [`made`](Self::made).
+    /// Removes and returns the pending requests. The caller passes each result to [`made`](Self::made).
     pub fn take_orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
 
-    /// Processes the result of an order, and appends the output to `out`.
+    /// Processes the result of a request, and appends the output to `out`.
     pub fn made(&mut self, now: Instant, (place, serial): (Place, u64), made: Made, out: &mut Vec<u8>) {
         let state_bytes = self.limits.state_bytes;
         let stage = self.stages.get_mut(&place);
@@ -411,7 +411,7 @@ impl Session {
         let handler = stage.name.clone();
         let why = match made {
             Made::Missing(objects) => match &mut stage.pending {
-                // What has come was of no use.
+                // The objects that have arrived did not help.
                 Some(pending) if pending.order.objects.is_empty() => {
                     pending.missing = objects.len();
                     for object in objects {

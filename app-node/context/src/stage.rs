@@ -20,7 +20,7 @@ const MEASURE_EVERY: u64 = 16;
 /// The clock that measures calls. `None`: calls are not measured.
 pub(crate) type Clock = Option<fn() -> Instant>;
 
-/// When a call begins, and by which clock it is measured.
+/// The start time of a call, and the clock that measures it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub now: Instant,
@@ -36,7 +36,7 @@ pub(crate) struct Incoming<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A message of a call, as it is kept until its handler is done.
+/// A message of a call, stored until its handler has finished.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub message: Message,
@@ -47,7 +47,7 @@ pub(crate) struct Waiting {
 /// Outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// The handler is done with the message, and the proxy was notified.
+    /// The handler has finished the message, and the proxy was notified.
     Done,
     /// The call must be repeated when there is room.
     Waits,
@@ -57,9 +57,9 @@ pub(crate) enum Outcome {
 pub(crate) struct Stage {
     pub name: String,
     pub parameters: String,
-    /// `None`: it is being made, there is none of this name, or it refuses its parameters. Its messages wait.
+    /// `None` if the handler is being built, does not exist, or rejects its parameters. Its messages wait.
     handler: Option<Box<dyn Handler>>,
-    /// The handler is being made.
+    /// The pending request for the handler.
     pub pending: Option<Pending>,
     /// Counters of a supplied handler.
     report: Option<Arc<Report>>,
@@ -79,7 +79,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A stage of this handler, whose parameters are not set yet.
+    /// Returns a stage with this handler, whose parameters are not set yet.
     pub fn new(name: &str, handler: Option<Box<dyn Handler>>, room: u64) -> Self {
         let state = handler.as_ref().map_or_else(State::default, |handler| State::new(&handler.needs()));
         Stage {
@@ -100,19 +100,19 @@ impl Stage {
         }
     }
 
-    /// A stage whose handler is being made with these parameters.
+    /// Returns a stage whose handler is being built with these parameters.
     pub fn pending(name: &str, parameters: &str, pending: Pending, room: u64) -> Self {
         let (parameters, pending) = (parameters.to_owned(), Some(pending));
         Stage { parameters, pending, ..Stage::new(name, None, room) }
     }
 
-    /// Gives the stage its handler, whose parameters are set.
+    /// Sets the stage's handler, which has its parameters.
     pub fn begin(&mut self, handler: Box<dyn Handler>, report: Arc<Report>) {
         self.state = State::new(&handler.needs());
         (self.handler, self.report, self.pending) = (Some(handler), Some(report), None);
     }
 
-    /// Sets the handler's parameters. A handler that refuses its first ones processes nothing.
+    /// Sets the handler's parameters. A handler that rejects its first parameters processes nothing.
     pub fn configure(&mut self, parameters: &str, first: bool) -> Result<(), ParameterError> {
         if self.pending.is_some() {
             parameters.clone_into(&mut self.parameters);
@@ -177,7 +177,7 @@ impl Stage {
         self.room = self.room.saturating_add(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// Calls the handler with a message that was not kept, if none waits before it.
+    /// Calls the handler with a new message, if no stored one precedes it.
     pub fn call(
         &mut self,
         moment: Moment,
@@ -191,13 +191,14 @@ impl Stage {
         self.run(moment, place, incoming, out)
     }
 
-    /// Keeps a message.
+    /// Stores a message.
     pub fn keep(&mut self, Incoming { message, frames, bytes }: Incoming<'_>) {
         self.waiting_bytes += bytes.len();
         self.waiting.push_back(Waiting { message, frames: frames.to_vec(), bytes: bytes.to_vec() });
     }
 
-    /// Calls the handler with messages that wait, as long as there is room. Returns how many bytes of them are done.
+    /// Calls the handler with stored messages while there is room. Returns the total length of the processed
+    /// messages, in bytes.
     pub fn resume(&mut self, moment: Moment, place: Place, out: &mut Vec<u8>) -> usize {
         let before = self.waiting_bytes;
         while let Some(first) = self.waiting.pop_front() {
@@ -240,7 +241,7 @@ impl Stage {
         profile.messages += 1;
         profile.bytes += u64::from(message.len);
         profile.faults += u64::from(done.is_err());
-        // A handler that asks for room that it has would ask forever.
+        // A handler that asks for room although it has room would ask forever.
         let fault = matches!(done, Err(Stop::Fault(_) | Stop::Full));
         let mut head = [0; csp_wire::context::RECORD_HEADER_LEN];
         let ended = fault && handler.is_ended();

@@ -1,5 +1,5 @@
-//! Makes supplied handlers: checks, compiles and starts them. One workshop serves all sessions of the
-//! program. It has a thread of its own, because making a handler takes milliseconds to seconds.
+//! Builds supplied handlers: checks, compiles and starts their modules. One workshop serves all sessions of
+//! the program. It runs on a thread of its own, because building a handler takes milliseconds to seconds.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use csp_wire::context::{self, Hash};
 
 use crate::order::{Made, Order};
 
-/// Most modules that are kept, compiled, for stages to come.
+/// Largest number of compiled modules that are cached.
 const MODULES_MAX: usize = 64;
-/// Most lists of formats that are kept.
+/// Largest number of cached lists of formats.
 const FORMATS_MAX: usize = 16;
 
-/// The most recently used values, the latest one at the end, up to a bound.
+/// A cache of the most recently used values, the latest one at the end.
 #[derive(Debug)]
 struct Kept<T> {
     most: usize,
@@ -39,7 +39,7 @@ impl<T: Clone> Kept<T> {
     }
 }
 
-/// Makes supplied handlers.
+/// Builds supplied handlers.
 pub struct Workshop {
     limits: Limits,
     trial: Option<Arc<Trial>>,
@@ -49,12 +49,13 @@ pub struct Workshop {
 }
 
 impl Workshop {
-    /// A workshop without an engine, which is made with the first handler; it compiles untried, for tests.
+    /// Returns a workshop without an engine, which is created with the first handler. It compiles without a
+    /// trial process, for tests.
     pub fn new(limits: Limits) -> Self {
         Self::with_trial(limits, None)
     }
 
-    /// A workshop that compiles modules in a trial process first.
+    /// Returns a workshop that compiles modules in a trial process first.
     pub fn with_trial(limits: Limits, trial: Option<Arc<Trial>>) -> Self {
         Workshop {
             limits,
@@ -65,11 +66,11 @@ impl Workshop {
         }
     }
 
-    /// Returns the engine, and makes it if there is none. A thread of the caller must advance its epochs
+    /// Returns the engine, which is created if there is none. A thread of the caller must advance its epochs
     /// ([`Engine::tick`]).
     ///
     /// # Errors
-    /// Compiled code cannot run here; contains the reason.
+    /// The host cannot run compiled code; with the reason.
     pub fn engine(&mut self) -> Result<Engine, String> {
         match &self.engine {
             Some(engine) => Ok(engine.clone()),
@@ -81,7 +82,7 @@ impl Workshop {
         }
     }
 
-    /// Makes a handler.
+    /// Builds a handler.
     pub fn make(&mut self, order: &Order) -> Made {
         self.try_make(order).unwrap_or_else(|made| made)
     }
@@ -106,7 +107,7 @@ impl Workshop {
         Ok(Made::Ready(Box::new(made), report))
     }
 
-    /// Returns the module of an order; `None`: its bytes are not here.
+    /// Returns the module of a request; `None` if its bytes are missing.
     fn module(&mut self, order: &Order) -> Option<Result<Arc<Module>, String>> {
         if let Some(known) = self.modules.get(&order.module) {
             return Some(Ok(known));
@@ -118,7 +119,7 @@ impl Workshop {
         Some(compiled.map(|module| self.modules.keep(order.module, module)))
     }
 
-    /// Returns the formats of an order; `None`: they are not here.
+    /// Returns the formats of a request; `None` if they are missing.
     fn formats(&mut self, order: &Order) -> Option<Result<Arc<dyn Fields>, String>> {
         let Some(hash) = order.formats else { return Some(Ok(Arc::new(NoFields))) };
         if let Some(known) = self.formats.get(&hash) {

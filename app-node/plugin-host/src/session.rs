@@ -21,7 +21,7 @@ const ANSWERS_MAX: usize = 64;
 /// Interval at which changed counters of instances are sent.
 const COUNTS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The environment of a session's plug-ins.
+/// Configuration of a session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionConfig {
     /// Key of their tables, random.
@@ -35,7 +35,7 @@ pub struct SessionConfig {
 /// Interval at which a session checks whether the modules of its configuration are compiled.
 const READY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Where a session puts its records.
+/// The receiver of a session's records.
 pub trait Sink {
     /// Adds a record. Returns false if there is no room: it is then not sent.
     fn put(&mut self, head: &Head, payload: &[u8]) -> bool;
@@ -49,10 +49,10 @@ pub trait Sink {
 /// How a network node has violated the protocol. Its link is failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SessionError {
-    /// A record that hosts send.
+    /// A record of a kind that only hosts send.
     #[error("a record of kind {0:?} is not for hosts")]
     Direction(Kind),
-    /// A text that is too long, or no text.
+    /// The text is too long, or is not UTF-8.
     #[error("a text is longer than {REMOTE_LEN_MAX} bytes, or is not UTF-8")]
     Text,
     /// More calls than may wait.
@@ -60,7 +60,7 @@ pub enum SessionError {
     Calls,
 }
 
-/// Numbers of a session.
+/// Counters of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SessionCounters {
     /// Packets received.
@@ -196,7 +196,7 @@ impl Session {
         let verdict = self.graph.lead(now, instance, &mut packet, &mut copies);
         let (hops, unsent) = (packet.metadata.hops, copies.unsent);
         let answer = Head { hops, ..*head };
-        // All that the graph leads to exists; a supplied plug-in that was stopped does not run.
+        // Every instance that the graph leads to exists; a supplied plug-in may be stopped.
         let Some(verdict) = verdict else {
             let absent = Head { kind: Kind::Absent, ..answer };
             self.counters.unsent += unsent + u64::from(!sink.put(&absent, frame));
@@ -304,7 +304,7 @@ impl Session {
             ..DesiredInstance::default()
         }));
         let result = self.manager.reconcile(&Desired { instances, rules: Vec::new() });
-        // Also after an error: the graph has what the manager has.
+        // Also after an error, since the graph must match the manager.
         while let Some(command) = self.manager.poll_command(0) {
             drop(self.graph.apply(command));
         }
@@ -328,7 +328,7 @@ impl Session {
         let HostedInstance { name, module, settings, outputs, .. } = instance;
         let mut settings = settings.clone();
         if module == builtin::CAPTURE.name {
-            // The network node's clock is not this host's.
+            // The network node's clock offset is not this host's.
             settings.retain(|(name, _)| name != "clock_offset_ns");
             settings.push(("clock_offset_ns".to_owned(), self.config.clock_offset_ns.to_string()));
         }
@@ -367,10 +367,10 @@ impl Session {
         Ok(())
     }
 
-    /// Sends answers, as far as there is room, and counters from time to time. Returns whether it sent any.
+    /// Sends answers while there is room, and counters at intervals. Returns whether anything was sent.
     pub fn pump(&mut self, now: Instant, sink: &mut impl Sink) -> bool {
         self.pumped_at = now;
-        // A call more than may wait is the network node's violation, and none of this.
+        // Too many waiting calls are a violation by the network node, which cannot occur here.
         let _ = self.configure_waiting();
         let mut any = false;
         while let Some((head, bytes, sent)) = self.answers.front_mut() {

@@ -28,20 +28,20 @@ pub enum HostNotice {
         /// Its worker.
         worker: u8,
     },
-    /// It is gone.
+    /// It has disconnected.
     Down {
         /// The node.
         node: NodeId,
         /// Its worker.
         worker: u8,
-        /// Why.
+        /// The reason.
         reason: String,
         /// Counters of the link's session.
         counters: SessionCounters,
     },
 }
 
-/// Numbers of a host.
+/// Counters of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostCounters {
     /// Links that are up.
@@ -103,7 +103,7 @@ fn add(sum: &mut SessionCounters, one: SessionCounters) {
 }
 
 impl HostWorker {
-    /// A host at endpoints that already listen.
+    /// Creates a host over endpoints that already listen.
     pub fn new(endpoints: Vec<Endpoint>, config: SessionConfig) -> Self {
         HostWorker {
             links: endpoints.iter().map(|_| Vec::new()).collect(),
@@ -126,7 +126,7 @@ impl HostWorker {
             for link in self.links[at].iter_mut().flatten() {
                 let Link { session, batch, .. } = link;
                 busy |= session.pump(now, &mut LinkSink { now, endpoint, batch });
-                // What waits for credit is sent in a later turn; the peer's credits wake this thread.
+                // Records without credit are sent in a later turn; the peer's credits wake this thread.
                 let _ = batch.flush(now, endpoint);
             }
         }
@@ -184,7 +184,7 @@ impl HostWorker {
         self.notices.push_back(notice);
     }
 
-    /// Processes the records of a message; false if it is none of a network node.
+    /// Processes the records of a message. Returns false if it is not a message of a network node.
     fn message(&mut self, now: Instant, at: usize, id: LinkId, len: usize) -> bool {
         let HostWorker { endpoints, links, scratch, .. } = self;
         let link = links[at].get_mut(id.index()).and_then(Option::as_mut).filter(|link| link.id == id);
@@ -234,7 +234,7 @@ impl HostWorker {
         self.endpoints.iter().map(Endpoint::wake_generation).fold(0, u64::wrapping_add)
     }
 
-    /// Closes every link cleanly: network nodes fall back at once.
+    /// Closes every link cleanly, so that network nodes apply the fallback at once.
     pub fn close(&mut self, now: Instant) {
         for (endpoint, links) in self.endpoints.iter_mut().zip(&self.links) {
             links.iter().flatten().for_each(|link| endpoint.close(now, link.id));

@@ -26,7 +26,7 @@ pub struct ProxyEntry {
     pub address: String,
     /// Address by which processes may connect to it over verbs directly.
     pub direct: Option<SocketAddr>,
-    /// It is to get no new connections.
+    /// Whether it drains: it gets no new connections.
     pub draining: bool,
 }
 

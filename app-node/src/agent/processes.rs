@@ -111,7 +111,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Refusal; 6] = [
         Refusal::User,
         Refusal::Namespace,
@@ -188,7 +188,7 @@ impl Processes {
         Some(key)
     }
 
-    /// Removes a process that has exited; its last page is kept for a while.
+    /// Removes a process that has exited. Its last page is kept for a limited time.
     pub fn exited(&mut self, key: u64, unix_ms: u64) {
         let Some(process) = self.live.remove(&key) else { return };
         let Some(page) = PageCopy::of(&process.page) else { return };

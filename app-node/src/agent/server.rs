@@ -38,7 +38,7 @@ use crate::custody::{Charge, Custodian};
 const TOKEN_LIFETIME_S: u64 = 1800;
 /// How long a process may take to send ATTACH.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest number of connections that have not attached: of one user, and of all.
+/// Largest number of connections that have not attached, of one user and in total.
 const STRANGERS_OF_USER_MAX: usize = 64;
 const STRANGERS_MAX: usize = 1024;
 /// Connections that may wait to be accepted.
@@ -77,7 +77,7 @@ pub struct AgentOptions {
     pub loopback: bool,
     /// Users that may attach; `None`: any.
     pub users: Option<Vec<u32>>,
-    /// Runs whatever receives, examines or closes descriptors of processes.
+    /// Runs all work that receives, examines or closes descriptors of processes.
     pub helpers: Helpers,
     /// Carries connections that several processes share; `None`: such connections end.
     pub custodian: Option<Arc<Custodian>>,
@@ -235,7 +235,7 @@ fn take(options: &AgentOptions, process: &ProcessId, (left, uid): (Left, u32), d
     }
 }
 
-/// Passes an option of a connection in custody on. The ticket in it is the authorisation.
+/// Passes on an option of a connection in custody. The ticket in it is the authorisation.
 fn set_option(options: &AgentOptions, option: CarriedOption) {
     if let Some(custodian) = &options.custodian {
         custodian.set_option(option);
@@ -298,7 +298,8 @@ async fn attach(
         .await
         .ok()?
         .ok()?;
-    // Only now: if the socket is closed before its request was read, the process does not receive the answer.
+    // Checked only now: if the socket were closed before its request was read, the process would not receive
+    // the answer.
     if let Some((reason, words)) = refuse_peer(options, credentials) {
         return refuse(reason, words);
     }
@@ -348,8 +349,8 @@ fn new_page() -> io::Result<File> {
     Ok(File::from(fd))
 }
 
-/// Returns where a process may listen and connect: by the policy, or if it has no rule by what the kernel
-/// permits.
+/// Returns the ports and destinations that a process may use: by the policy's rule, or without a rule by what
+/// the kernel permits.
 async fn grant_for(
     options: &AgentOptions,
     peer: Credentials,

@@ -24,7 +24,7 @@ const ORDERS_MAX: usize = WAITING_MAX + 16;
 /// A message of the agent to the custody.
 #[derive(Debug)]
 pub enum Order {
-    /// Take this connection, which has this place among those that wait.
+    /// Take this connection, which holds an entry among the waiting ones.
     Take(Box<(Charge, Place<u32>)>),
     /// Set an option of a connection.
     Option(CarriedOption),
@@ -41,9 +41,9 @@ pub type Published = (Counters, usize);
 #[derive(Debug)]
 pub struct Custodian {
     thread: DataThread<Order, Published>,
-    /// Places of connections that wait, by user.
+    /// Entries of waiting connections, by user.
     places: Shares<u32>,
-    /// Connections lost because there was no place for them.
+    /// Connections lost because no entry was free.
     crowded_out: Arc<AtomicU64>,
 }
 
@@ -53,8 +53,8 @@ impl Custodian {
         Ok(Custodian { thread, places: waiting_places(), crowded_out: Arc::default() })
     }
 
-    /// Takes a connection into custody. The connection ends if its user has as many that wait as a user may
-    /// have, or if the queue is full.
+    /// Takes a connection into custody. The connection ends if its user has the largest number of waiting
+    /// connections, or if the queue is full.
     pub fn take(&self, charge: Charge) {
         let sent = self
             .places

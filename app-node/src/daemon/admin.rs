@@ -193,7 +193,7 @@ fn of_socket(info: &ProcessInfo, socket: &SocketEntry) -> Socket {
     }
 }
 
-/// Returns why a socket is where it is. An option that accelerated sockets lack is named.
+/// Returns the reason for the kind of a socket. An option that accelerated sockets lack is named.
 fn reason_of(socket: &SocketEntry) -> String {
     match (socket.reason, socket.option.map(|(level, number)| (i32::from(level), i32::from(number)))) {
         (Reason::Lacking, Some((level, number))) => match options::of(level, number) {

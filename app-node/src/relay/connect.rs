@@ -1,4 +1,4 @@
-//! How a process's VI is connected to a VI over the SAN, and how both end.
+//! Connects a process's VI to a VI over the SAN, and ends both.
 
 use csp_types::Instant;
 use csp_vi::{BufferId, ConnectRequest, Piece, Provider, ViAddress, ViConfig, ViError, ViId};

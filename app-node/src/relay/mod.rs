@@ -73,7 +73,7 @@ pub struct SanPort {
 struct Side {
     provider: Box<dyn Provider>,
     by_vi: Index,
-    /// Whether it has ever carried a VI. Other providers are not polled, because a library's progress
+    /// Whether it has ever carried a VI. Unused providers are not polled, because a library's progress
     /// function makes system calls.
     used: bool,
 }
@@ -91,7 +91,7 @@ pub struct Relay {
     by_app: Index,
     /// Forwardings whose messages the SAN did not accept.
     stuck: Vec<u32>,
-    /// Those of the last turn, while they are tried again.
+    /// The forwardings being retried in this turn.
     retried: Vec<u32>,
     /// A forwarding or a route has ended since the routes to be removed were examined.
     ended: bool,

@@ -60,7 +60,7 @@ impl AppConfig {
 pub struct ProxyTarget {
     /// The proxy node.
     pub node: NodeId,
-    /// Which of its workers.
+    /// Number of the worker.
     pub worker: u8,
     /// The address at which that worker accepts channels.
     pub address: ViAddress,

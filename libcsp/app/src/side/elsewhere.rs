@@ -1,7 +1,7 @@
 //! Requests for connections.
 //!
-//! One proxy worker alone serves a channel of messages. Another worker refuses a connection to its address
-//! and names that one.
+//! Only one proxy worker serves a message channel. Another worker refuses a connection to the channel's
+//! address and names that worker.
 
 use std::net::SocketAddr;
 
@@ -16,10 +16,10 @@ use super::{AppSide, errno};
 /// Largest number of CONNECTs sent for one connection. Workers whose views of the proxies differ could
 /// otherwise refer to each other forever.
 pub(super) const CONNECTS_MAX: u8 = 4;
-/// How long a connection waits for a link to the worker that was named.
+/// Longest time that a connection waits for a link to the named worker.
 pub(super) const LINK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A connection that waits for a link to the worker that was named, until when.
+/// A connection that waits for a link to the named worker, and the end of the wait.
 pub(super) type Waiting = (Instant, FlowId, Elsewhere);
 
 impl AppSide {
@@ -35,12 +35,12 @@ impl AppSide {
         self.send_control_with(lane, MessageHeader { flags, ..header }, bytes.get(..len).unwrap_or(&[]));
     }
 
-    /// Requests a connection from the worker that another worker named when it refused the connection.
-    /// `false`: the connection fails.
+    /// Requests a connection from the worker that another worker named in its refusal. Returns `false` if the
+    /// connection fails.
     ///
     /// A worker that the agent has not announced is reached through a network node. If the worker was
-    /// announced but no link to it is up, the connection waits: the worker may have died without the other
-    /// workers having noticed yet.
+    /// announced but no link to it is up, the connection waits: the worker may have died, and the other
+    /// workers may not have noticed yet.
     pub(super) fn connect_elsewhere(&mut self, id: FlowId, there: Elsewhere) -> bool {
         let Some(flow) = self.flows.get(id.0) else { return false };
         let (connects, refused_by) = (flow.connects, flow.lane.channel);
@@ -60,7 +60,7 @@ impl AppSide {
         true
     }
 
-    /// Requests the connections whose worker has a link now, and fails those that have waited for too long.
+    /// Requests the connections whose worker now has a link, and fails those that have waited too long.
     pub(super) fn settle_elsewhere(&mut self) {
         for (due, id, there) in std::mem::take(&mut self.elsewhere) {
             let Some(flow) = self.flows.get(id.0) else { continue };
@@ -77,7 +77,7 @@ impl AppSide {
         }
     }
 
-    /// When [`settle_elsewhere`](Self::settle_elsewhere) has something to fail.
+    /// Returns the earliest time at which [`settle_elsewhere`](Self::settle_elsewhere) fails a connection.
     pub(super) fn elsewhere_deadline(&self) -> Option<Instant> {
         self.elsewhere.iter().map(|(due, ..)| *due).min()
     }
@@ -98,7 +98,7 @@ impl AppSide {
         true
     }
 
-    /// The channel to the worker, if the agent announces it.
+    /// Returns the channel to the worker, if the agent announces it.
     fn named(&self, there: Elsewhere) -> Option<usize> {
         self.channels.iter().position(|known| {
             let target = known.target();
@@ -107,7 +107,7 @@ impl AppSide {
     }
 }
 
-/// The address of a socket that is bound to none, in the family of `remote`.
+/// Returns the address of an unbound socket in the family of `remote`.
 pub(super) fn unbound(remote: SocketAddr) -> SocketAddr {
     match remote.is_ipv4() {
         true => ([0, 0, 0, 0], 0).into(),

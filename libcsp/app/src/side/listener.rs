@@ -216,8 +216,8 @@ impl AppSide {
     }
 
     /// Announces all listeners to a proxy, and the credit of those in use. A proxy that may know them already
-    /// is first sent UNLISTEN, so that all start anew; connections that it still offers by credit granted
-    /// before are accepted as well.
+    /// is first sent UNLISTEN, so that their state is reset; connections that it still offers by earlier
+    /// credit are accepted as well.
     pub(super) fn announce(&mut self, channel: usize) {
         self.clear_refused(channel);
         let Some(target) = self.channels.get_mut(channel) else { return };

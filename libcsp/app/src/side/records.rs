@@ -35,7 +35,7 @@ pub(super) struct Flow {
     pub traced_label: FlowLabel,
     /// The tag of the proxy that assigned it.
     pub traced_proxy: u16,
-    /// How often a CONNECT was sent for it; 0: another process opened it, or a client.
+    /// Number of CONNECTs sent for it; 0 if another process or a client opened it.
     pub connects: u8,
     /// The listener to which it was offered.
     pub listener: Option<u32>,
@@ -46,7 +46,7 @@ pub(super) struct Flow {
     pub queue: VecDeque<u8>,
     /// The peer sent SHUTDOWN or CLOSE: the end of stream follows the queue.
     pub peer_shutdown: bool,
-    /// The peer sent CLOSE: it would read nothing that is written now.
+    /// The peer sent CLOSE: it reads nothing that is written from now on.
     pub peer_closed: bool,
     /// The program shut down its writing direction.
     pub write_shutdown: bool,
@@ -133,20 +133,20 @@ pub(super) struct Offer {
     pub waiting: u32,
     /// The proxy was asked to return the unused part of `granted`, and has not answered.
     pub withdrawing: bool,
-    /// Credit granted before the listener was announced anew, which the proxy may have used already.
+    /// Credit granted before the listener was announced again, which the proxy may have used already.
     pub former: u32,
 }
 
 impl Offer {
-    /// Starts the credit anew when the listener is announced anew.
+    /// Restarts the credit when the listener is announced again.
     pub fn restart(&mut self) {
         self.former = self.former.saturating_add(std::mem::take(&mut self.granted));
         self.withdrawing = false;
     }
 
     /// Records that the proxy returned `count` credits. Returns `false` if it never had as many. The answer
-    /// may concern a withdrawal from before the listener was announced anew, and may include credit of that
-    /// time: the credit that the proxy has and that is in transit never exceeds `granted` and `former`
+    /// may concern a withdrawal that preceded a new announcement of the listener, and may include credit from
+    /// before: the credit that the proxy has and that is in transit never exceeds `granted` and `former`
     /// together.
     pub fn returned(&mut self, count: u32) -> bool {
         self.withdrawing = false;
