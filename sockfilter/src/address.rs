@@ -100,7 +100,7 @@ pub fn bound(fd: c_int) -> Result<SocketAddr, Errno> {
     unsafe { parse(storage.as_ptr().cast(), len) }.ok_or(libc::EAFNOSUPPORT)
 }
 
-/// An IPv4-mapped address as IPv4, others as they are.
+/// Converts an IPv4-mapped address to IPv4. Other addresses are unchanged.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -110,7 +110,7 @@ unsafe impl GlobalAlloc for Arena {
         if size > LARGEST_CLASS {
             return if layout.align() <= 4096 { map(size) } else { null_mut() };
         }
-        // A signal handler that runs while the word is held must not wait for it.
+        // A signal handler that interrupts this code must not wait for the word.
         let _inside = crate::lock::Inside::enter();
         WORD.lock();
         // SAFETY: WORD is held.

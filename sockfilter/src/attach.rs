@@ -53,11 +53,11 @@ impl core::fmt::Display for AttachError {
     }
 }
 
-/// The attachment of this process to the cluster.
+/// The attachment of this process to the cluster: its sockets, provider, session and page.
 pub struct Link {
-    /// Its sockets.
+    /// The application's end, with its sockets.
     pub app: AppSide,
-    /// The provider below.
+    /// The provider used by the application's end.
     pub provider: Owner,
     /// The session with the agent.
     pub session: Session,
@@ -109,9 +109,10 @@ fn connect_agent() -> Result<c_int, Errno> {
     }
 }
 
-/// Sets an option of a connection in the agent's custody. A process that has no session, as a child that only uses what
-/// it inherited, sends it over a socket of its own, and waits until the agent has read it: options take effect in the
-/// order in which they are set. Without an agent nothing happens.
+/// Sets an option of a connection in the agent's custody. A process without a session, such as a child that
+/// only uses inherited descriptors, sends the option over a temporary socket and waits until the agent has
+/// read it, so that options take effect in the order in which they are set. Without an agent the call has no
+/// effect.
 pub fn set_carried_option(session: Option<c_int>, option: &CarriedOption) {
     let mut room = [0; OPTION_LEN_MAX];
     let message = Session::option(&mut room, option);

@@ -77,9 +77,10 @@ fn refuse_rings() {
     if !wanted {
         return;
     }
-    // SAFETY: the kernel has no parameters to read, and creates nothing.
+    // The kernel has no parameters to read and creates nothing: the call only shows whether io_uring is
+    // available.
     if unsafe { syscall!(libc::SYS_io_uring_setup, 0, 0) } != Err(libc::EFAULT) {
-        // It has none, or refuses them already.
+        // The kernel lacks io_uring, or refuses it already.
         return;
     }
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -108,14 +109,15 @@ fn refuse_rings() {
     }
 }
 
-/// Handles listeners that systemd, or a program that follows its protocol, created for this process (sd_listen_fds(3)):
-/// their treatment is shown or logged at start, before the program uses them.
+/// Handles listeners that systemd, or a program with the same protocol, created for this process
+/// (sd_listen_fds(3)). The process page or the log shows at start how they are carried, before the program
+/// uses them.
 fn handed_listeners() {
     const FIRST: i32 = 3;
     const LISTENERS_MAX: u64 = 1024;
     if is_on() && number(c"LISTEN_PID") == Some(sys::getpid() as u64) {
         let count = number(c"LISTEN_FDS").unwrap_or(0).min(LISTENERS_MAX) as i32;
-        // In strict mode accept reports it to the program, too.
+        // In strict mode accept() also reports it to the program.
         (FIRST..FIRST + count).for_each(|fd| _ = listen::made_elsewhere(fd));
     }
 }
@@ -154,7 +156,7 @@ pub fn is_on() -> bool {
     MODE.load(Ordering::Relaxed) != OFF
 }
 
-/// Whether a socket that cannot be accelerated is refused instead of left to the kernel.
+/// Whether a socket that cannot be accelerated is refused instead of being left to the kernel.
 pub fn is_strict() -> bool {
     MODE.load(Ordering::Relaxed) == STRICT
 }
@@ -215,7 +217,7 @@ fn keep_texts(on: bool) {
     }
     AGENT.keep(path.iter().copied());
     let preload = variable(c"LD_PRELOAD").unwrap_or(c"").to_bytes();
-    // A truncated list would be worse than none.
+    // A truncated list would be harmful, so it is copied only if it fits.
     PRELOAD.keep(preload.iter().copied().filter(|_| preload.len() <= PRELOAD_MAX));
     if on {
         PROGRAM.keep(own_name().as_bytes().iter().copied());

@@ -13,7 +13,7 @@ use libc::c_int;
 use crate::description::DESCRIPTIONS_MAX;
 use crate::fdtable;
 
-/// Whether any of `CHANGES` is other than 0.
+/// Whether any entry of `CHANGES` is not 0.
 static CHANGED: AtomicBool = AtomicBool::new(false);
 // Pages that are never written take no memory.
 static CHANGES: [AtomicI32; DESCRIPTIONS_MAX] = [const { AtomicI32::new(0) }; DESCRIPTIONS_MAX];
@@ -51,7 +51,7 @@ pub fn any() -> bool {
     CHANGED.load(Ordering::Relaxed)
 }
 
-/// The same, and resets the flag, since the caller is about to apply the corrections.
+/// Like [`any`], and resets the flag, since the caller applies the corrections next.
 pub fn take_any() -> bool {
     any() && CHANGED.swap(false, Ordering::Acquire)
 }

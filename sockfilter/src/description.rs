@@ -11,7 +11,7 @@ use crate::epoll_set::EpollSet;
 use crate::ops::lacking::Asked;
 use crate::ops::zerocopy::ZeroCopy;
 
-/// Identifies a description. The id of a description that has ended is invalid.
+/// Identifies a description. The id becomes invalid when the description ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DescriptionId {
     /// Its slot.
@@ -82,7 +82,7 @@ pub struct KernelMembership {
     pub events: u32,
     /// The program's data.
     pub data: u64,
-    /// Of a carried connection: its error descriptor was registered beside it (`ops::error_events`).
+    /// For a carried connection: whether its error descriptor is registered beside it (`ops::error_events`).
     pub shown: bool,
 }
 
@@ -116,9 +116,9 @@ pub struct Description {
     pub kind: Kind,
     /// AF_INET or AF_INET6.
     pub family: c_int,
-    /// O_NONBLOCK. The kernel's flag on the placeholder is authoritative for F_GETFL; this is a copy.
+    /// O_NONBLOCK, as a copy of the kernel's flag on the placeholder, which is authoritative for F_GETFL.
     pub nonblocking: bool,
-    /// connect() was called and its result has not been reported.
+    /// Whether connect() was called and its result has not been reported.
     pub connecting: bool,
     /// Its last error, as errno; 0: none.
     pub last_error: u16,
@@ -128,7 +128,7 @@ pub struct Description {
     pub options: Arc<Vec<SetOption>>,
     /// Options not yet applied to the placeholder of an accepted connection.
     pub inherited: Arc<Vec<SetOption>>,
-    /// While it is a candidate: what is known of options that accelerated sockets lack.
+    /// While it is a candidate: which options that accelerated sockets lack it may have.
     pub asked: Asked,
     /// SO_ZEROCOPY, and the completions to report.
     pub zero_copy: ZeroCopy,
@@ -234,7 +234,8 @@ impl Descriptions {
         self.is_current(id) && self.get(id.index).is_some_and(|d| d.references > 0)
     }
 
-    /// Frees a slot; returns the description, which has no references, so that the caller can end it.
+    /// Frees a slot. Returns the description, which has no references, so that the caller can release its
+    /// resources.
     pub fn remove(&mut self, index: usize) -> Option<Description> {
         let slot = self.slots.get_mut(index)?;
         let generation = slot.generation;

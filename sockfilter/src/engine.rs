@@ -24,13 +24,14 @@ pub static ENGINE: Locked<Engine> = Locked::new(Engine::new());
 /// Delay after a failed attachment before the next attempt, in nanoseconds.
 const ATTACH_RETRY_NS: u64 = 1_000_000_000;
 
-/// Time for which what was received counts as present, in nanoseconds: less than a time slice of the scheduler.
+/// Time for which the results of the last processing count as current, in nanoseconds: less than a time slice
+/// of the scheduler.
 const FRESH_NS: u64 = 100_000;
 
 /// Trace events that accumulate in a busy program before they are published to the agent.
 const PUBLISH_EVENTS: usize = 64;
 
-/// The filter's own counters, in the order of `COUNTER_NAMES` from index 20 on.
+/// The filter's own counters, in the order of `COUNTER_NAMES` from index 20.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FilterCounters {
     /// listen() calls that were accelerated.
@@ -51,9 +52,9 @@ pub struct FilterCounters {
     pub attach_failures: u64,
     /// Forks of this process.
     pub forks: u64,
-    /// Sockets that did not fit the description table.
+    /// Sockets for which the description table had no room.
     pub descriptors_full: u64,
-    /// Connections that were given to the agent, to be shared with other processes.
+    /// Connections that were passed to the agent, to be shared with other processes.
     pub connections_shared: u64,
 }
 
@@ -69,13 +70,13 @@ pub struct Engine {
     complained: bool,
     flow_owners: Vec<u32>,
     listener_owners: Vec<u32>,
-    /// Eventfds for waiting threads that are not in use now.
+    /// Eventfds for waiting threads that are currently unused.
     pub idle_waiters: Vec<c_int>,
-    /// Watched epoll sets that signal ready members.
+    /// Epoll sets polled from outside that signal ready members.
     pub raised: Vec<DescriptionId>,
     /// Threads that sleep until the provider wakes them.
     pub asleep: Vec<Asleep>,
-    /// The provider was polled since it was armed: it wakes no thread now.
+    /// Whether the provider was polled since it was armed, so that it wakes no thread.
     disarmed: bool,
     /// When [`progress`](Self::progress) was last called, in nanoseconds of CLOCK_MONOTONIC.
     progressed_at: u64,
@@ -202,9 +203,9 @@ impl Engine {
         any
     }
 
-    /// Calls [`progress`](Self::progress) if the last call is longer ago than [`FRESH_NS`]. Called before an offered
-    /// connection is accepted, which cannot be undone: a thread that was preempted, or that looked at its listener and then
-    /// did other things, must not accept one that the proxy has withdrawn since.
+    /// Calls [`progress`](Self::progress) if the last call was more than [`FRESH_NS`] ago. Called before an
+    /// offered connection is accepted, which cannot be undone: a thread that was preempted, or that checked
+    /// its listener and then did other work, must not accept a connection that the proxy has withdrawn since.
     pub fn catch_up(&mut self) {
         if sys::monotonic_nanos().saturating_sub(self.progressed_at) > FRESH_NS {
             self.progress();
@@ -354,7 +355,7 @@ impl Engine {
             Kind::Epoll(set) => {
                 self.leave_members(id, &set);
                 if !set.foreign {
-                    // A forked child may still have the kernel's set.
+                    // A forked child may still use the kernel's set.
                     sys::clear(set.wake);
                 }
                 for fd in set.descriptors() {

@@ -53,8 +53,8 @@ impl Member {
 pub struct EpollSet {
     /// Wakes a thread that sleeps in the kernel's epoll_wait on this set.
     pub wake: c_int,
-    /// The filter's own descriptor of the kernel's set, created when the program closes one while threads wait: they
-    /// continue to sleep by it.
+    /// The filter's own descriptor of the kernel's set. It is created when the program closes a descriptor of
+    /// the set while threads wait on it, so that they can continue to sleep.
     pub outliving: Option<c_int>,
     /// Tag of the filter's own registrations.
     pub tag: u64,
@@ -62,17 +62,18 @@ pub struct EpollSet {
     pub sleepers: u32,
     /// The descriptors of the attachment that are registered in it.
     followed: Option<Wakes>,
-    /// The set was inherited over a fork: the kernel's set is shared with the parent, which owns the registrations in
-    /// it.
+    /// Whether the set was inherited over a fork. The kernel's set is then shared with the parent, which owns
+    /// the registrations in it.
     pub foreign: bool,
     /// Number of calls that found accelerated members ready: every few of them also poll the kernel's members.
     pub turns: u32,
-    /// The kernel's set is polled from outside, by another epoll set or by poll. It must then report the truth (see
-    /// `ops::watched`).
+    /// Whether the kernel's set is polled from outside, by another epoll set or by poll. Its readiness must
+    /// then be exact (see `ops::watched`).
     pub watched: bool,
-    /// `wake` is readable, to report a ready member to those pollers.
+    /// Whether `wake` is readable, to report a ready member to those pollers.
     pub raised: bool,
-    /// Threads that slept in the kernel when the set became watched, and have to wake once.
+    /// Number of threads that slept in the kernel when the set began to be polled from outside, and have to
+    /// wake once.
     pub roused: u32,
     members: Vec<Option<Member>>,
     free: Vec<usize>,
@@ -125,8 +126,8 @@ impl EpollSet {
         [Some(self.wake), self.outliving].into_iter().flatten()
     }
 
-    /// Registers the attachment's descriptors in the kernel's set, unless outside pollers would take their events for
-    /// the program's.
+    /// Registers the attachment's descriptors in the kernel's set, unless it is polled from outside: outside
+    /// pollers would mistake their events for the program's.
     pub fn follow(&mut self, epoll: c_int, wakes: Wakes) {
         if self.followed == Some(wakes) || self.foreign || self.watched {
             return;
@@ -234,7 +235,7 @@ impl EpollSet {
         Ok(())
     }
 
-    /// EPOLL_CTL_DEL, or the description's end. The member's entry in the ready list is skipped when it comes up.
+    /// EPOLL_CTL_DEL, or the end of the description. The member's entry in the ready list is skipped later.
     pub fn remove(&mut self, at: usize) -> Option<Member> {
         let member = self.members.get_mut(at)?.take()?;
         if self.place(member.fd) == Some(at)
@@ -276,7 +277,8 @@ impl EpollSet {
         wanted.into_iter().any(|(id, events)| now(id) & events != 0)
     }
 
-    /// The same, but removes members that are no longer ready from the front of the list (as an outer poll does).
+    /// Like [`any_ready`](Self::any_ready), and removes members that are no longer ready from the front of
+    /// the list (as an outer poll does).
     pub fn settle(&mut self, now: impl Fn(DescriptionId) -> u32) -> bool {
         while let Some(&at) = self.ready.front() {
             if let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) {
@@ -317,9 +319,9 @@ impl EpollSet {
         self.members.iter().flatten()
     }
 
-    /// Stores the events of ready members in `events`, up to its length; `now` returns the events of a description.
-    /// Level-triggered members move to the back of the list, so that a busy one does not hide the others (as in the
-    /// kernel).
+    /// Stores the events of ready members in `events`, up to its length. `now` returns the events of a
+    /// description. Level-triggered members move to the back of the list, so that a busy member does not
+    /// starve the others (as in the kernel).
     pub fn collect(&mut self, events: &mut [libc::epoll_event], now: impl Fn(DescriptionId) -> u32) -> usize {
         let mut count = 0;
         for _ in 0..self.ready.len() {

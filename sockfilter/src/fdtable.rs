@@ -160,7 +160,7 @@ pub fn promote(description: usize) {
     }
 }
 
-/// The reverse: the kernel serves the description again.
+/// The reverse of [`promote`]: the kernel serves the description again.
 pub fn demote(description: usize) {
     let candidate = (description as u32 + 1) | CANDIDATE;
     for fd in 0..=highest() {

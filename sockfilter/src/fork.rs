@@ -1,6 +1,6 @@
-//! Fork: the child starts without the parent's links. It keeps descriptors and listeners (which it announces anew when
-//! it uses them). Connections are shared through the agent from the fork on (see `handover`), except those that the
-//! parent waits for with epoll: these remain the parent's.
+//! Fork: the child starts without the parent's links. It keeps descriptors and listeners, which it announces
+//! again when it uses them. From the fork on connections are shared through the agent (see `handover`),
+//! except those for which the parent waits with epoll: these stay with the parent.
 
 use core::cell::Cell;
 
@@ -13,7 +13,8 @@ use crate::handover::Which;
 use crate::{alloc, bootstrap, deferred, fdtable, lock, sys};
 
 thread_local! {
-    /// This thread forks and holds the locks. Not set if a signal handler that interrupts the filter forks.
+    /// Whether this thread forks and holds the locks. Not set if a signal handler that interrupts the filter
+    /// forks.
     static HOLDS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -31,9 +32,8 @@ pub extern "C" fn prepare() {
         ENGINE.hold();
         if bootstrap::owns_tables() {
             let _inside = lock::Inside::enter();
-            // The lock is held until the child exists, so that what another thread accepts or duplicates meanwhile is
-            // complete in the child.
-            // SAFETY: this thread has just taken the lock.
+            // The lock is held until the child exists, so that whatever another thread accepts or duplicates
+            // meanwhile is complete in the child. SAFETY: this thread has just taken the lock.
             unsafe { ENGINE.held() }.let_leave(Which::ForChild);
         }
         alloc::hold();
@@ -72,8 +72,8 @@ fn close_hidden(fd: c_int) {
     sys::close(fd);
 }
 
-/// Clears the entries of sets that the kernel serves alone: the parent waits on them too, and the child adds nothing of
-/// its own to them without need.
+/// Clears the entries of sets that the kernel serves alone. The parent waits on them too, and the child
+/// should not add registrations of its own to them without need.
 fn drop_kernel_sets(engine: &mut crate::engine::Engine) {
     for fd in 0..=fdtable::highest() {
         if let Entry::Set(index) = fdtable::entry(fd) {

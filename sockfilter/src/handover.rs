@@ -30,11 +30,11 @@ const CONNECT_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Requested send buffer of the Unix socket, so that all unread bytes fit.
 const SOCKET_BUFFER: c_int = 1024 * 1024;
 
-/// The connections that leave.
+/// Selects the connections to hand over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// Those that a forked child may use: all that are in no epoll set. A process that waits for a connection with
-    /// epoll continues to serve it.
+    /// Those that a forked child may use: all that are in no epoll set. A process that waits for a connection
+    /// with epoll continues to serve it itself.
     ForChild,
     /// Those that stay open over exec.
     OverExec,
@@ -42,7 +42,7 @@ pub enum Which {
     Of(c_int),
 }
 
-/// Makes connections leave; other descriptors are not affected.
+/// Hands over the selected connections. Other descriptors are not affected.
 pub fn leave(which: Which) {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
         return;
@@ -56,8 +56,9 @@ pub fn leave(which: Which) {
     ENGINE.with(|engine| engine.let_leave(which));
 }
 
-/// Waits until a connection that is to leave is established, since no other process could establish it (Dante passes
-/// sockets that are connecting). The lock is not held meanwhile: other threads are served.
+/// Waits until a connection that is to be handed over is established, since no other process could establish
+/// it (Dante passes sockets that are connecting). The lock is not held meanwhile, so that other threads are
+/// served.
 fn await_connected(fd: c_int) {
     let connecting = ENGINE.with(|engine| {
         // Without the agent the connection cannot leave.
@@ -68,7 +69,7 @@ fn await_connected(fd: c_int) {
     wait::until(id, CONNECT_TIMEOUT_NS, |engine| engine.of_fd(fd) != Some(id) || !engine.is_connecting(id));
 }
 
-/// Whether any connection could leave before a fork. Used before `vfork`, whose child cannot do it.
+/// Whether any connection can be handed over before a fork. Used before `vfork`, whose child cannot do it.
 pub fn any_for_child() -> bool {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::owns_tables() {
         return false;
@@ -76,8 +77,8 @@ pub fn any_for_child() -> bool {
     ENGINE.with(|engine| !engine.leaving(Which::ForChild).is_empty())
 }
 
-/// Whether a program that is executed now inherits a socket that is useless without the filter. A vfork child has
-/// descriptors of its own, which the tables do not contain: there the sockets' marks are read.
+/// Whether a program that is executed now inherits a socket that is useless without the filter. In a vfork
+/// child, whose descriptors the tables do not describe, the marks of the sockets are read.
 pub fn any_over_exec() -> bool {
     if !bootstrap::is_on() || fdtable::highest() <= 0 {
         return false;
@@ -96,7 +97,7 @@ pub fn any_accelerated() -> bool {
     bootstrap::is_on() && (0..=fdtable::highest()).any(accelerated)
 }
 
-/// Whether a descriptor is useless, or has no true name, for a program without the filter.
+/// Whether a descriptor is unusable, or reports a wrong name, in a program without the filter.
 pub fn is_placeholder(fd: c_int) -> bool {
     matches!(fdtable::entry(fd), Entry::Ours(_) | Entry::Carried(_))
         && bootstrap::is_on()
@@ -157,7 +158,7 @@ impl Engine {
             ticket[..8].copy_from_slice(&sys::random().to_ne_bytes());
             ticket[8..].copy_from_slice(&sys::random().to_ne_bytes());
             let Some(link) = &mut self.link else { return };
-            // A connection that is not established yet stays.
+            // A connection that is not established yet is kept.
             if link.app.hand_over(now(), flow, Ticket(ticket)).is_ok() {
                 under_way.push((index, flow, Ticket(ticket)));
             }
@@ -228,7 +229,7 @@ impl Engine {
             let _ = unsafe { syscall!(libc::SYS_shutdown, near, libc::SHUT_WR) };
         }
         let zero_copy = self.descriptions.get(index).is_some_and(|d| d.zero_copy.on);
-        // Without the mark only names are lost after exec.
+        // A failure only loses the names after exec.
         let _ = Mark::Carried { family, local, remote, ticket, zero_copy }.put(near);
         // A signal handler could close a number that is then replaced, or duplicate the placeholder.
         signals::undisturbed(|| self.replace(index, near));
@@ -248,7 +249,7 @@ impl Engine {
         given
     }
 
-    /// Sends the connection to the agent, with the other end of the socket.
+    /// Sends the connection to the agent, with the other end of the socket pair.
     fn give(&mut self, left: &LeftFlow, ticket: Ticket, far: c_int) -> Result<(), Errno> {
         let link = self.link.as_mut().ok_or(libc::ENOTCONN)?;
         let agent = link.agent.ok_or(libc::ENOTCONN)?;
@@ -293,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// Keeps the TCP options here, since a Unix socket cannot.
+    /// Stores the TCP options, which a Unix socket cannot hold.
     fn keep_options(&mut self, index: usize, placeholder: c_int, near: c_int) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         options::apply(placeholder, &std::mem::take(&mut d.inherited));

@@ -36,7 +36,7 @@ const TICKET_WORDS: usize = TICKET_LEN / 4;
 const WORDS: usize = 5 + 2 * ADDRESS_WORDS + TICKET_WORDS;
 const PROGRAM: usize = WORDS + 1;
 
-/// An address for marks that have none.
+/// The address in marks that have none.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// What a marked socket represents.
@@ -155,8 +155,8 @@ pub fn scan() {
     each_descriptor(adopt);
 }
 
-/// Number of descriptors that are tried if `/proc` does not show which are open: it may be missing in a root folder of
-/// the program's own.
+/// Number of descriptors that are tried if `/proc` does not list the open ones: it may be missing in a
+/// changed root directory.
 const TRIED: c_int = 1024;
 
 /// The descriptors of this process that are open, and perhaps some that are not.
@@ -209,7 +209,7 @@ pub fn adopt(fd: c_int) {
     }
     let asked = match Mark::of(fd) {
         Some(Mark::Kernel { option }) => Asked::Once(option),
-        // What a seal holds is no seal, so this goes one level down.
+        // A seal never contains a seal, so this recursion has one level.
         Some(Mark::Sealed) => {
             return if seal::open(fd).is_ok() {
                 adopt(fd)

@@ -1,5 +1,5 @@
-//! The filter's one lock: a futex word, which needs nothing of the program's threading library and can be reset in a
-//! forked child. And the mark that a thread is inside the filter.
+//! The filter's single lock: a futex word, which does not depend on the program's threading library and can
+//! be reset in a forked child. Also the flag that a thread is inside the filter.
 
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
@@ -19,7 +19,7 @@ impl Word {
         Word(AtomicU32::new(FREE))
     }
 
-    /// Waits for the word and takes it.
+    /// Waits until the word is free, and takes it.
     pub fn lock(&self) {
         if self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return;
@@ -58,7 +58,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// From now until the value is dropped.
+    /// Marks the thread until the value is dropped.
     pub fn enter() -> Self {
         let entered = Inside { errno: sys::errno(), before: INSIDE.replace(true) };
         // A signal handler of this thread must see it before anything else.
@@ -80,8 +80,8 @@ pub trait Shared {
     /// Whether signal handlers have left changes for the next holder of the lock.
     fn is_unsettled() -> bool;
 
-    /// Called before a thread releases the lock: applies the changes of signal handlers, and does what other threads
-    /// rely on.
+    /// Called before a thread releases the lock. Applies the changes of signal handlers, and does the work
+    /// that other threads rely on.
     fn before_unlock(&mut self);
 }
 
@@ -100,7 +100,7 @@ pub struct Locked<T> {
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
-    /// A value that is not locked.
+    /// Returns an unlocked value.
     pub const fn new(value: T) -> Self {
         Locked { word: Word::new(), value: UnsafeCell::new(value) }
     }
@@ -125,7 +125,7 @@ impl<T: Shared> Locked<T> {
         result
     }
 
-    /// Applies changes of a signal handler that ran after the last check, while the thread was still inside.
+    /// Applies changes of a signal handler that ran after the last check while the thread was still inside.
     pub fn settled(&self) {
         while T::is_unsettled() && !inside() {
             self.run(|_| ());

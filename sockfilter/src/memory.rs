@@ -5,14 +5,14 @@
 const LOWEST: usize = 4096;
 const END: usize = 1 << 47;
 
-/// Whether an address, null included, lies outside those that any program can map: the kernel returns EFAULT for it.
-/// Other invalid addresses fault in the program.
+/// Whether an address (null included) lies outside the range that any program can map, so that the kernel
+/// returns EFAULT for it. An access to other invalid addresses faults in the program.
 #[inline]
 pub fn is_nowhere<T>(pointer: *const T) -> bool {
     !(LOWEST..END).contains(&pointer.addr())
 }
 
-/// Whether an optional address was passed, and lies outside those that any program can map.
+/// Whether an optional address was passed and lies outside the range that any program can map.
 #[inline]
 pub fn is_wrong<T>(pointer: *const T) -> bool {
     !pointer.is_null() && is_nowhere(pointer)

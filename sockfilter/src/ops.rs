@@ -46,7 +46,7 @@ pub fn c_result(result: Result<usize, Errno>) -> isize {
     }
 }
 
-/// The same for functions that return an int.
+/// Like [`c_result`], for functions that return an int.
 pub fn c_int_result(result: Result<usize, Errno>) -> c_int {
     c_result(result) as c_int
 }
@@ -63,7 +63,7 @@ impl Engine {
                 self.counters.inherited_connections_lost += 1;
                 Err(libc::EBADF)
             }
-            // The agent carries it since the call began: the call is passed to the kernel.
+            // The agent has taken it over since the call began: the call is passed to the kernel.
             Some(Kind::Carried { .. }) => Err(PASS),
             Some(Kind::Listener(_) | Kind::Candidate) => Err(libc::ENOTCONN),
             Some(Kind::Epoll(_) | Kind::KernelSet) => Err(libc::EINVAL),

@@ -1,8 +1,9 @@
-//! Whether the dynamic loader will load the filter into a program that is about to be started.
+//! Determines whether the dynamic loader will load the filter into a program that is about to be started.
 //!
-//! posix_spawn needs to know: its child must not get a connection that the agent carries unless it has the filter, and
-//! cannot be given a seal (`seal`), since other threads of the parent may be using the descriptor. exec needs to know
-//! whether the program's loader is that of another C library, with which no program starts that has the filter preloaded.
+//! posix_spawn needs this: its child must not get a connection in the agent's custody unless it has the
+//! filter, and cannot be given a seal (`seal`), since other threads of the parent may be using the
+//! descriptor. exec needs to know whether the program's loader is that of another C library, since such a
+//! program does not start with the filter preloaded.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -23,7 +24,7 @@ const START_LEN: u64 = 4096;
 const ELF64_X86_64: (u8, u16) = (2, 62);
 const PT_INTERP: u32 = 3;
 const HEADER_LEN: usize = 56;
-/// The loaders of glibc have names that start so, in every folder.
+/// Prefixes of the names of glibc's loaders, in any directory.
 const LOADERS: [&[u8]; 2] = [b"ld-linux-x86-64.so", b"ld-lsb-x86-64.so"];
 /// Longest first line of a script, as in the kernel, and longest path of a loader that is examined.
 const LINE_MAX: usize = 256;
@@ -109,9 +110,9 @@ fn loader(file: &mut File, start: &[u8]) -> Option<Vec<u8>> {
     Some(CStr::from_bytes_until_nul(&name).ok()?.to_bytes().to_owned())
 }
 
-/// Whether a program, or the interpreter of a script, names the loader of another C library (musl): preloaded with the
-/// filter, it would not start. `false` if that cannot be determined. Allocates nothing, since a child of vfork and a
-/// signal handler execute programs.
+/// Whether a program, or the interpreter of a script, names the loader of another C library (musl): with the
+/// filter preloaded it would not start. Returns `false` if that cannot be determined. Allocates nothing,
+/// since it runs in children of vfork and in signal handlers.
 pub fn is_foreign(folder: c_int, path: &CStr) -> bool {
     open(folder, path).is_some_and(|fd| {
         let foreign = is_foreign_file(fd);
@@ -120,7 +121,7 @@ pub fn is_foreign(folder: c_int, path: &CStr) -> bool {
     })
 }
 
-/// Likewise of the file that a descriptor refers to.
+/// Like [`is_foreign`], for the file that a descriptor refers to.
 pub fn is_foreign_file(file: c_int) -> bool {
     let mut line = [0; LINE_MAX];
     let mut opened = None;
@@ -144,13 +145,14 @@ pub fn is_foreign_file(file: c_int) -> bool {
 }
 
 fn open(folder: c_int, path: &CStr) -> Option<c_int> {
-    // Not to wait for the writer of a FIFO.
+    // O_NONBLOCK avoids waiting for the writer of a FIFO.
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: the path is a C string.
     unsafe { syscall!(libc::SYS_openat, folder, path.as_ptr(), flags, 0) }.ok().map(|fd| fd as c_int)
 }
 
-/// What a file names in the first bytes of the line that was passed; always fewer than [`LINE_MAX`].
+/// What the start of a file names: the bytes are in the buffer that was passed, always fewer than
+/// [`LINE_MAX`].
 enum Found {
     Loader(usize),
     Interpreter(usize),

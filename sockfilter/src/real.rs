@@ -1,5 +1,5 @@
-//! The next library's functions, resolved once at start. Before that, and in a thread that is inside the filter, raw
-//! system calls are used (an allocator may open and read files in its first call, inside `dlsym`).
+//! The next library's functions, resolved once at start. Before that, and in a thread that is inside the
+//! filter, raw system calls are used: in its first call an allocator may open and read files, inside `dlsym`.
 
 use libc::{
     c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd,
@@ -28,8 +28,8 @@ fn may_hold_the_lock() -> bool {
     ENGINE.is_taken() && lock::inside()
 }
 
-/// Whether the C library's function does more than its system call: checks a size, preserves the time-out, packs a
-/// mask, corrects a process group's number. Only signal handlers call these inside the filter.
+/// Whether the C library's function does more than its system call: checks a size, preserves the timeout,
+/// packs a mask, corrects the number of a process group. Inside the filter only signal handlers call these.
 const fn does_more(name: &str) -> bool {
     let names = [
         "__read_chk",

@@ -34,7 +34,8 @@ pub fn of(fd: c_int) -> Result<c_int, Errno> {
     Ok(seal)
 }
 
-/// A descriptor of the connection in a seal, which keeps it: several descriptors may be of the same seal.
+/// Returns a descriptor of the connection in a seal. The seal keeps it, since several descriptors may refer
+/// to the same seal.
 fn content(seal: c_int) -> Result<c_int, Errno> {
     let mut control = [0u64; 4];
     // SAFETY: all-zero is a valid msghdr.
@@ -61,7 +62,7 @@ fn content(seal: c_int) -> Result<c_int, Errno> {
     }
 }
 
-/// Replaces `fd` by `by`, which is closed. Close-on-exec stays as it is.
+/// Replaces `fd` by `by`, and closes `by`. The close-on-exec flag of `fd` is kept.
 fn replace(fd: c_int, by: c_int) -> Result<(), Errno> {
     // SAFETY: no pointers.
     let flags = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GETFD) }.unwrap_or(0);
@@ -72,8 +73,8 @@ fn replace(fd: c_int, by: c_int) -> Result<(), Errno> {
     done.map(drop)
 }
 
-/// Opens a seal: its descriptor is the connection's from now on. A seal within a seal is refused with EBADF: the filter
-/// makes none, and a peer can send one that holds itself.
+/// Opens a seal: from now on its descriptor refers to the connection. A seal within a seal is refused with
+/// EBADF: the filter creates none, and a peer could send one that contains itself.
 pub fn open(fd: c_int) -> Result<(), Errno> {
     let content = content(fd)?;
     if Mark::of(content) == Some(Mark::Sealed) {
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(read(seal).unwrap(), b"");
         assert_eq!(write(seal, b"to the client"), Err(libc::EPIPE));
         sys::close(seal);
-        // It is gone with its seal, unread.
+        // The connection was closed with its seal, unread.
         assert_eq!(read(far), Err(libc::ECONNRESET));
         sys::close(far);
     }

@@ -1,11 +1,11 @@
-//! Commands that put variables of the environment back (`exports::shell`).
+//! Shell commands that set environment variables again (`exports::shell`).
 
 use std::ffi::CString;
 
-/// MAX_ARG_STRLEN of Linux: room for one argument of execve with its terminating null.
+/// MAX_ARG_STRLEN of Linux: the largest argument of execve, with its terminating null.
 const ARGUMENT_ROOM: usize = 131_072;
 
-/// A text as one word of the shell, POSIX XCU §2.2.2.
+/// Appends a text, quoted as one word of the shell (POSIX XCU §2.2.2).
 fn quoted(text: &[u8], into: &mut Vec<u8>) {
     into.push(b'\'');
     for byte in text {
@@ -17,7 +17,7 @@ fn quoted(text: &[u8], into: &mut Vec<u8>) {
     into.push(b'\'');
 }
 
-/// The same as [`argument`] of any length.
+/// Like [`argument`], without a limit on the length.
 fn with_variables(variables: &[CString], command: &[u8]) -> Vec<u8> {
     let mut text = Vec::from(b"export");
     for variable in variables {

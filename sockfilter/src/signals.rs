@@ -12,9 +12,9 @@ use libc::c_int;
 use crate::sys::{self, Errno, syscall};
 use crate::{bootstrap, cancel, fdtable};
 
-/// Signals (bit n - 1) whose handler asks for SA_RESTART.
+/// Signals (bit n - 1) whose handler has SA_RESTART.
 static RESTARTING: AtomicU64 = AtomicU64::new(0);
-/// Signals whose handler does not.
+/// Signals whose handler does not have it.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 /// The signalfd for pending signals; created when first needed.
 static SIGNALFD: AtomicI32 = AtomicI32::new(-1);
@@ -91,8 +91,8 @@ pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
 
 static ALL: u64 = u64::MAX;
 
-/// Interrupting signals are blocked while a call that sleeps more than once works between two sleeps: a signal that
-/// arrived then would not be noticed. During a sleep they are unblocked.
+/// Blocks interrupting signals between the sleeps of a call that sleeps more than once, since a signal
+/// arriving there would not be noticed. During a sleep they are unblocked.
 pub struct Held(Option<u64>);
 
 impl Held {
@@ -120,7 +120,7 @@ impl Held {
         self.0
     }
 
-    /// The same as an argument for a sleep; null if nothing is blocked.
+    /// Like [`before`](Self::before), as an argument for a sleep; null if nothing is blocked.
     pub fn mask(&self) -> *const libc::sigset_t {
         self.0.as_ref().map_or(core::ptr::null(), |mask| core::ptr::from_ref(mask).cast())
     }

@@ -1,5 +1,6 @@
-//! Threads that began to sleep in the kernel on an epoll set before the filter served it. They are not counted, but the
-//! kernel lists them in /proc. Used only if a program with several threads puts one set into another.
+//! Threads that began to sleep in the kernel on an epoll set before the filter served it. The filter has not
+//! counted them, but finds them in /proc. Used only if a program with several threads adds one set to
+//! another.
 
 use std::ffi::CString;
 
@@ -37,7 +38,7 @@ pub fn on(is_meant: impl Fn(c_int) -> bool) -> Vec<c_int> {
     found
 }
 
-/// Whether a thread that was found and woken has not begun to sleep on another descriptor yet.
+/// Whether a thread that was found and woken has not yet begun to sleep on another descriptor.
 pub fn is_waking(thread: c_int) -> bool {
     matches!(doing(thread), Some(Doing::Runs | Doing::Waits(_)))
 }

@@ -1,9 +1,9 @@
-//! What the file actions of posix_spawn mean to the filter: the descriptors that they duplicate, and the folder in which the
-//! child executes its program.
+//! The effects of posix_spawn's file actions that concern the filter: the descriptors that they duplicate,
+//! and the working directory in which the child executes its program.
 //!
-//! A connection with close-on-exec still reaches a child if the actions name it, so it must leave as one without
-//! close-on-exec does. glibc's own list of actions is private, hence this one. It takes no lock, so a child that is
-//! forked meanwhile can use it.
+//! A connection with close-on-exec still reaches a child if an action names it, so it must be handed over
+//! like one without close-on-exec. glibc's own list of actions is private, hence this list. It takes no lock,
+//! so that a child forked meanwhile can use it.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null_mut;
@@ -18,7 +18,7 @@ use libc::c_int;
 const NAMED_MAX: usize = 256;
 const FREE: usize = 0;
 const BEING_WRITTEN: usize = 1;
-/// In the place of a descriptor: the action changes the folder.
+/// Stands for a descriptor if the action changes the working directory.
 const CHANGES_FOLDER: c_int = -1;
 
 /// One action of an actions object, which is identified by its address.
@@ -26,18 +26,19 @@ struct Named {
     actions: AtomicUsize,
     /// The descriptor that the action duplicates, or [`CHANGES_FOLDER`].
     fd: AtomicI32,
-    /// The folder, a CString; null for one that is named by a descriptor.
+    /// The directory, a CString; null if a descriptor names it.
     folder: AtomicPtr<c_char>,
     /// Position among all recorded actions: changes of the folder apply in this order.
     order: AtomicUsize,
 }
 
-/// The folder in which the child of posix_spawn executes its program.
+/// The working directory in which the child of posix_spawn executes its program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Folder {
-    /// This one; empty for the parent's.
+    /// This directory; empty for the parent's.
     At(PathBuf),
-    /// It cannot be determined: a descriptor names it (other actions may have opened it), or the list was full.
+    /// It cannot be determined: a descriptor names it (which other actions may have opened), or the list was
+    /// full.
     Unknown,
 }
 
@@ -45,7 +46,7 @@ pub enum Folder {
 pub struct Actions {
     list: [Named; NAMED_MAX],
     recorded: AtomicUsize,
-    /// How many changes of the folder found the list full, over the process's life.
+    /// Number of changes of the working directory that found the list full, over the process's life.
     lost: AtomicUsize,
 }
 
@@ -115,7 +116,7 @@ impl Actions {
         self.recorded_of(actions).map(|n| n.fd.load(Ordering::Relaxed)).filter(|fd| *fd != CHANGES_FOLDER)
     }
 
-    /// The folder in which the object at this address has the program executed.
+    /// Returns the working directory in which the object at this address lets the program be executed.
     pub fn folder(&self, actions: usize) -> Folder {
         if self.lost.load(Ordering::Relaxed) > 0 {
             return Folder::Unknown;

@@ -84,7 +84,7 @@ pub fn close(fd: c_int) {
     let _ = unsafe { syscall!(libc::SYS_close, fd) };
 }
 
-/// The process id, queried from the kernel (a vfork child shares every cache).
+/// Returns the process id from the kernel. (A vfork child shares every cache with its parent.)
 pub fn getpid() -> c_int {
     // SAFETY: no arguments.
     unsafe { syscall!(libc::SYS_getpid) }.unwrap_or(0) as c_int
@@ -101,7 +101,8 @@ pub fn monotonic_nanos() -> u64 {
     clock_nanos(libc::CLOCK_MONOTONIC)
 }
 
-/// Unix time in seconds, at most some milliseconds late: tokens need no more, and the call is frequent.
+/// Returns Unix time in seconds, at most some milliseconds late. Tokens need no more precision, and the call
+/// is frequent.
 pub fn unix_seconds() -> u64 {
     clock_nanos(libc::CLOCK_REALTIME_COARSE) / 1_000_000_000
 }
@@ -172,12 +173,13 @@ pub fn complain(text: &str) {
     let _ = unsafe { syscall!(libc::SYS_write, 2, line.as_ptr(), len + 1) };
 }
 
-/// So many nanoseconds, in the kernel's form.
+/// Converts nanoseconds to the kernel's form.
 pub fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-/// Waits on descriptors; `timeout_ns` of `None` waits for ever. The kernel's count, or an error.
+/// Waits on descriptors. A `timeout_ns` of `None` waits without limit. Returns the kernel's count, or an
+/// error.
 ///
 /// # Safety
 /// `mask`, where not null, must point to the kernel's signal set of 8 bytes.

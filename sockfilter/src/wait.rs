@@ -48,7 +48,7 @@ pub fn give_way(gap: &Gap) {
 /// The end of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deadline {
-    /// No wait; needs no clock. Most sockets of servers do not block.
+    /// No wait, and no need to read the clock. Most sockets of servers are non-blocking.
     Now,
     /// At this time of CLOCK_MONOTONIC, in nanoseconds.
     At(u64),
@@ -110,14 +110,14 @@ pub fn resign(engine: &mut Engine, descriptions: &[DescriptionId], waiter: c_int
     }
     engine.awake(waiter);
     if fdtable::entry(waiter) != Entry::Hidden {
-        // The eventfd was the parent's: a signal handler forked while its thread slept.
+        // The eventfd was the parent's, because a signal handler forked while its thread slept.
         return;
     }
     sys::clear(waiter);
     engine.idle_waiters.push(waiter);
 }
 
-/// The sooner of two times.
+/// Returns the earlier of two times.
 pub fn sooner(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.into_iter().chain(b).min()
 }
@@ -128,7 +128,8 @@ pub enum Attempt<T> {
     Done(Result<T, Errno>),
     /// It would block.
     WouldBlock,
-    /// The rest would block; any handled signal then ends the call, which returns what was done.
+    /// The rest would block. Any handled signal then ends the call, which returns the number of bytes
+    /// transferred.
     Partly,
 }
 
@@ -274,7 +275,7 @@ pub struct Sleeper<'a> {
     pub waiter: c_int,
     /// The thread's own signal mask, if the call has changed it.
     pub mask: Option<u64>,
-    /// The description at which its call is counted.
+    /// The description on which its call is counted.
     pub call: Option<DescriptionId>,
 }
 
@@ -318,8 +319,8 @@ pub unsafe fn ppoll(
     result
 }
 
-/// Sleeps; also returns whether the agent's socket is ready. If the program set no time-out, a signal whose handler has
-/// SA_RESTART is not an error.
+/// Sleeps. Also returns whether the agent's socket is ready. If the program set no timeout, a signal whose
+/// handler has SA_RESTART is not an error.
 fn sleep(
     id: DescriptionId,
     waiter: c_int,
@@ -340,7 +341,7 @@ fn sleep(
         unsafe { ppoll(&mut fds, timeout_ns, held.mask(), &mut sleeper) }
     };
     let slept = match slept {
-        // The handlers at this time count: the first one may have been installed by another thread meanwhile.
+        // The handlers installed now are decisive: another thread may have installed the first one meanwhile.
         Err(libc::EINTR) if restarts && signals::effect() == Effect::Restart => Ok(0),
         other => other,
     };

@@ -12,12 +12,12 @@ pub struct Asleep {
     thread: usize,
     /// The eventfd that wakes it.
     waker: c_int,
-    /// The time at which it wakes by itself, for the application end's next deadline, in nanoseconds of
-    /// CLOCK_MONOTONIC.
+    /// Time at which it wakes for the application end's next deadline, in nanoseconds of CLOCK_MONOTONIC.
     until: u64,
 }
 
-/// How often a running thread processes pending work before it leaves the rest to the sleeping threads.
+/// Number of times that a running thread processes pending work before it leaves the rest to the sleeping
+/// threads.
 const LOOKS: u32 = 4;
 
 impl Engine {
@@ -39,7 +39,7 @@ impl Engine {
         if self.asleep.iter().all(|sleeper| next < sleeper.until)
             && let Some(first) = self.asleep.first_mut()
         {
-            // One thread is woken, once.
+            // Only one thread is woken, once.
             first.until = next;
             sys::signal(first.waker);
         }

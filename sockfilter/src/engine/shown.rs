@@ -40,7 +40,7 @@ impl Engine {
         const _: () = assert!(COUNTER_NAMES.len() == 20 + 13);
         page.publish(&mut link.app, own);
         for (id, _, _, waiting) in link.app.listeners() {
-            // A slot without a description belongs to a listener that is ending.
+            // A slot without a description belongs to a listener that is being closed.
             let index = self.listener_owners.get(id.index()).map_or(0, |owner| *owner as usize);
             if (1..=SOCKETS / 2).contains(&index) {
                 page.socket_waiting(index - 1, waiting as u32);
@@ -51,7 +51,7 @@ impl Engine {
     /// Publishes that a connection was established, or broke.
     pub fn publish_change(&mut self, index: usize, flow: FlowId) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
-        // The owner may be an older description, whose connection is ending.
+        // The owner may be an older description, whose connection is being closed.
         if !matches!(d.kind, Kind::Flow(its) if its == flow) {
             return;
         }
@@ -81,7 +81,8 @@ impl Engine {
         }
     }
 
-    /// Shows all accelerated sockets on a new page. The numbers of their descriptors are no longer known here: 0.
+    /// Shows all accelerated sockets on a new page. Their descriptor numbers are no longer known here and are
+    /// shown as 0.
     pub(super) fn show_again(&mut self) {
         let all: Vec<_> =
             self.descriptions.iter_mut().map(|(index, d)| (index, DescribedBy::of(d))).collect();

@@ -57,7 +57,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
             // the call and `timeout` is null or points to a time.
             unsafe { receive_message(fd, message, (flags & !libc::MSG_WAITFORONE) | wait) }
         };
-        // The time-out is checked between messages only (recvmmsg(2), bugs).
+        // The timeout is checked between messages only (recvmmsg(2), BUGS).
         let enough = || limit.is_some_and(|at| sys::monotonic_nanos() >= at);
         // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
         // call and `timeout` is null or points to a time.
@@ -106,8 +106,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     let has_rights =
         |at: usize| unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) }.is_some();
     if (0..count_known).any(has_rights) {
-        // One by one, each with its own seals.
-        // SAFETY: as above.
+        // One by one, each with its own seals. SAFETY: as above.
         let one = |message: *mut msghdr, _| Some(unsafe { sendmsg(fd, message, flags) });
         // SAFETY: as above.
         return unsafe { each(messages, count.min(libc::UIO_MAXIOV as c_uint), one, || false) }.unwrap_or(-1);

@@ -73,15 +73,15 @@ pub(super) unsafe extern "C" fn clone(
             (body, stack, flags, argument, parent_id, thread_area, child_id)
         )
     };
-    // A thread; or a child with this process's descriptors, or with other thread-local variables, which cannot have
-    // the filter's state.
+    // Flags that exclude a fork: a thread; a child that shares this process's descriptors; a child with other
+    // thread-local variables, which would lack the filter's state.
     const NEITHER: c_int = libc::CLONE_THREAD | libc::CLONE_FILES | libc::CLONE_SETTLS;
     let Some(of_child) = body else { return next(body, argument) };
     if !bootstrap::is_on() || stack.is_null() || flags & NEITHER != 0 {
         return next(body, argument);
     }
     if flags & libc::CLONE_VM != 0 {
-        // The child cannot be given connections: they become the kernel's before.
+        // The child cannot hand over connections itself, so they become kernel sockets before.
         handover::leave(Which::ForChild);
         return next(body, argument);
     }

@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
         // SAFETY: these requests take a pointer to a writable int.
         return c_int_result(count.map(|count| unsafe { pointer.write_unaligned(count) }).map(|()| 0));
     }
-    // The kernel returns this for files that raise no signals.
+    // The kernel returns this error for files that cannot raise signals.
     if request == FIOASYNC && !is_nowhere(pointer) && options::is_socket(fd) {
         // SAFETY: FIOASYNC takes a pointer to a readable int.
         return c_int_result(if unsafe { pointer.read_unaligned() } != 0 {
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
         });
     }
     if matches!(request, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX) {
-        // SAFETY: FIONBIO takes a pointer to a readable int; the kernel has read it when this is asked.
+        // SAFETY: FIONBIO takes a pointer to a readable int; the kernel has read it before this is called.
         let nonblocking = || (request == libc::FIONBIO).then(|| unsafe { pointer.read_unaligned() } != 0);
         // SAFETY: by the caller's contract `argument` is what ioctl(2) takes with `request`.
         let kernel = || unsafe { syscall!(libc::SYS_ioctl, fd, request, argument) };

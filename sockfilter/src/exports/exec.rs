@@ -61,8 +61,8 @@ with_environment! {
     execveat(folder: c_int, path: *const c_char, arguments: Strings; environment, flags: c_int) is_foreign(folder, path);
 }
 
-/// Whether the program cannot start with the filter preloaded. A path that is no address is the kernel's to refuse; so is
-/// an empty one (AT_EMPTY_PATH), which is then the descriptor.
+/// Whether the program cannot start with the filter preloaded. Returns `false` for an invalid path, which the
+/// kernel rejects, and for an empty one (AT_EMPTY_PATH), since the program is then the descriptor.
 fn is_foreign(folder: c_int, path: *const c_char) -> bool {
     if crate::memory::is_nowhere(path) {
         return false;
@@ -72,7 +72,7 @@ fn is_foreign(folder: c_int, path: *const c_char) -> bool {
     if path.is_empty() { preload::is_foreign_file(folder) } else { preload::is_foreign(folder, path) }
 }
 
-/// Likewise of a program that is looked up in PATH.
+/// Like [`is_foreign`], for a program that is looked up in PATH.
 fn is_foreign_in_path(file: *const c_char) -> bool {
     if crate::memory::is_nowhere(file) {
         return false;

@@ -26,14 +26,14 @@ unsafe fn opened(
     }
     // SAFETY: by the caller's contract `address` is readable for `len` bytes.
     match unsafe { sockets::connect(fd, address, len, flags & libc::MSG_DONTWAIT != 0) } {
-        // The kernel's function connects.
+        // The kernel's own function connects.
         None => Ok(flags),
         Some(Ok(_)) => Ok(flags & !libc::MSG_FASTOPEN),
         Some(Err(errno)) => Err(c_result(Err(errno))),
     }
 }
 
-/// The same with the address of a message.
+/// Like [`opened`], with the address of a message.
 pub(super) unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) -> Result<c_int, ssize_t> {
     if flags & libc::MSG_FASTOPEN == 0 || is_nowhere(message) {
         return Ok(flags);
@@ -51,11 +51,11 @@ unsafe fn receive_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -
     {
         return Some(c_result(received));
     }
-    // The agent may carry it since the call began.
+    // The agent may have taken it over since the call began.
     carried_io::receive(fd, len, flags)
 }
 
-/// The same for a send.
+/// Like [`receive_one`], for a send.
 unsafe fn send_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     // SAFETY: by the caller's contract `from` is readable for `len` bytes.
     unsafe {
@@ -196,8 +196,8 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable for
-    // `*address_len` bytes; a buffer that is too small is the C library's to complain of.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable
+    // for `*address_len` bytes; the C library reports a buffer that is too small.
     unsafe {
         let ours = if len > room { None } else { receive_from(fd, into, len, flags, address, address_len) };
         ours.unwrap_or_else(|| real::__recvfrom_chk(fd, into, len, room, flags, address, address_len))
@@ -250,7 +250,7 @@ pub(super) unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_i
             }
             return Some(c_result(result));
         }
-        // The agent may carry it since the call began.
+        // The agent may have taken it over since the call began.
         let wanted = parts.iter().map(|p| p.iov_len).sum();
         carried_io::concerns(fd).then(|| carried_io::receive_message(fd, message, flags, wanted))
     }
@@ -273,7 +273,7 @@ pub(super) unsafe fn send_message(fd: c_int, message: *const msghdr, flags: c_in
                 Err(errno) => return Some(c_result(Err(errno))),
             }
         }
-        // The agent may carry it since the call began.
+        // The agent may have taken it over since the call began.
         carried_io::concerns(fd).then(|| carried_io::send_message(fd, message, flags))
     }
 }

@@ -67,8 +67,8 @@ fn poll_ours(set: &mut [pollfd], timeout: c_int) -> c_int {
     c_int_result(unsafe { poll_ops::poll(set, of_millis(timeout), core::ptr::null()) })
 }
 
-/// The kernel's poll. If the filter began to serve an epoll set meanwhile, the kernel may have reported the filter's
-/// own events of it: the call is then repeated by the filter.
+/// Calls the kernel's poll. If the filter began to serve an epoll set meanwhile, the result may contain the
+/// filter's own events of that set: the filter then repeats the call.
 unsafe fn or_late(
     fds: *mut pollfd,
     count: nfds_t,
@@ -95,8 +95,8 @@ unsafe extern "C-unwind" fn __poll_chk(
     // SAFETY: by the caller's contract `fds` has `count` entries.
     match unsafe { ours(fds, count) } {
         Some(set) if size_of_val(set) <= room => poll_ours(set, timeout),
-        // SAFETY: by the caller's contract `fds` has `count` entries; an array that is too small is the C library's
-        // to complain of.
+        // SAFETY: by the caller's contract `fds` has `count` entries; the C library reports an array that is
+        // too small.
         _ => unsafe { real::__poll_chk(fds, count, timeout, room) },
     }
 }
@@ -276,7 +276,8 @@ unsafe fn epoll_any(
     error_events::join(unsafe { slice::from_raw_parts_mut(events, found as usize) }) as c_int
 }
 
-/// The same with an event for each registration in the kernel's set: `error_events` may have made two of one.
+/// Like [`epoll_any`], with an event for each registration in the kernel's set: `error_events` may have
+/// registered two descriptors for one member.
 unsafe fn epoll_each(
     set: c_int,
     events: *mut epoll_event,

@@ -1,7 +1,8 @@
-//! vfork, chroot, fdopen, dprintf: a connection that the filter could not serve afterwards is first given to the agent.
+//! vfork, chroot, fdopen, dprintf: a connection that the filter cannot serve afterwards is passed to the
+//! agent before the call.
 //!
-//! The functions receive their arguments unchanged, some of them variadic: each entry point saves the argument
-//! registers, makes connections leave, and continues in the next library's function.
+//! The functions receive their arguments unchanged, some of them variadic. Each entry point saves the
+//! argument registers, hands over connections, and continues in the next library's function.
 
 use core::ffi::c_char;
 
@@ -133,7 +134,7 @@ pub(super) unsafe extern "C" fn vfork() -> c_int {
 }
 
 extern "C" fn forked() -> c_int {
-    // SAFETY: the caller asked for a child that does less.
+    // SAFETY: fork is safe wherever the caller may call vfork, whose child may do less.
     unsafe { libc::fork() }
 }
 

@@ -1,7 +1,8 @@
-//! system and popen. The C library starts the shell by a function of its own that the filter does not see, with the
-//! environment of this process. If the process has cleared it and has accelerated sockets, the shell is given a command that
-//! puts the filter's variables back and then executes the shell anew with the program's command: another thread may be using
-//! the environment, so that it cannot be changed for the time of the call.
+//! system and popen. The C library starts the shell by an internal function that the filter does not see,
+//! with the environment of this process. If the process has cleared its environment and has accelerated
+//! sockets, the shell gets a command that sets the filter's variables again and then executes another shell
+//! with the program's command. The environment itself cannot be changed during the call, since another thread
+//! may be using it.
 
 use core::ffi::{CStr, c_char, c_void};
 use std::ffi::CString;
@@ -24,8 +25,8 @@ pub(super) fn resolve() {
     POPEN.get();
 }
 
-/// The command to pass on in place of `command`; null: that itself. The caller releases it: a thread that is cancelled in
-/// the call runs no destructor.
+/// Returns the command to pass on instead of `command`; null if `command` itself is to be used. The caller
+/// releases it: a thread that is cancelled in the call runs no destructor.
 ///
 /// # Safety
 /// `command` must be null or a C string.

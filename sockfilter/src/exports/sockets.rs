@@ -144,10 +144,11 @@ pub(super) unsafe extern "C-unwind" fn getpeername(
     unsafe { real::getpeername(fd, address, len) }
 }
 
-/// Runs `call`, and repeats it if the connection was given to the agent meanwhile, because another thread forked: the
-/// kernel was called for one socket or for the other.
+/// Calls `call`, and repeats it if the connection was passed to the agent meanwhile because another thread
+/// forked: the kernel may then have been called for either socket.
 ///
-/// `is_final` returns for which results the connection itself, not the kernel, is the source; these are not repeated.
+/// `is_final` returns whether a result comes from the connection itself and not from the kernel; such results
+/// are not repeated.
 fn settled(fd: c_int, is_final: impl FnOnce(c_int) -> bool, mut call: impl FnMut() -> c_int) -> c_int {
     let before = fdtable::entry(fd);
     let errno = sys::errno();
@@ -223,7 +224,7 @@ unsafe fn get_option(fd: c_int, level: c_int, name: c_int, value: *mut c_void, l
     // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length.
     let result = unsafe { real::getsockopt(fd, level, name, value, len) };
     let is_info = (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
-    // Sockets of which no proxy has the state: listeners, and connections that are not established or have ended.
+    // Sockets whose state no proxy has: listeners, and connections that are not established or have ended.
     if is_info
         && result == 0
         && fdtable::is_ours(fd)

@@ -1,5 +1,6 @@
-//! posix_spawn and pidfd_spawn: their children get the connections that stay open over exec, and those that file
-//! actions duplicate. Actions that change the folder decide which file a relative path names.
+//! posix_spawn and pidfd_spawn. Their children get the connections that stay open over exec, and those that
+//! file actions duplicate. Actions that change the working directory determine which file a relative path
+//! names.
 
 use core::ffi::{CStr, c_char, c_void};
 use std::ffi::CString;
@@ -52,7 +53,8 @@ unsafe extern "C" fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c
     call_next!(DESTROY, fn(*mut c_void) -> c_int, (actions))
 }
 
-/// posix_spawn_file_actions_adddup2(3). A connection that cannot be recorded until the child is created leaves at once.
+/// posix_spawn_file_actions_adddup2(3). A connection that cannot be recorded until the child is created is
+/// handed over at once.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
     let result = call_next!(ADD_DUP2, fn(*mut c_void, c_int, c_int) -> c_int, (actions, fd, new));
@@ -98,7 +100,8 @@ add_folder! {
     posix_spawn_file_actions_addfchdir: ADD_FCHDIR(fd: c_int) None;
 }
 
-/// Makes the child's connections leave; returns whether the child gets a socket that is useless without the filter.
+/// Hands over the child's connections. Returns whether the child gets a socket that is useless without the
+/// filter.
 fn before_spawn(actions: *const c_void) -> bool {
     before_exec();
     let mut any = handover::any_over_exec();
@@ -109,7 +112,8 @@ fn before_spawn(actions: *const c_void) -> bool {
     any
 }
 
-/// Connections that a child without the filter must not inherit: while this lives they are closed over exec.
+/// Connections that a child without the filter must not inherit. They are closed over exec while this value
+/// lives.
 struct Withheld(Vec<c_int>);
 
 impl Withheld {
@@ -181,7 +185,8 @@ macro_rules! spawn {
             arguments: Strings,
             environment: Strings,
         ) -> c_int {
-            // The result of a C library that has the function on a kernel that lacks it: programs then use another way.
+            // The result of a C library that has the function on a kernel that lacks it, so that programs use
+            // an alternative.
             if $next.find().is_null() {
                 return libc::ENOSYS;
             }

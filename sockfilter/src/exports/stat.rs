@@ -1,9 +1,10 @@
 //! fstat and its variants, by which a program identifies a socket.
 //!
-//! The placeholder answers until the connection is given to the agent; then another socket replaces it, with another
-//! inode. A program that inherited its listener is one of several that serve together, and its connections may be
-//! passed to others, which may compare inodes (Dovecot's imap with the one that imap-login wrote). So a connection
-//! whose inode such a program queries is first given to the agent, and then keeps that inode.
+//! The placeholder provides the result until the connection is passed to the agent. Then another socket with
+//! another inode replaces it. A program that inherited its listener serves together with others, and passes
+//! connections to programs that may compare inodes (Dovecot's imap compares with the one that imap-login
+//! wrote). Therefore a connection is passed to the agent before such a program queries its inode, and keeps
+//! that inode afterwards.
 
 use core::ffi::{c_char, c_void};
 

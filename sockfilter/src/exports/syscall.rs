@@ -48,8 +48,8 @@ extern "C" fn failed(raw: isize) -> c_long {
     -1
 }
 
-/// Performs the call by its number; arguments that it does not have contain whatever the registers held, and are not
-/// used.
+/// Performs the call with this number. Argument registers that the call does not use contain arbitrary values
+/// and are ignored.
 unsafe extern "C-unwind" fn dispatch(
     number: c_long,
     a: usize,
@@ -115,8 +115,8 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_epoll_pwait2 if e == 0 || f == MASK_LEN => {
                 poll::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)
             }
-            // io_uring reads and writes without calling the filter: it is refused, so that libraries use their other
-            // methods.
+            // io_uring reads and writes without calling the filter. It is refused, so that libraries use
+            // their other methods.
             libc::SYS_io_uring_setup => return failed(-(libc::ENOSYS as isize)),
             libc::SYS_fstat => stat::fstat(fd, b as _),
             libc::SYS_execve => exec::execve(a as _, b as _, c as _),

@@ -22,8 +22,8 @@ pub fn keepalive_set(fd: c_int, index: usize) {
     }
 }
 
-/// Puts an option in force that concerns the client's TCP connection: the agent forwards it to the proxy. `scratch` has
-/// the TCP options, the Unix socket `fd` those of sockets.
+/// Applies an option that concerns the client's TCP connection: the agent forwards it to the proxy. `scratch`
+/// has the TCP options, and the Unix socket `fd` the SOL_SOCKET options.
 fn forward(fd: c_int, index: usize, (level, name): (c_int, c_int), scratch: c_int) {
     let of = |level| if level == libc::SOL_SOCKET { fd } else { scratch };
     let value = |level, name| sockets::option_value::<c_int>(of(level), level, name);
@@ -50,13 +50,13 @@ const KEPT: [(c_int, c_int); 9] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
 ];
 
-/// Whether an option is kept here.
+/// Whether the value of an option is stored here.
 pub fn keeps(level: c_int, name: c_int) -> bool {
     matches!(level, libc::IPPROTO_TCP | libc::IPPROTO_IP | libc::IPPROTO_IPV6)
         || (level, name) == zerocopy::OPTION
 }
 
-/// The options of a connection whose mark says that it has SO_ZEROCOPY.
+/// Returns the options of a connection whose mark contains SO_ZEROCOPY.
 pub fn with_zero_copy() -> Arc<Vec<SetOption>> {
     let (level, name) = zerocopy::OPTION;
     let mut value = [0; OPTION_LEN_MAX];
@@ -76,15 +76,16 @@ pub fn options_of(fd: c_int) -> Arc<Vec<SetOption>> {
     Arc::new(known.collect())
 }
 
-/// A temporary TCP socket with the kept options of a connection.
+/// Returns a temporary TCP socket with the stored options of a connection.
 fn scratch(family: c_int, options: &[SetOption]) -> Result<Scratch, Errno> {
     let scratch = Scratch::new(family)?;
     options::apply(scratch.0, options);
     Ok(scratch)
 }
 
-/// Options of SOL_SOCKET of which a Unix socket has another value. The peer's credentials are those of the process that
-/// made the socket, and say nothing of the client: a program could take it for local.
+/// Options of SOL_SOCKET whose value on a Unix socket differs. The peer's credentials are those of the
+/// process that created the socket, and do not describe the client: a program could mistake the client for a
+/// local one.
 const OF_TCP: [c_int; 7] = [
     libc::SO_DOMAIN,
     libc::SO_PROTOCOL,
@@ -106,8 +107,8 @@ fn known(index: usize) -> Result<(c_int, Arc<Vec<SetOption>>), Errno> {
         .ok_or(libc::EBADF)
 }
 
-/// getsockopt() of an option that is kept here, or of a value that differs for a Unix socket; `None`: the socket's own
-/// answer is right.
+/// getsockopt() of an option that is stored here, or whose value on a Unix socket differs. Returns `None` if
+/// the socket's own answer is correct.
 ///
 /// # Safety
 /// `value` must have `*len` writable bytes, `len` be readable and writable.
@@ -131,7 +132,7 @@ pub unsafe fn get(
     }))
 }
 
-/// setsockopt() of an option that is kept here; refused if the kernel refuses it for TCP.
+/// setsockopt() of an option that is stored here. Refused if the kernel refuses it for TCP.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
@@ -169,7 +170,7 @@ fn set_zero_copy(fd: c_int, index: usize, on: bool) {
         let Some(d) = engine.descriptions.get(index) else { return };
         if let Kind::Carried { local, remote, ticket } = d.kind {
             let mark = Mark::Carried { family: d.family, local, remote, ticket, zero_copy: on };
-            // Without it only this process has the option.
+            // If this fails, only this process has the option.
             let _ = mark.put(fd);
         }
     });

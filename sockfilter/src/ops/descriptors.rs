@@ -36,7 +36,7 @@ impl Engine {
             d.references = references;
         } else if d.calls > 0 {
             d.references = 0;
-            // Threads that poll it must find the descriptor closed.
+            // Threads that poll it must see that the descriptor is closed.
             d.waiters.iter().copied().for_each(sys::signal);
         } else {
             self.end(index);
@@ -130,7 +130,7 @@ impl Engine {
         unsafe { syscall!(libc::SYS_close, fd) }
     }
 
-    /// Duplicates a descriptor and its entry, likewise; `over` is the descriptor to be replaced.
+    /// Duplicates a descriptor and its entry, with the lock held. `over` is the descriptor to be replaced.
     fn duplicate(
         &mut self,
         old: c_int,
@@ -150,7 +150,7 @@ impl Engine {
     }
 }
 
-/// Clears `fd` before the C library closes it without calling close(2).
+/// Clears the entry of `fd` before the C library closes it without calling close(2).
 pub fn let_go(fd: c_int) {
     if let Responsible::Engine = responsible(fd) {
         ENGINE.with(|engine| engine.let_go(fd));

@@ -1,10 +1,10 @@
-//! How a connection that the agent carries has ended. Its Unix socket reports the end of the stream when the client has
-//! ended it, but also when the agent is gone or has closed it because the client reset the connection. A truncated
-//! upload must not look complete.
+//! How a connection in the agent's custody has ended. Its Unix socket reports the end of the stream when the
+//! client has ended it, but also when the agent has exited, or has closed the socket because the client reset
+//! the connection. A truncated upload must not look complete.
 //!
-//! A true end is signed: before it, the agent binds its socket to a name (autobind(7)), which every process with a
-//! descriptor of the other socket can see. A name of this process's own socket means that no reset is to be reported
-//! any more: the program ended reading, or the reset was reported.
+//! A regular end is signed: before it, the agent binds its socket to a name (autobind, unix(7)), which every
+//! process with a descriptor of the other socket can see. A name of this process's own socket means that no
+//! reset is to be reported any more: the program shut down reading, or the reset was reported.
 
 use core::ffi::c_void;
 
@@ -25,17 +25,18 @@ pub fn or_reset(fd: c_int, received: ssize_t, wanted: bool) -> ssize_t {
     received
 }
 
-/// Whether the stream ended without its sign. Returns `true` once, as the kernel reports a reset once.
+/// Whether the stream ended without a signature. Returns `true` only once, as the kernel reports a reset
+/// once.
 #[cold]
 fn was_cut(fd: c_int) -> bool {
-    // The descriptor may have been closed without the filter's notice, and refer to another file now.
+    // The descriptor may have been closed without the filter's notice, and now refer to another file.
     if !matches!(Mark::of(fd), Some(Mark::Carried { .. })) {
         return false;
     }
     let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
     // SAFETY: one entry; it does not wait.
     let polled = unsafe { syscall!(libc::SYS_poll, fds.as_mut_ptr(), 1, 0) };
-    // The agent still has its end: the client has shut down. Sandboxed programs mostly get no further.
+    // The agent still holds its end: the client has shut down. Sandboxed programs usually get no further.
     if polled != Ok(1) || fds[0].revents & libc::POLLHUP == 0 {
         return false;
     }

@@ -23,8 +23,8 @@ const KERNEL_TURN: u32 = 4;
 
 static SETS_MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Number of sets that the filter has begun to serve. A call that began before such a change may have received events
-/// of the filter's own registrations.
+/// Number of sets that the filter has begun to serve. A call that began before such a change may have
+/// received events of the filter's own registrations.
 pub fn sets_made() -> u32 {
     SETS_MADE.load(Ordering::Relaxed)
 }
@@ -212,7 +212,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Records that the program no longer waits for a listener's connections: other processes receive them.
+    /// Records that the program no longer waits for a listener's connections, so that other processes get
+    /// them.
     pub fn lose_interest(&mut self, index: usize) {
         let Some(Description { kind: Kind::Listener(state), .. }) = self.descriptions.get_mut(index) else {
             return;
@@ -223,7 +224,7 @@ impl Engine {
         }
     }
 
-    /// Announces listeners of a set that a failed attachment kept from the proxies.
+    /// Announces the listeners of a set that a failed attachment has kept from being announced.
     fn interested(&mut self, set: &mut EpollSet) {
         let is_listener = |id: DescriptionId| {
             matches!(self.descriptions.get(id.index), Some(Description { kind: Kind::Listener(_), .. }))
@@ -269,15 +270,15 @@ fn change(
 enum Look {
     /// The number of ready accelerated members.
     Ready(usize),
-    /// The same; the kernel's members are polled for the remaining entries.
+    /// Like `Ready`, and the kernel's members are polled for the remaining entries.
     Also(usize),
     /// The kernel's members are polled first; ready accelerated members get the remaining entries.
     KernelFirst,
-    /// Work was done: check again.
+    /// Work was done, so the set has to be checked again.
     Again,
     /// Nothing is ready: sleep in the kernel, at most for this time in nanoseconds.
     Sleep(Option<u64>),
-    /// The same for a set that does not wake by itself when an accelerated member becomes ready.
+    /// Like `Sleep`, for a set that does not wake by itself when an accelerated member becomes ready.
     SleepOutside,
     /// The descriptor is not, or no longer, a set that the filter serves.
     NotOurs,

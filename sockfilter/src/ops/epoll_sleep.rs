@@ -52,7 +52,7 @@ unsafe extern "C" fn cancelled(set: *mut c_void) {
     });
 }
 
-/// One sleep of a counted call on a set.
+/// One sleep of a call on a set.
 pub(super) struct Nap {
     /// The set.
     pub id: DescriptionId,
@@ -60,8 +60,8 @@ pub(super) struct Nap {
     pub epoll: c_int,
     /// Number of events found before.
     pub found: usize,
-    /// It is the turn of the kernel's members: they are reported before accelerated ones, for which one entry is
-    /// reserved unless it is the only one.
+    /// Whether it is the turn of the kernel's members: they are reported before accelerated ones, for which
+    /// one entry is reserved unless it is the only one.
     pub turn: bool,
     /// Time limit of this sleep, in nanoseconds.
     pub time_ns: Option<u64>,
@@ -112,8 +112,8 @@ impl Engine {
         }
     }
 
-    /// Called before a descriptor is closed or replaced. Threads that wait on the set behind it continue to do so until
-    /// their calls end, as in the kernel.
+    /// Called before a descriptor is closed or replaced. Threads that wait on the set behind it continue to
+    /// wait until their calls end, as in the kernel.
     pub fn outlive(&mut self, fd: c_int) {
         let Entry::Ours(index) = fdtable::entry(fd) else { return };
         let Some(Description { calls: 1.., kind: Kind::Epoll(set), .. }) = self.descriptions.get_mut(index)

@@ -74,7 +74,8 @@ fn change(epoll: c_int, operation: c_int, fd: c_int, events: u32, data: u64) -> 
 }
 
 impl KernelMembership {
-    /// Whether the set still has the member: the program may have closed either descriptor and got its number again.
+    /// Whether the set still has the member: the program may have closed either descriptor, and its number
+    /// may have been reused.
     fn is_current(&self) -> bool {
         match change(self.epoll, libc::EPOLL_CTL_ADD, self.fd, 0, self.data) {
             Err(errno) => errno == libc::EEXIST,
@@ -85,8 +86,8 @@ impl KernelMembership {
         }
     }
 
-    /// Removes the error descriptor from the set, if it is there. Returns `false` if that failed: the set may live on by
-    /// another number.
+    /// Removes the error descriptor from the set if it is registered there. Returns `false` if that failed:
+    /// the set may still exist under another number.
     fn hide(&mut self, error: c_int) -> bool {
         if !self.shown {
             return true;
@@ -96,7 +97,8 @@ impl KernelMembership {
         change(self.epoll, libc::EPOLL_CTL_DEL, error, 0, 0).is_ok()
     }
 
-    /// Registers the error descriptor in the set, if it is not there. Returns `false` if the member is gone.
+    /// Registers the error descriptor in the set unless it is registered there. Returns `false` if the member
+    /// no longer exists.
     fn show(&mut self, error: c_int) -> bool {
         if !self.shown {
             if !self.is_current() {
@@ -110,8 +112,8 @@ impl KernelMembership {
 }
 
 impl Description {
-    /// Removes the error descriptor from the sets if there is no report; else from those that report edges, since a report
-    /// that follows another one is a new edge.
+    /// Removes the error descriptor from the sets if there is no report, otherwise only from edge-triggered
+    /// ones, since a further report is a new edge.
     fn hide_errors(&mut self, pending: bool) {
         let Some(error) = self.error_event else { return };
         let hidden = |m: &&mut KernelMembership| !pending || m.events & (EDGE | ONCE) == EDGE;
@@ -130,7 +132,7 @@ impl Description {
     }
 }
 
-/// Whether two numbers are known to be of one epoll set.
+/// Whether two descriptors are known to refer to one epoll set.
 pub(super) fn same_set(one: c_int, other: c_int) -> bool {
     one == other || fdtable::description(one).is_some_and(|set| fdtable::description(other) == Some(set))
 }

@@ -76,7 +76,7 @@ struct Taking {
     discard: bool,
     /// The call waits until all of them are received (MSG_WAITALL).
     all: bool,
-    /// They cannot be copied to where the program wants them: EFAULT once there are any.
+    /// Whether the destination of the bytes is invalid: the call fails with EFAULT once there are bytes.
     nowhere: bool,
     wanted: usize,
 }
@@ -192,7 +192,7 @@ unsafe fn take(
     Ok(())
 }
 
-/// Why a connection without unread bytes has none: an error, or `None` at the end of the stream.
+/// Why a connection has no unread bytes: an error, or `None` at the end of the stream.
 fn why_none(app: &mut AppSide, flow: FlowId) -> Option<Errno> {
     app.read(now(), flow, &mut [0], true).err().map(errno_of)
 }

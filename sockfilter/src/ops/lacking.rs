@@ -1,5 +1,5 @@
-//! Socket options that accelerated sockets lack (`csp_app::options`). A socket that has one stays in the kernel; an
-//! accelerated socket refuses it, since what the option promises would not hold there.
+//! Socket options that accelerated sockets lack (`csp_app::options`). A socket with such an option stays in
+//! the kernel. Setting one on an accelerated socket is refused, since the option would have no effect there.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ use crate::sys::{self, Errno, syscall};
 /// Level and number of an option.
 pub type Name = (u16, u16);
 
-/// What is known of the options of a socket that is not accelerated yet.
+/// Which options that accelerated sockets lack a socket may have, before it is accelerated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Asked {
     /// This process made the socket and set no option that accelerated sockets lack.
@@ -57,7 +57,7 @@ fn lacking(option: Option<Name>) -> Stay {
 }
 
 impl Engine {
-    /// Checks that a socket has nothing that accelerated sockets lack.
+    /// Checks that a socket has no property that accelerated sockets lack.
     pub fn check_lacking(&self, index: usize, fd: c_int) -> Result<(), Stay> {
         let Some(d) = self.descriptions.get(index) else { return Ok(()) };
         of(fd, d.family, d.asked).map_or(Ok(()), Err)
@@ -158,7 +158,8 @@ pub fn note(fd: c_int, level: c_int, name: c_int) {
             (_, Trace::Value) => Asked::Perhaps,
             (_, Trace::Call) => {
                 let option = (level as u16, name as u16);
-                // Over exec and through Unix sockets only the socket itself says so.
+                // After exec, or when passed through a Unix socket, only the socket itself carries this
+                // information.
                 if filter_len(fd) == Ok(0) {
                     let _ = Mark::Kernel { option }.put(fd);
                 }
@@ -180,7 +181,7 @@ pub unsafe fn refuse(
     value: *const c_void,
     len: socklen_t,
 ) -> Option<Result<usize, Errno>> {
-    // The filter's own mark is not the program's to remove.
+    // The program must not remove the filter's own mark.
     if (level, name) == (libc::SOL_SOCKET, libc::SO_DETACH_FILTER) {
         return family(fd).map(|_| Err(libc::ENOENT));
     }

@@ -52,7 +52,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
     }
 }
 
-/// The state of a TCP socket that no peer has, by Linux's numbers.
+/// The state of a TCP socket without a peer, in Linux's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelState {
     /// Bound or not; it may listen or connect.
@@ -61,7 +61,7 @@ pub enum KernelState {
     Listening,
 }
 
-/// Family and state of a TCP socket without a peer; `None` for connections and other descriptors.
+/// Returns family and state of a TCP socket without a peer; `None` for connections and other descriptors.
 pub fn kernel_state(fd: c_int) -> Option<(c_int, KernelState)> {
     const CLOSE: u8 = 7;
     const LISTEN: u8 = 10;
@@ -82,9 +82,9 @@ fn is_kernel_listener(fd: c_int) -> bool {
     matches!(kernel_state(fd), Some((_, KernelState::Listening)))
 }
 
-/// Called when a listener that was made outside the filter, and received over exec (`LISTEN_FDS`) or a Unix socket, is
-/// about to be used. It stays in the kernel, since the process that made it may still have it, and the process page
-/// shows it. Error: ENETDOWN, in strict mode.
+/// Called when a listener is about to be used that was created outside the filter and received over exec
+/// (`LISTEN_FDS`) or a Unix socket. It stays in the kernel, since the process that created it may still use
+/// it, and the process page shows it. Error: ENETDOWN in strict mode.
 pub fn made_elsewhere(fd: c_int) -> Result<(), Errno> {
     let Entry::Candidate(index) = fdtable::entry(fd) else { return Ok(()) };
     if lock::inside() || !is_kernel_listener(fd) {
@@ -152,8 +152,8 @@ impl Engine {
         let (canonical, v6_only) = (address::canonical(address), is_v6_only(fd, family));
         let state = ListenState { address: canonical, backlog, v6_only, id: Some(id), interest: false };
         self.accelerate(index, fd, Kind::Listener(state));
-        // A process that receives the descriptor over exec or a Unix socket recognises it by the mark; without the mark
-        // only that is lost.
+        // Another process that receives the descriptor over exec or a Unix socket recognises it by the mark.
+        // Without the mark only this is lost.
         let _ = Mark::Listener { family, backlog, address: state.address }.put(fd);
         self.own(Handle::Listener(id), index);
         self.counters.listeners_accelerated += 1;
@@ -168,7 +168,7 @@ impl Engine {
         self.leave_to_kernel(fd, index, kernel_entry(fd, stay));
     }
 
-    /// Why a listener that was made outside the filter stays in the kernel.
+    /// Returns why a listener that was created outside the filter stays in the kernel.
     fn why_elsewhere(&mut self, fd: c_int) -> Reason {
         let Ok(address) = address::bound(fd) else { return Reason::Elsewhere };
         if let Err(reason) = self.check_loopback(address) {

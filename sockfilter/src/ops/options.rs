@@ -24,7 +24,7 @@ fn with_description<R>(fd: c_int, f: impl FnOnce(&mut Engine, usize) -> Option<R
     })
 }
 
-/// The int that getsockopt returns for an accelerated socket if the placeholder does not know the value.
+/// Returns the int that getsockopt returns for an accelerated socket if the placeholder has no correct value.
 pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     if level != libc::SOL_SOCKET || !matches!(name, libc::SO_ERROR | libc::SO_ACCEPTCONN | libc::SO_REUSEADDR)
     {
@@ -34,7 +34,7 @@ pub fn socket_state(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
         let d = engine.descriptions.get(index)?;
         match (&d.kind, name) {
             (Kind::Listener(_), libc::SO_ACCEPTCONN) => Some(1),
-            // The placeholder of a listener no longer has it: `listen::hold`.
+            // The placeholder of a listener no longer has the option, because of `listen::hold`.
             (Kind::Listener(_), libc::SO_REUSEADDR) => {
                 let set = d.options.iter().rev().find(|o| (o.level, o.name) == (level, name));
                 set.map(|o| c_int::from(o.value.iter().take(o.len.into()).any(|b| *b != 0)))
@@ -273,9 +273,10 @@ fn note(fd: c_int, f: impl FnOnce(&mut Description)) {
     with_description(fd, |engine, index| engine.descriptions.get_mut(index).map(f));
 }
 
-/// Changes the flags of an accelerated descriptor, or of its description. `kernel` does it with the lock held, since
-/// another thread may be about to fork and to replace the placeholder by a socket with the same flags. `nonblocking`
-/// returns O_NONBLOCK from then on, if that is among the flags. `None`: not an accelerated descriptor.
+/// Changes the flags of an accelerated descriptor, or of its description. `kernel` is called with the lock
+/// held, since another thread may be about to fork and to replace the placeholder by a socket with the same
+/// flags. `nonblocking` returns the new O_NONBLOCK, if it is among the changed flags. `None`: the descriptor
+/// is not accelerated.
 pub fn flags_set(
     fd: c_int,
     nonblocking: impl FnOnce() -> Option<bool>,

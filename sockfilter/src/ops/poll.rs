@@ -22,7 +22,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 enum Look {
     Ready,
     Again,
-    /// The only descriptor number refers to another file now.
+    /// The descriptor number now refers to another file.
     Moved,
     Sleep(Option<(c_int, Option<Wakes>)>, Option<u64>),
 }
@@ -50,12 +50,11 @@ pub unsafe fn poll(
     result
 }
 
-/// The same for a set on which a counted call waits, by a descriptor of the program or [the filter's
-/// own](Engine::outlive); returns
-/// whether it is ready.
+/// Like [`poll`], for a single set on which a call waits, by a descriptor of the program or [the filter's
+/// own](Engine::outlive). Returns whether the set is ready.
 ///
 /// # Safety
-/// As [`poll`].
+/// As for [`poll`].
 pub(super) unsafe fn poll_set(
     epoll: c_int,
     id: DescriptionId,
@@ -68,8 +67,8 @@ pub(super) unsafe fn poll_set(
     found.map(|count| count > 0)
 }
 
-/// The kernel's part of the set: for the filter's sockets no descriptor, as the kernel's view of them is meaningless; that of
-/// an epoll set must be the truth.
+/// Returns the kernel's part of the set. Sockets of the filter have no descriptor in it, since the kernel's
+/// view of them is meaningless. An epoll set in it must report its exact readiness.
 fn kernels_part(fds: &[pollfd], ours: &[(usize, DescriptionId)]) -> Vec<pollfd> {
     let mut kernel = fds.to_vec();
     ENGINE.with(|engine| {
@@ -157,7 +156,8 @@ unsafe fn look_and_sleep(
     }
 }
 
-/// From now on the kernel reports events of connections that were given to the agent, perhaps while this call slept.
+/// Polls connections that were passed to the agent, perhaps while this call slept: the kernel reports their
+/// events from then on.
 fn poll_carried(engine: &Engine, kernel: &mut [pollfd], fds: &[pollfd], ours: &[(usize, DescriptionId)]) {
     for (at, id) in ours {
         let carried = engine.descriptions.is_current(*id)
@@ -171,7 +171,7 @@ fn poll_carried(engine: &Engine, kernel: &mut [pollfd], fds: &[pollfd], ours: &[
     }
 }
 
-/// Whether the descriptor by which a set is polled was closed, and perhaps refers to another file now.
+/// Whether the descriptor by which a set is polled was closed, and may now refer to another file.
 fn is_another(fds: &[pollfd], set: DescriptionId) -> bool {
     let entry = fds.first().map(|set| fdtable::entry(set.fd));
     !matches!(entry, Some(Entry::Hidden)) && entry != Some(Entry::Ours(set.index))

@@ -16,7 +16,7 @@ unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
     unsafe { each_place(message, |at| then(at.read_unaligned())) };
 }
 
-/// Calls `then` with the place of every descriptor in a message's control data.
+/// Calls `then` with the address of every descriptor in a message's control data.
 ///
 /// # Safety
 /// The header must be valid, its control data readable for the length that it states.
@@ -77,8 +77,8 @@ impl Sealed {
         sealed
     }
 
-    /// Replaces connections by their seals. One that cannot be sealed leaves as a descriptor that is closed, so that the
-    /// message is refused (EBADF).
+    /// Replaces connections by their seals. If one cannot be sealed, its entry becomes a closed descriptor,
+    /// so that the kernel refuses the message (EBADF).
     fn seal(&mut self) {
         let seals = &mut self.seals;
         let replace = |at: *mut c_int| {
@@ -103,11 +103,11 @@ impl Drop for Sealed {
     }
 }
 
-/// Before a message is sent: its accelerated connections leave this process, so that the descriptors sent can be used
-/// by another process. `None`: the message is sent as it is.
+/// Called before a message is sent. Hands over its accelerated connections, so that another process can use
+/// the descriptors. `None`: the message is sent unchanged.
 ///
 /// # Safety
-/// As sendmsg: the header must be null or valid.
+/// As for sendmsg: the header must be null or valid.
 pub unsafe fn outgoing(message: *const msghdr) -> Option<Sealed> {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     if is_nowhere(message) || unsafe { (*message).msg_controllen } == 0 || fdtable::highest() <= 0 {
@@ -128,10 +128,10 @@ pub unsafe fn outgoing(message: *const msghdr) -> Option<Sealed> {
     }
 }
 
-/// After a message was received: adopts descriptors of accelerated sockets.
+/// Called after a message was received. Adopts descriptors of accelerated sockets.
 ///
 /// # Safety
-/// As recvmsg's, after it succeeded.
+/// As for recvmsg after it succeeded.
 pub unsafe fn incoming(message: *const msghdr) {
     // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call.
     if message.is_null() || unsafe { (*message).msg_controllen } == 0 {

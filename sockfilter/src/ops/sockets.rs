@@ -79,8 +79,9 @@ impl Engine {
         self.move_memberships(index);
     }
 
-    /// Leaves a candidate to the kernel: calls on its descriptors are passed on from now on. No descriptor may remain
-    /// in the table, since closing a socket that the kernel has connected may wait for its peer (SO_LINGER).
+    /// Leaves a candidate to the kernel: calls on its descriptors are passed on from now on. Its descriptors
+    /// must leave the table, since closing a socket that the kernel has connected may wait for its peer
+    /// (SO_LINGER).
     pub(super) fn leave_to_kernel(&mut self, fd: c_int, index: usize, entry: SocketEntry) {
         if self.descriptions.get(index).is_some_and(|d| d.references > 1) {
             (0..=fdtable::highest()).filter(|other| *other != fd).for_each(|other| {
@@ -127,7 +128,8 @@ impl Engine {
     }
 }
 
-/// Called before the process changes its root folder: the agent's socket may be out of reach afterwards.
+/// Attaches to the agent before the process changes its root directory, since the agent's socket may be
+/// unreachable afterwards.
 pub fn before_chroot() {
     if fdtable::highest() <= 0 || lock::inside() || !bootstrap::is_on() || !bootstrap::owns_tables() {
         return;
@@ -353,7 +355,7 @@ fn start_connecting(
     let waited = blocking(id, Deadline::after(timeout), |engine| {
         let flow = match engine.flow(id) {
             Ok(flow) => flow,
-            // It was established, and another thread forked before this one woke.
+            // It was established, and another thread forked before this one was woken.
             Err(PASS) => return Attempt::Done(engine.now_connected(id.index)),
             Err(errno) => return Attempt::Done(Err(errno)),
         };

@@ -1,6 +1,6 @@
-//! Streams of the C library (FILE) whose descriptor becomes an accelerated connection, because the program duplicates the
-//! connection over it. The C library reads and writes without calling the filter, so the connection is given to the
-//! agent, and is a kernel socket from then on.
+//! C library streams (FILE) whose descriptor becomes an accelerated connection because the program duplicates
+//! the connection over it. The C library reads and writes without calling the filter, so the connection is
+//! passed to the agent, and is a kernel socket from then on.
 
 use core::ffi::c_void;
 

@@ -98,7 +98,8 @@ fn copy_file(
     (sent, Ok(()))
 }
 
-/// Waits until at least one byte can be written; returns how many can. `partly`: others were written before.
+/// Waits until at least one byte can be written. Returns how many can be written. `partly`: bytes were
+/// written before.
 fn room(id: DescriptionId, deadline: Deadline, partly: bool) -> Result<usize, Errno> {
     blocking(id, deadline, |engine| {
         let flow = match engine.flow(id) {
@@ -115,7 +116,7 @@ fn room(id: DescriptionId, deadline: Deadline, partly: bool) -> Result<usize, Er
     })
 }
 
-/// Writes bytes for which there was room; returns how many were written, and the error that stopped the rest.
+/// Writes bytes for which there was room. Returns the number written, and the error that stopped the rest.
 fn write_all(id: DescriptionId, deadline: Deadline, bytes: &[u8]) -> (usize, Result<(), Errno>) {
     let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut written = 0;
@@ -183,7 +184,7 @@ pub fn splice(splice: Splice) -> Option<Result<usize, Errno>> {
     if splice.offsets[pipe_end] {
         return Some(Err(libc::ESPIPE));
     }
-    // The flag applies to the pipe only; the socket's own flags determine whether it waits.
+    // The flag applies to the pipe only. Whether the socket waits depends on its own flags.
     let pipe_waits = splice.flags & libc::SPLICE_F_NONBLOCK == 0 && mode & libc::O_NONBLOCK == 0;
     let result = if outward {
         pipe_to_socket(other, socket, splice.len, pipe_waits)

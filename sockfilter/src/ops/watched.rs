@@ -1,10 +1,9 @@
 //! Epoll sets that are polled from outside: members of other sets, and sets passed to poll.
 //!
 //! Nesting of sets (edge or level triggered, one-shot, depth, no cycles) is left to the kernel, and the kernel's set is
-//! made to report the truth: while a set is watched, its `wake` is readable when an accelerated member is ready, and is
+//! made to report its exact readiness: while a set is watched, its `wake` is readable when an accelerated member is ready, and is
 //! written to at each change of one (an edge for edge-triggered pollers). The attachment's descriptors, which also wake
 //! for other reasons, are not in it.
-//! the attachment's descriptors, which wake for much that is no member's, are not in it.
 //!
 //! ```text
 //!   outer   kernel's set: inner, provider, agent      a thread sleeps here, wakes by the provider,
@@ -53,9 +52,9 @@ fn asleep(epoll: c_int) -> Vec<c_int> {
     sleepers::on(|fd| fdtable::entry(fd) == set)
 }
 
-/// Waits until threads that slept on a set when the filter began to serve it have left their sleep, before the set is
-/// polled from outside: other pollers would take the event that wakes these threads for the program's. They run until
-/// they need the lock.
+/// Waits until threads that slept on a set when the filter began to serve it have left their sleep, before
+/// the set is polled from outside. Otherwise outside pollers would mistake the event that wakes these threads
+/// for the program's. The threads run until they need the lock.
 fn await_awake(threads: &[c_int]) {
     let deadline = Deadline::after(Some(AWAKE_NS));
     while threads.iter().any(|thread| sleepers::is_waking(*thread)) && !deadline.is_over() {
@@ -99,7 +98,8 @@ impl Engine {
         Some(added)
     }
 
-    /// Makes the kernel's set behind `epoll` report the truth from now on; returns whether it did so before.
+    /// Makes the kernel's set behind `epoll` report its exact readiness from now on. Returns whether it did
+    /// so before.
     pub(super) fn watch(&mut self, epoll: c_int, id: DescriptionId) -> bool {
         let Some(set) = self.epoll_set(id) else { return false };
         // A parent's set must not be changed.
@@ -155,8 +155,8 @@ impl Engine {
         raised
     }
 
-    /// After an attachment: wakes threads that began to sleep on sets before it, so that they poll again and register
-    /// its descriptors.
+    /// Called after an attachment. Wakes threads that began to sleep on sets before it, so that they poll
+    /// again and register its descriptors.
     pub fn rouse_sets(&mut self) {
         for (_, description) in self.descriptions.iter_mut() {
             let Kind::Epoll(set) = &description.kind else { continue };

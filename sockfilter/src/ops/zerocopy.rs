@@ -1,7 +1,8 @@
-//! MSG_ZEROCOPY: an accelerated connection copies what is sent, and reports each send as complete at once, as a kernel
-//! does that copied (SO_EE_CODE_ZEROCOPY_COPIED, Linux's Documentation/networking/msg_zerocopy.rst). Programs read the
-//! reports from the error queue. A connection that the agent carries does the same, although its Unix socket has neither
-//! the option nor the queue: the filter keeps both, for this process (`error_events` is about epoll).
+//! MSG_ZEROCOPY: an accelerated connection copies the bytes, and reports each send as complete at once, like
+//! a kernel that has copied (SO_EE_CODE_ZEROCOPY_COPIED, Linux's Documentation/networking/msg_zerocopy.rst).
+//! Programs read the reports from the error queue. A connection in the agent's custody behaves equally,
+//! although its Unix socket has neither the option nor the queue: the filter provides both, for this process
+//! (see `error_events` for epoll).
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +18,7 @@ use crate::sys::Errno;
 /// The option that permits it.
 pub const OPTION: (c_int, c_int) = (libc::SOL_SOCKET, libc::SO_ZEROCOPY);
 
-/// Whether a connection with SO_ZEROCOPY was ever carried here. Others are left to the kernel without a look.
+/// Whether a connection with SO_ZEROCOPY was ever in custody here. Otherwise no check is needed.
 static ANY_CARRIED: AtomicBool = AtomicBool::new(false);
 
 /// The zero-copy state of a socket.
