@@ -1,5 +1,5 @@
-//! csp-run as users run it: its output and its exit codes. The C library's libm takes the place of the filter: any
-//! library that can be preloaded will do, and none of these programs uses sockets.
+//! csp-run as users run it: its output and its exit codes. The C library's libm takes the place of the
+//! filter: any library that can be preloaded will do, and none of these programs uses sockets.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
@@ -20,8 +20,9 @@ impl Folder {
 
     fn copy_of(&self, program: &str, mode: u32) -> PathBuf {
         let path = self.0.join("copy");
-        // Copied by another process: if this one had the copy open for writing, a child that another test starts
-        // meanwhile would inherit the descriptor until it executes, and executing the copy would fail (ETXTBSY).
+        // Copied by another process: if this one had the copy open for writing, a child that another test
+        // starts meanwhile would inherit the descriptor until it executes, and executing the copy would fail
+        // (ETXTBSY).
         assert!(Command::new("cp").arg(program).arg(&path).status().unwrap().success());
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
@@ -57,7 +58,8 @@ fn a_program_that_can_be_accelerated_is_reported_and_run() {
     assert_eq!(run(&["sh", "-c", "exit 7"], Path::new("")).status.code(), Some(7), "the program's own");
 }
 
-/// A program that cannot be accelerated is reported with the reason, runs nevertheless, and is refused in strict mode.
+/// A program that cannot be accelerated is reported with the reason, runs nevertheless, and is refused in
+/// strict mode.
 fn cannot(program: &Path, why: &str) {
     let (code, text) = output(&["--check"], program);
     assert_eq!(code, Some(78), "{text}");

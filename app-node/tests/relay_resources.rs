@@ -1,5 +1,5 @@
-//! Resources of the relay: no allocation while messages pass, and nothing left over when processes come and go. Over
-//! ucx; one test, so that no other test allocates or opens descriptors meanwhile.
+//! Resources of the relay: no allocation while messages pass, and nothing left over when processes come and
+//! go. Over ucx; one test, so that no other test allocates or opens descriptors meanwhile.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "a test owns its clock and may panic")]
 
 use std::path::{Path, PathBuf};
@@ -112,8 +112,8 @@ impl World {
         (app, link, at_proxy.unwrap())
     }
 
-    /// Returns the resources in use after UCX has closed what it closes in the background, with its threads on a busy
-    /// machine: as many descriptors as `before`, or those in use after a while.
+    /// Returns the resources in use after UCX has closed what it closes in the background, with its threads
+    /// on a busy machine: as many descriptors as `before`, or those in use after a while.
     fn settled(&mut self, before: [usize; 3]) -> [usize; 3] {
         let end = Wall::now() + std::time::Duration::from_secs(10);
         loop {

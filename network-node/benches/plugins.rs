@@ -1,8 +1,11 @@
-//! What packet plug-ins of level 2 cost a worker, and how many packets pass through them; what a host across the SAN (level 3) adds.
+//! What packet plug-ins of level 2 cost a worker, and how many packets pass through them; what a host across
+//! the SAN (level 3) adds.
 //!
-//! `cargo bench -p csp-network-node --bench plugins`; `-- --quick` has fewer rounds, `-- --veth` measures over a veth pair as well (root, in a
-//! network namespace of its own), `-- --host SECONDS` measures level 3 as well, so long for each figure, `-- --only-host` nothing else, `-- --only-forward` forwarding beside nftables and nothing else, `-- --write FOLDER` writes evaluation.md there. `-- core CASE COUNT` runs one case so many times, for
-//! counting instructions.
+//! `cargo bench -p csp-network-node --bench plugins`; `-- --quick` has fewer rounds, `-- --veth` measures
+//! over a veth pair as well (root, in a network namespace of its own), `-- --host SECONDS` measures level 3
+//! as well, so long for each figure, `-- --only-host` nothing else, `-- --only-forward` forwarding beside
+//! nftables and nothing else, `-- --write FOLDER` writes evaluation.md there. `-- core CASE COUNT` runs one
+//! case so many times, for counting instructions.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

@@ -1,7 +1,8 @@
 //! The network node: LAN ports, flow table, SAN tunnel.
 //!
-//! [`core`] (`csp-network-core`) is the sans-I/O logic. [`NetworkWorker`] connects one core to its LAN ports and to the
-//! tunnels to proxies; time is an argument, so that the simulation runs it too. [`daemon`] owns the threads.
+//! [`core`] (`csp-network-core`) is the sans-I/O logic. [`NetworkWorker`] connects one core to its LAN ports
+//! and to the tunnels to proxies; time is an argument, so that the simulation runs it too. [`daemon`] owns
+//! the threads.
 #![forbid(unsafe_code)]
 
 pub mod daemon;

@@ -1,7 +1,8 @@
-//! The outputs of a worker: tunnels to every worker of every proxy, and the transmitting halves of the LAN ports.
+//! The outputs of a worker: tunnels to every worker of every proxy, and the transmitting halves of the LAN
+//! ports.
 //!
-//! A tunnel that should exist and is down is dialled, with back-off. The addresses of proxies come from the membership
-//! ([`ProxySpec`]); whether a proxy is alive is decided by its links alone.
+//! A tunnel that should exist and is down is dialled, with back-off. The addresses of proxies come from the
+//! membership ([`ProxySpec`]); whether a proxy is alive is decided by its links alone.
 
 mod hosts;
 mod places;
@@ -54,7 +55,8 @@ struct Tunnel {
     batch: Option<TunnelBatch>,
     /// Whether the current series of failures has been reported.
     failure_reported: bool,
-    /// Whether it was up, or failed, at least once. Before that it is not known whether its proxy is reachable.
+    /// Whether it was up, or failed, at least once. Before that it is not known whether its proxy is
+    /// reachable.
     tried: bool,
     /// Whether it was up, broke, and was not dialled again since: its proxy may be alive.
     broken: bool,
@@ -116,8 +118,8 @@ impl Links {
         }
     }
 
-    /// Replaces the list of proxies. Tunnels to proxies no longer listed, or listed with another address, are closed;
-    /// all others are unchanged. Returns the proxy workers that are down as a result.
+    /// Replaces the list of proxies. Tunnels to proxies no longer listed, or listed with another address, are
+    /// closed; all others are unchanged. Returns the proxy workers that are down as a result.
     pub(crate) fn set_proxies(&mut self, now: Instant, proxies: &[ProxySpec]) -> Vec<Transition> {
         let mut downs = Vec::new();
         let mut at = 0;
@@ -213,8 +215,8 @@ impl Links {
         }
     }
 
-    /// Returns the slot of a proxy's node, assigning a free one to a new node. `None` if there are more proxies than
-    /// slots.
+    /// Returns the slot of a proxy's node, assigning a free one to a new node. `None` if there are more
+    /// proxies than slots.
     fn slot_of(&mut self, node: NodeId) -> Option<ProxyId> {
         if let Some(known) = self.id_of(node) {
             return Some(known);
@@ -253,8 +255,8 @@ impl Links {
         self.given_up.pop()
     }
 
-    /// Returns whether every listed proxy was reached or failed at least once, so that the choice among them is
-    /// reliable.
+    /// Returns whether every listed proxy was reached or failed at least once, so that the choice among them
+    /// is reliable.
     pub(crate) fn settled(&self) -> bool {
         self.tunnels.iter().all(|t| t.tried || !t.dial)
     }

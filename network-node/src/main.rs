@@ -7,8 +7,8 @@ use csp_daemon::program::{self, ConfigFile};
 use csp_daemon::trial;
 use csp_network_node::daemon::{self, config::Config};
 
-/// The network node of the Comm Services Platform: receives clients' packets from the LAN, assigns each flow to a proxy
-/// over the system area network, and transmits the proxies' packets.
+/// The network node of the Comm Services Platform: receives clients' packets from the LAN, assigns each flow
+/// to a proxy over the system area network, and transmits the proxies' packets.
 #[derive(Parser)]
 #[command(
     name = "csp-network-node",

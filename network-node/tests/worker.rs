@@ -1,5 +1,5 @@
-//! A whole worker on a memory LAN and a memory fabric, with proxies that only count: dialling, a wrong node, death and
-//! return, backpressure, shutdown.
+//! A whole worker on a memory LAN and a memory fabric, with proxies that only count: dialling, a wrong node,
+//! death and return, backpressure, shutdown.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 #[path = "worker/hosts.rs"]

@@ -33,8 +33,8 @@ pub unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAd
     }
 }
 
-/// Writes an address as the kernel does: truncated to `*len`, which is then set to its full length. A socket of family
-/// AF_INET6 sees IPv4 peers as mapped addresses. Errors: EFAULT, EINVAL for a negative length.
+/// Writes an address as the kernel does: truncated to `*len`, which is then set to its full length. A socket
+/// of family AF_INET6 sees IPv4 peers as mapped addresses. Errors: EFAULT, EINVAL for a negative length.
 ///
 /// # Safety
 /// `into` must point to `*len` writable bytes, `len` to a readable and writable length, or either be
@@ -58,8 +58,8 @@ pub unsafe fn write(
     }
     let mut storage = [0u8; 28];
     let full = fill(address, family, &mut storage);
-    // SAFETY: by the caller's contract `into` is writable for `*len` bytes, at most as many are written, and `len` is
-    // writable.
+    // SAFETY: by the caller's contract `into` is writable for `*len` bytes, at most as many are written, and
+    // `len` is writable.
     unsafe {
         if room > 0 {
             core::ptr::copy_nonoverlapping(storage.as_ptr(), into.cast::<u8>(), full.min(room as usize));
@@ -114,7 +114,8 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether an address belongs to one of this host's interfaces: the kernel would then connect from the address itself.
+/// Whether an address belongs to one of this host's interfaces: the kernel would then connect from the
+/// address itself.
 pub fn is_own(address: SocketAddr) -> bool {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut storage = [0u8; 28];

@@ -94,16 +94,16 @@ impl State {
 
     fn give(&mut self, block: *mut u8, size: usize) {
         if let Some(free) = self.free.get_mut(class_of(size)) {
-            // SAFETY: the block is at least 16 bytes, aligned to its size, and no longer in use (GlobalAlloc's
-            // contract).
+            // SAFETY: the block is at least 16 bytes, aligned to its size, and no longer in use
+            // (GlobalAlloc's contract).
             unsafe { block.cast::<*mut u8>().write(*free) };
             *free = block;
         }
     }
 }
 
-// SAFETY: blocks are disjoint, aligned to their rounded size (a power of two not below the alignment; mapped ones to
-// pages), and live until they are freed; the lists are accessed only under WORD.
+// SAFETY: blocks are disjoint, aligned to their rounded size (a power of two not below the alignment; mapped
+// ones to pages), and live until they are freed; the lists are accessed only under WORD.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let size = rounded(&layout);

@@ -1,5 +1,5 @@
-//! Attachment to the cluster: the agent's socket, and the application end that its answer permits. `csp_app::session`
-//! defines the exchange over the socket.
+//! Attachment to the cluster: the agent's socket, and the application end that its answer permits.
+//! `csp_app::session` defines the exchange over the socket.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -67,7 +67,8 @@ pub struct Link {
     pub agent: Option<c_int>,
     /// The last result of [`wake`](Self::wake), with its generation.
     wake: Option<(u64, Wake)>,
-    /// Buffer for messages of the agent. It is on the heap, since the stacks of the program's threads may be small.
+    /// Buffer for messages of the agent. It is on the heap, since the stacks of the program's threads may be
+    /// small.
     room: Vec<u8>,
 }
 
@@ -128,8 +129,8 @@ pub fn set_carried_option(session: Option<c_int>, option: &CarriedOption) {
     sys::close(socket);
 }
 
-/// Performs the attachment: waits until the agent has admitted the process. Signals that the program handles do not end
-/// the wait; the session's time limit does.
+/// Performs the attachment: waits until the agent has admitted the process. Signals that the program handles
+/// do not end the wait; the session's time limit does.
 fn converse(socket: c_int, session: &mut Session, room: &mut [u8]) -> Result<Option<Page>, AttachError> {
     loop {
         let now = Instant::from_nanos(sys::monotonic_nanos());
@@ -221,8 +222,8 @@ impl Link {
         Some(wake)
     }
 
-    /// Performs the actions of the session with the agent. Returns whether the process was attached again after the
-    /// agent was lost; it then has a new page.
+    /// Performs the actions of the session with the agent. Returns whether the process was attached again
+    /// after the agent was lost; it then has a new page.
     pub fn serve_agent(&mut self, now: Instant, unix_now_s: u64) -> bool {
         let mut attached = false;
         loop {

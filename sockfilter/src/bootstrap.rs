@@ -1,7 +1,8 @@
 //! Start-up: settings from the environment, the next library's functions, fork handlers.
 //!
-//! Before [`start`] has run, every call is a raw system call. Afterwards calls that are passed on go to the next
-//! library. An attachment to the agent is made only when the program first listens or connects, or is passed listeners.
+//! Before [`start`] has run, every call is a raw system call. Afterwards calls that are passed on go to the
+//! next library. An attachment to the agent is made only when the program first listens or connects, or is
+//! passed listeners.
 
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
@@ -67,10 +68,11 @@ pub extern "C" fn start() {
     handed_listeners();
 }
 
-/// Makes the kernel refuse new io_uring instances to this process and its children, with ENOSYS: a program may create
-/// them by system calls in its own code, and would read and write placeholders. Done in strict mode, and where csp-run
-/// found such code, since it costs every system call some time. Needs CAP_SYS_ADMIN or no_new_privs; the latter is
-/// never set here, since children would lose the rights of set-user-id programs (decision 0075).
+/// Makes the kernel refuse new io_uring instances to this process and its children, with ENOSYS: a program
+/// may create them by system calls in its own code, and would read and write placeholders. Done in strict
+/// mode, and where csp-run found such code, since it costs every system call some time. Needs CAP_SYS_ADMIN
+/// or no_new_privs; the latter is never set here, since children would lose the rights of set-user-id
+/// programs (decision 0075).
 fn refuse_rings() {
     let found = variable(c"CSP_IO_URING").map(CStr::to_bytes) == Some(b"refuse");
     let wanted = is_strict() || (is_on() && found);
@@ -140,11 +142,12 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
-/// An environment variable. It is read at start only, since programs clear and overwrite their environment (nginx keeps
-/// its process title there). It is ignored in a program with more rights than its caller (AT_SECURE: setuid, file
-/// capabilities), since the caller must not choose the program's agent.
+/// An environment variable. It is read at start only, since programs clear and overwrite their environment
+/// (nginx keeps its process title there). It is ignored in a program with more rights than its caller
+/// (AT_SECURE: setuid, file capabilities), since the caller must not choose the program's agent.
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: `name` is a C string. The result is used at once, before the program can change its environment.
+    // SAFETY: `name` is a C string. The result is used at once, before the program can change its
+    // environment.
     let found = unsafe { secure_getenv(name.as_ptr()) };
     // SAFETY: a non-null result is a C string of the environment.
     if found.is_null() { None } else { Some(unsafe { CStr::from_ptr(found) }) }
@@ -255,7 +258,8 @@ pub fn is_another_preload(text: &CStr) -> bool {
     value.is_some_and(|value| !PRELOAD.is(value))
 }
 
-/// The variables that load the filter into a program, with their values at start, for an environment that lacks them.
+/// The variables that load the filter into a program, with their values at start, for an environment that
+/// lacks them.
 pub fn inheritance() -> Vec<CString> {
     let mode: &[u8] = if is_strict() { b"strict" } else { b"on" };
     let texts = [PRELOAD.bytes(), AGENT.bytes(), mode.to_vec()];

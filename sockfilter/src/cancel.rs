@@ -1,8 +1,9 @@
 //! Cancellation (pthread_cancel): the filter's blocking calls are cancellation points, as POSIX requires.
 //!
-//! A sleep calls the C library's own ppoll and epoll_pwait, which are cancellation points. A thread that is cancelled
-//! there is unwound through the filter's frames without running their destructors. Therefore a clean-up routine
-//! releases the registrations of a sleeping thread. The functions that can be on the stack then are `C-unwind`.
+//! A sleep calls the C library's own ppoll and epoll_pwait, which are cancellation points. A thread that is
+//! cancelled there is unwound through the filter's frames without running their destructors. Therefore a
+//! clean-up routine releases the registrations of a sleeping thread. The functions that can be on the stack
+//! then are `C-unwind`.
 
 use core::ffi::c_void;
 
@@ -53,8 +54,8 @@ pub fn test() {
     unsafe { core::mem::transmute::<*mut c_void, Test>(test)() }
 }
 
-/// Runs `sleep`. If the thread is cancelled in it, or a signal handler leaves it by siglongjmp, `undo` is first called
-/// with `state`.
+/// Runs `sleep`. If the thread is cancelled in it, or a signal handler leaves it by siglongjmp, `undo` is
+/// first called with `state`.
 pub fn guarded<S, R>(state: &mut S, undo: unsafe extern "C" fn(*mut c_void), sleep: impl FnOnce() -> R) -> R {
     let (push, pop) = (PUSH.known(), POP.known());
     if push.is_null() || pop.is_null() {
@@ -66,8 +67,8 @@ pub fn guarded<S, R>(state: &mut S, undo: unsafe extern "C" fn(*mut c_void), sle
         cancel_type: 0,
         previous: core::ptr::null_mut(),
     };
-    // SAFETY: the C library's functions of these names have these signatures; the buffer and the state outlive the time
-    // between push and pop.
+    // SAFETY: the C library's functions of these names have these signatures; the buffer and the state
+    // outlive the time between push and pop.
     unsafe {
         core::mem::transmute::<*mut c_void, Push>(push)(
             &raw mut buffer,

@@ -1,8 +1,8 @@
 //! Changes that a signal handler makes to descriptors while it interrupts the filter.
 //!
-//! The handler's thread may hold the engine's lock, so the state under the lock cannot be changed now. The descriptor
-//! table needs no lock: from then on all look-ups return the handler's change. Only the description's reference count
-//! is corrected later, when the lock is released.
+//! The handler's thread may hold the engine's lock, so the state under the lock cannot be changed now. The
+//! descriptor table needs no lock: from then on all look-ups return the handler's change. Only the
+//! description's reference count is corrected later, when the lock is released.
 //!
 //! Everything here is async-signal-safe: atomic operations, no lock, no allocation.
 
@@ -18,8 +18,8 @@ static CHANGED: AtomicBool = AtomicBool::new(false);
 // Pages that are never written take no memory.
 static CHANGES: [AtomicI32; DESCRIPTIONS_MAX] = [const { AtomicI32::new(0) }; DESCRIPTIONS_MAX];
 
-/// Records that the handler closes or replaces `fd`. To be called before the kernel does so, since another thread may
-/// get the number right after.
+/// Records that the handler closes or replaces `fd`. To be called before the kernel does so, since another
+/// thread may get the number right after.
 pub fn closed(fd: c_int) {
     if let Some(index) = fdtable::take(fd) {
         change(index, -1);

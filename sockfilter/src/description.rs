@@ -70,8 +70,8 @@ pub struct Membership {
     pub member: usize,
 }
 
-/// A registration of a candidate or a carried connection in a kernel epoll set. A candidate's is moved when it becomes
-/// accelerated (nginx adds an upstream's socket to its set before it connects).
+/// A registration of a candidate or a carried connection in a kernel epoll set. A candidate's is moved when
+/// it becomes accelerated (nginx adds an upstream's socket to its set before it connects).
 #[derive(Clone, Copy, Debug)]
 pub struct KernelMembership {
     /// The epoll descriptor.
@@ -109,8 +109,8 @@ pub struct Description {
     pub generation: u32,
     /// Number of descriptors that refer to it.
     pub references: u32,
-    /// Number of calls that sleep on it. They continue if its last descriptor is closed meanwhile, as in the kernel.
-    /// The slot is free when there are neither descriptors nor calls.
+    /// Number of calls that sleep on it. They continue if its last descriptor is closed meanwhile, as in the
+    /// kernel. The slot is free when there are neither descriptors nor calls.
     pub calls: u32,
     /// Its kind.
     pub kind: Kind,
@@ -144,7 +144,8 @@ pub struct Description {
     pub sets: Vec<Membership>,
     /// While it is a candidate or carried: the kernel's epoll sets that contain it.
     pub kernel_sets: Vec<KernelMembership>,
-    /// While it is carried: the filter's descriptor by which these sets report EPOLLERR; created when first needed.
+    /// While it is carried: the filter's descriptor by which these sets report EPOLLERR; created when first
+    /// needed.
     pub error_event: Option<c_int>,
 }
 

@@ -301,8 +301,8 @@ impl Engine {
         }
     }
 
-    /// Records that the program waits for connections: announces the listener to the proxies (again, in a forked child)
-    /// and lets it accept connections.
+    /// Records that the program waits for connections: announces the listener to the proxies (again, in a
+    /// forked child) and lets it accept connections.
     pub fn show_interest(&mut self, index: usize) -> Option<ListenerId> {
         let state = self.listen_state(index)?;
         if let (Some(id), true) = (state.id, state.interest) {

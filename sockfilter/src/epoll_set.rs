@@ -1,9 +1,9 @@
 //! The accelerated members of one kernel epoll descriptor.
 //!
-//! The kernel's set remains authoritative for kernel descriptors. Two descriptors of the filter are registered in it,
-//! so that a thread that waits on it (also by poll, or through another epoll set) wakes for accelerated members too:
-//! the provider's wake descriptor, and an eventfd for readiness that another thread found. Their registrations carry a
-//! random tag.
+//! The kernel's set remains authoritative for kernel descriptors. Two descriptors of the filter are
+//! registered in it, so that a thread that waits on it (also by poll, or through another epoll set) wakes for
+//! accelerated members too: the provider's wake descriptor, and an eventfd for readiness that another thread
+//! found. Their registrations carry a random tag.
 
 use std::collections::VecDeque;
 
@@ -65,15 +65,14 @@ pub struct EpollSet {
     /// Whether the set was inherited over a fork. The kernel's set is then shared with the parent, which owns
     /// the registrations in it.
     pub foreign: bool,
-    /// Number of calls that found accelerated members ready: every few of them also poll the kernel's members.
+    /// Calls that found accelerated members ready. Every few of them also poll the kernel's members.
     pub turns: u32,
     /// Whether the kernel's set is polled from outside, by another epoll set or by poll. Its readiness must
     /// then be exact (see `ops::watched`).
     pub watched: bool,
     /// Whether `wake` is readable, to report a ready member to those pollers.
     pub raised: bool,
-    /// Number of threads that slept in the kernel when the set began to be polled from outside, and have to
-    /// wake once.
+    /// Threads that slept in the kernel when polling from outside began, and have to wake once.
     pub roused: u32,
     members: Vec<Option<Member>>,
     free: Vec<usize>,
@@ -250,8 +249,8 @@ impl EpollSet {
         Some(member)
     }
 
-    /// Puts a member whose readiness may have changed into the ready list, for the next wait to check. Returns whether
-    /// a sleeping thread has to be woken.
+    /// Puts a member whose readiness may have changed into the ready list, for the next wait to check.
+    /// Returns whether a sleeping thread has to be woken.
     pub fn enqueue(&mut self, at: usize) -> bool {
         let Some(member) = self.members.get_mut(at).and_then(Option::as_mut) else { return false };
         if !member.queued && !member.disabled {
@@ -292,8 +291,8 @@ impl EpollSet {
         false
     }
 
-    /// The members that are listeners; `is_listener` is called once for each member. So waiting on a set of thousands
-    /// of connections costs no more than on an empty one.
+    /// The members that are listeners; `is_listener` is called once for each member. So waiting on a set of
+    /// thousands of connections costs no more than on an empty one.
     pub fn listeners(&mut self, is_listener: impl Fn(DescriptionId) -> bool) -> &[(usize, DescriptionId)] {
         let members = &self.members;
         let member = |at: usize| members.get(at).and_then(Option::as_ref).map(|m| m.description);
@@ -376,8 +375,7 @@ pub struct Stripped {
     pub agent: bool,
 }
 
-/// Number of tags of a set: the eventfd has the set's tag, the agent's socket and the provider's descriptor the next
-/// two.
+/// Tags of a set: that of the eventfd, and the next two for the agent's socket and the provider's descriptor.
 const TAGS: u64 = 3;
 
 fn agent_tag(tag: u64) -> u64 {

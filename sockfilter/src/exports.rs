@@ -1,5 +1,5 @@
-//! The functions that programs call instead of the C library's. Each one looks the descriptor up once; calls that do
-//! not concern the filter are passed on to the next library.
+//! The functions that programs call instead of the C library's. Each one looks the descriptor up once; calls
+//! that do not concern the filter are passed on to the next library.
 //!
 //! Those that can block are `C-unwind`: a cancelled thread is unwound through them (see `cancel`).
 

@@ -1,4 +1,5 @@
-//! The descriptor table: which descriptors the filter serves. One relaxed load suffices for a call that is passed on.
+//! The descriptor table: which descriptors the filter serves. One relaxed load suffices for a call that is
+//! passed on.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -28,8 +29,8 @@ pub enum Entry {
     Hidden,
     /// A kernel TCP socket that may become accelerated; its description has this index.
     Candidate(usize),
-    /// A connection that the agent carries over a Unix socket: the kernel moves its bytes, the filter answers for names
-    /// and options.
+    /// A connection that the agent carries over a Unix socket: the kernel moves its bytes, the filter answers
+    /// for names and options.
     Carried(usize),
     /// An epoll descriptor that the kernel serves alone; its description has this index.
     Set(usize),
@@ -37,8 +38,8 @@ pub enum Entry {
     Ours(usize),
 }
 
-/// Looks a descriptor up. Entries change only under the engine's lock, except when signal handlers close or duplicate
-/// descriptors; without the lock the result may be stale.
+/// Looks a descriptor up. Entries change only under the engine's lock, except when signal handlers close or
+/// duplicate descriptors; without the lock the result may be stale.
 #[inline]
 pub fn entry(fd: c_int) -> Entry {
     meaning(TABLE.get(fd as usize).map_or(0, |e| e.load(Ordering::Relaxed)))
@@ -86,22 +87,26 @@ pub fn is_named_by_us(fd: c_int) -> bool {
     matches!(entry(fd), Entry::Ours(_) | Entry::Carried(_))
 }
 
-/// Makes a descriptor refer to a description that the kernel still serves. Returns `false` if the number is too large.
+/// Makes a descriptor refer to a description that the kernel still serves. Returns `false` if the number is
+/// too large.
 pub fn set_candidate(fd: c_int, description: usize) -> bool {
     put(fd, (description as u32 + 1) | CANDIDATE)
 }
 
-/// Makes a descriptor refer to a connection that the agent carries. Returns `false` if the number is too large.
+/// Makes a descriptor refer to a connection that the agent carries. Returns `false` if the number is too
+/// large.
 pub fn set_carried(fd: c_int, description: usize) -> bool {
     put(fd, (description as u32 + 1) | CARRIED)
 }
 
-/// Makes a descriptor refer to an epoll set that the kernel serves alone. Returns `false` if the number is too large.
+/// Makes a descriptor refer to an epoll set that the kernel serves alone. Returns `false` if the number is
+/// too large.
 pub fn set_kernel_set(fd: c_int, description: usize) -> bool {
     put(fd, (description as u32 + 1) | SET)
 }
 
-/// Makes a descriptor refer to an accelerated description. Returns `false` if the number is too large for the table.
+/// Makes a descriptor refer to an accelerated description. Returns `false` if the number is too large for the
+/// table.
 pub fn set(fd: c_int, description: usize) -> bool {
     put(fd, description as u32 + 1)
 }
@@ -111,8 +116,8 @@ pub fn clear(fd: c_int) {
     put(fd, 0);
 }
 
-/// Clears a descriptor's entry and returns the description to which it referred; of several concurrent callers only one
-/// gets it. The filter's own descriptors are left unchanged.
+/// Clears a descriptor's entry and returns the description to which it referred; of several concurrent
+/// callers only one gets it. The filter's own descriptors are left unchanged.
 pub fn take(fd: c_int) -> Option<usize> {
     let old = update(fd, |entry| described(entry).map(|_| 0))?;
     described(meaning(old))
@@ -132,7 +137,8 @@ pub struct Copied {
     pub before: Option<usize>,
 }
 
-/// Makes `new` refer to the description of `old`. A number that is too large for the table remains the kernel's.
+/// Makes `new` refer to the description of `old`. A number that is too large for the table remains the
+/// kernel's.
 pub fn copy(old: c_int, new: c_int) -> Copied {
     let now = TABLE.get(old as usize).map_or(0, |e| e.load(Ordering::Relaxed));
     let now = if described(meaning(now)).is_some() { now } else { 0 };
@@ -149,8 +155,8 @@ pub fn hide(fd: c_int) {
     put(fd, HIDDEN);
 }
 
-/// Makes all descriptors of a candidate that became accelerated, or of an epoll set that the filter now serves, refer
-/// to it as such.
+/// Makes all descriptors of a candidate that became accelerated, or of an epoll set that the filter now
+/// serves, refer to it as such.
 pub fn promote(description: usize) {
     let ours = description as u32 + 1;
     for fd in 0..=highest() {
@@ -168,8 +174,8 @@ pub fn demote(description: usize) {
     }
 }
 
-/// Records that the agent carries a descriptor's connection from now on. No effect if the descriptor no longer refers
-/// to it.
+/// Records that the agent carries a descriptor's connection from now on. No effect if the descriptor no
+/// longer refers to it.
 pub fn carry(fd: c_int, description: usize) {
     let carried = (description as u32 + 1) | CARRIED;
     update(fd, |entry| (entry == Entry::Ours(description)).then_some(carried));
@@ -180,7 +186,8 @@ pub fn highest() -> c_int {
     HIGHEST.load(Ordering::Relaxed)
 }
 
-/// Changes an entry as `f` returns; returns the former value if it was changed. A signal handler may run in between.
+/// Changes an entry as `f` returns; returns the former value if it was changed. A signal handler may run in
+/// between.
 fn update(fd: c_int, f: impl Fn(Entry) -> Option<u32>) -> Option<u32> {
     let slot = TABLE.get(fd as usize)?;
     slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |value| f(meaning(value))).ok()

@@ -1,8 +1,9 @@
-//! Connections that leave this process: before a fork, an exec, or the passing of a descriptor to another process.
+//! Connections that leave this process: before a fork, an exec, or the passing of a descriptor to another
+//! process.
 //!
-//! The proxy keeps the connection, the agent takes it over, and every descriptor of it in this process becomes one of a
-//! Unix socket whose other end the agent holds. From then on the kernel lets any number of processes share it, with or
-//! without the filter.
+//! The proxy keeps the connection, the agent takes it over, and every descriptor of it in this process
+//! becomes one of a Unix socket whose other end the agent holds. From then on the kernel lets any number of
+//! processes share it, with or without the filter.
 
 use core::ffi::c_void;
 
@@ -20,12 +21,12 @@ use crate::sys::{self, Errno, syscall};
 use crate::wait::{self, Deadline};
 use crate::{bootstrap, lock, signals};
 
-/// Time limits, in nanoseconds, for the proxies to release connections and for the agent to accept one message. The
-/// program waits meanwhile.
+/// Time limits, in nanoseconds, for the proxies to release connections and for the agent to accept one
+/// message. The program waits meanwhile.
 const PROXY_TIMEOUT_NS: u64 = 1_000_000_000;
 const AGENT_TIMEOUT_NS: u64 = 1_000_000_000;
-/// Time limit, in nanoseconds, for a connection that is passed to another process to be established. The program waits
-/// meanwhile, and what it passes afterwards is an unconnected socket.
+/// Time limit, in nanoseconds, for a connection that is passed to another process to be established. The
+/// program waits meanwhile, and what it passes afterwards is an unconnected socket.
 const CONNECT_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Requested send buffer of the Unix socket, so that all unread bytes fit.
 const SOCKET_BUFFER: c_int = 1024 * 1024;
@@ -178,7 +179,8 @@ impl Engine {
         self.publish();
     }
 
-    /// Waits until the proxies have released the connections. The lock stays held, since no thread may use them meanwhile.
+    /// Waits until the proxies have released the connections. The lock stays held, since no thread may use
+    /// them meanwhile.
     fn await_proxies(&mut self, under_way: &[(usize, FlowId, Ticket)]) {
         let deadline = Deadline::after(Some(PROXY_TIMEOUT_NS));
         loop {
@@ -208,8 +210,8 @@ impl Engine {
         !over && link.app.addresses(*flow).is_some_and(|(.., connected)| !connected)
     }
 
-    /// Replaces a connection that was handed over by a Unix socket, and passes its other end to the agent. If that
-    /// fails the program sees a reset.
+    /// Replaces a connection that was handed over by a Unix socket, and passes its other end to the agent. If
+    /// that fails the program sees a reset.
     fn carry(&mut self, index: usize, left: LeftFlow, ticket: Ticket) -> Result<(), Errno> {
         let [near, far] = pair()?;
         let family = self.descriptions.get(index).map_or(0, |d| d.family);

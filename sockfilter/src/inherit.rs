@@ -2,8 +2,9 @@
 //! recognises what they represent.
 //!
 //! The mark is a classic socket filter that lets all packets pass and whose constants describe the socket
-//! (SO_ATTACH_FILTER, read back by SO_GET_FILTER). It belongs to the open socket, so that it can be read through every
-//! descriptor of the socket, in every process. Marked sockets receive no packets, so the filter never runs.
+//! (SO_ATTACH_FILTER, read back by SO_GET_FILTER). It belongs to the open socket, so that it can be read
+//! through every descriptor of the socket, in every process. Marked sockets receive no packets, so the filter
+//! never runs.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::CStr;
@@ -47,7 +48,8 @@ pub enum Mark {
     /// A Unix socket whose other end the agent holds; the agent sets options for whoever has the ticket.
     /// `zero_copy`: its SO_ZEROCOPY, which no Unix socket has.
     Carried { family: c_int, local: SocketAddr, remote: SocketAddr, ticket: Ticket, zero_copy: bool },
-    /// A TCP socket with an option, by level and number, that accelerated sockets lack and that cannot be read back.
+    /// A TCP socket with an option, by level and number, that accelerated sockets lack and that cannot be
+    /// read back.
     Kernel { option: Name },
     /// A Unix socket that holds a carried connection (`seal`).
     Sealed,
@@ -200,9 +202,9 @@ fn each_number(mut entries: &[u8], mut then: impl FnMut(c_int)) {
     }
 }
 
-/// Handles a descriptor received over exec or a Unix socket. A marked one becomes what its mark describes. A TCP socket
-/// without a peer becomes a candidate: it may listen or connect, and the use of one that the kernel listens on is
-/// noticed.
+/// Handles a descriptor received over exec or a Unix socket. A marked one becomes what its mark describes. A
+/// TCP socket without a peer becomes a candidate: it may listen or connect, and the use of one that the
+/// kernel listens on is noticed.
 pub fn adopt(fd: c_int) {
     if fd < 0 || !bootstrap::is_on() || lock::inside() || fdtable::entry(fd) != Entry::Kernel {
         return;

@@ -1,11 +1,13 @@
 //! The socket filter: accelerated sockets for unmodified programs, by LD_PRELOAD.
 //!
-//! Every exported function looks its descriptor up in a table; a call on a descriptor that is not accelerated is passed
-//! unchanged to the next library. An accelerated socket keeps its kernel descriptor as a placeholder (so that numbers,
-//! `fstat`, close-on-exec and limits are true) while its bytes travel over `csp-transport`.
+//! Every exported function looks its descriptor up in a table; a call on a descriptor that is not accelerated
+//! is passed unchanged to the next library. An accelerated socket keeps its kernel descriptor as a
+//! placeholder (so that numbers, `fstat`, close-on-exec and limits are true) while its bytes travel over
+//! `csp-transport`.
 //!
-//! Owned here: the descriptor table, open descriptions, waiting (blocking calls, poll, select, epoll), fork. Refused:
-//! threads, signals, standard output, the program's allocator, and any system call on the passing path.
+//! Owned here: the descriptor table, open descriptions, waiting (blocking calls, poll, select, epoll), fork.
+//! Refused: threads, signals, standard output, the program's allocator, and any system call on the passing
+//! path.
 //!
 //! ```text
 //!   exports/*      thin extern "C" functions, one file per family
@@ -54,8 +56,8 @@ mod spawned;
 mod sys;
 mod wait;
 
-/// The filter's allocations are separate from the program's heap, so that neither can corrupt or wait for the other
-/// (the program's allocator may itself be calling the filter).
+/// The filter's allocations are separate from the program's heap, so that neither can corrupt or wait for the
+/// other (the program's allocator may itself be calling the filter).
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: alloc::Arena = alloc::Arena;

@@ -31,7 +31,8 @@ impl Word {
         }
     }
 
-    /// Releases the word. Only its holder may do so; a forked child's only thread holds what the forking thread held.
+    /// Releases the word. Only its holder may do so; a forked child's only thread holds what the forking
+    /// thread held.
     pub fn unlock(&self) {
         if self.0.swap(FREE, Ordering::Release) == WAITED_FOR {
             let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -42,7 +43,8 @@ impl Word {
 }
 
 thread_local! {
-    // Const, without destructor: a plain load from the thread's static block (rule: no allocation, no registration).
+    // Const, without destructor: a plain load from the thread's static block (rule: no allocation, no
+    // registration).
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -107,7 +109,8 @@ impl<T> Locked<T> {
 }
 
 impl<T: Shared> Locked<T> {
-    /// Runs `f` with the value. Must not be called if [`inside`] is true: the thread may hold the lock already.
+    /// Runs `f` with the value. Must not be called if [`inside`] is true: the thread may hold the lock
+    /// already.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let result = self.run(f);
         self.settled();

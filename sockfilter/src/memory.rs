@@ -1,7 +1,7 @@
 //! Addresses that a program passes to a call.
 
-/// The lowest address that a program can map (vm.mmap_min_addr is at least a page wherever it is set), and the end of
-/// its address space.
+/// The lowest address that a program can map (vm.mmap_min_addr is at least a page wherever it is set), and
+/// the end of its address space.
 const LOWEST: usize = 4096;
 const END: usize = 1 << 47;
 
@@ -18,8 +18,8 @@ pub fn is_wrong<T>(pointer: *const T) -> bool {
     !pointer.is_null() && is_nowhere(pointer)
 }
 
-/// Whether an address lies in the kernel's half: the kernel returns EFAULT for it before it looks at the descriptor's state,
-/// also for a length of 0.
+/// Whether an address lies in the kernel's half: the kernel returns EFAULT for it before it looks at the
+/// descriptor's state, also for a length of 0.
 #[inline]
 pub fn is_kernels<T>(pointer: *const T) -> bool {
     pointer.addr().cast_signed() < 0

@@ -21,8 +21,8 @@ unsafe impl Send for Mapping {}
 /// Maps a page in the agent's memory. The descriptor can be closed afterwards.
 pub fn map(memory: c_int) -> Option<Page> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses; the kernel checks the descriptor. The agent seals
-    // the memory's size, so that it cannot shrink below the mapping.
+    // SAFETY: a new mapping at an address that the kernel chooses; the kernel checks the descriptor. The
+    // agent seals the memory's size, so that it cannot shrink below the mapping.
     let mapped = unsafe { syscall!(libc::SYS_mmap, 0, PAGE_LEN, protection, libc::MAP_SHARED, memory, 0) };
     Some(Page::new(Mapping { start: mapped.ok()? as *mut u8 }))
 }

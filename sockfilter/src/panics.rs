@@ -1,8 +1,8 @@
 //! A panic of the filter ends the process at once, before anything is unwound.
 //!
-//! The release profile unwinds, for cancelled threads (decision 0018). A panic must not: frames of the program's own
-//! language are on the stack, and the engine's lock would remain held. Cancellation is not a panic and does not run the
-//! hook.
+//! The release profile unwinds, for cancelled threads (decision 0018). A panic must not: frames of the
+//! program's own language are on the stack, and the engine's lock would remain held. Cancellation is not a
+//! panic and does not run the hook.
 
 use core::fmt::{self, Write};
 use std::panic::{self, PanicHookInfo};
@@ -37,8 +37,8 @@ impl Write for Line {
     }
 }
 
-/// Makes a panic print one line on standard error and abort. The filter has a standard library of its own, so panics of
-/// a program written in Rust are not affected.
+/// Makes a panic print one line on standard error and abort. The filter has a standard library of its own, so
+/// panics of a program written in Rust are not affected.
 pub fn abort_on_panic() {
     panic::set_hook(Box::new(report_and_abort));
 }

@@ -34,8 +34,8 @@ fn is_of_glibc(loader: &[u8]) -> bool {
     LOADERS.iter().any(|start| name.starts_with(start))
 }
 
-/// Whether the loader will preload into this program, which is executed in `folder` (empty: this process's). `false` also if
-/// that cannot be determined.
+/// Whether the loader will preload into this program, which is executed in `folder` (empty: this process's).
+/// `false` also if that cannot be determined.
 pub fn reaches(program: &Path, folder: &Path) -> bool {
     let mut path = program.to_owned();
     for _ in 0..=SCRIPTS_MAX {
@@ -178,8 +178,8 @@ fn examine(fd: c_int, line: &mut [u8; LINE_MAX]) -> Option<Found> {
     Some(Found::Loader(room.get(..len)?.split(|b| *b == 0).next()?.len()))
 }
 
-/// Calls `is` for the files that a program of this name could be, in the order of PATH, as execvp(3) looks it up, until one
-/// exists and can be executed; returns the answer for that one.
+/// Calls `is` for the files that a program of this name could be, in the order of PATH, as execvp(3) looks it
+/// up, until one exists and can be executed; returns the answer for that one.
 pub fn ask_in_path(program: &CStr, is: impl Fn(&CStr) -> bool) -> bool {
     if program.to_bytes().contains(&b'/') {
         return is(program);
@@ -208,8 +208,8 @@ pub fn ask_in_path(program: &CStr, is: impl Fn(&CStr) -> bool) -> bool {
     false
 }
 
-/// The file of a program that is executed in `folder` (empty: this process's): by its path, or looked up in PATH as execvp(3)
-/// does.
+/// The file of a program that is executed in `folder` (empty: this process's): by its path, or looked up in
+/// PATH as execvp(3) does.
 pub fn find(program: &CStr, by_path: bool, folder: &Path) -> Option<PathBuf> {
     let named = Path::new(std::ffi::OsStr::from_bytes(program.to_bytes()));
     if !by_path || program.to_bytes().contains(&b'/') {

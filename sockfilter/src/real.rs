@@ -21,8 +21,8 @@ fn c_result(result: isize) -> isize {
     }
 }
 
-/// Whether this thread may hold the engine's lock: the C library's functions would be cancellation points there. The
-/// lock is checked first, since access to a thread-local variable costs more.
+/// Whether this thread may hold the engine's lock: the C library's functions would be cancellation points
+/// there. The lock is checked first, since access to a thread-local variable costs more.
 #[inline]
 fn may_hold_the_lock() -> bool {
     ENGINE.is_taken() && lock::inside()
@@ -90,7 +90,8 @@ macro_rules! real {
                     let mut words = [0usize; 6];
                     let given = [$(word!($raw)),*];
                     words[..given.len()].copy_from_slice(&given);
-                    // SAFETY: the words are the arguments of this system call, valid by the caller's contract as for the C library's function.
+                    // SAFETY: the words are the arguments of this system call, valid by the caller's contract
+                    // as for the C library's function.
                     return c_result(unsafe { sys::raw6($number, words) }) as $ret;
                 }
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $ret;

@@ -1,15 +1,16 @@
-//! Seals: the form in which a connection that the agent carries passes to another program, over exec or through a Unix
-//! socket.
+//! Seals: the form in which a connection that the agent carries passes to another program, over exec or
+//! through a Unix socket.
 //!
-//! A carried connection is a Unix socket. A program without the filter (set-user-id, static, of another C library, or
-//! with an LD_PRELOAD of its own) would take its client for a local process: servers trust a peer that getpeername does
-//! not name. So the descriptor that leaves is one of a seal, which holds the connection:
+//! A carried connection is a Unix socket. A program without the filter (set-user-id, static, of another C
+//! library, or with an LD_PRELOAD of its own) would take its client for a local process: servers trust a peer
+//! that getpeername does not name. So the descriptor that leaves is one of a seal, which holds the
+//! connection:
 //!
 //! ```text
 //!  descriptor ─▶ seal (SOCK_SEQPACKET) ─ queue: an empty message with the connection's descriptor
 //! ```
-//! The filter of the receiving program opens it. A program without the filter reads the end of the stream and gets EPIPE
-//! when it writes. Nothing here allocates, since a child of vfork seals and could not free.
+//! The filter of the receiving program opens it. A program without the filter reads the end of the stream and
+//! gets EPIPE when it writes. Nothing here allocates, since a child of vfork seals and could not free.
 
 use libc::{c_int, msghdr};
 
@@ -84,8 +85,8 @@ pub fn open(fd: c_int) -> Result<(), Errno> {
     replace(fd, content)
 }
 
-/// Calls `then` for the descriptors with this mark that stay open over exec. The tables of a vfork child are its
-/// parent's, whose descriptors may differ.
+/// Calls `then` for the descriptors with this mark that stay open over exec. The tables of a vfork child are
+/// its parent's, whose descriptors may differ.
 fn each_leaving(is: impl Fn(&Mark) -> bool, mut then: impl FnMut(c_int)) {
     let mut one = |fd: c_int| {
         if handover::stays_open(fd) && Mark::of(fd).is_some_and(|mark| is(&mark)) {

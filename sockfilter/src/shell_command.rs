@@ -35,7 +35,8 @@ fn with_variables(variables: &[CString], command: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The command that executes `command` with these variables, as an argument of the shell; `None` if it would be too long.
+/// The command that executes `command` with these variables, as an argument of the shell; `None` if it would
+/// be too long.
 pub fn argument(variables: &[CString], command: &[u8]) -> Option<CString> {
     let text = with_variables(variables, command);
     if text.len() < ARGUMENT_ROOM { CString::new(text).ok() } else { None }

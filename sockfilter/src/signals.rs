@@ -1,9 +1,11 @@
-//! The program's signal handlers: whether an interrupted call is restarted depends on the handler's SA_RESTART.
+//! The program's signal handlers: whether an interrupted call is restarted depends on the handler's
+//! SA_RESTART.
 //!
-//! Calls that install handlers are recorded, not changed. While all handlers are of one kind, the effect of a signal is
-//! known. If both kinds exist, a process with one thread sleeps with the handled signals blocked and a signalfd in
-//! their place, so that it learns which signal arrived before the handler runs. With several threads this would change
-//! the thread to which the kernel delivers a signal; there a mixed set counts as interrupting.
+//! Calls that install handlers are recorded, not changed. While all handlers are of one kind, the effect of a
+//! signal is known. If both kinds exist, a process with one thread sleeps with the handled signals blocked
+//! and a signalfd in their place, so that it learns which signal arrived before the handler runs. With
+//! several threads this would change the thread to which the kernel delivers a signal; there a mixed set
+//! counts as interrupting.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -45,8 +47,8 @@ pub fn note(signal: c_int) {
         return;
     }
     let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
-    // SAFETY: no new action is passed; the old one is written to `action`, whose mask has the 8 bytes that the call
-    // states.
+    // SAFETY: no new action is passed; the old one is written to `action`, whose mask has the 8 bytes that
+    // the call states.
     let asked = unsafe { syscall!(libc::SYS_rt_sigaction, signal, 0, &raw mut action, 8) };
     let handled = asked.is_ok() && action.handler != libc::SIG_DFL && action.handler != libc::SIG_IGN;
     let restarts = action.flags & libc::SA_RESTART as u64 != 0;
@@ -132,8 +134,8 @@ impl Drop for Held {
     }
 }
 
-/// Waits on descriptors; the last entry of `fds` is filled in here. Returns EINTR only for a signal whose handler
-/// interrupts, and 0 for one whose handler does not.
+/// Waits on descriptors; the last entry of `fds` is filled in here. Returns EINTR only for a signal whose
+/// handler interrupts, and 0 for one whose handler does not.
 pub fn sleep_exactly(fds: &mut [libc::pollfd], timeout_ns: Option<u64>, held: &Held) -> Result<usize, Errno> {
     let interrupting = INTERRUPTING.load(Ordering::Relaxed);
     let handled = interrupting | RESTARTING.load(Ordering::Relaxed);

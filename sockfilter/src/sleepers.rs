@@ -61,7 +61,8 @@ fn doing(thread: c_int) -> Option<Doing> {
     })
 }
 
-/// The epoll descriptor of a call such as `232 0x5 0x7ffc54…` (its number, then its arguments); `None` for other calls.
+/// The epoll descriptor of a call such as `232 0x5 0x7ffc54…` (its number, then its arguments); `None` for
+/// other calls.
 fn waited_on(call: &[u8]) -> Option<c_int> {
     let mut words = core::str::from_utf8(call).ok()?.split(' ');
     let number = words.next()?.parse().ok()?;

@@ -130,8 +130,8 @@ impl Actions {
             if folder.is_null() {
                 return Folder::Unknown;
             }
-            // SAFETY: a folder that is not null comes from `CString::into_raw`, and lives as long as its object's records: by
-            // POSIX no object is destroyed while it is used.
+            // SAFETY: a folder that is not null comes from `CString::into_raw`, and lives as long as its
+            // object's records: by POSIX no object is destroyed while it is used.
             let folder = unsafe { CStr::from_ptr(folder) };
             at.push(OsStr::from_bytes(folder.to_bytes()));
         }
@@ -142,7 +142,8 @@ impl Actions {
 /// Frees a folder of the list.
 fn free(folder: *mut c_char) {
     if !folder.is_null() {
-        // SAFETY: the list's folders come from `CString::into_raw`, and the caller has taken this one out of it.
+        // SAFETY: the list's folders come from `CString::into_raw`, and the caller has taken this one out of
+        // it.
         drop(unsafe { CString::from_raw(folder) });
     }
 }

@@ -16,8 +16,8 @@ pub type Errno = i32;
 /// The arguments must be what that call allows; pointers must be valid for what it does with them.
 pub unsafe fn raw6(number: c_long, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the x86-64 system call convention: rcx and r11 are clobbered, memory may change. The arguments are valid
-    // by this function's contract.
+    // SAFETY: the x86-64 system call convention: rcx and r11 are clobbered, memory may change. The arguments
+    // are valid by this function's contract.
     unsafe {
         asm!(
             "syscall",
@@ -109,7 +109,8 @@ pub fn unix_seconds() -> u64 {
 
 fn clock_nanos(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; the C library's clock_gettime is async-signal-safe and not one of our exports.
+    // SAFETY: `time` is writable; the C library's clock_gettime is async-signal-safe and not one of our
+    // exports.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
@@ -136,8 +137,8 @@ pub fn clear(fd: c_int) {
     let _ = unsafe { syscall!(libc::SYS_read, fd, &raw mut count, 8) };
 }
 
-/// Moves a descriptor of the filter to a high number, so that the program gets the lowest numbers; if that fails the
-/// descriptor remains unchanged.
+/// Moves a descriptor of the filter to a high number, so that the program gets the lowest numbers; if that
+/// fails the descriptor remains unchanged.
 pub fn move_high(fd: c_int) -> c_int {
     let high = duplicate_high(fd);
     if high.is_ok() {
@@ -156,8 +157,8 @@ pub fn duplicate_high(fd: c_int) -> Result<c_int, Errno> {
     unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from) }.map(|high| high as c_int)
 }
 
-/// Writes a line to standard error, completely or not at all. If standard error is a connection (as with inetd and
-/// vsftpd), nothing is written, since its client would read it.
+/// Writes a line to standard error, completely or not at all. If standard error is a connection (as with
+/// inetd and vsftpd), nothing is written, since its client would read it.
 pub fn complain(text: &str) {
     if fdtable::entry(2) != fdtable::Entry::Kernel {
         return;

@@ -26,7 +26,8 @@ pub struct Wakes {
     pub agent: Option<c_int>,
 }
 
-/// Whether a call that found nothing polls again before it sleeps. The clock is not read if spinning is disabled.
+/// Whether a call that found nothing polls again before it sleeps. The clock is not read if spinning is
+/// disabled.
 pub fn looks_again(policy: &mut SpinPolicy, gap: &mut Gap) -> bool {
     !policy.is_off() && policy.nothing(gap, Instant::from_nanos(sys::monotonic_nanos()))
 }
@@ -133,9 +134,9 @@ pub enum Attempt<T> {
     Partly,
 }
 
-/// Repeats `try_once` until it is done, sleeping in between. Returns EAGAIN at the deadline, and EINTR after a signal,
-/// unless the signal's handler has SA_RESTART, there is no deadline (signal(7)) and nothing is done yet. A close by
-/// another thread does not end the call.
+/// Repeats `try_once` until it is done, sleeping in between. Returns EAGAIN at the deadline, and EINTR after
+/// a signal, unless the signal's handler has SA_RESTART, there is no deadline (signal(7)) and nothing is done
+/// yet. A close by another thread does not end the call.
 pub fn blocking<T>(
     id: DescriptionId,
     deadline: Deadline,
@@ -226,8 +227,9 @@ fn prepare_sleep<T>(engine: &mut Engine, id: DescriptionId) -> Step<T> {
     }
 }
 
-/// Waits until `done` returns `true` for a description or the description ends, at most for `limit_ns`. Other threads use
-/// the filter meanwhile. Neither signals nor a cancellation end the wait: it is part of calls that do not fail for these.
+/// Waits until `done` returns `true` for a description or the description ends, at most for `limit_ns`. Other
+/// threads use the filter meanwhile. Neither signals nor a cancellation end the wait: it is part of calls
+/// that do not fail for these.
 pub fn until(id: DescriptionId, limit_ns: u64, mut done: impl FnMut(&Engine) -> bool) {
     let deadline = Deadline::after(Some(limit_ns));
     loop {
@@ -310,8 +312,8 @@ pub unsafe fn ppoll(
     let time_pointer = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     let errno = sys::errno();
     let slept = cancel::guarded(sleeper, cancelled, || {
-        // SAFETY: `fds` is a writable array, `time` outlives the call, and `mask` is null or a signal set by this
-        // function's contract.
+        // SAFETY: `fds` is a writable array, `time` outlives the call, and `mask` is null or a signal set by
+        // this function's contract.
         unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time_pointer, mask) }
     });
     let result = usize::try_from(slept).map_err(|_| sys::errno());

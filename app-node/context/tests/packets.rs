@@ -1,5 +1,5 @@
-//! `csp-context packets` itself: a network node's link over shared memory, instances, a packet and its answer, the end by SIGTERM; wrong keys
-//! and command lines.
+//! `csp-context packets` itself: a network node's link over shared memory, instances, a packet and its
+//! answer, the end by SIGTERM; wrong keys and command lines.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs the real program; a test may panic")]
 
 use std::fs;

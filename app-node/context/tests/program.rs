@@ -1,4 +1,5 @@
-//! The program itself, over the kernel's TCP on loopback: exit codes, a conversation, and clients that are no proxies.
+//! The program itself, over the kernel's TCP on loopback: exit codes, a conversation, and clients that are no
+//! proxies.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "runs the real program; a test may panic")]
 
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! The session of a proxy worker's connection: what handlers emit, whatever the cuts of the stream; room; and proxies that are none.
+//! The session of a proxy worker's connection: what handlers emit, whatever the cuts of the stream; room; and
+//! proxies that are none.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "session/supplied.rs"]

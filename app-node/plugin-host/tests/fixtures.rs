@@ -1,5 +1,5 @@
-//! The fixtures of level 2 on level 3: the network node's graph knows the instances by their connections alone, the host's session runs
-//! them. What comes out is the same.
+//! The fixtures of level 2 on level 3: the network node's graph knows the instances by their connections
+//! alone, the host's session runs them. What comes out is the same.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../../libcsp/sandbox/tests/build/mod.rs"]
@@ -191,8 +191,8 @@ fn the_fixtures_give_the_same_packets_as_on_level_2() {
     assert!(files > 10);
 }
 
-/// Runs a fixture of `csp-sandbox` in which `word` stands for a module that the host is sent. Near the network node the module is known
-/// by its declaration only.
+/// Runs a fixture of `csp-sandbox` in which `word` stands for a module that the host is sent. Near the
+/// network node the module is known by its declaration only.
 fn run_supplied(file: &str, word: &str, bytes: Vec<u8>) {
     let path = crate_dir().join("tests/packets").join(file);
     let (near, hash) = (PluginModules::in_memory(None), csp_daemon::module_folder::sha256(&bytes));

@@ -10,9 +10,9 @@
 //!   lock                   held by the one process that may write
 //! ```
 //!
-//! Every file is replaced atomically. `pki.json` is written before the files that follow from it, and [`Authority::open`]
-//! writes what a crash left out, so that a command that was interrupted can be run again. Nothing here runs in a daemon:
-//! no daemon waits for the authority, and no daemon's host has its key.
+//! Every file is replaced atomically. `pki.json` is written before the files that follow from it, and
+//! [`Authority::open`] writes what a crash left out, so that a command that was interrupted can be run again.
+//! Nothing here runs in a daemon: no daemon waits for the authority, and no daemon's host has its key.
 //!
 //! The time is an argument. Certificates follow RFC 5280.
 #![forbid(unsafe_code)]

@@ -7,8 +7,8 @@
 //!          distribute ca.pem      issue and distribute certificates   distribute ca.pem
 //! ```
 //!
-//! Each step can be repeated: one that is done already changes nothing. Between the steps the operator copies identity
-//! folders to all hosts; programs notice the new files by themselves.
+//! Each step can be repeated: one that is done already changes nothing. Between the steps the operator copies
+//! identity folders to all hosts; programs notice the new files by themselves.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Attachment to the cluster: the socket to the host's agent. `csp_app::session` defines the exchange over it.
+//! Attachment to the cluster: the socket to the host's agent. `csp_app::session` defines the exchange over
+//! it.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -80,8 +81,8 @@ fn receive(
     if len < 0 {
         return Err(errno());
     }
-    // SAFETY: the kernel filled the header in, and the macros stay within `control`. A received descriptor belongs to
-    // this process, and nothing else owns it.
+    // SAFETY: the kernel filled the header in, and the macros stay within `control`. A received descriptor
+    // belongs to this process, and nothing else owns it.
     let descriptor = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         let is_descriptor = !header.is_null()
@@ -100,7 +101,8 @@ fn of_session(error: SessionError) -> Error {
     }
 }
 
-/// Waits until the socket is readable or `left` has passed. A signal that the program handles may end the wait early.
+/// Waits until the socket is readable or `left` has passed. A signal that the program handles may end the
+/// wait early.
 fn wait(socket: &OwnedFd, left: Option<Duration>) {
     let left = left.map_or(-1, |left| left.as_millis() as libc::c_int + 1);
     let mut one = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };

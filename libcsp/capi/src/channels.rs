@@ -1,8 +1,8 @@
 //! Channels: messages between processes of this host, over shared memory.
 //!
-//! Each listener has an endpoint of its own, since an endpoint does not report which of its addresses a peer connected
-//! to; all channels that this side opened share another one. A message is copied once on each side: from the buffer
-//! into the ring, and from the ring into a buffer.
+//! Each listener has an endpoint of its own, since an endpoint does not report which of its addresses a peer
+//! connected to; all channels that this side opened share another one. A message is copied once on each side:
+//! from the buffer into the ring, and from the ring into a buffer.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -311,7 +311,8 @@ impl Set {
         }
     }
 
-    /// Maps the memory of an established channel if its messages are lent in place. Otherwise they are copied.
+    /// Maps the memory of an established channel if its messages are lent in place. Otherwise they are
+    /// copied.
     fn map_memory(&mut self, link: LinkId, in_place: bool) {
         if let Some(memory) = self.memories.get_mut(link.index()) {
             *memory = self.endpoint.memory(link).ok().filter(|_| in_place);

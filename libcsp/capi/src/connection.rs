@@ -4,7 +4,8 @@ use crate::pool::NONE;
 
 /// Buffers that one connection may have queued to send.
 pub const QUEUE_MAX: u32 = 256;
-/// Buffers with received data of one connection that the program may hold. No more is read until it returns some.
+/// Buffers with received data of one connection that the program may hold. No more is read until it returns
+/// some.
 pub const LENT_MAX: u32 = 16;
 
 /// The carrier of a connection.

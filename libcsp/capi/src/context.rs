@@ -1,4 +1,5 @@
-//! One context: its pool, its streams and channels, and the descriptor that becomes readable when events are pending.
+//! One context: its pool, its streams and channels, and the descriptor that becomes readable when events are
+//! pending.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -157,8 +158,8 @@ impl Context {
         self.next_events(into)
     }
 
-    /// Stores pending events. Events of accepted connections end a batch, so that the program can set a connection's
-    /// pointer before its first event.
+    /// Stores pending events. Events of accepted connections end a batch, so that the program can set a
+    /// connection's pointer before its first event.
     fn next_events(&mut self, into: &mut [std::mem::MaybeUninit<Event>]) -> usize {
         let (mut count, mut accepted) = (0, false);
         while let Some(slot) = into.get_mut(count) {
@@ -173,7 +174,8 @@ impl Context {
         count
     }
 
-    /// Makes the descriptor readable when the next event is pending. Returns `true` if one is pending already.
+    /// Makes the descriptor readable when the next event is pending. Returns `true` if one is pending
+    /// already.
     pub fn arm(&mut self) -> Result<bool> {
         self.armed = true;
         let mut busy = !self.core.events.is_empty();
@@ -197,8 +199,8 @@ impl Context {
         }
     }
 
-    /// Arms the providers; returns `true` if they are ready already. Arming makes them poll their sockets, which signal
-    /// connections and hang-ups; otherwise they poll them rarely.
+    /// Arms the providers; returns `true` if they are ready already. Arming makes them poll their sockets,
+    /// which signal connections and hang-ups; otherwise they poll them rarely.
     fn arm_transports(&mut self) -> bool {
         let streams = self.streams.as_mut().is_some_and(|s| s.arm() == Armed::Busy);
         let channels = self.channels.arm(&self.core) == Armed::Busy;
@@ -222,7 +224,8 @@ impl Context {
         Ok(())
     }
 
-    /// As [`poll`](Self::poll), but waits for at most `timeout_ms` (negative: without limit) if there is no event.
+    /// As [`poll`](Self::poll), but waits for at most `timeout_ms` (negative: without limit) if there is no
+    /// event.
     pub fn wait(&mut self, into: &mut [std::mem::MaybeUninit<Event>], timeout_ms: c_int) -> Result<usize> {
         let until = u64::try_from(timeout_ms).ok().map(|ms| now() + Duration::from_millis(ms));
         loop {
@@ -304,8 +307,8 @@ impl Context {
         self.channels.connect(&mut self.core, now(), name, settings)
     }
 
-    /// Sends `work.length` bytes from `data` on. They lie in `buffer`, which is a buffer of the pool or a message in
-    /// place.
+    /// Sends `work.length` bytes from `data` on. They lie in `buffer`, which is a buffer of the pool or a
+    /// message in place.
     pub fn send(&mut self, connection: Key, kind: Kind, buffer: Key, data: usize, work: Work) -> Result<()> {
         let found = self.core.connection(connection)?;
         match found.transport {

@@ -91,8 +91,8 @@ pub struct Core {
     pub in_place: Table<Lent>,
     /// Messages in place that it returned, until the channels release them.
     pub released: Vec<Lent>,
-    /// Events that the program has not polled. Bounded: a buffer is in at most one event, and a connection has at most
-    /// three events without a buffer.
+    /// Events that the program has not polled. Bounded: a buffer is in at most one event, and a connection
+    /// has at most three events without a buffer.
     pub events: VecDeque<Event>,
     /// Connections that found no buffer for received data, each once.
     pub starved: VecDeque<Key>,
@@ -138,8 +138,8 @@ impl Core {
         self.events.push_back(event);
     }
 
-    /// Returns the next event for the program, with the handle's current pointer. Events of a connection that the
-    /// program has ended meanwhile are dropped, except those that return its buffers.
+    /// Returns the next event for the program, with the handle's current pointer. Events of a connection that
+    /// the program has ended meanwhile are dropped, except those that return its buffers.
     pub fn next_event(&mut self) -> Option<Event> {
         while let Some(mut event) = self.events.pop_front() {
             let key = handle::key(event.handle);
@@ -177,8 +177,8 @@ impl Core {
         Buffer { id: key.handle(Kind::Buffer, self.id), data: data.cast(), capacity, length }
     }
 
-    /// Whether data may be read for a connection now: a buffer is free, and the program holds fewer than the limit. If
-    /// not, the connection is served when a buffer is returned.
+    /// Whether data may be read for a connection now: a buffer is free, and the program holds fewer than the
+    /// limit. If not, the connection is served when a buffer is returned.
     pub fn may_receive(&mut self, key: Key) -> bool {
         let has_buffer = self.pool.incoming().is_some();
         let Some(connection) = self.connections.get_mut(key).filter(|c| !c.ended) else { return false };
@@ -217,8 +217,8 @@ impl Core {
         None
     }
 
-    /// Copies part of a message that the program holds in place to a buffer of the pool, which the program then holds
-    /// as well.
+    /// Copies part of a message that the program holds in place to a buffer of the pool, which the program
+    /// then holds as well.
     pub fn copied(&mut self, key: Key, data: usize, length: u32) -> Result<Key> {
         let lent = self.in_place.get(key).ok_or(Error::BUFFER)?;
         let start = lent.memory.at(lent.message.offset, lent.message.len).map_or(0, |at| at as usize);
@@ -227,9 +227,9 @@ impl Core {
             return Err(Error::INVALID);
         }
         let copy = self.pool.take()?;
-        // SAFETY: `length` bytes from `data` on are within the message, by the check, and fit the buffer, which is as long
-        // as the longest message at least; the pool's memory and a link's do not overlap. The peer may change what is
-        // copied: any bytes will do.
+        // SAFETY: `length` bytes from `data` on are within the message, by the check, and fit the buffer,
+        // which is as long as the longest message at least; the pool's memory and a link's do not overlap.
+        // The peer may change what is copied: any bytes will do.
         unsafe {
             let from = std::ptr::with_exposed_provenance::<u8>(data);
             std::ptr::copy_nonoverlapping(from, self.pool.address(copy.index), length as usize);

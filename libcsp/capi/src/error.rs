@@ -63,7 +63,8 @@ impl From<AppError> for Error {
     }
 }
 
-/// The code of a Linux error number received from a peer. A number without a code here counts as a broken connection.
+/// The code of a Linux error number received from a peer. A number without a code here counts as a broken
+/// connection.
 pub fn of_errno(number: i32) -> Error {
     let known = ALL.iter().any(|(code, ..)| *code == number.wrapping_neg());
     if known { Error(-number) } else { Error::RESET }

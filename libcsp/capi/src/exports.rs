@@ -1,5 +1,5 @@
-//! The functions of `csp.h`: they check pointers, enter the context, and turn results into codes. The header and the
-//! man pages describe each function.
+//! The functions of `csp.h`: they check pointers, enter the context, and turn results into codes. The header
+//! and the man pages describe each function.
 
 use std::ffi::{CStr, OsString};
 use std::mem::MaybeUninit;
@@ -69,8 +69,8 @@ fn program(given: Option<&[u8]>) -> Result<ProgramName> {
     Ok(ProgramName::of_executable(executable.as_bytes()).unwrap_or(ProgramName::UNKNOWN))
 }
 
-/// Reads the program's options. Options of an older header lack fields, whose default is 0; options of a newer one may
-/// have more, which must be 0.
+/// Reads the program's options. Options of an older header lack fields, whose default is 0; options of a
+/// newer one may have more, which must be 0.
 ///
 /// # Safety
 /// `options` is null, or `options->size` bytes are readable there, the first four always.
@@ -213,7 +213,8 @@ pub extern "C" fn csp_arm(context: u64) -> c_int {
 /// `events` is null, or `count` events are writable there.
 unsafe fn array<'a>(events: *mut MaybeUninit<Event>, count: c_int) -> Result<&'a mut [MaybeUninit<Event>]> {
     match usize::try_from(count) {
-        // SAFETY: `count` events are writable, by this function's contract; uninitialised elements are what `MaybeUninit` is for.
+        // SAFETY: `count` events are writable, by this function's contract; uninitialised elements are what
+        // `MaybeUninit` is for.
         Ok(count) if !events.is_null() => Ok(unsafe { std::slice::from_raw_parts_mut(events, count) }),
         Ok(0) => Ok(&mut []),
         _ => Err(Error::INVALID),
@@ -470,7 +471,8 @@ pub unsafe extern "C" fn csp_address(connection: u64, which: c_int, into: *mut c
         if text.len() > size {
             return Err(Error::MESSAGE_SIZE);
         }
-        // SAFETY: `size` bytes are writable by this function's contract, and the length was checked against `size`.
+        // SAFETY: `size` bytes are writable by this function's contract, and the length was checked against
+        // `size`.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), into.cast(), text.len()) };
         Ok(text.len() as c_int - 1)
     })

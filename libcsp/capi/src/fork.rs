@@ -1,8 +1,8 @@
 //! Detection of forks: whether this is still the process that created a context.
 //!
-//! A page that the kernel wipes in a forked child holds a number of the process. Reading it costs one load, where
-//! getpid is a system call, and it detects every way of creating the child. A vfork child shares its parent's memory,
-//! this page included; it may only call exec, as always.
+//! A page that the kernel wipes in a forked child holds a number of the process. Reading it costs one load,
+//! where getpid is a system call, and it detects every way of creating the child. A vfork child shares its
+//! parent's memory, this page included; it may only call exec, as always.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! libcsp: asynchronous messages and streams for C programs. The C side of the contract is `include/csp.h`.
 //!
-//! Owned here: contexts and their handles, the pool of buffers, the queue of events, the descriptor to wait on, the
-//! agent's socket. `csp-transport` and the shm provider lie below. The library starts no thread, handles no signal and
-//! prints nothing.
+//! Owned here: contexts and their handles, the pool of buffers, the queue of events, the descriptor to wait
+//! on, the agent's socket. `csp-transport` and the shm provider lie below. The library starts no thread,
+//! handles no signal and prints nothing.
 //!
 //! ```text
 //!   exports    the functions of csp.h: pointers in, codes out
@@ -13,8 +13,8 @@
 //!   pool       buffers and the holder of each; connection: the queue of each connection
 //! ```
 //!
-//! Misuse by the program is never undefined behaviour as long as the pointers that it passes are valid: handles and
-//! buffer ids carry generations, and a context that another thread is in refuses the call.
+//! Misuse by the program is never undefined behaviour as long as the pointers that it passes are valid:
+//! handles and buffer ids carry generations, and a context that another thread is in refuses the call.
 #![cfg(target_os = "linux")]
 
 mod agent;

@@ -6,9 +6,9 @@
 //!    ▲                │  ▲
 //!    └──── release ───┘  └── data received
 //! ```
-//! Each step changes the buffer's generation, so that earlier ids are invalid. The first part of the pool is for
-//! sending, the rest for received data, so that neither starves the other. The memory is one page-aligned mapping, as
-//! registration with a device requires.
+//! Each step changes the buffer's generation, so that earlier ids are invalid. The first part of the pool is
+//! for sending, the rest for received data, so that neither starves the other. The memory is one page-aligned
+//! mapping, as registration with a device requires.
 
 use crate::error::{Error, Result};
 use crate::handle::{GENERATION_MASK, Key};
@@ -63,8 +63,8 @@ pub struct Pool {
     free_incoming: Vec<u32>,
 }
 
-// SAFETY: the memory is accessed through the pool, which belongs to a context that one thread at a time is in, and by
-// the program.
+// SAFETY: the memory is accessed through the pool, which belongs to a context that one thread at a time is
+// in, and by the program.
 unsafe impl Send for Pool {}
 
 const PAGE_LEN: usize = 4096;
@@ -130,8 +130,8 @@ impl Pool {
         }
     }
 
-    /// Lends the buffer that [`incoming`](Self::incoming) returned to the program, with data of the connection
-    /// `lender`.
+    /// Lends the buffer that [`incoming`](Self::incoming) returned to the program, with data of the
+    /// connection `lender`.
     pub fn lend(&mut self, lender: Key) -> Option<Key> {
         let index = self.free_incoming.pop()?;
         if let Some(entry) = self.entries.get_mut(index as usize) {
@@ -152,7 +152,8 @@ impl Pool {
         Ok(self.recycle(key.index))
     }
 
-    /// Frees a buffer without returning it to the program first. Returns the same as [`release`](Self::release).
+    /// Frees a buffer without returning it to the program first. Returns the same as
+    /// [`release`](Self::release).
     pub fn recycle(&mut self, index: u32) -> Option<Key> {
         self.step(index, Holder::Free);
         let incoming = index as usize >= self.outgoing;
@@ -164,7 +165,8 @@ impl Pool {
         self.entries.get_mut(index as usize)?.lender.take()
     }
 
-    /// Moves a buffer from the program to a queue, to send `length` bytes from `data` on, which must lie within it.
+    /// Moves a buffer from the program to a queue, to send `length` bytes from `data` on, which must lie
+    /// within it.
     pub fn enqueue(&mut self, key: Key, data: usize, work: Work) -> Result<u32> {
         self.held(key)?;
         let offset = data.wrapping_sub(self.address(key.index) as usize);
@@ -187,8 +189,8 @@ impl Pool {
     pub fn outgoing_bytes(&self, index: u32) -> &[u8] {
         let Some(entry) = self.entries.get(index as usize) else { return &[] };
         let Work { offset, length, sent, .. } = entry.work;
-        // SAFETY: `enqueue` checked offset and length against the buffer, and `sent` is at most the length. While the
-        // buffer is queued the program must not access it (csp.h, csp_send).
+        // SAFETY: `enqueue` checked offset and length against the buffer, and `sent` is at most the length.
+        // While the buffer is queued the program must not access it (csp.h, csp_send).
         unsafe {
             let from = self.address(index).add((offset + sent) as usize);
             std::slice::from_raw_parts(from, (length - sent) as usize)
@@ -208,8 +210,8 @@ fn memory_len(buffer_len: usize, count: usize) -> usize {
 impl Drop for Pool {
     fn drop(&mut self) {
         let len = memory_len(self.buffer_len, self.entries.len());
-        // SAFETY: `new` created exactly this mapping; by csp.h (csp_close) the program must not use its buffers after
-        // the context has ended.
+        // SAFETY: `new` created exactly this mapping; by csp.h (csp_close) the program must not use its
+        // buffers after the context has ended.
         unsafe { libc::munmap(self.start.cast(), len) };
     }
 }

@@ -1,5 +1,5 @@
-//! Contexts by handle. One thread at a time is in a context; a second one is refused and does not wait. In a forked
-//! child the parent's contexts return `CSP_EFORK`.
+//! Contexts by handle. One thread at a time is in a context; a second one is refused and does not wait. In a
+//! forked child the parent's contexts return `CSP_EFORK`.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -41,8 +41,8 @@ impl Inside {
     }
 
     fn inner(&mut self) -> &mut Option<(ProcessNumber, Box<Context>)> {
-        // SAFETY: `enter` set `busy`, so only one `Inside` of a slot exists; `&mut self` allows one reference at a
-        // time.
+        // SAFETY: `enter` set `busy`, so only one `Inside` of a slot exists; `&mut self` allows one reference
+        // at a time.
         unsafe { &mut *self.0.inner.get() }
     }
 }
@@ -61,7 +61,8 @@ pub struct Entered {
 impl Deref for Entered {
     type Target = Context;
     fn deref(&self) -> &Context {
-        // SAFETY: as in `Inside::inner`. The context exists, since `enter` found it and no other thread is in the slot.
+        // SAFETY: as in `Inside::inner`. The context exists, since `enter` found it and no other thread is in
+        // the slot.
         match unsafe { &*self.inside.0.inner.get() } {
             Some((_, context)) => context,
             None => unreachable!("an entered slot has a context"),
@@ -135,8 +136,8 @@ pub fn open(options: Options) -> Result<u64> {
     Err(Error::TOO_MANY)
 }
 
-/// Closes a context. For a parent's context in a forked child: releases the child's resources of it; nothing is sent to
-/// any peer.
+/// Closes a context. For a parent's context in a forked child: releases the child's resources of it; nothing
+/// is sent to any peer.
 pub fn close(handle: u64) -> Result<()> {
     if handle::kind(handle)? != Kind::Context {
         return Err(Error::HANDLE);

@@ -1,7 +1,7 @@
 //! Streams: connections through the proxies.
 //!
-//! Received data is copied once from the stream's queue into a buffer of the pool; sent data once from the buffer into
-//! the ring that the proxy reads.
+//! Received data is copied once from the stream's queue into a buffer of the pool; sent data once from the
+//! buffer into the ring that the proxy reads.
 
 use std::net::SocketAddr;
 
@@ -55,8 +55,8 @@ impl Streams {
         let flows_max = connections_max.saturating_mul(2);
         let config = AppConfig { seed: random(), flows_max, ..AppConfig::default() };
         let near: Box<dyn Provider> = Box::new(ShmProvider::new()?);
-        // Uses verbs of this process if a proxy can be reached by them and the host provides them. Otherwise the agent
-        // forwards.
+        // Uses verbs of this process if a proxy can be reached by them and the host provides them. Otherwise
+        // the agent forwards.
         let far = agent.session().offers_direct().then(|| ProviderKind::Verbs.open().ok()).flatten();
         let provider = match far {
             Some(far) => {
@@ -205,7 +205,8 @@ impl Streams {
         }
         self.read_some(core, now, key, id);
         self.write_some(core, now, key);
-        // No read reports the error of a connection that breaks after the peer's last byte, so it is reported here.
+        // No read reports the error of a connection that breaks after the peer's last byte, so it is reported
+        // here.
         let over =
             core.connections.get(key).is_some_and(|c| c.end_reported && c.transport == Transport::Stream(id));
         if over && let Some(error) = self.app.take_error(id) {

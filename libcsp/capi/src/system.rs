@@ -17,8 +17,8 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos))
 }
 
-/// Unix time in seconds. The coarse clock is some milliseconds late, which does not matter for tokens that are valid
-/// for an hour.
+/// Unix time in seconds. The coarse clock is some milliseconds late, which does not matter for tokens that
+/// are valid for an hour.
 pub fn unix_seconds() -> u64 {
     clock(libc::CLOCK_REALTIME_COARSE).0
 }
@@ -36,11 +36,11 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
-/// The value of an environment variable. It is ignored in a program with more rights than its caller (AT_SECURE:
-/// setuid, file capabilities), since the caller must not choose the program's agent.
+/// The value of an environment variable. It is ignored in a program with more rights than its caller
+/// (AT_SECURE: setuid, file capabilities), since the caller must not choose the program's agent.
 pub fn variable(name: &CStr) -> Option<Vec<u8>> {
-    // SAFETY: `name` is a C string. As with getenv(3), no other thread may change the environment at the same time; that
-    // is the program's obligation for every call that reads it.
+    // SAFETY: `name` is a C string. As with getenv(3), no other thread may change the environment at the same
+    // time; that is the program's obligation for every call that reads it.
     let found = unsafe { secure_getenv(name.as_ptr()) };
     // SAFETY: a non-null result is a C string of the environment; it is copied at once.
     (!found.is_null()).then(|| unsafe { CStr::from_ptr(found) }.to_bytes().to_vec())

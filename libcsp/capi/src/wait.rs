@@ -1,5 +1,5 @@
-//! The one descriptor that a program waits on: an epoll set of the providers' descriptors, the agent's socket, a timer,
-//! and an eventfd for events that are pending already.
+//! The one descriptor that a program waits on: an epoll set of the providers' descriptors, the agent's
+//! socket, a timer, and an eventfd for events that are pending already.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -56,8 +56,8 @@ impl Waiter {
         if done < 0 { Err(Error::IO) } else { Ok(()) }
     }
 
-    /// Watches exactly these descriptors of other components. A descriptor that was closed left the set by itself, and
-    /// its number may denote another one now; therefore all are registered anew after any change.
+    /// Watches exactly these descriptors of other components. A descriptor that was closed left the set by
+    /// itself, and its number may denote another one now; therefore all are registered anew after any change.
     pub fn watch(&mut self, wanted: &[RawFd]) -> Result<()> {
         for fd in std::mem::take(&mut self.watched) {
             // Fails for descriptors that were closed.
@@ -85,8 +85,8 @@ impl Waiter {
         }
     }
 
-    /// Makes the descriptor readable at `at`; `None`: at no time. Setting the timer anew also clears an expiry that was
-    /// not read.
+    /// Makes the descriptor readable at `at`; `None`: at no time. Setting the timer anew also clears an
+    /// expiry that was not read.
     pub fn wake_at(&mut self, at: Option<Instant>) {
         if self.timer_at == at {
             return;
@@ -107,8 +107,8 @@ impl Waiter {
         }
     }
 
-    /// Sleeps until the descriptor is readable, for at most `timeout_ms` (negative: without limit). Returns `false` if
-    /// it is not readable.
+    /// Sleeps until the descriptor is readable, for at most `timeout_ms` (negative: without limit). Returns
+    /// `false` if it is not readable.
     pub fn sleep(&self, timeout_ms: libc::c_int) -> bool {
         let mut one = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, readable and writable.

@@ -1,5 +1,5 @@
-//! What a program links against: symbols and their version, the header in every language it promises, layouts, the
-//! manual.
+//! What a program links against: symbols and their version, the header in every language it promises,
+//! layouts, the manual.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;

@@ -72,7 +72,8 @@ fn poll(context: u64) -> Option<Event> {
     (count == 1).then(|| unsafe { event.assume_init() })
 }
 
-/// Sends `count` messages from one context to the other, as many at once as there are buffers; both are armed in between.
+/// Sends `count` messages from one context to the other, as many at once as there are buffers; both are armed
+/// in between.
 fn exchange(from: u64, to: u64, channel: u64, count: u32) {
     let (mut sent, mut received) = (0, 0);
     while received < count {

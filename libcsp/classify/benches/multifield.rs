@@ -1,4 +1,5 @@
-//! Look-ups a second, times of changes and memory of the multi-field classifier, beside linear search in the same run.
+//! Look-ups a second, times of changes and memory of the multi-field classifier, beside linear search in the
+//! same run.
 //!
 //! Times are processor time of one thread. `cargo bench -p csp-classify --bench multifield`; with `-- --quick` fewer
 //! look-ups. `-- --instructions KIND RULES COUNT` runs look-ups only, for `perf stat` or callgrind.
@@ -18,7 +19,8 @@ use csp_classify::multifield::{
 };
 use csp_support::Random;
 
-/// The processor time of this thread: what other programs take does not count, but for their share of the caches.
+/// The processor time of this thread: what other programs take does not count, but for their share of the
+/// caches.
 #[derive(Clone, Copy)]
 struct Instant(Duration);
 

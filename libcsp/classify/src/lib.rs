@@ -1,8 +1,9 @@
-//! Packet classification: the service that a packet is addressed to, the addresses that the cluster owns, the proxy
-//! worker that receives a new flow; and in [`multifield`] the plug-in instance that a packet is handed to.
+//! Packet classification: the service that a packet is addressed to, the addresses that the cluster owns, the
+//! proxy worker that receives a new flow; and in [`multifield`] the plug-in instance that a packet is handed
+//! to.
 //!
-//! Owns tables of fixed capacity and nothing else. Services are found without parsing bytes (the caller passes a
-//! [`PacketKey`]), and no state of a packet is kept after a lookup.
+//! Owns tables of fixed capacity and nothing else. Services are found without parsing bytes (the caller
+//! passes a [`PacketKey`]), and no state of a packet is kept after a lookup.
 #![forbid(unsafe_code)]
 
 mod maglev;

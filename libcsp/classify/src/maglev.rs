@@ -1,13 +1,14 @@
-//! Consistent choice of a backend for new flows, after the Maglev load balancer (Eisenbud et al., NSDI 2016, §3.4). The
-//! backends take turns in filling the table, each by its own permutation, so that shares are even and few entries
-//! change when a backend is added or removed. All network nodes with the same backends make the same choice.
+//! Consistent choice of a backend for new flows, after the Maglev load balancer (Eisenbud et al., NSDI 2016,
+//! §3.4). The backends take turns in filling the table, each by its own permutation, so that shares are even
+//! and few entries change when a backend is added or removed. All network nodes with the same backends make
+//! the same choice.
 
 use core::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-/// Entries of the table: a prime, so that every skip visits every entry, and some 100 times [`BACKENDS_MAX`], so that
-/// shares differ by about 1 %.
+/// Entries of the table: a prime, so that every skip visits every entry, and some 100 times [`BACKENDS_MAX`],
+/// so that shares differ by about 1 %.
 pub const MAGLEV_TABLE_LEN: usize = 16_381;
 /// Largest number of backends (workers of all proxies together).
 pub const BACKENDS_MAX: usize = 160;
@@ -93,8 +94,8 @@ impl<B: Copy> Maglev<B> {
     }
 }
 
-/// Returns the next free entry in the backend's permutation. A free entry exists: the caller fills no more entries than
-/// the table has.
+/// Returns the next free entry in the backend's permutation. A free entry exists: the caller fills no more
+/// entries than the table has.
 fn next_free<B>(backend: &mut Backend<B>, entries: &[u16]) -> usize {
     loop {
         let step = u64::from(backend.next) * u64::from(backend.skip);
@@ -106,7 +107,8 @@ fn next_free<B>(backend: &mut Backend<B>, entries: &[u16]) -> usize {
     }
 }
 
-/// A hash with fixed keys, so that all network nodes compute the same value. Names of backends are trusted input.
+/// A hash with fixed keys, so that all network nodes compute the same value. Names of backends are trusted
+/// input.
 fn place(name: &[u8], worker: u8, which: u64) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0x6373_706d_6167_6c65, which);
     hasher.write(name);

@@ -1,8 +1,9 @@
-//! Classification over several fields: source and destination prefix, port ranges, protocol, interface, direction, TCP
-//! flags and DSCP, of IPv4 and IPv6 packets. The result is a rule and the plug-in instance that it is bound to.
+//! Classification over several fields: source and destination prefix, port ranges, protocol, interface,
+//! direction, TCP flags and DSCP, of IPv4 and IPv6 packets. The result is a rule and the plug-in instance
+//! that it is bound to.
 //!
-//! **Order:** the rule with the lowest priority number that matches decides, as in tc(8); of rules with equal priority
-//! the one that was inserted first.
+//! **Order:** the rule with the lowest priority number that matches decides, as in tc(8); of rules with equal
+//! priority the one that was inserted first.
 //!
 //! ```text
 //!   control thread                                       worker
@@ -11,9 +12,10 @@
 //!     └─────────────── Totals ◀── counters ────────────────┘
 //! ```
 //!
-//! Look-ups do not allocate, lock or wait. A table is immutable while workers have it: the owner changes another one and
-//! publishes it as a whole. The rules of a table lie in hash tables by masks over their fields (`space`, after TupleMerge:
-//! Daly, Bruschi, Linguaglossa, Pontarelli, Rossi, Tollet, Torng, Yourtchenko, IEEE/ACM Transactions on Networking 2019).
+//! Look-ups do not allocate, lock or wait. A table is immutable while workers have it: the owner changes
+//! another one and publishes it as a whole. The rules of a table lie in hash tables by masks over their
+//! fields (`space`, after TupleMerge: Daly, Bruschi, Linguaglossa, Pontarelli, Rossi, Tollet, Torng,
+//! Yourtchenko, IEEE/ACM Transactions on Networking 2019).
 
 mod analysis;
 mod fields;

@@ -64,7 +64,8 @@ pub enum Verdict {
     Service(ServiceIndex),
     /// The packet is addressed to these message channels.
     Channel(ChannelIndex),
-    /// The packet is addressed to an egress address. It may belong to a connection that an application opened.
+    /// The packet is addressed to an egress address. It may belong to a connection that an application
+    /// opened.
     Egress,
     /// The cluster owns the address, but no service uses the port.
     NoService,
@@ -93,8 +94,8 @@ pub enum RuleError {
     },
 }
 
-/// An open-addressing table of fixed size, at most half full. The keys come from policy, not from packets, so that no
-/// peer can lengthen its chains; a fixed hash function is sufficient.
+/// An open-addressing table of fixed size, at most half full. The keys come from policy, not from packets, so
+/// that no peer can lengthen its chains; a fixed hash function is sufficient.
 #[derive(Clone, Debug)]
 struct Table<V> {
     slots: Box<[Option<(u128, u32, V)>]>,
@@ -146,8 +147,8 @@ fn mix((address, port): (u128, u32)) -> usize {
     (mixed ^ (mixed >> 29)) as usize
 }
 
-/// Returns the address as a number that is unique across both families: IPv4 addresses in the IPv4-mapped form (RFC
-/// 4291 §2.5.5.2).
+/// Returns the address as a number that is unique across both families: IPv4 addresses in the IPv4-mapped
+/// form (RFC 4291 §2.5.5.2).
 fn address_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_ipv6_mapped()),

@@ -1,5 +1,5 @@
-//! The multi-field classifier against its definition: every look-up finds the first rule by priority and insertion that
-//! [`Match::matches`] accepts. `CSP_SEED=n` replays the seeded tests from seed n.
+//! The multi-field classifier against its definition: every look-up finds the first rule by priority and
+//! insertion that [`Match::matches`] accepts. `CSP_SEED=n` replays the seeded tests from seed n.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 mod common;
@@ -363,7 +363,8 @@ fn hits_are_counted_by_rule_and_summed_over_workers() {
         owner.hits(handle, workers.iter().map(Worker::counters).collect::<Vec<&Counters>>())
     };
     assert_eq!(sum(&owner, a, &workers), HitCount { packets: 4, bytes: 320 });
-    // A rule that stays as it was keeps its place and its counters; another one starts at zero, whatever its place.
+    // A rule that stays as it was keeps its place and its counters; another one starts at zero, whatever its
+    // place.
     owner.replace(vec![any_rule("new", 9), any_rule("a", 1)]).unwrap();
     let (_, again) = owner.rule("a").unwrap();
     assert_eq!(again, a);
@@ -380,7 +381,8 @@ fn hits_are_counted_by_rule_and_summed_over_workers() {
     assert_eq!(workers[1].lookups(), (2, 1));
 }
 
-/// More flows than the cache holds would only displace each other: it is left aside, and asked again from time to time.
+/// More flows than the cache holds would only displace each other: it is left aside, and asked again from
+/// time to time.
 #[test]
 fn a_cache_that_does_not_answer_is_left_aside() {
     let mut owner = Owner::new(8);
@@ -435,7 +437,8 @@ fn a_table_that_a_worker_has_never_changes() {
     let after: Vec<Option<Hit>> = packets.iter().map(|packet| old.table.find(packet)).collect();
     assert_eq!(before, after);
     assert!(owner.publish().generation > old.generation);
-    // Nobody had the tables in between: they were used again, not copied. The first change after a replacement copies.
+    // Nobody had the tables in between: they were used again, not copied. The first change after a
+    // replacement copies.
     assert!(owner.copies() <= 2, "{}", owner.copies());
     assert_eq!(Arc::strong_count(&old.table), 1);
 }

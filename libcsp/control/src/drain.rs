@@ -5,8 +5,8 @@
 //!                                                                     │ membership
 //!                                       network nodes, proxy nodes ◀──┘ choose others for new connections
 //! ```
-//! The key is the desired state and outlives the daemon: a node that restarts while it drains goes on draining. The node
-//! alone writes its registration, which thereby acknowledges the request.
+//! The key is the desired state and outlives the daemon: a node that restarts while it drains goes on
+//! draining. The node alone writes its registration, which thereby acknowledges the request.
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;

@@ -340,7 +340,8 @@ pub(crate) fn taken(other: &NodeRecord) -> ControlError {
 mod tests {
     use super::*;
 
-    /// Looks every 200 ms at a lease that is renewed every `renew_ms` (0: never); when it is called alive, in ms.
+    /// Looks every 200 ms at a lease that is renewed every `renew_ms` (0: never); when it is called alive, in
+    /// ms.
     fn called_alive_after(renew_ms: u64) -> Option<u64> {
         let start = Instant::now();
         let mut contest = Contest::default();

@@ -4,8 +4,8 @@
 //!  generation: number, time, hash            signed when it is published    stands in the generation's record
 //!  activation: number, hash, sequence        signed when it is activated    stands at /csp/v1/policy/active-signed
 //! ```
-//! Whoever can write etcd can put both anywhere and at any time, so each names what it is for. The sequence of activations
-//! rises: nodes remember the highest that they have followed, and follow no lower one.
+//! Whoever can write etcd can put both anywhere and at any time, so each names what it is for. The sequence
+//! of activations rises: nodes remember the highest that they have followed, and follow no lower one.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

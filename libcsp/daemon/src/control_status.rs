@@ -3,7 +3,8 @@
 use csp_control::ControlStatus;
 use csp_telemetry::{ConditionState, MetricWriter, Readiness};
 
-/// Sets the conditions that every node has: `control` (registration and etcd) and `state` (files of the state directory).
+/// Sets the conditions that every node has: `control` (registration and etcd) and `state` (files of the state
+/// directory).
 pub(crate) fn set_readiness(readiness: &Readiness, status: &ControlStatus) {
     let control = match (status.registered, status.synced()) {
         (true, true) => "",

@@ -12,8 +12,8 @@ pub enum DaemonError {
     /// The log level is invalid.
     #[error("log.level: {0}")]
     Log(#[from] LogError),
-    /// A resource that the daemon needs is not available: an interface, an address, a provider, a program. The text
-    /// names the setting that requires it.
+    /// A resource that the daemon needs is not available: an interface, an address, a provider, a program.
+    /// The text names the setting that requires it.
     #[error("{0}")]
     Unavailable(String),
     /// Another process uses the state directory.

@@ -8,8 +8,8 @@
 //!  thread    a data thread around a DataWorker: turns while there is work, waits while there is none
 //!     └ query  questions of the admin endpoint that data threads answer
 //! ```
-//! Owned here: threads, clocks and signals of the daemons. Code for one tier only does not belong here. The management
-//! node uses [`program`], errors and signals from here and has a control thread of its own.
+//! Owned here: threads, clocks and signals of the daemons. Code for one tier only does not belong here. The
+//! management node uses [`program`], errors and signals from here and has a control thread of its own.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types, reason = "the shell owns clocks, sockets and threads")]
 

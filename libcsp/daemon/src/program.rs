@@ -24,8 +24,9 @@ pub struct ConfigFile {
     pub completions: Option<Shell>,
 }
 
-/// Parses the arguments as `A`, reads the configuration file that `file` selects from them with `load`, and passes the
-/// configuration to `run`. Errors are printed to standard error after the name of `program`, and become exit codes.
+/// Parses the arguments as `A`, reads the configuration file that `file` selects from them with `load`, and
+/// passes the configuration to `run`. Errors are printed to standard error after the name of `program`, and
+/// become exit codes.
 pub fn main<A: Parser, C>(
     program: &str,
     file: impl FnOnce(&A) -> &ConfigFile,
@@ -65,7 +66,8 @@ pub fn main<A: Parser, C>(
     }
 }
 
-/// Writes the completion script of the command line `A` to standard output. A reader that closes the pipe early is no error.
+/// Writes the completion script of the command line `A` to standard output. A reader that closes the pipe
+/// early is no error.
 pub fn print_completions<A: CommandFactory>(program: &str, shell: Shell) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut A::command(), program, &mut script);
@@ -78,8 +80,8 @@ pub fn print_completions<A: CommandFactory>(program: &str, shell: Shell) -> Exit
     }
 }
 
-/// Raises the limit of open files to the operator's maximum: VIs of processes, connections in custody and links each
-/// use descriptors.
+/// Raises the limit of open files to the operator's maximum: VIs of processes, connections in custody and
+/// links each use descriptors.
 fn raise_descriptor_limit(program: &str) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -80,7 +80,8 @@ pub struct ShellOptions<'a> {
 pub enum Event {
     /// The membership changed; the first event is sent at once.
     Membership(Membership),
-    /// A policy to apply and acknowledge with [`Shell::ack`]; the first event is sent as soon as there is a policy.
+    /// A policy to apply and acknowledge with [`Shell::ack`]; the first event is sent as soon as there is a
+    /// policy.
     Policy(ActivePolicy),
     /// Periodic: the daemon checks the state of its parts and sets [`Shell::readiness`].
     Tick,

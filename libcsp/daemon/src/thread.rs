@@ -20,7 +20,8 @@ pub use progress::Progress;
 
 /// Shortest interval between publications of a worker's numbers.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
-/// Before a sleep that may be longer than this the numbers are published, even if the last publication is recent.
+/// Before a sleep that may be longer than this the numbers are published, even if the last publication is
+/// recent.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
 /// Delay before [`DataThread::stop_all`] tries a full mailbox again.
@@ -39,7 +40,8 @@ pub trait DataWorker {
     /// Handles a request of the control thread; [`ControlFlow::Break`] ends the thread.
     fn answer(&mut self, now: Instant, question: Self::Question) -> ControlFlow<()>;
 
-    /// Returns the numbers to publish. Called at most ten times a second, and before each sleep that may be long.
+    /// Returns the numbers to publish. Called at most ten times a second, and before each sleep that may be
+    /// long.
     fn publish(&mut self) -> Self::Published;
 
     /// Arms the descriptors of [`wake`](Self::wake) before a sleep.
@@ -54,8 +56,8 @@ pub trait DataWorker {
     /// Time at which a turn is due even if nothing arrives.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Longest sleep. The published numbers of a sleeping worker may be this old, unless it exceeds a second: then they
-    /// are published before the sleep.
+    /// Longest sleep. The published numbers of a sleeping worker may be this old, unless it exceeds a second:
+    /// then they are published before the sleep.
     fn sleep_max(&self) -> Duration {
         PUBLISH_INTERVAL
     }
@@ -71,8 +73,9 @@ pub struct DataThread<Q, P> {
 }
 
 impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
-    /// Starts a thread named `name` around `worker`. At most `questions_max` questions wait for it; `spin` determines
-    /// how long it polls before it sleeps. Errors are those of creating a thread, an eventfd or an epoll set.
+    /// Starts a thread named `name` around `worker`. At most `questions_max` questions wait for it; `spin`
+    /// determines how long it polls before it sleeps. Errors are those of creating a thread, an eventfd or an
+    /// epoll set.
     pub fn start<W>(name: String, mut worker: W, questions_max: usize, spin: SpinSetting) -> io::Result<Self>
     where
         W: DataWorker<Question = Q, Published = P> + Send + 'static,
@@ -107,8 +110,8 @@ impl<Q: Send + 'static, P: Clone + Send + 'static> DataThread<Q, P> {
     /// Sends every thread the message that ends it, then waits for all of them. A second call has no effect.
     pub fn stop_all(threads: &mut [Self], end: impl Fn() -> Q) {
         for thread in threads.iter().filter(|thread| thread.thread.is_some()) {
-            // A thread whose mailbox is closed has stopped. A thread with a full mailbox must still receive the
-            // message.
+            // A thread whose mailbox is closed has stopped. A thread with a full mailbox must still receive
+            // the message.
             while thread.mailbox.send(end()) == Err(MailboxError::Full) {
                 std::thread::sleep(FULL_WAIT);
             }
@@ -132,8 +135,8 @@ fn run<W: DataWorker>(
         let at = now();
         progress.turn(at);
         let mut busy = false;
-        // One question per turn: a mailbox that is refilled as fast as it is emptied does not delay the turns, on which
-        // heartbeats and timers depend.
+        // One question per turn: a mailbox that is refilled as fast as it is emptied does not delay the
+        // turns, on which heartbeats and timers depend.
         if let Some(question) = mailbox.poll() {
             busy = true;
             if worker.answer(at, question).is_break() {

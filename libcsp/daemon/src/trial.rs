@@ -1,13 +1,14 @@
-//! Trials: a separate process first does the work that the daemon is about to do with untrusted bytes, such as
-//! compiling a module.
+//! Trials: a separate process first does the work that the daemon is about to do with untrusted bytes, such
+//! as compiling a module.
 //!
 //! ```text
 //!   daemon ── bytes (memfd) ─▶ the same program, `compile-module KIND`
 //!                                 ├── done, or an error, within its bounds ───────────▶ daemon does it too, or refuses
 //!                                 └── panic, endless recursion, too much memory or time ─▶ the bytes are refused
 //! ```
-//! The process's output is not used otherwise: the same work on the same bytes runs the same way in the daemon, so that
-//! the process need not be trusted (decision 0078). It sets its own bounds before it reads the bytes.
+//! The process's output is not used otherwise: the same work on the same bytes runs the same way in the
+//! daemon, so that the process need not be trusted (decision 0078). It sets its own bounds before it reads
+//! the bytes.
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Seek as _, Write as _};

@@ -1,4 +1,5 @@
-//! Trials, with this program in the place of a daemon's: whatever the work does to its process, the caller gets an error that says what it was.
+//! Trials, with this program in the place of a daemon's: whatever the work does to its process, the caller
+//! gets an error that says what it was.
 
 use std::path::Path;
 use std::process::ExitCode;

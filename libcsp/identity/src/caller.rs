@@ -72,8 +72,8 @@ impl Caller {
         self.access() >= Some(access)
     }
 
-    /// Returns the identity of the caller's certificate, or of the certificate that a session was opened with; `None` for a
-    /// caller without either.
+    /// Returns the identity of the caller's certificate, or of the certificate that a session was opened
+    /// with; `None` for a caller without either.
     pub fn identity(&self) -> Option<Identity> {
         match self {
             Caller::Local | Caller::Anonymous => None,

@@ -1,5 +1,5 @@
-//! Reads the folder of a program's identity: its certificate and key, the certificates of the authorities that it trusts,
-//! and their revocation lists.
+//! Reads the folder of a program's identity: its certificate and key, the certificates of the authorities
+//! that it trusts, and their revocation lists.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

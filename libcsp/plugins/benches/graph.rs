@@ -18,7 +18,8 @@ use csp_plugins::{
 use csp_types::Instant;
 use csp_wire::checksum::checksum;
 
-/// The processor time of this thread: what other programs take does not count, but for their share of the caches.
+/// The processor time of this thread: what other programs take does not count, but for their share of the
+/// caches.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -36,7 +37,8 @@ impl Output for Nowhere {
     }
 }
 
-/// A frame of `len` bytes with these fields; checksums of the transport are not computed, since nobody looks at them.
+/// A frame of `len` bytes with these fields; checksums of the transport are not computed, since nobody looks
+/// at them.
 fn frame(fields: &Fields, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (fields.source, fields.destination) else {

@@ -4,7 +4,8 @@ use core::hash::BuildHasher;
 
 use siphasher::sip::SipHasher13;
 
-/// The secret key of a table's hash: a peer that knows it can lengthen the table's chains. The caller draws it at random.
+/// The secret key of a table's hash: a peer that knows it can lengthen the table's chains. The caller draws
+/// it at random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HashKey(pub u64, pub u64);
 

@@ -1,5 +1,5 @@
-//! Packet plug-ins: what is installed and instantiated, how instances are connected, and the graph by which a worker leads
-//! a packet through them.
+//! Packet plug-ins: what is installed and instantiated, how instances are connected, and the graph by which a
+//! worker leads a packet through them.
 //!
 //! ```text
 //!   control thread                                    worker
@@ -8,11 +8,13 @@
 //!     rules (csp_classify::multifield::Owner) ─ Table ─▶ classifier
 //! ```
 //!
-//! A packet is handed over by a rule of the classifier. It carries the rule and the number of hops, so that it does not
-//! match again when it leaves the graph (PromethOS NP, section 3.2). Instances stand in execution environments on three
-//! levels; this crate runs those of level 2, the node's own workers, and hands packets over to the others.
+//! A packet is handed over by a rule of the classifier. It carries the rule and the number of hops, so that
+//! it does not match again when it leaves the graph (PromethOS NP, section 3.2). Instances stand in execution
+//! environments on three levels; this crate runs those of level 2, the node's own workers, and hands packets
+//! over to the others.
 //!
-//! Sans-I/O: `now` is an argument, packets are bytes of the caller, commands are values that the caller carries.
+//! Sans-I/O: `now` is an argument, packets are bytes of the caller, commands are values that the caller
+//! carries.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_types)]
 

@@ -30,8 +30,7 @@ pub struct ManagerConfig {
     pub instances_max: usize,
     /// Execution environments at once.
     pub environments_max: usize,
-    /// The level whose instances run in this process. Of instances on other levels only the connections are
-    /// known.
+    /// The level whose instances run in this process. For those of other levels only connections are kept.
     pub here: Level,
     /// Key of the plug-ins' tables.
     pub hash_key: HashKey,
@@ -246,8 +245,7 @@ impl Manager {
         self.run(environment, true)
     }
 
-    /// Stops an environment, or records that it has died. The fallback of the rules then applies to packets
-    /// for its instances.
+    /// Stops an environment, or records that it has died. Packets for its instances get the rules' fallback.
     pub fn stop(&mut self, environment: &str) -> Result<(), ManagerError> {
         self.run(environment, false)
     }
@@ -307,8 +305,7 @@ impl Manager {
         let module = self.declared(id).module.clone();
         let settings = self.parse_settings(self.module(&module)?, settings)?;
         self.check_near(name, self.declared(id).environment, &settings)?;
-        // A plug-in may refuse settings that its parameters allow. One with the former settings is asked
-        // before any worker.
+        // A plug-in may refuse what its parameters allow: an instance with the former settings tries first.
         self.make(name, &module, &self.declared(id).settings)?.configure(&settings)?;
         if let Some(declared) = &mut self.instances[id.0 as usize] {
             declared.settings = settings.clone();
@@ -371,7 +368,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Checks a call of an operation; the caller passes the result to [`Graph::call`](crate::Graph::call) of each worker.
+    /// Checks a call of an operation. The result is for [`Graph::call`](crate::Graph::call) of each worker.
     pub fn prepare_call(
         &self,
         name: &str,

@@ -71,7 +71,8 @@ impl Metadata {
     }
 }
 
-/// A frame with its metadata. Plug-ins change bytes in place; the length changes only by [`rewrite`](Packet::rewrite).
+/// A frame with its metadata. Plug-ins change bytes in place; the length changes only by
+/// [`rewrite`](Packet::rewrite).
 #[derive(Debug)]
 pub struct Packet<'a> {
     /// The frame, followed by the space into which it may grow.

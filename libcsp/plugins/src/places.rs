@@ -1,13 +1,13 @@
-//! Places: whether an instance without a level of its own runs in the driver or in the workers, from the packets that it gets. A state
-//! machine for each, on the caller's time and counters.
+//! Places: whether an instance without a level of its own runs in the driver or in the workers, from the
+//! packets that it gets. A state machine for each, on the caller's time and counters.
 //!
 //! ```text
 //!  workers ── rate >= driver_pps, for the hold; or at once, if that is expected ──▶ driver
 //!          ◀── rate < driver_pps / 2, for the hold; then the hold doubles ──
 //!          ◀── it cannot run in the driver: at once ──
 //! ```
-//! A rule is decided on in the driver only if all instances that its packets can reach run there, so that an instance takes those behind
-//! it along. Level 3 is never chosen: state does not move to a host.
+//! A rule is decided on in the driver only if all instances that its packets can reach run there, so that an
+//! instance takes those behind it along. Level 3 is never chosen: state does not move to a host.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What crosses the SAN about instances of level 3, as text: the instances that a host runs, calls of their operations, and the answers.
+//! What crosses the SAN about instances of level 3, as text: the instances that a host runs, calls of their
+//! operations, and the answers.
 //!
 //! ```text
 //!   module SHA-256 BYTES-IN-HEX

@@ -9,8 +9,8 @@
 //!   FLAGS      = FLAG[,FLAG...] | none      FLAG = fin | syn | rst | psh | ack | urg | ece | cwr
 //! ```
 //!
-//! `flags syn/syn,ack` compares SYN and ACK and requires that SYN alone is set; without a slash the flags named are required
-//! and no others compared.
+//! `flags syn/syn,ack` compares SYN and ACK and requires that SYN alone is set; without a slash the flags
+//! named are required and no others compared.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,5 @@
-//! A policy's state replaces another one: what stays keeps its state, and the workers end up with what is declared.
+//! A policy's state replaces another one: what stays keeps its state, and the workers end up with what is
+//! declared.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use csp_classify::multifield::Match;

@@ -141,7 +141,8 @@ fn what_is_in_use_is_not_removed_and_the_rest_is() {
     assert!(matches!(manager.uninstall("no-op"), Err(ManagerError::InUse { .. })));
     manager.add_rule("r", 1, Match::ANY, "a", Fallback::Pass).unwrap();
     assert_eq!(manager.remove("a").unwrap_err().to_string(), "a is in use by rule r");
-    // A replacement of all rules releases what no rule is bound to any more, and refuses what is bound to nothing.
+    // A replacement of all rules releases what no rule is bound to any more, and refuses what is bound to
+    // nothing.
     let rule =
         |instance| Rule { name: "x".into(), priority: 1, fields: Match::ANY, instance: InstanceId(instance) };
     assert!(matches!(manager.replace_rules(vec![rule(5)]), Err(ManagerError::Unknown { .. })));
@@ -367,7 +368,8 @@ proptest! {
     }
 }
 
-/// Frames of 64 KiB, as ports coalesce them, offered at ten times the rate: the rate passes, whatever the burst, and not more.
+/// Frames of 64 KiB, as ports coalesce them, offered at ten times the rate: the rate passes, whatever the
+/// burst, and not more.
 #[test]
 fn a_policer_lets_its_rate_of_coalesced_frames_pass() {
     const RATE: u64 = 50_000_000;

@@ -60,7 +60,8 @@ impl LatencyHistogram {
         self.sum_ns as f64 / 1e9
     }
 
-    /// Observations per bucket (not cumulative) with the bucket's upper bound in seconds; the last bound is infinite.
+    /// Observations per bucket (not cumulative) with the bucket's upper bound in seconds; the last bound is
+    /// infinite.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = LATENCY_BUCKETS_NS.iter().map(|&ns| ns as f64 / 1e9).chain([f64::INFINITY]);
         bounds.zip(self.counts)

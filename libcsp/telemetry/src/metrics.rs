@@ -152,7 +152,8 @@ impl MetricWriter {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
         let mut text = String::new();
-        // Writing to a String cannot fail; an encoder that still does leaves an unfinished, thus rejected, text.
+        // Writing to a String cannot fail; an encoder that still does leaves an unfinished, thus rejected,
+        // text.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
     }

@@ -1,5 +1,5 @@
-//! The alerts of the Ansible role: Prometheus's own checker accepts them, and they fire for channels that drop, lose or hold back,
-//! and for no others.
+//! The alerts of the Ansible role: Prometheus's own checker accepts them, and they fire for channels that
+//! drop, lose or hold back, and for no others.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ fn rules() -> String {
     text.replace("{{ prometheus_down_after }}", "30s").replace("{{ ansible_managed }}", "a test")
 }
 
-/// Channels: `calm` only delivers, `slow` drops from the 10th minute on, `gone` loses then, `stuck` holds back and delivers nothing,
-/// `busy` holds back now and then.
+/// Channels: `calm` only delivers, `slow` drops from the 10th minute on, `gone` loses then, `stuck` holds
+/// back and delivers nothing, `busy` holds back now and then.
 const CASES: &str = r#"
 rule_files: [rules.yml]
 evaluation_interval: 1m

@@ -1,7 +1,8 @@
 //! The exposition: its text, and that Prometheus' own tool accepts it.
 //!
-//! Apart from the crate's other tests, as a program is started here: until it runs, the child holds a copy of every
-//! descriptor of this process, so that a listener which another test closes at that moment would go on listening.
+//! Apart from the crate's other tests, as a program is started here: until it runs, the child holds a copy of
+//! every descriptor of this process, so that a listener which another test closes at that moment would go on
+//! listening.
 #![allow(clippy::tests_outside_test_module, clippy::unwrap_used)]
 
 use std::process::{Command, Stdio};
@@ -81,7 +82,8 @@ fn promtool_accepts_the_text() {
     let text = sample().render();
     std::io::Write::write_all(&mut promtool.stdin.take().unwrap(), text.as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
-    // Exit code 3 is for matters of style: the tool reads the older format, in which OpenMetrics' counters look untyped.
+    // Exit code 3 is for matters of style: the tool reads the older format, in which OpenMetrics' counters
+    // look untyped.
     let code = output.status.code();
     assert!(matches!(code, Some(0 | 3)), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
 }

@@ -34,8 +34,8 @@ impl Side {
         Side { endpoint, channel, link, scratch, received: 0 }
     }
 
-    /// One turn: sends a small control message and long DATA as far as credit allows, and receives all that has
-    /// arrived.
+    /// One turn: sends a small control message and long DATA as far as credit allows, and receives all that
+    /// has arrived.
     fn turn(&mut self, now: Instant, payload: &[u8]) {
         self.endpoint.progress(now, 1_000);
         while let Some(received) = self.endpoint.receive(now, &mut self.scratch) {

@@ -30,8 +30,8 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// The two ends of a TCP connection, seen from the cluster: `local` is the service's end (the VIP), `remote` the
-/// client's. Both have the same address family.
+/// The two ends of a TCP connection, seen from the cluster: `local` is the service's end (the VIP), `remote`
+/// the client's. Both have the same address family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FourTuple {
     /// The cluster's end.

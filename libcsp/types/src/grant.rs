@@ -1,5 +1,5 @@
-//! The ports and destinations that a process may use. Its agent decides and signs them into its token; proxies enforce
-//! them.
+//! The ports and destinations that a process may use. Its agent decides and signs them into its token;
+//! proxies enforce them.
 //!
 //! ```text
 //! flags (1: ports are shared) | count | {first port (2) | last port (2)} each
@@ -106,8 +106,8 @@ impl Grant {
     pub const NONE: Grant =
         Grant { listen: List::EMPTY, held: List::EMPTY, connect: List::EMPTY, shared: false };
 
-    /// Permits listening on `listen` and connecting to `connect`. Entries beyond [`LISTEN_MAX`] and [`CONNECT_MAX`] are
-    /// omitted.
+    /// Permits listening on `listen` and connecting to `connect`. Entries beyond [`LISTEN_MAX`] and
+    /// [`CONNECT_MAX`] are omitted.
     pub fn new(listen: impl IntoIterator<Item = Ports>, connect: impl IntoIterator<Item = Target>) -> Self {
         Grant { listen: List::of(listen), connect: List::of(connect), ..Grant::NONE }
     }
@@ -124,7 +124,8 @@ impl Grant {
         Grant { held: List::of(sockets), ..self }
     }
 
-    /// Sets whether the ports are shared. Processes of several users may listen on a port if all their grants share it.
+    /// Sets whether the ports are shared. Processes of several users may listen on a port if all their grants
+    /// share it.
     #[must_use]
     pub const fn shared(self, shared: bool) -> Self {
         Grant { shared, ..self }

@@ -6,7 +6,8 @@ use core::str::FromStr;
 /// Length of the longest node id, in bytes.
 pub const NODE_ID_LEN_MAX: usize = 63;
 
-/// The name of a node, unique in the cluster: 1 to 63 characters of `a-z 0-9 - . _`, starting with a letter or digit.
+/// The name of a node, unique in the cluster: 1 to 63 characters of `a-z 0-9 - . _`, starting with a letter
+/// or digit.
 ///
 /// Stored inline, so that it can be copied and compared without allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,8 +55,8 @@ impl NodeId {
         Ok(NodeId { len: text.len() as u8, bytes })
     }
 
-    /// Returns a 16-bit hash of the id (FNV-1a, folded), never 0: names a proxy in records of fixed size, where the few
-    /// proxies of a cluster are to be distinguished.
+    /// Returns a 16-bit hash of the id (FNV-1a, folded), never 0: names a proxy in records of fixed size,
+    /// where the few proxies of a cluster are to be distinguished.
     pub fn tag(&self) -> u16 {
         let bytes = self.bytes.iter().take(usize::from(self.len));
         let hash =

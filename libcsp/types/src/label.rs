@@ -68,8 +68,8 @@ impl fmt::Debug for FlowLabel {
     }
 }
 
-/// Allocates labels from a range of the index space. Released slots are reused in the order of their release, so that
-/// the generation of a slot advances as slowly as possible.
+/// Allocates labels from a range of the index space. Released slots are reused in the order of their release,
+/// so that the generation of a slot advances as slowly as possible.
 ///
 /// The owner provides both storages at start-up; the allocator itself does not allocate memory.
 #[derive(Debug)]
@@ -82,8 +82,8 @@ pub struct LabelAllocator<S> {
 }
 
 impl<S: AsRef<[u32]> + AsMut<[u32]>> LabelAllocator<S> {
-    /// Creates an allocator of the indices `first_index .. first_index + n`, where `n` is the length of both storages
-    /// (which must be equal; the shorter counts). A `first_index` of 0 is raised to 1.
+    /// Creates an allocator of the indices `first_index .. first_index + n`, where `n` is the length of both
+    /// storages (which must be equal; the shorter counts). A `first_index` of 0 is raised to 1.
     pub fn new(first_index: u32, mut generations: S, mut free_ring: S) -> Self {
         let first_index = first_index.max(1);
         let n = generations.as_ref().len().min(free_ring.as_ref().len());
@@ -107,8 +107,8 @@ impl<S: AsRef<[u32]> + AsMut<[u32]>> LabelAllocator<S> {
         Some(FlowLabel::new(self.first_index + slot, generation))
     }
 
-    /// Releases a label and advances the generation of its slot. Returns `false`, without effect, if the label is of a
-    /// past generation or outside the range.
+    /// Releases a label and advances the generation of its slot. Returns `false`, without effect, if the
+    /// label is of a past generation or outside the range.
     pub fn release(&mut self, label: FlowLabel) -> bool {
         let Some(slot) = label.index().checked_sub(self.first_index as usize) else { return false };
         let generations = self.generations.as_mut();

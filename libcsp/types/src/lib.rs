@@ -1,7 +1,7 @@
 //! The values that all tiers share: ids, flow labels, addresses, time, limits and trace events.
 //!
-//! Contains plain values only. It has no clock, socket or thread: an [`Instant`] is a number that the caller has read
-//! from its own clock.
+//! Contains plain values only. It has no clock, socket or thread: an [`Instant`] is a number that the caller
+//! has read from its own clock.
 #![forbid(unsafe_code)]
 #![no_std]
 

@@ -5,8 +5,8 @@ use core::net::IpAddr;
 
 use crate::Prefix;
 
-/// The addresses that a network node owns: those in some networks, or all. It answers ARP and neighbour discovery for the
-/// VIPs and egress addresses among them, and for no others.
+/// The addresses that a network node owns: those in some networks, or all. It answers ARP and neighbour
+/// discovery for the VIPs and egress addresses among them, and for no others.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OwnedAddresses(Vec<Prefix>);
 

@@ -19,7 +19,8 @@ pub enum PrefixError {
     Syntax(String),
     /// The length exceeds the bits of the address; contains the address, its bits and the length.
     Length(IpAddr, u8, u8),
-    /// The address has bits set after the prefix; contains the address, the length, and the network's address.
+    /// The address has bits set after the prefix; contains the address, the length, and the network's
+    /// address.
     HostBits(IpAddr, u8, IpAddr),
 }
 
@@ -66,8 +67,8 @@ impl Prefix {
         self.length
     }
 
-    /// Returns whether the network contains `address`. An IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) is treated as
-    /// the IPv4 address.
+    /// Returns whether the network contains `address`. An IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) is
+    /// treated as the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.length) == self.address
@@ -110,9 +111,9 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Returns the value of the longest network in `entries` that contains `address`. Each entry is a network, whether it
-/// is an exception, and a value. Of two networks of equal length the exception prevails. Returns `None` if no network
-/// contains the address, or if the one that prevails is an exception.
+/// Returns the value of the longest network in `entries` that contains `address`. Each entry is a network,
+/// whether it is an exception, and a value. Of two networks of equal length the exception prevails. Returns
+/// `None` if no network contains the address, or if the one that prevails is an exception.
 pub fn longest_match<T>(entries: impl IntoIterator<Item = (Prefix, bool, T)>, address: IpAddr) -> Option<T> {
     let containing = entries.into_iter().filter(|(prefix, ..)| prefix.contains(address));
     let decides = containing.max_by_key(|(prefix, except, _)| (prefix.length, *except));

@@ -1,24 +1,24 @@
 //! How long a thread without work polls before it sleeps.
 //!
-//! A sleeping thread starts late, and its wake-up costs a system call on each side. A polling thread uses a processor.
-//! The policy weighs the two. A *gap* is the time from a thread's running out of work to its next piece of work. The
-//! policy keeps a fading histogram of gaps and chooses the limit `L` that maximises
+//! A sleeping thread starts late, and its wake-up costs a system call on each side. A polling thread uses a
+//! processor. The policy weighs the two. A *gap* is the time from a thread's running out of work to its next
+//! piece of work. The policy keeps a fading histogram of gaps and chooses the limit `L` that maximises
 //!
 //! ```text
 //!   (share of gaps that end within L) × worth  −  mean of min(gap, L)
 //! ```
 //!
-//! If no limit makes this positive, the thread does not poll. `worth` is the polling time that one avoided wake-up may
-//! cost. It is large while the processor has no other work, and small while other threads use it. A poll (a *look*) that
-//! took far longer than its predecessors shows that another thread ran in between.
+//! If no limit makes this positive, the thread does not poll. `worth` is the polling time that one avoided
+//! wake-up may cost. It is large while the processor has no other work, and small while other threads use it.
+//! A poll (a *look*) that took far longer than its predecessors shows that another thread ran in between.
 //!
 //! ```text
 //!  found() ── work ──▶ busy ── nothing() ──▶ looking ── L is over: nothing() returns false ──▶ asleep
 //!                       ▲                      │                                                │ woke()
 //!                       └────── found() ◀──────┴──────────────── found() ◀──────────────────────┘
 //! ```
-//! This module owns the histogram and the choice. It has no clock, no threads and does not yield; the caller passes the
-//! time.
+//! This module owns the histogram and the choice. It has no clock, no threads and does not yield; the caller
+//! passes the time.
 
 use core::fmt;
 use core::time::Duration;
@@ -76,14 +76,14 @@ impl SpinWorth {
     /// For data threads of daemons: every request passes through them.
     pub const DAEMON: SpinWorth =
         SpinWorth { alone: Duration::from_micros(100), contended: Duration::from_micros(25) };
-    /// For threads of applications, whose processor time is the application's own: about the cost of one sleep and
-    /// wake-up there.
+    /// For threads of applications, whose processor time is the application's own: about the cost of one
+    /// sleep and wake-up there.
     pub const APPLICATION: SpinWorth =
         SpinWorth { alone: Duration::from_micros(10), contended: Duration::ZERO };
 }
 
-/// Upper bounds of the histogram's classes, in nanoseconds; longer gaps form one more class. Also the limits to choose
-/// from.
+/// Upper bounds of the histogram's classes, in nanoseconds; longer gaps form one more class. Also the limits
+/// to choose from.
 const BOUNDS: [u64; 7] = [4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000];
 const CLASSES: usize = BOUNDS.len() + 1;
 /// The weight of one gap when it is recorded; all weights fade by 1/[`FADE`] with each gap that follows.
@@ -91,7 +91,8 @@ const ONE: u32 = 1 << 16;
 const FADE: u32 = 16;
 /// Time that a wake-up adds to a gap in which the thread slept, in nanoseconds.
 const WAKE_UP_NS: u64 = 15_000;
-/// A look that took more than this many times as long as its predecessors counts as interrupted by another thread.
+/// A look that took more than this many times as long as its predecessors counts as interrupted by another
+/// thread.
 const INTERRUPTED: u64 = 4;
 /// A shorter look never counts as interrupted.
 const LOOK_MIN_NS: u64 = 4_000;
@@ -100,8 +101,8 @@ const LOOK_MAX_NS: u64 = 4_000;
 /// Denominator of shares of time.
 const WHOLE: u64 = 1024;
 
-/// One gap: the time from a thread's running out of work to its next piece of work. Each waiting thread or call has its
-/// own.
+/// One gap: the time from a thread's running out of work to its next piece of work. Each waiting thread or
+/// call has its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gap {
     /// The first look that found nothing; `None` while there is work.
@@ -125,7 +126,8 @@ impl Gap {
         self.since.is_some()
     }
 
-    /// Records that the thread has slept. If the next look finds no work, the thread should sleep again at once.
+    /// Records that the thread has slept. If the next look finds no work, the thread should sleep again at
+    /// once.
     #[inline]
     pub fn woke(&mut self) {
         self.looked = None;
@@ -181,7 +183,8 @@ impl SpinPolicy {
         }
     }
 
-    /// Records that a look at `now` found no work. Returns whether to look again; otherwise the thread should sleep.
+    /// Records that a look at `now` found no work. Returns whether to look again; otherwise the thread should
+    /// sleep.
     #[inline]
     pub fn nothing(&mut self, gap: &mut Gap, now: Instant) -> bool {
         let since = *gap.since.get_or_insert(now);
@@ -212,7 +215,8 @@ impl SpinPolicy {
         let mut length = nanos(now, since);
         if gap.slept {
             length = length.saturating_sub(WAKE_UP_NS);
-            // A sleep shows nothing about other threads. The recorded contention fades, so that polling is tried again.
+            // A sleep shows nothing about other threads. The recorded contention fades, so that polling is
+            // tried again.
             self.contention -= self.contention.div_ceil(32);
         } else {
             self.look(gap, now);

@@ -11,8 +11,8 @@ pub const MULTIPLIER: u32 = 0x9e37_79b1;
 /// Bits of the product that are discarded.
 pub const SHIFT: u32 = 16;
 
-/// Returns the hash of a flow from the peer's port, the last 4 bytes of the peer's address and the cluster's port. `None`: the flow was
-/// opened by an application and belongs to [`EGRESS_LAN_WORKER`].
+/// Returns the hash of a flow from the peer's port, the last 4 bytes of the peer's address and the cluster's
+/// port. `None`: the flow was opened by an application and belongs to [`EGRESS_LAN_WORKER`].
 pub const fn hash(peer_port: u16, peer: u32, own_port: u16) -> Option<u32> {
     if own_port >= EGRESS_PORT_FIRST {
         return None;

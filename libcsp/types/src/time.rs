@@ -7,7 +7,8 @@ pub use core::time::Duration;
 
 /// A point on the caller's monotonic clock, in nanoseconds since an epoch chosen by the caller.
 ///
-/// Daemons read CLOCK_MONOTONIC, so instants of two processes on one host are comparable; the simulation starts at 0.
+/// Daemons read CLOCK_MONOTONIC, so instants of two processes on one host are comparable; the simulation
+/// starts at 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Instant(u64);
 
@@ -27,8 +28,8 @@ impl Instant {
         self.0
     }
 
-    /// Returns the whole milliseconds since the epoch, truncated to 32 bits: the unit of the TCP timestamp clock (RFC
-    /// 7323 §5.4).
+    /// Returns the whole milliseconds since the epoch, truncated to 32 bits: the unit of the TCP timestamp
+    /// clock (RFC 7323 §5.4).
     pub const fn as_millis_u32(self) -> u32 {
         (self.0 / 1_000_000) as u32
     }

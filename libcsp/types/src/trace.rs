@@ -1,7 +1,7 @@
 //! The flight recorder: the recent events of all flows, which every tier keeps in a ring of fixed size.
 //!
-//! Recording an event costs a store of 32 bytes. Nothing is filtered at that time, so that a flow can be traced
-//! afterwards (`cspctl flow trace`).
+//! Recording an event costs a store of 32 bytes. Nothing is filtered at that time, so that a flow can be
+//! traced afterwards (`cspctl flow trace`).
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -19,8 +19,8 @@ pub enum TraceKind {
     LanIn = 1,
     /// Network node: a segment was transmitted to the LAN.
     LanOut = 2,
-    /// Network node: the proxy's label was bound to the flow; `aux` is the hash of its 4-tuple, which its unlabelled
-    /// events have.
+    /// Network node: the proxy's label was bound to the flow; `aux` is the hash of its 4-tuple, which its
+    /// unlabelled events have.
     LabelBound = 3,
     /// Network node: the flow's entry was removed.
     LabelEnded = 4,
@@ -74,8 +74,9 @@ pub struct TraceEvent {
     pub kind: TraceKind,
     /// TCP flags (RFC 9293 §3.1, low 8 bits), if the event concerns a segment.
     pub tcp_flags: u8,
-    /// [`NodeId::tag`](crate::NodeId::tag) of the proxy that assigned the label. Recorded by processes, and by network nodes
-    /// with LABEL_BOUND and LABEL_ENDED; 0 otherwise. Labels are unique only within one proxy.
+    /// [`NodeId::tag`](crate::NodeId::tag) of the proxy that assigned the label. Recorded by processes, and
+    /// by network nodes with LABEL_BOUND and LABEL_ENDED; 0 otherwise. Labels are unique only within one
+    /// proxy.
     pub proxy: u16,
     /// Length of the payload in bytes.
     pub len: u32,

@@ -1,8 +1,8 @@
 //! Prints half-round-trip latencies between two processes: `latency [shm|ucx|verbs] [poll|wait] [rounds]`.
 //! `CSP_VI_VERBS` holds the address of the RDMA device; compare with `ibv_rc_pingpong` on the same device.
 //!
-//! Both ends copy each message in and out. `poll` spins; `wait` arms the provider and blocks until it is woken. The
-//! other end is a separate process, so the memory is mapped twice.
+//! Both ends copy each message in and out. `poll` spins; `wait` arms the provider and blocks until it is
+//! woken. The other end is a separate process, so the memory is mapped twice.
 #![allow(clippy::disallowed_types, reason = "a benchmark owns its clock")]
 
 use std::error::Error;

@@ -1,8 +1,8 @@
-//! The clock of the providers that wait for libraries and devices (`verbs`, `ucx`); these are not tested on virtual
-//! time.
+//! The clock of the providers that wait for libraries and devices (`verbs`, `ucx`); these are not tested on
+//! virtual time.
 
-/// Returns CLOCK_MONOTONIC_COARSE in milliseconds. It lags the exact clock by some milliseconds; it is read while
-/// polling, where reading a clock device would cost too much.
+/// Returns CLOCK_MONOTONIC_COARSE in milliseconds. It lags the exact clock by some milliseconds; it is read
+/// while polling, where reading a clock device would cost too much.
 pub(crate) fn monotonic_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a local of the type that the kernel writes, and outlives the call.

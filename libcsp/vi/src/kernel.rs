@@ -1,9 +1,11 @@
-//! Socket options that the safe libraries lack: the peer's credentials, the network namespace, the refusal of descriptors.
+//! Socket options that the safe libraries lack: the peer's credentials, the network namespace, the refusal of
+//! descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process at the other end of a Unix socket, as the kernel recorded it at connect(2) (SO_PEERCRED, unix(7)).
+/// The process at the other end of a Unix socket, as the kernel recorded it at connect(2) (SO_PEERCRED,
+/// unix(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// Its process id; 0 if it is outside the caller's PID namespace.
@@ -21,7 +23,8 @@ pub fn peer_credentials(socket: impl AsFd) -> io::Result<Credentials> {
     Ok(Credentials { pid: u32::try_from(found.pid).unwrap_or(0), uid: found.uid, gid: found.gid })
 }
 
-/// Returns the cookie of a socket's network namespace, which the kernel never reuses (SO_NETNS_COOKIE, Linux 5.14).
+/// Returns the cookie of a socket's network namespace, which the kernel never reuses (SO_NETNS_COOKIE, Linux
+/// 5.14).
 pub fn network_of(socket: impl AsFd) -> io::Result<u64> {
     option(socket, libc::SO_NETNS_COOKIE, 0u64)
 }
@@ -29,8 +32,9 @@ pub fn network_of(socket: impl AsFd) -> io::Result<u64> {
 /// SO_PASSRIGHTS (Linux 6.16), which the libc crate does not have yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Sets whether peers of a Unix socket, and of sockets that it accepts from now on, may send descriptors to it; otherwise
-/// their sendmsg(2) fails with EPERM. Kernels before Linux 6.16 do not know the option: ENOPROTOOPT.
+/// Sets whether peers of a Unix socket, and of sockets that it accepts from now on, may send descriptors to
+/// it; otherwise their sendmsg(2) fails with EPERM. Kernels before Linux 6.16 do not know the option:
+/// ENOPROTOOPT.
 pub fn take_descriptors(socket: impl AsFd, take: bool) -> io::Result<()> {
     let (fd, level, value) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::c_int::from(take));
     let len = size_of_val(&value) as libc::socklen_t;

@@ -1,10 +1,12 @@
-//! Virtual Interfaces: connected endpoints with posted descriptors and completion queues (CSP §3, VI Architecture).
+//! Virtual Interfaces: connected endpoints with posted descriptors and completion queues (CSP §3, VI
+//! Architecture).
 //!
-//! [`Provider`] is the interface that all tiers use. Its implementations are `shm` (one host), `verbs` (hosts with
-//! RDMA), `ucx` (hosts without RDMA) and `memory` (one process, deterministic). A provider belongs to one thread.
+//! [`Provider`] is the interface that all tiers use. Its implementations are `shm` (one host), `verbs` (hosts
+//! with RDMA), `ucx` (hosts without RDMA) and `memory` (one process, deterministic). A provider belongs to
+//! one thread.
 //!
-//! A provider moves bytes and reports connection events. It does **not** declare a silent peer dead, count credits or
-//! interpret messages: liveness and flow control belong to `csp-transport`.
+//! A provider moves bytes and reports connection events. It does **not** declare a silent peer dead, count
+//! credits or interpret messages: liveness and flow control belong to `csp-transport`.
 
 mod clock;
 pub mod kernel;

@@ -30,14 +30,14 @@ impl ProviderKind {
     }
 
     /// Opens a provider without VIs; the error says why this host cannot provide this kind. The first
-    /// [`ProviderKind::Ucx`] of a process loads a library and modifies the environment, so a daemon opens it before it
-    /// starts threads.
+    /// [`ProviderKind::Ucx`] of a process loads a library and modifies the environment, so a daemon opens it
+    /// before it starts threads.
     pub fn open(self) -> Result<Box<dyn Provider>, ViError> {
         self.open_at(None)
     }
 
-    /// As [`open`](Self::open), for the SAN that has this address of the host: a UCX provider then listens on the address' network interface
-    /// only, otherwise on all.
+    /// As [`open`](Self::open), for the SAN that has this address of the host: a UCX provider then listens on
+    /// the address' network interface only, otherwise on all.
     pub fn open_at(self, address: Option<IpAddr>) -> Result<Box<dyn Provider>, ViError> {
         Ok(match (self, address) {
             (ProviderKind::Shm, _) => Box::new(ShmProvider::new()?),

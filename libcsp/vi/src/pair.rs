@@ -19,8 +19,8 @@ enum Side {
 /// Largest number of requests that wait for the caller's answer.
 const REQUESTS_MAX: usize = 1024;
 
-/// A provider made of two. Addresses that are paths belong to the near one, all others to the far one. Memory cannot be
-/// registered with it.
+/// A provider made of two. Addresses that are paths belong to the near one, all others to the far one. Memory
+/// cannot be registered with it.
 pub struct Pair {
     near: Box<dyn Provider>,
     far: Box<dyn Provider>,

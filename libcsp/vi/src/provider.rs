@@ -1,5 +1,5 @@
-//! The interface of a VI provider. It follows the verbs API, so that RC queue pairs, UCP endpoints and shared-memory
-//! rings can implement it.
+//! The interface of a VI provider. It follows the verbs API, so that RC queue pairs, UCP endpoints and
+//! shared-memory rings can implement it.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -42,7 +42,8 @@ impl fmt::Display for ViAddress {
     }
 }
 
-/// The parameters of one end of a VI. Each end states its own; a connection fails if the two `message_len` differ.
+/// The parameters of one end of a VI. Each end states its own; a connection fails if the two `message_len`
+/// differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ViConfig {
     /// Receive buffers that this end posts: the bound of messages in flight to it. 2 to 4096.
@@ -127,8 +128,8 @@ pub struct ConnectRequest {
     pub private_data: Vec<u8>,
     /// User id of the peer process, if the provider knows it (shm).
     pub peer_uid: Option<u32>,
-    /// The call of [`Provider::listen`] whose address the peer connected to, counted from 0, if the provider knows it
-    /// (all but ucx).
+    /// The call of [`Provider::listen`] whose address the peer connected to, counted from 0, if the provider
+    /// knows it (all but ucx).
     pub listener: Option<u32>,
 }
 
@@ -151,12 +152,13 @@ pub enum Event {
         /// The cause.
         reason: ViError,
     },
-    /// The peer disconnected or died. Reported after the last message of the VI was polled. [`Provider::disconnect`]
-    /// then releases the VI's memory.
+    /// The peer disconnected or died. Reported after the last message of the VI was polled.
+    /// [`Provider::disconnect`] then releases the VI's memory.
     Disconnected {
         /// The VI.
         vi: ViId,
-        /// `true` if the peer called [`Provider::disconnect`]; `false` if it called [`Provider::abort`] or vanished.
+        /// `true` if the peer called [`Provider::disconnect`]; `false` if it called [`Provider::abort`] or
+        /// vanished.
         clean: bool,
     },
 }
@@ -179,11 +181,12 @@ pub enum ViError {
     /// No VI, request or buffer has this id: it was never issued, or has been released.
     #[error("no such {0}")]
     Unknown(&'static str),
-    /// The send queue, or the peer's queue of posted receives, is full: retry after completions. A transport that
-    /// counts credits never gets this error.
+    /// The send queue, or the peer's queue of posted receives, is full: retry after completions. A transport
+    /// that counts credits never gets this error.
     #[error("the send queue or the peer's receive queue is full")]
     Full,
-    /// The message is longer than the VI's `message_len`, or private data longer than [`PRIVATE_DATA_LEN_MAX`].
+    /// The message is longer than the VI's `message_len`, or private data longer than
+    /// [`PRIVATE_DATA_LEN_MAX`].
     #[error("a message of {len} bytes is longer than the limit of {max}")]
     TooLong {
         /// The length of the message in bytes.
@@ -229,14 +232,15 @@ pub enum ViError {
 
 /// A source of Virtual Interfaces, used by one thread.
 ///
-/// Life of a VI: [`connect`](Provider::connect) or [`accept`](Provider::accept) → [`Event::Established`] → sends and
-/// receives → [`Event::Disconnected`], or a call of [`disconnect`](Provider::disconnect) or [`abort`](Provider::abort)
-/// → released. All receive buffers of a VI are posted when it is created; the provider owns and registers their memory.
+/// Life of a VI: [`connect`](Provider::connect) or [`accept`](Provider::accept) → [`Event::Established`] →
+/// sends and receives → [`Event::Disconnected`], or a call of [`disconnect`](Provider::disconnect) or
+/// [`abort`](Provider::abort) → released. All receive buffers of a VI are posted when it is created; the
+/// provider owns and registers their memory.
 ///
-/// Ordering: messages of one VI arrive in the order in which they were posted; VIs are independent of each other.
-/// [`poll`](Provider::poll) returns no message of a VI before [`poll_event`](Provider::poll_event) has returned its
-/// [`Event::Established`]; [`Event::Disconnected`] is returned only after the last message. Sends fail before
-/// [`Event::Established`] has been returned.
+/// Ordering: messages of one VI arrive in the order in which they were posted; VIs are independent of each
+/// other. [`poll`](Provider::poll) returns no message of a VI before [`poll_event`](Provider::poll_event) has
+/// returned its [`Event::Established`]; [`Event::Disconnected`] is returned only after the last message.
+/// Sends fail before [`Event::Established`] has been returned.
 pub trait Provider: Send {
     /// The name used in configuration and metrics: `shm`, `ucx`, `memory`, `verbs`.
     fn name(&self) -> &'static str;
@@ -253,17 +257,17 @@ pub trait Provider: Send {
         private_data: &[u8],
     ) -> Result<ViId, ViError>;
 
-    /// Accepts a pending request. [`Event::Established`] follows, or [`Event::Disconnected`] if the peer has vanished.
-    /// A different `message_len` fails on both sides: here with [`ViError::Protocol`], at the peer with
-    /// [`Event::Refused`].
+    /// Accepts a pending request. [`Event::Established`] follows, or [`Event::Disconnected`] if the peer has
+    /// vanished. A different `message_len` fails on both sides: here with [`ViError::Protocol`], at the peer
+    /// with [`Event::Refused`].
     fn accept(&mut self, request: RequestId, config: ViConfig, private_data: &[u8]) -> Result<ViId, ViError>;
 
     /// Rejects a pending request.
     fn reject(&mut self, request: RequestId) -> Result<(), ViError>;
 
-    /// Sends one message: the parts of `gather` in sequence, with 32 bits of immediate data. The parts are copied
-    /// before the call returns, so the caller may reuse them at once. A `signalled` send is followed by
-    /// [`Completion::Sent`].
+    /// Sends one message: the parts of `gather` in sequence, with 32 bits of immediate data. The parts are
+    /// copied before the call returns, so the caller may reuse them at once. A `signalled` send is followed
+    /// by [`Completion::Sent`].
     fn post_send(
         &mut self,
         vi: ViId,
@@ -273,8 +277,8 @@ pub trait Provider: Send {
         signalled: bool,
     ) -> Result<(), ViError>;
 
-    /// Registers memory, so that messages can be sent from it and received into it in place. The provider keeps it
-    /// mapped until [`deregister`](Provider::deregister) was called and the last use has ended.
+    /// Registers memory, so that messages can be sent from it and received into it in place. The provider
+    /// keeps it mapped until [`deregister`](Provider::deregister) was called and the last use has ended.
     fn register(&mut self, memory: &Memory) -> Result<RegionId, ViError> {
         let _ = memory;
         Err(ViError::Unsupported("register memory"))
@@ -287,8 +291,8 @@ pub trait Provider: Send {
     }
 
     /// As [`post_send`](Provider::post_send), with a message made of `head`, which is copied, and at most
-    /// [`PIECES_MAX`] `pieces`, which the provider sends in place where it can. The pieces must not change until
-    /// [`Completion::Sent`], which always follows unless the VI ends first.
+    /// [`PIECES_MAX`] `pieces`, which the provider sends in place where it can. The pieces must not change
+    /// until [`Completion::Sent`], which always follows unless the VI ends first.
     fn post_send_from(
         &mut self,
         vi: ViId,
@@ -301,10 +305,10 @@ pub trait Provider: Send {
         Err(ViError::Unsupported("send from registered memory"))
     }
 
-    /// As [`connect`](Provider::connect), with the caller's receive buffers: `receive_depth` pieces of at least
-    /// `message_len` bytes each. [`BufferId`] `n` is piece `n`. Initially all are posted, in their order; messages
-    /// arrive in the pieces in the order in which the pieces were posted. `verbs` requires pieces evenly spaced in one
-    /// region.
+    /// As [`connect`](Provider::connect), with the caller's receive buffers: `receive_depth` pieces of at
+    /// least `message_len` bytes each. [`BufferId`] `n` is piece `n`. Initially all are posted, in their
+    /// order; messages arrive in the pieces in the order in which the pieces were posted. `verbs` requires
+    /// pieces evenly spaced in one region.
     fn connect_into(
         &mut self,
         address: &ViAddress,
@@ -319,19 +323,20 @@ pub trait Provider: Send {
     /// Returns a held receive buffer to its VI's receive queue. Buffers may be returned in any order.
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError>;
 
-    /// Copies from a held receive buffer, from `offset` until `into` is full or the message ends. Returns the number of
-    /// bytes. The peer may change shared memory during the call: validate the copy, not the original.
+    /// Copies from a held receive buffer, from `offset` until `into` is full or the message ends. Returns the
+    /// number of bytes. The peer may change shared memory during the call: validate the copy, not the
+    /// original.
     fn read(&self, vi: ViId, buffer: BufferId, offset: usize, into: &mut [u8]) -> Result<usize, ViError>;
 
-    /// Returns the memory that holds the received messages of a VI, for a caller that reads them in place. It stays
-    /// mapped while a clone of the handle exists. The peer may change it at any time.
+    /// Returns the memory that holds the received messages of a VI, for a caller that reads them in place. It
+    /// stays mapped while a clone of the handle exists. The peer may change it at any time.
     fn memory(&self, vi: ViId) -> Result<Memory, ViError> {
         let _ = vi;
         Err(ViError::Unsupported("read messages in place"))
     }
 
-    /// Returns where the message in a held buffer starts in that [`memory`](Provider::memory), and its length, in
-    /// bytes.
+    /// Returns where the message in a held buffer starts in that [`memory`](Provider::memory), and its
+    /// length, in bytes.
     fn received_at(&self, vi: ViId, buffer: BufferId) -> Result<(usize, usize), ViError> {
         let _ = (vi, buffer);
         Err(ViError::Unsupported("read messages in place"))
@@ -343,7 +348,8 @@ pub trait Provider: Send {
     /// Returns the next connection event, if any. Never blocks.
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// Arms the descriptors of [`wake`](Provider::wake): they become readable at the next completion or event.
+    /// Arms the descriptors of [`wake`](Provider::wake): they become readable at the next completion or
+    /// event.
     fn arm(&mut self) -> Result<Armed, ViError>;
 
     /// Appends the descriptors to wait on after [`arm`](Provider::arm) to `into`. The set changes only when
@@ -353,25 +359,28 @@ pub trait Provider: Send {
     /// Counts the changes of the set of descriptors that [`wake`](Provider::wake) returns.
     fn wake_generation(&self) -> u64;
 
-    /// Ends the VI cleanly, after the messages sent on it, and releases its memory. After [`Event::Disconnected`] or
-    /// [`Event::Refused`] it only releases the memory. No completion or event of this VI follows.
+    /// Ends the VI cleanly, after the messages sent on it, and releases its memory. After
+    /// [`Event::Disconnected`] or [`Event::Refused`] it only releases the memory. No completion or event of
+    /// this VI follows.
     fn disconnect(&mut self, vi: ViId) -> Result<(), ViError>;
 
-    /// Ends the VI without a clean end and releases its memory: the peer gets an unclean [`Event::Disconnected`], and
-    /// may lose the last messages sent. Otherwise as [`disconnect`](Provider::disconnect).
+    /// Ends the VI without a clean end and releases its memory: the peer gets an unclean
+    /// [`Event::Disconnected`], and may lose the last messages sent. Otherwise as
+    /// [`disconnect`](Provider::disconnect).
     fn abort(&mut self, vi: ViId) -> Result<(), ViError>;
 
-    /// Returns whether a VI can end while both of its ends live, because the network between them failed. On one host a
-    /// VI ends only when an end does.
+    /// Returns whether a VI can end while both of its ends live, because the network between them failed. On
+    /// one host a VI ends only when an end does.
     fn can_break(&self) -> bool {
         false
     }
 
-    /// Calls `visit` with the immediate data and the bytes of the last messages posted on a VI, oldest first: every
-    /// message that the provider does not know to be in the peer's memory, and possibly some before them. For a caller
-    /// that continues over another VI after this one broke; it is called before [`disconnect`](Provider::disconnect).
-    /// Messages of [`post_send_from`](Provider::post_send_from) are left out, since they are in the caller's memory.
-    /// Bytes in memory shared with the peer may have been changed by the peer.
+    /// Calls `visit` with the immediate data and the bytes of the last messages posted on a VI, oldest first:
+    /// every message that the provider does not know to be in the peer's memory, and possibly some before
+    /// them. For a caller that continues over another VI after this one broke; it is called before
+    /// [`disconnect`](Provider::disconnect). Messages of [`post_send_from`](Provider::post_send_from) are
+    /// left out, since they are in the caller's memory. Bytes in memory shared with the peer may have been
+    /// changed by the peer.
     fn unconfirmed(&self, vi: ViId, visit: &mut dyn FnMut(u32, &[u8])) -> Result<(), ViError> {
         let _ = (vi, visit);
         Err(ViError::Unsupported("list unconfirmed messages"))
@@ -382,12 +391,13 @@ pub trait Provider: Send {
         Counters::default()
     }
 
-    /// In a forked child: releases the child's copies of all VIs without notifying the peers, for which the VIs remain
-    /// the parent's. The default drops the provider, which suits one that shares nothing with the parent's.
+    /// In a forked child: releases the child's copies of all VIs without notifying the peers, for which the
+    /// VIs remain the parent's. The default drops the provider, which suits one that shares nothing with the
+    /// parent's.
     fn abandon_after_fork(self: Box<Self>) {}
 
-    /// Appends every descriptor that the provider owns now to `into`: the application that hosts the provider must not
-    /// close them. The default appends those of [`wake`](Provider::wake).
+    /// Appends every descriptor that the provider owns now to `into`: the application that hosts the provider
+    /// must not close them. The default appends those of [`wake`](Provider::wake).
     fn descriptors(&self, into: &mut Vec<RawFd>) {
         self.wake(into);
     }

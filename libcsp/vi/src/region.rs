@@ -6,8 +6,9 @@ use std::sync::Arc;
 /// The owner of a mapped memory range.
 ///
 /// # Safety
-/// `len` bytes starting at `start` stay mapped, readable and writable at the same address until the value is dropped.
-/// They are plain bytes that other processes or a device may change at any time; no Rust reference to them may exist.
+/// `len` bytes starting at `start` stay mapped, readable and writable at the same address until the value is
+/// dropped. They are plain bytes that other processes or a device may change at any time; no Rust reference
+/// to them may exist.
 pub unsafe trait Backing: Send + Sync {
     /// Returns the address of the first byte.
     fn start(&self) -> *mut u8;
@@ -49,13 +50,13 @@ impl Memory {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Returns the address of the `len` bytes at `offset`, or `None` if they are not entirely within the range. The
-    /// address is valid while a clone of this handle exists. Other processes or a device may change the bytes at any
-    /// time.
+    /// Returns the address of the `len` bytes at `offset`, or `None` if they are not entirely within the
+    /// range. The address is valid while a clone of this handle exists. Other processes or a device may
+    /// change the bytes at any time.
     pub fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
-        // SAFETY: `offset + len` is at most the length, so the result lies within the mapping, or one byte past its
-        // end, which `Backing` keeps mapped at `start` while `self` exists.
+        // SAFETY: `offset + len` is at most the length, so the result lies within the mapping, or one byte
+        // past its end, which `Backing` keeps mapped at `start` while `self` exists.
         (end <= self.0.len()).then(|| unsafe { self.0.start().add(offset) })
     }
 }
@@ -84,15 +85,15 @@ pub struct Piece {
 /// Heap memory that can be registered.
 struct Heap(Box<[std::cell::UnsafeCell<u8>]>);
 
-// SAFETY: no reference to the bytes is ever made; all access is through raw pointers, and the box itself is only
-// dropped.
+// SAFETY: no reference to the bytes is ever made; all access is through raw pointers, and the box itself is
+// only dropped.
 unsafe impl Send for Heap {}
-// SAFETY: a shared reference exposes address and length only; the bytes are accessed through raw pointers, never by
-// reference.
+// SAFETY: a shared reference exposes address and length only; the bytes are accessed through raw pointers,
+// never by reference.
 unsafe impl Sync for Heap {}
 
-// SAFETY: the box is neither moved out of nor resized before the value is dropped, so its heap block stays at one
-// address; `UnsafeCell` permits writes through pointers.
+// SAFETY: the box is neither moved out of nor resized before the value is dropped, so its heap block stays at
+// one address; `UnsafeCell` permits writes through pointers.
 unsafe impl Backing for Heap {
     fn start(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast()
@@ -113,8 +114,8 @@ impl Memory {
     pub fn read(&self, offset: usize, into: &mut [u8]) -> usize {
         let len = self.len().saturating_sub(offset).min(into.len());
         if let Some(from) = self.at(offset, len) {
-            // SAFETY: `from` points to `len` bytes that `self` keeps mapped; `into` has at least `len` bytes and is a
-            // Rust reference, hence no part of the range.
+            // SAFETY: `from` points to `len` bytes that `self` keeps mapped; `into` has at least `len` bytes
+            // and is a Rust reference, hence no part of the range.
             unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), len) };
         }
         len
@@ -124,8 +125,8 @@ impl Memory {
     pub fn write(&self, offset: usize, from: &[u8]) -> usize {
         let len = self.len().saturating_sub(offset).min(from.len());
         if let Some(to) = self.at(offset, len) {
-            // SAFETY: `to` points to `len` bytes that `self` keeps mapped; `from` has at least `len` bytes and is a
-            // Rust reference, hence no part of the range.
+            // SAFETY: `to` points to `len` bytes that `self` keeps mapped; `from` has at least `len` bytes
+            // and is a Rust reference, hence no part of the range.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, len) };
         }
         len

@@ -32,8 +32,8 @@ impl Regions {
         Ok(memory)
     }
 
-    /// Returns the length of the message made of `head` and `pieces`, or why it cannot be sent on a VI with this
-    /// configuration.
+    /// Returns the length of the message made of `head` and `pieces`, or why it cannot be sent on a VI with
+    /// this configuration.
     pub(crate) fn message_len(
         &self,
         head: &[u8],

@@ -6,14 +6,14 @@ const INDEX_BITS: u32 = 12;
 /// Largest capacity of a table.
 pub(crate) const SLOTS_MAX: usize = 1 << INDEX_BITS;
 
-/// Bits of an id. Two are left to its users: epoll tokens say there what the id names. A slot that is used again a million
-/// times a second wears out after 35 years.
+/// Bits of an id. Two are left to its users: epoll tokens say there what the id names. A slot that is used
+/// again a million times a second wears out after 35 years.
 pub(crate) const ID_BITS: u32 = 62;
 
 const GENERATION_MAX: u64 = (1 << (ID_BITS - INDEX_BITS)) - 1;
 
-/// The lower 31 bits of an id: enough for the short time between the sending of a packet or work request that names it and
-/// the answer, where there is no room for all of it.
+/// The lower 31 bits of an id: enough for the short time between the sending of a packet or work request that
+/// names it and the answer, where there is no room for all of it.
 pub(crate) fn short(id: u64) -> u32 {
     id as u32 & (u32::MAX >> 1)
 }
@@ -23,8 +23,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// At most `capacity` values, each found by its id in constant time. A slot whose generations are exhausted is retired,
-/// so that no id is issued twice.
+/// At most `capacity` values, each found by its id in constant time. A slot whose generations are exhausted
+/// is retired, so that no id is issued twice.
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,

@@ -4,13 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Events fetched from the kernel by one call. The caller polls all providers after any event, so more are not needed.
+/// Events fetched from the kernel by one call. The caller polls all providers after any event, so more are
+/// not needed.
 const EVENTS: usize = 16;
 
 /// The descriptors that a data worker blocks on.
 ///
-/// The set holds raw descriptors that providers own. The kernel removes a descriptor when it is closed; a new one with
-/// the same number is added by the next [`update`](Self::update).
+/// The set holds raw descriptors that providers own. The kernel removes a descriptor when it is closed; a new
+/// one with the same number is added by the next [`update`](Self::update).
 #[derive(Debug)]
 pub struct WaitSet {
     epoll: OwnedFd,
@@ -49,9 +50,9 @@ impl WaitSet {
         self.control(libc::EPOLL_CTL_ADD, fd.as_fd().as_raw_fd());
     }
 
-    /// Blocks until a member is readable, a signal arrives or `timeout` has passed. Returns whether a member is
-    /// readable. The timeout is accurate to some ten microseconds, or rounded up to milliseconds where the kernel has
-    /// no epoll_pwait2 (before Linux 5.11).
+    /// Blocks until a member is readable, a signal arrives or `timeout` has passed. Returns whether a member
+    /// is readable. The timeout is accurate to some ten microseconds, or rounded up to milliseconds where the
+    /// kernel has no epoll_pwait2 (before Linux 5.11).
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         if self.has_pwait2 {
@@ -60,8 +61,8 @@ impl WaitSet {
                 tv_nsec: timeout.subsec_nanos().into(),
             };
             let (epoll, events) = (self.epoll.as_raw_fd(), events.as_mut_ptr());
-            // SAFETY: `events` is a local array of EVENTS writable entries, and `time` a valid timespec; both outlive
-            // the call. The null signal mask leaves the mask unchanged.
+            // SAFETY: `events` is a local array of EVENTS writable entries, and `time` a valid timespec; both
+            // outlive the call. The null signal mask leaves the mask unchanged.
             let count = unsafe {
                 libc::epoll_pwait2(epoll, events, EVENTS as i32, &raw const time, std::ptr::null())
             };
@@ -79,8 +80,8 @@ impl WaitSet {
 
     fn control(&self, operation: i32, fd: RawFd) {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
-        // SAFETY: `event` is a local that outlives the call. A descriptor closed meanwhile makes the kernel return
-        // EBADF, which is ignored.
+        // SAFETY: `event` is a local that outlives the call. A descriptor closed meanwhile makes the kernel
+        // return EBADF, which is ignored.
         unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &mut event) };
     }
 }

@@ -1,8 +1,9 @@
 //! The conformance suite: each test body runs for every provider.
 //!
-//! `memory`, `shm`, `ucx`, `verbs` and a `Pair` run the same tests (`verbs` only with the address of an RDMA device in
-//! `CSP_VI_VERBS`, see `make test-rdma`). Tests of the death of a process run for the providers that connect processes
-//! (shm, ucx, verbs). The child process is this test program again, with its role in the environment.
+//! `memory`, `shm`, `ucx`, `verbs` and a `Pair` run the same tests (`verbs` only with the address of an RDMA
+//! device in `CSP_VI_VERBS`, see `make test-rdma`). Tests of the death of a process run for the providers
+//! that connect processes (shm, ucx, verbs). The child process is this test program again, with its role in
+//! the environment.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
 
 #[path = "conformance/bench.rs"]

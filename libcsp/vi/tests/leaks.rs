@@ -1,4 +1,5 @@
-//! Repeated connecting and disconnecting leaks nothing. One test, so that no other test opens descriptors meanwhile.
+//! Repeated connecting and disconnecting leaks nothing. One test, so that no other test opens descriptors
+//! meanwhile.
 #![allow(clippy::disallowed_types, clippy::unwrap_used, reason = "tests own deadlines and may panic")]
 
 #[allow(dead_code, reason = "shared with the conformance suite")]
@@ -51,8 +52,8 @@ fn rounds() -> u32 {
     std::env::var("CSP_VI_ROUNDS").map_or(240, |rounds| rounds.parse().unwrap())
 }
 
-/// Allowed growth in KiB: once, at some round, the allocator keeps a block of some MiB. A leaked VI costs 70 KiB, which
-/// is 14 MiB in all rounds.
+/// Allowed growth in KiB: once, at some round, the allocator keeps a block of some MiB. A leaked VI costs 70
+/// KiB, which is 14 MiB in all rounds.
 const GROWTH_MAX: usize = 10 * 1024;
 
 fn check(kind: &'static str) {

@@ -166,7 +166,8 @@ pub struct Attach<'a> {
     pub pid: u32,
     /// The full name of the program.
     pub program: ProgramName,
-    /// The id that a previous agent assigned to this process and that it asks to keep; empty at the first attachment.
+    /// The id that a previous agent assigned to this process and that it asks to keep; empty at the first
+    /// attachment.
     pub former: &'a [u8],
 }
 

@@ -31,8 +31,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks types, address lengths, the operation, and that the sender is not a group address. Bytes after the
-    /// packet are ignored, because short Ethernet frames are padded.
+    /// Checks types, address lengths, the operation, and that the sender is not a group address. Bytes after
+    /// the packet are ignored, because short Ethernet frames are padded.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let raw = array_at::<PACKET_LEN>(bytes, 0, "arp packet")?;
         if let Some(offset) = ETHERNET_IPV4.iter().zip(raw).position(|(expected, found)| expected != found) {

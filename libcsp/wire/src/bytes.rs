@@ -73,7 +73,8 @@ impl<'a> Writer<'a> {
         &self.out[..self.len]
     }
 
-    /// Reserves the next `len` bytes, which the caller fills. [`WireError::NoSpace`] with `what` if they do not fit.
+    /// Reserves the next `len` bytes, which the caller fills. [`WireError::NoSpace`] with `what` if they do
+    /// not fit.
     pub fn take(&mut self, len: usize, what: &'static str) -> Result<&mut [u8], WireError> {
         let end = self.len.saturating_add(len);
         let part = self.out.get_mut(self.len..end).ok_or(WireError::NoSpace { what, needed: end })?;

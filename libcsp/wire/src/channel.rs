@@ -26,8 +26,8 @@ pub const MESSAGE_HEADER_LEN: usize = 16;
 pub const ALIGNMENT: usize = 8;
 /// Flag of CLOSE: received data was discarded unread.
 pub const CLOSE_UNREAD: u8 = 1;
-/// Flag of CONNECT: the connection is to go through a network node, because the process has no link to the proxy worker that
-/// the answer to its last CONNECT named ([`Elsewhere`]).
+/// Flag of CONNECT: the connection is to go through a network node, because the process has no link to the
+/// proxy worker that the answer to its last CONNECT named ([`Elsewhere`]).
 pub const CONNECT_BY_LAN: u8 = 1;
 /// Flag of CREDIT: the window grows by the argument in bytes; no data was consumed.
 pub const CREDIT_WIDER: u8 = 1;
@@ -40,16 +40,16 @@ pub enum MessageKind {
     Listen = 1,
     /// The application stops listening (listener id).
     Unlisten = 2,
-    /// From the application: number of further connections that it accepts (listener id, number); 0 withdraws all
-    /// credit that the proxy has not used. The proxy answers a withdrawal with the number of credits withdrawn
-    /// (listener id, number).
+    /// From the application: number of further connections that it accepts (listener id, number); 0 withdraws
+    /// all credit that the proxy has not used. The proxy answers a withdrawal with the number of credits
+    /// withdrawn (listener id, number).
     AcceptCredit = 3,
     /// A connection for a listener (label, listener id); [`OpenPayload`].
     Open = 4,
     /// The application accepts the connection (label, receive window in bytes).
     Accepted = 5,
-    /// The connection is refused, or LISTEN, CONNECT or TAKE_OVER failed (label or id, reason). The reason of a CONNECT that
-    /// another proxy worker serves is an [`Elsewhere`].
+    /// The connection is refused, or LISTEN, CONNECT or TAKE_OVER failed (label or id, reason). The reason of
+    /// a CONNECT that another proxy worker serves is an [`Elsewhere`].
     Refused = 6,
     /// Bytes of the stream (label).
     Data = 7,
@@ -72,13 +72,13 @@ pub enum MessageKind {
     Ping = 15,
     /// Reserved.
     Pong = 16,
-    /// The application hands over the connection to the process that presents the ticket (label); the payload is a
-    /// [`Ticket`].
+    /// The application hands over the connection to the process that presents the ticket (label); the payload
+    /// is a [`Ticket`].
     HandOver = 17,
     /// The proxy sends nothing more of the connection to its former owner (label).
     HandedOver = 18,
-    /// The application takes over a connection that another process handed over (request id, receive window in
-    /// bytes); [`TakeOverPayload`]. Answered by TAKEN_OVER or REFUSED.
+    /// The application takes over a connection that another process handed over (request id, receive window
+    /// in bytes); [`TakeOverPayload`]. Answered by TAKEN_OVER or REFUSED.
     TakeOver = 19,
     /// The connection is taken over (label, request id); [`TakenOverPayload`].
     TakenOver = 20,
@@ -188,8 +188,8 @@ impl MessageHeader {
         MessageHeader::new(kind, label.to_wire(), argument, payload_len)
     }
 
-    /// The flow that `id` names; `None` if spare bits are set or it is [`FlowLabel::NONE`]. Never `None` in a parsed
-    /// message whose kind [is of a flow](MessageKind::is_of_flow).
+    /// The flow that `id` names; `None` if spare bits are set or it is [`FlowLabel::NONE`]. Never `None` in a
+    /// parsed message whose kind [is of a flow](MessageKind::is_of_flow).
     pub fn label(&self) -> Option<FlowLabel> {
         FlowLabel::from_wire(self.id).filter(|label| !label.is_none())
     }
@@ -276,8 +276,8 @@ impl<'a> Message<'a> {
         Ok(writer.len())
     }
 
-    /// Appends header, payload and padding. Appends nothing if they do not fit. The payload length written is that of
-    /// `payload`, whatever the header contains.
+    /// Appends header, payload and padding. Appends nothing if they do not fit. The payload length written is
+    /// that of `payload`, whatever the header contains.
     pub fn emit_to(&self, writer: &mut Writer<'_>) -> Result<(), WireError> {
         let too_large = WireError::TooLarge { what: "channel message payload" };
         let payload_len = u32::try_from(self.payload.len()).map_err(|_| too_large)?;
@@ -296,8 +296,8 @@ pub const fn padded_len(len: usize) -> usize {
     len.next_multiple_of(ALIGNMENT)
 }
 
-/// Iterator over the messages of a body, in order. It ends after the first error, whose offset counts from the start
-/// of the body.
+/// Iterator over the messages of a body, in order. It ends after the first error, whose offset counts from
+/// the start of the body.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     body: &'a [u8],

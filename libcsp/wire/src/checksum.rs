@@ -1,11 +1,13 @@
 //! The Internet checksum (RFC 1071), its pseudo-headers and its incremental update.
 //!
-//! Values are host integers of the big-endian field: `value.to_be_bytes()` is transmitted. If hardware or the kernel
-//! completes a transport checksum (`NEEDS_CSUM`), the field holds [`Checksum::partial`] of the pseudo-header.
+//! Values are host integers of the big-endian field: `value.to_be_bytes()` is transmitted. If hardware or the
+//! kernel completes a transport checksum (`NEEDS_CSUM`), the field holds [`Checksum::partial`] of the
+//! pseudo-header.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An incremental one's complement sum. Parts may have any length; after an odd one the following bytes are shifted.
+/// An incremental one's complement sum. Parts may have any length; after an odd one the following bytes are
+/// shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
     /// Sum of 16-bit words in the machine's byte order (RFC 1071 §2 (B)), folded to 16 bits after every part.
@@ -20,7 +22,8 @@ impl Checksum {
         Checksum { sum: 0, odd: false }
     }
 
-    /// The sum of the IPv4 pseudo-header (RFC 9293 §3.1); `len` is the length of transport header and data in bytes.
+    /// The sum of the IPv4 pseudo-header (RFC 9293 §3.1); `len` is the length of transport header and data in
+    /// bytes.
     pub fn pseudo_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: u16) -> Self {
         let [len_high, len_low] = len.to_be_bytes();
         let mut sum = Checksum::new();
@@ -40,8 +43,8 @@ impl Checksum {
         sum
     }
 
-    /// The sum of the pseudo-header for the family of the addresses; `None` if the families differ, or if `len` does
-    /// not fit an IPv4 packet.
+    /// The sum of the pseudo-header for the family of the addresses; `None` if the families differ, or if
+    /// `len` does not fit an IPv4 packet.
     pub fn pseudo(source: IpAddr, destination: IpAddr, protocol: u8, len: u32) -> Option<Self> {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -102,7 +105,8 @@ const fn add_with_carry(a: u16, b: u16) -> u16 {
     sum + carry as u16
 }
 
-/// One's complement sum of the words of `part` in machine order, with a last odd byte padded by zero; not yet folded.
+/// One's complement sum of the words of `part` in machine order, with a last odd byte padded by zero; not yet
+/// folded.
 fn native_sum(part: &[u8]) -> u64 {
     // Two 32-bit halves per word into independent 64-bit lanes: no carry can be lost below 2³² words, and the
     // compiler turns the loop into vector additions.

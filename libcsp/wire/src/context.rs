@@ -4,14 +4,15 @@
 //!  0 length with header (4) | 4 kind (1) | 5 stage (1) | 6 path (2) | 8 generation (2) | 10 output (1) | 11 frames (1) | 12 format (4)
 //! 16 kind's own: two integers of 8 bytes | 32 length of each frame (4) | bytes
 //! ```
-//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL, ROOM, PART
-//! and GONE. The context sends HELLO; and for each call of a stage, oldest first, SAME, FRAMES, RANGE and NEW for the
-//! messages that the handler emits, then DONE. A stage emits while it has room. STAGE grants the initial room, and ROOM
-//! returns room that was used. Each emitted record uses its length; the last one may exceed the room that is left.
+//! Integers are little-endian; fields that a kind does not use are 0. The proxy sends HELLO, STAGE, CALL,
+//! ROOM, PART and GONE. The context sends HELLO; and for each call of a stage, oldest first, SAME, FRAMES,
+//! RANGE and NEW for the messages that the handler emits, then DONE. A stage emits while it has room. STAGE
+//! grants the initial room, and ROOM returns room that was used. Each emitted record uses its length; the
+//! last one may exceed the room that is left.
 //!
-//! STAGE names the objects that a handler needs by their SHA-256: its module, and the formats of its messages. The
-//! context requests missing objects by WANT and receives them in PARTs, in order. REPORT contains the counters of a
-//! stage, and uses no room.
+//! STAGE names the objects that a handler needs by their SHA-256: its module, and the formats of its
+//! messages. The context requests missing objects by WANT and receives them in PARTs, in order. REPORT
+//! contains the counters of a stage, and uses no room.
 
 mod supply;
 

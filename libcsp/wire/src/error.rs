@@ -4,8 +4,8 @@ use thiserror::Error;
 
 /// Why bytes are not a valid message, or why a value could not be emitted.
 ///
-/// `what` names the field or format in the terms of its specification. `offset` counts bytes from the start of the
-/// slice passed to the parser (for lists of records: of the whole list).
+/// `what` names the field or format in the terms of its specification. `offset` counts bytes from the start
+/// of the slice passed to the parser (for lists of records: of the whole list).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum WireError {
     /// The bytes end too early. `needed` is the length, counted from the start, that the format requires.

@@ -45,7 +45,8 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Checks that the header is complete, that there is no VLAN tag, and that the sender is not a group address.
+    /// Checks that the header is complete, that there is no VLAN tag, and that the sender is not a group
+    /// address.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let header = array_at::<HEADER_LEN>(bytes, 0, "ethernet header")?;
         let frame = Frame { header, payload: &bytes[HEADER_LEN..] };

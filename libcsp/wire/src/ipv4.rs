@@ -1,4 +1,5 @@
-//! IPv4 headers (RFC 791). Options are skipped. Fragments are reported; their reassembly belongs to the caller.
+//! IPv4 headers (RFC 791). Options are skipped. Fragments are reported; their reassembly belongs to the
+//! caller.
 
 use core::net::Ipv4Addr;
 
@@ -43,8 +44,8 @@ impl<'a> Packet<'a> {
         Ok(Packet { payload, ..packet })
     }
 
-    /// As [`parse`](Self::parse) for a packet quoted by an ICMP error: it may be truncated, and routers may have
-    /// changed its header, so the checksum is not checked.
+    /// As [`parse`](Self::parse) for a packet quoted by an ICMP error: it may be truncated, and routers may
+    /// have changed its header, so the checksum is not checked.
     pub fn parse_quoted(bytes: &'a [u8]) -> Result<Self, WireError> {
         let packet = Self::parse_header(bytes)?;
         let payload_len = packet.total_len() - packet.header_len();
@@ -162,8 +163,9 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Rewrites the header at the start of `packet`, the first fragment's, into that of the whole datagram of `packet.len()` bytes: no
-/// fragment, and a valid checksum (RFC 791 §3.2). Returns `false` if the header or the length is invalid.
+/// Rewrites the header at the start of `packet`, the first fragment's, into that of the whole datagram of
+/// `packet.len()` bytes: no fragment, and a valid checksum (RFC 791 §3.2). Returns `false` if the header or
+/// the length is invalid.
 pub fn make_whole(packet: &mut [u8], ecn: Ecn) -> bool {
     let Ok(total_len) = u16::try_from(packet.len()) else { return false };
     let Some(header_len) = packet.first().map(|byte| usize::from(byte & 0xf) * 4) else { return false };

@@ -1,5 +1,5 @@
-//! IPv6 headers (RFC 8200). Hop-by-hop and destination options are skipped, up to a bound; other extension headers
-//! are errors that name them.
+//! IPv6 headers (RFC 8200). Hop-by-hop and destination options are skipped, up to a bound; other extension
+//! headers are errors that name them.
 
 mod fragment;
 
@@ -36,7 +36,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks lengths and skips the extension headers. Bytes after the payload length (Ethernet padding) are cut off.
+    /// Checks lengths and skips the extension headers. Bytes after the payload length (Ethernet padding) are
+    /// cut off.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let fixed = parse_fixed(bytes)?;
         let payload_len = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));

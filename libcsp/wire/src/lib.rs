@@ -1,7 +1,7 @@
 //! Byte formats: for each format a checked view over received bytes, and a `Repr` value that is emitted.
 //!
-//! `parse` creates a view and checks every length before it reads anything. A `Repr` can only hold values that the
-//! format can represent. Nothing in this crate allocates, blocks or reads the time.
+//! `parse` creates a view and checks every length before it reads anything. A `Repr` can only hold values
+//! that the format can represent. Nothing in this crate allocates, blocks or reads the time.
 #![forbid(unsafe_code)]
 
 pub mod agent;

@@ -52,7 +52,8 @@ pub enum Kind {
     Message = 10,
     /// Packets for a plug-in host, and its verdicts ([`crate::packets`]).
     Packets = 11,
-    /// The connecting side's answer to HELLO_ACK: a proof over both ([`PROOF_LEN`] bytes). Data may follow at once.
+    /// The connecting side's answer to HELLO_ACK: a proof over both ([`PROOF_LEN`] bytes). Data may follow at
+    /// once.
     Confirm = 12,
 }
 
@@ -86,7 +87,8 @@ pub struct Header {
     pub credits: u16,
     /// Bytes that follow the header.
     pub body_len: u32,
-    /// Sequence number of this message on its link, from 0. Messages that resume a link are not numbered and have 0.
+    /// Sequence number of this message on its link, from 0. Messages that resume a link are not numbered and
+    /// have 0.
     pub sequence: u64,
 }
 
@@ -102,16 +104,16 @@ impl Header {
         out
     }
 
-    /// Splits a received message into header and body. The body length must equal the number of bytes after the
-    /// header, and be 0 in a CREDIT message.
+    /// Splits a received message into header and body. The body length must equal the number of bytes after
+    /// the header, and be 0 in a CREDIT message.
     pub fn parse(message: &[u8]) -> Result<(Header, &[u8]), WireError> {
         let raw = array_at::<HEADER_LEN>(message, 0, "link header")?;
         let header = Header::parse_prefix(raw, message.len())?;
         Ok((header, &message[HEADER_LEN..]))
     }
 
-    /// As [`parse`](Self::parse), from the first bytes of a message of `message_len` bytes, for a receiver that
-    /// copies header and body out of shared memory one after the other.
+    /// As [`parse`](Self::parse), from the first bytes of a message of `message_len` bytes, for a receiver
+    /// that copies header and body out of shared memory one after the other.
     pub fn parse_prefix(raw: &[u8; HEADER_LEN], message_len: usize) -> Result<Header, WireError> {
         if raw[0] != VERSION {
             return Err(WireError::Version { what: "link version", offset: 0, found: raw[0].into() });
@@ -161,8 +163,8 @@ pub enum RefusalCode {
     Version = 1,
     /// The HELLO is malformed, or another message came first.
     Malformed = 2,
-    /// The token is not signed with a key of its node, its holder does not prove that it has the token's secret, or it
-    /// names another identity.
+    /// The token is not signed with a key of its node, its holder does not prove that it has the token's
+    /// secret, or it names another identity.
     BadToken = 3,
     /// The token is not valid at this time.
     ExpiredToken = 4,
@@ -174,7 +176,8 @@ pub enum RefusalCode {
     Duplicate = 7,
     /// The node is going out of service.
     Draining = 8,
-    /// The link to be resumed is unknown or has expired, or messages that the peer lacks are no longer stored.
+    /// The link to be resumed is unknown or has expired, or messages that the peer lacks are no longer
+    /// stored.
     NoSession = 9,
 }
 

@@ -1,5 +1,5 @@
-//! Ethernet frames with the state of their offloads: what a LAN port has verified of a received frame, and what it has to
-//! complete in a transmitted one.
+//! Ethernet frames with the state of their offloads: what a LAN port has verified of a received frame, and
+//! what it has to complete in a transmitted one.
 //!
 //! The fields are those of the virtio-net header (virtio 1.2 §5.1.6); its byte format belongs to the port.
 
@@ -12,7 +12,8 @@ pub enum GsoKind {
     TcpV6,
 }
 
-/// Segmentation offload: the frame represents several TCP segments, coalesced (received) or to be cut (transmitted).
+/// Segmentation offload: the frame represents several TCP segments, coalesced (received) or to be cut
+/// (transmitted).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
     /// The protocols of its headers.
@@ -30,7 +31,8 @@ pub enum Checksum {
     Unchecked,
     /// The device verified it.
     Verified,
-    /// The frame was never on a wire: the checksum field holds only the sum of the pseudo header (virtio 1.2 §5.1.6.2).
+    /// The frame was never on a wire: the checksum field holds only the sum of the pseudo header (virtio 1.2
+    /// §5.1.6.2).
     Partial {
         /// First byte covered by the checksum, from the start of the frame.
         start: u16,
@@ -57,8 +59,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Work left to the device (or the kernel) when it transmits a frame: completing the transport checksum, whose field
-/// holds the folded sum of the pseudo header, not inverted; and cutting the frame into segments.
+/// Work left to the device (or the kernel) when it transmits a frame: completing the transport checksum,
+/// whose field holds the folded sum of the pseudo header, not inverted; and cutting the frame into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxOffload {
     /// First byte covered by the checksum (the start of the transport header), from the start of the frame.

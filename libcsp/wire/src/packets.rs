@@ -1,4 +1,5 @@
-//! Records between a network node's worker and a plug-in host: packets for plug-ins of level 3, and what becomes of them.
+//! Records between a network node's worker and a plug-in host: packets for plug-ins of level 3, and what
+//! becomes of them.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -20,9 +21,9 @@
 //! +---------------------------------------------------------------+
 //! |          payload, padded with zeros to a multiple of 4        | 28
 //! ```
-//! Integers are little-endian. The numbers of instances and rules, and the interface, are those of the network node. A worker numbers
-//! its packets for one host in sequence; the host answers them in this sequence, each once. Flags: 1 egress, 2 the text goes on, 4 the
-//! transport checksum is partial.
+//! Integers are little-endian. The numbers of instances and rules, and the interface, are those of the
+//! network node. A worker numbers its packets for one host in sequence; the host answers them in this
+//! sequence, each once. Flags: 1 egress, 2 the text goes on, 4 the transport checksum is partial.
 //!
 //! | to the host | payload | | from the host | payload |
 //! |---|---|---|---|---|

@@ -1,7 +1,7 @@
 //! TCP headers (RFC 9293 §3.1): a checked view, the options an endpoint negotiates, and the emitter.
 //!
-//! This module contains the byte layout only: no sequence number arithmetic, no state, no checksums. The checksum
-//! field is parsed, and emitted as 0, because the network node (or its hardware) fills it in.
+//! This module contains the byte layout only: no sequence number arithmetic, no state, no checksums. The
+//! checksum field is parsed, and emitted as 0, because the network node (or its hardware) fills it in.
 
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
@@ -174,8 +174,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Parses the options area of a header. An option with an invalid length ends parsing: options before it are
-    /// valid, everything after it is ignored (RFC 9293 §3.1, MUST-7).
+    /// Parses the options area of a header. An option with an invalid length ends parsing: options before it
+    /// are valid, everything after it is ignored (RFC 9293 §3.1, MUST-7).
     pub fn parse(mut area: &[u8]) -> Options {
         let mut options = Options::default();
         while let [kind, rest @ ..] = area {
@@ -413,8 +413,8 @@ impl Repr {
         HEADER_LEN_MIN + self.options.len()
     }
 
-    /// Writes the header to the start of `buffer`, with checksum and urgent pointer 0, and returns its length; `None`
-    /// if `buffer` is shorter than [`Repr::header_len`].
+    /// Writes the header to the start of `buffer`, with checksum and urgent pointer 0, and returns its
+    /// length; `None` if `buffer` is shorter than [`Repr::header_len`].
     pub fn emit(&self, buffer: &mut [u8]) -> Option<usize> {
         let len = self.header_len();
         let header = buffer.get_mut(..len)?;

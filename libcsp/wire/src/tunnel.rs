@@ -1,5 +1,5 @@
-//! Records of a tunnel message (CSP §4.1): whole IP packets, or compacted TCP segments, between network node and
-//! proxy node.
+//! Records of a tunnel message (CSP §4.1): whole IP packets, or compacted TCP segments, between network node
+//! and proxy node.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -19,9 +19,10 @@
 //! ```
 //! Integers are little-endian. The payload is opaque here.
 //!
-//! No clock reading crosses the tunnel, since the clocks of two hosts have nothing in common. A record carries its [`Age`]: how long
-//! the segment lay in the network node until the message with the record was posted. The proxy subtracts it from the time at which it
-//! receives the message, on its own clock. Records towards the network node carry age 0.
+//! No clock reading crosses the tunnel, since the clocks of two hosts have nothing in common. A record
+//! carries its [`Age`]: how long the segment lay in the network node until the message with the record was
+//! posted. The proxy subtracts it from the time at which it receives the message, on its own clock. Records
+//! towards the network node carry age 0.
 
 use core::ops::BitOr;
 
@@ -166,8 +167,8 @@ pub struct Record<'a> {
     pub age: Age,
     /// Number of packets that were coalesced into the segment; 0 or 1 if none were.
     pub coalesced: u16,
-    /// TCP payload bytes per packet: of the coalesced packets, or of those to split the segment into; 0 if the
-    /// segment is one packet.
+    /// TCP payload bytes per packet: of the coalesced packets, or of those to split the segment into; 0 if
+    /// the segment is one packet.
     pub segment_size: u16,
     /// The packet or segment.
     pub payload: &'a [u8],
@@ -259,8 +260,8 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// The header for a payload of `payload_len` bytes. The record's own `payload` is ignored, so that the payload
-    /// can be posted as a gather list; the caller adds the padding.
+    /// The header for a payload of `payload_len` bytes. The record's own `payload` is ignored, so that the
+    /// payload can be posted as a gather list; the caller adds the padding.
     pub fn emit_header(&self, payload_len: u32) -> [u8; RECORD_HEADER_LEN] {
         let mut out = [0; RECORD_HEADER_LEN];
         out[0] = VERSION;
@@ -326,8 +327,8 @@ pub fn grow_older(body: &mut [u8], by: Duration) {
     }
 }
 
-/// Iterator over the records of a message body, in order. It ends after the first error, whose offset counts from the
-/// start of the body.
+/// Iterator over the records of a message body, in order. It ends after the first error, whose offset counts
+/// from the start of the body.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     body: &'a [u8],

@@ -1,4 +1,5 @@
-//! Ethernet, ARP, IPv4 and IPv6: what is emitted parses to the same; what is damaged is refused or read, never worse.
+//! Ethernet, ARP, IPv4 and IPv6: what is emitted parses to the same; what is damaged is refused or read,
+//! never worse.
 #![allow(clippy::unwrap_used, reason = "an unwrap that fails is a failed test")]
 
 mod common;

@@ -186,7 +186,8 @@ fn a_wrong_hello_is_refused_for_what_is_wrong() {
     assert_eq!(hello_error(52, 32), "hello proof", "cut off");
     assert_eq!(hello_error(52, 1), "hello proof");
     assert_eq!(Hello::parse(&[HELLO, b"x"].concat()).unwrap_err().what(), "hello");
-    // A HELLO of the form before version 5 has one version at its start, and is refused for it even where it is shorter.
+    // A HELLO of the form before version 5 has one version at its start, and is refused for it even where it
+    // is shorter.
     assert!(matches!(Hello::parse(&[4, 0]), Err(WireError::Version { found: 4, .. })));
 }
 

@@ -239,8 +239,8 @@ fn the_ends_of_a_connection_are_of_one_family() {
     assert_eq!(channel::ConnectPayload::parse(&out), Err(error));
 }
 
-/// Whatever parses is what its own emission says: no two spellings of one list. What was read before an error is
-/// spelt as it stood.
+/// Whatever parses is what its own emission says: no two spellings of one list. What was read before an error
+/// is spelt as it stood.
 fn check_hostile(bytes: &[u8]) {
     let mut out = vec![0xaa; bytes.len()];
     let mut writer = Writer::new(&mut out);

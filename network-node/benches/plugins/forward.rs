@@ -1,5 +1,5 @@
-//! Forwarding from one veth to another: by the kernel, with and without nftables, and by `redirect` of levels 2 and 1, in a network namespace of
-//! the bench's own.
+//! Forwarding from one veth to another: by the kernel, with and without nftables, and by `redirect` of levels
+//! 2 and 1, in a network namespace of the bench's own.
 //!
 //! ```text
 //!  sender ─ cspf1 ═ cspf0 ─ forwards ─ cspf2 ═ cspf3 ─ counts and drops
@@ -195,7 +195,8 @@ fn at_level2(way: Way, config: CoreConfig) -> (Box<dyn FnOnce()>, Option<Driver>
     (Box::new(run), driver)
 }
 
-/// The programs of level 1: that which redirects, and one at the other end of the veth, without which the kernel gives it no frames.
+/// The programs of level 1: that which redirects, and one at the other end of the veth, without which the
+/// kernel gives it no frames.
 fn at_level1() -> (Driver, Driver) {
     let mut driver = program(&PORTS, false);
     let mut manager = redirecting(DRIVER, Level::Driver);

@@ -1,5 +1,6 @@
-//! Level 3: a worker at a memory port gives packets to a plug-in host in another thread, over shared memory, and they come back: rate, round
-//! trip and loss against offered load, beside the ping-pong of two endpoints over the same SAN, and beside the same plug-in in the worker.
+//! Level 3: a worker at a memory port gives packets to a plug-in host in another thread, over shared memory,
+//! and they come back: rate, round trip and loss against offered load, beside the ping-pong of two endpoints
+//! over the same SAN, and beside the same plug-in in the worker.
 //!
 //! ```text
 //!  client ─ memory port ─▶ worker: 5,192 rules ─ shm ─▶ host: no-op or counter
@@ -207,7 +208,8 @@ impl Bed {
         self.back as f64 / begin.elapsed().as_secs_f64()
     }
 
-    /// Round trips of one frame at a time, in microseconds: median and 99th percentile. So many `different` frames take turns.
+    /// Round trips of one frame at a time, in microseconds: median and 99th percentile. So many `different`
+    /// frames take turns.
     fn round_trip(&mut self, different: usize, time: Duration) -> (f64, f64) {
         self.reset();
         let begin = Clock::now();

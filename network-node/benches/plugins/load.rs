@@ -82,8 +82,8 @@ pub fn service() -> SocketAddr {
     ([10, 76, 0, 100], 80).into()
 }
 
-/// Rules as ClassBench makes them, for what is received at port 0. Destination 10.76.0.0/16 belongs to none of them in the case
-/// [`Case::Unmatched`].
+/// Rules as ClassBench makes them, for what is received at port 0. Destination 10.76.0.0/16 belongs to none
+/// of them in the case [`Case::Unmatched`].
 pub fn rules(case: Case) -> Vec<Rule> {
     let direction = if case == Case::OtherDirection { Direction::Egress } else { Direction::Ingress };
     common::rules(Kind::Acl, RULES, SEED, 0)

@@ -8,7 +8,8 @@ const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 58.0;
 
-/// What was measured of one plug-in: its name, and a value for each offered load, in thousands of packets a second.
+/// What was measured of one plug-in: its name, and a value for each offered load, in thousands of packets a
+/// second.
 pub struct Line {
     pub name: String,
     pub points: Vec<(f64, f64)>,

@@ -1,4 +1,5 @@
-//! A worker at a veth port, by raw socket and by AF_XDP, and the program of level 1 there, in a network namespace of the bench's own.
+//! A worker at a veth port, by raw socket and by AF_XDP, and the program of level 1 there, in a network
+//! namespace of the bench's own.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -80,7 +81,8 @@ struct Run {
     busy: Duration,
 }
 
-/// Sends frames out of an interface as fast as it can while `measured` runs; returns what that returns, and how many it has sent.
+/// Sends frames out of an interface as fast as it can while `measured` runs; returns what that returns, and
+/// how many it has sent.
 pub fn beside_sender<T>(interface: &str, frames: Vec<Vec<u8>>, measured: impl FnOnce() -> T) -> (T, u64) {
     let mut client = af_packet::open(&AfPacketConfig::new(interface)).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
@@ -125,7 +127,8 @@ fn run(config: CoreConfig, kind: Kind, case: Case, len: usize) -> Run {
     Run { sent, received, busy }
 }
 
-/// The rates at which the program takes frames at the port, without a worker: it drops all that match 5,192 rules.
+/// The rates at which the program takes frames at the port, without a worker: it drops all that match 5,192
+/// rules.
 fn level1(text: &mut String) {
     let _ = writeln!(
         text,

@@ -338,7 +338,8 @@ impl NetworkCore {
         self.counters.bytes_in += inbound.segment.payload().len() as u64;
     }
 
-    /// Sends an ICMP error about a segment of a bound flow to the flow's proxy, which validates it (RFC 5927).
+    /// Sends an ICMP error about a segment of a bound flow to the flow's proxy, which validates it (RFC
+    /// 5927).
     pub(super) fn on_icmp_error(
         &mut self,
         now: Instant,

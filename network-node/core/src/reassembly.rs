@@ -5,9 +5,10 @@
 //!                 Ethernet │ IP │ … ──┘ each fragment is copied to its offset
 //!  filled: a bit for each 8 bytes received;  starts: a bit where a fragment begins
 //! ```
-//! A datagram with overlapping fragments is discarded with all its fragments (RFC 5722, applied to IPv4 as well); an exact duplicate is
-//! dropped and has no effect (RFC 8200 §4.5). The number of datagrams, their length, the time that they wait and the number of one source
-//! are bounded. A source at its bound loses its own oldest datagram; a full table loses the oldest of all.
+//! A datagram with overlapping fragments is discarded with all its fragments (RFC 5722, applied to IPv4 as
+//! well); an exact duplicate is dropped and has no effect (RFC 8200 §4.5). The number of datagrams, their
+//! length, the time that they wait and the number of one source are bounded. A source at its bound loses its
+//! own oldest datagram; a full table loses the oldest of all.
 
 use std::net::IpAddr;
 
@@ -22,8 +23,8 @@ pub(super) const DATAGRAMS_MAX: usize = 256;
 pub(super) const DATAGRAMS_OF_SOURCE_MAX: usize = 32;
 /// Longest payload of a datagram, in bytes: that of the longest Ethernet frames in use.
 pub(super) const DATAGRAM_LEN_MAX: usize = 9_216;
-/// How long fragments wait for the missing ones. RFC 1122 §3.3.2 recommends a minute; TCP sends lost segments again much earlier, and
-/// identifications of IPv4 repeat within seconds (RFC 4963).
+/// How long fragments wait for the missing ones. RFC 1122 §3.3.2 recommends a minute; TCP sends lost segments
+/// again much earlier, and identifications of IPv4 repeat within seconds (RFC 4963).
 pub(super) const REASSEMBLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Space in front of the payload: Ethernet header, and an IPv4 header with options or an IPv6 header with
@@ -196,7 +197,8 @@ impl Slot {
 
     /// Returns the ECN field of the datagram; `None` if its fragments' fields contradict each other.
     fn ecn(&self) -> Option<Ecn> {
-        // RFC 3168 §5.3: CE if any fragment has it; a datagram with CE and not-ECT fragments is discarded. So are other mixtures with not-ECT.
+        // RFC 3168 §5.3: CE if any fragment has it; a datagram with CE and not-ECT fragments is discarded. So
+        // are other mixtures with not-ECT.
         const NOT_ECT: u8 = 1 << Ecn::NotEct.bits();
         const CE: u8 = 1 << Ecn::Ce.bits();
         match self.ecn {

@@ -29,8 +29,8 @@ pub struct AfPacketConfig {
 /// The position of a port among those of several workers on one interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fanout {
-    /// The fanout group that distributes the interface's frames ([`crate::steering`]). All these workers use the same
-    /// group, and nothing else in the network namespace does.
+    /// The fanout group that distributes the interface's frames ([`crate::steering`]). All these workers use
+    /// the same group, and nothing else in the network namespace does.
     pub group: u16,
     /// Number of the worker. Worker 0 opens its port first, the others in any order.
     pub worker: u8,

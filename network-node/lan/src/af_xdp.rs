@@ -1,17 +1,21 @@
-//! A port on a Linux interface: AF_XDP sockets, one for each receive queue. Frames arrive from the driver in memory that is shared with the
-//! kernel, before the kernel's own stack has made anything of them, and are transmitted from there.
+//! A port on a Linux interface: AF_XDP sockets, one for each receive queue. Frames arrive from the driver in
+//! memory that is shared with the kernel, before the kernel's own stack has made anything of them, and are
+//! transmitted from there.
 //!
 //! ```text
 //!   driver ─▶ XDP program ─┬─▶ XSKMAP [port, queue] ─▶ RX ring ─▶ receive ─▶ the worker's own, or another's (handoff)
 //!                          └─▶ the host's stack      ◀─ fill ring ◀─┘
 //!   transmit ─▶ TX ring ─▶ driver ─▶ completion ring ─▶ frames that are free again
 //! ```
-//! The program is not the port's: whoever opens it puts [`Port::sockets`] into the program's map (csp-xdp). What the program does not give to the
-//! sockets is the kernel's, and what it gives them the kernel does not have.
+//! The program is not the port's: whoever opens it puts [`Port::sockets`] into the program's map (csp-xdp).
+//! What the program does not give to the sockets is the kernel's, and what it gives them the kernel does not
+//! have.
 //!
-//! There are no offloads: this port completes checksums, and cuts segments while it copies a frame into the shared memory; where the kernel
-//! copies once more, frames that are to be cut go by a raw socket instead. Received frames are single and unchecked, but for those that a veth's peer has left to the device ([`Checksum::Partial`](csp_wire::offload::Checksum)). VLAN tags
-//! stay in the frames, whose program leaves them to the kernel.
+//! There are no offloads: this port completes checksums, and cuts segments while it copies a frame into the
+//! shared memory; where the kernel copies once more, frames that are to be cut go by a raw socket instead.
+//! Received frames are single and unchecked, but for those that a veth's peer has left to the device
+//! ([`Checksum::Partial`](csp_wire::offload::Checksum)). VLAN tags stay in the frames, whose program leaves
+//! them to the kernel.
 
 mod handoff;
 mod receive;

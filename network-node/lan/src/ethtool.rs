@@ -66,8 +66,8 @@ impl Ethtool {
             *to = *from as libc::c_char;
         }
         request.ifr_ifru.ifru_data = question.as_mut_ptr().cast();
-        // SAFETY: `request` and `question` outlive the call; the kernel reads the command and reads or writes the structure that belongs to it,
-        // whose length `question` has.
+        // SAFETY: `request` and `question` outlive the call; the kernel reads the command and reads or writes
+        // the structure that belongs to it, whose length `question` has.
         let done = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,5 +1,5 @@
-//! A wrapper that loses, duplicates, reorders, corrupts and delays the frames that a port receives, by a seed and
-//! virtual time.
+//! A wrapper that loses, duplicates, reorders, corrupts and delays the frames that a port receives, by a seed
+//! and virtual time.
 //!
 //! Faults apply to received frames, so both ends of a link are wrapped for faults in both directions.
 
@@ -21,7 +21,8 @@ pub struct FaultConfig {
     pub duplicate_ppm: u32,
     /// Frames delayed by a further [`FaultConfig::reorder_delay`], so that later ones overtake them.
     pub reorder_ppm: u32,
-    /// Frames with one bit flipped after the Ethernet header. ARP is excluded: it has no checksum to detect the error.
+    /// Frames with one bit flipped after the Ethernet header. ARP is excluded: it has no checksum to detect
+    /// the error.
     pub corrupt_ppm: u32,
     /// Delay of every frame.
     pub delay: Duration,
@@ -158,7 +159,8 @@ impl LanReceiver for Receiver {
     }
 }
 
-/// Wraps `port`, whose received frames are subject to `config`. The same `seed` and frames give the same faults.
+/// Wraps `port`, whose received frames are subject to `config`. The same `seed` and frames give the same
+/// faults.
 pub fn wrap(port: LanPort, config: FaultConfig, seed: u64) -> (LanPort, FaultHandle) {
     let state = State {
         config,

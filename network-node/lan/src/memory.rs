@@ -1,7 +1,8 @@
-//! A deterministic LAN in one process: ports on a hub, each with a bounded queue. For tests and the simulation.
+//! A deterministic LAN in one process: ports on a hub, each with a bounded queue. For tests and the
+//! simulation.
 //!
-//! The hub behaves like a wire, not like a virtual device: it performs checksum and segmentation offloads, so that
-//! receivers get segments with complete checksums and detect corruption as a real peer would.
+//! The hub behaves like a wire, not like a virtual device: it performs checksum and segmentation offloads, so
+//! that receivers get segments with complete checksums and detect corruption as a real peer would.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;

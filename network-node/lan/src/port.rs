@@ -18,7 +18,8 @@ pub enum TransmitError {
     /// The transmit queue is full.
     #[error("the transmit queue is full")]
     Full,
-    /// The frame is longer than the port's limit, or has more parts than [`LanTransmitter::transmit`] accepts.
+    /// The frame is longer than the port's limit, or has more parts than [`LanTransmitter::transmit`]
+    /// accepts.
     #[error("the frame is too long or has too many parts")]
     TooLong,
     /// The device is down or refused the frame.
@@ -86,8 +87,8 @@ pub trait LanReceiver: Send {
 
 /// The transmitting half of a port.
 pub trait LanTransmitter: Send {
-    /// Queues one frame, given as at most 8 parts in sequence. The parts are copied (or sent) before the call returns.
-    /// On an error the frame is dropped and counted.
+    /// Queues one frame, given as at most 8 parts in sequence. The parts are copied (or sent) before the call
+    /// returns. On an error the frame is dropped and counted.
     fn transmit(&mut self, parts: &[&[u8]], offload: Option<TxOffload>) -> Result<(), TransmitError>;
 
     /// Passes all queued frames to the device. Never blocks.

@@ -1,7 +1,7 @@
 //! Transmit offloads in software: completes checksums and cuts a TCP frame into segments, as a device would.
 //!
-//! Used by the memory port, as a whole, and by the AF_XDP port, segment by segment; the raw-socket port leaves this to the kernel.
-//! [`for_each_segment`] allocates, so it is not for the data path.
+//! Used by the memory port, as a whole, and by the AF_XDP port, segment by segment; the raw-socket port
+//! leaves this to the kernel. [`for_each_segment`] allocates, so it is not for the data path.
 
 use csp_wire::offload::{Gso, GsoKind, TxOffload};
 
@@ -147,8 +147,8 @@ fn store(bytes: &mut [u8], at: usize, value: u16) {
 mod tests {
     use super::*;
 
-    /// Returns Ethernet, IPv4 and TCP headers (54 bytes) and `payload` bytes, as the network node passes them to a
-    /// port.
+    /// Returns Ethernet, IPv4 and TCP headers (54 bytes) and `payload` bytes, as the network node passes them
+    /// to a port.
     fn tcp_frame(payload: usize) -> (Vec<u8>, TxOffload) {
         let mut frame = vec![0; 54 + payload];
         frame[12] = 8;

@@ -1,7 +1,8 @@
 //! Which worker of a network node receives a frame.
 //!
-//! Workers share nothing, so each flow must stay with one of them, and the replies to connections that applications
-//! open must arrive at the worker that the proxy sends through. Hence one rule, known to both ends:
+//! Workers share nothing, so each flow must stay with one of them, and the replies to connections that
+//! applications open must arrive at the worker that the proxy sends through. Hence one rule, known to both
+//! ends:
 //!
 //! ```text
 //!  TCP to a port below 49,152           (last 4 bytes of the source address + both ports) × 0x9e3779b1 >> 16, modulo workers
@@ -9,9 +10,11 @@
 //!  ARP replies, neighbour advertisements, fragments of TCP                                                      every worker
 //!  everything else: TCP to the ports that applications connect from, other ARP, ICMP and fragments                  worker 0
 //! ```
-//! Only the first fragment of a datagram has ports. Each worker therefore reassembles, and the owner of the flow processes the datagram.
+//! Only the first fragment of a datagram has ports. Each worker therefore reassembles, and the owner of the
+//! flow processes the datagram.
 //!
-//! The kernel applies it as classic BPF programs (`program`), the memory hub by [`worker_of`] and [`is_shared`].
+//! The kernel applies it as classic BPF programs (`program`), the memory hub by [`worker_of`] and
+//! [`is_shared`].
 
 pub(crate) mod program;
 
@@ -36,8 +39,8 @@ const ICMP_LEN: u8 = 8;
 /// More fragments, and the fragment's offset (RFC 791 §3.1).
 const FRAGMENT: u16 = 0x3fff;
 const V6_LEN: u8 = 40;
-/// Protocol number of IPv6 fragment headers, and the offset and flag in them that show that the packet is not whole (RFC 8200 §4.5,
-/// RFC 6946).
+/// Protocol number of IPv6 fragment headers, and the offset and flag in them that show that the packet is not
+/// whole (RFC 8200 §4.5, RFC 6946).
 const V6_FRAGMENT: u8 = 44;
 const V6_OFFSET_AND_MORE: u16 = 0xfff9;
 
@@ -47,9 +50,9 @@ pub fn worker_of(frame: &[u8], workers: usize) -> usize {
         % workers.max(1)
 }
 
-/// Returns whether every worker receives this Ethernet frame, because nothing in it names the worker that needs it: an ARP reply, a
-/// neighbour advertisement, or a fragment of TCP. In IPv6 the fragment header follows the base header; fragments with other extension
-/// headers go to worker 0.
+/// Returns whether every worker receives this Ethernet frame, because nothing in it names the worker that
+/// needs it: an ARP reply, a neighbour advertisement, or a fragment of TCP. In IPv6 the fragment header
+/// follows the base header; fragments with other extension headers go to worker 0.
 pub fn is_shared(frame: &[u8]) -> bool {
     let Some(packet) = frame.get(ETHERNET_LEN..) else { return false };
     match ethertype(frame) {

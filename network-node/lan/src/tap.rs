@@ -1,14 +1,17 @@
-//! The way back to the kernel: a TAP device. What is written to it, the kernel receives as a frame of a port's interface.
+//! The way back to the kernel: a TAP device. What is written to it, the kernel receives as a frame of a
+//! port's interface.
 //!
 //! ```text
 //!   AF_XDP port ─▶ worker ─▶ plug-ins ─▶ write ─▶ TAP device ─▶ traffic control (redirect) ─▶ the port's interface ─▶ the host's stack
 //! ```
-//! The kernel's stack sees the port as the interface that has received the frame, so that addresses of the link, firewall rules, bridges and
-//! reverse-path filters hold as for a frame that never left it. An XDP program at the port does not see the frame again: one in the driver is
-//! before this place, and a generic one passes over what was redirected.
+//! The kernel's stack sees the port as the interface that has received the frame, so that addresses of the
+//! link, firewall rules, bridges and reverse-path filters hold as for a frame that never left it. An XDP
+//! program at the port does not see the frame again: one in the driver is before this place, and a generic
+//! one passes over what was redirected.
 //!
-//! The device is named after the port's interface and ends with its last descriptor. It has no address and takes no part in routing: its MTU
-//! is below what IPv6 needs, so that the kernel puts no IPv6 on it, and it does not answer ARP. The MTU does not bound what is written.
+//! The device is named after the port's interface and ends with its last descriptor. It has no address and
+//! takes no part in routing: its MTU is below what IPv6 needs, so that the kernel puts no IPv6 on it, and it
+//! does not answer ARP. The MTU does not bound what is written.
 
 mod redirect;
 
@@ -155,8 +158,8 @@ impl LanTransmitter for Transmitter {
             *vector = libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
         }
         let count = parts.len() as libc::c_int + 1;
-        // SAFETY: the first `count` elements of `vectors` were set above (`parts` has at most PARTS_MAX), each to a slice that outlives the
-        // call; the kernel only reads them.
+        // SAFETY: the first `count` elements of `vectors` were set above (`parts` has at most PARTS_MAX),
+        // each to a slice that outlives the call; the kernel only reads them.
         let written = unsafe { libc::writev(self.device.as_raw_fd(), vectors.as_ptr(), count) };
         if written < 0 {
             let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);

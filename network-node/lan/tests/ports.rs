@@ -1,4 +1,5 @@
-//! The ports of Linux on a veth pair between two network namespaces, against the kernel's own TCP: raw sockets and AF_XDP by the same tests.
+//! The ports of Linux on a veth pair between two network namespaces, against the kernel's own TCP: raw
+//! sockets and AF_XDP by the same tests.
 //!
 //! Needs root; the tests are skipped without.
 #![allow(
@@ -110,7 +111,8 @@ fn a_port_describes_its_interface_and_rejects_unsuitable_ones(kind: Kind, test: 
 
 fn the_kernel_accepts_transmitted_frames_and_its_segments_are_received(kind: Kind, test: &str) {
     let Some(pair) = Pair::new(test) else { return };
-    // When a busy machine delays the handshake, pacing lets the kernel send as few as two segments of 536 bytes at once.
+    // When a busy machine delays the handshake, pacing lets the kernel send as few as two segments of 536
+    // bytes at once.
     for setting in ["tcp_congestion_control=reno", "tcp_min_tso_segs=8"] {
         run(&format!("ip netns exec {} sysctl -qw net.ipv4.{setting}", pair.far));
     }
@@ -136,8 +138,8 @@ fn the_kernel_accepts_transmitted_frames_and_its_segments_are_received(kind: Kin
     let ours = answer.seq.wrapping_add(1);
     port.transmitter.transmit(&[&headers((4000, 7000), 101, ours, 0x10, 0)], offload(None)).unwrap();
 
-    // 60,000 bytes in one frame of three parts, to be cut into segments of 1,400. A real sender would start with fewer
-    // segments, but the receiver's window admits these.
+    // 60,000 bytes in one frame of three parts, to be cut into segments of 1,400. A real sender would start
+    // with fewer segments, but the receiver's window admits these.
     let data: Vec<u8> = (0..60_000u32).map(|i| (i % 251) as u8).collect();
     let header = headers((4000, 7000), 101, ours, 0x18, data.len());
     port.transmitter.transmit(&[&header, &data[..1000], &data[1000..]], offload(Some(1400))).unwrap();
@@ -269,8 +271,8 @@ fn an_error_reaches_the_worker_that_has_the_flow() {
     }
 }
 
-/// Any worker may have asked for a neighbour, and may own the flow of a fragment: all of them receive these frames, once, also while they
-/// are busy.
+/// Any worker may have asked for a neighbour, and may own the flow of a fragment: all of them receive these
+/// frames, once, also while they are busy.
 fn every_worker_receives_what_is_shared(kind: Kind, test: &str) {
     let Some(pair) = Pair::new(test) else { return };
     let Some(mut ports) = pair.open(kind, 3) else { return };
@@ -329,7 +331,8 @@ fn every_worker_receives_what_is_shared(kind: Kind, test: &str) {
     assert_eq!(fds.collect::<Vec<_>>(), expected);
 }
 
-/// The kernel takes the tag out before raw sockets see a frame, and the program in the driver does not process it.
+/// The kernel takes the tag out before raw sockets see a frame, and the program in the driver does not
+/// process it.
 fn frames_of_vlans_are_not_the_interface_s(kind: Kind, test: &str) {
     let Some(pair) = Pair::new(test) else { return };
     let Some(mut ports) = pair.open(kind, 1) else { return };
@@ -385,7 +388,8 @@ fn the_kernel_has_what_is_not_for_an_address_of_the_node() {
     assert_eq!((seen, port.receiver.counters().frames), (0, 0));
 }
 
-/// The program's plug-in `redirect` transmits at another port. A veth takes such frames if its peer polls: here because it has a program, too.
+/// The program's plug-in `redirect` transmits at another port. A veth takes such frames if its peer polls:
+/// here because it has a program, too.
 #[test]
 fn level_1_redirects_frames_out_of_another_port() {
     let Some(pair) = Pair::new("redirect") else { return };

@@ -38,8 +38,8 @@ pub struct Config {
     pub spin_us: SpinSetting,
     /// The LAN ports.
     pub lan: Vec<LanSection>,
-    /// Networks whose VIPs and egress addresses this node answers for. If empty, it answers for all. Network nodes of one
-    /// LAN must not own the same address.
+    /// Networks whose VIPs and egress addresses this node answers for. If empty, it answers for all. Network
+    /// nodes of one LAN must not own the same address.
     #[serde(default, with = "csp_control::config::serde_prefixes")]
     pub owns: Vec<Prefix>,
     /// The provider of the SAN.
@@ -87,8 +87,8 @@ pub struct LanSection {
     /// The way in which frames are received and transmitted.
     #[serde(default)]
     pub port: PortKind,
-    /// Networks whose hosts are reached directly, for connections that applications open. If empty, every host is
-    /// reached directly.
+    /// Networks whose hosts are reached directly, for connections that applications open. If empty, every
+    /// host is reached directly.
     #[serde(default, with = "csp_control::config::serde_prefixes")]
     pub on_link: Vec<Prefix>,
     /// Routers for all other hosts, at most one of each address family.

@@ -1,4 +1,5 @@
-//! Derives from the membership the proxy workers that a worker connects to, and how it reaches the policy's plug-in hosts.
+//! Derives from the membership the proxy workers that a worker connects to, and how it reaches the policy's
+//! plug-in hosts.
 
 use std::collections::HashMap;
 

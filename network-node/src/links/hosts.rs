@@ -1,12 +1,13 @@
-//! The links of a worker to plug-in hosts (level 3): which instances a host runs, packets for it, calls of their operations.
+//! The links of a worker to plug-in hosts (level 3): which instances a host runs, packets for it, calls of
+//! their operations.
 //!
 //! ```text
 //!   down ── dial ─▶ connecting ── up ─▶ configuring ── CONFIGURED ─▶ running
 //!    ▲ back-off        │ refused, lost     │ refused, lost              │ lost: the rules' fallback applies
 //!    └─────────────────┴───────────────────┴────────────────────────────┘
 //! ```
-//! A host gets the instances, packets and calls of a worker over one link, in sequence: so every packet meets the instances that were in
-//! force when it was handed over.
+//! A host gets the instances, packets and calls of a worker over one link, in sequence: so every packet meets
+//! the instances that were in force when it was handed over.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -28,7 +28,8 @@ pub struct ProxySpec {
     pub incarnation: u64,
     /// Whether it gets no new flows.
     pub draining: bool,
-    /// Whether it may be dialled: its registration is valid. A tunnel that is up stays up after the registration ended.
+    /// Whether it may be dialled: its registration is valid. A tunnel that is up stays up after the
+    /// registration ended.
     pub dial: bool,
     /// Its workers.
     pub workers: Vec<DialSpec>,

@@ -1,4 +1,5 @@
-//! Plug-in hosts (level 3) in virtual time: packets go there and come back, in order; death and return, backpressure, moves, hosts that lie.
+//! Plug-in hosts (level 3) in virtual time: packets go there and come back, in order; death and return,
+//! backpressure, moves, hosts that lie.
 
 use csp_classify::multifield::HitCount;
 use csp_network_node::core::{HostCounters, PluginChange, PluginCounts};

@@ -1,6 +1,7 @@
 //! What the program of level 1 costs a packet, by BPF_PROG_TEST_RUN on one processor.
 //!
-//! `cargo bench -p csp-xdp --bench level1` (root); `-- --quick` has fewer rounds, `-- --write FOLDER` writes level1.md there.
+//! `cargo bench -p csp-xdp --bench level1` (root); `-- --quick` has fewer rounds, `-- --write FOLDER` writes
+//! level1.md there.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
 
 #[path = "../../../libcsp/classify/tests/common/mod.rs"]

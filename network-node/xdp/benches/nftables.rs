@@ -1,4 +1,5 @@
-//! The classifier beside nftables: the same rules and headers, what a packet costs, and what changes of rules cost.
+//! The classifier beside nftables: the same rules and headers, what a packet costs, and what changes of rules
+//! cost.
 //!
 //! `cargo bench -p csp-xdp --bench nftables` (root, in a network namespace of its own: `unshare -n`); `-- --quick` has fewer rounds,
 //! `-- --write FOLDER` writes nftables.md there. Without nft, or where the kernel refuses a part, it says so and writes nothing.
@@ -77,8 +78,8 @@ fn nanoseconds(live: &mut Live, frames: usize, rounds: u32) -> f64 {
     rounds.min().unwrap().as_nanos() as f64 / frames as f64
 }
 
-/// The packets of each rule that nft counts are those of which the classifier finds it, for so many headers; else an error. Returns
-/// nanoseconds a frame, the lowest of the rounds.
+/// The packets of each rule that nft counts are those of which the classifier finds it, for so many headers;
+/// else an error. Returns nanoseconds a frame, the lowest of the rounds.
 fn verified(live: &mut Live, load: &Load, headers: usize, rounds: u32) -> Result<f64, String> {
     live.receive(headers as u32).map_err(|error| error.to_string())?;
     let counted = sets::counted("netdev", load.rules.len());

@@ -1,10 +1,12 @@
-//! The table of rules and instances as the program reads it: one immutable block of memory (`program/level1.h`).
+//! The table of rules and instances as the program reads it: one immutable block of memory
+//! (`program/level1.h`).
 //!
 //! ```text
 //!   │ first tuples │ instances │ tuples of IPv4 │ tuples of IPv6 │ buckets and entries of each tuple ...
 //! ```
-//! The rules lie in the hash tables that `csp-classify` has made. A look-up takes at most one step for each entry of the longest chain of
-//! each hash table; a table for which that exceeds [`STEPS_MAX`] is refused, and so is one that does not fit.
+//! The rules lie in the hash tables that `csp-classify` has made. A look-up takes at most one step for each
+//! entry of the longest chain of each hash table; a table for which that exceeds [`STEPS_MAX`] is refused,
+//! and so is one that does not fit.
 
 use std::collections::HashMap;
 

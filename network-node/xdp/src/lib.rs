@@ -7,19 +7,20 @@
 //!               stays at level 2)        └─▶ links, pinned below /sys/fs/bpf/csp/<node>
 //! ```
 //!
-//! The program classifies by the rules of all levels, so that the first match by priority decides as at level 2, and runs the graph of
-//! the rules whose graph it can run. What it passes is classified by level 2 again, which knows from the packet itself
-//! ([`Parsed::is_plain`](csp_classify::multifield::Parsed::is_plain)) and from [`Plan::slots`] that level 1 has processed it. Nothing
-//! travels with a packet.
+//! The program classifies by the rules of all levels, so that the first match by priority decides as at level
+//! 2, and runs the graph of the rules whose graph it can run. What it passes is classified by level 2 again,
+//! which knows from the packet itself ([`Parsed::is_plain`](csp_classify::multifield::Parsed::is_plain)) and
+//! from [`Plan::slots`] that level 1 has processed it. Nothing travels with a packet.
 //!
-//! Administrators supply further programs, eBPF objects, each an instance of the graph: the program tail-calls them, and they tail-call it back
-//! (`program/resume.h`, `include/csp_xdp.h`).
+//! Administrators supply further programs, eBPF objects, each an instance of the graph: the program
+//! tail-calls them, and they tail-call it back (`program/resume.h`, `include/csp_xdp.h`).
 //!
-//! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the kernel has the rest. Where
-//! workers have a way back to the kernel ([`Driver::set_ways_back`]) they also get what their rules decide on of the rest.
+//! At a port of AF_XDP sockets the same program gives them what passes and is for an address of the node; the
+//! kernel has the rest. Where workers have a way back to the kernel ([`Driver::set_ways_back`]) they also get
+//! what their rules decide on of the rest.
 //!
-//! Programs, maps and links outlive the process when they are pinned. A program that takes them over replaces the earlier one at each
-//! port in one step.
+//! Programs, maps and links outlive the process when they are pinned. A program that takes them over replaces
+//! the earlier one at each port in one step.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod answers;

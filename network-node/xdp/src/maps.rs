@@ -128,7 +128,8 @@ pub(crate) type TableValue = [u8; crate::layout::TABLE_LEN + crate::layout::TABL
 #[repr(transparent)]
 pub(crate) struct Name(pub [u8; NAME_LEN]);
 
-// SAFETY: these are C structures of integers and arrays of them, without padding: every bit pattern is a value.
+// SAFETY: these are C structures of integers and arrays of them, without padding: every bit pattern is a
+// value.
 unsafe impl Pod for Config {}
 // SAFETY: as above.
 unsafe impl Pod for Count {}

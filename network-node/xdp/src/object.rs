@@ -106,7 +106,8 @@ impl Aligned {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the words are initialised memory of at least `self.1` bytes, which live as long as `self`; every byte is a value.
+        // SAFETY: the words are initialised memory of at least `self.1` bytes, which live as long as `self`;
+        // every byte is a value.
         unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
     }
 }

@@ -319,7 +319,8 @@ fn nodes(manager: &Manager) -> Vec<Node<'_>> {
 struct Way<'a> {
     nodes: &'a [Node<'a>],
     compares_dscp: bool,
-    /// For each instance, a bound: with fewer preceding instances than this, no obstacle was found from there on.
+    /// For each instance, a bound: with fewer preceding instances than this, no obstacle was found from there
+    /// on.
     passed: Vec<usize>,
 }
 

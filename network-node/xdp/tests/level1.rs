@@ -1,6 +1,8 @@
-//! The program of level 1, run by BPF_PROG_TEST_RUN: the fixtures of level 2, and the classifier against linear search.
+//! The program of level 1, run by BPF_PROG_TEST_RUN: the fixtures of level 2, and the classifier against
+//! linear search.
 //!
-//! The tests have the capabilities that the packaged unit grants: the verifier refuses more without CAP_PERFMON.
+//! The tests have the capabilities that the packaged unit grants: the verifier refuses more without
+//! CAP_PERFMON.
 //!
 //! Needs root and bpf(2); the tests are skipped without. `CSP_SEED=n` replays the seeded ones.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
@@ -61,7 +63,8 @@ fn open(folder: Option<&Path>) -> Option<Driver> {
     }
 }
 
-/// Leaves the thread the capabilities of packaging/systemd/csp-network-node.service, for good. Programs that it starts have root's.
+/// Leaves the thread the capabilities of packaging/systemd/csp-network-node.service, for good. Programs that
+/// it starts have root's.
 fn as_the_unit_has_it() {
     let unit = CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN | CapabilitySet::BPF;
     let before = rustix::thread::capabilities(None).unwrap();
@@ -270,7 +273,8 @@ fn manager(rules_max: usize) -> Manager {
     manager
 }
 
-/// Puts rules into force, which lead to 63 instances that mark packets: so the codepoint shows which rule decided.
+/// Puts rules into force, which lead to 63 instances that mark packets: so the codepoint shows which rule
+/// decided.
 fn install(driver: &mut Driver, rules: &[Rule]) {
     let mut manager = manager(16_384);
     for at in 0..63 {

@@ -82,7 +82,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         Verdict::Fine
     }
 
-    /// Processes a message that names a flow. The flow must belong to this channel, in exactly this generation.
+    /// Processes a message that names a flow. The flow must belong to this channel, in exactly this
+    /// generation.
     fn on_flow_message(
         &mut self,
         (channel, lane): (ChannelId, Lane),
@@ -214,8 +215,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.cx.record(label, TraceKind::CloseReceived, 0);
     }
 
-    /// Processes the end of an application's connection: queued bytes are delivered, then FIN. The flow keeps only the
-    /// budget for the queued bytes.
+    /// Processes the end of an application's connection: queued bytes are delivered, then FIN. The flow keeps
+    /// only the budget for the queued bytes.
     pub(super) fn application_closed(&mut self, label: FlowLabel) {
         self.cx.record(label, TraceKind::CloseReceived, 0);
         if self.is_cut_off(label, Towards::Client) {
@@ -281,8 +282,8 @@ fn pass_on_to(
         Passed::All => Outcome::PassedOn,
         Passed::Over => Outcome::Over,
         Passed::Lost => {
-            // Windows are granted only for available memory, so this is an error of the proxy. A stream with missing bytes
-            // must not continue.
+            // Windows are granted only for available memory, so this is an error of the proxy. A stream with
+            // missing bytes must not continue.
             application.report_loss();
             Outcome::Lost
         }

@@ -7,8 +7,9 @@
 //!                                                   ▲
 //!                                                   └─────── TCP engine
 //! ```
-//! Bytes and room pass [`ClientEnd`](crate::service::ClientEnd). No other part ends a connection at the engine
-//! or processes the engine's events: a layer that ends and reports in its own way, such as TLS, stands here.
+//! Bytes and room pass [`ClientEnd`](crate::service::ClientEnd). No other part ends a connection at the
+//! engine or processes the engine's events: a layer that ends and reports in its own way, such as TLS, stands
+//! here.
 
 use csp_tcp::{Event, FailReason, Stack};
 use csp_types::{FlowLabel, FourTuple, Instant};

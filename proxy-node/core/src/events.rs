@@ -102,8 +102,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.remove_flow(label);
     }
 
-    /// Processes the failure of a connection with unread bytes. A process receives them before the failure, as from a kernel's
-    /// socket; a client that was not accepted yet has left.
+    /// Processes the failure of a connection with unread bytes. A process receives them before the failure,
+    /// as from a kernel's socket; a client that was not accepted yet has left.
     fn client_broken(&mut self, label: FlowLabel, code: u32) {
         let waits = |flow: &Flow| matches!(flow.stage, Stage::Pending | Stage::Offered(_));
         if self.cx.flows.get(label).is_none_or(waits) {
@@ -118,8 +118,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Ends a flow whose client's connection has failed, discards the bytes that its process has not received, and reports the
-    /// reason of the failure to the process.
+    /// Ends a flow whose client's connection has failed, discards the bytes that its process has not
+    /// received, and reports the reason of the failure to the process.
     pub(super) fn fail_broken(&mut self, label: FlowLabel) {
         let code = self.cx.client_failure(label);
         self.cx.abort_client(label);

@@ -22,12 +22,12 @@
 //! [`ServiceSpec::between`](crate::ServiceSpec::between) and [`Flow::between`]; its state of a flow is the
 //! worker's.
 //!
-//! **Which seam a new service needs.** A [`Service`] has one application for life, no timer, and no say at the
-//! application's end: it fits what passes bytes on, possibly examined. A protocol of which one client's
+//! **Which seam a new service needs.** A [`Service`] has one application for life, no timer, and no say at
+//! the application's end: it fits what passes bytes on, possibly examined. A protocol of which one client's
 //! connection carries requests for several members, such as HTTP, ends streams and is therefore a *local*
-//! service: it has timers, is called for either side, and opens connections to members itself
-//! ([`upstream`]), between which and its clients it moves bytes without copying them. It stands beside the
-//! others in a [`both::Both`].
+//! service: it has timers, is called for either side, and opens connections to members itself ([`upstream`]),
+//! between which and its clients it moves bytes without copying them. It stands beside the others in a
+//! [`both::Both`].
 
 pub mod between;
 pub mod both;

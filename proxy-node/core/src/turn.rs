@@ -113,8 +113,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Resets the client's connection, or the other end of a hairpin, and ends the flow; its own process is not
-    /// notified. The reset follows what the process has written.
+    /// Resets the client's connection, or the other end of a hairpin, and ends the flow; its own process is
+    /// not notified. The reset follows what the process has written.
     pub(super) fn abandon(&mut self, label: FlowLabel) {
         self.reset_after_written(label);
     }
@@ -125,8 +125,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         self.abandon(label);
     }
 
-    /// Leaves a flow without process to the TCP engine, which delivers the written bytes. The flow keeps only the budget for
-    /// these.
+    /// Leaves a flow without process to the TCP engine, which delivers the written bytes. The flow keeps only
+    /// the budget for these.
     pub(super) fn leave_to_engine(&mut self, label: FlowLabel) {
         let waiting = self.cx.queued_to_client(label);
         let Some(flow) = self.cx.flows.get_mut(label) else { return };
@@ -193,8 +193,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Ends the flows of a channel, or of one `lane` of it, that is down: they are offered elsewhere, finished, or
-    /// reset. `hangup`: the process has ended, so that its connections end as the kernel would end them.
+    /// Ends the flows of a channel, or of one `lane` of it, that is down: they are offered elsewhere,
+    /// finished, or reset. `hangup`: the process has ended, so that its connections end as the kernel would
+    /// end them.
     pub(super) fn end_flows(&mut self, channel: ChannelId, lane: Option<Lane>, hangup: bool) {
         let lost = |flow: &&Flow| lane.is_none_or(|lane| lane == flow.lane);
         let labels: Vec<FlowLabel> =

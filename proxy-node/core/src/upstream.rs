@@ -6,9 +6,10 @@
 //!    └─ refused, late,      └─ process gone and all read, both finished, reset ─────────────▶ (gone)
 //!       cancelled ────────────────────────────────────────────────────────────────────────▶ (gone)
 //! ```
-//! The flow table has their stages towards the process ([`Stage`](crate::Stage)). This part owns their labels,
-//! the bytes that processes sent and services have not read, the requests by token, and their deadlines. The
-//! bytes lie in the TCP engine's memory for sending, so that they can move to a client without copying.
+//! The flow table has their stages towards the process ([`Stage`](crate::Stage)). This part owns their
+//! labels, the bytes that processes sent and services have not read, the requests by token, and their
+//! deadlines. The bytes lie in the TCP engine's memory for sending, so that they can move to a client without
+//! copying.
 
 mod course;
 mod ends;

@@ -10,20 +10,21 @@ use crate::chain::Slices;
 /// Metadata of an arriving segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// The flow label of the tunnel record; [`FlowLabel::NONE`] if the network node had no label for the flow.
+    /// The flow label of the tunnel record; [`FlowLabel::NONE`] if the network node had no label for the
+    /// flow.
     pub label: FlowLabel,
     /// The addresses, from the IP header of an uncompacted record; `None` if the record was compacted.
     pub tuple: Option<FourTuple>,
-    /// When the network node received the segment, on the same clock as `now`. A time later than `now` is replaced by
-    /// `now`.
+    /// When the network node received the segment, on the same clock as `now`. A time later than `now` is
+    /// replaced by `now`.
     pub ingress: Instant,
-    /// The network node that the segment came through. The engine does not interpret the value; each connection
-    /// stores that of the latest segment that had an effect and returns it in [`Transmit::via`].
+    /// The network node that the segment came through. The engine does not interpret the value; each
+    /// connection stores that of the latest segment that had an effect and returns it in [`Transmit::via`].
     pub via: u32,
     /// The ECN field of the IP header, 0 to 3. Packets are coalesced only if they carry the same one.
     pub ecn: u8,
-    /// Payload bytes of each packet that was coalesced into the segment, except the last, which may be shorter; 0 if
-    /// the segment is one packet.
+    /// Payload bytes of each packet that was coalesced into the segment, except the last, which may be
+    /// shorter; 0 if the segment is one packet.
     pub segment_size: u16,
 }
 
@@ -36,13 +37,13 @@ pub struct Transmit<'a> {
     pub tuple: FourTuple,
     /// The network node to send the record to.
     pub via: u32,
-    /// The TCP header of the segment. `None` if there is no segment: the record is a `flow-end` record, by which the
-    /// network node releases the flow.
+    /// The TCP header of the segment. `None` if there is no segment: the record is a `flow-end` record, by
+    /// which the network node releases the flow.
     pub header: Option<Repr>,
     /// Bytes of payload in [`Transmit::payload`].
     pub payload_len: usize,
-    /// Payload bytes per segment on the wire: the network node splits the payload into segments of this size. 0 if
-    /// there is no payload.
+    /// Payload bytes per segment on the wire: the network node splits the payload into segments of this size.
+    /// 0 if there is no payload.
     pub segment_size: u16,
     /// The network node has no entry for (label, tuple) yet: the record must carry the whole IP packet.
     pub flow_new: bool,
@@ -98,8 +99,8 @@ pub enum FailReason {
     Reset,
     /// The peer answered the SYN with RST, or an ICMP error reported it as unreachable (RFC 5927 §5.2).
     Refused,
-    /// The peer did not respond: the retries of retransmissions, window or keepalive probes were used up, the user
-    /// timeout or the limit of FIN-WAIT-2 expired, or the window stayed closed while memory was short.
+    /// The peer did not respond: the retries of retransmissions, window or keepalive probes were used up, the
+    /// user timeout or the limit of FIN-WAIT-2 expired, or the window stayed closed while memory was short.
     TimedOut,
     /// The engine sent RST, because data was unread at `close` or arrived after it (RFC 9293 §3.6.1).
     DataAfterClose,
@@ -108,7 +109,8 @@ pub enum FailReason {
 /// Why a segment was dropped. Each reason has a counter of the same name in [`crate::Counters`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, thiserror::Error)]
 pub enum DropReason {
-    /// The label belongs to no live connection, and the record has no addresses to which a reply could be sent.
+    /// The label belongs to no live connection, and the record has no addresses to which a reply could be
+    /// sent.
     #[error("stale label")]
     StaleLabel,
     /// The record has no usable label and no addresses, or the addresses cannot be those of a TCP connection.
@@ -117,8 +119,8 @@ pub enum DropReason {
     /// The ports in the TCP header differ from those of the connection or of the arrival's addresses.
     #[error("ports differ")]
     PortsDiffer,
-    /// There is no connection and no listener for the addresses, or the connection has ended. A RST may have been
-    /// sent.
+    /// There is no connection and no listener for the addresses, or the connection has ended. A RST may have
+    /// been sent.
     #[error("no connection")]
     NoConnection,
     /// None of SYN, ACK and RST is set, or the flags contradict each other or the connection's state.
@@ -127,7 +129,8 @@ pub enum DropReason {
     /// The connection table is full.
     #[error("connection table full")]
     TableFull,
-    /// The service's backlog is full ([`crate::Stack::set_backlog_full`]). No reply is sent; the client retransmits.
+    /// The service's backlog is full ([`crate::Stack::set_backlog_full`]). No reply is sent; the client
+    /// retransmits.
     #[error("backlog full")]
     BacklogFull,
     /// Outside the receive window (RFC 9293 §3.10.7.4).
@@ -194,8 +197,8 @@ pub enum PathError {
     Unreachable,
 }
 
-/// The states of RFC 9293 §3.3.2. In LISTEN, CLOSED and TIME-WAIT there is no connection block, so they are not
-/// listed here.
+/// The states of RFC 9293 §3.3.2. In LISTEN, CLOSED and TIME-WAIT there is no connection block, so they are
+/// not listed here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[allow(missing_docs)] // the RFC's names
 pub enum State {
@@ -209,8 +212,8 @@ pub enum State {
     LastAck,
     /// A reset waits until the peer has acknowledged what was written before ([`crate::Stack::reset`]).
     Resetting,
-    /// The protocol has ended (closed, reset, or handed over to the TIME-WAIT table). The block remains until its
-    /// last events are reported and its last record is transmitted.
+    /// The protocol has ended (closed, reset, or handed over to the TIME-WAIT table). The block remains until
+    /// its last events are reported and its last record is transmitted.
     Done,
 }
 

@@ -1,5 +1,5 @@
-//! Payload memory of one direction: regions of blocks with reference counts, and buffers that are lent to callers to
-//! be filled.
+//! Payload memory of one direction: regions of blocks with reference counts, and buffers that are lent to
+//! callers to be filled.
 //!
 //! ```text
 //!   region of up to 64 blocks            a buffer: a run of free blocks, lent to the caller
@@ -7,9 +7,9 @@
 //!    ▲ referred to by chains              └ returned: blocks with payload remain in use, the others are free
 //! ```
 //!
-//! A region's memory is one allocation, made at start-up and never moved, so that a provider can register it. While a
-//! buffer is lent, its holder owns the memory of the whole region: the engine can neither read nor write anything in
-//! it.
+//! A region's memory is one allocation, made at start-up and never moved, so that a provider can register it.
+//! While a buffer is lent, its holder owns the memory of the whole region: the engine can neither read nor
+//! write anything in it.
 
 use crate::chain::Nodes;
 use crate::list::IndexList;
@@ -17,8 +17,8 @@ use crate::list::IndexList;
 /// Blocks per region: one bit of a word for each.
 const REGION_BLOCKS: usize = 64;
 
-/// Location of payload: a block, and an offset in bytes within it. The payload may continue in the following blocks
-/// of the region.
+/// Location of payload: a block, and an offset in bytes within it. The payload may continue in the following
+/// blocks of the region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub block: u32,
@@ -41,8 +41,8 @@ struct Region {
     free: u64,
     /// Value of `free` when no block is in use.
     whole: u64,
-    /// Chains have blocks in this region that they write to: no buffer of it is lent until all of its blocks are free
-    /// again.
+    /// Chains have blocks in this region that they write to: no buffer of it is lent until all of its blocks
+    /// are free again.
     copied: bool,
 }
 
@@ -50,7 +50,8 @@ struct Region {
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     regions: Vec<Region>,
-    /// Reference counts of blocks: chain nodes that overlap the block, plus one while it is part of a lent buffer.
+    /// Reference counts of blocks: chain nodes that overlap the block, plus one while it is part of a lent
+    /// buffer.
     references: Vec<u16>,
     /// Regions with room for a buffer, most recently used first.
     roomy: IndexList,
@@ -63,8 +64,8 @@ pub(crate) struct BlockPool {
     pub(crate) nodes: Nodes,
 }
 
-/// Memory for receiving a message into. The caller must return it with [`crate::Stack::give_back`]: until then the
-/// engine can neither read nor write its region, and a buffer that is dropped is lost to the pool.
+/// Memory for receiving a message into. The caller must return it with [`crate::Stack::give_back`]: until
+/// then the engine can neither read nor write its region, and a buffer that is dropped is lost to the pool.
 #[derive(Debug)]
 #[must_use = "return it with Stack::give_back"]
 pub struct Buffer {
@@ -103,8 +104,8 @@ impl Pressure {
         if self == Pressure::High { least } else { grown.max(least) }
     }
 
-    /// Adapts a window or buffer towards `wanted` bytes: it grows without pressure, and shrinks to what is used under
-    /// high pressure.
+    /// Adapts a window or buffer towards `wanted` bytes: it grows without pressure, and shrinks to what is
+    /// used under high pressure.
     pub fn tune(self, grown: &mut u32, wanted: u32) {
         match self {
             Pressure::None => *grown = (*grown).max(wanted),
@@ -192,9 +193,9 @@ impl BlockPool {
         1 << self.shift
     }
 
-    /// Moves a region to the list that its free blocks call for: to the front, because its memory is warm. A region
-    /// that is free again after copies goes to the end, from which the next region for copies is taken. The pool thus
-    /// touches no more memory than was ever in use at once.
+    /// Moves a region to the list that its free blocks call for: to the front, because its memory is warm. A
+    /// region that is free again after copies goes to the end, from which the next region for copies is
+    /// taken. The pool thus touches no more memory than was ever in use at once.
     fn list(&mut self, region: u32) {
         let Some(home) = self.regions.get_mut(region as usize) else { return };
         let emptied = home.copied && home.free == home.whole;
@@ -251,7 +252,8 @@ impl BlockPool {
         }
     }
 
-    /// The bytes from `place` up to the end of its region, at most `len`; none while a buffer of the region is lent.
+    /// The bytes from `place` up to the end of its region, at most `len`; none while a buffer of the region
+    /// is lent.
     pub fn bytes(&self, place: Place, len: usize) -> &[u8] {
         let (region, start) = self.locate(place);
         let bytes = self.regions.get(region).and_then(|r| r.bytes.as_deref()).unwrap_or(&[]);
@@ -275,8 +277,8 @@ impl BlockPool {
         (block / REGION_BLOCKS, ((block % REGION_BLOCKS) << self.shift) + place.offset as usize)
     }
 
-    /// Lends a buffer for the next message. `None` if no region has enough consecutive free blocks, or if the other
-    /// regions could not store a copy of the message's payload while this one is lent.
+    /// Lends a buffer for the next message. `None` if no region has enough consecutive free blocks, or if the
+    /// other regions could not store a copy of the message's payload while this one is lent.
     pub fn lend(&mut self, direction: Direction) -> Option<Buffer> {
         let (region, blocks) = (self.roomy.front()?, self.buffer_blocks);
         let Region { bytes, free, .. } = self.regions.get_mut(region as usize)?;

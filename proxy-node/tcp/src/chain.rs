@@ -6,9 +6,10 @@
 //!   memory     own block    where it arrived               own block
 //! ```
 //!
-//! Long payload remains where it arrived: a slice refers to the blocks that it overlaps. Short payload would occupy
-//! far more memory than its length, so it is copied into blocks owned by the chain, position `p` to offset `p` modulo
-//! the block length. Bytes that arrive one at a time and in any order thus fill one block, not one block each.
+//! Long payload remains where it arrived: a slice refers to the blocks that it overlaps. Short payload would
+//! occupy far more memory than its length, so it is copied into blocks owned by the chain, position `p` to
+//! offset `p` modulo the block length. Bytes that arrive one at a time and in any order thus fill one block,
+//! not one block each.
 
 use crate::blocks::{BlockPool, Place};
 use crate::list::NIL;
@@ -24,8 +25,8 @@ struct Node {
     place: Place,
     previous: u32,
     next: u32,
-    /// The block is owned by the chain and can be written to. The node lies within this one block, at the offset of
-    /// its position.
+    /// The block is owned by the chain and can be written to. The node lies within this one block, at the
+    /// offset of its position.
     own: bool,
 }
 
@@ -38,7 +39,8 @@ impl Node {
 /// The nodes of all chains of a pool.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    /// The nodes used so far. The capacity for all is reserved, but its memory is not touched before it is used.
+    /// The nodes used so far. The capacity for all is reserved, but its memory is not touched before it is
+    /// used.
     nodes: Vec<Node>,
     free: u32,
     most: usize,
@@ -85,7 +87,8 @@ impl Nodes {
 pub(crate) struct Allowance {
     /// Blocks that must remain free for other chains.
     pub reserve: usize,
-    /// While the chain holds fewer blocks than this, payload may remain where it arrived; beyond, it is copied.
+    /// While the chain holds fewer blocks than this, payload may remain where it arrived; beyond, it is
+    /// copied.
     pub in_place: u32,
     /// Most blocks that the chain may hold.
     pub blocks: u32,
@@ -122,9 +125,9 @@ impl Chain {
         self.held
     }
 
-    /// Stores the bytes of `data` from `position` on, except those that the chain already has. `place` is their
-    /// location in the pool, if they lie there. Returns how many bytes from `position` on the chain holds afterwards,
-    /// up to the end of `data`: fewer than all if memory or `allowance` is used up.
+    /// Stores the bytes of `data` from `position` on, except those that the chain already has. `place` is
+    /// their location in the pool, if they lie there. Returns how many bytes from `position` on the chain
+    /// holds afterwards, up to the end of `data`: fewer than all if memory or `allowance` is used up.
     pub fn insert(
         &mut self,
         pool: &mut BlockPool,
@@ -334,8 +337,8 @@ impl Chain {
         pool.nodes.get(self.head).map(|node| (node.place, node.len as usize))
     }
 
-    /// Appends a slice of `len` bytes that lie at `place` and remain there; `false` if they may not. `position` is that
-    /// of the end of the chain.
+    /// Appends a slice of `len` bytes that lie at `place` and remain there; `false` if they may not.
+    /// `position` is that of the end of the chain.
     pub fn append_in_place(
         &mut self,
         pool: &mut BlockPool,

@@ -13,8 +13,8 @@ pub struct StackConfig {
     pub first_label_index: u32,
     /// Most simultaneous connections, half-open ones included; at most 2²² − 1.
     pub connections: usize,
-    /// Most passive connections in SYN-RECEIVED. At the limit a further SYN is answered with a SYN cookie, or evicts
-    /// the oldest half-open connection ([`StackConfig::syn_cookies`]).
+    /// Most passive connections in SYN-RECEIVED. At the limit a further SYN is answered with a SYN cookie, or
+    /// evicts the oldest half-open connection ([`StackConfig::syn_cookies`]).
     pub half_open: usize,
     /// Most TIME-WAIT entries; when the table is full, a new entry evicts the oldest.
     pub time_wait_entries: usize,
@@ -27,46 +27,46 @@ pub struct StackConfig {
     /// When SYNs are answered with cookies instead of a connection block (RFC 4987 §3.6).
     pub syn_cookies: SynCookies,
     /// Most queued SYN cookies. The value should cover the SYNs that can arrive between two rounds of
-    /// [`crate::Stack::poll_transmit`]. There is no limit per second, because each cookie replies to one SYN of about
-    /// the same size.
+    /// [`crate::Stack::poll_transmit`]. There is no limit per second, because each cookie replies to one SYN
+    /// of about the same size.
     pub cookie_replies: usize,
     /// Payload blocks for all connections and both directions.
     pub blocks: usize,
-    /// Share of the blocks that is reserved for written data, in percent, 1 to 99; the remaining blocks are for
-    /// received data. Neither direction uses the blocks of the other.
+    /// Share of the blocks that is reserved for written data, in percent, 1 to 99; the remaining blocks are
+    /// for received data. Neither direction uses the blocks of the other.
     pub send_blocks_percent: u8,
     /// Length of a block in bytes; rounded up to a power of two, at least 512.
     pub block_len: usize,
-    /// Longest message that a buffer for receiving ([`crate::Stack::lend`]) holds, in bytes; at most 64 blocks. If it
-    /// is larger, no buffers are lent and payload is copied.
+    /// Longest message that a buffer for receiving ([`crate::Stack::lend`]) holds, in bytes; at most 64
+    /// blocks. If it is larger, no buffers are lent and payload is copied.
     pub receive_message_len: usize,
     /// Longest message that a buffer for writing holds, in bytes; at most 64 blocks.
     pub send_message_len: usize,
-    /// Range sets, each with up to [`crate::RANGES_PER_SET`] ranges of out-of-order data. A connection occupies one
-    /// set while it has out-of-order data.
+    /// Range sets, each with up to [`crate::RANGES_PER_SET`] ranges of out-of-order data. A connection
+    /// occupies one set while it has out-of-order data.
     pub range_sets: usize,
-    /// Transmission records shared by all connections. A record describes one transmission of up to 64 KB, or the
-    /// part of one that shares a delivery state (in flight, SACKed, lost). Each connection has one more record of its
-    /// own.
+    /// Transmission records shared by all connections. A record describes one transmission of up to 64 KB, or
+    /// the part of one that shares a delivery state (in flight, SACKed, lost). Each connection has one more
+    /// record of its own.
     pub records: usize,
-    /// Most records of one connection. When they are used up, several transmissions share a record, or transmission
-    /// waits.
+    /// Most records of one connection. When they are used up, several transmissions share a record, or
+    /// transmission waits.
     pub records_per_connection: u32,
     /// Largest receive window of a connection in bytes.
     pub receive_window_max: u32,
-    /// Receive window at the start of a connection and while memory is short, in bytes. The window grows to twice
-    /// what the application reads per round trip.
+    /// Receive window at the start of a connection and while memory is short, in bytes. The window grows to
+    /// twice what the application reads per round trip.
     pub receive_window_initial: u32,
     /// Largest send buffer of a connection in bytes; sent and unacknowledged bytes count.
     pub send_buffer_max: u32,
-    /// Send buffer at the start of a connection, and while less than a quarter of the memory for sending is free, in
-    /// bytes. The buffer grows to twice the congestion window.
+    /// Send buffer at the start of a connection, and while less than a quarter of the memory for sending is
+    /// free, in bytes. The buffer grows to twice the congestion window.
     pub send_buffer_min: u32,
-    /// MSS announced to IPv4 peers, and upper bound of the MSS used towards them, in bytes without options (RFC 9293
-    /// §3.7.1).
+    /// MSS announced to IPv4 peers, and upper bound of the MSS used towards them, in bytes without options
+    /// (RFC 9293 §3.7.1).
     pub mss_v4: u16,
-    /// Smallest path MTU towards IPv4 hosts that an ICMP error can set, in bytes with IP header. Smaller values only
-    /// serve attackers (RFC 5927 §7.1).
+    /// Smallest path MTU towards IPv4 hosts that an ICMP error can set, in bytes with IP header. Smaller
+    /// values only serve attackers (RFC 5927 §7.1).
     pub path_mtu_min_v4: u16,
     /// How long a lowered path MTU is kept before a larger one is tried (RFC 1191 §6.3, RFC 8201 §4).
     pub path_mtu_age: Duration,
@@ -78,12 +78,13 @@ pub struct StackConfig {
     pub initial_window_segments: u32,
     /// Congestion control algorithm of new connections.
     pub congestion: CongestionControl,
-    /// Whether data is paced at the rate that congestion control computes, instead of being sent a window at a time.
+    /// Whether data is paced at the rate that congestion control computes, instead of being sent a window at
+    /// a time.
     pub pacing: bool,
     /// Whether connections use explicit congestion notification (RFC 3168).
     pub ecn: EcnMode,
-    /// Secret key for initial sequence numbers, timestamp offsets and hash tables. Must be random for each start
-    /// (RFC 6528).
+    /// Secret key for initial sequence numbers, timestamp offsets and hash tables. Must be random for each
+    /// start (RFC 6528).
     pub isn_secret: [u8; 16],
     /// Retransmission timeout before the first RTT sample, SYNs included (RFC 6298 §2.1).
     pub rto_initial: Duration,
@@ -91,19 +92,20 @@ pub struct StackConfig {
     pub rto_min: Duration,
     /// Largest retransmission timeout, exponential back-off included.
     pub rto_max: Duration,
-    /// How often the SYN of an active open is retransmitted before the connection fails. The default adds up to over
-    /// three minutes (RFC 9293 §3.8.3, MUST-23).
+    /// How often the SYN of an active open is retransmitted before the connection fails. The default adds up
+    /// to over three minutes (RFC 9293 §3.8.3, MUST-23).
     pub syn_retries: u8,
     /// How often a SYN/ACK is retransmitted before the half-open connection is released.
     pub syn_ack_retries: u8,
     /// How often in succession data, FIN or a window probe may stay unanswered before the connection fails.
     pub retries: u8,
-    /// How long a peer may keep its window closed before its connection fails. Applies only while at most a quarter
-    /// of the blocks for sending is free.
+    /// How long a peer may keep its window closed before its connection fails. Applies only while at most a
+    /// quarter of the blocks for sending is free.
     pub zero_window_when_short: Duration,
     /// Longest delay of an acknowledgement (RFC 9293 §3.8.6.3).
     pub delayed_ack: Duration,
-    /// How many segments are acknowledged immediately at the start of a connection and after a loss was repaired.
+    /// How many segments are acknowledged immediately at the start of a connection and after a loss was
+    /// repaired.
     pub quick_acks: u8,
     /// How long TIME-WAIT lasts: twice the maximum segment lifetime (RFC 9293 §3.4.2).
     pub time_wait: Duration,
@@ -121,8 +123,8 @@ pub struct StackConfig {
     pub keepalive_probes: u8,
     /// Shortest time between two challenge ACKs of one connection (RFC 5961 §7).
     pub challenge_interval: Duration,
-    /// Whether Nagle's algorithm delays small segments while others are in flight (RFC 9293 §3.7.4). Off by default:
-    /// a proxy forwards data that the application has already gathered.
+    /// Whether Nagle's algorithm delays small segments while others are in flight (RFC 9293 §3.7.4). Off by
+    /// default: a proxy forwards data that the application has already gathered.
     pub nagle: bool,
 }
 
@@ -269,8 +271,8 @@ pub struct ConnectionOptions {
     /// How long sent data may stay unacknowledged, or the peer's window closed, before the connection fails
     /// (RFC 5482). `None`: only the number of retries limits it.
     pub user_timeout: Option<Duration>,
-    /// Largest segment to advertise to the peer and to send, in bytes of payload and TCP options, if smaller than [`StackConfig::mss_v4`] or
-    /// [`StackConfig::mss_v6`]. Has no effect once the handshake has begun.
+    /// Largest segment to advertise to the peer and to send, in bytes of payload and TCP options, if smaller
+    /// than [`StackConfig::mss_v4`] or [`StackConfig::mss_v6`]. Has no effect once the handshake has begun.
     pub mss: Option<u16>,
 }
 

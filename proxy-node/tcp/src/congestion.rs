@@ -1,8 +1,9 @@
 //! Congestion control: how much data of a connection may be in flight, and at which rate it is sent.
 //!
-//! The module owns the congestion window and the slow start threshold, in bytes, and the round trips by which they
-//! grow. It does not detect losses, does not send, and uses sequence numbers only to delimit round trips. Loss
-//! recovery reports events to it; output reads [`Congestion::cwnd`] and [`Congestion::pacing_rate`].
+//! The module owns the congestion window and the slow start threshold, in bytes, and the round trips by which
+//! they grow. It does not detect losses, does not send, and uses sequence numbers only to delimit round
+//! trips. Loss recovery reports events to it; output reads [`Congestion::cwnd`] and
+//! [`Congestion::pacing_rate`].
 //!
 //! ```text
 //!   output ──── on_transmit, restart_after_idle ─────▶ ┌────────────┐
@@ -10,9 +11,9 @@
 //!   recovery ── on_loss, on_timeout, undo ───────────▶ └────────────┘
 //! ```
 //!
-//! Every acknowledgement that delivers data becomes one [`AckSample`], whatever the phase of recovery. Window-based
-//! algorithms ignore the samples of fast recovery, when the window stays at [`Congestion::ssthresh`] and proportional
-//! rate reduction limits sending; rate-based algorithms need them.
+//! Every acknowledgement that delivers data becomes one [`AckSample`], whatever the phase of recovery.
+//! Window-based algorithms ignore the samples of fast recovery, when the window stays at
+//! [`Congestion::ssthresh`] and proportional rate reduction limits sending; rate-based algorithms need them.
 
 mod cubic;
 mod hystart;
@@ -83,15 +84,15 @@ pub(crate) struct Congestion {
     hystart: HyStart,
     /// The current round trip ends when this sequence number is acknowledged.
     round_end: Seq,
-    /// While set, congestion signals for data before this sequence number cause no further reduction (RFC 3168
-    /// §6.1.2).
+    /// While set, congestion signals for data before this sequence number cause no further reduction (RFC
+    /// 3168 §6.1.2).
     ecn_until: Option<Seq>,
     /// The window was reduced, and CWR has not been sent yet.
     cwr_pending: bool,
     /// The acknowledgement being processed carries ECE: it must not increase the window.
     growth_withheld: bool,
-    /// The latest delivery rate in units of 64 bytes per second, which allows for up to a quarter of a terabyte per
-    /// second; 0: unknown.
+    /// The latest delivery rate in units of 64 bytes per second, which allows for up to a quarter of a
+    /// terabyte per second; 0: unknown.
     delivery_rate: u32,
 }
 
@@ -118,8 +119,8 @@ struct Window {
     /// [`CWND_MAX`] until the first reduction or the end of the first slow start.
     ssthresh: u32,
     mss: u32,
-    /// Most bytes in flight in this round trip and in the previous one. The amount in flight when an acknowledgement
-    /// arrives is smaller, the more so the more acknowledgements arrive at once.
+    /// Most bytes in flight in this round trip and in the previous one. The amount in flight when an
+    /// acknowledgement arrives is smaller, the more so the more acknowledgements arrive at once.
     flight: (u32, u32),
     /// (cwnd, ssthresh) to restore if the loss response turns out to be spurious; 0: nothing to restore.
     before: (u32, u32),
@@ -134,7 +135,8 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Whether the connection used its window. An unused window is no evidence about the path (RFC 7661 §4.1).
+    /// Whether the connection used its window. An unused window is no evidence about the path (RFC 7661
+    /// §4.1).
     fn is_used(&self) -> bool {
         let flight = self.flight();
         let used =
@@ -163,8 +165,8 @@ impl Congestion {
         }
     }
 
-    /// Sets the initial window: `segments` segments of `mss` bytes, or one segment if the SYN was lost (RFC 6928 §2,
-    /// RFC 5681 §3.1). `nxt` is the first sequence number of data.
+    /// Sets the initial window: `segments` segments of `mss` bytes, or one segment if the SYN was lost (RFC
+    /// 6928 §2, RFC 5681 §3.1). `nxt` is the first sequence number of data.
     pub fn start(&mut self, mss: u32, segments: u32, lost_syn: bool, nxt: Seq) {
         let mss = mss.max(1);
         // RFC 6928 §2: min (10*MSS, max (2*MSS, 14600)), scaled to other numbers of segments.
@@ -205,12 +207,13 @@ impl Congestion {
         self.window.ssthresh
     }
 
-    /// The pacing rate in bytes per second, given the smoothed round-trip time; `None`: no pacing, only the window
-    /// limits sending.
+    /// The pacing rate in bytes per second, given the smoothed round-trip time; `None`: no pacing, only the
+    /// window limits sending.
     pub fn pacing_rate(&self, srtt: Option<Duration>) -> Option<u64> {
         let nanos = u64::try_from(srtt?.as_nanos()).ok().filter(|&n| n > 0)?;
         let window = &self.window;
-        // Twice the window per round trip while it doubles; later enough to let it grow and to compensate jitter.
+        // Twice the window per round trip while it doubles; later enough to let it grow and to compensate
+        // jitter.
         let percent = if window.cwnd < window.ssthresh / 2 { 200 } else { 120 };
         Some((u64::from(window.cwnd) * percent / 100).saturating_mul(1_000_000_000) / nanos)
     }
@@ -230,8 +233,8 @@ impl Congestion {
         if let Some(rate) = sample.rate.and_then(|rate| rate.bytes_per_second()) {
             self.delivery_rate = u32::try_from(rate / 64).unwrap_or(u32::MAX);
         }
-        // RFC 9406 §4.2: a round ends when windowEnd is acknowledged. An acknowledgement of exactly windowEnd still
-        // measured data of the ending round; one beyond it measured data of the next.
+        // RFC 9406 §4.2: a round ends when windowEnd is acknowledged. An acknowledgement of exactly windowEnd
+        // still measured data of the ending round; one beyond it measured data of the next.
         let ends = sample.acked > 0 && !sample.una.before(self.round_end);
         let reaches_further = sample.una.after(self.round_end);
         if ends && reaches_further {
@@ -291,8 +294,8 @@ impl Congestion {
         if !window.is_used() {
             return 0;
         }
-        // RFC 3465 §2.3: after a timeout at most one segment per acknowledgement. Otherwise every byte counts, so
-        // that acknowledgements of 64 KB records do not slow down slow start.
+        // RFC 3465 §2.3: after a timeout at most one segment per acknowledgement. Otherwise every byte
+        // counts, so that acknowledgements of 64 KB records do not slow down slow start.
         let counted = match sample.phase {
             Phase::Timeout => sample.acked.min(window.mss),
             _ => self.hystart.growth(sample.acked),
@@ -312,8 +315,8 @@ impl Congestion {
         }
     }
 
-    /// Reduces the window when fast recovery begins; `in_flight` is the estimate of bytes in the network. Called once
-    /// per recovery (RFC 6675 §5 step 4.2).
+    /// Reduces the window when fast recovery begins; `in_flight` is the estimate of bytes in the network.
+    /// Called once per recovery (RFC 6675 §5 step 4.2).
     pub fn on_loss(&mut self, in_flight: u32) {
         self.window.flight.0 = self.window.flight.0.max(in_flight);
         if self.ecn_until.is_some() {
@@ -324,8 +327,8 @@ impl Congestion {
         self.window.cwnd = self.window.ssthresh;
     }
 
-    /// Processes an acknowledgement with ECE. `una` and `nxt` as in [`AckSample`]; `open`: no loss recovery is in
-    /// progress. Returns whether the window was reduced (RFC 3168 §6.1.2: once per window of data).
+    /// Processes an acknowledgement with ECE. `una` and `nxt` as in [`AckSample`]; `open`: no loss recovery
+    /// is in progress. Returns whether the window was reduced (RFC 3168 §6.1.2: once per window of data).
     pub fn on_ecn(&mut self, una: Seq, nxt: Seq, open: bool) -> bool {
         self.growth_withheld = true;
         if !open {
@@ -367,8 +370,8 @@ impl Congestion {
         }
     }
 
-    /// Restores the window after a spurious loss response (RFC 4015 §3.2, RFC 9438 §4.9), unless it has grown larger
-    /// since.
+    /// Restores the window after a spurious loss response (RFC 4015 §3.2, RFC 9438 §4.9), unless it has grown
+    /// larger since.
     pub fn undo(&mut self, now: Instant) {
         let (cwnd, ssthresh) = self.window.before;
         if let Algorithm::Cubic(cubic) = &mut self.algorithm
@@ -381,15 +384,15 @@ impl Congestion {
         self.discard_undo();
     }
 
-    /// Discards the state to restore: the coming retransmission has not reduced the window, or its reduction is
-    /// final.
+    /// Discards the state to restore: the coming retransmission has not reduced the window, or its reduction
+    /// is final.
     pub fn discard_undo(&mut self) {
         self.window.before = (0, 0);
     }
 
     /// Restarts from a window of `segments` segments after an idle time longer than a retransmission timeout
-    /// (RFC 5681 §4.1). The threshold is set to three quarters of the old window, so that slow start returns to it
-    /// quickly, as after a period in which the window is not used (RFC 7661 §4.4).
+    /// (RFC 5681 §4.1). The threshold is set to three quarters of the old window, so that slow start returns
+    /// to it quickly, as after a period in which the window is not used (RFC 7661 §4.4).
     pub fn restart_after_idle(&mut self, segments: u32) {
         let window = &mut self.window;
         let restart = segments.saturating_mul(window.mss);

@@ -1,4 +1,5 @@
-//! SYN cookies (RFC 4987 §3.6): handshakes without state, used when the table of half-open connections is full.
+//! SYN cookies (RFC 4987 §3.6): handshakes without state, used when the table of half-open connections is
+//! full.
 //!
 //! The peer carries what a connection block would have stored. The sequence number of the SYN/ACK is
 //!
@@ -8,8 +9,8 @@
 //!   |              |           |  period and MSS index  |  and the peer's ISN    |
 //! ```
 //!
-//! and, if the peer offers timestamps, the low bits of our TSval encode the other options of its SYN (the clock value
-//! is reduced by less than 64 ms, so that it is never ahead of the segments that follow):
+//! and, if the peer offers timestamps, the low bits of our TSval encode the other options of its SYN (the
+//! clock value is reduced by less than 64 ms, so that it is never ahead of the segments that follow):
 //!
 //! ```text
 //!    31                                 6     5     4    3          0
@@ -18,8 +19,8 @@
 //!
 //! Without timestamps only the MSS is preserved.
 //!
-//! A blind attacker must guess both MACs. The first one alone shows whether a segment may follow another one that carried the
-//! cookie and was lost: such a segment does not reveal the peer's ISN.
+//! A blind attacker must guess both MACs. The first one alone shows whether a segment may follow another one
+//! that carried the cookie and was lost: such a segment does not reveal the peer's ISN.
 //!
 //! This module contains the encoding only; tables, queues and decisions
 //! are elsewhere.
@@ -38,8 +39,8 @@ use crate::seq::Seq;
 const PERIOD: Duration = Duration::from_secs(64);
 /// When this much time has passed since the last cookie was sent, no valid cookie can exist.
 pub(crate) const VALID: Duration = Duration::from_secs(128);
-/// The MSS values that a cookie can encode; the peer's MSS is rounded down to one of them. The first is the smallest
-/// that the engine uses; the others are common for tunnels, Ethernet and jumbo frames.
+/// The MSS values that a cookie can encode; the peer's MSS is rounded down to one of them. The first is the
+/// smallest that the engine uses; the others are common for tunnels, Ethernet and jumbo frames.
 const MSS_VALUES: [u16; 8] = [crate::MSS_MIN, 536, 1_220, 1_340, 1_400, 1_440, 1_460, 8_940];
 const MAC_BITS: u32 = 27;
 /// Low bits of the MAC, which depend on the peer's ISN.
@@ -92,7 +93,8 @@ fn mac(keys: &Keys, tuple: &FourTuple, peer_isn: Seq, period: u64, mss_index: u3
     of_addresses | (hasher.finish() as u32 & ((1 << ISN_BITS) - 1))
 }
 
-/// The period in which the cookie `sequence` was made, if that is the current one or the previous one, and its MSS index.
+/// The period in which the cookie `sequence` was made, if that is the current one or the previous one, and
+/// its MSS index.
 fn fields(now: Instant, sequence: Seq) -> Option<(u64, u32)> {
     let current = period(now);
     let age = (current as u32).wrapping_sub(sequence.0 >> (MAC_BITS + MSS_BITS)) & 3;
@@ -108,8 +110,8 @@ pub(crate) fn sequence(keys: &Keys, now: Instant, tuple: &FourTuple, peer_isn: S
     Seq((period as u32 & 3) << (MAC_BITS + MSS_BITS) | index << MAC_BITS | mac)
 }
 
-/// Returns the MSS in the cookie `sequence` if the cookie was made for this `peer_isn` in the current period or the
-/// previous one.
+/// Returns the MSS in the cookie `sequence` if the cookie was made for this `peer_isn` in the current period
+/// or the previous one.
 pub(crate) fn verify(
     keys: &Keys,
     now: Instant,
@@ -122,8 +124,8 @@ pub(crate) fn verify(
     (mac(keys, tuple, peer_isn, made, index) == received).then(|| MSS_VALUES[index as usize])
 }
 
-/// Returns whether `sequence` may be a valid cookie for a SYN with these addresses and an unknown sequence number. Of other
-/// sequence numbers about one in 2¹⁴ passes, until the period ends.
+/// Returns whether `sequence` may be a valid cookie for a SYN with these addresses and an unknown sequence
+/// number. Of other sequence numbers about one in 2¹⁴ passes, until the period ends.
 pub(crate) fn may_be_valid(keys: &Keys, now: Instant, tuple: &FourTuple, sequence: Seq) -> bool {
     let Some((made, index)) = fields(now, sequence) else { return false };
     let (of_addresses, _) = mac_of_addresses(keys, tuple, made, index);
@@ -141,8 +143,8 @@ pub(crate) fn timestamp(clock: u32, options: &Options, ecn: bool) -> u32 {
     if (clock.wrapping_sub(value) as i32) < 0 { value.wrapping_sub(1 << FEATURE_BITS) } else { value }
 }
 
-/// Restores the SYN's contents from a verified acknowledgement with `options`. `clock` is our timestamp clock now. An
-/// echo that cannot stem from the validity period counts as no timestamps.
+/// Restores the SYN's contents from a verified acknowledgement with `options`. `clock` is our timestamp clock
+/// now. An echo that cannot stem from the validity period counts as no timestamps.
 pub(crate) fn recall(mss: u16, clock: u32, options: &Options) -> Recalled {
     let recent = |echo: u32| u128::from(clock.wrapping_sub(echo)) <= (VALID + PERIOD).as_millis();
     let timestamps = options.timestamps.filter(|timestamps| recent(timestamps.echo));

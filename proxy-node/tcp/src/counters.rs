@@ -34,8 +34,8 @@ pub struct Counters {
     pub time_wait_evicted: u64,
     pub time_wait_reused: u64,
     pub resets_sent: u64,
-    /// Replies to segments without a connection that were not sent: rate limit, full queue, or network node not
-    /// ready.
+    /// Replies to segments without a connection that were not sent: rate limit, full queue, or network node
+    /// not ready.
     pub replies_suppressed: u64,
     pub challenge_acks_sent: u64,
     pub challenge_acks_suppressed: u64,

@@ -6,8 +6,9 @@
 //!   sender ──data, CWR (the window is reduced)──▶ receiver
 //! ```
 //!
-//! Only new data is sent as ECN-capable; retransmissions, probes and acknowledgements without data are not (§6.1.4 to
-//! §6.1.6). The window is reduced at most once per round trip for ECN and losses together ([`crate::congestion`]).
+//! Only new data is sent as ECN-capable; retransmissions, probes and acknowledgements without data are not
+//! (§6.1.4 to §6.1.6). The window is reduced at most once per round trip for ECN and losses together
+//! ([`crate::congestion`]).
 
 use csp_wire::tcp::Flags;
 
@@ -42,7 +43,8 @@ pub(crate) struct Ecn {
     pub capable: bool,
     /// CE was received, and CWR not since: acknowledgements carry ECE.
     pub echo: bool,
-    /// Our SYN was retransmitted without the proposal; ECN is not negotiated any more, whatever arrives later.
+    /// Our SYN was retransmitted without the proposal; ECN is not negotiated any more, whatever arrives
+    /// later.
     pub fallen_back: bool,
 }
 
@@ -52,8 +54,8 @@ impl Tcb {
         let proposal = Flags(segment.flags.0 & SETUP.0);
         let proposed = self.options.ecn == EcnMode::Active && !self.ecn.fallen_back;
         self.ecn.capable = match (self.passive, segment.flags.ack()) {
-            // RFC 3168 §6.1.1: SYNs are sent as not ECN-capable. If one arrives otherwise, something on the path
-            // modifies these bits.
+            // RFC 3168 §6.1.1: SYNs are sent as not ECN-capable. If one arrives otherwise, something on the
+            // path modifies these bits.
             (true, _) => self.options.ecn != EcnMode::Off && proposal == SETUP && segment.ecn == NOT_ECT,
             (false, true) => proposed && proposal == Flags::ECE,
             // Simultaneous open.

@@ -129,8 +129,8 @@ impl Tcb {
         }
         self.process_ecn(cx, &segment);
         self.process_ack(cx, &segment)?;
-        // TS.Recent is updated only now, because a segment with an unacceptable acknowledgement must have no effect.
-        // It is updated before the state is checked, because TIME-WAIT inherits it.
+        // TS.Recent is updated only now, because a segment with an unacceptable acknowledgement must have no
+        // effect. It is updated before the state is checked, because TIME-WAIT inherits it.
         self.update_ts_recent(cx, &segment);
         if self.state == State::Done {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Keyed hashes of a connection's addresses: initial sequence numbers (RFC 6528), timestamp offsets, hash table
-//! indices, and SYN cookies.
+//! Keyed hashes of a connection's addresses: initial sequence numbers (RFC 6528), timestamp offsets, hash
+//! table indices, and SYN cookies.
 
 use core::hash::{Hash, Hasher};
 
@@ -39,14 +39,14 @@ impl Keys {
         self.hash(0, tuple)
     }
 
-    /// ISN = M + F(addresses, secret), where M counts in steps of about 4 µs (RFC 6528 §3): later connections with
-    /// the same addresses start at higher numbers.
+    /// ISN = M + F(addresses, secret), where M counts in steps of about 4 µs (RFC 6528 §3): later connections
+    /// with the same addresses start at higher numbers.
     pub fn isn(&self, now: Instant, tuple: &FourTuple) -> Seq {
         Seq(self.hash(1, tuple).wrapping_add((now.as_nanos() >> 12) as u32))
     }
 
-    /// Offset added to the timestamp clock, so that timestamps reveal nothing about other connections (RFC 7323
-    /// §7.1).
+    /// Offset added to the timestamp clock, so that timestamps reveal nothing about other connections (RFC
+    /// 7323 §7.1).
     pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         self.hash(2, tuple)
     }

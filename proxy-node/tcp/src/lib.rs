@@ -1,8 +1,8 @@
 //! The user-level TCP engine (RFC 9293) of a proxy worker. Connections are indexed by flow label.
 //!
-//! The engine is sans-I/O: the caller passes in segments, bytes and the current time; the engine returns segments and
-//! events. It owns connection state, payload memory and timers, all allocated by [`Stack::new`]. It has no clock,
-//! opens no sockets, and neither reads nor writes IP headers and checksums.
+//! The engine is sans-I/O: the caller passes in segments, bytes and the current time; the engine returns
+//! segments and events. It owns connection state, payload memory and timers, all allocated by [`Stack::new`].
+//! It has no clock, opens no sockets, and neither reads nor writes IP headers and checksums.
 //!
 //! ```text
 //!   on_segment ─▶ input ─▶ Tcb ─▶ output ─▶ poll_transmit
@@ -75,10 +75,10 @@ pub use stack::Stack;
 pub use stack::held::HeldBytes;
 pub use transmitqueue::HELD_MAX;
 
-/// Most ranges of out-of-order data that the engine records for one connection. Each range may hold a payload block
-/// of its own, whatever its length.
+/// Most ranges of out-of-order data that the engine records for one connection. Each range may hold a payload
+/// block of its own, whatever its length.
 pub const RANGES_PER_SET: usize = 32;
 
-/// Smallest MSS in bytes that the engine uses. A peer that announces a smaller one is treated as if it had announced
-/// this, so that it cannot make the engine send segments that are mostly headers.
+/// Smallest MSS in bytes that the engine uses. A peer that announces a smaller one is treated as if it had
+/// announced this, so that it cannot make the engine send segments that are mostly headers.
 pub const MSS_MIN: u16 = 88;

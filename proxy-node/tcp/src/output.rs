@@ -1,5 +1,5 @@
-//! Selection and construction of the next segment of a connection (RFC 9293 §3.8): retransmissions, new data, probes,
-//! acknowledgements.
+//! Selection and construction of the next segment of a connection (RFC 9293 §3.8): retransmissions, new data,
+//! probes, acknowledgements.
 
 pub(crate) mod metering;
 mod pacing;
@@ -61,8 +61,8 @@ impl Tcb {
             FinalTransmit::Reset => {
                 cx.counters.resets_sent += 1;
                 let options = self.segment_options(cx);
-                // Our best estimate of the peer's RCV.NXT: a RST takes effect only with exactly that number (RFC 5961
-                // §3.2).
+                // Our best estimate of the peer's RCV.NXT: a RST takes effect only with exactly that number
+                // (RFC 5961 §3.2).
                 let seq = self.snd_nxt.min(self.snd_una.plus(self.snd_wnd));
                 self.plan(cx, seq, 0, Flags::RST | Flags::ACK, options)
             }
@@ -100,7 +100,8 @@ impl Tcb {
         let flags = ecn | if passive { Flags::SYN | Flags::ACK } else { Flags::SYN };
         let mut plan = self.plan(cx, self.iss, 0, flags, options);
         plan.retransmission = again;
-        // Until the handshake is complete every record carries the whole IP packet, and with it the addresses.
+        // Until the handshake is complete every record carries the whole IP packet, and with it the
+        // addresses.
         plan.flow_new = true;
         self.snd_nxt = self.iss.plus(1);
         if again {
@@ -153,8 +154,8 @@ impl Tcb {
         None
     }
 
-    /// Retransmits the next lost range, as far as the congestion window and the peer's window permit (RFC 6675 §5,
-    /// NextSeg rule 1).
+    /// Retransmits the next lost range, as far as the congestion window and the peer's window permit (RFC
+    /// 6675 §5, NextSeg rule 1).
     fn retransmission(&mut self, cx: &mut Context<'_>, options: Options, size: u32) -> Option<Plan> {
         let SeqRange { start, end } = self.recovery.next_lost(cx.records)?;
         let pipe = self.pipe();
@@ -185,8 +186,8 @@ impl Tcb {
         Some(again)
     }
 
-    /// Sends data for the first time, as far as both windows permit and the silly window rules allow (RFC 9293
-    /// §3.8.6.2.1). With `probe` one segment is sent regardless of the congestion window.
+    /// Sends data for the first time, as far as both windows permit and the silly window rules allow (RFC
+    /// 9293 §3.8.6.2.1). With `probe` one segment is sent regardless of the congestion window.
     fn new_data(&mut self, cx: &mut Context<'_>, options: Options, size: u32, probe: bool) -> Option<Plan> {
         let unsent = self.data_end().since(self.snd_nxt);
         let fin_unsent = self.fin_unsent();
@@ -345,9 +346,9 @@ impl Tcb {
 
     fn acknowledgement(&mut self, cx: &mut Context<'_>) -> Plan {
         let options = self.segment_options(cx);
-        // After SND.UNA + SND.WND lie window probes, or data sent before the window shrank. A segment with a number
-        // from there is not acceptable to the peer: it would neither process the acknowledgement nor accept the reply
-        // to its keepalive.
+        // After SND.UNA + SND.WND lie window probes, or data sent before the window shrank. A segment with a
+        // number from there is not acceptable to the peer: it would neither process the acknowledgement nor
+        // accept the reply to its keepalive.
         let seq = match self.is_synchronised() {
             true => self.snd_nxt.min(self.snd_una.plus(self.snd_wnd)),
             false => self.snd_nxt,

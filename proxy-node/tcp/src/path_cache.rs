@@ -1,7 +1,7 @@
 //! Cache of path MTUs by destination, for new connections (RFC 1191 §6.3, RFC 8201 §5.2).
 //!
-//! A table of fixed size. Each address has a few possible places, selected by its keyed hash; a new entry replaces
-//! the one that expires first. Entries are hints: nothing depends on their presence.
+//! A table of fixed size. Each address has a few possible places, selected by its keyed hash; a new entry
+//! replaces the one that expires first. Entries are hints: nothing depends on their presence.
 
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
@@ -32,8 +32,8 @@ impl core::fmt::Debug for PathCache {
 }
 
 impl PathCache {
-    /// A table for at least `entries` destinations. The hash is keyed, so that outsiders cannot choose addresses that
-    /// share their places.
+    /// A table for at least `entries` destinations. The hash is keyed, so that outsiders cannot choose
+    /// addresses that share their places.
     pub fn new(entries: usize, key: &[u8; 16]) -> Self {
         let sets = entries.div_ceil(WAYS).max(1).next_power_of_two();
         PathCache {

@@ -7,13 +7,13 @@
 //!         known to pass     next probe        not refused       peer's MSS and ours
 //! ```
 //!
-//! A probe is a copy of the bytes that follow it in segments of the size known to pass, and is sent before them. A
-//! lost probe does no harm: no data is missing, so congestion control sees no loss. If the probe arrives, the
-//! following segments are duplicates up to its end. No other segment ends there, so an acknowledgement of that
-//! number, or a duplicate report that ends there (RFC 2883), shows its arrival.
+//! A probe is a copy of the bytes that follow it in segments of the size known to pass, and is sent before
+//! them. A lost probe does no harm: no data is missing, so congestion control sees no loss. If the probe
+//! arrives, the following segments are duplicates up to its end. No other segment ends there, so an
+//! acknowledgement of that number, or a duplicate report that ends there (RFC 2883), shows its arrival.
 //!
-//! The bytes normally follow at once. If pacing, a timeout or a lack of records delays them, the peer may acknowledge
-//! them before:
+//! The bytes normally follow at once. If pacing, a timeout or a lack of records delays them, the peer may
+//! acknowledge them before:
 //!
 //! ```text
 //!   SND.UNA            SND.NXT         SEG.ACK       probe_end
@@ -49,7 +49,8 @@ pub(crate) struct PathMtu {
     ceiling: u16,
     /// Sizes above this were refused or lost.
     search_high: u16,
-    /// Size of the outstanding probe; 0 if there is none. A probe is outstanding until its last byte is acknowledged.
+    /// Size of the outstanding probe; 0 if there is none. A probe is outstanding until its last byte is
+    /// acknowledged.
     probing: u16,
     /// Sequence number after the probe's last byte.
     probe_end: Seq,
@@ -57,8 +58,8 @@ pub(crate) struct PathMtu {
     lost: u8,
     /// The size was lowered after timeouts, and nothing was acknowledged since.
     suspect: bool,
-    /// A timeout occurred after the probe was sent. Retransmitted segments may end at `probe_end`, so acknowledgements
-    /// no longer show whether the probe arrived.
+    /// A timeout occurred after the probe was sent. Retransmitted segments may end at `probe_end`, so
+    /// acknowledgements no longer show whether the probe arrived.
     inconclusive: bool,
 }
 
@@ -93,8 +94,8 @@ fn headers(v4: bool) -> u16 {
 }
 
 impl Tcb {
-    /// Starts path MTU discovery when both MSS options are known; `ceiling` is the negotiated size. A cached path MTU
-    /// of the destination lowers the initial size.
+    /// Starts path MTU discovery when both MSS options are known; `ceiling` is the negotiated size. A cached
+    /// path MTU of the destination lowers the initial size.
     pub fn start_path(&mut self, cx: &Context<'_>, ceiling: u16) {
         self.path = PathMtu::new(ceiling);
         self.mss_limit = ceiling;
@@ -107,7 +108,8 @@ impl Tcb {
         }
     }
 
-    /// Processes the next hop's MTU from an ICMP error. Returns whether the size was lowered; it is never raised.
+    /// Processes the next hop's MTU from an ICMP error. Returns whether the size was lowered; it is never
+    /// raised.
     pub fn on_packet_too_big(&mut self, cx: &mut Context<'_>, mtu: u16) -> bool {
         let v4 = self.tuple.remote.is_ipv4();
         // RFC 5927 §7.1, RFC 8201 §4: no real link has a smaller MTU; a forged one must not make us send tiny
@@ -123,21 +125,23 @@ impl Tcb {
         cx.counters.path_mtu_lowered += 1;
         self.remember_path(cx);
         if self.is_synchronised() {
-            // RFC 1191 §6.4: data in flight is retransmitted in smaller segments. It was not lost to congestion.
+            // RFC 1191 §6.4: data in flight is retransmitted in smaller segments. It was not lost to
+            // congestion.
             self.resend(cx);
         }
         true
     }
 
-    /// RFC 4821 §7.7: after successive timeouts, lowers the size if full-sized segments may be the ones that are
-    /// lost.
+    /// RFC 4821 §7.7: after successive timeouts, lowers the size if full-sized segments may be the ones that
+    /// are lost.
     pub fn suspect_black_hole(&mut self, cx: &mut Context<'_>) {
         self.path.inconclusive = true;
         let steps: &[u16] = if self.tuple.remote.is_ipv4() { &FALLBACK_V4 } else { &FALLBACK_V6 };
         if self.timers.retries < TIMEOUTS_SUSPECT {
             return;
         }
-        // A smaller size helps only if the data in flight does not fit into one such segment beside its options.
+        // A smaller size helps only if the data in flight does not fit into one such segment beside its
+        // options.
         let options = self.mss_limit - self.mss();
         let helps = |size: &&u16| {
             **size < self.mss_limit && self.outstanding() > u32::from(size.saturating_sub(options))
@@ -151,8 +155,8 @@ impl Tcb {
         self.set_segment_size(smaller);
     }
 
-    /// Processes an acknowledgement of new data up to `ack` with its SACK blocks: it may show that a probe arrived,
-    /// or that segments of the lowered size pass.
+    /// Processes an acknowledgement of new data up to `ack` with its SACK blocks: it may show that a probe
+    /// arrived, or that segments of the lowered size pass.
     pub fn on_path_progress(&mut self, cx: &mut Context<'_>, ack: Seq, sack: &[SackBlock]) {
         if self.path.suspect {
             // The search determines whether the size was really the cause.
@@ -187,8 +191,8 @@ impl Tcb {
             false if self.mss_limit >= self.path.ceiling => Instant::FAR_FUTURE,
             false => cx.now + cx.config.path_mtu_age,
         };
-        // A size lowered by suspicion alone is not cached for the destination, because otherwise a lossy period would
-        // make all its connections use small segments. Only sizes that the search refused are.
+        // A size lowered by suspicion alone is not cached for the destination, because otherwise a lossy
+        // period would make all its connections use small segments. Only sizes that the search refused are.
         if self.path.search_high < self.path.ceiling || self.mss_limit >= self.path.ceiling {
             self.remember_path(cx);
         }
@@ -221,8 +225,8 @@ impl Tcb {
         Some(Plan { segment_size: payload(size) as u16, ..plan })
     }
 
-    /// The sequence number after the last byte sent: SND.NXT, or the end of the probe if the bytes that it copies have
-    /// not all followed it.
+    /// The sequence number after the last byte sent: SND.NXT, or the end of the probe if the bytes that it
+    /// copies have not all followed it.
     pub fn sent_end(&self) -> Seq {
         match self.path.probing {
             0 => self.snd_nxt,
@@ -230,8 +234,8 @@ impl Tcb {
         }
     }
 
-    /// Advances SND.NXT to `ack`, which acknowledges bytes that only the probe has carried, so that they are not sent
-    /// again. Everything in flight is acknowledged with them; `advance` releases its records.
+    /// Advances SND.NXT to `ack`, which acknowledges bytes that only the probe has carried, so that they are
+    /// not sent again. Everything in flight is acknowledged with them; `advance` releases its records.
     pub fn advance_into_probe(&mut self, summary: &mut AckSummary, ack: Seq) {
         self.recovery.on_unrecorded_delivered(summary, SeqRange::new(self.snd_nxt, ack));
         self.snd_nxt = ack;

@@ -1,5 +1,5 @@
-//! Sorted, disjoint ranges of sequence numbers. A connection borrows a set of ranges from a common pool while it
-//! needs one.
+//! Sorted, disjoint ranges of sequence numbers. A connection borrows a set of ranges from a common pool while
+//! it needs one.
 
 use csp_wire::tcp::SACK_BLOCKS_MAX;
 
@@ -87,8 +87,8 @@ impl Ranges {
         set.len < RANGES_PER_SET || set.ranges[..set.len].iter().any(|range| range.touches(&new))
     }
 
-    /// Marks the range that contains `seq` as the newest (RFC 2018 §4). Each range has one entry, so that a growing
-    /// range does not displace the others.
+    /// Marks the range that contains `seq` as the newest (RFC 2018 §4). Each range has one entry, so that a
+    /// growing range does not displace the others.
     pub fn note_recent(&mut self, pool: &mut RangePool, seq: Seq) {
         let Some(set) = pool.sets.get_mut(self.set as usize) else { return };
         let all = &set.ranges[..set.len];
@@ -102,7 +102,8 @@ impl Ranges {
         set.recent[0] = seq;
     }
 
-    /// Start of the latest out-of-order segments, newest first. Some may have become part of the stream since.
+    /// Start of the latest out-of-order segments, newest first. Some may have become part of the stream
+    /// since.
     pub fn recent<'a>(&self, pool: &'a RangePool) -> &'a [Seq] {
         pool.sets.get(self.set as usize).map_or(&[], |set| &set.recent)
     }

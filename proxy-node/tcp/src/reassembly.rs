@@ -1,5 +1,5 @@
-//! The receive queue: bytes in order, which wait to be read, and bytes after holes, which wait for the holes to be
-//! filled. Neither is moved.
+//! The receive queue: bytes in order, which wait to be read, and bytes after holes, which wait for the holes
+//! to be filled. Neither is moved.
 
 use csp_wire::tcp::{SackBlock, SackBlocks};
 
@@ -79,8 +79,9 @@ impl ReceiveQueue {
             return Stored::default();
         }
         let worth = (send_memory(window, blocks.block_len()) / blocks.block_len() as u64) as u32;
-        // When memory is short, it is reserved for bytes in order, and the last eighth for connections whose reader
-        // has read everything: neither holes nor readers that do not read may starve other connections.
+        // When memory is short, it is reserved for bytes in order, and the last eighth for connections whose
+        // reader has read everything: neither holes nor readers that do not read may starve other
+        // connections.
         let last = (blocks.capacity() / 8).max(1);
         if seq != rcv_nxt {
             let allowance = Allowance { reserve: last, in_place: worth, blocks: worth };
@@ -90,8 +91,8 @@ impl ReceiveQueue {
         let allowance = Allowance { reserve, in_place: worth, blocks: u32::MAX };
         let mut stored = self.chain.insert(blocks, self.next, data, place, allowance);
         if stored == 0 && self.has_holes() {
-            // RFC 2018 §8: bytes after a hole may be discarded. Here they occupy the memory that is needed to fill
-            // the hole.
+            // RFC 2018 §8: bytes after a hole may be discarded. Here they occupy the memory that is needed to
+            // fill the hole.
             self.discard_out_of_order(blocks, ranges);
             stored = self.chain.insert(blocks, self.next, data, place, allowance);
         }
@@ -113,15 +114,15 @@ impl ReceiveQueue {
         allowance: Allowance,
     ) -> Stored {
         let all_dropped = Stored { dropped: data.len() as u32, ..Stored::default() };
-        // Bytes without a range would occupy memory uselessly; with one-byte holes a peer could exhaust the pool that
-        // way.
+        // Bytes without a range would occupy memory uselessly; with one-byte holes a peer could exhaust the
+        // pool that way.
         let end = seq.plus(data.len() as u32);
         if blocks.free() <= allowance.reserve || !self.ranges.has_room(ranges, seq, end) {
             return all_dropped;
         }
         let position = self.next.wrapping_add(seq.since(rcv_nxt));
-        // If only a part finds room, that part remains in the chain without a range; the ranges decide which bytes
-        // count as received.
+        // If only a part finds room, that part remains in the chain without a range; the ranges decide which
+        // bytes count as received.
         if self.chain.insert(blocks, position, data, place, allowance) < data.len() {
             return all_dropped;
         }

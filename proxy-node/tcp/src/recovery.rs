@@ -1,10 +1,10 @@
-//! Loss detection and recovery: which data is in flight, which of it is lost, when it is retransmitted, and when that
-//! turns out to have been spurious.
+//! Loss detection and recovery: which data is in flight, which of it is lost, when it is retransmitted, and
+//! when that turns out to have been spurious.
 //!
 //! The module owns the records of all data sent and not acknowledged, and the state of RACK-TLP (RFC 8985),
-//! proportional rate reduction (RFC 9937), F-RTO (RFC 5682), and the undoing of spurious recoveries (RFC 3522,
-//! RFC 3708). It has no access to the congestion window (see [`crate::congestion`]), timers or segments:
-//! [`crate::tcb::Tcb`] passes events in and acts on the results (`recovery/response.rs`).
+//! proportional rate reduction (RFC 9937), F-RTO (RFC 5682), and the undoing of spurious recoveries (RFC
+//! 3522, RFC 3708). It has no access to the congestion window (see [`crate::congestion`]), timers or
+//! segments: [`crate::tcb::Tcb`] passes events in and acts on the results (`recovery/response.rs`).
 //!
 //! ```text
 //!                    loss detected                     timeout
@@ -80,7 +80,8 @@ pub(crate) struct Recovery {
     rack: Rack,
     /// Number of consecutive duplicate acknowledgements.
     duplicates: u8,
-    /// Number of duplicate acknowledgements that indicates a loss; doubled after each spurious recovery (RFC 4653).
+    /// Number of duplicate acknowledgements that indicates a loss; doubled after each spurious recovery (RFC
+    /// 4653).
     threshold: u8,
     prr: Prr,
     undo: Undo,
@@ -127,8 +128,8 @@ impl Recovery {
         self.flight.in_flight().saturating_sub(self.duplicate_bytes)
     }
 
-    /// The window that limits sending; `cwnd` is the congestion window. In fast recovery it is that of proportional
-    /// rate reduction.
+    /// The window that limits sending; `cwnd` is the congestion window. In fast recovery it is that of
+    /// proportional rate reduction.
     pub fn window(&self, cwnd: u32) -> u32 {
         if self.phase == Phase::Recovery { self.prr.cwnd() } else { cwnd }
     }
@@ -213,7 +214,8 @@ impl Recovery {
         }
         summary.acked = una.since(summary.una);
         if summary.duplicate_bytes_apply {
-            // RFC 9937 §6.2: the bytes that duplicate acknowledgements stood for were counted as delivered before.
+            // RFC 9937 §6.2: the bytes that duplicate acknowledgements stood for were counted as delivered
+            // before.
             let known = self.duplicate_bytes.min(summary.acked);
             summary.delivered = summary.delivered.saturating_sub(known);
             self.duplicate_bytes -= known;
@@ -235,8 +237,8 @@ impl Recovery {
         }
         summary.note_send_time(record, cumulative);
         self.delivery.on_delivered(record, summary.at, &mut summary.newest);
-        // A segment that arrives after a hole does not update the echo (RFC 7323 §4.3); then only the elapsed time
-        // can distinguish the transmissions.
+        // A segment that arrives after a hole does not update the echo (RFC 7323 §4.3); then only the elapsed
+        // time can distinguish the transmissions.
         let echo_before = cumulative && summary.echoes_before(record.sent);
         self.rack.on_delivered(record, summary.at, echo_before, summary.rtt_min);
     }
@@ -249,8 +251,8 @@ impl Recovery {
         summary.highest = summary.highest.max(range.end);
         summary.delivered += len;
         self.delivery.on_unrecorded_delivered(len, summary.at);
-        // RFC 8985 §7.4.2 infers from an acknowledgement beyond TLP.end_seq that the tail loss probe repaired a loss.
-        // The inference requires that nothing beyond TLP.end_seq was sent before the probe.
+        // RFC 8985 §7.4.2 infers from an acknowledgement beyond TLP.end_seq that the tail loss probe repaired
+        // a loss. The inference requires that nothing beyond TLP.end_seq was sent before the probe.
         self.tail_probe = None;
     }
 

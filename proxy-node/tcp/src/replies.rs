@@ -1,5 +1,6 @@
-//! Replies to segments that belong to no connection. RSTs and acknowledgements in TIME-WAIT are bounded in number and
-//! rate. SYN cookies are bounded in number only and have a queue of their own, so that neither kind delays the other.
+//! Replies to segments that belong to no connection. RSTs and acknowledgements in TIME-WAIT are bounded in
+//! number and rate. SYN cookies are bounded in number only and have a queue of their own, so that neither
+//! kind delays the other.
 
 use std::collections::VecDeque;
 
@@ -14,8 +15,8 @@ pub(crate) struct Reply {
     pub tuple: FourTuple,
     pub via: u32,
     pub header: Repr,
-    /// No record of the flow follows, so the network node releases it. Not set for SYN cookies, which the peer
-    /// acknowledges.
+    /// No record of the flow follows, so the network node releases it. Not set for SYN cookies, which the
+    /// peer acknowledges.
     pub last: bool,
     /// The reply occupies a place and a token but is not sent. Otherwise the number of replies left for other
     /// segments would reveal that this segment was not answered.

@@ -8,10 +8,10 @@
 //!     ├────────── no progress for `reset_stall`, or `reset_wait` is over ─▶ RST, Done
 //!     └────────── RST of the peer, retries exhausted ─────────────────────▶ Done
 //! ```
-//! A kernel transmits data when the application writes it, so that the RST of a later `close` follows the data in the
-//! sequence space. Here data may still wait for the congestion window, the peer's window or a retransmission. RST is sent
-//! after the acknowledgement: it then has exactly the number that the peer expects (RFC 5961 §3.2), and no data can be
-//! lost on the way.
+//! A kernel transmits data when the application writes it, so that the RST of a later `close` follows the
+//! data in the sequence space. Here data may still wait for the congestion window, the peer's window or a
+//! retransmission. RST is sent after the acknowledgement: it then has exactly the number that the peer
+//! expects (RFC 5961 §3.2), and no data can be lost on the way.
 
 use crate::api::{FailReason, State};
 use crate::tcb::{Context, Ending, Fin, FinalTransmit, Tcb};

@@ -1,5 +1,5 @@
-//! Round-trip time and retransmission timeout (RFC 6298). Instead of a minimum of one second for the timeout there is
-//! a minimum for its variation term.
+//! Round-trip time and retransmission timeout (RFC 6298). Instead of a minimum of one second for the timeout
+//! there is a minimum for its variation term.
 
 use core::time::Duration;
 
@@ -19,8 +19,8 @@ const MINIMUM_PERIOD: Duration = Duration::from_secs(150);
 pub(crate) struct Rtt {
     /// Smoothed round-trip time; 0 before the first sample.
     srtt: u32,
-    /// Smoothed deviation of samples from `srtt`; its maximum in the current round trip; and the RTTVAR used for the
-    /// timeout.
+    /// Smoothed deviation of samples from `srtt`; its maximum in the current round trip; and the RTTVAR used
+    /// for the timeout.
     deviation: u32,
     peak: u32,
     variation: u32,
@@ -59,9 +59,9 @@ impl Rtt {
             (self.peak, self.round_end) = (0, nxt);
             return;
         }
-        // RFC 6298 §2.3. Every acknowledgement is a sample, so within a round trip the deviation no longer reflects
-        // the samples at its beginning (RFC 7323 appendix G). The timeout therefore uses the maximum, which decreases
-        // once per round trip.
+        // RFC 6298 §2.3. Every acknowledgement is a sample, so within a round trip the deviation no longer
+        // reflects the samples at its beginning (RFC 7323 appendix G). The timeout therefore uses the
+        // maximum, which decreases once per round trip.
         self.deviation = (self.deviation * 3 + self.srtt.abs_diff(rtt) + 2) / 4;
         self.srtt = ((self.srtt * 7 + rtt + 4) / 8).max(1);
         self.peak = self.peak.max(self.deviation);
@@ -98,8 +98,8 @@ impl Rtt {
             // RFC 6298 §5.7
             return if self.syn_retransmitted { config.rto_initial * 3 } else { config.rto_initial };
         };
-        // RFC 6298 §2.3, with the minimum applied to max (G, 4 * RTTVAR), because acknowledgements may be delayed
-        // whatever the round trip.
+        // RFC 6298 §2.3, with the minimum applied to max (G, 4 * RTTVAR), because acknowledgements may be
+        // delayed whatever the round trip.
         srtt + Duration::from_micros(u64::from(self.variation) * 4).max(config.rto_min)
     }
 
@@ -123,8 +123,9 @@ impl Rtt {
         self.syn_retransmitted = true;
     }
 
-    /// Delay of a tail loss probe after the last transmission (RFC 8985 §7.2); `None` before the first sample.
-    /// `delayed`: the peer may delay its acknowledgement; the delay is assumed to be our own (TLP.max_ack_delay).
+    /// Delay of a tail loss probe after the last transmission (RFC 8985 §7.2); `None` before the first
+    /// sample. `delayed`: the peer may delay its acknowledgement; the delay is assumed to be our own
+    /// (TLP.max_ack_delay).
     pub fn probe_timeout(&self, config: &StackConfig, delayed: bool) -> Option<Duration> {
         let delay = if delayed { config.delayed_ack + PEER_TICK } else { Duration::ZERO };
         self.srtt().map(|srtt| (srtt * 2 + delay).max(Duration::from_millis(2)))

@@ -21,9 +21,9 @@ pub(crate) struct SendQueue {
     pub grown: u32,
 }
 
-/// Largest amount of memory in bytes that the written data of a connection occupies if its capacity is `capacity`
-/// bytes ([`crate::Stack::set_send_capacity`]). It exceeds the capacity by a quarter, because payload left in place
-/// overlaps blocks that it does not fill, and by three blocks.
+/// Largest amount of memory in bytes that the written data of a connection occupies if its capacity is
+/// `capacity` bytes ([`crate::Stack::set_send_capacity`]). It exceeds the capacity by a quarter, because
+/// payload left in place overlaps blocks that it does not fill, and by three blocks.
 pub fn send_memory(capacity: u32, block_len: usize) -> u64 {
     u64::from(capacity) * 5 / 4 + 3 * block_len as u64
 }
@@ -46,8 +46,9 @@ impl SendQueue {
         self.capacity = capacity;
     }
 
-    /// Appends the start of `data`, up to a total of `capacity` bytes in the queue, and returns how many bytes were
-    /// appended. `place` is the location of `data` in the pool, if it lies there; it may remain there.
+    /// Appends the start of `data`, up to a total of `capacity` bytes in the queue, and returns how many
+    /// bytes were appended. `place` is the location of `data` in the pool, if it lies there; it may remain
+    /// there.
     pub fn push(&mut self, pool: &mut BlockPool, data: &[u8], place: Option<Place>, capacity: u32) -> usize {
         let room = capacity.saturating_sub(self.len) as usize;
         let data = data.get(..room).unwrap_or(data);
@@ -81,8 +82,8 @@ impl SendQueue {
         taken
     }
 
-    /// Payload of `len` bytes remains in place only if the rest of the capacity could still be copied within the memory
-    /// set aside for it. Otherwise wasteful writes could exhaust memory that others were granted.
+    /// Payload of `len` bytes remains in place only if the rest of the capacity could still be copied within
+    /// the memory set aside for it. Otherwise wasteful writes could exhaust memory that others were granted.
     fn allowance(&self, pool: &BlockPool, len: usize, capacity: u32) -> Allowance {
         let rest = u64::from(capacity.saturating_sub(self.len)).saturating_sub(len as u64);
         let spare =
@@ -119,8 +120,8 @@ mod tests {
     use super::*;
     use crate::blocks::Direction;
 
-    /// Whatever a writer does, its queue occupies at most `send_memory` of its capacity: with wasteful slices, single
-    /// bytes between them, and acknowledgements that leave only the wasteful slices.
+    /// Whatever a writer does, its queue occupies at most `send_memory` of its capacity: with wasteful
+    /// slices, single bytes between them, and acknowledgements that leave only the wasteful slices.
     #[test]
     fn a_queue_holds_no_more_than_its_capacity_is_worth() {
         const CAPACITY: u32 = 64 * 1024;

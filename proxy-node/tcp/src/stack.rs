@@ -32,7 +32,8 @@ use crate::timewait::TimeWaitTable;
 use crate::transmitqueue::TransmitQueue;
 use crate::tuple_map::TupleMap;
 
-/// A TCP engine for one worker. It owns connections indexed by flow label, listeners, timers and payload memory.
+/// A TCP engine for one worker. It owns connections indexed by flow label, listeners, timers and payload
+/// memory.
 #[derive(Debug)]
 pub struct Stack {
     config: StackConfig,
@@ -100,8 +101,8 @@ impl Stack {
         }
     }
 
-    /// Accepts connections to `address`; an unspecified address stands for all addresses of its family. `service` is
-    /// returned in [`Event::Established`].
+    /// Accepts connections to `address`; an unspecified address stands for all addresses of its family.
+    /// `service` is returned in [`Event::Established`].
     ///
     /// # Errors
     /// [`ListenError`]: the address is taken, the table is full.
@@ -122,20 +123,21 @@ impl Stack {
         self.listeners.insert(address, Listener { service, options, backlog_full: false })
     }
 
-    /// Sets whether the backlog of the listener on `address` is full. While it is, SYNs and acknowledgements of SYN
-    /// cookies are dropped without a reply, so that clients retransmit them. Connections already half-open still
-    /// complete; [`StackConfig::half_open`] bounds their number.
+    /// Sets whether the backlog of the listener on `address` is full. While it is, SYNs and acknowledgements
+    /// of SYN cookies are dropped without a reply, so that clients retransmit them. Connections already
+    /// half-open still complete; [`StackConfig::half_open`] bounds their number.
     pub fn set_backlog_full(&mut self, address: SocketAddr, full: bool) {
         self.listeners.set_backlog_full(&address, full);
     }
 
-    /// Removes the listener on `address`; existing connections are not affected. Returns `false` if there was none.
+    /// Removes the listener on `address`; existing connections are not affected. Returns `false` if there was
+    /// none.
     pub fn unlisten(&mut self, address: SocketAddr) -> bool {
         self.listeners.remove(&address)
     }
 
-    /// Opens a connection: sends a SYN from `tuple.local` to `tuple.remote` through network node `via`, and returns
-    /// the connection's label.
+    /// Opens a connection: sends a SYN from `tuple.local` to `tuple.remote` through network node `via`, and
+    /// returns the connection's label.
     ///
     /// # Errors
     /// [`ConnectError`]: the addresses are invalid or in use, or the table is full. Nothing was sent.
@@ -182,14 +184,14 @@ impl Stack {
         Ok(self.tcbs[slot as usize].as_ref().map_or(FlowLabel::NONE, |tcb| tcb.label))
     }
 
-    /// Returns the next record to send, with up to 64 KB of payload. `None` until a segment arrives, data is written
-    /// or read, or a timer expires. Call it in a loop after each batch of calls to other methods.
+    /// Returns the next record to send, with up to 64 KB of payload. `None` until a segment arrives, data is
+    /// written or read, or a timer expires. Call it in a loop after each batch of calls to other methods.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
         self.poll_transmit_if(now, |_| true)
     }
 
-    /// As [`Stack::poll_transmit`], but only for network nodes that are `ready` to accept a segment of full size. A
-    /// node that is not is held back ([`Stack::held_transmits`]): its connections are skipped until
+    /// As [`Stack::poll_transmit`], but only for network nodes that are `ready` to accept a segment of full
+    /// size. A node that is not is held back ([`Stack::held_transmits`]): its connections are skipped until
     /// [`Stack::resume_transmit`].
     pub fn poll_transmit_if(
         &mut self,
@@ -276,15 +278,16 @@ impl Stack {
         None
     }
 
-    /// Whether a queue of replies to segments without a connection is at least half full. Replies beyond a queue's
-    /// capacity are dropped, so the caller should run [`Stack::poll_transmit`] first.
+    /// Whether a queue of replies to segments without a connection is at least half full. Replies beyond a
+    /// queue's capacity are dropped, so the caller should run [`Stack::poll_transmit`] first.
     pub fn replies_press(&self) -> bool {
         let (cookies, most) = self.replies.cookies();
         2 * cookies >= most || 2 * self.replies.len() >= self.replies.capacity()
     }
 
-    /// Returns the next event. The last event of a label is exactly one of [`Event::Closed`] and [`Event::Failed`],
-    /// or [`Event::Reset`] after [`Stack::reset`], unless the caller has called [`Stack::abort`]; then no event follows.
+    /// Returns the next event. The last event of a label is exactly one of [`Event::Closed`] and
+    /// [`Event::Failed`], or [`Event::Reset`] after [`Stack::reset`], unless the caller has called
+    /// [`Stack::abort`]; then no event follows.
     pub fn poll_event(&mut self) -> Option<(FlowLabel, Event)> {
         self.wake_block_waiters();
         while let Some(slot) = self.eventful.pop_front() {
@@ -307,10 +310,11 @@ impl Stack {
         self.with(now, label, |tcb, cx| tcb.queue_fin(cx.now));
     }
 
-    /// Resets the connection after the written data: data and a FIN that was queued are transmitted and, if lost,
-    /// retransmitted until the peer has acknowledged them, then RST follows. A kernel transmits at the time of the write, so
-    /// its RST never overtakes that data. The wait ends early when the peer acknowledges nothing for
-    /// [`StackConfig::reset_stall`], and in any case after [`StackConfig::reset_wait`]. Received data is discarded.
+    /// Resets the connection after the written data: data and a FIN that was queued are transmitted and, if
+    /// lost, retransmitted until the peer has acknowledged them, then RST follows. A kernel transmits at the
+    /// time of the write, so its RST never overtakes that data. The wait ends early when the peer
+    /// acknowledges nothing for [`StackConfig::reset_stall`], and in any case after
+    /// [`StackConfig::reset_wait`]. Received data is discarded.
     ///
     /// Returns `true` if the reset waits: the label remains valid, and [`Event::Reset`], [`Event::Closed`] or
     /// [`Event::Failed`] follows. `false`: RST is sent at once, the label is invalid, and no event follows.
@@ -318,13 +322,15 @@ impl Stack {
         self.with(now, label, |tcb, cx| tcb.reset(cx)) == Some(true)
     }
 
-    /// Sends RST and discards the connection with all written data. The label is invalid at once, and no event follows.
+    /// Sends RST and discards the connection with all written data. The label is invalid at once, and no
+    /// event follows.
     pub fn abort(&mut self, now: Instant, label: FlowLabel) {
         self.with(now, label, |tcb, cx| tcb.abort(cx));
     }
 
     /// Closes both directions: written data is delivered, then FIN. Data that is unread, or arrives later, is
-    /// answered with RST (RFC 9293 §3.6.1), which follows the written data as that of [`Stack::reset`]. [`Event::Closed`] or [`Event::Failed`] still follows.
+    /// answered with RST (RFC 9293 §3.6.1), which follows the written data as that of [`Stack::reset`].
+    /// [`Event::Closed`] or [`Event::Failed`] still follows.
     pub fn close(&mut self, now: Instant, label: FlowLabel) {
         self.with(now, label, |tcb, cx| tcb.close(cx));
     }

@@ -175,8 +175,8 @@ impl Tcb {
             (self.ts_recent, self.ts_recent_at_s) = (timestamps.value, seconds(cx.now));
         }
         self.irs = seq;
-        // The window advertised in our SYN is relative to RCV.NXT, which changes here; the window must not shrink
-        // (RFC 9293 §3.8.6).
+        // The window advertised in our SYN is relative to RCV.NXT, which changes here; the window must not
+        // shrink (RFC 9293 §3.8.6).
         let window = self.rcv_edge.since(self.rcv_nxt);
         self.rcv_nxt = seq.plus(1);
         self.rcv_edge = self.rcv_nxt.plus(window);
@@ -205,7 +205,8 @@ impl Tcb {
         configured.min(self.options.mss_max)
     }
 
-    /// Largest payload of a segment to the peer that carries no SACK blocks; the unit of congestion control (SMSS).
+    /// Largest payload of a segment to the peer that carries no SACK blocks; the unit of congestion control
+    /// (SMSS).
     pub fn mss(&self) -> u16 {
         self.mss_limit - if self.timestamps { 12 } else { 0 }
     }
@@ -235,8 +236,8 @@ impl Tcb {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2 | State::Resetting)
     }
 
-    /// Completes the handshake. `ack` acknowledges our SYN; `seq` is the sequence number of the peer's segment;
-    /// `window` is the peer's window in bytes.
+    /// Completes the handshake. `ack` acknowledges our SYN; `seq` is the sequence number of the peer's
+    /// segment; `window` is the peer's window in bytes.
     pub fn establish(&mut self, cx: &mut Context<'_>, ack: Seq, seq: Seq, window: u32) {
         let lost_syn = self.timers.retries > 0;
         self.snd_una = ack;
@@ -265,8 +266,8 @@ impl Tcb {
         }
     }
 
-    /// Must be called before data or FIN is queued. If the queue was empty and nothing was in flight, the time
-    /// without progress starts now: it is measured for the user timeout and for closed windows.
+    /// Must be called before data or FIN is queued. If the queue was empty and nothing was in flight, the
+    /// time without progress starts now: it is measured for the user timeout and for closed windows.
     pub fn note_queued(&mut self, now: Instant) {
         if self.send.len() == 0 && self.outstanding() == 0 {
             self.progress_at = now;
@@ -295,7 +296,8 @@ impl Tcb {
         self.end(cx, final_transmit, Ending::Closed);
     }
 
-    /// Ends the protocol with a failure. Unread bytes remain readable, as in the kernel's receive queue after a RST.
+    /// Ends the protocol with a failure. Unread bytes remain readable, as in the kernel's receive queue after
+    /// a RST.
     pub fn fail(&mut self, cx: &mut Context<'_>, final_transmit: FinalTransmit, reason: FailReason) {
         let counter = match reason {
             FailReason::Reset => &mut cx.counters.failed_reset,
@@ -304,8 +306,8 @@ impl Tcb {
             FailReason::DataAfterClose => &mut cx.counters.failed_data_after_close,
         };
         *counter += 1;
-        // A passive connection is not reported to the caller before it is established, so its failure is not reported
-        // either.
+        // A passive connection is not reported to the caller before it is established, so its failure is not
+        // reported either.
         self.events_off |= self.passive && matches!(self.state, State::SynReceived);
         self.end(cx, final_transmit, Ending::Failed(reason));
         self.pending.writable = self.receive.readable() > 0;

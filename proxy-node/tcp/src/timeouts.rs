@@ -16,8 +16,8 @@ pub(crate) enum Retransmission {
     Persist,
 }
 
-/// Deadlines of one connection, except that of a delayed acknowledgement. [`Instant::FAR_FUTURE`]: the timer does not
-/// run.
+/// Deadlines of one connection, except that of a delayed acknowledgement. [`Instant::FAR_FUTURE`]: the timer
+/// does not run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
     pub retransmission: (Instant, Retransmission),
@@ -94,8 +94,8 @@ impl Tcb {
     /// whichever is earlier (RFC 8985 §7.2).
     pub fn arm_probe_or_timeout(&mut self, cx: &Context<'_>) {
         let rto = self.rtt.rto(cx.config);
-        // RFC 8985 §7.2 considers one segment in flight. A peer may also delay the acknowledgement of more than one
-        // and less than two full-sized segments (RFC 9293 §3.8.6.3).
+        // RFC 8985 §7.2 considers one segment in flight. A peer may also delay the acknowledgement of more
+        // than one and less than two full-sized segments (RFC 9293 §3.8.6.3).
         let delayed = self.outstanding() < 2 * u32::from(self.mss());
         let eligible = self.sack && self.is_synchronised() && self.recovery.may_probe_tail();
         self.timers.retransmission = match self.rtt.probe_timeout(cx.config, delayed).filter(|_| eligible) {
@@ -153,8 +153,8 @@ impl Tcb {
         }
     }
 
-    /// Counts a retry. Returns `true` if the retries, or the user timeout, are exhausted; the connection has failed
-    /// then.
+    /// Counts a retry. Returns `true` if the retries, or the user timeout, are exhausted; the connection has
+    /// failed then.
     fn retries_exhausted(&mut self, cx: &mut Context<'_>, most: u8) -> bool {
         self.timers.retries = self.timers.retries.saturating_add(1);
         let overdue =
@@ -205,8 +205,8 @@ impl Tcb {
         if self.retries_exhausted(cx, cx.config.retries) {
             return;
         }
-        // RFC 9293 §3.8.6.1 lets a window stay closed indefinitely while the peer responds. When memory is short,
-        // other connections need it.
+        // RFC 9293 §3.8.6.1 lets a window stay closed indefinitely while the peer responds. When memory is
+        // short, other connections need it.
         let short = cx.send_blocks.free() <= cx.send_blocks.capacity() / 4; // writers wait for blocks below this level
         if short && cx.now.saturating_since(self.progress_at) >= cx.config.zero_window_when_short {
             cx.counters.zero_window_evicted += 1;

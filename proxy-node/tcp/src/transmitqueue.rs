@@ -1,13 +1,13 @@
-//! The queue of connections that may be able to transmit. It holds back the connections of network nodes that have no
-//! room.
+//! The queue of connections that may be able to transmit. It holds back the connections of network nodes that
+//! have no room.
 //!
 //! ```text
 //!  ready   ─▶ slot ─▶ slot ─▶ …          connections that may transmit, served in turn
 //!  held[0] ─▶ slot ─▶ …                  of one network node without room; moved to `ready` when it has room
 //!  held[1] ─▶ …
 //! ```
-//! Each slot is in at most one list. The lists share their links, so that holding back and resuming allocate nothing.
-//! A held connection is skipped until its network node is resumed.
+//! Each slot is in at most one list. The lists share their links, so that holding back and resuming allocate
+//! nothing. A held connection is skipped until its network node is resumed.
 
 use crate::list::NIL;
 
@@ -110,7 +110,8 @@ impl TransmitQueue {
         })
     }
 
-    /// Holds back the connections of `via` from now on; `false` if [`HELD_MAX`] network nodes are held already.
+    /// Holds back the connections of `via` from now on; `false` if [`HELD_MAX`] network nodes are held
+    /// already.
     pub fn hold(&mut self, via: u32) -> bool {
         if self.list_of(via) != READY {
             return true;

@@ -93,8 +93,9 @@ fn goodput(mut net: Net, time: Duration) -> (u64, Net) {
 
 #[test]
 fn cubic_fills_a_long_fat_path_where_newreno_needs_minutes() {
-    // 100 Mbit/s, 100 ms: 1.25 MB in flight, of which NewReno regains 14 kB a second after a loss. One segment in
-    // 50,000 is lost. A single run depends on which segments these are, so the sum of several is compared.
+    // 100 Mbit/s, 100 ms: 1.25 MB in flight, of which NewReno regains 14 kB a second after a loss. One
+    // segment in 50,000 is lost. A single run depends on which segments these are, so the sum of several is
+    // compared.
     let (rtt, bandwidth) = (Duration::from_millis(100), 12_500_000);
     let (time, seeds) = (Duration::from_secs(60), 1..=4);
     let [newreno, cubic] = [CongestionControl::NewReno, CongestionControl::Cubic].map(|congestion| {
@@ -182,8 +183,8 @@ fn a_paced_window_is_spread_over_the_round_trip() {
         let within = |p: &&(Instant, usize, _, usize)| p.1 == 0 && p.0 >= *at && p.0 < *at + 2 * MILLISECOND;
         worst = worst.max(log.iter().filter(within).map(|packet| packet.3).sum());
     }
-    // The window doubles each round trip at twice its rate: two milliseconds carry 2 % of the old one, and bursts are
-    // whole segments.
+    // The window doubles each round trip at twice its rate: two milliseconds carry 2 % of the old one, and
+    // bursts are whole segments.
     println!("window {cwnd}, at most {worst} in two milliseconds");
     assert!(cwnd > 100_000 && worst < cwnd / 10, "{worst} of {cwnd}");
 }

@@ -1,5 +1,5 @@
-//! Memory cost of an idle connection: all of the engine's tables that grow with the number of connections, and
-//! nothing else.
+//! Memory cost of an idle connection: all of the engine's tables that grow with the number of connections,
+//! and nothing else.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -15,8 +15,8 @@ use csp_tcp::{Stack, StackConfig};
 static ALLOCATOR: allocation::Counting = allocation::Counting;
 
 const FEW: usize = 8;
-/// A power of two: the hash table for connections and TIME-WAIT entries has then just doubled, so that its load is
-/// lowest.
+/// A power of two: the hash table for connections and TIME-WAIT entries has then just doubled, so that its
+/// load is lowest.
 const MANY: usize = 8_192;
 
 fn config(connections: usize, seed: u64) -> StackConfig {

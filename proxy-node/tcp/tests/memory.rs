@@ -61,7 +61,8 @@ fn written_bytes_are_sent_from_the_buffer_they_arrived_in() {
     assert_eq!(net.hosts[1].stack.occupancy().send_blocks.0, 0, "acknowledged bytes are free");
 }
 
-/// Some clients acknowledge nothing, others send data that is never read; writers waste as much memory as they can.
+/// Some clients acknowledge nothing, others send data that is never read; writers waste as much memory as
+/// they can.
 #[test]
 fn a_write_within_the_capacity_is_never_short() {
     for seed in 0..20 {
@@ -127,8 +128,8 @@ fn ten_thousand_idle_connections_hold_no_buffers() {
     assert_eq!(net.hosts.each_ref().map(|host| all(&host.stack)), [(10_000, 0); 2]);
 }
 
-/// How long a transfer of `bytes` takes over 100 ms if the receive window starts with 64 KiB and may grow to `most`,
-/// and the peak number of the receiver's blocks in use.
+/// How long a transfer of `bytes` takes over 100 ms if the receive window starts with 64 KiB and may grow to
+/// `most`, and the peak number of the receiver's blocks in use.
 fn transfer(most: u32, bytes: u64) -> (Duration, usize) {
     let client = StackConfig { blocks: 8_192, send_buffer_max: 6 << 20, ..small_config(1) };
     let (receive_window_max, receive_window_initial) = (most, 64 << 10);

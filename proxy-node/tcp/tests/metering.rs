@@ -1,4 +1,5 @@
-//! Metered connections send for the first time what they were allowed to, and nothing is lost or stuck for it.
+//! Metered connections send for the first time what they were allowed to, and nothing is lost or stuck for
+//! it.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -48,7 +49,8 @@ impl Metered {
         }
     }
 
-    /// Runs until `bytes` and FIN have arrived, or for so long that no retransmission timer can be the reason.
+    /// Runs until `bytes` and FIN have arrived, or for so long that no retransmission timer can be the
+    /// reason.
     fn run(&mut self, bytes: u64) {
         let (end, mut server) = (self.net.now + Duration::from_secs(3600), None);
         while self.net.now < end && !(self.finished && self.read == bytes) {

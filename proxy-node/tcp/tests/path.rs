@@ -34,7 +34,8 @@ impl Upload {
         upload
     }
 
-    /// Uploads `rate` bytes per millisecond, as far as writes are accepted, and checks every byte at the other end.
+    /// Uploads `rate` bytes per millisecond, as far as writes are accepted, and checks every byte at the
+    /// other end.
     fn run(&mut self, time: Duration, rate: usize) {
         let end = self.net.now + time;
         while self.net.now < end {
@@ -202,7 +203,8 @@ fn a_black_hole_is_found_by_timeouts_and_the_size_searched() {
 
 #[test]
 fn a_segment_that_is_too_long_by_its_timestamps_only_is_made_smaller() {
-    // 530 bytes fit the smallest step of 536 without the 12 bytes of timestamps; the path takes 536 with them.
+    // 530 bytes fit the smallest step of 536 without the 12 bytes of timestamps; the path takes 536 with
+    // them.
     let mut up = Upload::new(config());
     up.net.mtu = (576, false);
     let now = up.net.now;
@@ -272,7 +274,8 @@ impl AfterProbe {
         up.run(Duration::from_millis(100), 0); // nothing is in flight
         assert!(up.mss() < 1_280 && up.counters().path_probes_sent == 0);
         up.net.log = Some(Vec::new());
-        // The first bytes use up the sending time that pacing grants at once. Only the last ones suffice for a probe.
+        // The first bytes use up the sending time that pacing grants at once. Only the last ones suffice for
+        // a probe.
         for len in [3_000, 3_000, 6_000] {
             let bytes: Vec<u8> = (0..len).map(|n| stream_byte(1, up.written + n)).collect();
             up.written += up.net.hosts[0].stack.write(up.net.now, up.client, &bytes) as u64;
@@ -313,8 +316,8 @@ impl AfterProbe {
     }
 }
 
-/// What failed as seed 8384 of the whole-path simulation: the sender stalls, so that a timer fires between the probe
-/// and the bytes that it copies. The first timer is that of a tail loss probe if SACK is in use.
+/// What failed as seed 8384 of the whole-path simulation: the sender stalls, so that a timer fires between
+/// the probe and the bytes that it copies. The first timer is that of a tail loss probe if SACK is in use.
 #[test]
 fn a_timeout_after_a_probe_that_arrives_costs_neither_the_connection_nor_acknowledged_bytes_sent_again() {
     for (no_sack, no_timestamps) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -1,4 +1,5 @@
-//! Resets that the application causes: what it wrote before arrives first, in every order of its calls and over every link.
+//! Resets that the application causes: what it wrote before arrives first, in every order of its calls and
+//! over every link.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -145,7 +146,8 @@ impl Pair {
         }
     }
 
-    /// The sequence number of the first RST that the server sent, relative to the end of what it had sent before.
+    /// The sequence number of the first RST that the server sent, relative to the end of what it had sent
+    /// before.
     fn rst_behind(&self) -> Option<i64> {
         let mut top = None::<u32>;
         for (_, from, header, len) in self.net.log.iter().flatten() {

@@ -1,5 +1,5 @@
-//! The send buffer adapts to the path: on a slow path it stores little of a bulk writer's data, on a fast path it
-//! always has data to send.
+//! The send buffer adapts to the path: on a slow path it stores little of a bulk writer's data, on a fast
+//! path it always has data to send.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -107,8 +107,8 @@ fn a_long_fat_path_is_kept_full() {
     assert!(follows.goodput >= 0.98 * unbounded.goodput, "{follows:?} {unbounded:?}");
 }
 
-/// While a hole is being repaired, SACKed data after it occupies the buffer. (150 seeds: 0.993; if the buffer shrinks
-/// with the congestion window, 0.975. Fewer seeds are less precise.)
+/// While a hole is being repaired, SACKed data after it occupies the buffer. (150 seeds: 0.993; if the buffer
+/// shrinks with the congestion window, 0.975. Fewer seeds are less precise.)
 #[test]
 fn recovery_from_loss_finds_data_to_send() {
     let time = Duration::from_secs(10);

@@ -74,8 +74,8 @@ fn five_percent_loss_at_100_ms() {
 
 #[test]
 fn one_percent_loss_at_1_ms() {
-    // Where the round trip takes 1 ms, timeouts of 200 ms dominate the time: the test shows whether recovery avoids
-    // them.
+    // Where the round trip takes 1 ms, timeouts of 200 ms dominate the time: the test shows whether recovery
+    // avoids them.
     let outcome = transfer(net(Duration::from_millis(1), 0.01, 5), 16 * MIB);
     println!("{outcome:?}");
     assert!(outcome.time < Duration::from_secs(5), "{:?}", outcome.time);
@@ -131,8 +131,8 @@ fn a_slow_reader_does_not_cause_silly_segments() {
         log.iter().filter(|(_, from, _, len)| *from == 0 && *len > 0).map(|p| p.3).collect();
     let small = lens.iter().filter(|&&len| len < 1448).count();
     assert_eq!(read, 9_999 * 500);
-    // The last segment of a write may be small, because Nagle's algorithm is off; the window must not cause small
-    // segments.
+    // The last segment of a write may be small, because Nagle's algorithm is off; the window must not cause
+    // small segments.
     assert!(small * 100 < lens.len(), "{small} of {} segments are small", lens.len());
     let updates = log.iter().filter(|(_, from, ..)| *from == 1).count();
     assert!(
@@ -164,7 +164,8 @@ fn a_loss_near_the_end_of_a_flight_is_found_by_time() {
         net.step(net.now + Duration::from_millis(100));
         net.flush();
     }
-    // One round trip until the SACK, a quarter of one as reordering window, and half of one for the retransmission.
+    // One round trip until the SACK, a quarter of one as reordering window, and half of one for the
+    // retransmission.
     let took = net.now - sent;
     assert!(took >= Duration::from_millis(35) && took < Duration::from_millis(38), "{took:?}");
 }

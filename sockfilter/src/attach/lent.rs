@@ -1,5 +1,5 @@
-//! The shm provider, owned separately from the endpoint that uses it: a forked child must reach the provider itself to
-//! abandon it, and the filter must know the provider's descriptors.
+//! The shm provider, owned separately from the endpoint that uses it: a forked child must reach the provider
+//! itself to abandon it, and the filter must know the provider's descriptors.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -16,7 +16,8 @@ pub struct Owner(NonNull<ShmProvider>);
 /// The same provider, for an endpoint. Must not be used after its owner is gone.
 pub struct Lent(NonNull<ShmProvider>);
 
-// SAFETY: both live in one `Link` behind the engine's lock, so that one thread at a time accesses the provider.
+// SAFETY: both live in one `Link` behind the engine's lock, so that one thread at a time accesses the
+// provider.
 unsafe impl Send for Owner {}
 // SAFETY: as above.
 unsafe impl Send for Lent {}

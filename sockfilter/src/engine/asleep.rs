@@ -21,8 +21,8 @@ pub struct Asleep {
 const LOOKS: u32 = 4;
 
 impl Engine {
-    /// Ensures that sleeping threads are woken: by the provider, which polling has disarmed, and in time for deadlines
-    /// that this thread has created.
+    /// Ensures that sleeping threads are woken: by the provider, which polling has disarmed, and in time for
+    /// deadlines that this thread has created.
     pub fn keep_others_awake(&mut self) {
         if self.asleep.is_empty() {
             return;
@@ -58,9 +58,9 @@ impl Engine {
         self.asleep.retain(|sleeper| sleeper.waker != waker || sleeper.thread != thread);
     }
 
-    /// Prepares a sleep: returns the descriptors that end it, or `Busy` if there is pending work. Returns `None`
-    /// without an attachment, when only other threads can cause a change. `waker` is the eventfd that wakes this
-    /// thread, if other threads may run meanwhile.
+    /// Prepares a sleep: returns the descriptors that end it, or `Busy` if there is pending work. Returns
+    /// `None` without an attachment, when only other threads can cause a change. `waker` is the eventfd that
+    /// wakes this thread, if other threads may run meanwhile.
     pub fn arm(&mut self, waker: Option<c_int>) -> Result<Option<wait::Wakes>, wait::Busy> {
         self.publish();
         let Some(link) = &mut self.link else { return Ok(None) };

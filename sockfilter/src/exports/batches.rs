@@ -8,8 +8,8 @@ use crate::memory::is_nowhere;
 use crate::ops::{c_int_result, rights};
 use crate::{real, sys};
 
-/// Processes messages one after another until `one` fails or `enough` returns `true`. Only a failure of the first one
-/// is returned as the call's failure.
+/// Processes messages one after another until `one` fails or `enough` returns `true`. Only a failure of the
+/// first one is returned as the call's failure.
 unsafe fn each(
     messages: *mut mmsghdr,
     count: c_uint,
@@ -44,8 +44,8 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     if has_messages(fd) {
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call and `timeout` is null or points to a time.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent
+        // for the call and `timeout` is null or points to a time.
         let limit = match unsafe { poll::of_timespec(timeout) } {
             Ok(limit) => limit.map(|ns| sys::monotonic_nanos().saturating_add(ns)),
             Err(errno) => return c_int_result(Err(errno)),
@@ -53,20 +53,20 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         let one = |message: *mut msghdr, first: bool| {
             let for_one = flags & libc::MSG_WAITFORONE != 0 && !first;
             let wait = if for_one { libc::MSG_DONTWAIT } else { 0 };
-            // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
-            // the call and `timeout` is null or points to a time.
+            // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are
+            // lent for the call and `timeout` is null or points to a time.
             unsafe { receive_message(fd, message, (flags & !libc::MSG_WAITFORONE) | wait) }
         };
         // The timeout is checked between messages only (recvmmsg(2), BUGS).
         let enough = || limit.is_some_and(|at| sys::monotonic_nanos() >= at);
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call and `timeout` is null or points to a time.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent
+        // for the call and `timeout` is null or points to a time.
         if let Some(result) = unsafe { each(messages, count, one, enough) } {
             return result;
         }
     }
-    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the call
-    // and `timeout` is null or points to a time.
+    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
+    // the call and `timeout` is null or points to a time.
     let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     for at in 0..received.max(0) as usize {
         // SAFETY: the kernel filled in so many headers.
@@ -84,25 +84,26 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     let first: *const msghdr = if count == 0 { core::ptr::null() } else { messages.cast() };
-    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-    // call; an mmsghdr begins with its msghdr.
+    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
+    // the call; an mmsghdr begins with its msghdr.
     let flags = match unsafe { opened_by(fd, flags, first) } {
         Ok(flags) => flags,
         Err(result) => return result as c_int,
     };
     if has_messages(fd) {
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent
+        // for the call.
         let one = |message: *mut msghdr, _| unsafe { send_message(fd, message, flags) };
-        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-        // call.
+        // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent
+        // for the call.
         if let Some(result) = unsafe { each(messages, count.min(libc::UIO_MAXIOV as c_uint), one, || false) }
         {
             return result;
         }
     }
     let count_known = if is_nowhere(messages) { 0 } else { count.min(libc::UIO_MAXIOV as c_uint) as usize };
-    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the call.
+    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
+    // the call.
     let has_rights =
         |at: usize| unsafe { rights::outgoing(&raw const (*messages.add(at)).msg_hdr) }.is_some();
     if (0..count_known).any(has_rights) {
@@ -111,7 +112,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
         // SAFETY: as above.
         return unsafe { each(messages, count.min(libc::UIO_MAXIOV as c_uint), one, || false) }.unwrap_or(-1);
     }
-    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for the
-    // call.
+    // SAFETY: by the caller's contract `messages` has `count` entries, each with buffers that are lent for
+    // the call.
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }

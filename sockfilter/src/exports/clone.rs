@@ -55,7 +55,8 @@ extern "C" fn begin(start: *mut c_void) -> c_int {
     )
 }
 
-/// clone(2). The arguments after the fourth are present only if a flag requires them; others are passed on as they are.
+/// clone(2). The arguments after the fourth are present only if a flag requires them; others are passed on as
+/// they are.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn clone(
     body: Option<Body>,

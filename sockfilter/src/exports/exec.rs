@@ -1,8 +1,9 @@
-//! exec and its variants. Before the call, connections that stay open over it are handed to the agent. A program that
-//! inherits a listener or a connection keeps the filter, even if the caller passes an environment without it.
+//! exec and its variants. Before the call, connections that stay open over it are handed to the agent. A
+//! program that inherits a listener or a connection keeps the filter, even if the caller passes an
+//! environment without it.
 //!
-//! Every function ends in one of four functions of the next library, which take the arguments as an array and the
-//! environment as a parameter. Functions with a list of arguments first copy it into an array.
+//! Every function ends in one of four functions of the next library, which take the arguments as an array and
+//! the environment as a parameter. Functions with a list of arguments first copy it into an array.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
@@ -22,8 +23,8 @@ pub(super) extern "C" fn before_exec() {
     handover::leave(Which::OverExec);
 }
 
-/// Defines functions that take an environment: they hand connections to the agent, and add the variables that load the
-/// filter to the environment if needed.
+/// Defines functions that take an environment: they hand connections to the agent, and add the variables that
+/// load the filter to the environment if needed.
 macro_rules! with_environment {
     ($($name:ident($($argument:ident: $type:ty),*; $environment:ident $(, $last:ident: $last_type:ty)?) $foreign:expr;)*) => {
         mod next {
@@ -40,7 +41,8 @@ macro_rules! with_environment {
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C" fn $name($($argument: $type,)* $environment: Strings $(, $last: $last_type)?) -> c_int {
             before_exec();
-            // SAFETY: `$environment` is null or an array of C strings that ends with a null pointer, as the function requires.
+            // SAFETY: `$environment` is null or an array of C strings that ends with a null pointer, as the
+            // function requires.
             let kept = unsafe { Environment::of($environment, handover::any_over_exec, || $foreign) };
             seal::before_exec();
             let failed = call_next!(
@@ -102,7 +104,8 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
 /// execvp(3), likewise.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: the caller passes what execvpe requires; `environ` is an array that ends with a null pointer, or null.
+    // SAFETY: the caller passes what execvpe requires; `environ` is an array that ends with a null pointer,
+    // or null.
     unsafe { execvpe(file, arguments, environ) }
 }
 
@@ -111,8 +114,8 @@ const REGISTERS: usize = 6;
 /// Arguments of a list that are copied without an allocation, which a child of vfork could not free.
 const LIST_INLINE: usize = 256;
 
-/// The arguments of a variadic call, all of them pointers: the first six were in registers, the others are on the
-/// caller's stack.
+/// The arguments of a variadic call, all of them pointers: the first six were in registers, the others are on
+/// the caller's stack.
 struct List {
     registers: Strings,
     stack: Strings,
@@ -124,8 +127,8 @@ impl List {
     /// # Safety
     /// The call must have had that many.
     unsafe fn at(&self, at: usize) -> *const c_char {
-        // SAFETY: the entry point saved six registers; the ABI defines the place of the others, and the call had that
-        // many by this function's contract.
+        // SAFETY: the entry point saved six registers; the ABI defines the place of the others, and the call
+        // had that many by this function's contract.
         unsafe {
             match at.checked_sub(REGISTERS) {
                 None => self.registers.add(at).read(),
@@ -134,7 +137,8 @@ impl List {
         }
     }
 
-    /// Calls `then` with the path, the arguments after it up to the null pointer, and the index of that pointer.
+    /// Calls `then` with the path, the arguments after it up to the null pointer, and the index of that
+    /// pointer.
     ///
     /// # Safety
     /// The list must end with a null pointer after the path.
@@ -176,8 +180,8 @@ unsafe extern "C" fn execute_by_path(registers: Strings, stack: Strings) -> c_in
 /// execle(3): the environment follows the list's null pointer.
 unsafe extern "C" fn execute_in(registers: Strings, stack: Strings) -> c_int {
     let list = List { registers, stack };
-    // SAFETY: the caller's list ends with a null pointer; the argument after it is an array of C strings that ends with
-    // a null pointer.
+    // SAFETY: the caller's list ends with a null pointer; the argument after it is an array of C strings that
+    // ends with a null pointer.
     unsafe { list.with(|path, arguments, end| execve(path, arguments, list.at(end + 1).cast())) }
 }
 
@@ -214,7 +218,8 @@ with_list! {
     execle: execute_in;
 }
 
-/// An environment of `count` variables without LD_PRELOAD. A child of vfork that executes the program does not free it.
+/// An environment of `count` variables without LD_PRELOAD. A child of vfork that executes the program does
+/// not free it.
 ///
 /// # Safety
 /// `given` must have `count` elements before its null pointer.
@@ -231,16 +236,16 @@ unsafe fn without_preload(given: Strings, count: usize) -> Environment {
     Environment { given, kept, added: Vec::new() }
 }
 
-/// Whether an environment that lacks the filter is the process's own, which the process has cleared while it has accelerated
-/// sockets. Dovecot's master gives its listeners to some of its processes, and these pass connections to others, which
-/// could not open them without the filter.
+/// Whether an environment that lacks the filter is the process's own, which the process has cleared while it
+/// has accelerated sockets. Dovecot's master gives its listeners to some of its processes, and these pass
+/// connections to others, which could not open them without the filter.
 fn is_cleared(given: Strings) -> bool {
     given == environment() && handover::any_accelerated()
 }
 
-/// The environment of a program that is about to be executed. A program that inherits an accelerated listener or
-/// connection keeps the filter, since a placeholder without it is useless (nginx passes a new environment to a new
-/// binary, Dovecot clears the environment).
+/// The environment of a program that is about to be executed. A program that inherits an accelerated listener
+/// or connection keeps the filter, since a placeholder without it is useless (nginx passes a new environment
+/// to a new binary, Dovecot clears the environment).
 pub(super) struct Environment {
     given: Strings,
     kept: Vec<*const c_char>,
@@ -249,10 +254,10 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// The environment for a program. `needs_us` returns whether it needs the filter; it is called only if the
-    /// environment lacks one of the variables. `foreign` returns whether it cannot start with the filter preloaded: then
-    /// the environment has no LD_PRELOAD, except in strict mode, where the loader's error is better than kernel sockets. An
-    /// environment with another LD_PRELOAD is returned unchanged.
+    /// The environment for a program. `needs_us` returns whether it needs the filter; it is called only if
+    /// the environment lacks one of the variables. `foreign` returns whether it cannot start with the filter
+    /// preloaded: then the environment has no LD_PRELOAD, except in strict mode, where the loader's error is
+    /// better than kernel sockets. An environment with another LD_PRELOAD is returned unchanged.
     ///
     /// # Safety
     /// `given` must be null or an array of C strings that ends with a null pointer.
@@ -273,8 +278,8 @@ impl Environment {
             }
             count += 1;
         }
-        // Nothing is allocated before this point: a signal handler may execute a program while the filter's allocator
-        // is in use.
+        // Nothing is allocated before this point: a signal handler may execute a program while the filter's
+        // allocator is in use.
         let lacks_some = !has.iter().all(|has| *has);
         let adds = lacks_some && (needs_us() || is_cleared(given));
         if !(has[0] || adds) {
@@ -302,7 +307,8 @@ impl Environment {
     /// Whether the loader of a program in this environment loads the filter, and the filter is on.
     pub(super) fn has_filter(&self) -> bool {
         let (mut loads, mut on) = (false, true);
-        // SAFETY: the environment is null or an array of C strings that ends with a null pointer, by the contract of `of`.
+        // SAFETY: the environment is null or an array of C strings that ends with a null pointer, by the
+        // contract of `of`.
         for text in (0..).map_while(|at| unsafe { text_at(self.pointer(), at) }) {
             loads |=
                 text.to_bytes().starts_with(bootstrap::INHERITED[0]) && !bootstrap::is_another_preload(text);

@@ -14,7 +14,8 @@ fn part(buffer: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: len }
 }
 
-/// MSG_FASTOPEN: an unconnected socket is connected first. Returns the remaining flags, or the result of the call.
+/// MSG_FASTOPEN: an unconnected socket is connected first. Returns the remaining flags, or the result of the
+/// call.
 unsafe fn opened(
     fd: c_int,
     flags: c_int,
@@ -42,8 +43,8 @@ pub(super) unsafe fn opened_by(fd: c_int, flags: c_int, message: *const msghdr) 
     unsafe { opened(fd, flags, (*message).msg_name.cast(), (*message).msg_namelen) }
 }
 
-/// A receive of one buffer on an accelerated connection, or on a carried one with flags that the kernel would treat
-/// otherwise.
+/// A receive of one buffer on an accelerated connection, or on a carried one with flags that the kernel would
+/// treat otherwise.
 unsafe fn receive_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     if fdtable::is_ours(fd)
         // SAFETY: by the caller's contract `into` is writable for `len` bytes.
@@ -143,7 +144,8 @@ unsafe fn no_address(result: ssize_t, address: *mut sockaddr, len: *mut socklen_
     result
 }
 
-/// A receive of one buffer on an accelerated or carried connection by a call that returns the sender's address.
+/// A receive of one buffer on an accelerated or carried connection by a call that returns the sender's
+/// address.
 unsafe fn receive_from(
     fd: c_int,
     into: *mut c_void,
@@ -152,8 +154,8 @@ unsafe fn receive_from(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> Option<ssize_t> {
-    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable for
-    // `*address_len` bytes.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable
+    // for `*address_len` bytes.
     unsafe {
         let received = match receive_one(fd, into, len, flags) {
             Some(received) => received,
@@ -177,8 +179,8 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable for
-    // `*address_len` bytes.
+    // SAFETY: by the caller's contract `into` is writable for `len` bytes and `address` is null or writable
+    // for `*address_len` bytes.
     unsafe {
         receive_from(fd, into, len, flags, address, address_len)
             .unwrap_or_else(|| real::recvfrom(fd, into, len, flags, address, address_len))
@@ -328,11 +330,12 @@ pub unsafe fn list(
     if !fdtable::is_ours(fd) {
         return None;
     }
-    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the
+    // call.
     match unsafe { io::iovecs(parts, usize::try_from(count).unwrap_or(usize::MAX)) } {
         Ok(list) if list.iter().all(|p| p.iov_len == 0) => Some(0),
-        // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the
-        // call.
+        // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for
+        // the call.
         Ok(list) => unsafe { moves(fd, list, flags) }.map(c_result),
         Err(errno) => Some(c_result(Err(errno))),
     }
@@ -341,7 +344,8 @@ pub unsafe fn list(
 /// readv(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the
+    // call.
     unsafe {
         list(fd, parts, count, 0, io::receive).unwrap_or_else(|| {
             let received = real::readv(fd, parts, count);
@@ -353,7 +357,8 @@ pub(super) unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, cou
 /// writev(2)
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the
+    // call.
     unsafe { list(fd, parts, count, 0, io::send).unwrap_or_else(|| real::writev(fd, parts, count)) }
 }
 

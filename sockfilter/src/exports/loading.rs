@@ -1,8 +1,9 @@
-//! dlopen and dlmopen. RTLD_DEEPBIND would make a library find the C library's functions before the filter's, so it is
-//! left out. A library in a namespace of its own has another C library, and bypasses the filter: this is reported.
+//! dlopen and dlmopen. RTLD_DEEPBIND would make a library find the C library's functions before the filter's,
+//! so it is left out. A library in a namespace of its own has another C library, and bypasses the filter:
+//! this is reported.
 //!
-//! The C library determines the caller, whose search path and namespace apply, by the return address: both functions
-//! continue in the next library's with the stack as it was.
+//! The C library determines the caller, whose search path and namespace apply, by the return address: both
+//! functions continue in the next library's with the stack as it was.
 
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -102,8 +102,8 @@ unsafe extern "C-unwind" fn __poll_chk(
 }
 
 unsafe fn ppoll_ours(set: &mut [pollfd], timeout: *const timespec, mask: *const sigset_t) -> c_int {
-    // SAFETY: by the caller's contract `timeout` is null or points to a time and `mask` is null or points to a
-    // signal set.
+    // SAFETY: by the caller's contract `timeout` is null or points to a time and `mask` is null or points to
+    // a signal set.
     c_int_result(unsafe { of_timespec(timeout).and_then(|ns| poll_ops::poll(set, ns, mask)) })
 }
 
@@ -119,14 +119,14 @@ pub(super) unsafe extern "C-unwind" fn ppoll(
     if is_wrong(timeout) {
         return c_int_result(Err(libc::EFAULT));
     }
-    // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and `mask`
-    // is null or points to a signal set.
+    // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
+    // `mask` is null or points to a signal set.
     match unsafe { ours(fds, count) } {
-        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
-        // `mask` is null or points to a signal set.
+        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time
+        // and `mask` is null or points to a signal set.
         Some(set) => unsafe { ppoll_ours(set, timeout, mask) },
-        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
-        // `mask` is null or points to a signal set.
+        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time
+        // and `mask` is null or points to a signal set.
         None => unsafe {
             let kernel = || real::ppoll(fds, count, timeout, mask);
             or_late(fds, count, kernel, |set| ppoll_ours(set, timeout, mask))
@@ -143,14 +143,14 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     mask: *const sigset_t,
     room: size_t,
 ) -> c_int {
-    // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and `mask`
-    // is null or points to a signal set.
+    // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
+    // `mask` is null or points to a signal set.
     match unsafe { ours(fds, count) } {
-        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
-        // `mask` is null or points to a signal set.
+        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time
+        // and `mask` is null or points to a signal set.
         Some(set) if size_of_val(set) <= room => unsafe { ppoll_ours(set, timeout, mask) },
-        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time and
-        // `mask` is null or points to a signal set.
+        // SAFETY: by the caller's contract `fds` has `count` entries, `timeout` is null or points to a time
+        // and `mask` is null or points to a signal set.
         _ => unsafe { real::__ppoll_chk(fds, count, timeout, mask, room) },
     }
 }
@@ -169,32 +169,32 @@ pub(super) unsafe extern "C-unwind" fn select(
         return c_int_result(Err(libc::EFAULT));
     }
     let sets = select_ops::Sets([read, write, except]);
-    // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
-    // points to a time.
+    // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null
+    // or points to a time.
     if !unsafe { sets.concern(count) } {
-        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
-        // points to a time.
+        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is
+        // null or points to a time.
         return unsafe { real::select(count, read, write, except, timeout) };
     }
     let limit = if timeout.is_null() {
         Ok(None)
     } else {
-        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
-        // points to a time.
+        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is
+        // null or points to a time.
         let t = unsafe { timeout.read_unaligned() };
         // Linux accepts more than a second's worth of microseconds.
         nanos(t.tv_sec.saturating_add(t.tv_usec.div_euclid(1_000_000)), t.tv_usec.rem_euclid(1_000_000), 1000)
     };
     let began = sys::monotonic_nanos();
-    // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
-    // points to a time; no mask.
+    // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null
+    // or points to a time; no mask.
     let result = limit.and_then(|ns| unsafe { sets.select(count, ns, core::ptr::null()) });
     if let Ok(Some(ns)) = limit {
         // Linux stores the remaining time.
         let left = ns.saturating_sub(sys::monotonic_nanos() - began) / 1000;
         let remaining = timeval { tv_sec: (left / 1_000_000) as i64, tv_usec: (left % 1_000_000) as i64 };
-        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is null or
-        // points to a time.
+        // SAFETY: by the caller's contract each set is null or covers `count` descriptors and `timeout` is
+        // null or points to a time.
         unsafe { timeout.write_unaligned(remaining) };
     }
     c_int_result(result)
@@ -215,8 +215,8 @@ pub(super) unsafe extern "C-unwind" fn pselect(
         return c_int_result(Err(libc::EFAULT));
     }
     let sets = select_ops::Sets([read, write, except]);
-    // SAFETY: by the caller's contract each set is null or covers `count` descriptors, `timeout` is null or points
-    // to a time and `mask` is null or points to a signal set.
+    // SAFETY: by the caller's contract each set is null or covers `count` descriptors, `timeout` is null or
+    // points to a time and `mask` is null or points to a signal set.
     unsafe {
         if !sets.concern(count) {
             return real::pselect(count, read, write, except, timeout, mask);
@@ -266,8 +266,8 @@ unsafe fn epoll_any(
     mask: *const sigset_t,
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
-    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
-    // signal set.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to
+    // a signal set.
     let found = unsafe { epoll_each(set, events, count, timeout, mask, kernel) };
     if found < 2 {
         return found;
@@ -311,8 +311,8 @@ unsafe fn epoll_each(
             return kept as c_int;
         }
     }
-    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
-    // signal set.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to
+    // a signal set.
     match unsafe { epoll::wait(set, events, timeout, mask) } {
         Some(result) => c_int_result(result),
         None => c_int_result(Err(libc::EINVAL)),
@@ -342,11 +342,11 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
-    // signal set.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to
+    // a signal set.
     let kernel = || unsafe { real::epoll_pwait(set, events, count, timeout, mask) };
-    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
-    // signal set.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to
+    // a signal set.
     unsafe { epoll_any(set, events, count, Ok(of_millis(timeout)), mask, kernel) }
 }
 
@@ -359,10 +359,10 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: by the caller's contract `events` has room for `count` entries, `timeout` is null or points to a time
-    // and `mask` is null or points to a signal set.
+    // SAFETY: by the caller's contract `events` has room for `count` entries, `timeout` is null or points to
+    // a time and `mask` is null or points to a signal set.
     let kernel = || unsafe { real::epoll_pwait2(set, events, count, timeout, mask) };
-    // SAFETY: by the caller's contract `events` has room for `count` entries, `timeout` is null or points to a time
-    // and `mask` is null or points to a signal set.
+    // SAFETY: by the caller's contract `events` has room for `count` entries, `timeout` is null or points to
+    // a time and `mask` is null or points to a signal set.
     unsafe { epoll_any(set, events, count, of_timespec(timeout), mask, kernel) }
 }

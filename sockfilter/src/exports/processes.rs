@@ -12,20 +12,20 @@ use crate::handover::{self, Which};
 use crate::next::Next;
 use crate::ops::sockets;
 
-/// Called before the C library makes a stream of a descriptor or prints to it: it reads and writes without calling the
-/// filter, so the connection must be a kernel socket.
+/// Called before the C library makes a stream of a descriptor or prints to it: it reads and writes without
+/// calling the filter, so the connection must be a kernel socket.
 extern "C" fn before_stream(fd: c_int) {
     handover::leave(Which::Of(fd));
 }
 
-/// Called before vfork: returns 1 if fork must be used instead, since a child that shares the parent's memory cannot be
-/// given connections.
+/// Called before vfork: returns 1 if fork must be used instead, since a child that shares the parent's memory
+/// cannot be given connections.
 extern "C" fn fork_instead() -> usize {
     usize::from(handover::any_for_child())
 }
 
-/// Entry points that call a function with the first argument and continue in the next library's function of the same
-/// name.
+/// Entry points that call a function with the first argument and continue in the next library's function of
+/// the same name.
 macro_rules! entry {
     ($($before:ident: $name:ident,)*) => {
         mod next {
@@ -109,8 +109,8 @@ entry! {
 
 static VFORK: Next = Next::new("vfork\0");
 
-/// vfork(2), or fork(2) if there are connections that the child may use. A child of vfork returns through its parent's
-/// stack, so this function's frame must be gone before the system call.
+/// vfork(2), or fork(2) if there are connections that the child may use. A child of vfork returns through its
+/// parent's stack, so this function's frame must be gone before the system call.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn vfork() -> c_int {
@@ -138,7 +138,8 @@ extern "C" fn forked() -> c_int {
     unsafe { libc::fork() }
 }
 
-/// chroot(2): the process attaches to the agent first. A session of vsftpd calls it before it listens for data.
+/// chroot(2): the process attaches to the agent first. A session of vsftpd calls it before it listens for
+/// data.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
     static NEXT: Next = Next::new("chroot\0");

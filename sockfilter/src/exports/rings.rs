@@ -1,6 +1,7 @@
-//! liburing's functions that create a ring. The library makes its system calls itself, and a ring would read and write
-//! placeholders: programs get ENOSYS, as from a kernel without io_uring, and use their other methods. A ring that the
-//! program creates by other means is refused by its system call (`syscall`, and `bootstrap::refuse_rings`).
+//! liburing's functions that create a ring. The library makes its system calls itself, and a ring would read
+//! and write placeholders: programs get ENOSYS, as from a kernel without io_uring, and use their other
+//! methods. A ring that the program creates by other means is refused by its system call (`syscall`, and
+//! `bootstrap::refuse_rings`).
 
 use core::ffi::{c_uint, c_void};
 

@@ -58,8 +58,8 @@ unsafe fn release(command: *mut c_char) {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     type System = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
-    // SAFETY: by the caller's contract `command` is null or a C string; the C library's function of this name has this
-    // signature.
+    // SAFETY: by the caller's contract `command` is null or a C string; the C library's function of this name
+    // has this signature.
     unsafe {
         let ours = replaced(command);
         let given = if ours.is_null() { command } else { ours.cast_const() };

@@ -267,8 +267,8 @@ unsafe fn set_option(fd: c_int, level: c_int, name: c_int, value: *const c_void,
     if fdtable::is_ours(fd) {
         options::inherit(fd);
     }
-    // SAFETY: by the caller's contract `value` is readable for `len` bytes. The placeholder keeps every option's
-    // value.
+    // SAFETY: by the caller's contract `value` is readable for `len` bytes. The placeholder keeps every
+    // option's value.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result == 0 && fdtable::is_ours(fd) {
         // SAFETY: the kernel has read `len` bytes of `value`.

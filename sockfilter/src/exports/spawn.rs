@@ -117,8 +117,8 @@ fn before_spawn(actions: *const c_void) -> bool {
 struct Withheld(Vec<c_int>);
 
 impl Withheld {
-    /// Withholds connections that the agent carries from a child that will not have the filter. Error: EPERM if the child
-    /// would have one as a standard stream, or by its file actions: it could not work without.
+    /// Withholds connections that the agent carries from a child that will not have the filter. Error: EPERM
+    /// if the child would have one as a standard stream, or by its file actions: it could not work without.
     fn from(has_filter: impl FnOnce() -> bool, actions: *const c_void) -> Result<Self, c_int> {
         let inherited: Vec<c_int> = handover::carried_over_exec().collect();
         let mut named = ACTIONS.of(actions as usize).filter(|fd| handover::is_carried(*fd));
@@ -194,7 +194,8 @@ macro_rules! spawn {
             // SAFETY: `program` is a C string, as the function requires.
             let executed = unsafe { executed(program, $by_path, actions) };
             let foreign = || executed.as_ref().is_some_and(|(file, _)| is_foreign(file));
-            // SAFETY: `environment` is null or an array of C strings that ends with a null pointer, as the function requires.
+            // SAFETY: `environment` is null or an array of C strings that ends with a null pointer, as the
+            // function requires.
             let kept = unsafe { Environment::of(environment, || any, foreign) };
             let reached = || executed.as_ref().is_some_and(|(file, folder)| preload::reaches(file, folder));
             let withheld = Withheld::from(|| kept.has_filter() && reached(), actions);

@@ -141,8 +141,8 @@ unsafe extern "C-unwind" fn dispatch(
     c_long::from(result)
 }
 
-/// pselect6 with a descriptor that the filter serves; other calls are passed to the kernel, which stores the remaining
-/// time.
+/// pselect6 with a descriptor that the filter serves; other calls are passed to the kernel, which stores the
+/// remaining time.
 ///
 /// # Safety
 /// The arguments must be what the call takes.
@@ -152,7 +152,8 @@ unsafe fn pselect6(a: [usize; 6]) -> c_long {
     let both = last as *const [usize; 2];
     // SAFETY: by the caller's contract the sixth argument is null or points to a mask's address and length.
     let [mask, len] = if is_nowhere(both) { [0, MASK_LEN] } else { unsafe { both.read_unaligned() } };
-    // SAFETY: by the caller's contract the arguments are those of pselect6(2): pointers that are null or valid for what it reads and writes.
+    // SAFETY: by the caller's contract the arguments are those of pselect6(2): pointers that are null or
+    // valid for what it reads and writes.
     unsafe {
         if is_wrong(both)
             || (mask != 0 && len != MASK_LEN)
@@ -173,7 +174,8 @@ unsafe fn copies_memory(arguments: usize, len: usize) -> bool {
         return false;
     }
     let word = |at: usize| (arguments + at) as *const u64;
-    // SAFETY: by the caller's contract `arguments` points to a struct clone_args of `len` bytes; both words lie within it.
+    // SAFETY: by the caller's contract `arguments` points to a struct clone_args of `len` bytes; both words
+    // lie within it.
     unsafe {
         word(0).read_unaligned() & libc::CLONE_VM as u64 == 0 && word(CLONE_STACK).read_unaligned() == 0
     }

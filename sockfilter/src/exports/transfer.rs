@@ -57,8 +57,8 @@ pub(super) unsafe extern "C-unwind" fn splice(
             return c_result(result);
         }
     }
-    // SAFETY: by the caller's contract `from_offset` is null or points to an offset and `to_offset` is null or
-    // points to an offset.
+    // SAFETY: by the caller's contract `from_offset` is null or points to an offset and `to_offset` is null
+    // or points to an offset.
     let moved = unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
     ending::or_reset(from, moved, len > 0)
 }
@@ -83,7 +83,8 @@ unsafe fn at_no_offset(
         return Some(c_result(Err(libc::EOPNOTSUPP)));
     }
     let wait = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
-    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the
+    // call.
     unsafe { list(fd, parts, count, wait, moves) }
 }
 
@@ -99,8 +100,8 @@ macro_rules! at_offset {
                 at: off_t,
                 flags: c_int,
             ) -> ssize_t {
-                // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for
-                // the call.
+                // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is
+                // lent for the call.
                 unsafe {
                     at_no_offset(fd, parts, count, at, flags, $moves)
                         .unwrap_or_else(|| real::$name(fd, parts, count, at, flags))

@@ -1,7 +1,8 @@
 //! bind() to an address that only the cluster has.
 //!
-//! A connection's local address is the service's, which no interface of this host has, so the kernel refuses to bind to
-//! it. Some programs do bind to it: an FTP server binds its data listener to the address of the control connection.
+//! A connection's local address is the service's, which no interface of this host has, so the kernel refuses
+//! to bind to it. Some programs do bind to it: an FTP server binds its data listener to the address of the
+//! control connection.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,9 +15,8 @@ use crate::fdtable::{self, Entry};
 use crate::lock;
 use crate::sys::{Errno, syscall};
 
-/// Called when the kernel has no such address (EADDRNOTAVAIL): binds nevertheless if a connection of this process has
-/// it. `None`:
-/// the kernel's answer stands.
+/// Called when the kernel has no such address (EADDRNOTAVAIL): binds nevertheless if a connection of this
+/// process has it. `None`: the kernel's answer stands.
 ///
 /// # Safety
 /// As bind: `address` must point to `len` readable bytes.
@@ -34,7 +34,8 @@ pub unsafe fn again(fd: c_int, address: *const sockaddr, len: socklen_t) -> Opti
         SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
     };
     let on: c_int = 1;
-    // SAFETY: the kernel reads `on`, and the address, which is readable for `len` bytes by this function's contract.
+    // SAFETY: the kernel reads `on`, and the address, which is readable for `len` bytes by this function's
+    // contract.
     unsafe {
         syscall!(libc::SYS_setsockopt, fd, level, option, &raw const on, size_of::<c_int>()).ok()?;
         Some(syscall!(libc::SYS_bind, fd, address, len))

@@ -1,5 +1,5 @@
-//! Options of connections that the agent carries. A Unix socket has no TCP options, so their values are kept here, and
-//! a temporary TCP socket provides the kernel's answers.
+//! Options of connections that the agent carries. A Unix socket has no TCP options, so their values are kept
+//! here, and a temporary TCP socket provides the kernel's answers.
 
 use std::sync::Arc;
 

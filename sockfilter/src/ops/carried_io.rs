@@ -1,6 +1,7 @@
-//! Sends and receives on connections that the agent carries, where their Unix socket differs from TCP: urgent data
-//! (MSG_OOB) would be lost there, MSG_TRUNC would copy the bytes, MSG_ERRQUEUE would read them, MSG_ZEROCOPY would
-//! never be reported, and an address or descriptors in a message would have a meaning. All other calls are the kernel's.
+//! Sends and receives on connections that the agent carries, where their Unix socket differs from TCP: urgent
+//! data (MSG_OOB) would be lost there, MSG_TRUNC would copy the bytes, MSG_ERRQUEUE would read them,
+//! MSG_ZEROCOPY would never be reported, and an address or descriptors in a message would have a meaning. All
+//! other calls are the kernel's.
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -18,8 +19,8 @@ pub fn concerns(fd: c_int) -> bool {
     matches!(fdtable::entry(fd), Entry::Carried(_))
 }
 
-/// recv and its variants with flags that a Unix socket treats otherwise; `None`: the kernel has to do it. `wanted`:
-/// number of bytes that the program requested.
+/// recv and its variants with flags that a Unix socket treats otherwise; `None`: the kernel has to do it.
+/// `wanted`: number of bytes that the program requested.
 #[inline]
 pub fn receive(fd: c_int, wanted: usize, flags: c_int) -> Option<ssize_t> {
     const OTHERWISE: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
@@ -76,8 +77,8 @@ fn count(fd: c_int, wanted: usize, flags: c_int) -> ssize_t {
     if known.is_ok() { wanted.min(queued.max(1) as usize) as ssize_t } else { received }
 }
 
-/// send and its variants with flags that a Unix socket treats otherwise: the transport has no second stream for urgent
-/// data. `None`: the kernel has to do it.
+/// send and its variants with flags that a Unix socket treats otherwise: the transport has no second stream
+/// for urgent data. `None`: the kernel has to do it.
 ///
 /// # Safety
 /// `from` must have `len` readable bytes.

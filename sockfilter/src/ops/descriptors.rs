@@ -19,16 +19,16 @@ impl Engine {
         }
     }
 
-    /// Clears a descriptor that is about to be closed, or that was closed without the filter's notice (as by fclose in
-    /// the C library), since the kernel has just returned its number again.
+    /// Clears a descriptor that is about to be closed, or that was closed without the filter's notice (as by
+    /// fclose in the C library), since the kernel has just returned its number again.
     pub fn drop_descriptor(&mut self, fd: c_int) {
         if let Some(index) = fdtable::take(fd) {
             self.count_references(index, -1);
         }
     }
 
-    /// Changes the number of descriptors that refer to a description, together with the changes left by signal
-    /// handlers.
+    /// Changes the number of descriptors that refer to a description, together with the changes left by
+    /// signal handlers.
     fn count_references(&mut self, index: usize, change: i32) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         let references = d.references.saturating_add_signed(change.saturating_add(deferred::take(index)));
@@ -103,8 +103,8 @@ enum Responsible {
 fn responsible(fd: c_int) -> Responsible {
     match fdtable::entry(fd) {
         Entry::Kernel => Responsible::Kernel,
-        // In a vfork child the tables are the parent's and must not change; exec closes the filter's descriptors
-        // anyway.
+        // In a vfork child the tables are the parent's and must not change; exec closes the filter's
+        // descriptors anyway.
         _ if !bootstrap::owns_tables() => Responsible::Kernel,
         // The filter's own code, or a signal handler that interrupts it.
         _ if lock::inside() => {
@@ -122,8 +122,8 @@ impl Engine {
         self.drop_descriptor(fd);
     }
 
-    /// Closes a descriptor and clears its entry with the lock held, so that a child forked by another thread has both
-    /// or neither. Closing a placeholder never waits.
+    /// Closes a descriptor and clears its entry with the lock held, so that a child forked by another thread
+    /// has both or neither. Closing a placeholder never waits.
     fn close(&mut self, fd: c_int) -> Result<usize, Errno> {
         self.let_go(fd);
         // SAFETY: the call takes no pointers, and the program that called close owns the descriptor.
@@ -157,8 +157,8 @@ pub fn let_go(fd: c_int) {
     }
 }
 
-/// dup, dup2 and their variants: `make` is the kernel's part, `over` the number for the duplicate if the program
-/// specifies one. `None`: the filter is not concerned.
+/// dup, dup2 and their variants: `make` is the kernel's part, `over` the number for the duplicate if the
+/// program specifies one. `None`: the filter is not concerned.
 pub fn duplicate(
     old: c_int,
     over: Option<c_int>,

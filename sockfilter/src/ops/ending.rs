@@ -15,8 +15,8 @@ use crate::fdtable::{self, Entry};
 use crate::inherit::Mark;
 use crate::sys::{self, syscall};
 
-/// The result of recv and its variants: `received`, or ECONNRESET for an end of the stream that is not signed.
-/// `wanted`: whether the program requested any bytes.
+/// The result of recv and its variants: `received`, or ECONNRESET for an end of the stream that is not
+/// signed. `wanted`: whether the program requested any bytes.
 #[inline]
 pub fn or_reset(fd: c_int, received: ssize_t, wanted: bool) -> ssize_t {
     if received == 0 && wanted && matches!(fdtable::entry(fd), Entry::Carried(_)) && was_cut(fd) {

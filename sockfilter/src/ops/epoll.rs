@@ -109,12 +109,13 @@ impl Engine {
         }
     }
 
-    /// Moves the registrations of a candidate that became accelerated from the kernel's sets to accelerated ones.
+    /// Moves the registrations of a candidate that became accelerated from the kernel's sets to accelerated
+    /// ones.
     pub fn move_memberships(&mut self, index: usize) {
         let Some(d) = self.descriptions.get_mut(index) else { return };
         for member in mem::take(&mut d.kernel_sets) {
-            // SAFETY: no event is read when deleting. For a set that was closed since, the call fails and there is no
-            // member.
+            // SAFETY: no event is read when deleting. For a set that was closed since, the call fails and
+            // there is no member.
             let deleted =
                 unsafe { syscall!(libc::SYS_epoll_ctl, member.epoll, libc::EPOLL_CTL_DEL, member.fd, 0) };
             if deleted.is_ok() {
@@ -124,8 +125,8 @@ impl Engine {
         }
     }
 
-    /// The set behind an epoll descriptor. It is created when the first accelerated member is added, or when it is
-    /// nested with another set.
+    /// The set behind an epoll descriptor. It is created when the first accelerated member is added, or when
+    /// it is nested with another set.
     pub(super) fn set_of(&mut self, epoll: c_int) -> Result<DescriptionId, Errno> {
         if let Some(id) = self.of_fd(epoll) {
             return if self.is_epoll(id.index) { Ok(id) } else { Err(libc::EINVAL) };
@@ -147,8 +148,8 @@ impl Engine {
             index
         };
         SETS_MADE.fetch_add(1, Ordering::Relaxed);
-        // Threads may have begun to sleep on the kernel's set before the filter served it: they poll again and find
-        // that it does.
+        // Threads may have begun to sleep on the kernel's set before the filter served it: they poll again
+        // and find that it does.
         sys::signal(wake);
         self.descriptions.id(index).ok_or(libc::ENOSPC)
     }

@@ -11,9 +11,8 @@ use crate::sys::{self, Errno};
 use crate::wait::Deadline;
 use crate::{cancel, lock, real};
 
-/// The kernel's wait. A time-out that is not a whole number of milliseconds is exact if the kernel supports it, else
-/// rounded up to a
-/// millisecond, so that the call never returns early.
+/// The kernel's wait. A time-out that is not a whole number of milliseconds is exact if the kernel supports
+/// it, else rounded up to a millisecond, so that the call never returns early.
 ///
 /// # Safety
 /// As epoll_pwait.
@@ -26,16 +25,16 @@ unsafe fn sleep(
 ) -> c_int {
     if let Some(ns) = timeout_ns.filter(|ns| !ns.is_multiple_of(1_000_000)) {
         let time = sys::timespec(ns);
-        // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
-        // signal set.
+        // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points
+        // to a signal set.
         let found = unsafe { real::epoll_pwait2(epoll, events, count, &raw const time, mask) };
         if found >= 0 || sys::errno() != libc::ENOSYS {
             return found;
         }
     }
     let millis = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as c_int);
-    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to a
-    // signal set.
+    // SAFETY: by the caller's contract `events` has room for `count` entries and `mask` is null or points to
+    // a signal set.
     unsafe { real::epoll_pwait(epoll, events, count, millis, mask) }
 }
 
@@ -69,9 +68,8 @@ pub(super) struct Nap {
     pub deadline: Deadline,
 }
 
-/// Waits in the kernel and removes the filter's own events. Returns the number of the program's events, with those
-/// found before;
-/// this, like an error, ends the call. `None`: the call continues.
+/// Waits in the kernel and removes the filter's own events. Returns the number of the program's events, with
+/// those found before; this, like an error, ends the call. `None`: the call continues.
 ///
 /// # Safety
 /// `mask` must be null or point to a signal set.
@@ -85,7 +83,8 @@ pub(super) unsafe fn kernel_wait(
     let count = c_int::try_from(rest.len()).unwrap_or(c_int::MAX);
     let errno = sys::errno();
     let mut sleeper = nap.id;
-    // SAFETY: `rest` is writable for `count` entries; `mask` is null or a signal set by this function's contract.
+    // SAFETY: `rest` is writable for `count` entries; `mask` is null or a signal set by this function's
+    // contract.
     let slept = cancel::guarded(&mut sleeper, cancelled, || unsafe {
         sleep(nap.epoll, rest.as_mut_ptr(), count, nap.time_ns, mask)
     });
@@ -126,8 +125,8 @@ impl Engine {
         }
     }
 
-    /// The descriptor by which a call that began with `epoll` continues; -1 if a signal handler that interrupted the
-    /// filter closed it.
+    /// The descriptor by which a call that began with `epoll` continues; -1 if a signal handler that
+    /// interrupted the filter closed it.
     pub(super) fn still_by(&mut self, epoll: c_int, id: DescriptionId) -> c_int {
         if fdtable::entry(epoll) == Entry::Ours(id.index) {
             return epoll;
@@ -164,8 +163,8 @@ impl Engine {
         by >= 0 && by != nap.epoll
     }
 
-    /// Removes the filter's own events from the `n` that the kernel returned. Returns the number of the program's
-    /// events, and whether there were events of the filter.
+    /// Removes the filter's own events from the `n` that the kernel returned. Returns the number of the
+    /// program's events, and whether there were events of the filter.
     fn strip_own(&mut self, id: DescriptionId, events: &mut [epoll_event], n: usize) -> (usize, bool) {
         let Some(set) = self.epoll_set(id) else { return (n, false) };
         let found = set.strip(events.get_mut(..n).unwrap_or(&mut []));
@@ -179,8 +178,8 @@ impl Engine {
     }
 }
 
-/// Removes the filter's events from the result of a call that was passed to the kernel before the filter began to serve
-/// the set. Returns the number of the program's events.
+/// Removes the filter's events from the result of a call that was passed to the kernel before the filter
+/// began to serve the set. Returns the number of the program's events.
 pub fn strip_late(epoll: c_int, events: &mut [epoll_event]) -> usize {
     let Entry::Ours(index) = fdtable::entry(epoll) else { return events.len() };
     if lock::inside() {

@@ -1,16 +1,18 @@
-//! EPOLLERR of connections that the agent carries. The kernel's epoll sets have their Unix sockets, and a Unix socket has
-//! no error queue. While such a connection has a report (`zerocopy`), a second descriptor is registered in each of its
-//! sets, with the program's data: the write end of a pipe without a reader, for which the kernel reports EPOLLERR.
+//! EPOLLERR of connections that the agent carries. The kernel's epoll sets have their Unix sockets, and a
+//! Unix socket has no error queue. While such a connection has a report (`zerocopy`), a second descriptor is
+//! registered in each of its sets, with the program's data: the write end of a pipe without a reader, for
+//! which the kernel reports EPOLLERR.
 //!
 //! ```text
 //!   program's epoll set:   the connection (Unix socket)         data: the program's   EPOLLIN, EPOLLOUT, …
 //!                          its error descriptor, while needed   data: the same        EPOLLERR
 //! ```
-//! Of the kernel's two events for one connection in a batch, [`join`] makes one. A one-shot member is not disabled by the
-//! event of the other descriptor.
+//! Of the kernel's two events for one connection in a batch, [`join`] makes one. A one-shot member is not
+//! disabled by the event of the other descriptor.
 //!
-//! Each connection has a pipe of its own: closing its only descriptor removes it from every set, also from one whose
-//! number the program has closed while the set lives on by a duplicate, and from a set that a forked child shares.
+//! Each connection has a pipe of its own: closing its only descriptor removes it from every set, also from
+//! one whose number the program has closed while the set lives on by a duplicate, and from a set that a
+//! forked child shares.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -42,8 +44,9 @@ fn with_error() -> Result<c_int, Errno> {
     Ok(fd)
 }
 
-/// Joins an event that is nothing but EPOLLERR with another one of the same data, since the kernel reports both for one
-/// registration at once: a program may release the data after the first. Returns the number of events that remain.
+/// Joins an event that is nothing but EPOLLERR with another one of the same data, since the kernel reports
+/// both for one registration at once: a program may release the data after the first. Returns the number of
+/// events that remain.
 #[inline]
 pub fn join(events: &mut [epoll_event]) -> usize {
     if events.len() < 2 || DESCRIPTORS.load(Ordering::Relaxed) == 0 { events.len() } else { join_all(events) }

@@ -26,8 +26,8 @@ pub enum Direction {
     Send,
 }
 
-/// Prepares an operation on an accelerated connection: returns its description and the deadline. `None`: the descriptor
-/// is served by the kernel.
+/// Prepares an operation on an accelerated connection: returns its description and the deadline. `None`: the
+/// descriptor is served by the kernel.
 pub fn prepare(
     fd: c_int,
     flags: c_int,
@@ -62,7 +62,8 @@ pub unsafe fn iovecs<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec
     if memory::is_nowhere(parts) {
         return Err(libc::EFAULT);
     }
-    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the call.
+    // SAFETY: by the caller's contract `parts` has `count` entries, each naming memory that is lent for the
+    // call.
     let parts = unsafe { slice::from_raw_parts(parts, count) };
     if parts.iter().any(|p| isize::try_from(p.iov_len).is_err()) { Err(libc::EINVAL) } else { Ok(parts) }
 }
@@ -135,7 +136,8 @@ fn is_nowhere(part: &iovec) -> bool {
     part.iov_len > 0 && memory::is_nowhere(part.iov_base)
 }
 
-/// Consumes (or peeks at) the available bytes, into `parts` from byte `done` on. `Err(None)` is the end of the stream.
+/// Consumes (or peeks at) the available bytes, into `parts` from byte `done` on. `Err(None)` is the end of
+/// the stream.
 ///
 /// # Safety
 /// `parts` must describe writable memory, unless the bytes are thrown away.
@@ -169,8 +171,8 @@ unsafe fn take(
                 let asked = (taking.wanted - *done).min(FILE_CHUNK);
                 (asked, app.read(now(), flow, nowhere.get_mut(..asked).unwrap_or(&mut []), false))
             } else {
-                // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call. `from`
-                // lies within the part.
+                // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call.
+                // `from` lies within the part.
                 let into = unsafe { slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(from), len) };
                 (len, app.read(now(), flow, into, false))
             };
@@ -197,7 +199,8 @@ fn why_none(app: &mut AppSide, flow: FlowId) -> Option<Errno> {
     app.read(now(), flow, &mut [0], true).err().map(errno_of)
 }
 
-/// Copies the available bytes without consuming them. With MSG_WAITALL the call is repeated until all are available.
+/// Copies the available bytes without consuming them. With MSG_WAITALL the call is repeated until all are
+/// available.
 ///
 /// # Safety
 /// `parts` must describe writable memory.
@@ -298,8 +301,8 @@ pub unsafe fn write_some(
         skip -= from;
         let Some(slot) = slices.get_mut(used) else { break };
         if part.iov_len > from {
-            // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call. `from` lies
-            // within the part.
+            // SAFETY: by the caller's contract each of `parts` names memory that is lent for the call. `from`
+            // lies within the part.
             *slot =
                 unsafe { slice::from_raw_parts(part.iov_base.cast::<u8>().add(from), part.iov_len - from) };
             used += 1;

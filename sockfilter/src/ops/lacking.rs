@@ -70,7 +70,8 @@ fn of(fd: c_int, family: c_int, asked: Asked) -> Option<Stay> {
     if flags & libc::O_ASYNC as usize != 0 {
         return Some(lacking(None));
     }
-    // A device may come without setsockopt: by a VRF's control group, or by the scope of a link-local address.
+    // A device may come without setsockopt: by a VRF's control group, or by the scope of a link-local
+    // address.
     const DEVICE: c_int = 62;
     if option_value::<c_int>(fd, libc::SOL_SOCKET, DEVICE) != 0 {
         return Some(lacking(Some((options::SOCKET as u16, DEVICE as u16))));
@@ -132,7 +133,8 @@ impl Value {
     }
 }
 
-/// Instructions of the program's socket filter; the filter's own mark is not one. Error: EACCES for a filter in eBPF.
+/// Instructions of the program's socket filter; the filter's own mark is not one. Error: EACCES for a filter
+/// in eBPF.
 fn filter_len(fd: c_int) -> Result<usize, Errno> {
     if Mark::of(fd).is_some() {
         return Ok(0);
@@ -169,8 +171,8 @@ pub fn note(fd: c_int, level: c_int, name: c_int) {
     });
 }
 
-/// Handles an option that the program sets on an accelerated or carried socket. `None`: the socket has it, or it
-/// changes nothing.
+/// Handles an option that the program sets on an accelerated or carried socket. `None`: the socket has it, or
+/// it changes nothing.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
@@ -201,8 +203,8 @@ pub unsafe fn refuse(
     Some(if unchanged { Ok(0) } else { Err(libc::EOPNOTSUPP) })
 }
 
-/// Whether a query is for the socket filter that the program attached: an accelerated or carried socket has none, but
-/// may have the filter's mark.
+/// Whether a query is for the socket filter that the program attached: an accelerated or carried socket has
+/// none, but may have the filter's mark.
 pub fn is_filter_query(fd: c_int, level: c_int, name: c_int) -> bool {
     (level, name) == (libc::SOL_SOCKET, libc::SO_GET_FILTER) && family(fd).is_some()
 }

@@ -196,7 +196,8 @@ fn bound_somewhere(fd: c_int) -> Option<SocketAddr> {
     }
     let mut storage = [0u64; 4];
     let mut len = size_of_val(&storage) as socklen_t;
-    // SAFETY: `storage` has `len` writable bytes, and the kernel sets `len` to the number of bytes that it wrote.
+    // SAFETY: `storage` has `len` writable bytes, and the kernel sets `len` to the number of bytes that it
+    // wrote.
     unsafe {
         syscall!(libc::SYS_getsockname, fd, storage.as_mut_ptr(), &raw mut len).ok()?;
         syscall!(libc::SYS_bind, fd, storage.as_ptr(), len).ok()?;
@@ -204,25 +205,28 @@ fn bound_somewhere(fd: c_int) -> Option<SocketAddr> {
     address::bound(fd).ok().filter(|a| a.port() != 0)
 }
 
-/// Makes the placeholder of a listener reserve its address as a socket in the kernel's LISTEN state would: other
-/// sockets that bind or listen there get EADDRINUSE, with SO_REUSEADDR too (socket(7)). The placeholder itself must not
-/// be in that state, or the kernel would accept connections. Error: EADDRINUSE, if another socket listens there.
+/// Makes the placeholder of a listener reserve its address as a socket in the kernel's LISTEN state would:
+/// other sockets that bind or listen there get EADDRINUSE, with SO_REUSEADDR too (socket(7)). The placeholder
+/// itself must not be in that state, or the kernel would accept connections. Error: EADDRINUSE, if another
+/// socket listens there.
 fn hold(fd: c_int) -> Result<(), Errno> {
     let off: c_int = 0;
     let mut name = [0u64; 4];
     let mut len = size_of_val(&name) as socklen_t;
-    // SAFETY: `name` has `len` writable bytes, then `len` readable ones that the kernel wrote; the kernel reads `off`.
+    // SAFETY: `name` has `len` writable bytes, then `len` readable ones that the kernel wrote; the kernel
+    // reads `off`.
     unsafe {
         syscall!(libc::SYS_getsockname, fd, name.as_mut_ptr(), &raw mut len)?;
-        // The kernel checks that no other socket has the address, and ends its sharing among SO_REUSEADDR sockets.
+        // The kernel checks that no other socket has the address, and ends its sharing among SO_REUSEADDR
+        // sockets.
         syscall!(libc::SYS_listen, fd, 0)?;
         // Leaves LISTEN and stays bound. From now on a former SO_REUSEADDR has no effect, as in LISTEN.
         syscall!(libc::SYS_shutdown, fd, libc::SHUT_RD)?;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
         syscall!(libc::SYS_setsockopt, fd, level, option, &raw const off, size_of::<c_int>())?;
-        // A port that the kernel chose is released by this and bound again; one that the program chose is not (EINVAL).
-        // A port below 1024 was chosen by the program, perhaps with privileges that it no longer has (EACCES; Varnish
-        // binds as root and listens as another user).
+        // A port that the kernel chose is released by this and bound again; one that the program chose is not
+        // (EINVAL). A port below 1024 was chosen by the program, perhaps with privileges that it no longer
+        // has (EACCES; Varnish binds as root and listens as another user).
         match syscall!(libc::SYS_bind, fd, name.as_ptr(), len) {
             Ok(_) | Err(libc::EINVAL | libc::EACCES) => Ok(()),
             Err(errno) => Err(errno),

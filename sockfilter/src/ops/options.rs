@@ -1,4 +1,5 @@
-//! getsockopt, setsockopt, ioctl, F_SETFL: the placeholder keeps the values; the filter records those that concern it.
+//! getsockopt, setsockopt, ioctl, F_SETFL: the placeholder keeps the values; the filter records those that
+//! concern it.
 
 use std::sync::Arc;
 
@@ -120,8 +121,8 @@ pub(super) fn put(options: &mut Vec<SetOption>, option: SetOption) {
     }
 }
 
-/// Records an option that the program set on a socket that may become accelerated, or is a listener: connections that
-/// it accepts inherit it.
+/// Records an option that the program set on a socket that may become accelerated, or is a listener:
+/// connections that it accepts inherit it.
 ///
 /// # Safety
 /// `value` must have `len` readable bytes.
@@ -162,8 +163,8 @@ pub fn apply(fd: c_int, options: &[SetOption]) {
 /// # Safety
 /// `value` must have `*len` writable bytes, `len` be readable and writable.
 pub unsafe fn write_int(number: c_int, value: *mut c_void, len: *mut socklen_t) {
-    // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length; at most
-    // `*len` bytes are written.
+    // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length; at
+    // most `*len` bytes are written.
     unsafe {
         let room = (*len as usize).min(size_of::<c_int>());
         core::ptr::copy_nonoverlapping((&raw const number).cast::<u8>(), value.cast::<u8>(), room);
@@ -251,8 +252,8 @@ pub(super) fn forwarded(
 }
 
 impl Engine {
-    /// Forwards to the proxy the options of a new connection that were set before: on its listener, or on it before
-    /// connect().
+    /// Forwards to the proxy the options of a new connection that were set before: on its listener, or on it
+    /// before connect().
     pub(super) fn forward_options(&mut self, fd: c_int, flow: FlowId, options: &[SetOption]) {
         let value = |level, name| {
             let set = options.iter().find(|o| (o.level, o.name) == (level, name));

@@ -21,8 +21,8 @@ unsafe fn each_descriptor(message: *const msghdr, mut then: impl FnMut(c_int)) {
 /// # Safety
 /// The header must be valid, its control data readable for the length that it states.
 unsafe fn each_place(message: *const msghdr, mut then: impl FnMut(*mut c_int)) {
-    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call; the macros
-    // stay within the control data.
+    // SAFETY: by the caller's contract `message` is null or names buffers that are lent for the call; the
+    // macros stay within the control data.
     unsafe {
         let mut header: *const cmsghdr = libc::CMSG_FIRSTHDR(message);
         let end = (*message).msg_control as usize + (*message).msg_controllen;
@@ -66,7 +66,8 @@ impl Sealed {
         let mut header = unsafe { message.read_unaligned() };
         let len = header.msg_controllen;
         let mut control = vec![0usize; len.div_ceil(size_of::<usize>())];
-        // SAFETY: by the caller's contract the control data has `len` readable bytes, and the copy has room for them.
+        // SAFETY: by the caller's contract the control data has `len` readable bytes, and the copy has room
+        // for them.
         unsafe {
             core::ptr::copy_nonoverlapping(header.msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len)
         };

@@ -12,8 +12,8 @@ const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
 const READ_REPORTED: c_short = READ | libc::POLLHUP | libc::POLLERR;
 const WRITE_REPORTED: c_short = WRITE | libc::POLLERR;
 
-/// The three sets of a call; each is null or the program's. Programs may pass sets larger than `fd_set`, and they are
-/// read in full.
+/// The three sets of a call; each is null or the program's. Programs may pass sets larger than `fd_set`, and
+/// they are read in full.
 #[derive(Clone, Copy, Debug)]
 pub struct Sets(pub [*mut fd_set; 3]);
 
@@ -76,7 +76,8 @@ impl Sets {
     ) -> Result<usize, Errno> {
         let mut fds = Vec::new();
         for fd in 0..count {
-            // SAFETY: by this function's contract each set is null or covers `count` descriptors; `fd` is below it.
+            // SAFETY: by this function's contract each set is null or covers `count` descriptors; `fd` is
+            // below it.
             let wanted = |which: &usize| unsafe { self.has(*which, fd as usize) };
             let events = (0..3).filter(wanted).fold(0, |bits, which| bits | EVENTS[which]);
             if events != 0 {
@@ -93,7 +94,8 @@ impl Sets {
             for which in 0..3 {
                 let asked = p.events & EVENTS[which] == EVENTS[which];
                 let reported = asked && p.revents & REPORTED[which] != 0;
-                // SAFETY: by this function's contract each set is null or covers `count` descriptors; `p.fd` is below it.
+                // SAFETY: by this function's contract each set is null or covers `count` descriptors; `p.fd`
+                // is below it.
                 if unsafe { self.has(which, p.fd as usize) } {
                     bits += usize::from(reported);
                     // SAFETY: as above.

@@ -116,8 +116,8 @@ impl Engine {
         }
     }
 
-    /// Loopback addresses stay in the kernel unless the agent's rule includes them; also without an agent, even in
-    /// strict mode.
+    /// Loopback addresses stay in the kernel unless the agent's rule includes them; also without an agent,
+    /// even in strict mode.
     pub(super) fn check_loopback(&mut self, address: SocketAddr) -> Result<(), Reason> {
         let accelerated =
             |engine: &mut Engine| engine.attached().is_ok_and(|link| link.session.rules().loopback());
@@ -229,7 +229,8 @@ fn accept_attempt(
     }
 }
 
-/// Accepts the next connection of a client that the listener serves; others are reset, as the kernel refuses them.
+/// Accepts the next connection of a client that the listener serves; others are reset, as the kernel refuses
+/// them.
 fn accept_wanted(app: &mut AppSide, listener: ListenerId, v6_only: bool) -> Result<Accepted, AppError> {
     loop {
         let accepted = app.accept(listener)?;
@@ -377,8 +378,8 @@ impl Engine {
         Ok(0)
     }
 
-    /// Ends a failed connection: the socket may connect again, or listen. A socket that is in epoll sets remains as it
-    /// is.
+    /// Ends a failed connection: the socket may connect again, or listen. A socket that is in epoll sets
+    /// remains as it is.
     fn unconnect(&mut self, index: usize, errno: Errno) -> Result<usize, Errno> {
         let Some(d) = self.descriptions.get_mut(index) else { return Err(errno) };
         d.connecting = false;

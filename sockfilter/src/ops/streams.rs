@@ -57,8 +57,8 @@ fn is_listed(fd: c_int) -> bool {
     type Step = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
     let errno = sys::errno();
     let mut found = false;
-    // SAFETY: the C library's functions of these names have these signatures. The list does not change while it is
-    // locked, and the lock can be taken again by the thread that has it.
+    // SAFETY: the C library's functions of these names have these signatures. The list does not change while
+    // it is locked, and the lock can be taken again by the thread that has it.
     unsafe {
         let call = |next: &Next| core::mem::transmute::<*mut c_void, Void>(next.known())();
         let bound = |next: &Next| core::mem::transmute::<*mut c_void, Edge>(next.known())();

@@ -102,8 +102,8 @@ pub unsafe fn get(fd: c_int, value: *mut c_void, len: *mut socklen_t) -> Option<
     });
     Some(answer.map(|info| {
         let reported = TcpInfo::from(info);
-        // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length; at most
-        // the structure is copied.
+        // SAFETY: by the caller's contract `value` is writable for `*len` bytes, and `len` for one length; at
+        // most the structure is copied.
         unsafe {
             let room = (*len as usize).min(size_of::<TcpInfo>());
             core::ptr::copy_nonoverlapping((&raw const reported).cast::<u8>(), value.cast::<u8>(), room);

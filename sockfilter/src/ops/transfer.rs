@@ -28,8 +28,8 @@ pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize)
     if is_wrong(offset) {
         return Some(c_result(Err(libc::EFAULT)));
     }
-    // SAFETY: by the caller's contract `offset` is null or points to an offset. Without an offset the file's own
-    // position counts, and moves.
+    // SAFETY: by the caller's contract `offset` is null or points to an offset. Without an offset the file's
+    // own position counts, and moves.
     let start = if offset.is_null() {
         // SAFETY: no pointers.
         match unsafe { syscall!(libc::SYS_lseek, from, 0, libc::SEEK_CUR) } {
@@ -152,8 +152,8 @@ pub struct Splice {
     pub offsets: [bool; 2],
 }
 
-/// splice() between a pipe and an accelerated connection: the bytes are copied. `None`: the call is passed to the
-/// kernel.
+/// splice() between a pipe and an accelerated connection: the bytes are copied. `None`: the call is passed to
+/// the kernel.
 pub fn splice(splice: Splice) -> Option<Result<usize, Errno>> {
     let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     let outward = crate::fdtable::is_ours(splice.to);

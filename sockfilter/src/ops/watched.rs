@@ -1,9 +1,9 @@
 //! Epoll sets that are polled from outside: members of other sets, and sets passed to poll.
 //!
-//! Nesting of sets (edge or level triggered, one-shot, depth, no cycles) is left to the kernel, and the kernel's set is
-//! made to report its exact readiness: while a set is watched, its `wake` is readable when an accelerated member is ready, and is
-//! written to at each change of one (an edge for edge-triggered pollers). The attachment's descriptors, which also wake
-//! for other reasons, are not in it.
+//! Nesting of sets (edge or level triggered, one-shot, depth, no cycles) is left to the kernel, and the
+//! kernel's set is made to report its exact readiness: while a set is watched, its `wake` is readable when an
+//! accelerated member is ready, and is written to at each change of one (an edge for edge-triggered pollers).
+//! The attachment's descriptors, which also wake for other reasons, are not in it.
 //!
 //! ```text
 //!   outer   kernel's set: inner, provider, agent      a thread sleeps here, wakes by the provider,
@@ -11,9 +11,9 @@
 //!   inner   kernel's set: wake, kernel members        wake is written to: the outer set is ready
 //! ```
 //!
-//! `wake` remains readable after the program has read everything: every check of any set by the filter first clears it
-//! ([`Engine::refresh`]). The filter also serves the outermost set, even if it has no accelerated members: a thread
-//! that waits on it drives the attachment. A set that was watched once remains so.
+//! `wake` remains readable after the program has read everything: every check of any set by the filter first
+//! clears it ([`Engine::refresh`]). The filter also serves the outermost set, even if it has no accelerated
+//! members: a thread that waits on it drives the attachment. A set that was watched once remains so.
 
 use libc::{c_int, epoll_event};
 
@@ -78,7 +78,8 @@ impl Engine {
             }
             return None;
         };
-        // The kernel refuses or serves descriptors that are not sets or have no room for the filter's registrations.
+        // The kernel refuses or serves descriptors that are not sets or have no room for the filter's
+        // registrations.
         let outside = self.set_of(outer).ok()?;
         self.avoid_tag(outer, outside.index, event);
         let asleep = asleep(inner);

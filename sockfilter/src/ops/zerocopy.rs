@@ -113,8 +113,9 @@ pub fn sent(id: DescriptionId) {
     ENGINE.with(|engine| engine.sent_zero_copy(id));
 }
 
-/// A send with MSG_ZEROCOPY on a carried connection: `send` performs it without the flag. A signal handler that
-/// interrupts the filter gets ENOBUFS, after which programs send without the flag, since the report could not be kept.
+/// A send with MSG_ZEROCOPY on a carried connection: `send` performs it without the flag. A signal handler
+/// that interrupts the filter gets ENOBUFS, after which programs send without the flag, since the report
+/// could not be kept.
 pub fn counted(fd: c_int, send: impl FnOnce() -> ssize_t) -> ssize_t {
     if !may_report(fd) {
         return send();
@@ -140,8 +141,8 @@ struct Report {
     last: u32,
 }
 
-/// Takes the report from the error queue of an accelerated or carried connection; with MSG_PEEK it stays. Error: EAGAIN
-/// without one. `None`: the call is passed to the kernel.
+/// Takes the report from the error queue of an accelerated or carried connection; with MSG_PEEK it stays.
+/// Error: EAGAIN without one. `None`: the call is passed to the kernel.
 fn take(fd: c_int, flags: c_int) -> Option<Result<Report, Errno>> {
     if lock::inside() {
         return Some(Err(libc::EAGAIN));
@@ -213,8 +214,8 @@ unsafe fn write(report: Report, message: *mut msghdr) {
         _ => (libc::IPPROTO_IP, libc::IP_RECVERR, size_of::<libc::sockaddr_in>()),
     };
     let data_len = size_of::<ExtendedError>() + address_len;
-    // SAFETY: by the caller's contract the header is valid, and its control data writable for `msg_controllen` bytes,
-    // which were checked to have room for the header and its data.
+    // SAFETY: by the caller's contract the header is valid, and its control data writable for
+    // `msg_controllen` bytes, which were checked to have room for the header and its data.
     unsafe {
         let room = (*message).msg_controllen;
         (*message).msg_namelen = 0;

@@ -268,7 +268,8 @@ fn a_program_started_by_a_name_too_long_warns_and_uses_its_executable_s_name() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
 }
 
-/// A process without the filter makes a listener and hands it on: over exec, as systemd does, or by a Unix socket.
+/// A process without the filter makes a listener and hands it on: over exec, as systemd does, or by a Unix
+/// socket.
 const HANDING: &str = "
 import os, socket, sys
 listener = socket.create_server(('', int(sys.argv[6])))

@@ -1,5 +1,5 @@
-//! Ways past the preloaded library: libraries that bind to the C library first, streams of C++, io_uring by a program's
-//! own system calls, and programs of another C library.
+//! Ways past the preloaded library: libraries that bind to the C library first, streams of C++, io_uring by a
+//! program's own system calls, and programs of another C library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,7 +2,8 @@
 
 use crate::stage::*;
 
-/// Options that a child sets on a connection that it shares: some in its own process, some in a program that it executes.
+/// Options that a child sets on a connection that it shares: some in its own process, some in a program that
+/// it executes.
 const TUNING: &str = "
 import os, socket
 listener = socket.create_server(('', 18143))
@@ -62,8 +63,8 @@ fn other_threads_go_on_while_a_connecting_socket_is_passed() {
     let program = stage.python(PASSING_EARLY, &[]);
     let label = stage.proxy.open(18144, b"meanwhile", false);
     stage.proxy.until("the request", |p| !p.asked.is_empty());
-    // With the lock held during the wait the answer would come after the wait's limit, and the passed socket would not be
-    // connected.
+    // With the lock held during the wait the answer would come after the wait's limit, and the passed socket
+    // would not be connected.
     stage.proxy.until("the other thread's answer", |p| p.flow(label).received == b"MEANWHILE");
     let asked = stage.proxy.asked.remove(0);
     let passed = stage.proxy.connected(asked);

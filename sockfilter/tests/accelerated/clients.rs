@@ -180,8 +180,8 @@ while error != errno.ENETUNREACH:
     stage.succeeds(program);
 }
 
-/// An address of the host's own may lie in a prefix of the rule: servers at it are in the kernel. So may an exception
-/// of the policy: without a route to it the kernel reports an error.
+/// An address of the host's own may lie in a prefix of the rule: servers at it are in the kernel. So may an
+/// exception of the policy: without a route to it the kernel reports an error.
 #[test]
 fn addresses_of_the_host_itself_and_exceptions_stay_in_the_kernel() {
     let mut stage = Stage::new();

@@ -1,6 +1,6 @@
-//! Comparison of the filter's exports with the C library's: every function that takes a descriptor is exported, or
-//! listed in `left_to_libc.txt` with the reason why it need not be. Most problems of comparable projects are missing
-//! functions.
+//! Comparison of the filter's exports with the C library's: every function that takes a descriptor is
+//! exported, or listed in `left_to_libc.txt` with the reason why it need not be. Most problems of comparable
+//! projects are missing functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Application to application: a CONNECT to an address on which a process listens is answered by pairing two flows, as
-//! the kernel does on its loopback interface. The client is connected before the server accepts; beyond a full backlog
-//! clients wait. Bytes, windows and ends are passed on in both directions.
+//! Application to application: a CONNECT to an address on which a process listens is answered by pairing two
+//! flows, as the kernel does on its loopback interface. The client is connected before the server accepts;
+//! beyond a full backlog clients wait. Bytes, windows and ends are passed on in both directions.
 
 use super::*;
 
@@ -48,7 +48,8 @@ impl Listener {
         self.address.port() == remote.port() && (ip == remote.ip() || ip.is_unspecified())
     }
 
-    /// Of listeners on one port the one with that address is offered a connection, else one of its family, as at the proxy.
+    /// Of listeners on one port the one with that address is offered a connection, else one of its family, as
+    /// at the proxy.
     fn closeness(&self, local: SocketAddr) -> (bool, bool) {
         (self.address.ip() == local.ip(), self.address.is_ipv4() == local.is_ipv4())
     }
@@ -131,8 +132,8 @@ impl Proxy {
     }
 
     /// Offers what waits to processes that take connections; what nobody listens for any more is reset.
-    /// `begun`: before messages were received in this turn. An answer that waits here is not late, so a turn in which this
-    /// thread was preempted withdraws nothing.
+    /// `begun`: before messages were received in this turn. An answer that waits here is not late, so a turn
+    /// in which this thread was preempted withdraws nothing.
     pub(super) fn offer_waiting(&mut self, begun: Clock) {
         if begun.elapsed() < TURN_MAX {
             self.withdraw_unanswered(begun);
@@ -196,7 +197,8 @@ impl Proxy {
         }
     }
 
-    /// Whether a message is about an offer that was withdrawn; its label is free when the process has answered.
+    /// Whether a message is about an offer that was withdrawn; its label is free when the process has
+    /// answered.
     pub(super) fn is_void(&mut self, link: LinkId, header: &MessageHeader) -> bool {
         let Some(hairpin) = self.hairpin.as_mut().filter(|h| h.void.get(&header.id) == Some(&link)) else {
             return false;
@@ -294,8 +296,8 @@ impl Proxy {
         self.hairpin.as_mut().unwrap().waiting.push_front(again);
     }
 
-    /// The application's half of a flow is over (closed, lost with its process, or never accepted): its partner is notified
-    /// once it has all bytes.
+    /// The application's half of a flow is over (closed, lost with its process, or never accepted): its
+    /// partner is notified once it has all bytes.
     pub(super) fn ended_by_application(&mut self, label: u32, reset: bool) {
         let flow = self.flows.get_mut(&label).unwrap();
         flow.ended = true;

@@ -404,7 +404,8 @@ fn a_carried_connection_distinguishes_a_reset_from_the_end_of_the_stream() {
     }
 }
 
-/// As an FTP server does it: listens where the control connection is, in a process that shares it and has shut itself in.
+/// As an FTP server does it: listens where the control connection is, in a process that shares it and has
+/// shut itself in.
 const DATA_LISTENER: &str = "
 import errno, os, socket, sys
 listener = socket.create_server(('', 18171))
@@ -443,8 +444,8 @@ fn a_service_listens_on_its_connections_own_address() {
     stage.succeeds(server);
 }
 
-/// As Dovecot does it: a login process, executed with the listener and no environment, writes which socket its client's is, and passes
-/// it to a process that compares.
+/// As Dovecot does it: a login process, executed with the listener and no environment, writes which socket
+/// its client's is, and passes it to a process that compares.
 const INODES: &str = "
 import os, socket, struct, sys
 if len(sys.argv) == 1:

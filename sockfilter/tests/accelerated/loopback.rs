@@ -103,7 +103,8 @@ fn two_processes_and_the_end_of_one() {
     assert!(code == Some(1) && output.contains("ConnectionRefusedError"), "{output}");
 }
 
-/// One listener for each family on one port, as asyncio and nginx make them, looked at before a client comes or not.
+/// One listener for each family on one port, as asyncio and nginx make them, looked at before a client comes
+/// or not.
 const FAMILIES: &str = "
 import select, socket, sys
 for turn in range(20):

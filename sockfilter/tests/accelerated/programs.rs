@@ -1,4 +1,5 @@
-//! Programs under the filter with nothing accelerated: their behaviour and output are exactly those without it.
+//! Programs under the filter with nothing accelerated: their behaviour and output are exactly those without
+//! it.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
-//! Listeners whose options restrict whom they serve: they stay in the kernel, which obeys the restriction, or the option
-//! is refused.
+//! Listeners whose options restrict whom they serve: they stay in the kernel, which obeys the restriction, or
+//! the option is refused.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -10,7 +10,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::stage::*;
 
-/// As exim does with `-bs`: a client that getpeername does not name as one of the Internet is local, and may relay.
+/// As exim does with `-bs`: a client that getpeername does not name as one of the Internet is local, and may
+/// relay.
 const MAILER: &str = r#"
 #include <stdio.h>
 #include <sys/socket.h>
@@ -244,7 +245,8 @@ fn a_connection_that_is_passed_is_of_use_to_a_program_with_the_filter_only() {
     }
 }
 
-/// As Dante does it: one process begins to connect, another one gets the socket before the connection is established.
+/// As Dante does it: one process begins to connect, another one gets the socket before the connection is
+/// established.
 const CONNECTING: &str = "
 import os, select, socket
 a, b = socket.socketpair()

@@ -1,4 +1,5 @@
-//! The environment of each test: a folder, the agent in a thread, the proxy, and programs that end with the test.
+//! The environment of each test: a folder, the agent in a thread, the proxy, and programs that end with the
+//! test.
 
 use std::cell::RefCell;
 use std::fs;
@@ -187,8 +188,8 @@ impl Stage {
         (status.unwrap(), fs::read_to_string(self.output(child)).unwrap())
     }
 
-    /// For a program that takes long and leads a process group: its end, or none when it was killed after `time`; what it
-    /// printed. What it left behind of its group is killed.
+    /// For a program that takes long and leads a process group: its end, or none when it was killed after
+    /// `time`; what it printed. What it left behind of its group is killed.
     pub fn wait_at_most(&mut self, child: usize, time: Duration) -> (Option<ExitStatus>, String) {
         let deadline = Clock::now() + time;
         let mut status = None;
@@ -196,7 +197,8 @@ impl Stage {
             self.proxy.run_for(Duration::from_millis(20));
             status = self.children[child].try_wait().unwrap();
         }
-        // SAFETY: no pointers; the group was made for this program, and nothing joins a group of another session.
+        // SAFETY: no pointers; the group was made for this program, and nothing joins a group of another
+        // session.
         unsafe { libc::kill(-self.pid(child), libc::SIGKILL) };
         if status.is_none() {
             self.children[child].wait().unwrap();
@@ -220,8 +222,8 @@ impl Stage {
         output
     }
 
-    /// How many kernel TCP sockets of a running program and its descendants listen on `port` or are connected from or to it.
-    /// Other programs of the machine may use the same number.
+    /// How many kernel TCP sockets of a running program and its descendants listen on `port` or are connected
+    /// from or to it. Other programs of the machine may use the same number.
     pub fn kernel_sockets(&self, child: usize, port: u16) -> usize {
         let hex = format!(":{port:04X}");
         let own: Vec<String> = descendants(self.pid(child)).into_iter().flat_map(sockets_of).collect();
@@ -278,7 +280,8 @@ impl Drop for Stage {
         for child in &mut self.children {
             // Daemons of a test stop by SIGTERM and take their children along; what is left is killed.
             if matches!(child.try_wait(), Ok(None)) {
-                // SAFETY: no pointers; a child that was waited for is not signalled (its number may be another's).
+                // SAFETY: no pointers; a child that was waited for is not signalled (its number may be
+                // another's).
                 unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
                 let deadline = Clock::now() + Duration::from_secs(2);
                 while matches!(child.try_wait(), Ok(None)) && Clock::now() < deadline {

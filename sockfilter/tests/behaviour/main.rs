@@ -1,7 +1,7 @@
 //! One small C program per behaviour of sockets, run plain and accelerated: the outputs must be equal.
 //!
-//! A program in `programs/` is its own server and client on loopback. Lines of this form in it state known differences
-//! and their reasons, and document them:
+//! A program in `programs/` is its own server and client on loopback. Lines of this form in it state known
+//! differences and their reasons, and document them:
 //!
 //! ```text
 //! // differs: <plain line> | <accelerated line> | <reason>

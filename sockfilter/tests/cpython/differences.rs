@@ -12,8 +12,9 @@ use std::path::Path;
 /// not run: MODULE PATTERN | reason
 /// ```
 ///
-/// `differs`: the outcome of a test in that mode, where it differs from the outcome without the filter. `varies`: its
-/// outcome is not the same at each run even without the filter. `not run`: left out in all three modes.
+/// `differs`: the outcome of a test in that mode, where it differs from the outcome without the filter.
+/// `varies`: its outcome is not the same at each run even without the filter. `not run`: left out in all
+/// three modes.
 #[derive(Debug, Default)]
 pub struct Known {
     pub differences: Vec<Difference>,

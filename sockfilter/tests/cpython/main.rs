@@ -1,9 +1,10 @@
-//! CPython's own test suite, as Debian ships it, in three modes: without the filter; with the filter and nothing
-//! accelerated; with everything on loopback accelerated, application to application. Prints a table and every
-//! difference.
+//! CPython's own test suite, as Debian ships it, in three modes: without the filter; with the filter and
+//! nothing accelerated; with everything on loopback accelerated, application to application. Prints a table
+//! and every difference.
 //!
-//! `make test-cpython [CPYTHON="[MODULE ...] [--only PATTERN] [--keep FOLDER]"]`. Known differences are listed in
-//! `differences-VERSION.txt` with their reasons; the exit code is 1 if any other difference occurs, or a listed one does not.
+//! `make test-cpython [CPYTHON="[MODULE ...] [--only PATTERN] [--keep FOLDER]"]`. Known differences are
+//! listed in `differences-VERSION.txt` with their reasons; the exit code is 1 if any other difference occurs,
+//! or a listed one does not.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(
     missing_docs,

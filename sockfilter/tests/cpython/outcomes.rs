@@ -100,7 +100,8 @@ impl Run {
     }
 }
 
-/// `test_x (test.test_y.Class.test_x) …` or `setUpClass (test.test_y.Class)`: the name without package and module.
+/// `test_x (test.test_y.Class.test_x) …` or `setUpClass (test.test_y.Class)`: the name without package and
+/// module.
 fn name_in(line: &str) -> Option<String> {
     let (method, rest) = line.split_once(" (")?;
     let (path, _) = rest.split_once(')')?;

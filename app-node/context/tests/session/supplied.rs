@@ -7,7 +7,8 @@ use csp_wire::context::{Hash, OnStop, PART_LEN_MAX, Report, Standing};
 
 use super::*;
 
-/// Emits messages whose format it finds a field `n` in; the others it gives up. With parameters that begin with `x` it never ends.
+/// Emits messages whose format it finds a field `n` in; the others it gives up. With parameters that begin
+/// with `x` it never ends.
 const MODULE: &str = r#"(module
     (import "csp" "emit_same" (func $emit (param i32) (result i32)))
     (import "csp" "locate" (func $locate (param i32 i32 i32 i32) (result i32)))

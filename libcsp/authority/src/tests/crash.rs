@@ -1,4 +1,5 @@
-//! Commands that end between two writes: whatever the folder then has, it opens, and running the command again completes it.
+//! Commands that end between two writes: whatever the folder then has, it opens, and running the command
+//! again completes it.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +16,8 @@ use crate::{AuthorityState, Phase, PkiError};
 /// Most steps that any of these commands takes.
 const STEPS_MAX: u32 = 200;
 
-/// Runs `command` again and again on a copy of `before`, each time ending it one step later, until it is completed.
-/// After each interruption the folder must open, and be whole after `again`.
+/// Runs `command` again and again on a copy of `before`, each time ending it one step later, until it is
+/// completed. After each interruption the folder must open, and be whole after `again`.
 fn interrupt(
     before: &Path,
     command: impl Fn(Folder) -> Result<(), PkiError>,
@@ -53,8 +54,8 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Checks that every identity folder can be used: the key fits, the certificate is recorded, nodes can read it, and
-/// authorities and lists are the latest.
+/// Checks that every identity folder can be used: the key fits, the certificate is recorded, nodes can read
+/// it, and authorities and lists are the latest.
 fn whole(dir: &Path) {
     let authority = Authority::open(dir, start()).unwrap();
     let registry = authority.registry();

@@ -1,4 +1,5 @@
-//! Tests that look inside: crashes between two writes, damaged files. `tests/` has those that use the crate as others do.
+//! Tests that look inside: crashes between two writes, damaged files. `tests/` has those that use the crate
+//! as others do.
 
 mod crash;
 mod hostile;

@@ -1,4 +1,5 @@
-//! The library as a C program gets it: linked from the archive next to this test, with the header of the tree.
+//! The library as a C program gets it: linked from the archive next to this test, with the header of the
+//! tree.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fs;
@@ -16,8 +17,8 @@ pub fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// The archive as cargo built it last: `cargo test` leaves it beside this test's own binary, with a hash in its name;
-/// `cargo build` above, as libcsp.a.
+/// The archive as cargo built it last: `cargo test` leaves it beside this test's own binary, with a hash in
+/// its name; `cargo build` above, as libcsp.a.
 pub fn archive() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
@@ -57,7 +58,8 @@ pub fn compile(compiler: &str, name: &str, sources: &[&Path], flags: &[&str]) ->
     let mut command = Command::new(compiler);
     command.args(["-g", "-O1"]).args(STRICT).arg("-I").arg(here().join("include"));
     command.args(flags).arg("-o").arg(&program).args(sources);
-    // DT_RPATH goes before LD_LIBRARY_PATH, which cargo sets to a folder where `make build` may have left an older library.
+    // DT_RPATH goes before LD_LIBRARY_PATH, which cargo sets to a folder where `make build` may have left an
+    // older library.
     let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", library().display());
     command.arg("-L").arg(library()).arg(rpath);
     run(command.args(["-lcsp", "-lpthread"]));

@@ -241,7 +241,8 @@ pub struct Fields {
     pub source: IpAddr,
     /// Destination address; of the same family.
     pub destination: IpAddr,
-    /// Source and destination port. `None` if the protocol has no ports, or the packet is a fragment without them.
+    /// Source and destination port. `None` if the protocol has no ports, or the packet is a fragment without
+    /// them.
     pub ports: Option<(u16, u16)>,
     /// IP protocol number; in IPv6 that of the last header.
     pub protocol: u8,

@@ -6,9 +6,9 @@ use super::space::Space;
 use super::table::{RuleHandle, Table};
 use super::words::{V6, Words};
 
-/// A rule as words of bits: for IPv4 `[source and destination, rest]` and three zeros, for IPv6 `[source, source, destination,
-/// destination, rest]`. The rest is, from its highest bit on: source port 16, destination port 16, interface 16, protocol 8, direction 2
-/// (0: received, 1: transmitted), DSCP 6.
+/// A rule as words of bits: for IPv4 `[source and destination, rest]` and three zeros, for IPv6 `[source,
+/// source, destination, destination, rest]`. The rest is, from its highest bit on: source port 16,
+/// destination port 16, interface 16, protocol 8, direction 2 (0: received, 1: transmitted), DSCP 6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaidRule {
     /// Required values of the bits under the mask.

@@ -6,8 +6,8 @@
 //!   rest:           │ source port 16 │ destination port 16 │ interface 16 │ protocol 8 │ direction 2 │ dscp 6 │
 //! ```
 //!
-//! A rule has a mask (the bits that it compares) and values. Of a range of ports the mask has the prefix that all its
-//! ports share; the range itself is compared besides. TCP flags are not in the words.
+//! A rule has a mask (the bits that it compares) and values. Of a range of ports the mask has the prefix that
+//! all its ports share; the range itself is compared besides. TCP flags are not in the words.
 
 use core::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Rule sets and packets as ClassBench makes them (Taylor, Turner, INFOCOM 2005), from a seed: access lists (ACL),
-//! firewalls (FW) and chains of packet filters (IPC). Used by tests and benches.
+//! Rule sets and packets as ClassBench makes them (Taylor, Turner, INFOCOM 2005), from a seed: access lists
+//! (ACL), firewalls (FW) and chains of packet filters (IPC). Used by tests and benches.
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::unwrap_used, reason = "rules are made to be valid")]
 
@@ -153,7 +153,8 @@ fn one(random: &mut Random, kind: Kind, sites: &Sites, v6: bool) -> Match {
     }
 }
 
-/// Returns `count` rules. Every rule has a priority of its own but for ties (one in ten), in the sequence of the list.
+/// Returns `count` rules. Every rule has a priority of its own but for ties (one in ten), in the sequence of
+/// the list.
 pub fn rules(kind: Kind, count: usize, seed: u64, v6_percent: u64) -> Vec<Rule> {
     let mut random = Random::new(seed ^ (kind as u64) << 56);
     let sites = Sites::new(&mut random, count / 4 + 4);
@@ -176,7 +177,8 @@ pub fn rules(kind: Kind, count: usize, seed: u64, v6_percent: u64) -> Vec<Rule> 
             instance: InstanceId((at % 64) as u32),
         });
     }
-    // Specific rules come first in filter sets, roughly: an early rule for all networks would hide most others.
+    // Specific rules come first in filter sets, roughly: an early rule for all networks would hide most
+    // others.
     let mut fields: Vec<(u64, Match)> =
         rules.iter().map(|rule| (width(&rule.fields) + random.below(64), rule.fields)).collect();
     fields.sort_by_key(|(width, _)| *width);

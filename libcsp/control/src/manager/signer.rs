@@ -80,8 +80,8 @@ struct InForce {
 
 impl Signer {
     /// Opens the signer of node `id` with `credentials`; its state is stored in `state_dir`. Call this before
-    /// the node's control plane starts: files that the control plane writes distinguish the state directory of a
-    /// version without signatures from a new one.
+    /// the node's control plane starts: files that the control plane writes distinguish the state directory
+    /// of a version without signatures from a new one.
     pub fn open(credentials: Credentials, state_dir: &Path, id: &NodeId) -> io::Result<Arc<Signer>> {
         fs::create_dir_all(state_dir)?;
         let (mut upgraded, mut memory) = (false, Memory::default());

@@ -1,4 +1,5 @@
-//! Which generation a node takes for the one in force: the signed activation in etcd, and the one that it followed last.
+//! Which generation a node takes for the one in force: the signed activation in etcd, and the one that it
+//! followed last.
 //!
 //! ```text
 //!  /csp/v1/policy/active          7                               what every version reads

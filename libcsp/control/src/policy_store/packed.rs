@@ -6,9 +6,10 @@
 //!  /csp/v1/policy-chunks/HASH/0   zlib (RFC 1950) of the whole record, up to 512 KiB a chunk
 //!  /csp/v1/policy-chunks/HASH/1
 //! ```
-//! etcd refuses requests above 1.5 MiB, and a node that follows the policy reads all generations: so large ones are not
-//! among them, and a node reads the chunks of those two that it needs. Chunks are named by the policy's hash: two
-//! managers that publish at once write the same under the same name, or different things under different names.
+//! etcd refuses requests above 1.5 MiB, and a node that follows the policy reads all generations: so large
+//! ones are not among them, and a node reads the chunks of those two that it needs. Chunks are named by the
+//! policy's hash: two managers that publish at once write the same under the same name, or different things
+//! under different names.
 
 use std::io::{Read, Write};
 

@@ -74,7 +74,8 @@ impl Follower for Slow {
 async fn a_follower_too_slow_for_etcds_history_reads_all_again_without_gap_or_repetition() {
     let Some(etcd) = EtcdCluster::start(1, &["--unsafe-no-fsync"]) else { return };
     let section = section_of(&etcd);
-    // The follower has a connection of its own: what it does not read fills the window that all requests of a connection share.
+    // The follower has a connection of its own: what it does not read fills the window that all requests of a
+    // connection share.
     let [client, reader] = [(); 2].map(|()| EtcdClient::connect(&section));
     let (client, reader) = (client.await.unwrap(), reader.await.unwrap());
     let record: Arc<Mutex<Record>> = Arc::default();

@@ -216,7 +216,8 @@ fn counters_that_begin_anew_are_no_rate() {
     assert_eq!(bench.places.rate("a"), Some(1_000));
 }
 
-/// Whatever rates come, also where a level changes what is counted: an instance stays for its hold wherever it moves, and longer each time.
+/// Whatever rates come, also where a level changes what is counted: an instance stays for its hold wherever
+/// it moves, and longer each time.
 #[test]
 fn no_rate_makes_an_instance_flap() {
     for seed in 0..200 {
@@ -252,7 +253,8 @@ fn no_rate_makes_an_instance_flap() {
                 count += 1;
             }
         }
-        // Three instances for 5,000 s, of which no stay is shorter than 10 s and those in the workers take longer and longer.
+        // Three instances for 5,000 s, of which no stay is shorter than 10 s and those in the workers take
+        // longer and longer.
         assert!(count <= 300, "seed {seed}: {count} moves");
     }
     // The worst: much in the workers, nothing in the driver.

@@ -15,8 +15,8 @@ use csp_api::ConditionState;
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// An address of this test's own. On 127.0.0.1 a port that was closed may be another process' listener the next moment, or
-/// the very port that connect() chooses for itself: then the socket connects to itself.
+/// An address of this test's own. On 127.0.0.1 a port that was closed may be another process' listener the
+/// next moment, or the very port that connect() chooses for itself: then the socket connects to itself.
 const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 57, 1)), 0);
 
 /// Status code, headers and body of a GET.

@@ -1,5 +1,5 @@
-//! The handshake: HELLO with a token, its answer, and the confirmation. Both sides prove that they have the token's
-//! secret ([`crate::proof`]).
+//! The handshake: HELLO with a token, its answer, and the confirmation. Both sides prove that they have the
+//! token's secret ([`crate::proof`]).
 
 use csp_types::{Instant, Role};
 use csp_vi::{ConnectRequest, ViConfig, ViId};
@@ -38,8 +38,9 @@ impl Endpoint {
         }
     }
 
-    /// Handles a request for a VI. An accepted VI occupies a slot for at most the HELLO timeout. Unauthenticated peers
-    /// hold at most half of the slots, and those of one user cannot lock out another user.
+    /// Handles a request for a VI. An accepted VI occupies a slot for at most the HELLO timeout.
+    /// Unauthenticated peers hold at most half of the slots, and those of one user cannot lock out another
+    /// user.
     pub(super) fn on_request(&mut self, now: Instant, request: ConnectRequest) {
         let local = self.config.local.is_some_and(|local| local.admits(request.peer_uid));
         let known = self.config.verify.is_some() || local;
@@ -97,8 +98,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns a number that no other handshake with the same token has: each end counts its handshakes, and its
-    /// incarnation differs after each start.
+    /// Returns a number that no other handshake with the same token has: each end counts its handshakes, and
+    /// its incarnation differs after each start.
     fn nonce(&mut self, now: Instant) -> [u8; NONCE_LEN] {
         self.handshakes += 1;
         let own = &self.config.identity;
@@ -208,7 +209,8 @@ impl Endpoint {
         let Some(link) = self.table.get_mut(id) else { return Ok(()) };
         let confirm = match (&link.handshake, proof) {
             (Some(handshake), Some(_)) => Some(handshake.check_ack(body).ok_or(UNPROVED)?),
-            // Of links within a host the kernel names the peer's user. Without a token, nothing says who accepted another link.
+            // Of links within a host the kernel names the peer's user. Without a token, nothing says who
+            // accepted another link.
             (None, None) if link.purpose == Purpose::Message => None,
             _ => return Err(UNPROVED),
         };
@@ -255,8 +257,8 @@ impl Endpoint {
         link.peer = Some(peer);
         link.up_since = Some(now);
         link.used(now, &self.config.heartbeat);
-        // A peer that gives the link a session has a provider whose VIs can break: a hang-up then does not prove the
-        // peer's end.
+        // A peer that gives the link a session has a provider whose VIs can break: a hang-up then does not
+        // prove the peer's end.
         link.ends_reported &= link.session.is_none();
         self.next_check = self.next_check.min(link.next_deadline(now, &self.config.heartbeat));
         self.counters.links_up += 1;

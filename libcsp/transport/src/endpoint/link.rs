@@ -25,8 +25,8 @@ use crate::identity::{PeerIdentity, Purpose};
 use crate::proof::Handshake;
 use crate::token::Token;
 
-/// Descriptors of the peer that data never uses. With two, each side can always send a heartbeat and its answer, and
-/// the last one is used only by a message that returns credit. So the two sides never wait for each other's credit.
+/// Descriptors of the peer that data never uses. With two, each side can always send a heartbeat and its
+/// answer. Only a message that returns credit uses the last one, so the sides never wait for each other.
 pub(super) const CONTROL_RESERVE: u32 = 2;
 
 /// State of a link.
@@ -40,7 +40,7 @@ pub(super) enum State {
     AwaitHello,
     /// Acceptor: HELLO_ACK was sent.
     AwaitConfirm,
-    /// Acceptor: HELLO resumes another link, which takes over this VI once all that arrived for it is received.
+    /// Acceptor: HELLO resumes another link, which takes over this VI once it has received everything.
     Resuming,
     /// Data may be sent.
     Up,
@@ -52,8 +52,8 @@ pub(super) enum State {
 
 /// Descriptor credit in both directions.
 ///
-/// `available` counts the peer's descriptors that this side may fill. `taken` counts this side's descriptors that the
-/// peer has filled and that were not returned to it; `owed` of these are posted again.
+/// `available` counts the peer's descriptors that this side may fill. `taken` counts this side's descriptors
+/// that the peer has filled and that were not returned to it; `owed` of these are posted again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Descriptors {
     peer_depth: u32,
@@ -107,7 +107,7 @@ impl Descriptors {
         true
     }
 
-    /// Records credit that the peer returned. Returns `false` if it exceeds the descriptors that this side has used.
+    /// Records returned credit. Returns `false` if it exceeds the descriptors that this side has used.
     pub(super) const fn returned(&mut self, count: u16) -> bool {
         let available = self.available + count as u32;
         if available > self.peer_depth {
@@ -122,19 +122,19 @@ impl Descriptors {
         self.owed += 1;
     }
 
-    /// Whether a message may be retransmitted after an interruption. If this side has credit to return, the message may
-    /// use the last descriptors: other messages that carry credits wait behind it.
+    /// Whether a message may be retransmitted after an interruption. If this side has credit to return, the
+    /// message may use the last descriptors: other messages that carry credits wait behind it.
     pub(super) const fn allows_replay(&self) -> bool {
         self.data() > 0 || (self.available >= 1 && self.owed > 0)
     }
 
-    /// Whether a CREDIT message is due. For a single descriptor both sides would answer each other's for ever.
+    /// Whether a CREDIT message is due. For a single descriptor both sides would answer endlessly.
     pub(super) const fn return_due(&self) -> bool {
         self.owed >= 2 && self.owed >= self.own_depth / 2
     }
 
-    /// Whether the peer has no descriptor left for data, because the owner holds messages, while some descriptors are
-    /// posted again and not returned yet. A heartbeat would return them in time; without one a CREDIT message has to.
+    /// Whether the peer lacks descriptors for data, because the owner holds messages, while some are posted
+    /// again and not returned yet. A heartbeat would return them; without one a CREDIT message has to.
     const fn starves_peer(&self) -> bool {
         self.owed > 0 && self.taken + CONTROL_RESERVE >= self.own_depth
     }
@@ -162,7 +162,7 @@ pub(super) struct Link {
     pub(super) address: Option<ViAddress>,
     /// Identifies the link for resumption after the loss of its VI; `None`: the link is lost with its VI.
     pub(super) session: Option<[u8; SESSION_LEN]>,
-    /// The handshake over the current VI, with the secret of the connector's token; `None` on links within a host.
+    /// The handshake over the current VI, with the secret of the token; `None` on links within a host.
     pub(super) handshake: Option<Handshake>,
     /// Acceptor: its nonce in the handshake.
     pub(super) own_nonce: [u8; NONCE_LEN],
@@ -202,7 +202,7 @@ pub(super) struct Link {
     pub(super) ping_unanswered: bool,
     /// The time at which the last PING was sent.
     pub(super) ping_sent_at: Instant,
-    /// The peer is silent, but this thread did not run for a while: end of the extra time for the peer's messages.
+    /// The peer is silent, but this thread did not run for a while: end of the peer's extra time.
     pub(super) grace_until: Option<Instant>,
     /// Set when the VI is disconnected; `true` if cleanly.
     pub(super) hung_up: Option<bool>,
@@ -382,7 +382,7 @@ impl Link {
         until < Instant::FAR_FUTURE && self.is_over(now, late, until, heartbeat)
     }
 
-    /// End of the time for which the peer may be silent; [`Instant::FAR_FUTURE`] if nothing requires it to send.
+    /// End of the peer's permitted silence; [`Instant::FAR_FUTURE`] if nothing requires it to send.
     fn silent_until(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
         // After a late PING the peer has as long to answer as after one in time.
         let answer = if self.ping_unanswered { self.ping_sent_at } else { Instant::ZERO };
@@ -408,16 +408,16 @@ impl Link {
         !self.local.is_daemon()
     }
 
-    /// The time at which PING is due. If both sides send PING: after the interval without a message to the peer. If
-    /// only this side does: after the interval without a message from it.
+    /// The time at which PING is due. If both sides send PING: after the interval without a message to the
+    /// peer. If only this side does: after the interval without a message from it.
     fn ping_at(&self, heartbeat: &Heartbeat) -> Instant {
         let since = if self.pings_alone() { self.silence_since() } else { self.last_sent };
         since + heartbeat.interval
     }
 
-    /// End of the time for which PINGs are sent. If the provider reports the ends of peers, PING only detects a daemon
-    /// that lives and is silent. An application sends PING for this purpose while it uses the link; its idle link wakes
-    /// no process.
+    /// End of the time for which PINGs are sent. If the provider reports the ends of peers, PING only detects
+    /// a daemon that lives and is silent. An application sends PING for this purpose while it uses the link;
+    /// its idle link wakes no process.
     fn pings_until(&self, heartbeat: &Heartbeat) -> Instant {
         match (self.ends_reported, self.peer_is_daemon(), self.local.is_daemon()) {
             (false, _, _) | (true, true, true) => Instant::FAR_FUTURE,
@@ -445,8 +445,8 @@ impl Link {
         self.is_over(now, late, self.handshake_until, heartbeat)
     }
 
-    /// Whether the time `until` which the peer had to send has ended. If this thread did not run in time itself
-    /// (`late`), as on a stopped host, the peer gets one more interval, once.
+    /// Whether the time `until` which the peer had to send has ended. If this thread did not run in time
+    /// itself (`late`), as on a stopped host, the peer gets one more interval, once.
     fn is_over(&mut self, now: Instant, late: bool, until: Instant, heartbeat: &Heartbeat) -> bool {
         if now < until {
             return false;
@@ -463,7 +463,7 @@ impl Link {
             || (self.descriptors.starves_peer() && now >= self.last_sent + heartbeat.interval)
     }
 
-    /// Whether PING is due. At most one is outstanding: a VI loses nothing, and a process may sleep for hours.
+    /// Whether PING is due. At most one is outstanding: a VI loses nothing, a process may sleep for hours.
     pub(super) fn ping_due(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
         let at = self.ping_at(heartbeat);
         self.ping_allowed() && now >= at && now < self.pings_until(heartbeat)
@@ -473,7 +473,7 @@ impl Link {
         self.can_send() && self.descriptors.allows(Kind::Ping) && !self.ping_unanswered
     }
 
-    /// The time at which the link must be served next if nothing arrives. A PING without credit waits for credit.
+    /// When the link must be served next if nothing arrives. A PING without credit waits for credit.
     pub(super) fn next_deadline(&self, now: Instant, heartbeat: &Heartbeat) -> Instant {
         let grace = self.grace_until.unwrap_or(Instant::ZERO);
         match self.state {

@@ -1,5 +1,5 @@
-//! Both ends prove who they are: forged, copied, reflected and downgraded handshakes, keys of others, keys that are
-//! replaced, and versions.
+//! Both ends prove who they are: forged, copied, reflected and downgraded handshakes, keys of others, keys
+//! that are replaced, and versions.
 
 use csp_transport::proof::Handshake;
 use csp_transport::token::{self, TokenClaims};
@@ -115,7 +115,8 @@ fn a_copy_of_a_handshake_opens_no_link_and_keeps_no_place() {
     assert_eq!(proxy.up().len(), 1);
 }
 
-/// A hand-made acceptor answers the HELLO of a process with what `ack` makes of it; returns how the link ends.
+/// A hand-made acceptor answers the HELLO of a process with what `ack` makes of it; returns how the link
+/// ends.
 fn at_impostor(ack: impl FnMut(&[u8]) -> Vec<u8>) -> Option<DownReason> {
     at_impostor_of(&process_token("p", 1), ack)
 }
@@ -171,7 +172,8 @@ fn an_acceptor_that_cannot_derive_the_secret_is_no_proxy() {
     assert_eq!(at_impostor(|_| ack_with(&token, &earlier, |_| {})), unproved);
 }
 
-/// A process or node that has no key to sign a token, or half of one, proves nothing and is proved nothing: it has no proxy.
+/// A process or node that has no key to sign a token, or half of one, proves nothing and is proved nothing:
+/// it has no proxy.
 #[test]
 fn without_a_token_no_acceptor_is_a_proxy() {
     let unproved = Some(DownReason::Died(DeathCause::Protocol(ProtocolError::Proof)));
@@ -225,7 +227,8 @@ fn a_stolen_node_s_keys_are_good_for_its_own_processes_alone() {
     let (own, own_claims) = process_of("an-1");
     let token = stolen.issue(&own_claims, None);
     assert_eq!(at_proxy(own, Purpose::Channel, &token).unwrap().node, id("an-1"));
-    // It holds no key that signs for others: neither by itself, nor when it signs with its own key what it likes.
+    // It holds no key that signs for others: neither by itself, nor when it signs with its own key what it
+    // likes.
     let own_key = key().signing(&own_claims);
     let network = PeerIdentity::daemon(Role::NetworkNode, id("nn-1"), 1, 0);
     let network_claims = claims(Role::NetworkNode, "nn-1", ProcessId::NONE, 1);
@@ -282,7 +285,8 @@ fn a_plug_in_host_and_a_network_node_know_each_other_and_nobody_else() {
     assert!(host_keys.issue_for_host(&claims, id("an-1")).as_bytes().is_empty());
 }
 
-/// Both generations are accepted while keys are replaced; a link that is up outlives the one that it was opened with.
+/// Both generations are accepted while keys are replaced; a link that is up outlives the one that it was
+/// opened with.
 #[test]
 fn keys_are_replaced_while_links_are_up() {
     let both = {

@@ -20,7 +20,8 @@ fn parse(message: &Message) -> Vec<FlowMessage<'_>> {
     Messages::new(&message.body).map(|m| m.unwrap()).collect()
 }
 
-/// Numbers that the flow's messages carried (DATA in the payload, CREDIT in the argument), in the order received.
+/// Numbers that the flow's messages carried (DATA in the payload, CREDIT in the argument), in the order
+/// received.
 pub fn numbers(side: &Side, flow: u32) -> Vec<u32> {
     let label = FlowLabel::new(flow, 0);
     let of_flow = side.messages.iter().flat_map(parse).filter(|m| m.header.label() == Some(label));

@@ -160,7 +160,8 @@ fn a_token_serves_each_place_of_its_pool_once_and_one_incarnation() {
     assert_eq!(proxy.counters().refused_replay, 3);
     assert_eq!(app.up(), [first, second], "the rightful links live on");
 
-    // A place of the pool that is free again can be taken with the same token: this is how a lost VI is replaced.
+    // A place of the pool that is free again can be taken with the same token: this is how a lost VI is
+    // replaced.
     app.endpoint.close(world.now, second);
     world.step(ms(1), &mut [&mut app, &mut proxy]);
     let replaced = connect(&world, &mut app, Purpose::Channel, (1, 2), &token);

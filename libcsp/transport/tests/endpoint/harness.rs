@@ -126,8 +126,8 @@ pub fn unix(now: Instant) -> u64 {
     UNIX_START + now.as_nanos() / 1_000_000_000
 }
 
-/// The fabric and its time. Over shm (`crate::OVER_SHM`) the fabric is not used: there are no delays and no faults, and
-/// providers poll their sockets only at times.
+/// The fabric and its time. Over shm (`crate::OVER_SHM`) the fabric is not used: there are no delays and no
+/// faults, and providers poll their sockets only at times.
 pub struct World {
     pub fabric: MemoryFabric,
     pub now: Instant,

@@ -193,8 +193,8 @@ fn credit_that_was_not_taken_cannot_be_returned() {
 
 #[test]
 fn a_peer_that_exceeds_its_descriptor_credit_is_cut_off() {
-    // It keeps the buffers that it receives, so that the proxy soon cannot return credit to it; the provider alone
-    // would let it continue.
+    // It keeps the buffers that it receives, so that the proxy soon cannot return credit to it; the provider
+    // alone would let it continue.
     let mut world = World::new();
     let mut proxy = world.proxy(8);
     let mut raw = Raw::up(&mut world, &mut proxy);

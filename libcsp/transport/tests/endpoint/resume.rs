@@ -45,7 +45,8 @@ fn received(side: &Side) -> Vec<u64> {
     side.messages.iter().map(|m| u64::from_le_bytes(*m.body.first_chunk().unwrap())).collect()
 }
 
-/// Sends the numbers from `next` on, as far as there is credit and at most `burst` of them, with bodies of all lengths.
+/// Sends the numbers from `next` on, as far as there is credit and at most `burst` of them, with bodies of
+/// all lengths.
 fn send_some(side: &mut Side, now: Instant, link: LinkId, next: &mut u64, until: u64, random: &mut Random) {
     for _ in 0..random.below(12) {
         if *next == until {

@@ -74,7 +74,8 @@ fn only_the_link_s_own_peer_goes_on_with_it() {
         session[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(refused(Resume { session, ..known }, own, |_| {}), RefusalCode::NoSession);
     }
-    // Another process that learnt the secret; another incarnation; another token; another place; the other purpose.
+    // Another process that learnt the secret; another incarnation; another token; another place; the other
+    // purpose.
     let other = process_token("other", 1);
     assert_eq!(refused(known, other.as_bytes(), |h| h.sender.process_id = "other"), RefusalCode::BadToken);
     assert_eq!(refused(known, other.as_bytes(), |_| {}), RefusalCode::BadToken);

@@ -118,7 +118,8 @@ fn messages_are_read_where_they_lie() {
     let send = |client: &mut Side, n: u32| {
         client.endpoint.send(now, link, MessageKind::Message, n, &[&n.to_le_bytes()]).is_ok()
     };
-    // No credit is returned while the owner holds the messages that it took: the peer runs out of descriptors.
+    // No credit is returned while the owner holds the messages that it took: the peer runs out of
+    // descriptors.
     let mut sent = 0;
     while send(&mut client, sent) {
         sent += 1;

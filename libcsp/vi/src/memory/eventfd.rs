@@ -13,14 +13,15 @@ pub(super) fn create() -> Option<OwnedFd> {
 /// Makes the eventfd readable.
 pub(super) fn signal(fd: &OwnedFd) {
     let one = 1u64;
-    // SAFETY: `one` is a local of 8 readable bytes that outlives the call. A full counter (EAGAIN) is readable already.
+    // SAFETY: `one` is a local of 8 readable bytes that outlives the call. A full counter (EAGAIN) is
+    // readable already.
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
 /// Makes the eventfd unreadable.
 pub(super) fn clear(fd: &OwnedFd) {
     let mut count = 0u64;
-    // SAFETY: `count` is a local of 8 writable bytes that outlives the call. A counter of zero (EAGAIN) is unreadable
-    // already.
+    // SAFETY: `count` is a local of 8 writable bytes that outlives the call. A counter of zero (EAGAIN) is
+    // unreadable already.
     unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
 }

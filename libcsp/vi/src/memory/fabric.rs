@@ -171,8 +171,8 @@ impl State {
         self.wake_ready_nodes();
     }
 
-    /// The peer of `from` has polled message `order`. At random, `from` learns now that this message and all before it
-    /// arrived, or learns it with a later message.
+    /// The peer of `from` has polled message `order`. At random, `from` learns now that this message and all
+    /// before it arrived, or learns it with a later message.
     pub(super) fn maybe_confirm(&mut self, from: Option<u64>, order: u64) {
         if self.breakable && self.next_random() & 1 == 0 {
             self.confirm(from, order);
@@ -265,8 +265,8 @@ impl State {
         self.wake_ready_nodes();
     }
 
-    /// Whether the provider rejects sends because the end of a broken VI is due, although the caller has not polled
-    /// that event. Random, since some providers do so and others do not.
+    /// Whether the provider rejects sends because the end of a broken VI is due, although the caller has not
+    /// polled that event. Random, since some providers do so and others do not.
     pub(super) fn provider_saw_end(&mut self, id: u64) -> bool {
         let Some(end) = self.ends.get(id).filter(|end| self.breakable && end.peer.is_none()) else {
             return false;
@@ -320,8 +320,8 @@ impl State {
                 || self.next_message(index).is_some())
     }
 
-    /// Returns whether a notice may be polled: when it is due, and for the end of a VI only after its last message was
-    /// polled.
+    /// Returns whether a notice may be polled: when it is due, and for the end of a VI only after its last
+    /// message was polled.
     pub(super) fn is_deliverable(&self, notice: &Notice) -> bool {
         let drained = || {
             let end = notice.vi.and_then(|vi| self.ends.get(vi));
@@ -330,7 +330,8 @@ impl State {
         notice.due <= self.now && (!matches!(notice.event, Event::Disconnected { .. }) || drained())
     }
 
-    /// Returns the end of `node` whose message is next: the one with the earliest due time, then the earliest sent.
+    /// Returns the end of `node` whose message is next: the one with the earliest due time, then the earliest
+    /// sent.
     pub(super) fn next_message(&self, node: usize) -> Option<u64> {
         let due = |end: &End| {
             let message = end.arriving.front()?;

@@ -1,10 +1,12 @@
 //! `memory`: VIs between providers of one process, deterministic and in virtual time.
 //!
-//! It has no clock and no thread: time advances when [`MemoryFabric::advance`] is called, and everything else happens
-//! within the callers' own calls. The same calls with the same seed give the same order of completions.
+//! It has no clock and no thread: time advances when [`MemoryFabric::advance`] is called, and everything else
+//! happens within the callers' own calls. The same calls with the same seed give the same order of
+//! completions.
 //!
 //! A VI does not lose, duplicate or reorder messages; a test can delay or break it, and kill or pause a node.
-//! [`Provider::wake`] returns one eventfd per provider, which becomes readable when something is due after arming.
+//! [`Provider::wake`] returns one eventfd per provider, which becomes readable when something is due after
+//! arming.
 
 mod eventfd;
 mod fabric;
@@ -32,8 +34,8 @@ pub enum InFlight {
     Lost,
 }
 
-/// The delay of messages: `fixed`, plus less than `jitter` at random from the fabric's seed. The order within a VI is
-/// kept.
+/// The delay of messages: `fixed`, plus less than `jitter` at random from the fabric's seed. The order within
+/// a VI is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Delay {
     /// Added to every message.
@@ -65,8 +67,8 @@ impl MemoryFabric {
         MemoryFabric { state: Arc::new(Mutex::new(State::new(seed))) }
     }
 
-    /// Creates a node on the fabric. The functions that inject faults use the name; the name of a dead node can be
-    /// reused.
+    /// Creates a node on the fabric. The functions that inject faults use the name; the name of a dead node
+    /// can be reused.
     pub fn provider(&self, name: &str) -> MemoryProvider {
         let mut state = self.lock();
         state.nodes.push(Node {
@@ -127,22 +129,22 @@ impl MemoryFabric {
         true
     }
 
-    /// Makes VIs breakable from now on, as those between hosts are ([`Provider::can_break`]). Costs a copy of each
-    /// message.
+    /// Makes VIs breakable from now on, as those between hosts are ([`Provider::can_break`]). Costs a copy of
+    /// each message.
     pub fn let_break(&self) {
         self.lock().breakable = true;
     }
 
-    /// Breaks a connected VI whose ends live. Of the messages in flight only a random number of the first arrive, and
-    /// the sender learns of a random number of these. The event is due at the end `vi` after the first of the two
-    /// times, at its peer after the second; a send may fail before the event is polled. Returns `false` if `vi` is not
-    /// connected.
+    /// Breaks a connected VI whose ends live. Of the messages in flight only a random number of the first
+    /// arrive, and the sender learns of a random number of these. The event is due at the end `vi` after the
+    /// first of the two times, at its peer after the second; a send may fail before the event is polled.
+    /// Returns `false` if `vi` is not connected.
     pub fn break_vi(&self, vi: ViId, reported_after: (Duration, Duration)) -> bool {
         self.lock().break_vi(vi.0, reported_after)
     }
 
-    /// Kills a node: its VIs disconnect uncleanly, its listeners end and its provider fails. Returns `false` if no live
-    /// node has the name.
+    /// Kills a node: its VIs disconnect uncleanly, its listeners end and its provider fails. Returns `false`
+    /// if no live node has the name.
     pub fn kill_node(&self, name: &str, in_flight: InFlight) -> bool {
         let mut state = self.lock();
         let Some(node) = state.node_named(name) else { return false };
@@ -150,8 +152,8 @@ impl MemoryFabric {
         true
     }
 
-    /// Stops (`true`) or resumes (`false`) delivery to a node, as for a stopped process: messages to it wait. Returns
-    /// `false` if no live node has the name.
+    /// Stops (`true`) or resumes (`false`) delivery to a node, as for a stopped process: messages to it wait.
+    /// Returns `false` if no live node has the name.
     pub fn pause_node(&self, name: &str, paused: bool) -> bool {
         let mut state = self.lock();
         let Some(node) = state.node_named(name) else { return false };
@@ -160,8 +162,8 @@ impl MemoryFabric {
         true
     }
 
-    /// Hides a node (`true`): new connections to it find no listener, as while the network to it is down. Its VIs
-    /// remain. Returns `false` if no live node has the name.
+    /// Hides a node (`true`): new connections to it find no listener, as while the network to it is down. Its
+    /// VIs remain. Returns `false` if no live node has the name.
     pub fn hide_node(&self, name: &str, hidden: bool) -> bool {
         let mut state = self.lock();
         let Some(node) = state.node_named(name) else { return false };
@@ -256,7 +258,8 @@ impl Provider for MemoryProvider {
         self.regions.deregister(region)
     }
 
-    /// Copies at once. A sender that changes its memory before [`Completion::Sent`] is therefore not detected.
+    /// Copies at once. A sender that changes its memory before [`Completion::Sent`] is therefore not
+    /// detected.
     fn post_send_from(
         &mut self,
         vi: ViId,

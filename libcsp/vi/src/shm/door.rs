@@ -1,7 +1,8 @@
 //! The listening side: connections without a request yet, and requests that the caller has not answered.
 //!
-//! Any process may connect, so every table is bounded and no call waits. A connection that has sent no request holds
-//! one of [`SILENT_MAX`] places until a later connection needs it; descriptors sent along are dropped by the kernel.
+//! Any process may connect, so every table is bounded and no call waits. A connection that has sent no
+//! request holds one of [`SILENT_MAX`] places until a later connection needs it; descriptors sent along are
+//! dropped by the kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -119,8 +120,8 @@ impl Door {
         Ok(())
     }
 
-    /// Ends a listener and removes its socket file; its pending requests remain. Returns `false` if there is no such
-    /// listener.
+    /// Ends a listener and removes its socket file; its pending requests remain. Returns `false` if there is
+    /// no such listener.
     pub(super) fn unlisten(&mut self, epoll: &sys::Fd, listener: u32) -> bool {
         let ended = self.listeners.get_mut(listener as usize).and_then(Option::take);
         if let Some(listener) = &ended {
@@ -156,8 +157,8 @@ impl Door {
                     }
                 }
                 Err(sys::Errno(libc::EMFILE | libc::ENFILE)) => {
-                    // Without accepting and closing the connection the listener would stay readable and the caller
-                    // would spin.
+                    // Without accepting and closing the connection the listener would stay readable and the
+                    // caller would spin.
                     self.reserve = None;
                     drop(sys::accept(&listener.socket));
                     self.reserve = sys::reserve().ok().map(|fd| fd.lifted(self.floor));

@@ -39,8 +39,8 @@ impl Geometry {
     /// The geometry of the direction whose receiver has this configuration, which is within its bounds.
     pub(super) fn new(receiver: &ViConfig) -> Self {
         let message_len = receiver.message_len as usize;
-        // Whole pairs of lines, since the processor fetches pairs; an odd number of them, so that the starts of slots
-        // spread over the sets of the cache.
+        // Whole pairs of lines, since the processor fetches pairs; an odd number of them, so that the starts
+        // of slots spread over the sets of the cache.
         let stride = ((SLOT_HEADER_LEN + message_len).div_ceil(LINE_LEN) | 1) * LINE_LEN;
         Geometry { depth: receiver.receive_depth as usize, message_len, stride }
     }
@@ -67,17 +67,18 @@ pub(super) struct Mapping {
     to_connector: Geometry,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and is unmapped once, by `Drop`. Its bytes are accessed
-// only through atomics and raw copies.
+// SAFETY: the mapping belongs to the process, not to a thread, and is unmapped once, by `Drop`. Its bytes are
+// accessed only through atomics and raw copies.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference gives access to address, length and geometry only, which do not change after creation.
+// SAFETY: a shared reference gives access to address, length and geometry only, which do not change after
+// creation.
 unsafe impl Sync for Mapping {}
 
 /// A mapping that outlives its VI while it is in use as [`Memory`].
 pub(super) struct Lent(pub std::sync::Arc<Mapping>);
 
-// SAFETY: the `Arc` keeps all `len` bytes at `at` mapped readable and writable until this value is dropped; no
-// reference to the plain bytes is made anywhere.
+// SAFETY: the `Arc` keeps all `len` bytes at `at` mapped readable and writable until this value is dropped;
+// no reference to the plain bytes is made anywhere.
 unsafe impl Backing for Lent {
     fn start(&self) -> *mut u8 {
         self.0.at
@@ -129,8 +130,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `map` returned `at` with this length, and this is the only unmapping. All arenas of the mapping are
-        // owned by `Rings`, which is dropped with its `Arc` of the mapping; `Lent` holds an `Arc` of its own.
+        // SAFETY: `map` returned `at` with this length, and this is the only unmapping. All arenas of the
+        // mapping are owned by `Rings`, which is dropped with its `Arc` of the mapping; `Lent` holds an `Arc`
+        // of its own.
         unsafe { sys::unmap(self.at, self.len) };
     }
 }
@@ -144,61 +146,62 @@ fn memory_len(to_listener: Geometry, to_connector: Geometry) -> Result<usize, Vi
     }
 }
 
-/// The memory of one direction. The peer may change all of it at any time: it is accessed through atomics and raw
-/// copies only, never through references to plain data.
+/// The memory of one direction. The peer may change all of it at any time: it is accessed through atomics and
+/// raw copies only, never through references to plain data.
 #[derive(Clone, Copy)]
 pub(super) struct Arena {
     at: *mut u8,
     pub geometry: Geometry,
 }
 
-// SAFETY: an arena is an address and a geometry; the mapping at the address belongs to the process and is owned by the
-// same `Rings`, so both move together.
+// SAFETY: an arena is an address and a geometry; the mapping at the address belongs to the process and is
+// owned by the same `Rings`, so both move together.
 unsafe impl Send for Arena {}
 
 impl Arena {
     pub(super) fn armed(&self) -> &AtomicU32 {
-        // SAFETY: offset 0 is within the mapped arena and aligned, since arenas start at page boundaries. Both
-        // processes access the word as an atomic only.
+        // SAFETY: offset 0 is within the mapped arena and aligned, since arenas start at page boundaries.
+        // Both processes access the word as an atomic only.
         unsafe { &*self.at.cast::<AtomicU32>() }
     }
 
     pub(super) fn closed(&self) -> &AtomicU32 {
-        // SAFETY: CLOSED_AT is within the mapped arena and a multiple of 4. Both processes access the word as an atomic
-        // only.
+        // SAFETY: CLOSED_AT is within the mapped arena and a multiple of 4. Both processes access the word as
+        // an atomic only.
         unsafe { &*self.at.add(CLOSED_AT).cast::<AtomicU32>() }
     }
 
     /// Returns entry `index`, modulo the ring's length, of the posted ring.
     pub(super) fn posted(&self, index: u64) -> &AtomicU64 {
         let index = index as usize & (self.geometry.ring_len() - 1);
-        // SAFETY: the index is below ring_len, whose entries are within the mapped arena and 8-aligned; both processes
-        // access them as atomics only.
+        // SAFETY: the index is below ring_len, whose entries are within the mapped arena and 8-aligned; both
+        // processes access them as atomics only.
         unsafe { &*self.at.add(POSTED_AT).cast::<AtomicU64>().add(index) }
     }
 
     fn slot(&self, slot: usize) -> *mut u8 {
         assert!(slot < self.geometry.depth);
-        // SAFETY: the slot is below `depth` by the assertion, and slots 0 to `depth` - 1 are within the mapped arena.
+        // SAFETY: the slot is below `depth` by the assertion, and slots 0 to `depth` - 1 are within the
+        // mapped arena.
         unsafe { self.at.add(self.geometry.slots_at() + slot * self.geometry.stride) }
     }
 
     /// Returns the tag of a slot: the number of the message that it holds, plus 1.
     pub(super) fn tag(&self, slot: usize) -> &AtomicU64 {
-        // SAFETY: the tag is the first word of a slot within the mapped arena; slots are 128-aligned. Both processes
-        // access it as an atomic only.
+        // SAFETY: the tag is the first word of a slot within the mapped arena; slots are 128-aligned. Both
+        // processes access it as an atomic only.
         unsafe { &*self.slot(slot).cast::<AtomicU64>() }
     }
 
     /// Returns the length << 32 | immediate of the message in a slot.
     pub(super) fn meta(&self, slot: usize) -> &AtomicU64 {
-        // SAFETY: the second word of a slot's header of 16 bytes, within the mapped arena and 8-aligned; both processes
-        // access it as an atomic only.
+        // SAFETY: the second word of a slot's header of 16 bytes, within the mapped arena and 8-aligned; both
+        // processes access it as an atomic only.
         unsafe { &*self.slot(slot).cast::<AtomicU64>().add(1) }
     }
 
-    /// Gives the cache hints after a message of `len` bytes was written into `slot`. The next message goes into `next`
-    /// and probably has the same length.
+    /// Gives the cache hints after a message of `len` bytes was written into `slot`. The next message goes
+    /// into `next` and probably has the same length.
     pub(super) fn move_lines(&self, slot: usize, next: Option<usize>, len: usize) {
         cache::hand_over(self.slot(slot), SLOT_HEADER_LEN + len);
         if let Some(next) = next {
@@ -209,9 +212,9 @@ impl Arena {
     /// Copies `from` into a slot's payload at `offset`. Panics beyond `message_len`, which callers check.
     pub(super) fn write(&self, slot: usize, offset: usize, from: &[u8]) {
         assert!(offset + from.len() <= self.geometry.message_len);
-        // SAFETY: the `from.len()` bytes at `to` are within the slot of the mapped arena by the assertion. The peer may
-        // access them at the same time; no Rust reference to them exists, and a torn message harms only the peer.
-        // `from` is a Rust reference, hence no part of the arena.
+        // SAFETY: the `from.len()` bytes at `to` are within the slot of the mapped arena by the assertion.
+        // The peer may access them at the same time; no Rust reference to them exists, and a torn message
+        // harms only the peer. `from` is a Rust reference, hence no part of the arena.
         unsafe {
             let to = self.slot(slot).add(SLOT_HEADER_LEN + offset);
             std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
@@ -222,9 +225,9 @@ impl Arena {
     pub(super) fn write_from(&self, slot: usize, offset: usize, from: &Memory, at: usize, len: usize) {
         assert!(offset + len <= self.geometry.message_len);
         let Some(from) = from.at(at, len) else { return };
-        // SAFETY: `from` points to `len` bytes that its `Memory` keeps mapped; the destination is within the slot by
-        // the assertion. Both may be parts of one mapping, hence `copy`, which permits overlap. No Rust reference to
-        // either exists.
+        // SAFETY: `from` points to `len` bytes that its `Memory` keeps mapped; the destination is within the
+        // slot by the assertion. Both may be parts of one mapping, hence `copy`, which permits overlap. No
+        // Rust reference to either exists.
         unsafe {
             let to = self.slot(slot).add(SLOT_HEADER_LEN + offset);
             std::ptr::copy(from, to, len);
@@ -234,9 +237,9 @@ impl Arena {
     /// Copies from a slot's payload at `offset`. Panics beyond `message_len`, which callers check.
     pub(super) fn read(&self, slot: usize, offset: usize, into: &mut [u8]) {
         assert!(offset + into.len() <= self.geometry.message_len);
-        // SAFETY: the `into.len()` bytes at `from` are within the slot of the mapped arena by the assertion. The peer
-        // may change them meanwhile; every byte pattern is a valid `u8`. `into` is a Rust reference, hence no part of
-        // the arena.
+        // SAFETY: the `into.len()` bytes at `from` are within the slot of the mapped arena by the assertion.
+        // The peer may change them meanwhile; every byte pattern is a valid `u8`. `into` is a Rust reference,
+        // hence no part of the arena.
         unsafe {
             let from = self.slot(slot).add(SLOT_HEADER_LEN + offset);
             std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());

@@ -1,27 +1,28 @@
-//! A VI whose memory is filled and emptied in place by a third party, such as a device that sends for a process of this
-//! host.
+//! A VI whose memory is filled and emptied in place by a third party, such as a device that sends for a
+//! process of this host.
 //!
 //! Messages from the peer are read where they lie ([`ShmProvider::received_at`]). For a message to the peer,
 //! [`ShmProvider::claim`] returns the next slot that the peer has posted, the third party writes into it, and
-//! [`ShmProvider::publish`] sends it. Slots are published in the order in which they were claimed. Values written by
-//! the peer are checked as for any VI.
+//! [`ShmProvider::publish`] sends it. Slots are published in the order in which they were claimed. Values
+//! written by the peer are checked as for any VI.
 
 use super::{ShmProvider, ring};
 use crate::{BufferId, Memory, RequestId, ViConfig, ViError, ViId};
 
-/// The memory of a lent VI. It stays mapped while a clone of [`memory`](Loan::memory) exists, also after the VI has
-/// ended.
+/// The memory of a lent VI. It stays mapped while a clone of [`memory`](Loan::memory) exists, also after the
+/// VI has ended.
 #[derive(Clone, Debug)]
 pub struct Loan {
     /// The memory of both directions.
     pub memory: Memory,
-    /// Offset in it of the payload of each slot towards the peer; each payload has room for `message_len` bytes.
+    /// Offset in it of the payload of each slot towards the peer; each payload has room for `message_len`
+    /// bytes.
     pub slots: Box<[usize]>,
 }
 
 impl ShmProvider {
-    /// Lends the memory of a VI: from now on its slots towards the peer are claimed and published, and `post_send`
-    /// fails.
+    /// Lends the memory of a VI: from now on its slots towards the peer are claimed and published, and
+    /// `post_send` fails.
     pub fn lend(&mut self, vi: ViId) -> Result<Loan, ViError> {
         let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         let rings = end.rings.as_mut().ok_or(ViError::NotConnected)?;
@@ -38,7 +39,8 @@ impl ShmProvider {
         Ok((rings.incoming_at(buffer.0 as usize), len as usize))
     }
 
-    /// Claims the slot for the next message to the peer, if it has posted one. An invalid posted entry breaks the VI.
+    /// Claims the slot for the next message to the peer, if it has posted one. An invalid posted entry breaks
+    /// the VI.
     pub fn claim(&mut self, vi: ViId) -> Result<Option<u32>, ViError> {
         let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         match lent(end.sending()?)?.claim() {
@@ -50,7 +52,8 @@ impl ShmProvider {
         }
     }
 
-    /// Sends the message of `len` bytes in `slot`, which must be the first claimed of those not yet published.
+    /// Sends the message of `len` bytes in `slot`, which must be the first claimed of those not yet
+    /// published.
     pub fn publish(&mut self, vi: ViId, slot: u32, len: u32, immediate: u32) -> Result<(), ViError> {
         let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         let max = end.config.message_len;
@@ -68,15 +71,15 @@ impl ShmProvider {
         self.door.waiting.get(request.0).map(|waiting| waiting.config)
     }
 
-    /// Returns whether a VI ended because its peer wrote invalid values to the memory or aborted it, rather than
-    /// because the peer disconnected or died.
+    /// Returns whether a VI ended because its peer wrote invalid values to the memory or aborted it, rather
+    /// than because the peer disconnected or died.
     pub fn is_broken(&self, vi: ViId) -> bool {
         let Some(end) = self.vis.get(vi.0) else { return false };
         end.broken || end.rings.as_ref().is_some_and(|rings| rings.receiver.is_aborted())
     }
 
-    /// Stops listening at the address of call number `listener` of `listen`, counted from 0, and removes the socket
-    /// file. Its pending requests remain.
+    /// Stops listening at the address of call number `listener` of `listen`, counted from 0, and removes the
+    /// socket file. Its pending requests remain.
     pub fn unlisten(&mut self, listener: u32) -> Result<(), ViError> {
         let ended = self.door.unlisten(&self.epoll, listener);
         if ended { Ok(()) } else { Err(ViError::Unknown("listener")) }

@@ -1,18 +1,18 @@
 //! `shm`: VIs between processes of one host, of any users, through sealed shared memory.
 //!
-//! The connector sends its configuration over a Unix socket (SOCK_SEQPACKET). The listener creates a sealed memfd for
-//! both directions and passes its descriptor back. From then on messages pass through the memory alone; the socket
-//! carries wakes to a sleeping receiver, and its hang-up reports the end of the peer at once, whatever the cause. The
-//! memory outlives its writer: messages sent before the end are still received.
+//! The connector sends its configuration over a Unix socket (SOCK_SEQPACKET). The listener creates a sealed
+//! memfd for both directions and passes its descriptor back. From then on messages pass through the memory
+//! alone; the socket carries wakes to a sleeping receiver, and its hang-up reports the end of the peer at
+//! once, whatever the cause. The memory outlives its writer: messages sent before the end are still received.
 //!
-//! Trust: neither side relies on the contents of the memory or the socket. Lengths and slot numbers are read once and
-//! checked; an invalid one breaks the VI. The listener accepts no descriptor from a connector: closing a foreign file
-//! can block (FUSE), and the blocking mode of a shared eventfd can be changed by the peer. A wake is therefore a
-//! non-blocking send.
+//! Trust: neither side relies on the contents of the memory or the socket. Lengths and slot numbers are read
+//! once and checked; an invalid one breaks the VI. The listener accepts no descriptor from a connector:
+//! closing a foreign file can block (FUSE), and the blocking mode of a shared eventfd can be changed by the
+//! peer. A wake is therefore a non-blocking send.
 //!
-//! The provider runs in daemons and in unmodified applications: it starts no thread, writes no output and calls no libc
-//! symbol that a socket filter interposes (see `sys`). The caller waits on one epoll descriptor; the provider maintains
-//! the set of files in it.
+//! The provider runs in daemons and in unmodified applications: it starts no thread, writes no output and
+//! calls no libc symbol that a socket filter interposes (see `sys`). The caller waits on one epoll
+//! descriptor; the provider maintains the set of files in it.
 //!
 //! The provider checks its sockets, and so for hang-ups, after [`Provider::arm`] and on every 256th call of
 //! [`Provider::poll_event`].
@@ -45,8 +45,8 @@ pub use lend::Loan;
 use ring::Sending;
 use vi::{Stage, Vi};
 
-/// Calls of `poll_event` per check of the sockets, which is a system call: a check on every 64th call made a round trip
-/// of 64 bytes a quarter slower.
+/// Calls of `poll_event` per check of the sockets, which is a system call: a check on every 64th call made a
+/// round trip of 64 bytes a quarter slower.
 const POLL_SOCKETS_EVERY: u32 = 256;
 
 /// Messages received from one VI before the next VI is polled.
@@ -79,8 +79,8 @@ impl ShmProvider {
         Self::with_descriptor_floor(0)
     }
 
-    /// Creates a provider whose descriptors have numbers from `floor` on, where the process's limit allows: the
-    /// application that hosts it may rely on the lowest free number.
+    /// Creates a provider whose descriptors have numbers from `floor` on, where the process's limit allows:
+    /// the application that hosts it may rely on the lowest free number.
     pub fn with_descriptor_floor(floor: RawFd) -> Result<Self, ViError> {
         let epoll = sys::epoll().map_err(|e| e.of("epoll_create1"))?.lifted(floor);
         Ok(ShmProvider {
@@ -101,8 +101,8 @@ impl ShmProvider {
         })
     }
 
-    /// In a forked child: closes the descriptors and unmaps the memory without notifying the peers. The VIs remain the
-    /// parent's.
+    /// In a forked child: closes the descriptors and unmaps the memory without notifying the peers. The VIs
+    /// remain the parent's.
     pub fn abandon_after_fork(mut self) {
         self.abandoned = true;
     }
@@ -161,7 +161,8 @@ impl ShmProvider {
         })
     }
 
-    /// Returns the next message of any VI. A VI may give up to [`BURST_MAX`] messages before the next one is polled.
+    /// Returns the next message of any VI. A VI may give up to [`BURST_MAX`] messages before the next one is
+    /// polled.
     fn receive(&mut self) -> Option<Completion> {
         let count = self.vis.len();
         let mut index = self.cursor;
@@ -195,7 +196,8 @@ impl ShmProvider {
         None
     }
 
-    /// Completes a send: wakes the receiver if needed and queues the completion, or returns why nothing was sent.
+    /// Completes a send: wakes the receiver if needed and queues the completion, or returns why nothing was
+    /// sent.
     fn after_send(
         &mut self,
         vi: u64,
@@ -204,8 +206,8 @@ impl ShmProvider {
     ) -> Result<(), ViError> {
         match sending {
             Ok(Sending::Done) => {}
-            // A socket too full for another wake has unread ones already; a hang-up is found when the sockets are
-            // polled.
+            // A socket too full for another wake has unread ones already; a hang-up is found when the sockets
+            // are polled.
             Ok(Sending::Wake) => {
                 let socket = self.vis.get(vi).and_then(|end| end.socket.as_ref());
                 let _ = socket.map(|socket| sys::send(socket, &[0], None));
@@ -329,8 +331,8 @@ impl Provider for ShmProvider {
     fn post_recv(&mut self, vi: ViId, buffer: BufferId) -> Result<(), ViError> {
         let end = self.vis.get_mut(vi.0).ok_or(ViError::Unknown("VI"))?;
         let rings = end.rings.as_mut().ok_or(ViError::Unknown("buffer"))?;
-        // After the peer's socket hung up no receive is posted: a surviving copy of its memory can then send only a
-        // bounded number of messages.
+        // After the peer's socket hung up no receive is posted: a surviving copy of its memory can then send
+        // only a bounded number of messages.
         let publish = end.socket.is_some();
         rings.receiver.post(buffer.0, publish).ok_or(ViError::Unknown("buffer"))
     }

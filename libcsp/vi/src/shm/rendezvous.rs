@@ -4,8 +4,9 @@
 //!  0 u32 magic "CSPV"   4 u8 version   5 u8 kind   6 u8 length of private data   7 u8 reason (kind 3)
 //!  8 u32 receive depth 12 u32 send depth 16 u32 message length                  20 private data
 //! ```
-//! Little-endian. A connector sends a request. The listener answers with an acceptance, which carries the descriptor of
-//! the memory, or a rejection. Afterwards a packet of any content is a wake: the receiver polls its ring.
+//! Little-endian. A connector sends a request. The listener answers with an acceptance, which carries the
+//! descriptor of the memory, or a rejection. Afterwards a packet of any content is a wake: the receiver polls
+//! its ring.
 
 use crate::{PRIVATE_DATA_LEN_MAX, ViConfig, ViError};
 

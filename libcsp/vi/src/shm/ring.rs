@@ -1,8 +1,9 @@
 //! One direction of a VI: a receiver that posts slots, and a sender that fills them in the order posted.
 //!
-//! Message n (from 0) goes into the slot that the receiver posted n-th. The receiver knows this order, so it polls one
-//! word only: the tag of that slot, which the sender writes last, as n + 1. The sender reads the slot from entry n of
-//! the posted ring, (n + 1) << 12 | slot. No index is shared: each word contains its own lap count.
+//! Message n (from 0) goes into the slot that the receiver posted n-th. The receiver knows this order, so it
+//! polls one word only: the tag of that slot, which the sender writes last, as n + 1. The sender reads the
+//! slot from entry n of the posted ring, (n + 1) << 12 | slot. No index is shared: each word contains its own
+//! lap count.
 //!
 //! ```text
 //! receiver            posted ring                        sender
@@ -10,9 +11,9 @@
 //! polls tag of slot s     ◀──────────────────────────────────┘
 //! ```
 //!
-//! Waking: the receiver sets `armed` and then checks the tag again; the sender writes the tag and then checks `armed`.
-//! A sequentially consistent fence between the two steps of each side ensures that at least one side sees the other's
-//! write.
+//! Waking: the receiver sets `armed` and then checks the tag again; the sender writes the tag and then checks
+//! `armed`. A sequentially consistent fence between the two steps of each side ensures that at least one side
+//! sees the other's write.
 
 use super::layout::Arena;
 use super::sync::{Ordering, fence};
@@ -35,8 +36,8 @@ pub(super) enum Sending {
     Full,
 }
 
-/// Posted entries that the sender reads at a time. The receiver writes to the same cache lines, so reading entries one
-/// by one would transfer a line per message.
+/// Posted entries that the sender reads at a time. The receiver writes to the same cache lines, so reading
+/// entries one by one would transfer a line per message.
 const KNOWN_MAX: usize = 16;
 
 /// The sending end.
@@ -45,10 +46,12 @@ pub(super) struct Sender {
     sent: u64,
     /// Messages received in the other direction up to the last send.
     received_at_send: u64,
-    /// Number of the message whose slot is taken next. It is ahead of `sent` while slots are claimed and not published.
+    /// Number of the message whose slot is taken next. It is ahead of `sent` while slots are claimed and not
+    /// published.
     next: u64,
     claims: Option<Claims>,
-    /// End (exclusive) of the messages whose slots are in `known`, at the message number modulo [`KNOWN_MAX`].
+    /// End (exclusive) of the messages whose slots are in `known`, at the message number modulo
+    /// [`KNOWN_MAX`].
     known_until: u64,
     known: [u16; KNOWN_MAX],
 }
@@ -98,8 +101,8 @@ impl Sender {
         Ok(Some(slot))
     }
 
-    /// Sends the message written into a claimed slot. `None` if `slot` is not the first claimed. `len` is at most
-    /// `message_len` (checked by the caller).
+    /// Sends the message written into a claimed slot. `None` if `slot` is not the first claimed. `len` is at
+    /// most `message_len` (checked by the caller).
     pub(super) fn publish(&mut self, slot: u16, len: u32, immediate: u32) -> Option<Sending> {
         let claims = self.claims.as_mut().filter(|_| self.sent < self.next)?;
         if claims.order[self.sent as usize & (claims.order.len() - 1)] != slot {
@@ -109,8 +112,8 @@ impl Sender {
         Some(self.hand_over(usize::from(slot), len, immediate))
     }
 
-    /// Calls `write` for the next posted slot and sends the message of `len` bytes, at most `message_len` (checked by
-    /// the caller). `received` is the number of messages received so far in the other direction.
+    /// Calls `write` for the next posted slot and sends the message of `len` bytes, at most `message_len`
+    /// (checked by the caller). `received` is the number of messages received so far in the other direction.
     pub(super) fn send(
         &mut self,
         immediate: u32,
@@ -122,9 +125,9 @@ impl Sender {
         write(&self.arena, usize::from(slot));
         self.next += 1;
         let sending = self.hand_over(usize::from(slot), len as u32, immediate);
-        // If a message of the peer was received since the last send, this one is probably an answer that the peer waits
-        // for, and moving the lines early shortens its wait. In a burst the peer still has other messages to read, and
-        // the hints cost the sender more than they save.
+        // If a message of the peer was received since the last send, this one is probably an answer that the
+        // peer waits for, and moving the lines early shortens its wait. In a burst the peer still has other
+        // messages to read, and the hints cost the sender more than they save.
         if received != self.received_at_send {
             self.received_at_send = received;
             let next =
@@ -169,8 +172,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Calls `visit` with immediate data and bytes of the last messages sent, whose slots have not been reused, oldest
-    /// first. The peer may have changed any of it.
+    /// Calls `visit` with immediate data and bytes of the last messages sent, whose slots have not been
+    /// reused, oldest first. The peer may have changed any of it.
     pub(super) fn recent(&self, visit: &mut dyn FnMut(u32, &[u8])) {
         let number_in = |slot| self.arena.tag(slot).load(Ordering::Acquire);
         let numbers = (0..self.arena.geometry.depth).map(|slot| (number_in(slot), slot));
@@ -237,8 +240,8 @@ impl Receiver {
         Receiver { arena, received: 0, posted, order, held: vec![POSTED; geometry.depth].into() }
     }
 
-    /// Writes the posted entries that [`Receiver::new`] assumes. The end that creates the memory calls it for both
-    /// directions, before the other end maps the memory.
+    /// Writes the posted entries that [`Receiver::new`] assumes. The end that creates the memory calls it for
+    /// both directions, before the other end maps the memory.
     pub(super) fn publish_all(arena: &Arena) {
         for slot in 0..arena.geometry.depth as u64 {
             arena.posted(slot).store((slot + 1) << SLOT_BITS | slot, Ordering::Release);
@@ -288,8 +291,8 @@ impl Receiver {
         self.held.get(slot as usize).copied().filter(|&len| len != POSTED)
     }
 
-    /// Posts a held slot again. `None` if the slot is not held. Without `publish` the slot is released, but not posted
-    /// to the sender.
+    /// Posts a held slot again. `None` if the slot is not held. Without `publish` the slot is released, but
+    /// not posted to the sender.
     pub(super) fn post(&mut self, slot: u32, publish: bool) -> Option<()> {
         let held = self.held.get_mut(slot as usize).filter(|held| **held != POSTED)?;
         *held = POSTED;

@@ -33,8 +33,9 @@ pub(super) fn refuse(waiting: &door::Waiting, kind: Kind) {
 }
 
 impl ShmProvider {
-    /// Connects and blocks until the listener has answered, at most `timeout_ms` milliseconds. For clients without
-    /// other work in the meantime. Returns the VI and the listener's private data. Other events remain queued.
+    /// Connects and blocks until the listener has answered, at most `timeout_ms` milliseconds. For clients
+    /// without other work in the meantime. Returns the VI and the listener's private data. Other events
+    /// remain queued.
     pub fn connect_wait(
         &mut self,
         address: &ViAddress,
@@ -154,8 +155,8 @@ impl ShmProvider {
         if vi.stage == Stage::Connecting {
             return self.receive_answer(id);
         }
-        // Reads one packet. More are rare, since only an armed receiver is sent one; epoll then reports the socket
-        // again.
+        // Reads one packet. More are rare, since only an armed receiver is sent one; epoll then reports the
+        // socket again.
         match sys::receive(socket, &mut [0]) {
             Ok(1..) | Err(sys::Errno(libc::EAGAIN)) => {}
             Ok(0) | Err(_) => self.hang_up(id),

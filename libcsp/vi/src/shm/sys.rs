@@ -1,8 +1,8 @@
 //! System calls, by number.
 //!
-//! The provider also runs inside applications whose libc symbols (socket, read, close, poll, …) are interposed by the
-//! socket filter. Nothing here binds to those symbols: every call goes through `syscall(2)`. All descriptors created
-//! here are close-on-exec, all sockets non-blocking.
+//! The provider also runs inside applications whose libc symbols (socket, read, close, poll, …) are
+//! interposed by the socket filter. Nothing here binds to those symbols: every call goes through
+//! `syscall(2)`. All descriptors created here are close-on-exec, all sockets non-blocking.
 
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::RawFd;
@@ -50,8 +50,8 @@ impl Fd {
         self.0
     }
 
-    /// Moves the file to a descriptor of at least `floor`, or returns it unchanged where the process's limit does not
-    /// allow that.
+    /// Moves the file to a descriptor of at least `floor`, or returns it unchanged where the process's limit
+    /// does not allow that.
     pub(super) fn lifted(self, floor: RawFd) -> Fd {
         if self.0 >= floor {
             return self;
@@ -100,8 +100,8 @@ fn socket() -> Result<Fd, Errno> {
     unsafe { syscall!(libc::SYS_socket, libc::AF_UNIX, kind, 0) }.map(|fd| Fd(fd as RawFd))
 }
 
-/// Returns a socket connected to the listener at `path`. Unix sockets connect at once or not at all (EAGAIN: backlog
-/// full).
+/// Returns a socket connected to the listener at `path`. Unix sockets connect at once or not at all (EAGAIN:
+/// backlog full).
 pub(super) fn connect(path: &Path) -> Result<Fd, Errno> {
     let (address, len) = sockaddr(path)?;
     let fd = socket()?;
@@ -114,8 +114,8 @@ pub(super) fn connect(path: &Path) -> Result<Fd, Errno> {
 pub(super) fn listen(path: &Path) -> Result<Fd, Errno> {
     let (address, len) = sockaddr(path)?;
     let fd = socket()?;
-    // SAFETY: `address` is a local with at least `len` readable bytes that outlives both calls; a zero byte within them
-    // ends its path.
+    // SAFETY: `address` is a local with at least `len` readable bytes that outlives both calls; a zero byte
+    // within them ends its path.
     unsafe {
         syscall!(libc::SYS_bind, fd.raw(), &raw const address, len)?;
         syscall!(libc::SYS_fchmodat, libc::AT_FDCWD, &raw const address.sun_path, 0o666)?;
@@ -129,8 +129,8 @@ pub(super) fn listen(path: &Path) -> Result<Fd, Errno> {
 pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
     let (address, _) = sockaddr(path).ok()?;
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: `address` is a local whose path ends with a zero byte. `stat` has the size of the kernel's struct stat on
-    // 64-bit targets and is initialised by zeroing.
+    // SAFETY: `address` is a local whose path ends with a zero byte. `stat` has the size of the kernel's
+    // struct stat on 64-bit targets and is initialised by zeroing.
     let stat = unsafe {
         let path = &raw const address.sun_path;
         syscall!(libc::SYS_newfstatat, libc::AT_FDCWD, path, stat.as_mut_ptr(), 0).ok()?;
@@ -158,7 +158,8 @@ pub(super) fn peer_uid(socket: &Fd) -> Option<u32> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (option, value, size) = (libc::SO_PEERCRED, &raw mut credentials, &raw mut len);
-    // SAFETY: `value` points to a local of `len` writable bytes, `size` to a local socklen_t; both outlive the call.
+    // SAFETY: `value` points to a local of `len` writable bytes, `size` to a local socklen_t; both outlive
+    // the call.
     unsafe { syscall!(libc::SYS_getsockopt, socket.raw(), libc::SOL_SOCKET, option, value, size) }.ok()?;
     Some(credentials.uid)
 }
@@ -187,7 +188,8 @@ pub(super) fn send(socket: &Fd, packet: &[u8], descriptor: Option<&Fd>) -> Resul
     if let Some(descriptor) = descriptor {
         message.msg_control = (&raw mut control).cast();
         // SAFETY: `msg_control` points to the 24 bytes of `control` and `msg_controllen` is CMSG_SPACE of one
-        // descriptor, 24; the CMSG_* functions compute addresses within it, and the first header is therefore not null.
+        // descriptor, 24; the CMSG_* functions compute addresses within it, and the first header is therefore
+        // not null.
         unsafe {
             message.msg_controllen = libc::CMSG_SPACE(size_of::<c_int>() as u32) as _;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
@@ -203,19 +205,19 @@ pub(super) fn send(socket: &Fd, packet: &[u8], descriptor: Option<&Fd>) -> Resul
     Ok(())
 }
 
-/// Receives one packet into `packet`. No room for descriptors is given, so the kernel drops those that a peer attaches,
-/// and a daemon never owns (or has to close) a foreign file. Returns 0 when the peer has hung up.
+/// Receives one packet into `packet`. No room for descriptors is given, so the kernel drops those that a peer
+/// attaches, and a daemon never owns (or has to close) a foreign file. Returns 0 when the peer has hung up.
 pub(super) fn receive(socket: &Fd, packet: &mut [u8]) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     let (bytes, len) = (packet.as_mut_ptr(), packet.len());
-    // SAFETY: `bytes` points to `len` writable bytes of `packet`, which outlive the call; the address pointers are
-    // null.
+    // SAFETY: `bytes` points to `len` writable bytes of `packet`, which outlive the call; the address
+    // pointers are null.
     let got = unsafe { syscall!(libc::SYS_recvfrom, socket.raw(), bytes, len, flags, 0, 0) }?;
     Ok(got as usize)
 }
 
-/// Receives one packet with at most one descriptor. A packet with more descriptors, or longer than `packet`, is an
-/// error (EBADMSG); so is one whose descriptor does not fit the process's descriptor table (EMFILE).
+/// Receives one packet with at most one descriptor. A packet with more descriptors, or longer than `packet`,
+/// is an error (EBADMSG); so is one whose descriptor does not fit the process's descriptor table (EMFILE).
 pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<(usize, Option<Fd>), Errno> {
     let mut part = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
     let mut control = Control([0; 24]);
@@ -229,9 +231,9 @@ pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<
     // SAFETY: `message` points to `part`, `packet` and `control`, all writable, which outlive the call.
     let got = unsafe { syscall!(libc::SYS_recvmsg, socket.raw(), &raw mut message, flags) }?;
     let mut descriptors = [None, None];
-    // SAFETY: the kernel has filled `control` up to `msg_controllen`, at most 24 bytes. CMSG_FIRSTHDR returns null or a
-    // header within it, and `cmsg_len` counts only descriptors that the kernel wrote there; at most two fit. Each is
-    // new and owned by nothing else.
+    // SAFETY: the kernel has filled `control` up to `msg_controllen`, at most 24 bytes. CMSG_FIRSTHDR returns
+    // null or a header within it, and `cmsg_len` counts only descriptors that the kernel wrote there; at most
+    // two fit. Each is new and owned by nothing else.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
@@ -244,8 +246,8 @@ pub(super) fn receive_with_descriptor(socket: &Fd, packet: &mut [u8]) -> Result<
     }
     let [first, second] = descriptors;
     if first.is_none() && message.msg_flags & libc::MSG_CTRUNC != 0 {
-        // The buffer had room for the descriptor: the descriptor table is full, or (rarely) a security module withheld
-        // it.
+        // The buffer had room for the descriptor: the descriptor table is full, or (rarely) a security module
+        // withheld it.
         return Err(Errno(libc::EMFILE));
     }
     if second.is_some() || message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 {
@@ -270,8 +272,8 @@ pub(super) fn sealed_memory(len: usize) -> Result<Fd, Errno> {
 
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Returns whether a received descriptor is memory of exactly `len` bytes that cannot be truncated (which would raise
-/// SIGBUS here) and is not made of huge pages (which may run out).
+/// Returns whether a received descriptor is memory of exactly `len` bytes that cannot be truncated (which
+/// would raise SIGBUS here) and is not made of huge pages (which may run out).
 pub(super) fn is_sealed_memory(fd: &Fd, len: usize) -> bool {
     // SAFETY: no pointers are passed.
     let seals = unsafe { syscall!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS, 0) }.unwrap_or(0);
@@ -329,12 +331,13 @@ pub(super) fn unwatch(epoll: &Fd, fd: &Fd) {
 /// Largest number of events that one call of [`ready`] returns.
 pub(super) const READY_MAX: usize = 32;
 
-/// Writes the tokens of the ready descriptors to `tokens` and returns their number. Blocks for at most `timeout_ms`; 0
-/// does not block.
+/// Writes the tokens of the ready descriptors to `tokens` and returns their number. Blocks for at most
+/// `timeout_ms`; 0 does not block.
 pub(super) fn ready(epoll: &Fd, tokens: &mut [u64; READY_MAX], timeout_ms: c_int) -> usize {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
     let (at, max) = (events.as_mut_ptr(), READY_MAX);
-    // SAFETY: `events` is a local array of READY_MAX writable entries that outlives the call; the signal mask is null.
+    // SAFETY: `events` is a local array of READY_MAX writable entries that outlives the call; the signal mask
+    // is null.
     let count = unsafe { syscall!(libc::SYS_epoll_pwait, epoll.raw(), at, max, timeout_ms, 0, 8) };
     let count = (count.unwrap_or(0) as usize).min(READY_MAX);
     for (token, event) in tokens.iter_mut().zip(&events[..count]) {
@@ -343,8 +346,8 @@ pub(super) fn ready(epoll: &Fd, tokens: &mut [u64; READY_MAX], timeout_ms: c_int
     count
 }
 
-/// Opens a descriptor to keep in reserve; closing it makes room to accept and close a connection when the table is
-/// full.
+/// Opens a descriptor to keep in reserve; closing it makes room to accept and close a connection when the
+/// table is full.
 pub(super) fn reserve() -> Result<Fd, Errno> {
     // SAFETY: no pointers are passed.
     unsafe { syscall!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }.map(|fd| Fd(fd as RawFd))

@@ -230,8 +230,8 @@ fn a_foreign_listener_is_refused() {
     let refused = next_event(&mut connector);
     assert!(matches!(refused, Event::Refused { reason: ViError::Unreachable { .. }, .. }));
     std::fs::remove_file(ours).unwrap();
-    // The right type: without memory, with a descriptor that is no memory, with unsealed memory, with memory of a wrong
-    // size.
+    // The right type: without memory, with a descriptor that is no memory, with unsealed memory, with memory
+    // of a wrong size.
     let listening = sys::listen(&theirs).unwrap();
     let (stream, _other) = UnixStream::pair().unwrap();
     let stream = sys::Fd::from(OwnedFd::from(stream));
@@ -257,7 +257,8 @@ fn a_foreign_listener_is_refused() {
 fn abandoning_after_fork_leaves_the_parents_vi_alone() {
     let (mut listener, from, connector, to) = pair();
     let mut connector = connector;
-    // SAFETY: the child only drops the connector and exits; it runs nothing that needs another thread of the parent.
+    // SAFETY: the child only drops the connector and exits; it runs nothing that needs another thread of the
+    // parent.
     let child = unsafe { libc::fork() };
     if child == 0 {
         connector.abandon_after_fork();

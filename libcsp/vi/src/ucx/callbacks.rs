@@ -1,5 +1,5 @@
-//! The callbacks of the library. Each runs within one of the provider's own calls into the library, on the provider's
-//! thread, while the provider holds no reference to its core.
+//! The callbacks of the library. Each runs within one of the provider's own calls into the library, on the
+//! provider's thread, while the provider holds no reference to its core.
 
 use std::ffi::c_void;
 use std::slice;
@@ -28,8 +28,9 @@ pub(super) unsafe extern "C" fn message(
     length: usize,
     param: *const AmRecvParam,
 ) -> Status {
-    // SAFETY: the handler was registered with the worker's core, which is freed after the worker. The provider makes no
-    // call into the library while it holds a reference to the core, so this reference is the only one.
+    // SAFETY: the handler was registered with the worker's core, which is freed after the worker. The
+    // provider makes no call into the library while it holds a reference to the core, so this reference is
+    // the only one.
     let core = unsafe { &mut *core.cast::<Core>() };
     // SAFETY: the library passes a parameter that is valid during the callback.
     let param = unsafe { &*param };
@@ -61,8 +62,8 @@ pub(super) unsafe extern "C" fn connection(request: *mut ConnRequest, core: *mut
 }
 
 pub(super) unsafe extern "C" fn sent(request: *mut c_void, status: Status, context: *mut c_void) {
-    // SAFETY: `context` is the pointer passed to `Worker::send`, into a box of an end. The end is removed only after
-    // all its send buffers were released, which for this buffer happens below.
+    // SAFETY: `context` is the pointer passed to `Worker::send`, into a box of an end. The end is removed
+    // only after all its send buffers were released, which for this buffer happens below.
     let Some(context) = (unsafe { *context.cast::<Option<Context>>() }) else { return };
     // SAFETY: the library passes a completed request, whose owner is the provider; it is not used after this.
     unsafe { (context.api.request_free)(request) };

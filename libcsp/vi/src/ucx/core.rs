@@ -1,5 +1,5 @@
-//! The state that the library's callbacks change. They only record events; the provider acts on them when the library
-//! has returned.
+//! The state that the library's callbacks change. They only record events; the provider acts on them when the
+//! library has returned.
 
 use std::collections::{HashMap, VecDeque};
 

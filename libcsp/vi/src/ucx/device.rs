@@ -16,8 +16,9 @@ pub(super) fn of_address(address: IpAddr) -> Result<String, ViError> {
     }
     let mut found = None;
     let mut at = list;
-    // SAFETY: the list that getifaddrs has returned ends with a null pointer and is freed below, after its last use. Its names end with a
-    // zero byte, and its addresses are null or of the length that their family has.
+    // SAFETY: the list that getifaddrs has returned ends with a null pointer and is freed below, after its
+    // last use. Its names end with a zero byte, and its addresses are null or of the length that their family
+    // has.
     unsafe {
         while let Some(entry) = at.as_ref() {
             if ip_of(entry.ifa_addr) == Some(address) {
@@ -38,7 +39,8 @@ pub(super) fn of_address(address: IpAddr) -> Result<String, ViError> {
 /// # Safety
 /// `address` is null, or points to a socket address of the length that its family has.
 unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller guarantees that a pointer that is not null points to a socket address, all of which begin with the family.
+    // SAFETY: the caller guarantees that a pointer that is not null points to a socket address, all of which
+    // begin with the family.
     let family = i32::from(unsafe { address.as_ref()? }.sa_family);
     match family {
         libc::AF_INET => {

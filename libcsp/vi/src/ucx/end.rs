@@ -62,12 +62,14 @@ pub(super) struct End {
     /// Data messages sent, and receives that the peer has posted in total; both modulo 2³².
     sent: u32,
     peer_posted: u32,
-    /// Receives posted here in total, receives advertised to the peer in total, and messages received; all modulo 2³².
+    /// Receives posted here in total, receives advertised to the peer in total, and messages received; all
+    /// modulo 2³².
     posted: u32,
     advertised: u32,
     received: u32,
     send_memory: Box<[u8]>,
-    /// Free buffers for data, the least recently used first: the others still hold the messages sent from them.
+    /// Free buffers for data, the least recently used first: the others still hold the messages sent from
+    /// them.
     send_free: VecDeque<u16>,
     /// Free buffers for the provider's own messages.
     control_free: Vec<u16>,
@@ -175,8 +177,8 @@ impl End {
         })
     }
 
-    /// Makes the VI receive into these buffers. Their number equals the receive depth, and each is long enough (checked
-    /// by the caller).
+    /// Makes the VI receive into these buffers. Their number equals the receive depth, and each is long
+    /// enough (checked by the caller).
     pub(super) fn receive_into(&mut self, places: Box<[Place]>) {
         self.receive_memory = Buffers::Lent(places);
     }
@@ -203,7 +205,8 @@ impl End {
         plausible
     }
 
-    /// Returns whether posted receives should be advertised now, without waiting for a message that carries the count.
+    /// Returns whether posted receives should be advertised now, without waiting for a message that carries
+    /// the count.
     pub(super) fn is_credit_due(&self) -> bool {
         let unadvertised = self.posted.wrapping_sub(self.advertised);
         let window = self.advertised.wrapping_sub(self.received);
@@ -255,8 +258,8 @@ impl End {
         self.send_slice(buffer).as_ptr()
     }
 
-    /// Returns the body of a send buffer's message: `len` bytes in the buffer, then the pieces, which stay mapped until
-    /// [`release`](End::release).
+    /// Returns the body of a send buffer's message: `len` bytes in the buffer, then the pieces, which stay
+    /// mapped until [`release`](End::release).
     pub(super) fn body(&mut self, buffer: u16, len: usize, regions: &Regions, pieces: &[Piece]) -> Body {
         let start = self.send_pointer(buffer).wrapping_add(HEADER_LEN);
         let Some(lent) = self.lent.get_mut(usize::from(buffer)).filter(|_| !pieces.is_empty()) else {
@@ -321,9 +324,9 @@ impl End {
         self.release(buffer);
     }
 
-    /// Calls `visit` for the data messages for which the peer has not posted a receive again, oldest first, as far as
-    /// send buffers still hold them. The library's completions do not help: it completes a send when the kernel has the
-    /// data, not when the peer has.
+    /// Calls `visit` for the data messages for which the peer has not posted a receive again, oldest first,
+    /// as far as send buffers still hold them. The library's completions do not help: it completes a send
+    /// when the kernel has the data, not when the peer has.
     pub(super) fn unconfirmed(&self, visit: &mut dyn FnMut(u32, &[u8])) {
         let open = self.peer_depth.saturating_sub(self.window());
         let age = |sent: &Sent| self.sent.wrapping_sub(sent.number);
@@ -339,7 +342,8 @@ impl End {
         }
     }
 
-    /// Copies a received message into a buffer. `None` if the peer had no posted receive for it or it is too long.
+    /// Copies a received message into a buffer. `None` if the peer had no posted receive for it or it is too
+    /// long.
     pub(super) fn store(&mut self, data: &[u8], immediate: u32) -> Option<Arrived> {
         let message_len = self.config.message_len as usize;
         if data.len() > message_len {

@@ -5,9 +5,9 @@
 //! set-up   0 u32 magic "CSPU"   4 u8 version   5 u8 length of private data   6 reserved (2)   8 u32 VI of the sender
 //!         12 u32 its key   16 u32 receive depth   20 u32 send depth   24 u32 message length   28 private data
 //! ```
-//! Little-endian. `posted` is the number of receives that the sender of the header has posted in total, modulo 2³². UCX
-//! identifies the sender of a message only by numbers that the sender chooses, so each VI has a random key that only
-//! its peer gets.
+//! Little-endian. `posted` is the number of receives that the sender of the header has posted in total,
+//! modulo 2³². UCX identifies the sender of a message only by numbers that the sender chooses, so each VI has
+//! a random key that only its peer gets.
 
 use crate::{PRIVATE_DATA_LEN_MAX, ViConfig, ViError};
 

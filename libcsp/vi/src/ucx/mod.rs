@@ -1,19 +1,19 @@
 //! `ucx`: VIs between hosts without RDMA, as active messages of UCP over TCP. For daemons only.
 //!
-//! libucp is loaded when the first provider is created, isolated from the process (see `sys`). A provider has one
-//! worker, and each VI one endpoint. UCP has neither private data nor a receive queue, so the provider adds both: a
-//! set-up message (`frame`) introduces each end to the other, and every message carries the number of receives that its
-//! sender has posted.
+//! libucp is loaded when the first provider is created, isolated from the process (see `sys`). A provider has
+//! one worker, and each VI one endpoint. UCP has neither private data nor a receive queue, so the provider
+//! adds both: a set-up message (`frame`) introduces each end to the other, and every message carries the
+//! number of receives that its sender has posted.
 //!
-//! A clean end is a message that the peer acknowledges, since closing a TCP socket with unread data would reset it and
-//! lose messages that the peer has not read. Any other end of an endpoint is unclean. Silence of a peer is not detected
-//! here.
+//! A clean end is a message that the peer acknowledges, since closing a TCP socket with unread data would
+//! reset it and lose messages that the peer has not read. Any other end of an endpoint is unclean. Silence of
+//! a peer is not detected here.
 //!
-//! The library starts a thread of its own and leaves its sockets open across `exec`: a process that starts other
-//! programs must not use this provider, and a forked child must not touch it.
+//! The library starts a thread of its own and leaves its sockets open across `exec`: a process that starts
+//! other programs must not use this provider, and a forked child must not touch it.
 //!
-//! Trust: UCX itself validates nothing that arrives from the network, so the operator must trust all hosts of the SAN
-//! not to attack the library. Messages with a wrong key, count or length are counted, and at most end their VI.
+//! Trust: UCX validates nothing that arrives from the network. The operator must trust all hosts of the SAN.
+//! Messages with a wrong key, count or length are counted, and at most end their VI.
 
 mod callbacks;
 mod core;
@@ -56,7 +56,7 @@ pub fn load() -> Result<(), ViError> {
     sys::api().map(drop)
 }
 
-/// Returns whether a message's header and, if its kind has one, its set-up are well-formed. For fuzzing the parsers.
+/// Returns whether a message's header, and its set-up if it has one, are well-formed. For fuzzing.
 pub fn is_well_formed(header: &[u8], body: &[u8]) -> bool {
     match Header::parse(header) {
         Some(header) if matches!(header.kind, Kind::Request | Kind::Accept) => Setup::parse(body).is_ok(),
@@ -74,8 +74,8 @@ pub struct UcxProvider {
     calls: u32,
 }
 
-// SAFETY: all raw pointers refer to objects that only this provider uses. The worker is created for use by one thread
-// at a time (serialized), which `&mut self` ensures, and its callbacks run on the calling thread.
+// SAFETY: all raw pointers refer to objects that only this provider uses. The worker is created for use by
+// one thread at a time (serialized), which `&mut self` ensures, and its callbacks run on the calling thread.
 unsafe impl Send for UcxProvider {}
 
 fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
@@ -94,12 +94,12 @@ fn plain(kind: Kind, immediate: u32) -> Header {
 }
 
 impl UcxProvider {
-    /// Creates a provider without VIs. The library listens on every network interface at once. Fails if libucp is not installed.
+    /// Creates a provider without VIs, which listens on every network interface. Fails without libucp.
     pub fn new() -> Result<Self, ViError> {
         Self::on_device(None)
     }
 
-    /// As [`new`](Self::new), on the network interface of this address only. Fails, too, if no interface has the address.
+    /// As [`new`](Self::new), on the network interface with this address only. Fails if there is none.
     pub fn at(address: std::net::IpAddr) -> Result<Self, ViError> {
         Self::on_device(Some(&device::of_address(address)?))
     }
@@ -165,9 +165,9 @@ impl UcxProvider {
         let body = end.body(buffer, len, &self.regions, pieces);
         let context = end.context(Context { core, api, vi, buffer });
         let flags = if header.kind == Kind::Request { sys::AM_SEND_REPLY } else { 0 };
-        // SAFETY: header, body, list of parts and context lie in boxes of the end, which is removed only after the
-        // library has completed all its sends. `End::body` keeps the memory of the pieces mapped until the buffer is
-        // released. Nothing writes to them until then, other than the caller to its own pieces.
+        // SAFETY: header, body, list of parts and context are in boxes of the end, which is removed only once
+        // the library has completed all its sends. `End::body` keeps the pieces' memory mapped until the
+        // buffer is released. Until then nothing but the caller, to its own pieces, writes to them.
         let result = unsafe { self.worker.send(endpoint, start, body, flags, context.cast()) };
         let core = self.worker.core_mut();
         if sys::error_of(result).is_some() {
@@ -231,7 +231,7 @@ impl UcxProvider {
                 if let Some(end) = core.ends.get_mut(vi) {
                     end.endpoint = endpoint;
                 }
-                // A failure means that the endpoint has failed, which the library reports to the failure callback.
+                // On failure the endpoint has failed, which the library reports to the callback.
                 let _ = self.transmit_setup(vi, Kind::Request, private_data);
             }
             Err(status) => core.refuse(vi, unreachable(address, api.text(status))),

@@ -1,8 +1,8 @@
 //! The part of libucp's interface (UCX 1.13, `ucp/api/ucp.h`) that the provider uses, loaded at run time.
 //!
-//! Types and constants are transcribed from the header, so UCX is not needed to build. The library is isolated from the
-//! process: `dlopen` loads it with local symbols bound to itself first, and its environment variables keep it from
-//! installing signal handlers, memory hooks and log output.
+//! Types and constants are transcribed from the header, so UCX is not needed to build. The library is
+//! isolated from the process: `dlopen` loads it with local symbols bound to itself first, and its environment
+//! variables keep it from installing signal handlers, memory hooks and log output.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -204,14 +204,14 @@ macro_rules! api {
             fn find(library: *mut c_void) -> Result<Api, ViError> {
                 Ok(Api {
                     $($field: {
-                        // SAFETY: `library` is open and never closed; the name is a static string that ends with a zero
-                        // byte.
+                        // SAFETY: `library` is open and never closed; the name is a static string that ends
+                        // with a zero byte.
                         let at = unsafe { libc::dlsym(library, concat!($symbol, "\0").as_ptr().cast()) };
                         if at.is_null() {
                             return Err(system("dlsym", format!("libucp.so.0 has no {}", $symbol)));
                         }
-                        // SAFETY: `at` is the address of the function of this name, which the library's header declares
-                        // with this type; the library is never unloaded.
+                        // SAFETY: `at` is the address of the function of this name, which the library's
+                        // header declares with this type; the library is never unloaded.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -306,15 +306,15 @@ fn load() -> Result<Api, ViError> {
         .map(|(name, _)| name)
         .filter(|name| name.as_encoded_bytes().starts_with(b"UCX_"))
         .collect();
-    // SAFETY: no other thread reads or changes the environment during these calls: `super::load` requires daemons to
-    // call it before they start threads.
+    // SAFETY: no other thread reads or changes the environment during these calls: `super::load` requires
+    // daemons to call it before they start threads.
     unsafe {
         foreign.iter().for_each(|name| std::env::remove_var(name));
         ENVIRONMENT.iter().for_each(|(name, value)| std::env::set_var(name, value));
     }
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
-    // SAFETY: the name is a static string that ends with a zero byte. The environment set above keeps the library's
-    // constructors from installing handlers and hooks.
+    // SAFETY: the name is a static string that ends with a zero byte. The environment set above keeps the
+    // library's constructors from installing handlers and hooks.
     let library = unsafe { libc::dlopen(c"libucp.so.0".as_ptr(), flags) };
     if library.is_null() {
         let reason = "libucp.so.0 cannot be loaded; install the Debian package libucx0".to_owned();

@@ -35,8 +35,8 @@ pub(super) enum Body {
 
 /// Runs `run` with all signals blocked, so that the thread that the library starts receives none.
 fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are locals, initialised by sigfillset and pthread_sigmask before they are read; the old mask is
-    // restored.
+    // SAFETY: both sets are locals, initialised by sigfillset and pthread_sigmask before they are read; the
+    // old mask is restored.
     unsafe {
         let (mut all, mut old) = (zeroed(), zeroed());
         libc::sigfillset(&raw mut all);
@@ -64,8 +64,8 @@ fn start_context(api: &'static Api, device: Option<&str>) -> Result<*mut sys::Co
     for (name, value) in options {
         let (name, value) = (CString::new(name), CString::new(value));
         if let (Ok(name), Ok(value)) = (name, value) {
-            // SAFETY: both strings end with a zero byte and outlive the call; `config` was read above. A later version
-            // may lack an option; the error is then harmless.
+            // SAFETY: both strings end with a zero byte and outlive the call; `config` was read above. A
+            // later version may lack an option; the error is then harmless.
             unsafe { (api.config_modify)(config, name.as_ptr(), value.as_ptr()) };
         }
     }
@@ -74,8 +74,8 @@ fn start_context(api: &'static Api, device: Option<&str>) -> Result<*mut sys::Co
     params.field_mask = sys::PARAM_FEATURES;
     params.features = sys::FEATURE_AM | sys::FEATURE_WAKEUP;
     let mut context = null_mut();
-    // SAFETY: `params` and `context` are locals that outlive the call, and `field_mask` names the fields that are set;
-    // `config` is released once, after its last use.
+    // SAFETY: `params` and `context` are locals that outlive the call, and `field_mask` names the fields that
+    // are set; `config` is released once, after its last use.
     let started = unsafe {
         let status = (api.init_version)(1, 13, &raw const params, config, &raw mut context);
         (api.config_release)(config);
@@ -92,8 +92,8 @@ fn start_worker(api: &'static Api, context: *mut sys::Context) -> Result<*mut sy
     params.thread_mode = sys::THREAD_MODE_SERIALIZED;
     params.flags = sys::WORKER_IGNORE_REQUEST_LEAK;
     let mut worker = null_mut();
-    // SAFETY: `params` and `worker` are locals that outlive the call, and `field_mask` names the fields that are set;
-    // the context exists.
+    // SAFETY: `params` and `worker` are locals that outlive the call, and `field_mask` names the fields that
+    // are set; the context exists.
     let status = unsafe { (api.worker_create)(context, &raw const params, &raw mut worker) };
     api.check("ucp_worker_create", status)?;
     Ok(worker)
@@ -126,7 +126,8 @@ impl Worker {
             cb: Some(callbacks::message),
             arg: core.cast(),
         };
-        // SAFETY: `handler` is a local that outlives the call. Its argument, the core, is freed after the worker.
+        // SAFETY: `handler` is a local that outlives the call. Its argument, the core, is freed after the
+        // worker.
         let status = unsafe { (api.set_am_handler)(this.worker, &raw const handler) };
         api.check("ucp_worker_set_am_recv_handler", status)?;
         // SAFETY: `event_fd` is a field of a local that outlives the call; the worker exists.
@@ -137,18 +138,18 @@ impl Worker {
         Ok(this)
     }
 
-    /// Returns the state that the callbacks change. The caller must not call into the library while it holds the
-    /// reference.
+    /// Returns the state that the callbacks change. The caller must not call into the library while it holds
+    /// the reference.
     pub(super) fn core(&self) -> &Core {
-        // SAFETY: `core` was allocated by `new` and is freed by `Drop`. Callbacks, the only other access, run within
-        // calls of methods with `&mut self`, which cannot overlap with this borrow.
+        // SAFETY: `core` was allocated by `new` and is freed by `Drop`. Callbacks, the only other access, run
+        // within calls of methods with `&mut self`, which cannot overlap with this borrow.
         unsafe { &*self.core }
     }
 
     /// Returns the state that the callbacks change, for writing.
     pub(super) fn core_mut(&mut self) -> &mut Core {
-        // SAFETY: `core` was allocated by `new` and is freed by `Drop`; `&mut self` excludes other references and calls
-        // that run callbacks.
+        // SAFETY: `core` was allocated by `new` and is freed by `Drop`; `&mut self` excludes other references
+        // and calls that run callbacks.
         unsafe { &mut *self.core }
     }
 
@@ -165,7 +166,8 @@ impl Worker {
         params.conn_cb = Some(callbacks::connection);
         params.conn_arg = self.core.cast();
         let mut listener = null_mut();
-        // SAFETY: `params`, `storage` and `listener` are locals that outlive the call; the core outlives the listener.
+        // SAFETY: `params`, `storage` and `listener` are locals that outlive the call; the core outlives the
+        // listener.
         let status = unsafe { (self.api.listener_create)(self.worker, &raw const params, &raw mut listener) };
         self.api.check("ucp_listener_create", status)?;
         self.listeners.push(listener);
@@ -178,8 +180,8 @@ impl Worker {
         params.err_cb = Some(callbacks::failure);
         params.err_arg = self.core.cast();
         let mut endpoint = null_mut();
-        // SAFETY: `params` is a local; it, the address that it points to and `endpoint` outlive the call. The core
-        // outlives the endpoint.
+        // SAFETY: `params` is a local; it, the address that it points to and `endpoint` outlive the call. The
+        // core outlives the endpoint.
         let status = unsafe { (self.api.ep_create)(self.worker, &raw const params, &raw mut endpoint) };
         if status == sys::OK { Ok(endpoint) } else { Err(status) }
     }
@@ -206,8 +208,8 @@ impl Worker {
     /// Rejects an announced connection.
     pub(super) fn reject(&mut self, request: *mut sys::ConnRequest) {
         if let Some(&listener) = self.listeners.first() {
-            // SAFETY: the library announced the request, and it was neither accepted nor rejected so far; the listener
-            // exists until `Drop`.
+            // SAFETY: the library announced the request, and it was neither accepted nor rejected so far; the
+            // listener exists until `Drop`.
             unsafe { (self.api.listener_reject)(listener, request) };
         }
     }
@@ -215,8 +217,8 @@ impl Worker {
     /// Sends a header of `header_len` bytes at `at`, and a body.
     ///
     /// # Safety
-    /// `endpoint` is open. Header and body stay readable and unchanged, and `context` valid, until the callback has
-    /// run, or the call has returned null or an error.
+    /// `endpoint` is open. Header and body stay readable and unchanged, and `context` valid, until the
+    /// callback has run, or the call has returned null or an error.
     pub(super) unsafe fn send(
         &mut self,
         endpoint: *mut Endpoint,
@@ -241,8 +243,8 @@ impl Worker {
                 (parts.cast(), count)
             }
         };
-        // SAFETY: the caller guarantees an open endpoint, and header, body and context for as long as the library uses
-        // them; `param` is a local that outlives the call.
+        // SAFETY: the caller guarantees an open endpoint, and header, body and context for as long as the
+        // library uses them; `param` is a local that outlives the call.
         unsafe { (self.api.am_send)(endpoint, AM_ID, at.cast(), header_len, body, count, &raw const param) }
     }
 
@@ -258,8 +260,8 @@ impl Worker {
         param.flags = sys::CLOSE_FORCE;
         param.send_cb = Some(callbacks::closed);
         param.user_data = self.closing.cast();
-        // SAFETY: each endpoint is closed once: its owner has removed its pointer before. `closing` is freed after the
-        // worker.
+        // SAFETY: each endpoint is closed once: its owner has removed its pointer before. `closing` is freed
+        // after the worker.
         let result = unsafe { (self.api.ep_close)(endpoint, &raw const param) };
         if !result.is_null() && sys::error_of(result).is_none() {
             self.core_mut().closing += 1;
@@ -268,8 +270,8 @@ impl Worker {
 
     /// Lets the library make progress. Returns a measure of the work done, 0 for none.
     pub(super) fn progress(&mut self) -> u32 {
-        // SAFETY: the worker exists until `Drop`; `&mut self` ensures that no reference to the core is held while
-        // callbacks run.
+        // SAFETY: the worker exists until `Drop`; `&mut self` ensures that no reference to the core is held
+        // while callbacks run.
         unsafe { (self.api.worker_progress)(self.worker) }
     }
 
@@ -296,8 +298,9 @@ impl Drop for Worker {
                 self.progress();
             }
         }
-        // SAFETY: each object is destroyed once: listeners before the worker, the worker before the context. `closing`
-        // and `core` come from `Box::into_raw` in `new` and are freed last, when no callback can run.
+        // SAFETY: each object is destroyed once: listeners before the worker, the worker before the context.
+        // `closing` and `core` come from `Box::into_raw` in `new` and are freed last, when no callback can
+        // run.
         unsafe {
             self.listeners.drain(..).for_each(|listener| (self.api.listener_destroy)(listener));
             if !self.worker.is_null() {
@@ -313,8 +316,8 @@ impl Drop for Worker {
 }
 
 fn socket_address(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
-    // SAFETY: all-zero bytes are valid socket addresses. `storage` is a local, large and aligned enough for both
-    // families, and `at` points to it.
+    // SAFETY: all-zero bytes are valid socket addresses. `storage` is a local, large and aligned enough for
+    // both families, and `at` points to it.
     unsafe {
         let mut storage: libc::sockaddr_storage = zeroed();
         let at = &raw mut storage;

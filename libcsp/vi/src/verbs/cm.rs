@@ -27,12 +27,12 @@ use crate::{Event, PRIVATE_DATA_LEN_MAX, ViConfig, ViError, ViId};
 /// Largest number of connectors whose request has not arrived.
 const SILENT_MAX: usize = 64;
 
-/// Largest number of messages posted at once on a VI that was created for a connector. Its queue pair is created before
-/// the connector has been authenticated.
+/// Largest number of messages posted at once on a VI that was created for a connector. Its queue pair is
+/// created before the connector has been authenticated.
 const ACCEPTED_SENDS_MAX: u32 = 512;
 
-/// Largest number of work requests reserved for all connectors that are not accepted yet: two of the 64 completion
-/// queues of a device.
+/// Largest number of work requests reserved for all connectors that are not accepted yet: two of the 64
+/// completion queues of a device.
 const UNACCEPTED_WORK_MAX: u32 = 32_768;
 
 /// Largest number of connections that the kernel holds for a listener.
@@ -89,8 +89,8 @@ impl Channel {
 
     fn create(&self, token: usize) -> Result<*mut CmId, ViError> {
         let mut id = null_mut();
-        // SAFETY: `raw` is an open channel and `id` a local that outlives the call. The library stores `token` and
-        // never dereferences it.
+        // SAFETY: `raw` is an open channel and `id` a local that outlives the call. The library stores
+        // `token` and never dereferences it.
         let result = unsafe { (self.api.create_id)(self.raw, &raw mut id, token as *mut c_void, cm::PS_TCP) };
         check("rdma_create_id", result)?;
         Ok(id)
@@ -127,17 +127,17 @@ impl Channel {
     /// Destroys an id; null is ignored. The library notifies the peer of a connected id.
     pub(super) fn destroy(&self, api: &'static Api, id: *mut CmId) {
         if !id.is_null() {
-            // SAFETY: the caller has removed the id from the only place that held it, so it is destroyed once. `next`
-            // acknowledges every event before it returns, so none of this id is outstanding.
+            // SAFETY: the caller has removed the id from the only place that held it, so it is destroyed
+            // once. `next` acknowledges every event before it returns, so none of this id is outstanding.
             unsafe { (api.destroy_id)(id) };
         }
     }
 
     fn next(&self) -> Option<ConnectionEvent> {
         let mut raw = null_mut();
-        // SAFETY: the channel is open and non-blocking. After success `raw` points to an event that stays valid until
-        // it is acknowledged, once, after all fields were copied. `private_data` points to `private_data_len` bytes,
-        // and the buffer has room for PRIVATE_DATA_LEN_MAX.
+        // SAFETY: the channel is open and non-blocking. After success `raw` points to an event that stays
+        // valid until it is acknowledged, once, after all fields were copied. `private_data` points to
+        // `private_data_len` bytes, and the buffer has room for PRIVATE_DATA_LEN_MAX.
         unsafe {
             if (self.api.get_cm_event)(self.raw, &raw mut raw) != 0 || raw.is_null() {
                 return None;
@@ -173,8 +173,8 @@ impl Drop for Channel {
 pub(super) fn check_port(api: &'static Api, address: IpAddr) -> Result<(), ViError> {
     let channel = Channel::new(api)?;
     let id = channel.bind(SocketAddr::new(address, 0), 0)?;
-    // SAFETY: the id is bound and not destroyed; its `verbs` is null or an open context. All-zero bytes are a valid
-    // PortAttr, which is a local with room for what the call writes.
+    // SAFETY: the id is bound and not destroyed; its `verbs` is null or an open context. All-zero bytes are a
+    // valid PortAttr, which is a local with room for what the call writes.
     let state = unsafe {
         let verbs = (*id).verbs;
         let mut port: ibv::PortAttr = std::mem::zeroed();
@@ -197,8 +197,8 @@ pub(super) fn descriptors(id: *mut CmId) -> Option<[RawFd; 2]> {
     unsafe { id.as_ref()?.verbs.as_ref().map(|verbs| [verbs.cmd_fd, verbs.async_fd]) }
 }
 
-/// Returns the parameters of a connection. All else is negotiated by messages. The provider issues no RDMA READ, but
-/// some devices reject a depth of zero.
+/// Returns the parameters of a connection. All else is negotiated by messages. The provider issues no RDMA
+/// READ, but some devices reject a depth of zero.
 fn parameters(queue: &Queue, private_data: &[u8]) -> ConnParam {
     ConnParam {
         private_data: private_data.as_ptr().cast(),
@@ -240,7 +240,8 @@ impl VerbsProvider {
                 self.on_listener(&event);
             } else {
                 if matches!(event.kind, cm::DISCONNECTED | cm::DEVICE_REMOVAL) {
-                    // Messages sent before the disconnect, also an Accept, are in the completion queues by now.
+                    // Messages sent before the disconnect, also an Accept, are in the completion queues by
+                    // now.
                     self.drain();
                 }
                 self.on_connection(&event);
@@ -349,13 +350,14 @@ impl VerbsProvider {
         let hello = frame::hello(&config);
         let Some(queue) = &end.queue else { return Ok(()) };
         let mut parameters = parameters(queue, &hello);
-        // SAFETY: the id's route is resolved; `parameters` is a local, and points to `hello`, a local too; both outlive
-        // the call.
+        // SAFETY: the id's route is resolved; `parameters` is a local, and points to `hello`, a local too;
+        // both outlive the call.
         check("rdma_connect", unsafe { (self.api.connect)(end.id, &raw mut parameters) })
     }
 
-    /// Completes the connection when the listener has answered, and sends the request for the VI. The VI's memory is
-    /// registered now and not earlier: registration blocks this thread, and a peer that is dead does not answer.
+    /// Completes the connection when the listener has answered, and sends the request for the VI. The VI's
+    /// memory is registered now and not earlier: registration blocks this thread, and a peer that is dead
+    /// does not answer.
     fn on_connect_response(&mut self, vi: u64) -> Result<(), ViError> {
         let Some(end) = self.ends.get_mut(vi) else { return Ok(()) };
         let Some(Some(device)) = self.devices.get(end.device) else { return Err(ViError::NotConnected) };
@@ -363,8 +365,8 @@ impl VerbsProvider {
         let (id, Some(queue), Some(body)) = (end.id, &mut end.queue, &end.body) else { return Ok(()) };
         queue.transition(id, ibv::QPS_RTR)?;
         queue.transition(id, ibv::QPS_RTS)?;
-        // SAFETY: the id belongs to a live end and has received its CONNECT_RESPONSE; its queue pair is the provider's,
-        // which is when `rdma_establish` is required.
+        // SAFETY: the id belongs to a live end and has received its CONNECT_RESPONSE; its queue pair is the
+        // provider's, which is when `rdma_establish` is required.
         check("rdma_establish", unsafe { (self.api.establish)(id) })?;
         let request = Control::Request(body.setup(&std::mem::take(&mut end.private_data)));
         end.stage = Stage::Requested;
@@ -391,8 +393,8 @@ impl VerbsProvider {
             self.counters.handshakes_dropped += 1;
             return self.reject_connection(event.id);
         };
-        // SAFETY: the request event has just delivered this id, which is not destroyed; its `context` field is for the
-        // application's use.
+        // SAFETY: the request event has just delivered this id, which is not destroyed; its `context` field
+        // is for the application's use.
         unsafe { (*event.id).context = vi as usize as *mut c_void };
         if self.accept_connection(vi, event.id, sends).is_err() {
             self.counters.handshakes_dropped += 1;
@@ -400,8 +402,8 @@ impl VerbsProvider {
         }
     }
 
-    /// Returns whether one more connector may reserve `work` work requests. Connectors whose request has not arrived
-    /// are dropped to make room, the oldest first.
+    /// Returns whether one more connector may reserve `work` work requests. Connectors whose request has not
+    /// arrived are dropped to make room, the oldest first.
     fn make_room(&mut self, work: u32) -> bool {
         loop {
             let (mut silent, mut reserved, mut oldest) = (0, 0, (u64::MAX, 0));
@@ -427,8 +429,8 @@ impl VerbsProvider {
     }
 
     fn reject_connection(&mut self, id: *mut CmId) {
-        // SAFETY: the id is that of a connection request neither accepted nor rejected so far; no private data is
-        // passed.
+        // SAFETY: the id is that of a connection request neither accepted nor rejected so far; no private
+        // data is passed.
         unsafe { (self.api.reject)(id, std::ptr::null(), 0) };
         self.channel.destroy(self.api, id);
     }
@@ -440,8 +442,8 @@ impl VerbsProvider {
         queue.transition(id, ibv::QPS_RTR)?;
         queue.transition(id, ibv::QPS_RTS)?;
         let mut parameters = parameters(queue, &[]);
-        // SAFETY: the id is that of a connection request neither accepted nor rejected so far; `parameters` is a local
-        // that outlives the call.
+        // SAFETY: the id is that of a connection request neither accepted nor rejected so far; `parameters`
+        // is a local that outlives the call.
         check("rdma_accept", unsafe { (self.api.accept)(id, &raw mut parameters) })
     }
 
@@ -454,7 +456,8 @@ impl VerbsProvider {
     ) -> Result<(), ViError> {
         let end = self.ends.get_mut(vi).ok_or(ViError::Unknown("connection request"))?;
         end.config = config;
-        // The queue pair was created for at most the peer's receive depth, which bounds the messages in flight.
+        // The queue pair was created for at most the peer's receive depth, which bounds the messages in
+        // flight.
         end.sends_max = end.sends_max.min(config.send_depth);
         let Some(Some(device)) = self.devices.get(end.device) else { return Err(ViError::NotConnected) };
         end.allocate_body(self.api, device)?;

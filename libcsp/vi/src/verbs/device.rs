@@ -1,10 +1,12 @@
-//! The provider's objects of one device: context, protection domain, shared receive queue and completion queues.
+//! The provider's objects of one device: context, protection domain, shared receive queue and completion
+//! queues.
 //!
-//! The context is the provider's own, not the process-wide one of librdmacm: asynchronous events are delivered to only
-//! one reader of a context.
+//! The context is the provider's own, not the process-wide one of librdmacm: asynchronous events are
+//! delivered to only one reader of a context.
 //!
-//! No completion queue can overflow: each queue pair reserves room for all work requests that it can have posted,
-//! successful or flushed, and the receive queue for all its buffers. A VI for which there is no room is refused.
+//! No completion queue can overflow: each queue pair reserves room for all work requests that it can have
+//! posted, successful or flushed, and the receive queue for all its buffers. A VI for which there is no room
+//! is refused.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr::{NonNull, null_mut};
@@ -18,8 +20,8 @@ use crate::ViError;
 /// Longest message that is sent as a message; longer ones are written into their slot. In bytes.
 pub(super) const EAGER_LEN: usize = 512;
 
-/// Buffers of the shared receive queue: messages to all VIs that can arrive between two polls. Further messages wait at
-/// their senders.
+/// Buffers of the shared receive queue: messages to all VIs that can arrive between two polls. Further
+/// messages wait at their senders.
 const RECEIVES: usize = 1024;
 
 /// Capacity of a completion queue.
@@ -67,7 +69,8 @@ pub(super) struct Device {
 impl Device {
     /// Opens the device `of`, which a context of librdmacm keeps open during the call.
     pub(super) fn open(api: &'static Api, of: *mut ibv::Device) -> Result<Self, ViError> {
-        // SAFETY: `of` is the device of an open context (of librdmacm), hence a valid device of the library's list.
+        // SAFETY: `of` is the device of an open context (of librdmacm), hence a valid device of the library's
+        // list.
         let context = given("ibv_open_device", unsafe { (api.open_device)(of) })?;
         let context = NonNull::new(context).ok_or_else(|| sys::failed("ibv_open_device"))?;
         // From here on `Drop` destroys whatever has been created.
@@ -103,8 +106,8 @@ impl Device {
         self.work_max = u32::try_from(attr.max_qp_wr).unwrap_or(0);
         self.queue_len = attr.max_cqe.min(QUEUE_LEN);
         let receives = RECEIVES.min(usize::try_from(attr.max_srq_wr).unwrap_or(0));
-        // SAFETY: the context is open; `given` checks each new object before it is used, and `init` is a local that
-        // outlives the call. The descriptors belong to the channel and context just created.
+        // SAFETY: the context is open; `given` checks each new object before it is used, and `init` is a
+        // local that outlives the call. The descriptors belong to the channel and context just created.
         unsafe {
             self.pd = given("ibv_alloc_pd", (api.alloc_pd)(context))?;
             self.channel = given("ibv_create_comp_channel", (api.create_comp_channel)(context))?;
@@ -135,8 +138,8 @@ impl Device {
             return Err(ViError::Exhausted("VI in the device's completion queues"));
         }
         let (context, channel) = (self.context.as_ptr(), self.channel);
-        // SAFETY: context and channel are created and not destroyed; the queue's own context pointer is null and
-        // unused.
+        // SAFETY: context and channel are created and not destroyed; the queue's own context pointer is null
+        // and unused.
         let cq = unsafe { (self.api.create_cq)(context, self.queue_len, null_mut(), channel, 0) };
         let cq = NonNull::new(cq).ok_or_else(|| sys::failed("ibv_create_cq"))?;
         self.queues.push(CompletionQueue { cq, len: self.queue_len as u32, reserved: work });
@@ -162,8 +165,8 @@ impl Device {
                 self.cursor = 0;
                 continue;
             };
-            // SAFETY: the queue exists until this device is dropped, and its context is open; `into` has BATCH writable
-            // entries.
+            // SAFETY: the queue exists until this device is dropped, and its context is open; `into` has
+            // BATCH writable entries.
             let count = unsafe {
                 let ops = &(*(*queue.cq.as_ptr()).context).ops;
                 (ops.poll_cq)(queue.cq.as_ptr(), BATCH as c_int, into.as_mut_ptr())
@@ -195,8 +198,8 @@ impl Device {
     pub(super) fn drain_channel(&mut self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
         for _ in 0..self.queues.len() {
-            // SAFETY: the channel is open and non-blocking; `cq` and `context` are locals that outlive the call. Each
-            // event is acknowledged once.
+            // SAFETY: the channel is open and non-blocking; `cq` and `context` are locals that outlive the
+            // call. Each event is acknowledged once.
             unsafe {
                 if (self.api.get_cq_event)(self.channel, &raw mut cq, &raw mut context) != 0 {
                     break;
@@ -221,11 +224,12 @@ impl Device {
         unsafe { (*self.context.as_ptr()).cmd_fd }
     }
 
-    /// Returns the next asynchronous event and its object, which is a queue pair for the events of queue pairs.
+    /// Returns the next asynchronous event and its object, which is a queue pair for the events of queue
+    /// pairs.
     pub(super) fn event(&mut self) -> Option<(c_uint, *mut ibv::Qp)> {
-        // SAFETY: all-zero bytes are a valid AsyncEvent, a local that outlives the calls; the context is open and its
-        // descriptor non-blocking. The event is acknowledged once, and at once, since a queue pair with an
-        // unacknowledged event cannot be destroyed.
+        // SAFETY: all-zero bytes are a valid AsyncEvent, a local that outlives the calls; the context is open
+        // and its descriptor non-blocking. The event is acknowledged once, and at once, since a queue pair
+        // with an unacknowledged event cannot be destroyed.
         unsafe {
             let mut event: ibv::AsyncEvent = std::mem::zeroed();
             if (self.api.get_async_event)(self.context.as_ptr(), &raw mut event) != 0 {
@@ -250,8 +254,8 @@ impl Device {
             num_sge: 1,
         };
         let mut bad = null_mut();
-        // SAFETY: the queue exists, `work` and `segment` are locals that outlive the call. The buffer lies in pages
-        // that stay mapped and registered until this device is dropped, and is not posted now.
+        // SAFETY: the queue exists, `work` and `segment` are locals that outlive the call. The buffer lies in
+        // pages that stay mapped and registered until this device is dropped, and is not posted now.
         let result =
             unsafe { ((*self.context.as_ptr()).ops.post_srq_recv)(self.srq, &raw mut work, &raw mut bad) };
         check("ibv_post_srq_recv", result)
@@ -263,15 +267,15 @@ impl Device {
         self.buffers.read(buffer as usize * EAGER_LEN, &mut into[..count]);
     }
 
-    /// Copies `len` bytes (at most [`EAGER_LEN`]) of a receive buffer to `offset` in `to`, where the caller reads the
-    /// message.
+    /// Copies `len` bytes (at most [`EAGER_LEN`]) of a receive buffer to `offset` in `to`, where the caller
+    /// reads the message.
     pub(super) fn deliver(&self, buffer: u32, len: usize, to: &Span, offset: usize) {
         let len = len.min(EAGER_LEN);
         if let (Some(from), Some(to)) =
             (self.buffers.at(buffer as usize * EAGER_LEN, len), to.at(offset, len))
         {
-            // SAFETY: both Spans keep `len` bytes mapped at these addresses. `buffers` are pages of the provider that
-            // are never handed out, so they do not overlap `to`.
+            // SAFETY: both Spans keep `len` bytes mapped at these addresses. `buffers` are pages of the
+            // provider that are never handed out, so they do not overlap `to`.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
     }
@@ -283,9 +287,9 @@ impl Drop for Device {
         if !self.channel.is_null() {
             self.drain_channel();
         }
-        // SAFETY: each object is destroyed once, before the objects that it uses; the provider drops queue pairs and
-        // other registrations before the device. An error means that the device is gone; its objects then need no
-        // release.
+        // SAFETY: each object is destroyed once, before the objects that it uses; the provider drops queue
+        // pairs and other registrations before the device. An error means that the device is gone; its
+        // objects then need no release.
         unsafe {
             if !self.srq.is_null() {
                 (self.api.destroy_srq)(self.srq);

@@ -65,11 +65,13 @@ pub(super) struct Body {
     // Declared first, hence dropped before the memory that they register.
     /// Registration of the part that only this end accesses.
     private: Registration,
-    /// Registration of the part that the peer writes: its grants and, unless the caller provided slots, the slots.
+    /// Registration of the part that the peer writes: its grants and, unless the caller provided slots, the
+    /// slots.
     offered: Registration,
     /// Registration of the caller's slots.
     lent: Option<Registration>,
-    /// In this order: entries of grants to be written to the peer, send buffers, the ring of the peer's grants, slots.
+    /// In this order: entries of grants to be written to the peer, send buffers, the ring of the peer's
+    /// grants, slots.
     own: Span,
     grants_at: usize,
     slots: Place,
@@ -83,8 +85,8 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Allocates and registers memory for `config` with `sends` send buffers, and for receive slots unless the caller
-    /// provided them.
+    /// Allocates and registers memory for `config` with `sends` send buffers, and for receive slots unless
+    /// the caller provided them.
     pub(super) fn new(
         api: &'static Api,
         device: &Device,
@@ -107,7 +109,8 @@ impl Body {
         let access = ibv::ACCESS_LOCAL_WRITE | ibv::ACCESS_REMOTE_WRITE;
         let run = (grants_at, len - grants_at);
         let offered = Registration::new(api, device.pd, own.memory(), run, access)?;
-        // The key of the caller's slots is advertised to this peer only, and is revoked when the VI is released.
+        // The key of the caller's slots is advertised to this peer only, and is revoked when the VI is
+        // released.
         let (eager_len, lent) = match &slots {
             None => (EAGER_LEN as u32, None),
             Some(place) => {
@@ -193,8 +196,8 @@ impl Body {
         let at = self.send_at + usize::from(buffer) * self.send_stride + offset;
         match (fits, from.at(piece.offset, piece.len), self.own.at(at, piece.len)) {
             (true, Some(from), Some(to)) => {
-                // SAFETY: `from` and `to` point to `piece.len` bytes that `Memory` and `Span` keep mapped. The end's
-                // own pages are never handed out as a region, so the two do not overlap.
+                // SAFETY: `from` and `to` point to `piece.len` bytes that `Memory` and `Span` keep mapped.
+                // The end's own pages are never handed out as a region, so the two do not overlap.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, piece.len) };
                 true
             }
@@ -215,8 +218,8 @@ impl Body {
         self.own.read(at, &mut bytes).then_some(bytes)
     }
 
-    /// Accepts a message of `len` bytes from the given eager buffer, or one that the device has written into its slot.
-    /// Returns its slot, or `None` if the peer had no grant for it or it is too long.
+    /// Accepts a message of `len` bytes from the given eager buffer, or one that the device has written into
+    /// its slot. Returns its slot, or `None` if the peer had no grant for it or it is too long.
     pub(super) fn arrive(&mut self, len: u32, eager: Option<(&Device, u32)>) -> Option<u32> {
         let longest = if eager.is_some() { self.eager_len } else { self.config.message_len };
         let slot = self.posted.next().filter(|_| len <= longest.min(self.config.message_len))?;
@@ -266,8 +269,8 @@ pub(super) struct End {
     pub ended: Option<bool>,
     /// The end of the VI is in the event queue, or the caller has released the VI.
     pub end_reported: bool,
-    /// Messages of the peer are ignored: it has sent its last one or violated the protocol, or the end of the VI was
-    /// reported.
+    /// Messages of the peer are ignored: it has sent its last one or violated the protocol, or the end of the
+    /// VI was reported.
     pub receive_closed: bool,
     /// A completion of this end was seen since the last sweep for silent peers.
     pub peer_active: bool,

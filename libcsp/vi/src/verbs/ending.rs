@@ -1,4 +1,5 @@
-//! The end of VIs: the last control message, the wait for its acknowledgement, and the release of all resources.
+//! The end of VIs: the last control message, the wait for its acknowledgement, and the release of all
+//! resources.
 
 use super::VerbsProvider;
 use super::end::Stage;
@@ -43,8 +44,8 @@ impl VerbsProvider {
         let Some(end) = self.ends.get_mut(vi) else { return };
         if let Some(queue) = &mut end.queue {
             queue.stop();
-            // SAFETY: the id belongs to a live end and is not destroyed. The call fails without effect on an id that is
-            // not connected.
+            // SAFETY: the id belongs to a live end and is not destroyed. The call fails without effect on an
+            // id that is not connected.
             unsafe { (self.api.disconnect)(end.id) };
         }
     }

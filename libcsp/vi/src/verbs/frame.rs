@@ -7,7 +7,8 @@
 //!         24 u64 address of slot 0  32 u32 stride  36 u32 key of the slots  40 u64 address of the grants ring
 //!         48 u32 its key  52 reserved (4)  56 private data
 //! ```
-//! Little-endian. Control messages are sends without immediate data; all messages of the caller have immediate data.
+//! Little-endian. Control messages are sends without immediate data; all messages of the caller have
+//! immediate data.
 
 use crate::{PRIVATE_DATA_LEN_MAX, ViConfig, ViError};
 

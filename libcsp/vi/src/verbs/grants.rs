@@ -1,16 +1,17 @@
 //! Grants: the receiver posts slots and advertises them to the sender, which uses them in that order.
 //!
-//! Message n (from 0) goes into the slot that the receiver posted n-th. The first `depth` slots are posted in ascending
-//! order when the VI is created, without being advertised. After that the receiver writes entry n,
-//! `(n + 1) << 12 | slot`, into a ring in the sender's memory by RDMA WRITE; each entry contains its own lap count.
+//! Message n (from 0) goes into the slot that the receiver posted n-th. The first `depth` slots are posted in
+//! ascending order when the VI is created, without being advertised. After that the receiver writes entry n,
+//! `(n + 1) << 12 | slot`, into a ring in the sender's memory by RDMA WRITE; each entry contains its own lap
+//! count.
 //!
 //! ```text
 //! receiver             ring in the sender's memory            sender
 //! post slot s ─▶ WRITE [n]: (n+1)<<12 | s, a run at a time ─▶ message n ─▶ slot s
 //! ```
 //!
-//! Grants are advertised in runs, since each run costs a packet: when half of the slots are posted and not advertised,
-//! or the sender has no grant left.
+//! Grants are advertised in runs, since each run costs a packet: when half of the slots are posted and not
+//! advertised, or the sender has no grant left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,8 +44,8 @@ impl Granted {
         Granted { depth, sent: 0 }
     }
 
-    /// Returns the slot of the next message, or `None` if the peer has granted no further one. `ring` has [`RING_LEN`]
-    /// entries, which the peer may change at any time: an entry is read once.
+    /// Returns the slot of the next message, or `None` if the peer has granted no further one. `ring` has
+    /// [`RING_LEN`] entries, which the peer may change at any time: an entry is read once.
     pub(super) fn next(&self, ring: &[AtomicU64]) -> Result<Option<u32>, Violation> {
         if self.sent < u64::from(self.depth) {
             return Ok(Some(self.sent as u32));
@@ -115,8 +116,8 @@ impl Posted {
         (self.received < self.advertised).then_some(u32::from(*slot))
     }
 
-    /// Records that a message of `len` bytes arrived in the slot that [`next`](Self::next) returned. The caller holds
-    /// the slot.
+    /// Records that a message of `len` bytes arrived in the slot that [`next`](Self::next) returned. The
+    /// caller holds the slot.
     pub(super) fn arrive(&mut self, slot: u32, len: u32) {
         self.received += 1;
         if let Some(held) = self.held.get_mut(slot as usize) {
@@ -129,8 +130,8 @@ impl Posted {
         self.held.get(slot as usize).copied().filter(|&len| len != POSTED)
     }
 
-    /// Posts a held slot again and writes its entry to `ring` (of [`ring_len`](Self::ring_len) entries). `None` if the
-    /// slot is not held.
+    /// Posts a held slot again and writes its entry to `ring` (of [`ring_len`](Self::ring_len) entries).
+    /// `None` if the slot is not held.
     pub(super) fn post(&mut self, ring: &[AtomicU64], slot: u32) -> Option<()> {
         let held = self.held.get_mut(slot as usize).filter(|held| **held != POSTED)?;
         let at = self.posted as usize & (self.order.len() - 1);

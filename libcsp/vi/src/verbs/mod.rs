@@ -1,19 +1,19 @@
 //! `verbs`: VIs between hosts with RDMA, as reliable connections of libibverbs, set up by librdmacm.
 //!
-//! Both libraries are loaded when the first provider is created (see `sys`). Each VI has one queue pair; receives come
-//! from a queue shared by all VIs of a device. The receiver grants its free slots to the sender (`grants`). Short
-//! messages are sent and then copied from the shared queue into their slot; longer ones are written directly into the
-//! slot. On a VI of [`connect_into`](Provider::connect_into) every message is written directly into the caller's
-//! pieces.
+//! Both libraries are loaded when the first provider is created (see `sys`). Each VI has one queue pair;
+//! receives come from a queue shared by all VIs of a device. The receiver grants its free slots to the sender
+//! (`grants`). Short messages are sent and then copied from the shared queue into their slot; longer ones are
+//! written directly into the slot. On a VI of [`connect_into`](Provider::connect_into) every message is
+//! written directly into the caller's pieces.
 //!
-//! The connection manager carries too little private data, so both ends exchange set-up messages (`frame`) once they
-//! are connected. A clean end is a control message that the peer acknowledges; any other end is unclean: a disconnect
-//! without it, a failed work request, a lost device. Every 250 ms a silent peer is probed by a write of zero bytes, so
-//! that the VIs of a vanished host break within a second of polling.
+//! The connection manager carries too little private data, so both ends exchange set-up messages (`frame`)
+//! once they are connected. A clean end is a control message that the peer acknowledges; any other end is
+//! unclean: a disconnect without it, a failed work request, a lost device. Every 250 ms a silent peer is
+//! probed by a write of zero bytes, so that the VIs of a vanished host break within a second of polling.
 //!
-//! Trust: the peer may write anything at any time to the slots of its VI and to the ring of its grants; their contents
-//! are copied before they are checked. The advertised keys give access to nothing else, and are revoked with the VI.
-//! Keys are not cryptographic secrets: the operator must trust all hosts of the SAN not to guess them.
+//! Trust: the peer may write anything at any time to the slots of its VI and to the ring of its grants; their
+//! contents are copied before they are checked. The advertised keys give access to nothing else, and are
+//! revoked with the VI. Keys are no cryptographic secrets: the operator must trust all hosts of the SAN.
 //!
 //! The caller waits on one epoll descriptor. The provider checks for connection and asynchronous events after
 //! [`Provider::arm`], and on every 256th call of [`Provider::poll_event`].
@@ -83,8 +83,8 @@ pub fn is_well_formed(bytes: &[u8]) -> bool {
     frame::parse_hello(bytes).is_ok() || Control::parse(bytes).is_ok()
 }
 
-/// Hashes queue pair numbers. Devices choose them, not peers, so no defence against chosen collisions is needed; and
-/// the map is read for every message, so the hash is cheap.
+/// Hashes queue pair numbers. Devices choose them, not peers, so no defence against chosen collisions is
+/// needed; and the map is read for every message, so the hash is cheap.
 #[derive(Default)]
 struct NumberHasher(u64);
 
@@ -140,8 +140,8 @@ pub struct VerbsProvider {
     counters: Counters,
 }
 
-// SAFETY: all raw pointers refer to library objects that only this provider uses. The libraries allow calls from any
-// thread, and `&mut self` ensures one at a time.
+// SAFETY: all raw pointers refer to library objects that only this provider uses. The libraries allow calls
+// from any thread, and `&mut self` ensures one at a time.
 unsafe impl Send for VerbsProvider {}
 
 fn ip_of(address: &ViAddress) -> Result<SocketAddr, ViError> {
@@ -462,8 +462,8 @@ impl Provider for VerbsProvider {
         let mut descriptors = Vec::new();
         self.descriptors(&mut descriptors);
         for fd in descriptors {
-            // SAFETY: the descriptors belong to this provider, which is forgotten below, so nothing uses their numbers
-            // again. The parent keeps its own descriptors of the same files.
+            // SAFETY: the descriptors belong to this provider, which is forgotten below, so nothing uses
+            // their numbers again. The parent keeps its own descriptors of the same files.
             unsafe { libc::close(fd) };
         }
         // The library objects belong to the parent: destroying them here would end its VIs.

@@ -111,7 +111,8 @@ impl VerbsProvider {
             return self.on_control(vi, message);
         }
         match end.stage {
-            // Also when the end was detected without a Close: messages that arrived before it are polled first.
+            // Also when the end was detected without a Close: messages that arrived before it are polled
+            // first.
             Stage::Opening | Stage::Open if !end.receive_closed => {}
             Stage::Opening | Stage::Open | Stage::Lingering | Stage::Closed => return,
             _ => return self.violate(vi),

@@ -1,6 +1,7 @@
 //! A queue pair: its state, and the work requests on its send queue.
 //!
-//! Work requests complete in order, so most of them are unsignalled: a completion retires all work requests before it.
+//! Work requests complete in order, so most of them are unsignalled: a completion retires all work requests
+//! before it.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr::{NonNull, null_mut};
@@ -14,7 +15,8 @@ use super::sys::{self, Api, check};
 use crate::slots::short;
 use crate::{PIECES_MAX, ViError};
 
-/// Sizes of inline data to request, in bytes. Creation is repeated with the next size until the device supports it.
+/// Sizes of inline data to request, in bytes. Creation is repeated with the next size until the device
+/// supports it.
 const INLINE_ASKED: [u32; 5] = [512, 256, 128, 64, 0];
 
 /// Largest number of segments of one work request.
@@ -23,12 +25,13 @@ pub(super) const SEGMENTS_MAX: usize = 1 + PIECES_MAX;
 /// Work requests reserved for the provider's own use: grants, control messages, probes.
 pub(super) const OWN_WORK: u32 = 16;
 
-/// ACK timeout 4.096 µs · 2¹⁴ = 67 ms; after `RETRIES` retransmissions, half a second in total, the connection fails.
-/// (With 7 retries Soft-RoCE never fails.)
+/// ACK timeout 4.096 µs · 2¹⁴ = 67 ms; after `RETRIES` retransmissions, half a second in total, the
+/// connection fails. (With 7 retries Soft-RoCE never fails.)
 const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 6;
 
-/// A receiver without a posted buffer is backpressure: the sender retries without limit, every `RNR_TIMER` (0.64 ms).
+/// A receiver without a posted buffer is backpressure: the sender retries without limit, every `RNR_TIMER`
+/// (0.64 ms).
 const RNR_RETRIES: u8 = 7;
 const RNR_TIMER: u8 = 12;
 
@@ -107,8 +110,8 @@ pub(super) struct Queue {
     /// Messages since the last signalled work request, and their bound.
     unsignalled: u32,
     unsignalled_max: u32,
-    /// Memory for control messages, if the device does not send them inline; and the number of messages stored in it so
-    /// far.
+    /// Memory for control messages, if the device does not send them inline; and the number of messages
+    /// stored in it so far.
     control: Option<(Registration, Span)>,
     stored: usize,
 }
@@ -193,8 +196,8 @@ impl Queue {
                 qp_type: ibv::QPT_RC,
                 sq_sig_all: 0,
             };
-            // SAFETY: the protection domain, the receive queue and the completion queues exist, and outlive the queue
-            // pair; `init` is a local that outlives the call.
+            // SAFETY: the protection domain, the receive queue and the completion queues exist, and outlive
+            // the queue pair; `init` is a local that outlives the call.
             let qp = unsafe { (api.create_qp)(device.pd, &raw mut init) };
             if let Some(qp) = NonNull::new(qp) {
                 return Ok((qp, init.cap.max_inline_data as usize, segments));
@@ -213,11 +216,12 @@ impl Queue {
         self.qp.as_ptr() == qp
     }
 
-    /// Moves the queue pair to `state`, with the attributes that the connection manager has for the connection.
+    /// Moves the queue pair to `state`, with the attributes that the connection manager has for the
+    /// connection.
     pub(super) fn transition(&mut self, id: *mut CmId, state: c_uint) -> Result<(), ViError> {
         let mut mask: c_int = 0;
-        // SAFETY: all-zero bytes are a valid QpAttr, a local that outlives the calls; `id` belongs to the live end of
-        // this queue, and `qp` is valid until `Drop`.
+        // SAFETY: all-zero bytes are a valid QpAttr, a local that outlives the calls; `id` belongs to the
+        // live end of this queue, and `qp` is valid until `Drop`.
         unsafe {
             let mut attr: ibv::QpAttr = std::mem::zeroed();
             attr.qp_state = state;
@@ -232,8 +236,8 @@ impl Queue {
 
     /// Moves the queue pair to the error state: it sends and receives nothing more.
     pub(super) fn stop(&mut self) {
-        // SAFETY: all-zero bytes are a valid QpAttr, a local that outlives the call; `qp` is valid until `Drop`. A
-        // failure means that the device is gone.
+        // SAFETY: all-zero bytes are a valid QpAttr, a local that outlives the call; `qp` is valid until
+        // `Drop`. A failure means that the device is gone.
         unsafe {
             let mut attr: ibv::QpAttr = std::mem::zeroed();
             attr.qp_state = ibv::QPS_ERR;
@@ -246,8 +250,8 @@ impl Queue {
         self.own + count <= OWN_WORK
     }
 
-    /// Returns whether no completion is expected. Unsignalled messages after the last signalled work request may still
-    /// be in flight.
+    /// Returns whether no completion is expected. Unsignalled messages after the last signalled work request
+    /// may still be in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.own == 0 && self.messages == self.unsignalled
     }
@@ -276,9 +280,9 @@ impl Queue {
             rest: [0; 9],
         };
         let mut bad = null_mut();
-        // SAFETY: `qp` is valid until `Drop`; `raw`, its segments and `bad` outlive the call. The bytes of the segments
-        // are copied during the call if inline; otherwise they lie in registered memory that stays mapped until the
-        // work request is retired.
+        // SAFETY: `qp` is valid until `Drop`; `raw`, its segments and `bad` outlive the call. The bytes of
+        // the segments are copied during the call if inline; otherwise they lie in registered memory that
+        // stays mapped until the work request is retired.
         let result = unsafe {
             let qp = self.qp.as_ptr();
             ((*(*qp).context).ops.post_send)(qp, &raw mut raw, &raw mut bad)

@@ -1,9 +1,9 @@
 //! Memory that the caller has registered, with a cache of past registrations.
 //!
-//! A registration costs milliseconds (the kernel pins the pages and informs the device), and callers register the same
-//! memory for every connection. Deregistered memory therefore stays registered with the device, up to a bound, while
-//! its owner keeps it mapped for other reasons. The least recently used is evicted first; memory with a send in
-//! progress is never evicted.
+//! A registration costs milliseconds (the kernel pins the pages and informs the device), and callers register
+//! the same memory for every connection. Deregistered memory therefore stays registered with the device, up
+//! to a bound, while its owner keeps it mapped for other reasons. The least recently used is evicted first;
+//! memory with a send in progress is never evicted.
 
 use super::memory::Registration;
 use super::sys::Api;

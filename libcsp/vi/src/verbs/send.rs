@@ -55,8 +55,8 @@ fn plain(part: &[u8]) -> Sge {
     Sge { addr: part.as_ptr() as u64, length: part.len() as u32, lkey: 0 }
 }
 
-/// Copies the parts into a send buffer, also where the driver copies a short message once more: they stay there for
-/// [`VerbsProvider::visit_unconfirmed`] until they are known to have arrived.
+/// Copies the parts into a send buffer, also where the driver copies a short message once more: they stay
+/// there for [`VerbsProvider::visit_unconfirmed`] until they are known to have arrived.
 fn gather(end: &mut End, parts: &[&[u8]], len: usize, gathered: &mut Gathered) -> Option<()> {
     let (queue, body) = (end.queue.as_ref()?, end.body.as_mut()?);
     let buffer = body.take_buffer()?;

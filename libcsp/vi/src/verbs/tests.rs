@@ -1,5 +1,5 @@
-//! Tests that need a device and access to private state: hostile peers, a lost device, the registration cache. They run
-//! one at a time in a guest (`make test-rdma`), with the device's address in `CSP_VI_VERBS`.
+//! Tests that need a device and access to private state: hostile peers, a lost device, the registration
+//! cache. They run one at a time in a guest (`make test-rdma`), with the device's address in `CSP_VI_VERBS`.
 #![allow(clippy::disallowed_types, reason = "tests own deadlines")]
 
 mod ends;
@@ -154,8 +154,8 @@ fn more_messages_than_receives_break_the_vi() {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn too_long_a_message_breaks_the_vi() {
-    // A message longer than a buffer of the shared queue is refused by the device; one longer than a slot, by the
-    // provider.
+    // A message longer than a buffer of the shared queue is refused by the device; one longer than a slot, by
+    // the provider.
     let mut sent = pair(20_002);
     sent.strike(&Strike { opcode: ibv::WR_SEND_WITH_IMM, len: 2048, bytes: vec![1; 2048], remote: (0, 0) });
     sent.check_broken(1);
@@ -268,8 +268,8 @@ fn run(words: &str) -> bool {
     std::process::Command::new(program).args(rest.split(' ')).status().unwrap().success()
 }
 
-/// A second device is lost. (Soft-RoCE completes the deletion of a device only when its users have closed it; librdmacm
-/// keeps its context open until this process ends, so the test does not expect the device back.)
+/// A second device is lost. (Soft-RoCE completes the deletion of a device only when its users have closed it;
+/// librdmacm keeps its context open until this process ends, so the test does not expect the device back.)
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn a_lost_device_ends_its_vis_and_no_others() {

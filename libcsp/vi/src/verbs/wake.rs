@@ -57,14 +57,15 @@ impl Epoll {
 
     fn remove(&self, fd: RawFd) {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: `event` is a local that outlives the call; removing a descriptor that is not in the set fails without
-        // effect.
+        // SAFETY: `event` is a local that outlives the call; removing a descriptor that is not in the set
+        // fails without effect.
         unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, &raw mut event) };
     }
 
     fn ready(&self) -> ([u64; READY_MAX], usize) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
-        // SAFETY: `events` is a local array of READY_MAX writable entries that outlives the call; the timeout is 0.
+        // SAFETY: `events` is a local array of READY_MAX writable entries that outlives the call; the timeout
+        // is 0.
         let count = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), READY_MAX as i32, 0) };
         (events.map(|event| event.u64), usize::try_from(count).unwrap_or(0).min(READY_MAX))
     }
@@ -77,8 +78,8 @@ impl VerbsProvider {
         self.poll_descriptors();
     }
 
-    /// Handles connection events, asynchronous events, wakes and completions; every [`PROBE_MS`] it also sweeps for
-    /// silent peers.
+    /// Handles connection events, asynchronous events, wakes and completions; every [`PROBE_MS`] it also
+    /// sweeps for silent peers.
     pub(super) fn poll_descriptors(&mut self) {
         let (tokens, count) = self.epoll.ready();
         for &token in &tokens[..count] {
@@ -164,7 +165,8 @@ impl VerbsProvider {
                         self.fail(vi, "the queue pair failed");
                     }
                 }
-                // Ports change state and paths migrate; failures caused by that are reported by the queue pairs.
+                // Ports change state and paths migrate; failures caused by that are reported by the queue
+                // pairs.
                 _ => {}
             }
         }
@@ -215,8 +217,8 @@ impl VerbsProvider {
         self.listen_again();
     }
 
-    /// Probes a silent peer with a write of zero bytes, if no completion is expected otherwise. The write fails if the
-    /// peer's host is gone.
+    /// Probes a silent peer with a write of zero bytes, if no completion is expected otherwise. The write
+    /// fails if the peer's host is gone.
     fn probe(&mut self, vi: u64) {
         let Some(end) = self.ends.get_mut(vi) else { return };
         let (true, None) = (!std::mem::replace(&mut end.peer_active, false), end.ended) else { return };

@@ -68,7 +68,8 @@ impl Bench {
     }
 }
 
-/// Several tests at once have both ends of hundreds of VIs in this process: more than the usual 1,024 descriptors.
+/// Several tests at once have both ends of hundreds of VIs in this process: more than the usual 1,024
+/// descriptors.
 fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -82,8 +83,8 @@ fn rdma_address() -> IpAddr {
     address.parse().expect("CSP_VI_VERBS is an IP address")
 }
 
-/// Returns a free port below the kernel's range of ephemeral ports. UCX accepts only addresses of an interface, so
-/// 127.0.0.0/8 offers no others.
+/// Returns a free port below the kernel's range of ephemeral ports. UCX accepts only addresses of an
+/// interface, so 127.0.0.0/8 offers no others.
 fn free_port(host: IpAddr) -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {

@@ -201,7 +201,8 @@ pub fn full_comes_exactly_at_the_posted_receives_and_goes(bench: &Bench) {
             let Completion::Received { vi, buffer, .. } = completion else { panic!("{completion:?}") };
             b.post_recv(vi, buffer).unwrap();
         }
-        // A provider that advertises receives in messages may withhold some until the next one, but never all.
+        // A provider that advertises receives in messages may withhold some until the next one, but never
+        // all.
         let (mut sent, mut got) = (0, 0);
         wait("room", || {
             assert_eq!((a.poll(), b.poll_event()), (None, None));

@@ -67,9 +67,9 @@ fn child_of(bench: &Bench, messages: u32, user: Option<u32>) -> (AnyProvider, Vi
     let mut program = std::env::current_exe().unwrap();
     let copy = std::env::temp_dir().join(format!("csp-vi-child-{}", std::process::id()));
     if user.is_some() {
-        // Other users may not be able to read the build directory, hence the copy. `cp` makes it, not this process: a
-        // child forked by another test would inherit the file open for writing until its exec, and executing the copy
-        // would fail (ETXTBSY).
+        // Other users may not be able to read the build directory, hence the copy. `cp` makes it, not this
+        // process: a child forked by another test would inherit the file open for writing until its exec, and
+        // executing the copy would fail (ETXTBSY).
         let copied = Command::new("cp").arg(&program).arg(&copy).status().unwrap();
         assert!(copied.success());
         program = copy.clone();
@@ -170,7 +170,8 @@ pub fn a_connector_killed_at_any_moment_is_survived(bench: &Bench) {
     assert_eq!(message(&mut b, &mut a).immediate, 3);
 }
 
-/// A blocked process is woken by the death of its peer; otherwise it would sleep for the patience of these tests.
+/// A blocked process is woken by the death of its peer; otherwise it would sleep for the patience of these
+/// tests.
 pub fn the_death_of_a_peer_wakes_a_waiting_process(bench: &Bench) {
     let (mut b, vi, child) = child_that_sent(bench, 0);
     let killer = std::thread::spawn(move || {

@@ -18,7 +18,8 @@ unsafe impl Send for DropFlagged {}
 // SAFETY: the bytes are accessed through raw pointers only, never by reference; the flag is atomic.
 unsafe impl Sync for DropFlagged {}
 
-// SAFETY: the box is neither moved out of nor resized before the value is dropped, so its bytes stay at one address.
+// SAFETY: the box is neither moved out of nor resized before the value is dropped, so its bytes stay at one
+// address.
 unsafe impl Backing for DropFlagged {
     fn start(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast()
@@ -213,7 +214,8 @@ pub fn messages_arrive_in_the_callers_memory_in_the_order_posted(bench: &Bench) 
     assert_eq!(gap, [0; 64], "between the pieces nothing was written");
 }
 
-/// The caller's buffers bound the messages that the peer can send; messages in them survive the end of the VI.
+/// The caller's buffers bound the messages that the peer can send; messages in them survive the end of the
+/// VI.
 pub fn full_comes_exactly_at_the_callers_buffers(bench: &Bench) {
     let config = ViConfig { receive_depth: 4, send_depth: 64, message_len: 64 };
     let memory = Memory::heap(4096);

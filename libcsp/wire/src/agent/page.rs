@@ -1,5 +1,5 @@
-//! The process page: memory that the filter writes and the agent reads, so that a process's state can be shown while
-//! it runs and after it has ended.
+//! The process page: memory that the filter writes and the agent reads, so that a process's state can be
+//! shown while it runs and after it has ended.
 //!
 //! ```text
 //!     0 magic (8) | 8 version (4) | 12 reserved 0 (4) | 16 trace events written so far (8) | 24 .. 64 zeros
@@ -7,8 +7,8 @@
 //!   576 sockets: 512 entries of 64 bytes
 //! 33344 trace: 2048 entries of 40 bytes, a ring
 //! ```
-//! The writer is not trusted, and writes while the page is read. A reader copies the page, then checks each entry. An
-//! entry that was being written is skipped or shows one wrong value at worst.
+//! The writer is not trusted, and writes while the page is read. A reader copies the page, then checks each
+//! entry. An entry that was being written is skipped or shows one wrong value at worst.
 
 use core::net::SocketAddr;
 
@@ -38,8 +38,8 @@ const TRACE_OFFSET: usize = SOCKETS_OFFSET + SOCKETS * SOCKET_LEN;
 /// Bytes of a page.
 pub const PAGE_LEN: usize = TRACE_OFFSET + TRACE_EVENTS * TRACE_LEN;
 
-/// Names of the counters, in the order of the page. The first 20 are those of the transport (`AppCounters::named`),
-/// the rest those of the filter.
+/// Names of the counters, in the order of the page. The first 20 are those of the transport
+/// (`AppCounters::named`), the rest those of the filter.
 pub const COUNTER_NAMES: [&str; 33] = [
     "links_up",
     "links_lost",
@@ -134,7 +134,8 @@ pub enum Reason {
     Shared = 6,
     /// The program uses a feature that accelerated sockets lack: a socket option, or SIGIO.
     Lacking = 7,
-    /// A listener that was created outside the filter and passed to the program; other processes may share it.
+    /// A listener that was created outside the filter and passed to the program; other processes may share
+    /// it.
     Elsewhere = 8,
     /// An address of an interface of this host.
     Own = 9,
@@ -373,8 +374,8 @@ impl<'a> PageView<'a> {
             .filter_map(move |i| SocketEntry::parse(array_at(bytes, socket_offset(i), "socket entry").ok()?))
     }
 
-    /// The trace events still held, in slot order, each with its number; ill-formed ones and those whose number does
-    /// not belong to the slot are left out.
+    /// The trace events still held, in slot order, each with its number; ill-formed ones and those whose
+    /// number does not belong to the slot are left out.
     pub fn trace(&self) -> impl Iterator<Item = (u64, TraceEvent)> + 'a {
         let bytes = self.bytes;
         (0..TRACE_EVENTS as u64).filter_map(move |slot| {

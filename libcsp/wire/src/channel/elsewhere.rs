@@ -2,7 +2,8 @@
 
 use csp_types::{NodeId, Owner};
 
-/// The argument of REFUSED that names the worker to connect through. Bit 31 distinguishes it from error numbers.
+/// The argument of REFUSED that names the worker to connect through. Bit 31 distinguishes it from error
+/// numbers.
 ///
 /// ```text
 ///  31: 1 | 24..30: 0 | 16..23: worker | 0..15: NodeId::tag of its proxy

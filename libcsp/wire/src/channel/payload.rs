@@ -1,6 +1,7 @@
 //! Payloads of channel messages with a fixed format: addresses, windows, option values.
 //!
-//! A socket address occupies 20 bytes: family 4 or 6, a zero, the port (little-endian), 4 or 16 address bytes, zeros.
+//! A socket address occupies 20 bytes: family 4 or 6, a zero, the port (little-endian), 4 or 16 address
+//! bytes, zeros.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -85,7 +86,8 @@ impl ListenPayload {
     }
 }
 
-/// Payload of OPEN: the connection's addresses, and how much the application may send before it receives credit.
+/// Payload of OPEN: the connection's addresses, and how much the application may send before it receives
+/// credit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenPayload {
     /// The address on the cluster's side: that of the service.

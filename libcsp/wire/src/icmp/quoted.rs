@@ -5,8 +5,8 @@ use core::net::{IpAddr, SocketAddr};
 use crate::bytes::array_at;
 use crate::{WireError, ipv4, ipv6};
 
-/// The connection and sequence number of a quoted segment. The receiver of the error has sent it, so `source` is the
-/// local address.
+/// The connection and sequence number of a quoted segment. The receiver of the error has sent it, so `source`
+/// is the local address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuotedTcp {
     /// Sender of the quoted segment.

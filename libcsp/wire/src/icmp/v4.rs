@@ -6,7 +6,8 @@ use crate::checksum::checksum;
 
 /// Length of the header before echo data or a quoted packet, in bytes.
 pub const HEADER_LEN: usize = 8;
-/// Most bytes of a packet that an error should quote: the whole error then fits 576 bytes (RFC 1812 §4.3.2.3).
+/// Most bytes of a packet that an error should quote: the whole error then fits 576 bytes (RFC 1812
+/// §4.3.2.3).
 pub const QUOTED_LEN_MAX: usize = 576 - 20 - HEADER_LEN;
 
 const ECHO_REPLY: u8 = 0;
@@ -16,7 +17,8 @@ const TIME_EXCEEDED: u8 = 11;
 const CODE_FRAGMENTATION_NEEDED: u8 = 4;
 const UNREACHABLE_CODE_MAX: u8 = 15;
 
-/// Why a destination is unreachable: every code except "fragmentation needed", which is a message of its own here.
+/// Why a destination is unreachable: every code except "fragmentation needed", which is a message of its own
+/// here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnreachableCode(u8);
 

@@ -10,9 +10,11 @@ use crate::{WireError, ipv6};
 
 /// Length of the header before echo data or a quoted packet, in bytes.
 pub const HEADER_LEN: usize = 8;
-/// Most bytes of a packet that an error should quote: the whole error then fits the smallest MTU (RFC 4443 §2.4 (c)).
+/// Most bytes of a packet that an error should quote: the whole error then fits the smallest MTU (RFC 4443
+/// §2.4 (c)).
 pub const QUOTED_LEN_MAX: usize = 1280 - ipv6::HEADER_LEN - HEADER_LEN;
-/// Hop limit of every neighbour discovery message, which proves that no router has forwarded it (RFC 4861 §7.1).
+/// Hop limit of every neighbour discovery message, which proves that no router has forwarded it (RFC 4861
+/// §7.1).
 pub const NEIGHBOR_HOP_LIMIT: u8 = 255;
 
 const DESTINATION_UNREACHABLE: u8 = 1;
@@ -87,7 +89,8 @@ pub enum Message<'a> {
     NeighborSolicitation {
         /// The address in question.
         target: Ipv6Addr,
-        /// Link-layer address of the sender; `None` if the option is absent, as from a sender without IP address.
+        /// Link-layer address of the sender; `None` if the option is absent, as from a sender without IP
+        /// address.
         source_link: Option<MacAddr>,
     },
     /// Neighbour advertisement: the link-layer address of `target`.
@@ -106,8 +109,9 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Parses the payload of `packet`, which has protocol ICMPv6, and verifies its checksum; neighbour discovery
-    /// messages must pass the checks of RFC 4861 §7.1. Offsets of errors count from the start of the payload.
+    /// Parses the payload of `packet`, which has protocol ICMPv6, and verifies its checksum; neighbour
+    /// discovery messages must pass the checks of RFC 4861 §7.1. Offsets of errors count from the start of
+    /// the payload.
     pub fn parse(packet: &ipv6::Packet<'a>) -> Result<Self, WireError> {
         let bytes = packet.payload();
         let [kind, code, _, _, a, b, c, d] = *array_at::<HEADER_LEN>(bytes, 0, "icmpv6 header")?;
@@ -265,7 +269,8 @@ fn parse_advertisement<'a>(
     })
 }
 
-/// Parses the target and the link-layer address option of type `wanted`; other options are skipped (RFC 4861 §4.6).
+/// Parses the target and the link-layer address option of type `wanted`; other options are skipped (RFC 4861
+/// §4.6).
 fn parse_neighbor(
     packet: &ipv6::Packet<'_>,
     bytes: &[u8],

@@ -104,8 +104,8 @@ impl<'a> Fragment<'a> {
         self.payload
     }
 
-    /// Position in [`headers`](Self::headers) of the field that names the fragment header. In the whole packet it holds
-    /// [`protocol`](Self::protocol).
+    /// Position in [`headers`](Self::headers) of the field that names the fragment header. In the whole
+    /// packet it holds [`protocol`](Self::protocol).
     pub fn next_header_at(&self) -> usize {
         self.next_header_at
     }
@@ -117,8 +117,8 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// Sets the payload length and ECN field of the base header at the start of `packet`, which has `packet.len()` bytes. Returns `false` if
-/// the length is invalid.
+/// Sets the payload length and ECN field of the base header at the start of `packet`, which has
+/// `packet.len()` bytes. Returns `false` if the length is invalid.
 pub fn make_whole(packet: &mut [u8], ecn: Ecn) -> bool {
     let len = packet.len().checked_sub(HEADER_LEN).and_then(|len| u16::try_from(len).ok());
     let Some(len) = len else { return false };

@@ -71,7 +71,8 @@ impl fmt::Display for Versions {
 pub struct Resume {
     /// The secret that the accepting side has assigned to the link.
     pub session: [u8; SESSION_LEN],
-    /// Number of messages of the link that the sender has received so far, which is the sequence number of the next.
+    /// Number of messages of the link that the sender has received so far, which is the sequence number of
+    /// the next.
     pub received: u64,
     /// Number of the attempt to resume this link, from 1; 0 in the HELLO_ACK of a new link.
     pub attempt: u32,
@@ -86,8 +87,8 @@ pub struct Resume {
 ///    with flag 1: session (16) | received (8) | attempt (4)
 ///    token (2 + n) | extension (1 + n) | proof (1 + 0 or 32)
 /// ```
-/// All versions from 5 on have this form. A later version puts its own fields into the extension, which earlier ones
-/// ignore.
+/// All versions from 5 on have this form. A later version puts its own fields into the extension, which
+/// earlier ones ignore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello<'a> {
     /// The connecting side. `resume` is the link to resume, whose VI was lost; `None`: a new link.
@@ -96,15 +97,16 @@ pub struct Hello<'a> {
     pub token: &'a [u8],
     /// Fields of later versions, at most [`EXTENSION_LEN_MAX`] bytes.
     pub extension: &'a [u8],
-    /// Proof that the sender holds the token's secret, over all bytes before it; not interpreted here. `None` on links
-    /// within a host, whose peers the kernel identifies.
+    /// Proof that the sender holds the token's secret, over all bytes before it; not interpreted here. `None`
+    /// on links within a host, whose peers the kernel identifies.
     pub proof: Option<[u8; PROOF_LEN]>,
 }
 
 /// Body of HELLO_ACK: identity of the accepting side. As [`Hello`], without the token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HelloAck<'a> {
-    /// The accepting side. `resume` says how to resume the link after its VI is lost; `None`: it cannot be resumed.
+    /// The accepting side. `resume` says how to resume the link after its VI is lost; `None`: it cannot be
+    /// resumed.
     pub sender: Sender<'a>,
     /// Fields of later versions, at most [`EXTENSION_LEN_MAX`] bytes.
     pub extension: &'a [u8],
@@ -291,8 +293,8 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Parses the range of versions. It comes first and is checked alone, so that a HELLO of another form is refused for its
-/// version only. Forms before version 5 have one version there.
+/// Parses the range of versions. It comes first and is checked alone, so that a HELLO of another form is
+/// refused for its version only. Forms before version 5 have one version there.
 fn parse_versions(body: &[u8]) -> Result<Versions, WireError> {
     let what = "hello protocol version";
     let highest = u16::from_le_bytes(*array_at(body, 0, what)?);

@@ -15,7 +15,8 @@ pub enum Damage {
     Set(usize, u8),
     /// Append these.
     Append(Vec<u8>),
-    /// Overwrite two bytes at this place with this number, little- and big-endian lengths being what hurts most.
+    /// Overwrite two bytes at this place with this number, little- and big-endian lengths being what hurts
+    /// most.
     Number(usize, u16),
 }
 

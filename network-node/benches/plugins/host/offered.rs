@@ -1,4 +1,5 @@
-//! Rate, round trip and loss against offered load, on levels 2 and 3, and unmatched traffic beside a saturated host.
+//! Rate, round trip and loss against offered load, on levels 2 and 3, and unmatched traffic beside a
+//! saturated host.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant as Clock};
@@ -78,8 +79,8 @@ impl Offered {
 const BESIDE: f64 = 200e3;
 
 impl Bed {
-    /// Offers [`BESIDE`] unmatched frames a second, and `matched` others. Returns how many of each kind a second were processed: unmatched ones
-    /// by the core, others when they came back.
+    /// Offers [`BESIDE`] unmatched frames a second, and `matched` others. Returns how many of each kind a
+    /// second were processed: unmatched ones by the core, others when they came back.
     fn beside(&mut self, unmatched: &[Vec<u8>], matched: f64, time: Duration) -> (f64, f64) {
         self.reset();
         let processed = |bed: &Bed| bed.worker.core().counters().drop_not_ours;

@@ -1,7 +1,8 @@
 //! The receiving half: recvmmsg into an array of slots, one frame with its virtio-net header in each.
 //!
-//! A second socket receives the few frames that all workers share ([`crate::steering::is_shared`]). A call that finds
-//! frames in the first one does not read it, except once in [`SHARED_EVERY`] calls: a busy worker makes one system call.
+//! A second socket receives the few frames that all workers share ([`crate::steering::is_shared`]). A call
+//! that finds frames in the first one does not read it, except once in [`SHARED_EVERY`] calls: a busy worker
+//! makes one system call.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -49,9 +50,9 @@ impl Receiver {
             message.msg_hdr.msg_iov = &raw mut *vector;
             message.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: each message points to one element of `vectors`, and that to a slot of SLOT_LEN writable bytes of
-        // `self.slots`. All outlive the call; `self` is borrowed mutably, so nothing else accesses the slots. Name and
-        // control pointers are null.
+        // SAFETY: each message points to one element of `vectors`, and that to a slot of SLOT_LEN writable
+        // bytes of `self.slots`. All outlive the call; `self` is borrowed mutably, so nothing else accesses
+        // the slots. Name and control pointers are null.
         let count = unsafe {
             libc::recvmmsg(
                 fd,

@@ -31,7 +31,8 @@ impl Socket {
     pub(super) fn overruns(&self) -> u64 {
         let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut len = mem::size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        // SAFETY: `statistics` is a local of `len` writable bytes and `len` a local socklen_t; both outlive the call.
+        // SAFETY: `statistics` is a local of `len` writable bytes and `len` a local socklen_t; both outlive
+        // the call.
         let done = unsafe {
             libc::getsockopt(
                 self.fd(),
@@ -45,8 +46,8 @@ impl Socket {
     }
 
     fn set<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-        // SAFETY: `value` is a reference to `size_of::<T>()` readable bytes, which the kernel only reads, during the
-        // call.
+        // SAFETY: `value` is a reference to `size_of::<T>()` readable bytes, which the kernel only reads,
+        // during the call.
         let done = unsafe {
             libc::setsockopt(
                 self.fd(),
@@ -77,7 +78,8 @@ impl Socket {
         for (to, from) in request.ifr_name.iter_mut().zip(name) {
             *to = *from as libc::c_char;
         }
-        // SAFETY: `request` is a local that outlives the call, and the requests used here read and write one ifreq.
+        // SAFETY: `request` is a local that outlives the call, and the requests used here read and write one
+        // ifreq.
         check(unsafe { libc::ioctl(self.fd(), what, &raw mut request) })?;
         Ok(request)
     }
@@ -93,8 +95,8 @@ fn failed(config: &AfPacketConfig, call: &'static str) -> impl FnOnce(io::Error)
     move |source| OpenError::System { call, interface, source }
 }
 
-/// Creates a socket with the virtio-net header. It receives nothing until it is bound, so no frame of another interface
-/// gets in.
+/// Creates a socket with the virtio-net header. It receives nothing until it is bound, so no frame of another
+/// interface gets in.
 fn create(config: &AfPacketConfig) -> Result<Socket, OpenError> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes no pointers; its result is checked.
@@ -219,8 +221,8 @@ fn bind(socket: &Socket, index: i32, protocol: u16) -> io::Result<()> {
     check(unsafe { libc::bind(socket.fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
-/// Joins all multicast groups: neighbour solicitations are sent to a group derived from each IPv6 service address (RFC
-/// 4291 §2.7.1).
+/// Joins all multicast groups: neighbour solicitations are sent to a group derived from each IPv6 service
+/// address (RFC 4291 §2.7.1).
 fn join_multicast(socket: &Socket, index: i32) -> io::Result<()> {
     let request = libc::packet_mreq {
         mr_ifindex: index,

@@ -12,7 +12,8 @@ use crate::port::{LanTransmitter, TransmitCounters, TransmitError};
 
 /// Largest number of frames that wait for [`LanTransmitter::flush`].
 const QUEUE_LEN: usize = 64;
-/// Longest frame that is queued by copying, in bytes: copying more costs more than the system call that it saves.
+/// Longest frame that is queued by copying, in bytes: copying more costs more than the system call that it
+/// saves.
 const COPY_LEN_MAX: usize = 4096;
 /// Longest frame: Ethernet and the largest IP packet.
 const FRAME_LEN_MAX: usize = 14 + 65_535;
@@ -63,8 +64,9 @@ impl Transmitter {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = vectors.as_mut_ptr();
         message.msg_iovlen = parts.len() + 1;
-        // SAFETY: `message` points to the `parts.len() + 1` elements of `vectors` set above (`transmit` limits `parts`
-        // to PARTS_MAX), each of which points to a slice borrowed for longer than the call; the kernel only reads them.
+        // SAFETY: `message` points to the `parts.len() + 1` elements of `vectors` set above (`transmit`
+        // limits `parts` to PARTS_MAX), each of which points to a slice borrowed for longer than the call;
+        // the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.socket.fd(), &raw const message, libc::MSG_DONTWAIT) };
         if sent < 0 {
             return Err(self.note_error());
@@ -74,7 +76,8 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Passes the queued frames from number `first` on to the kernel. Returns the number of frames that it accepted.
+    /// Passes the queued frames from number `first` on to the kernel. Returns the number of frames that it
+    /// accepted.
     fn send_batch(&mut self, first: usize) -> io::Result<usize> {
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; QUEUE_LEN];
         // SAFETY: all-zero bytes are valid mmsghdrs: integers and null pointers.
@@ -85,8 +88,8 @@ impl Transmitter {
             messages[at].msg_hdr.msg_iov = &raw mut vectors[at];
             messages[at].msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: each message from `first` to `queued` points to one element of `vectors`, and that to the filled part
-        // of a slot of `self.slots`; all outlive the call, and the kernel only reads the slots.
+        // SAFETY: each message from `first` to `queued` points to one element of `vectors`, and that to the
+        // filled part of a slot of `self.slots`; all outlive the call, and the kernel only reads the slots.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.fd(),
@@ -141,8 +144,8 @@ impl LanTransmitter for Transmitter {
         while first < self.queued {
             match self.send_batch(first) {
                 Ok(sent) => {
-                    // sendmmsg never returns 0 for a non-empty batch; advancing by at least one bounds the loop in any
-                    // case.
+                    // sendmmsg never returns 0 for a non-empty batch; advancing by at least one bounds the
+                    // loop in any case.
                     let sent = sent.max(1);
                     for len in &self.lens[first..self.queued.min(first + sent)] {
                         self.counters.frames += 1;

@@ -1,5 +1,5 @@
-//! The virtio-net header before every frame (virtio 1.2 §5.1.6): the legacy 10-byte format in host byte order, as
-//! packet(7) defines it.
+//! The virtio-net header before every frame (virtio 1.2 §5.1.6): the legacy 10-byte format in host byte
+//! order, as packet(7) defines it.
 
 use csp_wire::offload::{Checksum, Gso, GsoKind, TxOffload};
 

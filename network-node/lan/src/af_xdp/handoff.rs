@@ -1,14 +1,16 @@
-//! Frames of one worker that another has received: bounded rings between all pairs of workers of an interface.
+//! Frames of one worker that another has received: bounded rings between all pairs of workers of an
+//! interface.
 //!
-//! Which worker a frame belongs to is decided by [`crate::steering`], as for raw sockets; queues only decide who receives it. A frame is
-//! copied into the ring, and dropped if that is full. A worker that waits is woken by an event descriptor, written once for all that it
-//! has not looked at.
+//! Which worker a frame belongs to is decided by [`crate::steering`], as for raw sockets; queues only decide
+//! who receives it. A frame is copied into the ring, and dropped if that is full. A worker that waits is
+//! woken by an event descriptor, written once for all that it has not looked at.
 //!
 //! ```text
 //!   receiver ─┬─▶ another worker's frames ──────────▶ ring of HANDOFF_LEN ─▶ each call
 //!             └─▶ every worker's (is_shared): copies ▶ ring of SHARED_LEN ──▶ calls without other frames, and each SHARED_EVERYth
 //! ```
-//! A flood of fragments fills the second ring alone, and there not the room that is left for ARP replies and neighbour advertisements.
+//! A flood of fragments fills the second ring alone, and there not the room that is left for ARP replies and
+//! neighbour advertisements.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -43,8 +45,9 @@ struct Ring {
     slots: Box<[Slot]>,
 }
 
-// SAFETY: a slot between `read` and `written` is the consumer's, any other the producer's; there is one of each (`Handoffs::end` gives an end
-// out once), and the indices are published with release and read with acquire.
+// SAFETY: a slot between `read` and `written` is the consumer's, any other the producer's; there is one of
+// each (`Handoffs::end` gives an end out once), and the indices are published with release and read with
+// acquire.
 unsafe impl Sync for Ring {}
 
 impl Ring {
@@ -62,7 +65,8 @@ impl Ring {
             return false;
         }
         let slot = &self.slots[written as usize % self.slots.len()];
-        // SAFETY: the slot is the producer's (above), of which there is one, and it makes one reference at a time.
+        // SAFETY: the slot is the producer's (above), of which there is one, and it makes one reference at a
+        // time.
         let slot = unsafe { &mut *slot.get() };
         slot[..LEN_LEN].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
         slot[LEN_LEN..LEN_LEN + frame.len()].copy_from_slice(frame);
@@ -199,7 +203,8 @@ impl End {
             to_wake &= to_wake - 1;
             if !inbox.signalled.swap(true, Ordering::AcqRel) {
                 let one = 1u64.to_ne_bytes();
-                // SAFETY: `one` has the 8 readable bytes that an event descriptor takes, and outlives the call.
+                // SAFETY: `one` has the 8 readable bytes that an event descriptor takes, and outlives the
+                // call.
                 let _ = unsafe { libc::write(inbox.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
             }
         }

@@ -41,7 +41,8 @@ impl Queue {
                 wrong += 1;
                 continue;
             };
-            // SAFETY: `received` has checked the range, and the chunk came by the RX ring just now; it goes to the fill ring below.
+            // SAFETY: `received` has checked the range, and the chunk came by the RX ring just now; it goes
+            // to the fill ring below.
             each(unsafe { self.socket.umem.frame(at, len) });
             self.rings.free.push(chunk);
         }

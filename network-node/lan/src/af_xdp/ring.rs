@@ -1,4 +1,5 @@
-//! The rings between kernel and user level: one side produces, the other consumes; each publishes its index after what it has done.
+//! The rings between kernel and user level: one side produces, the other consumes; each publishes its index
+//! after what it has done.
 //!
 //! ```text
 //!                 consumer            producer
@@ -45,8 +46,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, at: u64) -> &AtomicU32 {
-        // SAFETY: `map` has checked that four aligned bytes lie there in the mapping, which lives as long as `self`; the kernel accesses them
-        // atomically, too.
+        // SAFETY: `map` has checked that four aligned bytes lie there in the mapping, which lives as long as
+        // `self`; the kernel accesses them atomically, too.
         unsafe { AtomicU32::from_ptr(self.mapping.at().as_ptr().add(at as usize).cast()) }
     }
 
@@ -92,7 +93,8 @@ impl<T: Copy> Producer<T> {
                 return false;
             }
         }
-        // SAFETY: the entry is free: the kernel has consumed it, which the acquiring load has ordered before this write.
+        // SAFETY: the entry is free: the kernel has consumed it, which the acquiring load has ordered before
+        // this write.
         unsafe { ring.entry(ring.own).write(value) };
         ring.own = ring.own.wrapping_add(1);
         true
@@ -136,7 +138,8 @@ impl<T: Copy> Consumer<T> {
                 return None;
             }
         }
-        // SAFETY: the kernel has filled the entry, which the acquiring load has ordered before this read, and leaves it until it is released.
+        // SAFETY: the kernel has filled the entry, which the acquiring load has ordered before this read, and
+        // leaves it until it is released.
         let value = unsafe { ring.entry(ring.own).read() };
         ring.own = ring.own.wrapping_add(1);
         Some(value)

@@ -79,7 +79,8 @@ impl Socket {
 
     fn set<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
         let len = mem::size_of::<T>() as libc::socklen_t;
-        // SAFETY: `value` is a reference to `len` readable bytes, which the kernel only reads, during the call.
+        // SAFETY: `value` is a reference to `len` readable bytes, which the kernel only reads, during the
+        // call.
         check(unsafe { libc::setsockopt(self.fd(), level, option, std::ptr::from_ref(value).cast(), len) })
             .map(drop)
     }
@@ -87,7 +88,8 @@ impl Socket {
     /// Reads an option of at most the size of `value`, for which all bit patterns are valid.
     fn query<T: Copy>(&self, option: libc::c_int, mut value: T) -> io::Result<T> {
         let mut len = mem::size_of::<T>() as libc::socklen_t;
-        // SAFETY: `value` is a local of `len` writable bytes, a C structure of integers; both outlive the call.
+        // SAFETY: `value` is a local of `len` writable bytes, a C structure of integers; both outlive the
+        // call.
         let done = unsafe {
             libc::getsockopt(self.fd(), libc::SOL_XDP, option, (&raw mut value).cast(), &raw mut len)
         };

@@ -12,7 +12,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to no thread; what lies in it is accessed by its owners' rules, which are stated there.
+// SAFETY: the mapping belongs to no thread; what lies in it is accessed by its owners' rules, which are
+// stated there.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the methods return addresses only.
 unsafe impl Sync for Mapping {}
@@ -50,7 +51,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `map` has mapped this range, and nothing refers to it any more: whoever has an address keeps the mapping.
+        // SAFETY: `map` has mapped this range, and nothing refers to it any more: whoever has an address
+        // keeps the mapping.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
@@ -98,7 +100,8 @@ impl Umem {
     /// `at` and `len` were returned by [`received`](Self::received), and the chunk belongs to the receiver:
     /// it arrived on the RX ring and was not put into the fill ring since.
     pub(super) unsafe fn frame(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: the range lies in the mapping (`received`), and the kernel does not write a chunk that user level has.
+        // SAFETY: the range lies in the mapping (`received`), and the kernel does not write a chunk that user
+        // level has.
         unsafe { std::slice::from_raw_parts(self.mapping.at().as_ptr().add(at), len) }
     }
 
@@ -111,7 +114,8 @@ impl Umem {
     pub(super) unsafe fn chunk(&self, number: usize) -> &mut [u8] {
         assert!(number < TRANSMIT_CHUNKS, "a chunk of the transmitter");
         let at = (RECEIVE_CHUNKS + number) * CHUNK_LEN;
-        // SAFETY: the range lies in the mapping (above), and the caller promises that nothing else accesses it.
+        // SAFETY: the range lies in the mapping (above), and the caller promises that nothing else accesses
+        // it.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.at().as_ptr().add(at), CHUNK_LEN) }
     }
 

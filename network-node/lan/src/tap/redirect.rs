@@ -1,10 +1,12 @@
-//! Has the kernel's traffic control redirect what an interface receives to the ingress of another one, by rtnetlink(7) and tc-mirred(8):
+//! Has the kernel's traffic control redirect what an interface receives to the ingress of another one, by
+//! rtnetlink(7) and tc-mirred(8):
 //!
 //! ```text
 //!   tc qdisc add dev TAP clsact
 //!   tc filter add dev TAP ingress bpf bytecode '1,6 0 0 4294967295' action mirred ingress redirect dev PORT
 //! ```
-//! The action marks the frame as redirected, so that a generic XDP program at the other interface passes over it.
+//! The action marks the frame as redirected, so that a generic XDP program at the other interface passes over
+//! it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -93,7 +95,8 @@ impl Message {
     fn send(mut self, socket: &OwnedFd) -> io::Result<()> {
         let len = (self.0.len() as u32).to_ne_bytes();
         self.0[..4].copy_from_slice(&len);
-        // SAFETY: the bytes outlive the call, and the kernel only reads them. Without an address it is the one that gets them.
+        // SAFETY: the bytes outlive the call, and the kernel only reads them. Without an address it is the
+        // one that gets them.
         let sent = unsafe { libc::send(socket.as_raw_fd(), self.0.as_ptr().cast(), self.0.len(), 0) };
         check(sent as libc::c_int)?;
         let mut answer = [0u8; 4096];

@@ -22,8 +22,8 @@ pub fn sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// Returns the headers (54 bytes) of a TCP segment as the network node passes them to a port, with the checksum left to
-/// the kernel.
+/// Returns the headers (54 bytes) of a TCP segment as the network node passes them to a port, with the
+/// checksum left to the kernel.
 pub fn headers(ports: (u16, u16), seq: u32, ack: u32, flags: u8, data_len: usize) -> [u8; 54] {
     let mut h = [0; 54];
     h[..6].copy_from_slice(&PEER_MAC.0);
@@ -61,7 +61,8 @@ pub fn frame(ethertype: u16, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns an IPv4 packet with a header of this length in words, and 20 bytes after it that begin with `payload`.
+/// Returns an IPv4 packet with a header of this length in words, and 20 bytes after it that begin with
+/// `payload`.
 pub fn v4(header_words: u8, protocol: u8, fragment: u8, ends: ([u8; 4], [u8; 4]), payload: &[u8]) -> Vec<u8> {
     let at = usize::from(header_words) * 4;
     let mut packet = vec![0; at + payload.len().max(20)];

@@ -32,7 +32,8 @@ pub struct Ports {
     _program: Option<Driver>,
 }
 
-/// A veth pair: `near` is the namespace that the port is opened in, `far` that of the peer. Removed when dropped.
+/// A veth pair: `near` is the namespace that the port is opened in, `far` that of the peer. Removed when
+/// dropped.
 pub struct Pair {
     pub near: String,
     pub far: String,
@@ -93,7 +94,8 @@ impl Pair {
         })
     }
 
-    /// Has the program redirect UDP from the first to the second of two interfaces at the near end; it runs at `other`, too, and does nothing there.
+    /// Has the program redirect UDP from the first to the second of two interfaces at the near end; it runs
+    /// at `other`, too, and does nothing there.
     pub fn redirect(&self, ports: [&'static str; 2], other: &'static str) -> Option<Driver> {
         Self::within(&self.near, move || redirecting(ports, other))
     }
@@ -132,7 +134,8 @@ pub fn program() -> Option<Driver> {
     }
 }
 
-/// The program at the first port, with a rule that redirects UDP to the second one, and without rules at an interface that is no port.
+/// The program at the first port, with a rule that redirects UDP to the second one, and without rules at an
+/// interface that is no port.
 fn redirecting(ports: [&str; 2], other: &str) -> Option<Driver> {
     let mut program = program()?;
     let config = ManagerConfig { rules_max: 16, ..ManagerConfig::new(1, HashKey(1, 2)) };

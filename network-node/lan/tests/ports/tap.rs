@@ -36,7 +36,8 @@ fn datagram(len: usize) -> (Vec<u8>, TxOffload) {
     (frame, TxOffload { checksum_start: 34, checksum_offset: 6, gso: None, header_len: 42 })
 }
 
-/// The device of `port0`; `None`, with a remark, where there are no TAP devices. For a thread in the namespace.
+/// The device of `port0`; `None`, with a remark, where there are no TAP devices. For a thread in the
+/// namespace.
 fn device() -> Option<Tap> {
     if !std::path::Path::new("/dev/net/tun").exists() {
         csp_support::skip("needs /dev/net/tun");
@@ -45,7 +46,8 @@ fn device() -> Option<Tap> {
     Some(Tap::open("port0").unwrap())
 }
 
-/// The program of level 1, generic since this kind of interface has none in its driver, with a rule that drops everything.
+/// The program of level 1, generic since this kind of interface has none in its driver, with a rule that
+/// drops everything.
 fn dropping() -> Option<Driver> {
     let mut driver = program()?;
     let mut manager = Manager::new(ManagerConfig { rules_max: 16, ..ManagerConfig::new(1, HashKey(1, 2)) });

@@ -1,5 +1,5 @@
-//! Packets for the kernel's stack without a sender: BPF_PROG_TEST_RUN with live frames. Before each frame enters the stack at the loopback
-//! interface a program writes the next header into it.
+//! Packets for the kernel's stack without a sender: BPF_PROG_TEST_RUN with live frames. Before each frame
+//! enters the stack at the loopback interface a program writes the next header into it.
 
 use std::time::Duration;
 
@@ -77,7 +77,8 @@ impl Live {
         self.frame.clone_from(&frames[0]);
     }
 
-    /// Has the stack receive so many frames, from the first header on, and returns the processor time of that.
+    /// Has the stack receive so many frames, from the first header on, and returns the processor time of
+    /// that.
     pub fn receive(&mut self, frames: u32) -> Result<Duration, std::io::Error> {
         self.turn.set(0, 0, 0).map_err(std::io::Error::other)?;
         const PROG_TEST_RUN: libc::c_int = 10;
@@ -91,8 +92,8 @@ impl Live {
             ..TestRun::default()
         };
         let begin = processor_time();
-        // SAFETY: the attributes are of the length that is named, outlive the call, and point to a frame that does; the kernel only reads
-        // the frame.
+        // SAFETY: the attributes are of the length that is named, outlive the call, and point to a frame that
+        // does; the kernel only reads the frame.
         let result = unsafe {
             libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw const attributes, size_of::<TestRun>())
         };

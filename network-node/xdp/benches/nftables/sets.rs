@@ -1,4 +1,5 @@
-//! Rules of this project as a ruleset of nftables: as a chain of rules, and as maps of concatenated intervals. Used by two benches.
+//! Rules of this project as a ruleset of nftables: as a chain of rules, and as maps of concatenated
+//! intervals. Used by two benches.
 #![allow(dead_code, reason = "each bench uses its part")]
 
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ const KEY: &str = "ipv4_addr . ipv4_addr . inet_proto . inet_service . inet_serv
 /// What a packet has of these.
 const FIELDS: &str = "ip saddr . ip daddr . meta l4proto . th sport . th dport";
 
-/// Reduces rules to the five fields, for what is received; the instance is the rule's place. The first of equal rules stays.
+/// Reduces rules to the five fields, for what is received; the instance is the rule's place. The first of
+/// equal rules stays.
 pub fn five_fields(rules: &[Rule]) -> Vec<Rule> {
     let mut seen = std::collections::HashSet::new();
     let mut kept: Vec<Rule> = rules
@@ -132,12 +134,14 @@ impl Index {
     }
 }
 
-/// Divides rules, in the order of their priority, among maps in which no two overlap, such that a rule's map stands behind those of all
-/// earlier rules that it overlaps: the first map that has a packet has its first rule. The number of maps is the least that there is, the
-/// longest chain of rules of which each overlaps the next. `None`: an earlier rule contains this one, which is never the first.
+/// Divides rules, in the order of their priority, among maps in which no two overlap, such that a rule's map
+/// stands behind those of all earlier rules that it overlaps: the first map that has a packet has its first
+/// rule. The number of maps is the least that there is, the longest chain of rules of which each overlaps the
+/// next. `None`: an earlier rule contains this one, which is never the first.
 ///
-/// The kernel accepts elements that overlap as long as neither the lowest nor the highest key of the later one is in an earlier one, but which
-/// of them it finds depends on their places: with AVX2, Linux 6.18 finds the one that was inserted first among 256 neighbours only.
+/// The kernel accepts elements that overlap as long as neither the lowest nor the highest key of the later
+/// one is in an earlier one, but which of them it finds depends on their places: with AVX2, Linux 6.18 finds
+/// the one that was inserted first among 256 neighbours only.
 pub fn divide(rules: &[Rule]) -> (Vec<Option<usize>>, usize) {
     let mut indices = [Index::new(0), Index::new(1)];
     let mut maps = 0;
@@ -161,8 +165,8 @@ pub fn divide(rules: &[Rule]) -> (Vec<Option<usize>>, usize) {
     (places, maps)
 }
 
-/// Maps `s0`, `s1` …, whose elements lead to `verdict` and have counters, and the lines of a chain that asks one after the other; how many there
-/// are.
+/// Maps `s0`, `s1` …, whose elements lead to `verdict` and have counters, and the lines of a chain that asks
+/// one after the other; how many there are.
 pub fn maps(rules: &[Rule], verdict: &str) -> (String, String, usize) {
     let (places, sets) = divide(rules);
     let mut elements = vec![String::new(); sets];
@@ -207,7 +211,8 @@ pub fn chain(rules: &[Rule], verdict: &str) -> String {
     lines
 }
 
-/// A table that takes the place of the former one in one transaction. `hook` is the chain's declaration without braces.
+/// A table that takes the place of the former one in one transaction. `hook` is the chain's declaration
+/// without braces.
 pub fn table(family: &str, declared: &str, hook: &str, lines: &str) -> String {
     format!(
         "table {family} csp\ndelete table {family} csp\ntable {family} csp {{\n{declared}chain c {{\n{hook}\n{lines}}}\n}}\n"

@@ -24,7 +24,8 @@ pub fn socket() -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Puts rules into force, each `INSTANCE CONDITIONS`. The instances: `level1` counts and `drops` drops in the driver, `level2` counts in the workers.
+/// Puts rules into force, each `INSTANCE CONDITIONS`. The instances: `level1` counts and `drops` drops in the
+/// driver, `level2` counts in the workers.
 pub fn set(driver: &mut Driver, rules: &[&str]) {
     let mut manager = super::manager(64);
     manager.add_environment(WORKERS, Level::Worker).unwrap();
@@ -56,8 +57,9 @@ pub fn port(driver: &mut Driver, socket: &OwnedFd, back: bool) {
     driver.set_ways_back(u32::from(back)).unwrap();
 }
 
-/// Where frames go, in a word each: of both families to a VIP, and to the host at ports 21 to 24; then what is not plain to the host: with an IPv4
-/// option, later fragments, with a priority tag; then a VLAN's, and ARP.
+/// Where frames go, in a word each: of both families to a VIP, and to the host at ports 21 to 24; then what
+/// is not plain to the host: with an IPv4 option, later fragments, with a priority tag; then a VLAN's, and
+/// ARP.
 fn ways(driver: &mut Driver) -> String {
     let mut all = Vec::new();
     for (family, source, vip, host) in [

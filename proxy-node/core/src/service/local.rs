@@ -112,8 +112,8 @@ pub enum Step {
     Idle,
     /// It continues; bytes were read or written.
     Moved,
-    /// The service sends no more: written bytes are delivered, then FIN, or SHUTDOWN to a process. The service
-    /// continues to read and is called again. Returned at most once for a connection.
+    /// The service sends no more: written bytes are delivered, then FIN, or SHUTDOWN to a process. The
+    /// service continues to read and is called again. Returned at most once for a connection.
     Finish,
     /// The service has finished with the connection: written bytes are delivered, then FIN or SHUTDOWN. What
     /// was not read, or arrives later, resets it.

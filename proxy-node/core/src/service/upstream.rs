@@ -1,5 +1,5 @@
-//! Upstream connections: a local service is the client's end of a flow whose application's end is a process of
-//! a pool.
+//! Upstream connections: a local service is the client's end of a flow whose application's end is a process
+//! of a pool.
 //!
 //! ```text
 //!  client ── bytes, end ──▶ ┌──────────────┐ ── DATA, SHUTDOWN ──▶ channel of a process
@@ -11,10 +11,10 @@
 //!                       ├─ no process, refused, deadline ─▶ opened(Err)
 //!                       └─ Request::Cancel ─▶ (no report)
 //! ```
-//! The flow has the stages, offers, credits and time limits of any other flow. What the process sends stays in
-//! the memory in which it arrived until the service consumes it or moves it to a client: it is bounded by the
-//! process's window, for which memory is reserved. What the service writes leaves as DATA at once, within the
-//! process's credit; nothing is queued.
+//! The flow has the stages, offers, credits and time limits of any other flow. What the process sends stays
+//! in the memory in which it arrived until the service consumes it or moves it to a client: it is bounded by
+//! the process's window, for which memory is reserved. What the service writes leaves as DATA at once, within
+//! the process's credit; nothing is queued.
 //!
 //! A service may have any number of upstream connections, and use each for one client after the other. It
 //! [relates](Ends::relate) the two when a request passes, so that a trace shows both.
@@ -108,7 +108,8 @@ pub struct Upstream {
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Open a connection. Answered by [`opened`](super::local::LocalServices::opened), unless it is cancelled.
+    /// Open a connection. Answered by [`opened`](super::local::LocalServices::opened), unless it is
+    /// cancelled.
     Open(Upstream),
     /// Withdraw the request with this token. Nothing is reported afterwards. Has no effect if it was answered
     /// before.

@@ -83,7 +83,8 @@ pub struct Lines {
     requests: VecDeque<Request>,
     ready: VecDeque<FlowLabel>,
     tokens: u64,
-    /// Requests that were answered, connections that were opened, refusals after which another member was tried.
+    /// Requests that were answered, connections that were opened, refusals after which another member was
+    /// tried.
     pub answered: usize,
     pub opened: usize,
     pub retried: usize,

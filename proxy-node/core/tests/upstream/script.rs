@@ -137,7 +137,8 @@ impl World<Script> {
         })
     }
 
-    /// Opens a connection, which a process accepts with this room; returns what the core reports to the service.
+    /// Opens a connection, which a process accepts with this room; returns what the core reports to the
+    /// service.
     pub fn opened(&mut self, room: u32) -> Opened {
         assert_eq!(self.open(request(9)), None);
         self.accept(room);

@@ -10,8 +10,9 @@
 //!                    0       K
 //! ```
 //!
-//! Windows are in bytes here and in segments in the RFC: C is scaled by the segment size. The time t advances only
-//! while the window is used (§5.8), so that the window does not grow while the application is idle or slow.
+//! Windows are in bytes here and in segments in the RFC: C is scaled by the segment size. The time t advances
+//! only while the window is used (§5.8), so that the window does not grow while the application is idle or
+//! slow.
 
 use core::time::Duration;
 
@@ -99,7 +100,8 @@ impl Cubic {
             let growth = (self.curve.estimate - cwnd).max(0.0);
             return self.grow(window, growth);
         }
-        // RFC 9438 §4.2: the target is the curve's value one round trip from now, between 1 and 1.5 times the window.
+        // RFC 9438 §4.2: the target is the curve's value one round trip from now, between 1 and 1.5 times the
+        // window.
         let rtt = sample.srtt.unwrap_or(Duration::ZERO).as_secs_f32();
         let target = self.curve.window_at(window.mss, t + rtt).clamp(cwnd, 1.5 * cwnd);
         // RFC 9438 §4.4, §4.5
@@ -128,7 +130,8 @@ impl Cubic {
         }
     }
 
-    /// Updates W_est, the window that Reno would have (RFC 9438 §4.3), after `share` of a window was acknowledged.
+    /// Updates W_est, the window that Reno would have (RFC 9438 §4.3), after `share` of a window was
+    /// acknowledged.
     fn estimate_reno(&mut self, window: &Window, share: f32) {
         let alpha = if self.curve.estimate < self.curve.prior as f32 { ALPHA } else { 1.0 };
         self.curve.estimate += alpha * share * window.mss as f32;

@@ -42,8 +42,8 @@ impl HyStart {
         }
     }
 
-    /// Begins a round. Returns `true` if conservative slow start has lasted long enough and congestion avoidance must
-    /// begin.
+    /// Begins a round. Returns `true` if conservative slow start has lasted long enough and congestion
+    /// avoidance must begin.
     pub fn on_round(&mut self) -> bool {
         self.last_round_min = self.current_round_min;
         self.current_round_min = NONE;

@@ -137,8 +137,8 @@ fn reduced(segments: u32) -> Congestion {
 
 #[test]
 fn cubic_follows_its_curve() {
-    // RFC 9438 §4.2: W_cubic(t) = 0.4·(t − K)³ + W_max with K = ∛(W_max·0.3/0.4). Large window and long round trip, so
-    // that Reno is slower.
+    // RFC 9438 §4.2: W_cubic(t) = 0.4·(t − K)³ + W_max with K = ∛(W_max·0.3/0.4). Large window and long round
+    // trip, so that Reno is slower.
     let rtt = Duration::from_millis(200);
     let mut cc = reduced(1000);
     assert_eq!((cc.cwnd(), cc.ssthresh()), (700_000, 700_000));
@@ -175,8 +175,8 @@ fn k_is_the_time_back_to_the_plateau() {
 
 #[test]
 fn in_the_reno_friendly_region_cubic_grows_as_reno_with_its_own_beta_would() {
-    // RFC 9438 §4.3, figure 1: with a window this small and a round trip this short, 3·0.3/1.7 of a segment per round
-    // trip until the window before the loss is reached, and one segment afterwards.
+    // RFC 9438 §4.3, figure 1: with a window this small and a round trip this short, 3·0.3/1.7 of a segment
+    // per round trip until the window before the loss is reached, and one segment afterwards.
     let rtt = Duration::from_millis(1);
     let mut cc = reduced(20);
     let (mut now, mut una) = (Instant::from_nanos(1), 0);
@@ -291,7 +291,8 @@ fn after_a_timeout_the_curve_starts_from_where_slow_start_ends() {
     assert_eq!((cubic.k(), cubic.max()), (0.0, 70 * MSS));
 }
 
-/// Runs rounds of slow start with these round-trip times in ms; returns the window before each, and the final state.
+/// Runs rounds of slow start with these round-trip times in ms; returns the window before each, and the final
+/// state.
 fn start_with(rtts: &[u64]) -> (Vec<u32>, Congestion) {
     let mut cc = started(CongestionControl::Cubic);
     let (mut now, mut una) = (Instant::from_nanos(1), 1);
@@ -324,8 +325,8 @@ fn hystart_resumes_when_the_rise_was_jitter() {
 
 #[test]
 fn hystart_does_not_mind_small_rises() {
-    // 3 ms are below the minimum threshold of 4 ms; 14 ms are below the maximum of 16 ms, to which an eighth of 200
-    // ms is limited.
+    // 3 ms are below the minimum threshold of 4 ms; 14 ms are below the maximum of 16 ms, to which an eighth
+    // of 200 ms is limited.
     for rtts in [[10, 10, 10, 13, 13, 13, 13, 13], [200, 200, 200, 214, 214, 214, 214, 214]] {
         let (windows, cc) = start_with(&rtts);
         assert_eq!(cc.cwnd() / MSS, 10 << 8, "{windows:?}");

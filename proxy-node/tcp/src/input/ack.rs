@@ -1,5 +1,5 @@
-//! Processing of acknowledgements: releases acknowledged data, updates the send window, and feeds loss recovery and
-//! path MTU discovery.
+//! Processing of acknowledgements: releases acknowledged data, updates the send window, and feeds loss
+//! recovery and path MTU discovery.
 
 use crate::api::{DropReason, State};
 use crate::input::{Incoming, Reject};
@@ -13,8 +13,8 @@ impl Tcb {
     pub(super) fn process_ack(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         let ack = segment.ack;
         let old = ack.before(self.snd_una);
-        // RFC 5961 §5.2: the acknowledgement must not cover data never sent, nor be older than the largest window
-        // that the peer has advertised.
+        // RFC 5961 §5.2: the acknowledgement must not cover data never sent, nor be older than the largest
+        // window that the peer has advertised.
         if ack.after(self.sent_end()) || (old && ack.before(self.snd_una.minus(self.snd_wnd_max))) {
             self.challenge(cx);
             return Err(DropReason::BadAck.into());
@@ -118,7 +118,8 @@ impl Tcb {
         }
     }
 
-    /// The peer opened its window: window probes, and data sent beyond a window that shrank later, are sent again.
+    /// The peer opened its window: window probes, and data sent beyond a window that shrank later, are sent
+    /// again.
     fn leave_persist(&mut self, cx: &mut Context<'_>) {
         self.timers.stop_retransmission();
         self.rtt.reset_backoff();

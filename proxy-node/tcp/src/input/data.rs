@@ -1,5 +1,5 @@
-//! Processing of data and FIN: trimming, reassembly and acknowledgement (RFC 9293 §3.10.7.4, seventh and eighth
-//! check).
+//! Processing of data and FIN: trimming, reassembly and acknowledgement (RFC 9293 §3.10.7.4, seventh and
+//! eighth check).
 
 use core::time::Duration;
 
@@ -13,11 +13,12 @@ use crate::reassembly::{Arrived, Pools, Stored};
 use crate::seq::{Seq, SeqRange};
 use crate::tcb::{Context, FinalTransmit, Tcb};
 
-/// Segments after a hole that are acknowledged immediately, one by one: as many duplicate acknowledgements as a
-/// sender without RACK needs to detect the loss (RFC 5681 §3.2).
+/// Segments after a hole that are acknowledged immediately, one by one: as many duplicate acknowledgements as
+/// a sender without RACK needs to detect the loss (RFC 5681 §3.2).
 const HOLE_ACKS_AT_ONCE: u8 = 3;
-/// Most segments after a hole that share one acknowledgement. With many more, acknowledgements would be further apart
-/// than the 2 ms within which senders with HyStart count them as one train, and slow start would overflow the queue.
+/// Most segments after a hole that share one acknowledgement. With many more, acknowledgements would be
+/// further apart than the 2 ms within which senders with HyStart count them as one train, and slow start
+/// would overflow the queue.
 const COALESCED_SEGMENTS_MAX: u8 = 7;
 /// Most ranges that share one acknowledgement: with timestamps, the options have room for three SACK blocks.
 const COALESCED_RANGES_MAX: u8 = 3;
@@ -80,8 +81,8 @@ impl Tcb {
         Ok(())
     }
 
-    /// Returns the part of the payload that is new and lies within the window, and its sequence number. If bytes are
-    /// cut off, the segment is acknowledged immediately.
+    /// Returns the part of the payload that is new and lies within the window, and its sequence number. If
+    /// bytes are cut off, the segment is acknowledged immediately.
     fn trim<'a>(&mut self, cx: &mut Context<'_>, segment: &Incoming<'a>) -> (Seq, &'a [u8]) {
         let mut seq = segment.seq;
         let mut data = segment.payload;
@@ -138,8 +139,8 @@ impl Tcb {
             self.pending.readable = true;
         }
         if in_order && dropped > 0 {
-            // Without memory the window closes, including the part that was advertised already: the peer then probes
-            // instead of failing after its retries.
+            // Without memory the window closes, including the part that was advertised already: the peer then
+            // probes instead of failing after its retries.
             self.rcv_edge = self.rcv_nxt;
         }
         // RFC 5681 §4.2: a segment that fills a hole is acknowledged immediately.
@@ -157,9 +158,9 @@ impl Tcb {
         self.acknowledge_in_order(cx);
     }
 
-    /// RFC 5681 §4.2: the segment that reveals a hole is acknowledged immediately, and so are the next ones after it,
-    /// by which the sender detects the loss. Further segments share acknowledgements: one for each would add little
-    /// information, and would make packets that are merely late look lost sooner.
+    /// RFC 5681 §4.2: the segment that reveals a hole is acknowledged immediately, and so are the next ones
+    /// after it, by which the sender detects the loss. Further segments share acknowledgements: one for each
+    /// would add little information, and would make packets that are merely late look lost sooner.
     fn acknowledge_behind_hole(&mut self, cx: &Context<'_>, seq: Seq, end: Seq) {
         if self.hole_acks.rcv_nxt != self.rcv_nxt {
             self.hole_acks = HoleAcks { rcv_nxt: self.rcv_nxt, ..HoleAcks::default() };
@@ -179,8 +180,8 @@ impl Tcb {
         self.delayed_ack = self.delayed_ack.min(cx.now + delay);
     }
 
-    /// RFC 9293 §3.8.6.3: acknowledges at least every second full-sized segment of the peer. Bytes are counted
-    /// instead of segments, because one record can carry many segments.
+    /// RFC 9293 §3.8.6.3: acknowledges at least every second full-sized segment of the peer. Bytes are
+    /// counted instead of segments, because one record can carry many segments.
     fn acknowledge_in_order(&mut self, cx: &Context<'_>) {
         if self.quick_acks > 0 {
             self.quick_acks -= 1;

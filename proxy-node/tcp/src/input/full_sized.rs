@@ -1,29 +1,29 @@
-//! Estimate of the payload length of the peer's full-sized segments. They are shorter than the MSS that we announced
-//! if the peer's own MSS, or that of the path, is smaller.
+//! Estimate of the payload length of the peer's full-sized segments. They are shorter than the MSS that we
+//! announced if the peer's own MSS, or that of the path, is smaller.
 //!
-//! Every second full-sized segment must be acknowledged (RFC 9293 §3.8.6.3); otherwise the peer's window grows slowly
-//! and its tail loss probes are sent in vain. Full-sized segments are recognised because a sender with much data cuts
-//! it into equal pieces, of which only the last has PSH set.
+//! Every second full-sized segment must be acknowledged (RFC 9293 §3.8.6.3); otherwise the peer's window
+//! grows slowly and its tail loss probes are sent in vain. Full-sized segments are recognised because a
+//! sender with much data cuts it into equal pieces, of which only the last has PSH set.
 
 use csp_wire::tcp::Flags;
 
 use crate::input::Incoming;
 
-/// Segments of at least the default MSS (RFC 9293 §3.7.1) are candidates whatever their flags, because some stacks
-/// set PSH on all segments.
+/// Segments of at least the default MSS (RFC 9293 §3.7.1) are candidates whatever their flags, because some
+/// stacks set PSH on all segments.
 const DEFAULT_MSS: u16 = 536;
 
-/// The latest segment that was shorter than the estimate: its length, and the low 16 bits of the sequence number
-/// after it.
+/// The latest segment that was shorter than the estimate: its length, and the low 16 bits of the sequence
+/// number after it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ShortSegment {
     len: u16,
     end: u16,
 }
 
-/// Returns the estimate, in bytes of payload, after a segment with payload; `full` is the previous estimate. A
-/// segment longer than `most`, our largest MSS, was coalesced on its way without a record of the original size; it
-/// counts as `most`.
+/// Returns the estimate, in bytes of payload, after a segment with payload; `full` is the previous estimate.
+/// A segment longer than `most`, our largest MSS, was coalesced on its way without a record of the original
+/// size; it counts as `most`.
 pub(crate) fn estimate(full: u16, short: &mut ShortSegment, segment: &Incoming<'_>, most: u16) -> u16 {
     let (payload, size) = (segment.payload.len(), usize::from(segment.segment_size));
     let joined = size > 0 && payload > size;

@@ -9,8 +9,8 @@ use crate::seq::Seq;
 use crate::tcb::{Context, FinalTransmit, Tcb};
 
 impl Tcb {
-    /// Begins a passive connection for a SYN with this sequence number, window and options. Data and FIN of the SYN
-    /// are ignored; the peer retransmits them.
+    /// Begins a passive connection for a SYN with this sequence number, window and options. Data and FIN of
+    /// the SYN are ignored; the peer retransmits them.
     pub fn accept(&mut self, cx: &mut Context<'_>, seq: Seq, window: u16, options: &Options) {
         self.passive = true;
         self.state = State::SynReceived;
@@ -23,9 +23,9 @@ impl Tcb {
         self.handshake_plan(cx).and_then(|plan| plan.header)
     }
 
-    /// Restores the state after a SYN/ACK that was sent as a cookie, including the window that it advertised. Unlike
-    /// in other handshakes, the acknowledgement that completes this one is acknowledged in turn: with that segment
-    /// the network node receives the label, and the peer the scaled window.
+    /// Restores the state after a SYN/ACK that was sent as a cookie, including the window that it advertised.
+    /// Unlike in other handshakes, the acknowledgement that completes this one is acknowledged in turn: with
+    /// that segment the network node receives the label, and the peer the scaled window.
     pub fn resume_after_cookie(&mut self, cx: &mut Context<'_>) {
         self.snd_nxt = self.iss.plus(1);
         self.syn_due = false;

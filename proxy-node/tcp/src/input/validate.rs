@@ -17,11 +17,12 @@ impl Tcb {
             }
             return Err(DropReason::Paws.into());
         }
-        // RFC 9293 §3.10.7.4, first check. A segment that starts right at the end of the window counts as acceptable,
-        // so that its acknowledgement is processed; its data is cut off.
+        // RFC 9293 §3.10.7.4, first check. A segment that starts right at the end of the window counts as
+        // acceptable, so that its acknowledgement is processed; its data is cut off.
         if segment.end().before(self.rcv_nxt) || segment.seq.after(self.rcv_edge.max(self.rcv_nxt)) {
             self.acknowledge_unacceptable(cx, segment);
-            // The segment has no effect, except that a plausible acknowledgement number shows that the peer is alive.
+            // The segment has no effect, except that a plausible acknowledgement number shows that the peer
+            // is alive.
             if segment.flags.ack() && !segment.ack.before(self.snd_una) && !segment.ack.after(self.sent_end())
             {
                 self.last_received = cx.now;
@@ -40,8 +41,8 @@ impl Tcb {
         Ok(())
     }
 
-    /// RFC 5961 §3.2: only a RST with exactly the expected sequence number resets the connection; one that is merely
-    /// within the window is answered with a challenge ACK.
+    /// RFC 5961 §3.2: only a RST with exactly the expected sequence number resets the connection; one that is
+    /// merely within the window is answered with a challenge ACK.
     pub(super) fn process_rst(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) -> Result<(), Reject> {
         if segment.seq == self.rcv_nxt {
             let reason = match self.state {
@@ -64,9 +65,10 @@ impl Tcb {
         older && seconds(cx.now).wrapping_sub(self.ts_recent_at_s) < RECENT_VALID_S
     }
 
-    /// Whether a segment with an old timestamp is a reordered acknowledgement, at most a retransmission timeout older
-    /// than the newest segment. RFC 7323 §5.3 requires a reply to old segments, so that half-open connections are
-    /// detected; to the sender of a reordered acknowledgement the reply would carry nothing new.
+    /// Whether a segment with an old timestamp is a reordered acknowledgement, at most a retransmission
+    /// timeout older than the newest segment. RFC 7323 §5.3 requires a reply to old segments, so that
+    /// half-open connections are detected; to the sender of a reordered acknowledgement the reply would carry
+    /// nothing new.
     fn is_reordered_ack(&self, cx: &Context<'_>, segment: &Incoming<'_>) -> bool {
         let Some(timestamps) = segment.options.timestamps else { return false };
         let age = self.ts_recent.wrapping_sub(timestamps.value); // in ticks of a millisecond at least (RFC 7323 §5.4)
@@ -87,8 +89,8 @@ impl Tcb {
         }
     }
 
-    /// Acknowledges an unacceptable segment: immediately if it occupies sequence numbers, rate-limited otherwise, so
-    /// that two ends whose states differ do not acknowledge each other endlessly.
+    /// Acknowledges an unacceptable segment: immediately if it occupies sequence numbers, rate-limited
+    /// otherwise, so that two ends whose states differ do not acknowledge each other endlessly.
     fn acknowledge_unacceptable(&mut self, cx: &mut Context<'_>, segment: &Incoming<'_>) {
         if segment.len() == 0 {
             return self.challenge(cx);

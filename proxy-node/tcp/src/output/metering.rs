@@ -4,8 +4,8 @@
 //! ```text
 //!   Idle ──more to send than allowed──▶ Wants ──asked how much──▶ Waits ──allowed──▶ Idle
 //! ```
-//! The allowance covers data that is sent for the first time. Retransmissions, probes of a closed window, acknowledgements and
-//! FIN need none. Meters lie beside the connections: few engines have any.
+//! The allowance covers data that is sent for the first time. Retransmissions, probes of a closed window,
+//! acknowledgements and FIN need none. Meters lie beside the connections: few engines have any.
 
 use crate::tcb::{Context, Tcb};
 

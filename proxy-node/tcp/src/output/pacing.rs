@@ -9,8 +9,8 @@
 //!    └──┴──┴──┴──▶ time (1 ms)
 //! ```
 //!
-//! New data and retransmissions are delayed by pacing. Acknowledgements, probes, a bare FIN and retransmissions that
-//! loss recovery forces are not; their bytes are accounted for.
+//! New data and retransmissions are delayed by pacing. Acknowledgements, probes, a bare FIN and
+//! retransmissions that loss recovery forces are not; their bytes are accounted for.
 
 use core::time::Duration;
 
@@ -29,11 +29,12 @@ impl Tcb {
         self.congestion.pacing_rate(self.rtt.srtt()).filter(|&rate| self.options.pacing && rate > 0)
     }
 
-    /// How many bytes may be sent at once now. If it is 0, the pacing timer is started. `size` is the payload of a
-    /// segment.
+    /// How many bytes may be sent at once now. If it is 0, the pacing timer is started. `size` is the payload
+    /// of a segment.
     pub fn paced_room(&mut self, cx: &Context<'_>, size: u32) -> u32 {
         let Some(rate) = self.pacing_rate() else { return u32::MAX };
-        // With nothing in flight there is no earlier burst to be spaced from, and no acknowledgement to wait for.
+        // With nothing in flight there is no earlier burst to be spaced from, and no acknowledgement to wait
+        // for.
         if self.timers.paced_until > cx.now && self.outstanding() > 0 {
             self.timers.pacing = true;
             return 0;

@@ -5,8 +5,8 @@
 //!      |--- in flight --|----- not yet sent --|      a larger buffer would only add memory and delay
 //! ```
 //!
-//! The buffer grows with the congestion window and does not shrink with it: while a hole is being repaired, SACKed
-//! data after it still occupies the buffer, and new data must be sent all the same.
+//! The buffer grows with the congestion window and does not shrink with it: while a hole is being repaired,
+//! SACKed data after it still occupies the buffer, and new data must be sent all the same.
 
 use crate::blocks::BlockPool;
 use crate::config::StackConfig;
@@ -23,9 +23,9 @@ impl Tcb {
         pool.pressure().limit(self.send.grown, config.send_buffer_min).min(most)
     }
 
-    /// Adapts the send buffer after an acknowledgement, which may have changed the congestion window. The target is
-    /// twice the window: one window in flight, and one ready to be sent when acknowledgements arrive, even while the
-    /// window doubles each round trip.
+    /// Adapts the send buffer after an acknowledgement, which may have changed the congestion window. The
+    /// target is twice the window: one window in flight, and one ready to be sent when acknowledgements
+    /// arrive, even while the window doubles each round trip.
     pub fn tune_send_buffer(&mut self, cx: &Context<'_>) {
         let wanted = self.congestion.cwnd().saturating_mul(2);
         cx.send_blocks.pressure().tune(&mut self.send.grown, wanted);

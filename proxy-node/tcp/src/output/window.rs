@@ -17,8 +17,8 @@ use crate::tcb::{Context, Tcb};
 const ROUND_TRIP_UNKNOWN: Duration = Duration::from_millis(100);
 
 impl Tcb {
-    /// The right edge that memory permits: the connection's limit less unread data, and at most a quarter of the free
-    /// memory, but at least two segments if the application has read everything.
+    /// The right edge that memory permits: the connection's limit less unread data, and at most a quarter of
+    /// the free memory, but at least two segments if the application has read everything.
     fn allowed_edge(&self, cx: &Context<'_>) -> Seq {
         let readable = self.receive.readable();
         let own = self.receive_limit(cx).saturating_sub(readable);
@@ -29,14 +29,15 @@ impl Tcb {
         self.rcv_nxt.plus(window >> self.receive_shift << self.receive_shift)
     }
 
-    /// Most bytes that the connection may have received and not yet delivered to its reader. A window that was
-    /// already advertised stays valid.
+    /// Most bytes that the connection may have received and not yet delivered to its reader. A window that
+    /// was already advertised stays valid.
     pub fn receive_limit(&self, cx: &Context<'_>) -> u32 {
         cx.blocks.pressure().limit(self.receive.grown, cx.config.receive_window_initial)
     }
 
-    /// Adapts the window after the application read `n` bytes. The target is twice what it reads per round trip, so
-    /// that the peer's congestion window can double, plus two segments that are still to be acknowledged.
+    /// Adapts the window after the application read `n` bytes. The target is twice what it reads per round
+    /// trip, so that the peer's congestion window can double, plus two segments that are still to be
+    /// acknowledged.
     pub fn tune_receive_window(&mut self, cx: &Context<'_>, n: u32) {
         self.read_bytes = self.read_bytes.saturating_add(n);
         let round_trip = self.rtt.srtt().unwrap_or(ROUND_TRIP_UNKNOWN);
@@ -49,14 +50,14 @@ impl Tcb {
         cx.blocks.pressure().tune(&mut self.receive.grown, allowed);
     }
 
-    /// The largest window that can be advertised: without window scaling it is the field's maximum of 65,535 bytes,
-    /// whatever is configured.
+    /// The largest window that can be advertised: without window scaling it is the field's maximum of 65,535
+    /// bytes, whatever is configured.
     fn largest_window(&self, cx: &Context<'_>) -> u32 {
         self.receive_limit(cx).min(u32::from(u16::MAX) << self.receive_shift)
     }
 
-    /// Computes the window field of the next segment and records the advertised edge. The edge never moves back
-    /// (RFC 9293 §3.8.6, RFC 7323 §2.4) and advances in steps of at least a segment.
+    /// Computes the window field of the next segment and records the advertised edge. The edge never moves
+    /// back (RFC 9293 §3.8.6, RFC 7323 §2.4) and advances in steps of at least a segment.
     pub fn window_field(&mut self, cx: &Context<'_>, syn: bool) -> u16 {
         // RFC 7323 §2.2: the window of a SYN is not scaled.
         let shift = if syn { 0 } else { self.receive_shift };
@@ -65,8 +66,9 @@ impl Tcb {
         // The data has no reader while a reset waits.
         let opens = allowed.since(self.rcv_edge) >= step && self.state != State::Resetting;
         let edge = if opens { allowed } else { self.rcv_edge };
-        // Rounded up, so that the advertised edge does not move back. Each rounding may promise up to one unit more
-        // than memory permits; a peer that sends tiny segments to provoke it gains at most a quarter of the window.
+        // Rounded up, so that the advertised edge does not move back. Each rounding may promise up to one
+        // unit more than memory permits; a peer that sends tiny segments to provoke it gains at most a
+        // quarter of the window.
         let left = edge.since(self.rcv_nxt);
         let unit = 1 << shift;
         let whole = self.receive_limit(cx);

@@ -40,7 +40,8 @@ pub(crate) struct AckSummary {
     pub highest: Seq,
     /// Among the delivered records, the one that was sent last.
     pub newest: Option<Record>,
-    /// Earliest and latest send time of the acknowledged (or, below, SACKed) records, of those that were sent once.
+    /// Earliest and latest send time of the acknowledged (or, below, SACKed) records, of those that were sent
+    /// once.
     acked_sent: Option<(Instant, Instant)>,
     sacked_sent: Option<(Instant, Instant)>,
     /// An acknowledged record was sent more than once.
@@ -73,7 +74,8 @@ impl AckSummary {
         }
     }
 
-    /// Collects the send time of `record`. RFC 6298 §3 (Karn): records that were sent more than once are excluded.
+    /// Collects the send time of `record`. RFC 6298 §3 (Karn): records that were sent more than once are
+    /// excluded.
     pub fn note_send_time(&mut self, record: &Record, cumulative: bool) {
         if record.retransmitted || record.folded {
             self.ambiguous |= cumulative;

@@ -1,5 +1,5 @@
-//! Delivery rate estimation: the state recorded with transmissions, and the sample that an acknowledgement yields
-//! (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
+//! Delivery rate estimation: the state recorded with transmissions, and the sample that an acknowledgement
+//! yields (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
 
 use csp_types::Instant;
 
@@ -15,7 +15,8 @@ pub(crate) struct Delivery {
     at: Instant,
     /// C.first_send_time: send time of the most recently delivered transmission.
     first_sent: Instant,
-    /// C.app_limited: until this many bytes are delivered, samples do not show the path's capacity. 0: they do.
+    /// C.app_limited: until this many bytes are delivered, samples do not show the path's capacity. 0: they
+    /// do.
     limited_until: u64,
 }
 
@@ -37,8 +38,8 @@ impl Delivery {
         }
     }
 
-    /// Records that `record` was delivered at `at`. `newest` is updated to the record sent last among those that this
-    /// acknowledgement delivered.
+    /// Records that `record` was delivered at `at`. `newest` is updated to the record sent last among those
+    /// that this acknowledgement delivered.
     pub fn on_delivered(&mut self, record: &Record, at: Instant, newest: &mut Option<Record>) {
         self.delivered += u64::from(record.len());
         self.at = at;
@@ -68,7 +69,8 @@ impl Delivery {
         Some(RateSample { delivered, interval: send.max(acknowledged), app_limited: newest.app_limited })
     }
 
-    /// Records that no data is left to send although the window permits it; `in_flight` bytes are in the network.
+    /// Records that no data is left to send although the window permits it; `in_flight` bytes are in the
+    /// network.
     pub fn limit(&mut self, in_flight: u32) {
         self.limited_until = (self.delivered + u64::from(in_flight)).max(1);
     }

@@ -7,8 +7,8 @@
 //!   lost:      a list in the order in which they are sent again
 //! ```
 //!
-//! A transmission of up to 64 KB is one record. It is split when the peer reports a part; SACKed neighbours are
-//! merged. Data in order costs O(1), an acknowledgement O(records covered); searching SACK blocks has a step budget.
+//! A transmission of up to 64 KB is one record. It is split when the peer reports a part; SACKed neighbours
+//! merge. Data in order costs O(1), an acknowledgement O(records covered). SACK searches have a step budget.
 
 use csp_types::Instant;
 use csp_types::limits::SEGMENT_LEN_MAX;
@@ -96,7 +96,7 @@ impl Flight {
         fits.then_some(tail)
     }
 
-    /// Records the first transmission of `start .. end`. `false`: no record is free for it (see [`Flight::room`]).
+    /// Records the first transmission of `start .. end`; `false` if no record is free (see [`Flight::room`]).
     pub fn push(&mut self, pool: &mut RecordPool, start: Seq, end: Seq, stamp: &Stamp) -> bool {
         let tail = self.foldable(pool).filter(|&tail| {
             pool.at(tail).end == start && end.since(pool.at(tail).start) <= SEGMENT_LEN_MAX as u32
@@ -376,7 +376,7 @@ impl Flight {
         }
     }
 
-    /// The lost record to retransmit next: the one at SND.UNA before all others, because the receiver waits for it.
+    /// The lost record to retransmit next: first the one at SND.UNA, for which the receiver waits.
     fn turn(&self, pool: &RecordPool) -> u32 {
         let first = self.all.first;
         if first != NIL && pool.at(first).state == RecordState::Lost { first } else { self.lost.first }
@@ -400,7 +400,7 @@ impl Flight {
         Some(SeqRange { start, end })
     }
 
-    /// Records the retransmission of [`Flight::next_lost`] up to `end`; returns the end of what now counts as sent.
+    /// Records the retransmission of [`Flight::next_lost`] up to `end`; returns the end of the part now sent.
     pub fn resend(&mut self, pool: &mut RecordPool, end: Seq, stamp: &Stamp) -> Seq {
         let index = self.turn(pool);
         if index == NIL {

@@ -32,8 +32,8 @@ pub(crate) struct Record {
     pub end: Seq,
     /// Time of the latest transmission.
     pub sent: Instant,
-    /// At the time of transmission: bytes delivered by the connection, time of that delivery, and send time of the
-    /// first transmission of the sampling interval (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
+    /// At the time of transmission: bytes delivered by the connection, time of that delivery, and send time
+    /// of the first transmission of the sampling interval (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
     pub delivered: u64,
     pub delivered_at: Instant,
     pub first_sent: Instant,
@@ -77,8 +77,8 @@ impl Record {
     }
 }
 
-/// All records of a stack. One record is set aside for each connection, so that connections that exhaust the shared
-/// records cannot stop others from sending.
+/// All records of a stack. One record is set aside for each connection, so that connections that exhaust the
+/// shared records cannot stop others from sending.
 #[derive(Debug)]
 pub(crate) struct RecordPool {
     records: Vec<Record>,
@@ -87,8 +87,8 @@ pub(crate) struct RecordPool {
     available: usize,
     /// Connections that hold no record; as many free records are set aside for them.
     without_record: usize,
-    /// Records that are used only for splits: delivery states of sent data must remain distinguishable when no record
-    /// is left for new data.
+    /// Records that are used only for splits: delivery states of sent data must remain distinguishable when
+    /// no record is left for new data.
     reserve: usize,
     /// Most records of one connection.
     pub most: u32,

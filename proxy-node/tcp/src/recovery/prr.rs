@@ -24,8 +24,8 @@ impl Prr {
         self.cwnd
     }
 
-    /// RFC 9937 §6.2: an acknowledgement delivered `delivered` bytes and left `in_flight` in the network. `safe`:
-    /// SND.UNA advanced and no further loss was detected.
+    /// RFC 9937 §6.2: an acknowledgement delivered `delivered` bytes and left `in_flight` in the network.
+    /// `safe`: SND.UNA advanced and no further loss was detected.
     pub fn on_ack(&mut self, delivered: u32, in_flight: u32, safe: bool, mss: u32) {
         if delivered == 0 {
             return;
@@ -36,7 +36,8 @@ impl Prr {
                 (u64::from(self.delivered) * u64::from(self.ssthresh)).div_ceil(u64::from(self.flight));
             u32::try_from(share).unwrap_or(u32::MAX).saturating_sub(self.out)
         } else {
-            // Conservative by default (PRR-CRB); one segment more per acknowledgement if it is safe (PRR-SSRB).
+            // Conservative by default (PRR-CRB); one segment more per acknowledgement if it is safe
+            // (PRR-SSRB).
             let bound = self.delivered.saturating_sub(self.out).max(delivered);
             bound.saturating_add(if safe { mss } else { 0 }).min(self.ssthresh - in_flight)
         };
@@ -45,8 +46,8 @@ impl Prr {
         self.cwnd = in_flight.saturating_add(count);
     }
 
-    /// Loss was detected between acknowledgements: the bytes it removes from the network must not permit more than
-    /// the target.
+    /// Loss was detected between acknowledgements: the bytes it removes from the network must not permit more
+    /// than the target.
     pub fn on_loss(&mut self, in_flight: u32, mss: u32) {
         self.cwnd = self.cwnd.min(self.ssthresh.max(in_flight + mss));
     }

@@ -71,13 +71,14 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 §5.2, RACK_sent_after: whether the most recently sent delivered record was sent after `record`.
+    /// RFC 8985 §5.2, RACK_sent_after: whether the most recently sent delivered record was sent after
+    /// `record`.
     fn sent_after(&self, record: &Record) -> bool {
         self.xmit_ts > record.sent || (self.xmit_ts == record.sent && self.end_seq.after(record.end))
     }
 
-    /// RFC 8985 §6.2 steps 2 and 3: `record` was delivered at `at`. `echo_before`: the peer's timestamp echo belongs
-    /// to an earlier transmission of it than the last.
+    /// RFC 8985 §6.2 steps 2 and 3: `record` was delivered at `at`. `echo_before`: the peer's timestamp echo
+    /// belongs to an earlier transmission of it than the last.
     pub fn on_delivered(&mut self, record: &Record, at: Instant, echo_before: bool, min: Option<Duration>) {
         let rtt = at.saturating_since(record.sent);
         if !record.retransmitted && record.end.before(self.fack) {
@@ -93,8 +94,8 @@ impl Rack {
         }
     }
 
-    /// Ends the processing of an acknowledgement; `highest` is the highest sequence number that it reported as
-    /// delivered.
+    /// Ends the processing of an acknowledgement; `highest` is the highest sequence number that it reported
+    /// as delivered.
     pub fn on_highest(&mut self, highest: Seq) {
         self.fack = self.fack.max(highest);
         // Kept within comparable distance.
@@ -106,13 +107,14 @@ impl Rack {
         self.reordering_seen = true;
     }
 
-    /// Discards RACK.xmit_ts: an acknowledgement attributed to a retransmission belonged to the original, so that
-    /// records sent before the retransmission are not late.
+    /// Discards RACK.xmit_ts: an acknowledgement attributed to a retransmission belonged to the original, so
+    /// that records sent before the retransmission are not late.
     pub fn reset_xmit_ts(&mut self) {
         self.xmit_ts = Instant::ZERO;
     }
 
-    /// RFC 8985 §6.2 step 4: the reordering window grows by one step in each round trip with a duplicate report.
+    /// RFC 8985 §6.2 step 4: the reordering window grows by one step in each round trip with a duplicate
+    /// report.
     pub fn on_duplicate_report(&mut self, una: Seq, nxt: Seq) {
         if una.before(self.round_end) {
             return;
@@ -142,8 +144,8 @@ impl Rack {
         (min / 4 * u32::from(self.multiplier)).min(srtt)
     }
 
-    /// RFC 8985 §6.2 step 5: marks records as lost whose time is over at `now`. The deadline returned is that of the
-    /// oldest remaining record, whereas the RFC uses that of the youngest.
+    /// RFC 8985 §6.2 step 5: marks records as lost whose time is over at `now`. The deadline returned is that
+    /// of the oldest remaining record, whereas the RFC uses that of the youngest.
     pub fn detect(
         &self,
         flight: &mut Flight,
@@ -169,8 +171,8 @@ impl Rack {
         found
     }
 
-    /// RFC 8985 §6.3: the retransmission timer fired. Marks the head of the flight as lost, and all records whose
-    /// time is over.
+    /// RFC 8985 §6.3: the retransmission timer fired. Marks the head of the flight as lost, and all records
+    /// whose time is over.
     pub fn on_timeout(
         &self,
         flight: &mut Flight,

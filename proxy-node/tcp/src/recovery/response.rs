@@ -81,8 +81,8 @@ impl Tcb {
         Some(rtt)
     }
 
-    /// RFC 8985 §7.4.2: ends a tail loss probe, and reduces the window if the probe repaired a loss. (A D-SACK of the
-    /// probe has ended it before.)
+    /// RFC 8985 §7.4.2: ends a tail loss probe, and reduces the window if the probe repaired a loss. (A
+    /// D-SACK of the probe has ended it before.)
     fn end_tail_probe(&mut self, summary: &AckSummary) {
         let Some(probe) = self.recovery.tail_probe.filter(|probe| !summary.ack.before(probe.end)) else {
             return;
@@ -111,8 +111,8 @@ impl Tcb {
             sack: self.sack,
         };
         let by_order = timeout && self.recovery.frto.on_ack(&input);
-        // Other retransmitted data in flight may really have been lost: the whole response is spurious only if there
-        // is none.
+        // Other retransmitted data in flight may really have been lost: the whole response is spurious only
+        // if there is none.
         let settled = timeout || complete || self.recovery.flight.resent() == 0;
         let by_echo = self.recovery.phase != Phase::Open
             && summary.acked > 0
@@ -168,7 +168,8 @@ impl Tcb {
         self.maybe_transmit = true;
     }
 
-    /// Loss was detected: begins fast recovery, unless a recovery is in progress (RFC 6675 §5 step 4, RFC 9937 §6.1).
+    /// Loss was detected: begins fast recovery, unless a recovery is in progress (RFC 6675 §5 step 4, RFC
+    /// 9937 §6.1).
     fn enter_recovery(&mut self, cx: &mut Context<'_>, summary: &AckSummary, found: Found) {
         if found.lost == 0 || self.recovery.phase != Phase::Open {
             return;
@@ -193,8 +194,8 @@ impl Tcb {
         self.congestion.on_timeout(first);
         let context = self.loss_context();
         let recovery = &mut self.recovery;
-        // RFC 2018 §8: a head that is SACKed and not acknowledged shows that the peer has discarded it. A second
-        // timeout without any response may have the same cause.
+        // RFC 2018 §8: a head that is SACKed and not acknowledged shows that the peer has discarded it. A
+        // second timeout without any response may have the same cause.
         let reneged = recovery.flight.head(cx.records).is_some_and(|head| head.state == RecordState::Sacked);
         if reneged || again {
             cx.counters.reneged += u64::from(reneged);

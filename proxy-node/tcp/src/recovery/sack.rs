@@ -8,9 +8,9 @@ use crate::recovery::ack_summary::AckSummary;
 use crate::recovery::pool::RecordPool;
 use crate::seq::{Seq, SeqRange};
 
-/// Most steps over records that one acknowledgement may cost beyond the records it covers. Without the bound, a
-/// hostile peer could make us walk the whole flight for each of its blocks. Blocks beyond the bound are ignored; the
-/// next acknowledgement continues from there.
+/// Most steps over records that one acknowledgement may cost beyond the records it covers. Without the bound,
+/// a hostile peer could make us walk the whole flight for each of its blocks. Blocks beyond the bound are
+/// ignored; the next acknowledgement continues from there.
 const STEPS: u32 = 1024;
 
 /// Longest possible block (RFC 7323 §2.3).
@@ -62,8 +62,8 @@ impl Recovery {
         self.resent = self.resent.saturating_sub(len);
         self.rack.on_duplicate_report(una, nxt);
         if self.undo.on_duplicate_report(range) {
-            // The original was late, not lost. The recovery may have ended by now, but the next reordered segment
-            // must be tolerated.
+            // The original was late, not lost. The recovery may have ended by now, but the next reordered
+            // segment must be tolerated.
             self.rack.set_reordering_seen();
         }
     }

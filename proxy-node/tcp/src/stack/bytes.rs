@@ -9,9 +9,9 @@ use crate::stack::Stack;
 use crate::tcb::Ending;
 
 impl Stack {
-    /// Lends a buffer for the next message: a segment for [`Stack::on_segment_in`], or bytes for [`Stack::write_in`].
-    /// Returns `None` if no memory region has room for the longest message; the caller then uses memory of its own,
-    /// and the payload is copied.
+    /// Lends a buffer for the next message: a segment for [`Stack::on_segment_in`], or bytes for
+    /// [`Stack::write_in`]. Returns `None` if no memory region has room for the longest message; the caller
+    /// then uses memory of its own, and the payload is copied.
     ///
     /// ```text
     ///   lend ─▶ fill ─▶ on_segment_in / write_in … ─▶ give_back ─▶ poll_transmit, read_with …
@@ -31,8 +31,9 @@ impl Stack {
         }
     }
 
-    /// Passes up to `max` readable bytes to `f`, slice by slice in order. `f` returns how many bytes of the slice it
-    /// has consumed; fewer than all ends the reading. Returns how many bytes were consumed; they open the window.
+    /// Passes up to `max` readable bytes to `f`, slice by slice in order. `f` returns how many bytes of the
+    /// slice it has consumed; fewer than all ends the reading. Returns how many bytes were consumed; they
+    /// open the window.
     pub fn read_with(
         &mut self,
         now: Instant,
@@ -60,7 +61,8 @@ impl Stack {
         }
     }
 
-    /// Consumes the first `n` readable bytes, or all if there are fewer, and returns how many. They open the window.
+    /// Consumes the first `n` readable bytes, or all if there are fewer, and returns how many. They open the
+    /// window.
     pub fn consume(&mut self, now: Instant, label: FlowLabel, n: usize) -> usize {
         let Some(slot) = self.slot(label) else { return 0 };
         let Some((tcb, cx)) = self.split(slot, now) else { return 0 };
@@ -103,9 +105,9 @@ impl Stack {
     }
 
     /// Sets the connection's send buffer in bytes, sent and unacknowledged bytes included, up to
-    /// [`crate::StackConfig::send_buffer_max`]; 0 returns to automatic sizing. As long as the [`crate::send_memory`]
-    /// of all connections' capacities fits into the memory for sending, writes within the capacity are always
-    /// accepted whole. Returns `false` if the label is stale.
+    /// [`crate::StackConfig::send_buffer_max`]; 0 returns to automatic sizing. As long as the
+    /// [`crate::send_memory`] of all connections' capacities fits into the memory for sending, writes within
+    /// the capacity are always accepted whole. Returns `false` if the label is stale.
     pub fn set_send_capacity(&mut self, label: FlowLabel, bytes: u32) -> bool {
         let tcb = self.slot(label).and_then(|slot| self.tcbs[slot as usize].as_mut());
         tcb.map(|tcb| tcb.send.set_capacity(bytes)).is_some()
@@ -116,8 +118,8 @@ impl Stack {
         self.tcb(label).is_some_and(|tcb| tcb.state != State::SynSent && tcb.rcv_nxt != tcb.irs.plus(1))
     }
 
-    /// Why the connection has failed, until [`Event::Failed`](crate::Event::Failed) is reported, which follows the last unread
-    /// byte. `None` if the connection has not failed, or the label is stale.
+    /// Why the connection has failed, until [`Event::Failed`](crate::Event::Failed) is reported, which
+    /// follows the last unread byte. `None` if the connection has not failed, or the label is stale.
     pub fn failure(&self, label: FlowLabel) -> Option<FailReason> {
         match self.tcb(label)?.pending.last {
             Some(Ending::Failed(reason)) => Some(reason),
@@ -136,15 +138,16 @@ impl Stack {
         self.tcb(label).filter(|tcb| tcb.send.len() > 0).map(|tcb| tcb.progress_at)
     }
 
-    /// Copies the start of `data` into the send queue and returns how many bytes were accepted. If these are fewer
-    /// than all, an [`Event::Writable`](crate::Event::Writable) follows once there is room. After `shutdown`, and for
-    /// a stale label, 0 is returned and no event follows.
+    /// Copies the start of `data` into the send queue and returns how many bytes were accepted. If these are
+    /// fewer than all, an [`Event::Writable`](crate::Event::Writable) follows once there is room. After
+    /// `shutdown`, and for a stale label, 0 is returned and no event follows.
     pub fn write(&mut self, now: Instant, label: FlowLabel, data: &[u8]) -> usize {
         self.push(now, label, data, None)
     }
 
-    /// As [`Stack::write`], for bytes in a buffer lent by this stack ([`Stack::lend`]). They remain there until they
-    /// are acknowledged, unless that would hold much more memory than their length; then they are copied.
+    /// As [`Stack::write`], for bytes in a buffer lent by this stack ([`Stack::lend`]). They remain there
+    /// until they are acknowledged, unless that would hold much more memory than their length; then they are
+    /// copied.
     pub fn write_in(&mut self, now: Instant, label: FlowLabel, data: &[u8], buffer: &Buffer) -> usize {
         let place = buffer.place_of(data).filter(|_| buffer.direction == Direction::Send);
         self.push(now, label, data, place)

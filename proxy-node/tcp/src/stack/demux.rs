@@ -37,8 +37,8 @@ impl Stack {
         self.process_segment(now, arrival, segment, payload, None)
     }
 
-    /// As [`Stack::on_segment`], for a segment in a buffer lent by this stack ([`Stack::lend`]). The payload remains
-    /// there, unless that would hold much more memory than its length; then it is copied.
+    /// As [`Stack::on_segment`], for a segment in a buffer lent by this stack ([`Stack::lend`]). The payload
+    /// remains there, unless that would hold much more memory than its length; then it is copied.
     ///
     /// # Errors
     /// [`DropReason`]: the segment had no effect but possibly an answer. It is counted already.
@@ -131,8 +131,8 @@ impl Stack {
         self.tcbs.get(slot as usize)?.as_ref().map(|tcb| tcb.label)
     }
 
-    /// Whether a segment belongs to a connection of this engine: to one in the table, to one in TIME-WAIT, or to one that exists in
-    /// a SYN cookie only.
+    /// Whether a segment belongs to a connection of this engine: to one in the table, to one in TIME-WAIT, or
+    /// to one that exists in a SYN cookie only.
     pub fn owns(&self, now: Instant, tuple: &FourTuple, segment: &Segment<'_>) -> bool {
         self.find_by_tuple(tuple).is_some() || {
             let (seq, ack) = (Seq(segment.seq()), Seq(segment.ack()));
@@ -140,7 +140,8 @@ impl Stack {
         }
     }
 
-    /// The slot of the connection, or [`TIME_WAIT_SLOTS`] plus that of the TIME-WAIT entry, with these addresses.
+    /// The slot of the connection, or [`TIME_WAIT_SLOTS`] plus that of the TIME-WAIT entry, with these
+    /// addresses.
     pub(super) fn find_by_tuple(&self, tuple: &FourTuple) -> Option<u32> {
         self.tuples.find(self.keys.table_hash(tuple), |slot| match slot.checked_sub(TIME_WAIT_SLOTS) {
             Some(slot) => self.time_wait.get(slot).is_some_and(|entry| entry.tuple == *tuple),
@@ -164,8 +165,8 @@ impl Stack {
             tcb.announced.invalidate();
         }
         let result = tcb.on_segment(&mut cx, segment);
-        // A segment through another node moves the connection to that node, which then needs the label, too. A
-        // segment without effect may be forged, and moves nothing.
+        // A segment through another node moves the connection to that node, which then needs the label, too.
+        // A segment without effect may be forged, and moves nothing.
         if tcb.via != arrival.via && result.is_ok() {
             tcb.via = arrival.via;
             tcb.announced.invalidate();
@@ -196,7 +197,8 @@ impl Stack {
         match answer {
             Answer::Ignore => {}
             Answer::Acknowledge => {
-                // RFC 9293 §3.10.7.4, eighth check: only a retransmission of the peer's FIN restarts the timer
+                // RFC 9293 §3.10.7.4, eighth check: only a retransmission of the peer's FIN restarts the
+                // timer
                 if segment.flags.fin() && segment.end() == entry.rcv_nxt {
                     self.time_wait.restart(slot, now, self.config.time_wait);
                 }

@@ -7,8 +7,9 @@ use crate::chain::Slices;
 use crate::sendqueue::SendQueue;
 use crate::stack::Stack;
 
-/// Bytes in the memory for sending that wait until they are read or [moved](Stack::write_held) to a connection. They
-/// must be [discarded](Stack::discard_held) before it is dropped, otherwise their memory is lost to the pool.
+/// Bytes in the memory for sending that wait until they are read or [moved](Stack::write_held) to a
+/// connection. They must be [discarded](Stack::discard_held) before it is dropped, otherwise their memory is
+/// lost to the pool.
 #[derive(Debug)]
 pub struct HeldBytes(SendQueue);
 
@@ -31,9 +32,9 @@ impl HeldBytes {
 }
 
 impl Stack {
-    /// Appends the start of `data`, up to a total of `capacity` bytes, and returns how many were appended. Bytes in
-    /// `buffer` remain there as those of [`Stack::write_in`]. They need at most [`send_memory`](crate::send_memory) of
-    /// the capacity.
+    /// Appends the start of `data`, up to a total of `capacity` bytes, and returns how many were appended.
+    /// Bytes in `buffer` remain there as those of [`Stack::write_in`]. They need at most
+    /// [`send_memory`](crate::send_memory) of the capacity.
     pub fn hold(
         &mut self,
         held: &mut HeldBytes,

@@ -1,6 +1,6 @@
-//! Segments without a connection. A SYN to a listener opens a connection, with a connection block or with a cookie;
-//! the acknowledgement of a cookie creates its connection; everything else is refused (RFC 9293 §3.10.7.1,
-//! §3.10.7.2).
+//! Segments without a connection. A SYN to a listener opens a connection, with a connection block or with a
+//! cookie; the acknowledgement of a cookie creates its connection; everything else is refused (RFC 9293
+//! §3.10.7.1, §3.10.7.2).
 
 use csp_types::{FourTuple, Instant};
 use csp_wire::tcp::Flags;
@@ -93,15 +93,15 @@ impl Stack {
         }
         match (self.labels.available(), half_open) {
             (0, 0) => Admission::Refusal,
-            // A half-open connection is evicted only after the peer has returned the cookie, and so proved its
-            // address.
+            // A half-open connection is evicted only after the peer has returned the cookie, and so proved
+            // its address.
             (0, _) if cookies == SynCookies::Auto => Admission::Cookie,
             _ => Admission::State,
         }
     }
 
-    /// Opens a connection in SYN-RECEIVED. If it replaces a TIME-WAIT entry, its sequence numbers start after those
-    /// of the old connection.
+    /// Opens a connection in SYN-RECEIVED. If it replaces a TIME-WAIT entry, its sequence numbers start after
+    /// those of the old connection.
     fn open_half(
         &mut self,
         now: Instant,
@@ -217,15 +217,16 @@ impl Stack {
         Err(DropReason::NoConnection)
     }
 
-    /// Whether a segment acknowledges a cookie that was sent for a SYN later than the connection in TIME-WAIT. Late
-    /// duplicates of the segments that opened that connection do not qualify.
+    /// Whether a segment acknowledges a cookie that was sent for a SYN later than the connection in
+    /// TIME-WAIT. Late duplicates of the segments that opened that connection do not qualify.
     pub(super) fn is_newer_by_cookie(&self, now: Instant, old: &TimeWait, segment: &Incoming<'_>) -> bool {
         let numbers = (segment.seq, segment.ack);
         self.acknowledges_cookie(now, &old.tuple, segment.flags, numbers)
             && old.precedes(segment.seq.minus(1), segment)
     }
 
-    /// Whether a segment with these flags, sequence and acknowledgement number acknowledges a SYN cookie of this engine.
+    /// Whether a segment with these flags, sequence and acknowledgement number acknowledges a SYN cookie of
+    /// this engine.
     pub(super) fn acknowledges_cookie(
         &self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! Changes of the path: ICMP errors about segments we sent (RFC 5927, RFC 1191, RFC 8201), and network nodes that are
-//! replaced or restarted.
+//! Changes of the path: ICMP errors about segments we sent (RFC 5927, RFC 1191, RFC 8201), and network nodes
+//! that are replaced or restarted.
 
 use csp_types::{FourTuple, Instant};
 
@@ -10,9 +10,9 @@ use crate::stack::settle::TIME_WAIT_SLOTS;
 use crate::tcb::{Context, FinalTransmit, Tcb};
 
 impl Stack {
-    /// Processes an ICMP error. `tuple` and `seq` are those of the quoted segment; `tuple.local` is our end. Returns
-    /// `false` if no connection has such a segment in flight, so that the error is forged or late (RFC 5927 §4.1), or
-    /// if the error has no effect.
+    /// Processes an ICMP error. `tuple` and `seq` are those of the quoted segment; `tuple.local` is our end.
+    /// Returns `false` if no connection has such a segment in flight, so that the error is forged or late
+    /// (RFC 5927 §4.1), or if the error has no effect.
     pub fn on_path_error(&mut self, now: Instant, tuple: &FourTuple, seq: u32, error: PathError) -> bool {
         let slot = self.find_by_tuple(tuple).filter(|&slot| slot < TIME_WAIT_SLOTS);
         let taken = slot.is_some_and(|slot| {
@@ -27,8 +27,9 @@ impl Stack {
     }
 
     /// Moves every connection from network node `from` to `to` and announces it there
-    /// ([`crate::Transmit::flow_new`]). If `to` equals `from`, the node has lost its flow table and receives the
-    /// announcements again. Returns how many connections were moved. Walks the whole table: for rare events only.
+    /// ([`crate::Transmit::flow_new`]). If `to` equals `from`, the node has lost its flow table and receives
+    /// the announcements again. Returns how many connections were moved. Walks the whole table: for rare
+    /// events only.
     pub fn redirect(&mut self, from: u32, to: u32) -> usize {
         self.dirty.resume(from);
         let mut count = 0;

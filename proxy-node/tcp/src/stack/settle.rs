@@ -114,8 +114,8 @@ impl Stack {
         }
     }
 
-    /// The protocol has ended: removes the connection from the tuple map and the timer wheel, and enters TIME-WAIT if
-    /// required.
+    /// The protocol has ended: removes the connection from the tuple map and the timer wheel, and enters
+    /// TIME-WAIT if required.
     fn detach(&mut self, slot: u32, now: Instant) {
         let Some((tcb, cx)) = self.split(slot, now) else { return };
         tcb.detached = true;

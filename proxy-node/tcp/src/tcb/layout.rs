@@ -1,4 +1,5 @@
-//! Memory layout of the connection block: fields that segments in order touch share as few cache lines as possible.
+//! Memory layout of the connection block: fields that segments in order touch share as few cache lines as
+//! possible.
 //!
 //! ```text
 //!   line 0, 1   hot       everything that a segment with data in order reads and writes: identity, sequence numbers,
@@ -8,10 +9,11 @@
 //!   last        cold      loss recovery, handshake, path, options, addresses, end of the connection
 //! ```
 //!
-//! With 100,000 connections every line touched is a cache miss, which costs more than the computation. Sending data
-//! and processing its acknowledgements need more than two lines: flight, congestion window, round-trip times and
-//! timers take 400 bytes, and every segment changes all of them. While nothing is sent, segments with data repeat the
-//! last acknowledgement; such an acknowledgement touches none of those lines ([`Tcb::quiet`]).
+//! With 100,000 connections every line touched is a cache miss, which costs more than the computation.
+//! Sending data and processing its acknowledgements need more than two lines: flight, congestion window,
+//! round-trip times and timers take 400 bytes, and every segment changes all of them. While nothing is sent,
+//! segments with data repeat the last acknowledgement; such an acknowledgement touches none of those lines
+//! ([`Tcb::quiet`]).
 
 use core::mem::offset_of;
 
@@ -53,8 +55,8 @@ pub(crate) struct Tcb {
     pub snd_wnd: u32,
     pub snd_wl1: Seq,
     pub snd_wl2: Seq,
-    /// Estimated payload of the peer's full-sized segments; starts with, and never exceeds, the largest that we
-    /// permit.
+    /// Estimated payload of the peer's full-sized segments; starts with, and never exceeds, the largest that
+    /// we permit.
     pub full_sized: u16,
     pub state: State,
     pub send_shift: u8,
@@ -71,8 +73,8 @@ pub(crate) struct Tcb {
     pub timestamps: bool,
     pub ecn: Ecn,
     pub pending: Pending,
-    /// No further events: `abort` was called, the last event was reported, or the connection ended before it was ever
-    /// reported.
+    /// No further events: `abort` was called, the last event was reported, or the connection ended before it
+    /// was ever reported.
     pub events_off: bool,
     pub announced: Announced,
     /// The peer's FIN was received; its sequence number is `fin_at`.
@@ -80,8 +82,8 @@ pub(crate) struct Tcb {
     pub ack_now: bool,
     /// A change since the last attempt may permit transmission.
     pub maybe_transmit: bool,
-    /// As of the last acknowledgement nothing is in flight and no loss or probe is pending: until something is sent,
-    /// a repetition of it carries no information.
+    /// As of the last acknowledgement nothing is in flight and no loss or probe is pending: until something
+    /// is sent, a repetition of it carries no information.
     pub quiet: bool,
     /// Deadlines other than `delayed_ack` may have changed.
     pub rearm: bool,
@@ -92,7 +94,8 @@ pub(crate) struct Tcb {
     pub timestamp_offset: u32,
     /// Largest payload per segment from the peer that we permit; the unit of the receive window.
     pub receive_mss: u16,
-    /// Largest payload plus options per segment to the peer, in bytes; lowered and raised by path MTU discovery.
+    /// Largest payload plus options per segment to the peer, in bytes; lowered and raised by path MTU
+    /// discovery.
     pub mss_limit: u16,
     pub fin: Fin,
     pub probe: Option<Probe>,
@@ -116,8 +119,8 @@ pub(crate) struct Tcb {
     pub syn_sent: Instant,
     /// Earliest time of the next challenge ACK.
     pub challenge_after: Instant,
-    /// Start of the current measurement of `read_bytes`, the bytes that the application has read. In state `Resetting`,
-    /// in which nothing is read, the time of the reset.
+    /// Start of the current measurement of `read_bytes`, the bytes that the application has read. In state
+    /// `Resetting`, in which nothing is read, the time of the reset.
     pub read_since: Instant,
     pub read_bytes: u32,
     pub hole_acks: HoleAcks,
@@ -145,8 +148,8 @@ const _: () = assert!(offset_of!(Tcb, congestion) + size_of::<Congestion>() <= 1
 const _: () = assert!(size_of::<Option<Tcb>>() <= 12 * LINE);
 
 impl Tcb {
-    /// A connection that sends a SYN with the initial sequence number `isn`. (The function is long because it names
-    /// every field.)
+    /// A connection that sends a SYN with the initial sequence number `isn`. (The function is long because it
+    /// names every field.)
     pub fn new(
         cx: &Context<'_>,
         label: FlowLabel,

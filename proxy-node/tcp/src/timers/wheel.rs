@@ -50,8 +50,8 @@ impl Wheel {
         }
     }
 
-    /// Schedules `index` so that it is returned at `deadline` or up to a tick later. It may be returned earlier,
-    /// because an earlier deadline that was set before is kept.
+    /// Schedules `index` so that it is returned at `deadline` or up to a tick later. It may be returned
+    /// earlier, because an earlier deadline that was set before is kept.
     pub fn schedule(&mut self, index: u32, deadline: Instant) {
         if deadline == Instant::FAR_FUTURE {
             return;
@@ -125,7 +125,8 @@ impl Wheel {
     fn next_slot_of(&self, level: usize) -> Option<(u64, usize)> {
         let shift = SLOT_BITS * level as u32;
         let here = self.elapsed >> shift;
-        // Slots from the current one on, cyclically; only the highest level has occupied slots after the wrap.
+        // Slots from the current one on, cyclically; only the highest level has occupied slots after the
+        // wrap.
         let turned = self.occupied[level].rotate_right((here % SLOTS as u64) as u32);
         if turned == 0 {
             return None;

@@ -68,8 +68,8 @@ pub struct Net {
     pub lost: [u64; 2],
     /// Packets of one direction are never reordered.
     pub hold_order: bool,
-    /// Loses the packets for which it returns true. Arguments: the sender, how many packets it sent before, and the
-    /// packet.
+    /// Loses the packets for which it returns true. Arguments: the sender, how many packets it sent before,
+    /// and the packet.
     pub drop: Option<fn(usize, u64, &Packet) -> bool>,
     /// Packets lost because a queue was full, by direction.
     pub overflows: [u64; 2],

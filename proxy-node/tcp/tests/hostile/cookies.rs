@@ -1,4 +1,5 @@
-//! SYN cookies one by one: what an acknowledgement restores, which segments follow a lost one, and what guesses bring about (RFC 4987 §3.6).
+//! SYN cookies one by one: what an acknowledgement restores, which segments follow a lost one, and what
+//! guesses bring about (RFC 4987 §3.6).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -217,7 +218,8 @@ fn the_data_of_a_client_that_received_nothing_but_its_cookie_is_answered_once_th
 
 #[test]
 fn a_guess_that_is_not_answered_takes_as_much_of_the_replies_as_one_that_is() {
-    // Seen from the replies that are left for others, both are the same: else the first MAC could be guessed by itself.
+    // Seen from the replies that are left for others, both are the same: else the first MAC could be guessed
+    // by itself.
     let left_after = |right: bool| {
         let mut h = Handshake::new();
         let answered = h.syn(true);
@@ -323,7 +325,8 @@ fn time_wait_gives_way_to_a_cookie_only_once_it_is_acknowledged() {
     h.send(last, &[]);
     while h.stack.poll_event().is_some() || h.answer().is_some() {}
     assert_eq!((h.stack.occupancy().time_wait.0, h.state()), (1, None));
-    // A late duplicate of the segment that opened the old connection opens none, and a retransmitted FIN is answered.
+    // A late duplicate of the segment that opened the old connection opens none, and a retransmitted FIN is
+    // answered.
     h.send(opening, &[]);
     h.send(last, &[]);
     assert_eq!((h.stack.occupancy().time_wait.0, h.state()), (1, None));

@@ -80,8 +80,8 @@ fn echo(net: &mut Net) {
     }
 }
 
-/// A million SYNs per second from addresses that never respond, and in parallel a new client every 2 ms at 20 ms
-/// round trip. Returns the clients' results.
+/// A million SYNs per second from addresses that never respond, and in parallel a new client every 2 ms at 20
+/// ms round trip. Returns the clients' results.
 fn flood(syn_cookies: SynCookies, clients_wanted: u16) -> (Clients, Net) {
     const SYNS_PER_MS: u32 = 1_000;
     const SYNS_BETWEEN_POLLS: u32 = 250;

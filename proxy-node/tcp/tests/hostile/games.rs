@@ -33,7 +33,8 @@ fn an_acknowledgement_of_what_was_not_sent_counts_for_nothing() {
 
 #[test]
 fn one_byte_acknowledgements_open_the_window_by_bytes() {
-    // ACK division: a thousand acknowledgements of parts of one segment count as one of the segment (RFC 3465).
+    // ACK division: a thousand acknowledgements of parts of one segment count as one of the segment (RFC
+    // 3465).
     let mut peer = Peer::established(config(), Options { mss: Some(1_000), ..Options::default() });
     peer.write(200_000);
     peer.receive_all();
@@ -50,8 +51,8 @@ fn one_byte_acknowledgements_open_the_window_by_bytes() {
 
 #[test]
 fn optimistic_acknowledgements_are_bounded_by_window_and_buffer() {
-    // The peer acknowledges everything at once without having received it: its gain is limited by the window that it
-    // advertises itself.
+    // The peer acknowledges everything at once without having received it: its gain is limited by the window
+    // that it advertises itself.
     let mut peer = Peer::established(config(), sack_options());
     for _ in 0..200 {
         peer.write(1 << 20);

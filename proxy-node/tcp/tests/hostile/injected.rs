@@ -40,8 +40,8 @@ fn guessed_bytes_in_the_window_need_a_good_acknowledgement_too() {
     let receive_window = 60_000;
     let mut random = Random(5);
     for guess in 0..GUESSES {
-        // The sequence number is acceptable each time, exact or anywhere in the window; the acknowledgement number is
-        // any, except those within the largest window below SND.NXT.
+        // The sequence number is acceptable each time, exact or anywhere in the window; the acknowledgement
+        // number is any, except those within the largest window below SND.NXT.
         let seq =
             honest.seq.wrapping_add(if guess % 2 == 0 { 0 } else { random.next() as u32 % receive_window });
         let wrong = 60_001 + random.next() as u32 % (u32::MAX - 2 * 60_000);
@@ -77,8 +77,8 @@ fn guessed_bytes_outside_the_window_are_dropped_whatever_they_acknowledge() {
 
 #[test]
 fn of_all_acknowledgement_numbers_few_let_guessed_bytes_in() {
-    // One guess in every 16,384 numbers, with a correct sequence number: a guess is accepted only if it lies within
-    // the largest window that the peer advertised (60,000 bytes) below SND.NXT.
+    // One guess in every 16,384 numbers, with a correct sequence number: a guess is accepted only if it lies
+    // within the largest window that the peer advertised (60,000 bytes) below SND.NXT.
     let mut peer = talking();
     let honest = peer.repr(Flags::ACK | Flags::PSH, Options::default());
     let mut taken = 0;

@@ -1,4 +1,5 @@
-//! Attacks by hostile peers and third parties, by theme: each with the defence, a bound, and a test that can fail.
+//! Attacks by hostile peers and third parties, by theme: each with the defence, a bound, and a test that can
+//! fail.
 //!
 //! | attack | defence | test |
 //! |---|---|---|

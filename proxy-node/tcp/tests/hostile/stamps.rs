@@ -1,4 +1,5 @@
-//! False timestamps: echoes that misrepresent the round trip, and values that poison TS.Recent (RFC 7323 §5.3, §7).
+//! False timestamps: echoes that misrepresent the round trip, and values that poison TS.Recent (RFC 7323
+//! §5.3, §7).
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ fn open() -> Peer {
     Peer::established(config(), Options { mss: Some(1_000), sack_permitted: true, ..stamped(1_000, 0) })
 }
 
-/// A peer that acknowledges everything after 20 ms, retransmissions included, and echoes `echo(now)`. Returns the
-/// largest amount of data in flight.
+/// A peer that acknowledges everything after 20 ms, retransmissions included, and echoes `echo(now)`. Returns
+/// the largest amount of data in flight.
 fn lie(name: &str, mut echo: impl FnMut(u32) -> u32) {
     let mut peer = open();
     let (first, mut value) = (peer.ack, 1_000);
@@ -39,7 +40,8 @@ fn lie(name: &str, mut echo: impl FnMut(u32) -> u32) {
         let now = peer.info();
         let (config, stack) = (peer.stack.config(), &peer.stack);
         assert!(now.rto >= config.rto_min && now.rto <= config.rto_max, "{name}: {:?}", now.rto);
-        // Growth of the window counts acknowledged bytes, whatever the timestamps; the peer's window bounds the rest.
+        // Growth of the window counts acknowledged bytes, whatever the timestamps; the peer's window bounds
+        // the rest.
         let grown = config.initial_window_segments * u32::from(now.mss) + acknowledged;
         assert!(now.cwnd <= grown.max(2 * 60_000), "{name}: {} after {acknowledged} acknowledged", now.cwnd);
         assert!(now.in_flight <= 60_000, "{name}: {}", now.in_flight);
@@ -107,7 +109,8 @@ fn forged_timestamps_poison_paws_only_with_exact_numbers() {
     for n in 0..10_000u32 {
         let off = 1 + random.next() as u32 % 50_000;
         let forged = match n % 4 {
-            // Within the window, and not the segment that the next acknowledgement responds to (RFC 7323 §5.3 R3).
+            // Within the window, and not the segment that the next acknowledgement responds to (RFC 7323 §5.3
+            // R3).
             0 => Repr { seq: honest.seq.wrapping_add(off), ..honest },
             // Data acknowledged before.
             1 => Repr { seq: honest.seq.wrapping_sub(off), ..honest },
@@ -121,8 +124,8 @@ fn forged_timestamps_poison_paws_only_with_exact_numbers() {
     let before = peer.stack.counters().dropped_paws;
     peer.send_with(Flags::ACK, stamped(1_020, peer.echo), b"POST");
     assert_eq!((peer.stack.readable(peer.label), peer.stack.counters().dropped_paws), (7, before));
-    // With all numbers right the segment is indistinguishable from the peer's: segments with the old clock are then
-    // refused, and a RST still ends the connection (§5.2).
+    // With all numbers right the segment is indistinguishable from the peer's: segments with the old clock
+    // are then refused, and a RST still ends the connection (§5.2).
     peer.seq = peer.seq.wrapping_add(4);
     peer.wait(Duration::from_millis(50));
     let exact = peer.repr(Flags::ACK, stamped(1_020 + (1 << 30), 0));

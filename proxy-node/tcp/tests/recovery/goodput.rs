@@ -27,7 +27,8 @@ fn net(rtt: Duration, seed: u64) -> Net {
 struct Measured {
     /// Goodput in bytes per second.
     rate: f64,
-    /// Bytes retransmitted, and lost (or dropped by a receiver without room for more holes), per byte of the stream.
+    /// Bytes retransmitted, and lost (or dropped by a receiver without room for more holes), per byte of the
+    /// stream.
     again: f64,
     lost: f64,
 }
@@ -60,8 +61,8 @@ fn measure(bytes: u64, seeds: u64, make: impl Fn(u64) -> Net) -> Measured {
     Measured { rate: sent / seconds, again: again as f64 / sent, lost: lost as f64 / sent }
 }
 
-/// Reordering must cost little: once it is observed, the reordering window (RFC 8985 §6.2), or undoing the response
-/// (RFC 3522, RFC 3708), preserves the congestion window.
+/// Reordering must cost little: once it is observed, the reordering window (RFC 8985 §6.2), or undoing the
+/// response (RFC 3522, RFC 3708), preserves the congestion window.
 fn check_reordering(timestamps: bool, rtt_ms: u64, held_back_ms: u64, least: f64) {
     let rtt = Duration::from_millis(rtt_ms);
     let bytes = 8 * MIB;
@@ -84,8 +85,9 @@ fn check_reordering(timestamps: bool, rtt_ms: u64, held_back_ms: u64, least: f64
 
 #[test]
 fn reordering_by_3_ms_at_20_ms() {
-    // Slow start overflows the queue. Retransmissions may then arrive before delayed segments, whose timestamps are
-    // older; if RCV.NXT has advanced, these are refused (RFC 7323 §5.3 R1), and each is a loss of its own.
+    // Slow start overflows the queue. Retransmissions may then arrive before delayed segments, whose
+    // timestamps are older; if RCV.NXT has advanced, these are refused (RFC 7323 §5.3 R1), and each is a loss
+    // of its own.
     check_reordering(true, 20, 3, 0.75);
 }
 
@@ -109,8 +111,8 @@ fn reordering_by_half_a_millisecond_at_1_ms() {
     check_reordering(true, 1, 0, 0.95);
 }
 
-/// The mean window of CUBIC in segments under random loss (RFC 9438 §5.2, equation 6, and the Reno-friendly region,
-/// §5.1), as goodput in bytes per second, at most the link's capacity.
+/// The mean window of CUBIC in segments under random loss (RFC 9438 §5.2, equation 6, and the Reno-friendly
+/// region, §5.1), as goodput in bytes per second, at most the link's capacity.
 fn cubic(rtt: Duration, loss: f64) -> f64 {
     let rtt = rtt.as_secs_f64();
     let cubic = 1.054 * rtt.powf(0.75) / loss.powf(0.75);
@@ -202,7 +204,8 @@ fn acknowledgements_may_be_lost() {
     assert!(reached.rate > 0.8 * plain.rate, "{:.2}", reached.rate / plain.rate);
 }
 
-/// Reordered acknowledgements have old timestamps (RFC 7323 §5.3); they must not cause further acknowledgements.
+/// Reordered acknowledgements have old timestamps (RFC 7323 §5.3); they must not cause further
+/// acknowledgements.
 #[test]
 fn acknowledgements_may_be_late() {
     let mut net = net(Duration::from_millis(20), 1);

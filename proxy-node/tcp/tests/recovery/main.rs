@@ -1,4 +1,5 @@
-//! Loss recovery in virtual time: the cost in goodput of losses, late and lost acknowledgements, and reordering.
+//! Loss recovery in virtual time: the cost in goodput of losses, late and lost acknowledgements, and
+//! reordering.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

@@ -174,7 +174,8 @@ impl EngineHost {
         Some(Sent { label: transmit.label, packets: cut(&transmit) })
     }
 
-    /// Runs the timers that are due. Returns the connection whose retransmission timer fired, if that is certain.
+    /// Runs the timers that are due. Returns the connection whose retransmission timer fired, if that is
+    /// certain.
     pub fn on_timeout(&mut self, now: Instant) -> Option<FourTuple> {
         let due: Vec<_> =
             self.stack.connections().filter(|info| info.deadline.is_some_and(|at| at <= now)).collect();
@@ -225,7 +226,8 @@ impl EngineHost {
     fn check_response(&mut self, before: &ConnectionInfo, after: &ConnectionInfo, lost: bool, marked: bool) {
         let covered = self.reduced.get(&before.label).is_some_and(|&left| left > 0);
         if lost || marked {
-            // RFC 9438 §4.6 reduces least, to 0.7 of the window; a window at the minimum stays at two segments.
+            // RFC 9438 §4.6 reduces least, to 0.7 of the window; a window at the minimum stays at two
+            // segments.
             let most = (before.cwnd / 100 * 71).max(2 * u32::from(before.mss)) + u32::from(before.mss);
             let bound = if covered { most.max(before.ssthresh) } else { most };
             assert!(

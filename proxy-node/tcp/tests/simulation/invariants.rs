@@ -36,7 +36,8 @@ impl World {
         watch.check_idle(self.now, &tuple, &done);
     }
 
-    /// Checks that a timer runs for every connection that waits for an acknowledgement or for a window to open.
+    /// Checks that a timer runs for every connection that waits for an acknowledgement or for a window to
+    /// open.
     fn check_timers(&self, engine: &EngineHost) {
         let reported = engine.stack.next_timeout();
         for info in engine.stack.connections() {
@@ -81,8 +82,8 @@ impl World {
         }
         for (side, end) in conversation.ends.iter().enumerate() {
             let far = &conversation.ends[1 - side];
-            // Reused addresses can meet the end of their previous connection; then the connecting side receives an
-            // error.
+            // Reused addresses can meet the end of their previous connection; then the connecting side
+            // receives an error.
             if conversation.plan.after.is_some() && end.received == 0 && end.outcome != Some(Event::Closed) {
                 continue;
             }
@@ -97,8 +98,8 @@ impl World {
         let o = stack.occupancy();
         let used = [o.connections.0, o.half_open.0, o.time_wait.0, o.blocks.0, o.range_sets.0, o.replies.0];
         assert_eq!(used, [0; 6], "side {side} is not empty: {o:?}");
-        // A half-open connection evicted for one by cookie sends no last record: its network node learns of the end
-        // by the stale label of a later segment, if there is one.
+        // A half-open connection evicted for one by cookie sends no last record: its network node learns of
+        // the end by the stale label of a later segment, if there is one.
         let cookies = stack.config().syn_cookies != SynCookies::Off;
         let unsaid = if cookies { stack.counters().half_open_evicted } else { 0 };
         assert!(
@@ -141,8 +142,8 @@ impl World {
         }
     }
 
-    /// RFC 8985 §6.2: once a connection has observed reordering, a delay of a quarter of a round trip is not taken
-    /// for loss.
+    /// RFC 8985 §6.2: once a connection has observed reordering, a delay of a quarter of a round trip is not
+    /// taken for loss.
     fn check_little_reordered(&self) {
         for engine in self.hosts.iter().filter_map(Host::engine) {
             let c = engine.stack.counters();
@@ -150,8 +151,8 @@ impl World {
         }
     }
 
-    /// Checks that between applications that do not pause, no conversation takes longer than windows, round trips and
-    /// delayed acknowledgements explain.
+    /// Checks that between applications that do not pause, no conversation takes longer than windows, round
+    /// trips and delayed acknowledgements explain.
     fn check_speed(&self) {
         let round = self.links[0].plan.delay + self.links[1].plan.delay + PROMPT + TIMER_SLACK;
         let window = self.scenario.sides.iter().map(Side::window).min().unwrap_or(1);

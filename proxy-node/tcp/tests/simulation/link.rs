@@ -5,7 +5,8 @@ use csp_types::{Duration, Instant};
 use crate::packet::{CE, NOT_ECT, Packet};
 use crate::random::Random;
 
-/// Gilbert-Elliott model: losses occur in bursts. The state changes with packets, and a burst ends after a pause.
+/// Gilbert-Elliott model: losses occur in bursts. The state changes with packets, and a burst ends after a
+/// pause.
 #[derive(Clone, Copy, Debug)]
 pub struct Bursts {
     pub begin: f64,

@@ -3,8 +3,8 @@
 //! - `CSP_TCP_SEEDS=n` runs n seeds, starting with `CSP_TCP_START=n`; all cores are used.
 //! - `CSP_TCP_SEED=n` replays one seed and prints every packet (with `--nocapture`).
 //!
-//! A seed determines hosts, links and conversations (`scenario.rs`); `watch.rs` and `invariants.rs` contain the
-//! checks.
+//! A seed determines hosts, links and conversations (`scenario.rs`); `watch.rs` and `invariants.rs` contain
+//! the checks.
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod app;

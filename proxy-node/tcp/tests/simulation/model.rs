@@ -1,7 +1,8 @@
 //! A host with an independent TCP, written from RFC 9293 and related RFCs for clarity rather than speed, with
 //! behaviours of many real stacks, good and bad. It shares only the byte formats with the engine.
 //!
-//! Positions count from the initial sequence number: 0 is the SYN, `n + 1` is byte `n` of the stream, the FIN follows.
+//! Positions count from the initial sequence number: 0 is the SYN, `n + 1` is byte `n` of the stream, the FIN
+//! follows.
 
 mod peer;
 mod receiver;
@@ -98,7 +99,8 @@ impl ModelHost {
     }
 
     fn add(&mut self, tuple: FourTuple, passive: bool) -> usize {
-        // RFC 9293 §3.4.1: a clock of 4 µs, so that the numbers of a later connection follow those of an earlier one.
+        // RFC 9293 §3.4.1: a clock of 4 µs, so that the numbers of a later connection follow those of an
+        // earlier one.
         let clock = (self.shared.now.as_nanos() / 4_000) as u32;
         let mut iss = clock.wrapping_add(self.shared.random.below(1 << 16) as u32).wrapping_add(0xf000_0000);
         // RFC 9293 §3.4.3, RFC 6191: also if the earlier connection advanced faster than that clock.

@@ -17,8 +17,8 @@ fn noise() -> &'static [u8] {
     })
 }
 
-/// One direction of one connection: byte `n` of its stream is byte `key + n` of a table of noise, so that a wrong
-/// position and bytes of another stream are both detected.
+/// One direction of one connection: byte `n` of its stream is byte `key + n` of a table of noise, so that a
+/// wrong position and bytes of another stream are both detected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream {
     key: usize,

@@ -39,8 +39,8 @@ impl World {
         }
     }
 
-    /// A conversation makes no progress. If one end is gone without the other's knowledge, the other's application
-    /// aborts; otherwise it is an error.
+    /// A conversation makes no progress. If one end is gone without the other's knowledge, the other's
+    /// application aborts; otherwise it is an error.
     fn give_up(&mut self, n: usize) {
         let gone = self.conversations[n].ends.iter().any(App::is_over) || self.conversations[n].refused;
         assert!(gone || self.scenario.is_rough(), "conversation {n} is stuck: {:#?}", self.stuck());

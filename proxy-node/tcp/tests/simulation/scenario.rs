@@ -113,8 +113,8 @@ impl Scenario {
             // A black hole: only the engine detects one by itself.
             link.icmp = matches!(side, Side::Model(_)) || random.chance(0.7);
         }
-        // The acknowledgement of a cookie is sent once: if it is lost and the server is to send first, both sides
-        // wait forever.
+        // The acknowledgement of a cookie is sent once: if it is lost and the server is to send first, both
+        // sides wait forever.
         if !links.iter().all(LinkPlan::is_lossless) {
             sides.iter_mut().for_each(|side| side.set_cookies(SynCookies::Off));
         }
@@ -139,8 +139,8 @@ impl Scenario {
         matches!(&self.sides[side], Side::Engine(config) if config.syn_cookies != SynCookies::Off)
     }
 
-    /// Whether packets are reordered, but only slightly: everything arrives, once, and within a tenth of a round trip
-    /// of its regular time.
+    /// Whether packets are reordered, but only slightly: everything arrives, once, and within a tenth of a
+    /// round trip of its regular time.
     pub fn is_little_reordered(&self) -> bool {
         let most = (self.links[0].delay + self.links[1].delay) / 20;
         let little = |link: &LinkPlan| {

@@ -107,8 +107,8 @@ impl Watch {
         Watch { views: BTreeMap::new(), config, cookies, again: 0, memory_short: false }
     }
 
-    /// Observes a packet that is sent. `anonymous`: it belongs to no connection block (a reply to a stray segment or
-    /// in TIME-WAIT).
+    /// Observes a packet that is sent. `anonymous`: it belongs to no connection block (a reply to a stray
+    /// segment or in TIME-WAIT).
     pub fn on_sent(&mut self, now: Instant, packet: &Packet, anonymous: bool, done: Option<Done>) {
         let flags = packet.header.flags;
         assert!(!(flags.syn() && (flags.fin() || flags.rst())), "SYN with FIN or RST");
@@ -235,8 +235,8 @@ impl Watch {
         }
     }
 
-    /// Between two steps, after everything permitted was sent: checks that acknowledgements are not delayed beyond
-    /// the limits.
+    /// Between two steps, after everything permitted was sent: checks that acknowledgements are not delayed
+    /// beyond the limits.
     pub fn check_owed(&self, now: Instant) {
         for (tuple, view) in &self.views {
             let Some(since) = view.owed_since.filter(|_| !view.over && !self.memory_short) else { continue };

@@ -310,8 +310,8 @@ impl World {
             let end = &mut conversation.ends[side];
             if passive {
                 if end.id.is_some() && self.scenario.has_cookies(side) {
-                    // A late copy of the opening segment after the connection has ended: nothing records that the
-                    // cookie was used.
+                    // A late copy of the opening segment after the connection has ended: nothing records that
+                    // the cookie was used.
                     self.hosts[side].abort(self.now, id);
                     self.echoes.push((side, id));
                     return;

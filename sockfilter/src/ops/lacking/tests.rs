@@ -100,7 +100,8 @@ fn an_option_that_can_be_read_back_is_found_by_its_value() {
             of(socket.0, family, Asked::Perhaps).unwrap_or_else(|| panic!("{} is not found", option.name));
         assert_eq!(stay.reason, Reason::Lacking);
         let shown = stay.option.and_then(|(level, name)| options::of(level.into(), name.into())).unwrap();
-        // Both names of a device, and all of a timestamp, are one thing to the kernel; so is transparency in both families.
+        // Both names of a device, and all of a timestamp, are one thing to the kernel; so is transparency in
+        // both families.
         let alike = |prefix: &&str| option.name.starts_with(*prefix) && shown.name.starts_with(*prefix);
         let in_both = |name: &'static str| name.trim_start_matches("IPV6_").trim_start_matches("IP_");
         assert!(

@@ -70,8 +70,8 @@ const _: () = {
 
 /// Converts a socket address to the kernel's format, IPv6 with its scope.
 pub(in crate::verbs) fn socket_address(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: all-zero bytes are valid socket addresses. `storage` is a local, large and aligned enough for both
-    // families, and `at` points to it.
+    // SAFETY: all-zero bytes are valid socket addresses. `storage` is a local, large and aligned enough for
+    // both families, and `at` points to it.
     unsafe {
         let mut storage: libc::sockaddr_storage = std::mem::zeroed();
         let at = &raw mut storage;

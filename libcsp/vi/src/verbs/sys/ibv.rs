@@ -267,7 +267,8 @@ pub(in crate::verbs) const EVENT_QP_ACCESS_ERR: c_uint = 3;
 pub(in crate::verbs) const EVENT_DEVICE_FATAL: c_uint = 8;
 pub(in crate::verbs) const EVENT_SRQ_ERR: c_uint = 14;
 
-// Sizes and offsets of the structs of rdma-core 44 on 64-bit Linux, as a C compiler computes them from its headers.
+// Sizes and offsets of the structs of rdma-core 44 on 64-bit Linux, as a C compiler computes them from its
+// headers.
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<ContextOps>() == 256);

@@ -1,9 +1,10 @@
-//! libibverbs and librdmacm: the parts of their interfaces that the provider uses, and how the libraries are loaded.
+//! libibverbs and librdmacm: the parts of their interfaces that the provider uses, and how the libraries are
+//! loaded.
 //!
-//! Transcribed from `infiniband/verbs.h` and `rdma/rdma_cma.h` of rdma-core 44 for 64-bit Linux. Structs that the
-//! library allocates are declared up to the last field used; those that the provider allocates are complete. Both
-//! libraries have kept these layouts since their first release. The symbols are found at run time, so that hosts
-//! without the libraries run the programs, too.
+//! Transcribed from `infiniband/verbs.h` and `rdma/rdma_cma.h` of rdma-core 44 for 64-bit Linux. Structs that
+//! the library allocates are declared up to the last field used; those that the provider allocates are
+//! complete. Both libraries have kept these layouts since their first release. The symbols are found at run
+//! time, so that hosts without the libraries run the programs, too.
 
 pub(super) mod cm;
 pub(super) mod ibv;
@@ -30,14 +31,14 @@ macro_rules! functions {
         impl Api {
             fn find(verbs: Library, rdmacm: Library) -> Result<Api, ViError> {
                 Ok(Api {
-                    // SAFETY: `symbol` returned the address of the function of this name, which the library's header
-                    // declares with this type; libraries are never unloaded.
+                    // SAFETY: `symbol` returned the address of the function of this name, which the library's
+                    // header declares with this type; libraries are never unloaded.
                     $($vf: unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($va),*) $(-> $vr)?>(
                             verbs.symbol(concat!($vs, "\0"))?)
                     },)*
-                    // SAFETY: `symbol` returned the address of the function of this name, which the library's header
-                    // declares with this type; libraries are never unloaded.
+                    // SAFETY: `symbol` returned the address of the function of this name, which the library's
+                    // header declares with this type; libraries are never unloaded.
                     $($cf: unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ca),*) $(-> $cr)?>(
                             rdmacm.symbol(concat!($cs, "\0"))?)
@@ -101,8 +102,8 @@ struct Library(*mut c_void);
 impl Library {
     fn open(name: &'static CStr, package: &str) -> Result<Library, ViError> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND;
-        // SAFETY: the name is a static string that ends with a zero byte; the constructors of rdma-core have no effects
-        // on the process.
+        // SAFETY: the name is a static string that ends with a zero byte; the constructors of rdma-core have
+        // no effects on the process.
         let library = unsafe { libc::dlopen(name.as_ptr(), flags) };
         if library.is_null() {
             let name = name.to_string_lossy();
@@ -113,7 +114,8 @@ impl Library {
 
     /// Returns the address of a symbol. `name` must end with a zero byte.
     fn symbol(self, name: &'static str) -> Result<*mut c_void, ViError> {
-        // SAFETY: the library is open and never closed; the name ends with a zero byte, which the only callers append.
+        // SAFETY: the library is open and never closed; the name ends with a zero byte, which the only
+        // callers append.
         let at = unsafe { libc::dlsym(self.0, name.as_ptr().cast()) };
         if at.is_null() {
             return Err(system("dlsym", format!("rdma-core has no {}", name.trim_end_matches('\0'))));

@@ -164,8 +164,8 @@ impl Sender {
         }
     }
 
-    /// Processes an acknowledgement of position `ack`, between `una` and `top`. `bare`: the segment had no data and
-    /// did not change the window.
+    /// Processes an acknowledgement of position `ack`, between `una` and `top`. `bare`: the segment had no
+    /// data and did not change the window.
     pub fn on_ack(&mut self, now: Instant, ack: u64, bare: bool) {
         if ack == self.una {
             if bare && self.top > self.una {

@@ -55,8 +55,8 @@ impl View {
         let at = relative(packet.header.seq, self.iss, self.una);
         let fin = packet.header.flags.fin();
         if packet.len() == 0 {
-            // Pure acknowledgements have the number at the edge of what was sent or may be; keepalive probes one
-            // before.
+            // Pure acknowledgements have the number at the edge of what was sent or may be; keepalive probes
+            // one before.
             let low = self.una as i64 - 1;
             assert!(low <= at && at <= self.top as i64, "a bare segment at {at}: {self:?}");
             return;
@@ -90,8 +90,8 @@ impl View {
             self.again += end.min(self.top) - at;
         }
         self.top = self.top.max(end);
-        // In slow start every acknowledged byte opens the window by one (RFC 5681 §3.1, RFC 6928); a tail loss probe
-        // may be added.
+        // In slow start every acknowledged byte opens the window by one (RFC 5681 §3.1, RFC 6928); a tail
+        // loss probe may be added.
         let mss = u64::from(config.mss_v4.max(config.mss_v6));
         let most = u64::from(config.initial_window_segments) * mss.max(1460) + self.una + 2 * mss;
         assert!(self.hinted || self.top - self.una <= most, "a burst: {self:?}");
@@ -124,7 +124,8 @@ impl View {
         assert!(held <= most + self.rounded, "{held} bytes were promised room: {done:?} {self:?}");
     }
 
-    /// Observes an accepted segment: it cannot be older than TS.Recent (RFC 7323 §5.3), and may update it (§4.3).
+    /// Observes an accepted segment: it cannot be older than TS.Recent (RFC 7323 §5.3), and may update it
+    /// (§4.3).
     pub(super) fn learn_value(&mut self, packet: &Packet) {
         let Some(t) = packet.header.options.timestamps.filter(|_| self.has_timestamps()) else { return };
         let older = (t.value.wrapping_sub(self.recent) as i32) < 0;

@@ -1,5 +1,5 @@
-//! Connections that begin with a SYN cookie: the acknowledgement alone restores the contents of the SYN and the
-//! SYN/ACK.
+//! Connections that begin with a SYN cookie: the acknowledgement alone restores the contents of the SYN and
+//! the SYN/ACK.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use crate::pattern::Stream;
 pub struct Cookies {
     /// The options of accepted SYNs, by tuple and sequence number.
     syns: BTreeMap<(FourTuple, u32), Options>,
-    /// The headers of SYN/ACKs without a connection, by sequence number, and the stream that its application would
-    /// send.
+    /// The headers of SYN/ACKs without a connection, by sequence number, and the stream that its application
+    /// would send.
     sent: BTreeMap<(FourTuple, u32), (Repr, Stream)>,
 }
 
