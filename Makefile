@@ -31,7 +31,7 @@ PACKAGES_CPYTHON := $(if $(filter 12,$(DEBIAN)),python3.11 libpython3.11-testsui
 # What makes packages: debhelper, and manual pages from --help.
 PACKAGES_DEB := debhelper dpkg-dev help2man
 # Hosts that boot, and what deploys onto them.
-PACKAGES_DEPLOY := mmdebstrap systemd-container ansible-core gpg gpg-agent openssh-client iproute2 util-linux curl pkgconf
+PACKAGES_DEPLOY := mmdebstrap systemd-container ansible-core gpg gpg-agent openssh-client iproute2 util-linux curl pkgconf wabt clang libbpf-dev
 PACKAGES_CAPI := binutils g++ clang mandoc pkgconf
 
 CARGO ?= cargo

@@ -90,10 +90,15 @@ class Host:
             path.chmod(mode)
         options = f"lowerdir={root},upperdir={upper},workdir={work}"
         run("mount", "-t", "overlay", "overlay", "-o", options, merged)
+        # Its own BPF file system, which systemd mounts on a machine and cannot mount in a container.
+        bpf = self.directory / "bpf"
+        bpf.mkdir()
+        run("mount", "-t", "bpf", "bpf", bpf)
 
     def boot(self):
         command = ["systemd-nspawn", "--quiet", "--boot", f"--directory={self.directory / 'merged'}", f"--machine={self.name}"]
         command += ["--register=no", "--keep-unit", "--console=read-only", "--link-journal=no", "--resolv-conf=off"]
+        command.append(f"--bind={self.directory / 'bpf'}:/sys/fs/bpf")
         command += ["--timezone=off", "--system-call-filter=bpf perf_event_open pidfd_getfd kcmp", f"--capability={CAPABILITIES}"]
         for bridge, address in [("san", self.san), ("lan", self.lan)]:
             if address is not None:

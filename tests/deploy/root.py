@@ -6,7 +6,7 @@ import re
 import subprocess
 
 PACKAGES = """systemd systemd-sysv dbus udev openssh-server python3 python3-apt iproute2 nftables chrony nginx-light etcd-server
-  etcd-client prometheus curl procps sudo iputils-ping libucx0 ca-certificates faketime""".split()
+  etcd-client prometheus curl procps sudo iputils-ping libucx0 python3-zmq ca-certificates faketime""".split()
 # Services that no host runs unless Ansible starts them.
 DISABLED = "nginx etcd prometheus chrony prometheus-node-exporter systemd-timesyncd".split()
 BUILD_S = 15 * 60

@@ -20,6 +20,7 @@ import identities
 import root
 import scenario
 import steps
+import supplied
 import upgrades
 from cluster import Cluster
 from transcript import Failed, Transcript
@@ -151,7 +152,7 @@ def again(cluster, transcript):
     """Runs the steps that are named on the lines of standard input, by present code and collection."""
     try:
         for line in sys.stdin:
-            for module in [steps, faults, identities, upgrades, scenario]:
+            for module in [steps, faults, identities, supplied, upgrades, scenario]:
                 importlib.reload(module)
             cluster.copy_collection()
             cluster.write_inventory()

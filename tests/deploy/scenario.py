@@ -6,6 +6,7 @@ import time
 
 import faults
 import identities
+import supplied
 import upgrades
 from cluster import APPS, ETCD, MEMBERS, policy
 from hosts import run as command
@@ -245,6 +246,9 @@ STEPS = [
     firewall,
     policy_change,
     bad_configuration,
+    supplied.handler,
+    supplied.plugin,
+    supplied.driver_object,
     faults.etcd_leader,
     faults.etcd_away,
     faults.full_disk,
