@@ -38,8 +38,8 @@ pub(crate) struct Pump {
     /// Failures that are not reported yet, since the process has not received all bytes that precede them
     /// although it writes.
     failures: Waits,
-    /// Flows that their service has finished with, and how they end.
-    done: Vec<(FlowLabel, Step)>,
+    /// Flows that their service has finished with, and how they end, in the order of its requests.
+    done: VecDeque<(FlowLabel, Step)>,
     /// Whether the last turn left work.
     unfinished: bool,
 }
@@ -53,7 +53,7 @@ impl Pump {
             budget,
             stalled: Stalled::default(),
             failures: Waits::new(connections),
-            done: Vec::new(),
+            done: VecDeque::new(),
             unfinished: false,
         }
     }
@@ -123,7 +123,8 @@ impl Pump {
             let Some(label) = self.to_pump.pop_front() else { break };
             moved |= self.pump_flow(cx, local, link, label, false);
         }
-        moved
+        // A service may have written to a connection that then waits behind others, which had nothing to send.
+        moved || self.parked.any_ready(|lane| cx.out.lane_ready(lane))
     }
 
     /// Serves one flow. It was at the `front` of its lane's queue, or was just added.
@@ -152,7 +153,7 @@ impl Pump {
                 let mut passage = Passage::new(local, label, bytes_from_app);
                 let served = self.serve_ends(cx, label, &mut passage, waits);
                 if passage.malformed {
-                    self.done.push((label, Step::Reset));
+                    self.done.push_back((label, Step::Reset));
                 }
                 served
             }
@@ -227,7 +228,7 @@ impl Pump {
         let step = local.serve_upstream(now, label, &mut ends, link);
         self.end_later(label, step);
         if cx.is_finishing(label) {
-            self.done.push((label, Step::Idle)); // it may be over
+            self.done.push_back((label, Step::Idle)); // it may be over
         }
         matches!(step, Step::Moved | Step::Finish)
     }
@@ -235,7 +236,7 @@ impl Pump {
     /// Ends a connection of a local service as the service requested, after it was served.
     pub(crate) fn end_later(&mut self, label: FlowLabel, how: Step) {
         if matches!(how, Step::Finish | Step::Close | Step::Reset) {
-            self.done.push((label, how));
+            self.done.push_back((label, how));
         }
     }
 
@@ -301,9 +302,9 @@ impl Pump {
         self.unfinished
     }
 
-    /// Removes and returns a flow that its local service has finished with.
+    /// Removes and returns the first flow that its local service has finished with.
     pub(crate) fn next_done(&mut self) -> Option<(FlowLabel, Step)> {
-        self.done.pop()
+        self.done.pop_front()
     }
 
     /// Called after a flow of a hairpin was served: if bytes were moved, the other flow has room, and both

@@ -49,6 +49,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
                 self.settle_upstream(label, step);
                 continue;
             }
+            if self.cx.flows.get(label).is_none_or(|flow| flow.stage == Stage::Finishing) {
+                continue; // it has ended, or the service has closed it before
+            }
             match step {
                 Step::Reset => self.reset_both(label),
                 Step::Finish => self.shutdown_client(label),

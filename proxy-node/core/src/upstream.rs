@@ -25,7 +25,8 @@ pub(crate) use ends::ServiceEnds;
 
 /// How long a connection that the service has closed waits for the process to close it.
 pub const CLOSING_MAX: Duration = Duration::from_secs(60);
-/// Largest number of requests with excluded members that wait for a process.
+/// Number of requests with excluded members that wait for a process at which further ones are refused. Those whose
+/// offer was withdrawn, or whose process has died, wait again beyond it.
 pub const EXCLUDING_MAX: usize = 256;
 
 /// State of an upstream connection from the view of its local service.
@@ -122,7 +123,7 @@ impl Upstreams {
         if self.tokens.contains_key(&token) {
             return Err(OpenError::TokenInUse);
         }
-        if !excluded.is_empty() && self.excluding.len() >= EXCLUDING_MAX {
+        if !excluded.is_empty() && !self.has_room_to_exclude() {
             return Err(OpenError::NoRoom);
         }
         let label = self.labels.allocate().ok_or(OpenError::NoRoom)?;
@@ -143,6 +144,17 @@ impl Upstreams {
         self.tokens.insert(token, label);
         self.deadlines.extend(deadline.map(|at| (at, label.to_wire())));
         Ok(label)
+    }
+
+    /// Returns whether one more request may wait apart from the backlogs. Requests that were answered meanwhile do not
+    /// count.
+    fn has_room_to_exclude(&mut self) -> bool {
+        if self.excluding.len() >= EXCLUDING_MAX {
+            let mut excluding = std::mem::take(&mut self.excluding);
+            excluding.retain(|label| self.get(*label).is_some_and(|end| end.state == State::Asked));
+            self.excluding = excluding;
+        }
+        self.excluding.len() < EXCLUDING_MAX
     }
 
     /// Releases the end of a flow that was removed, with its bytes. Returns `None` if the flow is not an

@@ -29,6 +29,11 @@ impl Parked {
         self.lanes.values().map(VecDeque::len).sum()
     }
 
+    /// Returns whether flows wait for a lane that is `ready`.
+    pub(super) fn any_ready(&self, ready: impl Fn(Lane) -> bool) -> bool {
+        self.lanes.keys().any(|lane| ready(*lane))
+    }
+
     /// Removes and returns the next flow of a lane that is `ready`.
     pub(super) fn next_ready(&mut self, ready: impl Fn(Lane) -> bool) -> Option<FlowLabel> {
         if self.lanes.is_empty() {

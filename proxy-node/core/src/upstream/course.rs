@@ -4,7 +4,7 @@ use csp_tcp::Buffer;
 use csp_types::{FlowLabel, FourTuple};
 use csp_wire::channel::{MessageHeader, MessageKind};
 
-use super::{CLOSING_MAX, End, Report, State};
+use super::{CLOSING_MAX, End, Report, ServiceEnds, State};
 use crate::application::Verdict;
 use crate::context::Turn;
 use crate::dispatch::backlog::NO_SERVER_GRACE;
@@ -45,6 +45,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     fn open_upstream(&mut self, request: Upstream) -> Result<(), OpenError> {
         let now = self.cx.now;
+        self.cx.recorder.counters.connections_upstream += 1;
         let Upstream { token, service, excluded, client, client_flow, window, deadline } = request;
         let (number, address) = self.dispatcher.service_named(&service).ok_or(OpenError::NoService)?;
         let excluded = self.dispatcher.check_members(number, &excluded)?;
@@ -60,7 +61,6 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let tuple = FourTuple { local: address, remote: client };
         let arrived = self.dispatcher.next_arrival();
         self.admit(Flow { arrived, ..new_flow(now, (label, tuple), number, Stage::Pending, window) });
-        self.cx.recorder.counters.connections_upstream += 1;
         self.cx.relate(client_flow, label);
         self.dispatcher.dispatch(&mut self.cx, label);
         Ok(())
@@ -157,6 +157,10 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         match (self.cx.upstreams.get(label).map(|end| end.state), choice) {
             (Some(State::Served), _) => self.set_ended(label, how),
             (Some(State::Asked), Some(choice)) => return self.open_refused(label, choice),
+            (Some(State::Closing), _) => {
+                self.count_end(how);
+                return self.remove_flow(label);
+            }
             _ => return self.remove_flow(label),
         }
         if let Some(choice) = choice {
@@ -168,8 +172,9 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Ends an upstream connection as its service requested.
     pub(crate) fn settle_upstream(&mut self, label: FlowLabel, step: Step) {
-        if self.cx.upstreams.get(label).is_none_or(|end| end.state != State::Served) {
-            return;
+        let Some(end) = self.cx.upstreams.get(label).filter(|end| end.state == State::Served) else { return };
+        if end.ended.is_some() && end.held.is_empty() {
+            return self.settle_finished(label); // whatever the service says: the process has ended it
         }
         match step {
             Step::Idle | Step::Moved => self.settle_finished(label),
@@ -192,8 +197,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         if !end.held.is_empty() || end.state != State::Served {
             return;
         }
-        if end.ended.is_some() {
-            self.cx.recorder.counters.connections_closed += u64::from(end.ended == Some(Ended::Closed));
+        if let Some(how) = end.ended {
+            self.count_end(how);
             return self.remove_flow(label);
         }
         if flow.app_finished && flow.shutdown_sent {
@@ -204,7 +209,8 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     fn close_upstream(&mut self, label: FlowLabel) {
         let Some((end, flow)) = self.cx.upstreams.get(label).zip(self.cx.flows.get(label)) else { return };
         let (ended, unread, app_finished) = (end.ended, end.held.len(), flow.app_finished);
-        if ended.is_some() {
+        if let Some(how) = ended {
+            self.count_end(how);
             return self.remove_flow(label);
         }
         self.set_ended(label, Ended::ByService);
@@ -235,7 +241,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
 
     /// Ends a connection whose both sides have finished, as TCP does when both FINs are acknowledged.
     fn both_finished(&mut self, label: FlowLabel, how: Ended) {
-        self.cx.recorder.counters.connections_closed += 1;
+        self.count_end(how);
         if let Some(lane) = self.cx.flows.get(label).filter(|f| f.channel().is_some()).map(|f| f.lane) {
             self.cx.send(lane, MessageHeader::of_flow(MessageKind::Close, label, 0, 0), &[]);
         }
@@ -251,11 +257,25 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         }
     }
 
-    /// Another process has taken over an upstream connection and does not know of the end of the stream.
+    /// Another process has taken over an upstream connection. It does not know of the end of the stream, nor of
+    /// the room of bytes that the service has read since the former process left.
     pub(crate) fn upstream_taken_over(&mut self, label: FlowLabel) {
         self.cx.upstreams.unpark(label);
+        let mut ends = ServiceEnds { cx: &mut self.cx, pump: self.pump, served: label, front: false };
+        if let Some(mut end) = ends.channel_end(label) {
+            end.return_room();
+        }
         if self.cx.upstreams.get(label).is_some_and(|end| end.finished) {
             self.finish_upstream(label);
+        }
+    }
+
+    /// Counts the end of a connection, of which this is the way.
+    fn count_end(&mut self, how: Ended) {
+        let counters = &mut self.cx.recorder.counters;
+        match how {
+            Ended::Closed | Ended::ByService => counters.connections_closed += 1,
+            Ended::Reset => counters.connections_failed += 1,
         }
     }
 

@@ -28,7 +28,8 @@ pub(crate) struct ServiceEnds<'a, 'b, O> {
 }
 
 impl<O: ProxyOutput> ServiceEnds<'_, '_, O> {
-    fn channel_end(&mut self, label: FlowLabel) -> Option<ChannelEnd<'_, O>> {
+    /// Returns the end of an upstream connection that the service uses.
+    pub(super) fn channel_end(&mut self, label: FlowLabel) -> Option<ChannelEnd<'_, O>> {
         let Context { now, flows, tcp, upstreams, recorder, out, .. } = &mut *self.cx;
         let end = upstreams.get_mut(label).filter(|end| end.state == State::Served)?;
         let flow = flows.get_mut(label)?;
@@ -145,7 +146,10 @@ impl<O: ProxyOutput> Ends for ServiceEnds<'_, '_, O> {
     }
 
     fn end(&mut self, label: FlowLabel, how: Step) {
-        self.pump.end_later(label, how);
+        let is_local = self.cx.flows.get(label).is_some_and(|flow| flow.stage == Stage::Local);
+        if is_local || self.cx.upstreams.is_served(label) {
+            self.pump.end_later(label, how);
+        }
     }
 
     fn relate(&mut self, client: FlowLabel, upstream: FlowLabel) {
@@ -212,12 +216,12 @@ pub(crate) struct ChannelEnd<'a, O> {
 
 impl<O: ProxyOutput> ChannelEnd<'_, O> {
     /// Advertises the room of bytes that were read, in steps of a quarter of the window.
-    fn return_room(&mut self) {
+    pub(super) fn return_room(&mut self) {
         let held = self.end.held.len() as u32;
         let mut application = self.application();
         let (window, in_use) = application.window();
         let free = in_use.saturating_sub(held);
-        if free >= window / 4 && application.is_open() {
+        if free > 0 && free >= window / 4 && application.is_open() {
             application.return_room(free);
         }
     }

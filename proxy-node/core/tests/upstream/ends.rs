@@ -25,6 +25,11 @@ fn world(room: u32) -> (World<Script>, FlowLabel) {
     (w, label)
 }
 
+/// The numbers of connections that have ended without and with an error.
+fn counted(w: &World<Script>) -> (u64, u64) {
+    (w.core.counters().connections_closed, w.core.counters().connections_failed)
+}
+
 #[test]
 fn either_side_finishes_first_and_the_connection_ends_with_both() {
     for service_first in [true, false] {
@@ -83,6 +88,7 @@ fn what_arrived_before_the_end_of_the_process_is_read() {
         w.core.local_mut().reads = None;
         w.serve(label, b"", None);
         assert_eq!((w.told(), w.core.local().read[&label].len()), (gone(label, how), 1_000), "{at}");
+        assert_eq!(counted(&w), if how == Ended::Closed { (1, 0) } else { (0, 1) }, "{at}");
         w.assert_empty();
     }
 }
@@ -114,6 +120,12 @@ fn a_service_that_closes_or_resets_is_done_at_once() {
     w.serve(label, b"bye", Some(Step::Close));
     w.says(label, MessageKind::Shutdown, 0, &[]);
     assert!(w.served[&label.to_wire()].closed);
+    w.assert_empty();
+    // Closed, and the process closes, too.
+    let (mut w, label) = world(1 << 16);
+    w.serve(label, b"bye", Some(Step::Close));
+    w.says(label, MessageKind::Close, 0, &[]);
+    assert_eq!(counted(&w), (1, 0));
     w.assert_empty();
     let (mut w, label) = world(1 << 16);
     w.serve(label, b"bye", Some(Step::Close));
@@ -204,4 +216,71 @@ fn a_connection_changes_hands() {
     w.says(label, MessageKind::Close, 0, &[]);
     assert_eq!(w.told(), gone(label, Ended::Closed));
     w.assert_empty();
+}
+
+/// The service goes on reading while nobody owns the connection. Then the next process has the window anew, and does
+/// not wait for credit that nothing would cause any more.
+#[test]
+fn what_is_read_between_two_owners_is_room_for_the_second() {
+    let (mut w, label) = world(1 << 16);
+    w.core.local_mut().reads = Some(0);
+    let window = w.served[&label.to_wire()].window;
+    let (bytes, mut sent) = (vec![5; window], 0);
+    while sent < window {
+        sent += w.sends(label, &bytes[sent..]);
+    }
+    let ticket = Ticket([7; 16]);
+    w.says(label, MessageKind::HandOver, 0, &ticket.0);
+    w.core.local_mut().reads = None;
+    w.serve(label, b"", None);
+    assert_eq!((w.core.local().read[&label].len(), w.served[&label.to_wire()].window), (window, 0));
+    let take = TakeOverPayload { label, ticket }.emit();
+    w.served.get_mut(&label.to_wire()).unwrap().process = B.into();
+    w.message(B.into(), MessageHeader::new(MessageKind::TakeOver, 3, 500, take.len() as u32), &take);
+    assert_eq!(w.served[&label.to_wire()].window, window, "all of it is free");
+    assert_eq!(w.sends(label, b"from the second"), 15);
+    assert!(w.core.local().read[&label].ends_with(b"from the second"));
+    w.says(label, MessageKind::Close, 0, &[]);
+    assert_eq!(w.told(), gone(label, Ended::Closed));
+    w.assert_empty();
+}
+
+/// Of several ways to end a client's connection the first one counts: a reset would take bytes of a closed one.
+#[test]
+fn a_client_that_was_closed_is_not_reset() {
+    for at_once in [true, false] {
+        let (mut w, label) = world(1 << 16);
+        w.connect(1_000);
+        w.clients.get_mut(&1_000).unwrap().stalled = true; // it acknowledges no FIN, so that the flow stays
+        let client = w.core.local().clients[0];
+        for how in [Step::Close, Step::Reset] {
+            w.core.local_mut().others.push((client, how));
+            if !at_once {
+                w.serve(label, b"", None);
+            }
+        }
+        w.serve(label, b"", None);
+        let at_client = &w.clients[&1_000];
+        assert!(w.core.local().clients.is_empty() && !at_client.rst, "{at_once}");
+    }
+}
+
+/// A connection that is written to while others wait for its lane is served after them, although none of them sends
+/// anything.
+#[test]
+fn a_connection_behind_others_that_send_nothing_is_served() {
+    let mut w = World::script(&[A]);
+    let labels = [0; 3].map(|_| w.opened(1 << 16).label);
+    w.out.descriptors.insert(A.into(), 0);
+    labels.iter().for_each(|label| w.serve(*label, b"later", None));
+    assert_eq!(w.core.parked_count(), 3);
+    let script = w.core.local_mut();
+    script.sends.clear(); // it has changed its mind
+    script.across = Some((labels[1], labels[0], b"across".to_vec()));
+    w.out.descriptors.insert(A.into(), 8);
+    w.settle();
+    assert_eq!(
+        (w.served[&labels[0].to_wire()].received.as_slice(), w.core.parked_count()),
+        (&b"across"[..], 0)
+    );
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use csp_proxy_core::service::local::Step;
 use csp_proxy_core::service::upstream::{Ended, Excluded, OpenError, Request, Upstream};
-use csp_proxy_core::{BacklogLimits, ChannelId, NO_SERVER_GRACE, ServiceSpec};
+use csp_proxy_core::{BacklogLimits, ChannelId, EXCLUDING_MAX, NO_SERVER_GRACE, ServiceSpec};
 use csp_types::{FlowLabel, TraceKind};
 use csp_wire::channel::MessageKind;
 
@@ -75,7 +75,9 @@ fn a_request_that_cannot_be_fulfilled_is_answered_with_the_reason() {
         assert_eq!(w.open(request(token)), None);
     }
     assert_eq!(w.open(request(99)), Some(OpenError::NoRoom), "the table is full");
-    assert_eq!(w.core.counters().upstream_opens_failed, 9);
+    let counters = w.core.counters();
+    assert_eq!(counters.upstream_opens_failed, 9);
+    assert_eq!(counters.connections_upstream, 9 + UPSTREAMS as u64, "those that failed, too");
 }
 
 #[test]
@@ -149,6 +151,24 @@ fn a_request_with_exclusions_waits_for_the_others_and_holds_up_nobody() {
     w.pass(NO_SERVER_GRACE);
     assert_eq!(w.told(), [Told::Opened(3, Err(OpenError::TimedOut))]);
     assert_eq!(w.core.upstream_count(), 3);
+}
+
+/// Requests that failed while they waited take no place of others, although no process has become ready since.
+#[test]
+fn requests_with_exclusions_that_failed_take_no_place() {
+    let mut w = World::script(&[A]);
+    w.policy(pool(&[A, B]));
+    let mut excluded = Excluded::NONE;
+    excluded.insert(w.opened(0).server);
+    for _ in 0..=EXCLUDING_MAX {
+        let deadline = Some(w.now + Duration::from_millis(1));
+        assert_eq!(w.open(Upstream { excluded, deadline, ..request(1) }), None);
+        w.pass(Duration::from_millis(1));
+        assert_eq!(w.told(), [Told::Opened(1, Err(OpenError::TimedOut))]);
+    }
+    assert_eq!(w.open(Upstream { excluded, ..request(1) }), None);
+    w.process(B.into(), 1);
+    assert_eq!(w.accept(0).0, u32::from(B));
 }
 
 #[test]

@@ -34,6 +34,10 @@ pub struct Script {
     /// The step of the next visit, once all is sent.
     pub step: Option<Step>,
     pub ready: Vec<FlowLabel>,
+    /// What a visit of the first connection writes to the second one.
+    pub across: Option<(FlowLabel, FlowLabel, Vec<u8>)>,
+    /// How to end other connections in the next visit.
+    pub others: Vec<(FlowLabel, Step)>,
     /// Whether each has finished, and has ended.
     pub finished: BTreeMap<FlowLabel, (bool, Option<Ended>)>,
     pub visits: usize,
@@ -99,6 +103,12 @@ impl LocalServices for Script {
         server.peek(len).for_each(|slice| read.extend_from_slice(slice));
         server.consume(len);
         self.finished.insert(label, (server.is_finished(), server.ended()));
+        drop(server);
+        if let Some((_, other, bytes)) = self.across.take_if(|(visited, ..)| *visited == label) {
+            let sent = ends.upstream(other).expect("it is served").write(&[&bytes]);
+            self.sends.entry(other).or_default().extend_from_slice(&bytes[sent..]);
+        }
+        self.others.drain(..).for_each(|(other, how)| ends.end(other, how));
         match self.step.take_if(|_| is_sent) {
             Some(step) => step,
             None if sent + len > 0 => Step::Moved,
