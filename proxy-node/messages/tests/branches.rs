@@ -129,6 +129,20 @@ fn an_outlet_without_a_channel_discards() {
     assert_eq!(w.plane.occupancy().blocks_used, 0);
 }
 
+/// Messages of a replaced path may leave by an outlet whose channel is gone: they are lost, and counted.
+#[test]
+fn what_an_outlet_of_a_removed_channel_discards_is_counted() {
+    let mut w = World::new(Policy::DropNewest, 2);
+    w.plane.activate_path(Instant::ZERO, w.divided()).unwrap();
+    w.publish(1).unwrap();
+    w.plane.remove_channel(w.derived[1]).unwrap();
+    w.publish(1).unwrap();
+    w.run();
+    assert_eq!([0, 1].map(|at| w.receive(at).len()), [2, 1]);
+    assert_eq!(w.plane.channel_status(w.source).unwrap().counters.dropped_path, 2);
+    assert_eq!(w.plane.occupancy().blocks_used, 0);
+}
+
 #[test]
 fn what_no_path_takes_reaches_no_outlet() {
     let mut w = World::new(Policy::DropNewest, 2);

@@ -4,7 +4,8 @@
 use csp_handlers::{Call, Emit, FormatId, Full, Handler, Needs, ParameterError, State, Stop, Tick};
 use csp_messages::{
     Budget, ChannelConfig, ChannelId, ChannelKind, HashKey, MessagePlane, PathChange, PathError, PathId,
-    PathSpec, PathState, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role, StageSpec, Targets,
+    PathSpec, PathState, PeerId, PlaneConfig, Policy, PublishError, QueueLimits, Role, StageMaker, StageSpec,
+    Targets,
 };
 use csp_types::{Duration, Instant};
 
@@ -421,4 +422,56 @@ fn calls_are_measured_by_the_caller_s_clock() {
         (1, Duration::from_nanos(250), Duration::from_nanos(250))
     );
     assert_eq!(world.plane.contexts()[0].report.busy(), Duration::from_nanos(750));
+}
+
+/// The same name and state as [`Odd`], and another timer: `None` has none.
+#[derive(Debug)]
+struct Timed(Option<Duration>);
+
+impl Handler for Timed {
+    fn needs(&self) -> Needs {
+        Needs { period: self.0, ..Odd::default().needs() }
+    }
+
+    fn configure(&mut self, _: &str, _: &mut State) -> Result<(), ParameterError> {
+        Ok(())
+    }
+
+    fn on_message(&mut self, call: &mut Call<'_>) -> Result<(), Stop> {
+        Ok(call.emit(0, Emit::Same)?)
+    }
+
+    fn on_timer(&mut self, _: &mut Tick<'_>) -> Result<(), Stop> {
+        assert!(self.0.is_some(), "it has no timer");
+        Ok(())
+    }
+}
+
+#[test]
+fn a_handler_that_goes_on_with_another_s_state_has_its_own_timer() {
+    let mut world = World::new(Policy::DropNewest);
+    let timed = |channel, period: Option<Duration>| {
+        let mut spec = odd(channel, "");
+        let make = move || Some(Box::new(Timed(period)) as Box<dyn Handler>);
+        spec.stages[0].maker = Some(StageMaker::new(&format!("{period:?}"), make));
+        spec
+    };
+    let ms = |ms| Instant::ZERO + Duration::from_millis(ms);
+    world.plane.activate_path(Instant::ZERO, odd(world.channel, "")).unwrap();
+    assert_eq!(world.plane.next_timeout(), Some(ms(5)));
+    // The first time is that of the former timer, which runs; then the new period counts.
+    world.plane.activate_path(Instant::ZERO, timed(world.channel, Some(Duration::from_millis(20)))).unwrap();
+    assert_eq!(world.plane.next_timeout(), Some(ms(5)));
+    world.plane.on_timeout(ms(5));
+    assert_eq!(world.plane.next_timeout(), Some(ms(25)));
+    world.run();
+    world.plane.activate_path(ms(5), timed(world.channel, None)).unwrap();
+    assert_eq!(world.plane.next_timeout(), None);
+    world.plane.on_timeout(ms(100));
+    world.publish(1).unwrap();
+    assert_eq!(world.receive(), [1]);
+    world.plane.activate_path(ms(100), odd(world.channel, "")).unwrap();
+    assert_eq!(world.plane.next_timeout(), Some(ms(105)));
+    world.plane.replace_paths(ms(100), world.channel, Vec::new()).unwrap();
+    assert_eq!(world.plane.next_timeout(), None);
 }

@@ -322,7 +322,10 @@ impl Stage {
         let fits = old.state.fits(&self.handler.needs());
         if fits {
             std::mem::swap(&mut self.state, &mut old.state);
-            self.timer = old.timer.or(self.timer);
+            // Whether it has a timer, and of which period, is its own.
+            if let (Some(timer), Some(old)) = (&mut self.timer, old.timer) {
+                (timer.due, timer.next) = (old.due, timer.next.min(old.next));
+            }
             if !parameters.is_empty() {
                 // They were accepted when the path was activated.
                 let _ = self.handler.configure(parameters, &mut self.state);

@@ -19,6 +19,7 @@ use csp_handlers::{FormatId, Piece};
 
 use super::publish::Arrival;
 use super::{ChannelId, MessagePlane, PublishError, Published, UnknownChannel};
+use crate::channel::Channel;
 use crate::contexts::Entry;
 use crate::pool::derive::Origin;
 use crate::pool::{FRAMES_MAX, MessageHandle};
@@ -83,6 +84,13 @@ impl MessagePlane {
         let slot = self.channels.get_mut(usize::from(channel.index)).and_then(|slot| slot.channel.as_mut());
         slot.ok_or(UnknownChannel)?.rows = Some(0);
         Ok(())
+    }
+
+    /// Returns whether messages of one channel reach another: by a feed, or by an outlet of a path.
+    pub fn leads_to(&self, from: ChannelId, to: ChannelId) -> bool {
+        let leads =
+            |ch: &Channel| ch.feeds.iter().any(|feed| feed.to == to) || ch.paths.outlets.contains(&to);
+        self.channel(from).is_some_and(leads)
     }
 
     fn feed_at(&self, slot: u16, at: usize) -> Option<Feed> {
@@ -154,8 +162,12 @@ impl MessagePlane {
     fn feed_all_stored(&mut self) {
         while let Some((slot, outlet, handle)) = self.fed.pop() {
             let format = self.pool.format(handle);
-            if let Some(outlet) = outlet.filter(|outlet| self.channel(*outlet).is_some()) {
-                self.feed_copy(slot, Feed::all(outlet), (handle, format));
+            match outlet {
+                Some(outlet) if self.channel(outlet).is_some() => {
+                    self.feed_copy(slot, Feed::all(outlet), (handle, format));
+                }
+                Some(_) => self.count_without_outlet(slot),
+                None => {}
             }
             let mut at = 0;
             while let Some(feed) = self.feed_at(slot, at).filter(|_| outlet.is_none()) {
@@ -165,6 +177,14 @@ impl MessagePlane {
                 }
             }
             self.pool.release(handle);
+        }
+    }
+
+    /// Counts a message for an outlet whose channel was removed, or is not served, at the channel of its path.
+    #[cold]
+    fn count_without_outlet(&mut self, slot: u16) {
+        if let Some(ch) = self.channels.get_mut(usize::from(slot)).and_then(|slot| slot.channel.as_mut()) {
+            ch.counters.dropped_path += 1;
         }
     }
 

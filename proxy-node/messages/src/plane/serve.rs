@@ -177,9 +177,9 @@ impl MessagePlane {
         let known = self.slot_of(queued.handle).zip(self.pool.info(handle));
         let path = known.and_then(|(slot, _)| {
             let ch = self.channels[usize::from(slot)].channel.as_mut()?;
+            ch.unprocessed = ch.unprocessed.saturating_sub(1);
             let path = ch.paths.find(self.pool.format(handle))?;
             ch.in_flows = ch.in_flows.saturating_sub(1);
-            ch.unprocessed = ch.unprocessed.saturating_sub(1);
             Some(path)
         });
         match (path, known) {

@@ -299,3 +299,26 @@ fn a_stage_that_moves_elsewhere_while_messages_wait_keeps_their_order() {
     assert!(far.answered > 0);
     assert_eq!(world.plane.occupancy().messages, 0);
 }
+
+/// Messages whose path was removed wait for no context any more when flows end: a later path in another program gets its
+/// messages at once.
+#[test]
+fn messages_of_a_removed_path_wait_for_no_context_after_flows_have_ended() {
+    let mut world = World::new(&[0], Policy::DropNewest);
+    (world.contexts, world.cost) = (1, Duration::from_millis(1));
+    assert!(world.plane.set_remote(elsewhere::CONTEXT, 3));
+    let flows = || vec![with_path("a", 0, 0, 1)];
+    set_path(&mut world, 0, &[("forward", 0, "")]);
+    world.set_flows(flows(), Scheme::PriorityAwareReserved, |_| Vec::new());
+    (0..5).for_each(|_| world.publish(0));
+    let channel = world.pairs[0].channel;
+    assert_eq!(world.plane.waiting_in_flows(channel), 5);
+    world.plane.replace_paths(world.now, channel, Vec::new()).unwrap();
+    world.end_flows();
+    world.turn();
+    assert_eq!(world.pairs[0].received.len(), 5);
+    set_path(&mut world, 0, &[("forward", elsewhere::CONTEXT, "")]);
+    world.set_flows(flows(), Scheme::PriorityAwareReserved, |_| Vec::new());
+    world.publish(0);
+    assert_eq!((world.plane.waiting_in_flows(channel), world.plane.waiting_in_paths(channel)), (0, 1));
+}
