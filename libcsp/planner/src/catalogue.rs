@@ -109,7 +109,7 @@ impl Catalogue {
             let formats = formats::of_channel(channel, &catalogue.formats, &at, problems);
             let ends = paths::check(channel, &formats, &policy.handlers, &at, problems);
             catalogue.keep(&ends.state_kib, &at, problems);
-            catalogue.derive(channel, &ends.channels);
+            catalogue.derive(policy, channel, &ends.channels);
             let behind = ends.receivers;
             if channel.is_readable() {
                 let readable = Readable {
@@ -153,15 +153,22 @@ impl Catalogue {
     }
 
     /// Records what queries can read of the channels derived from one.
-    fn derive(&mut self, channel: &csp_policy::Channel, derived: &[(String, paths::Behind)]) {
+    fn derive(
+        &mut self,
+        policy: &Policy,
+        channel: &csp_policy::Channel,
+        derived: &[(String, paths::Behind)],
+    ) {
         for (name, formats) in derived {
+            // A derived channel may have keys although its source has none.
+            let is_keyed = |known: &csp_policy::Channel| known.name == *name && known.curve.is_some();
             // Rows of a handler do not say which of their fields is the time.
             let is_whole = formats.iter().all(|(id, _)| *id < csp_operators::DERIVED_FIRST);
             let readable = Readable {
                 formats: formats.clone(),
                 time: channel.time.clone().filter(|_| is_whole),
                 lost_time: channel.time.is_some() && !is_whole,
-                is_keyed: channel.curve.is_some(),
+                is_keyed: channel.curve.is_some() || policy.channels.iter().any(is_keyed),
             };
             self.readable.push((name.clone(), readable));
         }

@@ -114,6 +114,17 @@ fn queries_read_what_outputs_lead_to() {
     assert!(planned.catalogue().queries[0].sources[0].format_id >= csp_operators::DERIVED_FIRST);
 }
 
+/// The keys of a derived channel are those of its own, whatever its source has.
+#[test]
+fn a_query_of_a_derived_channel_with_keys_needs_keys() {
+    let keys =
+        "port: 5602, curve: {server_key: \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\", any: [subscribe]}";
+    let keyed = BRANCHES.replacen("port: 5602", keys, 1);
+    let query = "queries:\n  - {name: q, sql: SELECT delay FROM late, vip: 10.76.0.100, port: 5700}\n";
+    let error = checked(&format!("{keyed}{query}"), "p.yaml").unwrap_err().to_string();
+    assert!(error.contains("reads late, which has keys, and needs `curve` itself"), "{error}");
+}
+
 #[test]
 fn what_is_wrong_with_outputs_is_named() {
     for (from, to, expected) in [
