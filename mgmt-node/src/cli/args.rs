@@ -175,7 +175,7 @@ pub enum Command {
     ///
     /// Sockets that the kernel carries are listed with the reason: their port or destination is outside the rule, a loopback
     /// address or one of the host's own, no agent or no proxy at that time, a table that was full, a program that asked for
-    /// zero-copy or SIGIO, a listener made outside the filter. QUEUED is what waits at the proxy, for the program and
+    /// SIGIO or a socket option that accelerated sockets lack, a listener made outside the filter. QUEUED is what waits at the proxy, for the program and
     /// for the client's acknowledgement, and of a listener the connections that waited to be accepted when the program last
     /// slept, and its backlog; CREDIT is what each may still send; ERROR is the connection's last error. A process shows its first 256 sockets of either kind.
     #[command(after_help = "Examples:\n  cspctl sockets\n  cspctl sockets --process nginx\n  \

@@ -94,7 +94,7 @@ fn a_listener_with_a_restriction_stays_in_the_kernel_and_the_option_is_shown() {
         found.sort_by_key(|(port, ..)| *port);
         found
     });
-    let expected = [(1, 62), (1, 62), (0, 21), (0, 19), (41, 73), (6, 14)];
+    let expected = [(1, 25), (1, 25), (0, 21), (0, 19), (41, 73), (6, 14)];
     let expected: Vec<_> =
         (18200..).zip(expected).map(|(port, option)| (port, Reason::Lacking, Some(option))).collect();
     assert_eq!(options, expected);
