@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use common::client::null_handshake;
 use common::{End, ready};
-use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role};
+use csp_messages::{Budget, ChannelConfig, ChannelKind, HashKey, Policy, QueueLimits, Role, Targets};
 use csp_proxy_core::service::local::{LocalServices, Step};
 use csp_quality::OutputLink;
 use csp_services::{
-    ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, PrefixedPort,
-    RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
+    ChannelPath, ChannelSpec, GATHER_TIME, Header, MessageBroker, MessagesConfig, MoveNotice, PathStage,
+    PrefixedPort, RECEIVERS_TIME, SENDERS_TIME, STABLE, STRANGER_TIME, View,
 };
 use csp_types::{Duration, FlowLabel, FourTuple, Instant, Owner, PlacementKey};
 use csp_zmtp::Prefix;
@@ -96,9 +96,13 @@ impl World {
     }
 
     fn connect(&mut self, n: u32, socket: &str) {
+        self.connect_to(NUMBER, n, socket);
+    }
+
+    fn connect_to(&mut self, channel: u32, n: u32, socket: &str) {
         let tuple =
             FourTuple { local: ([10, 0, 0, 1], 5556).into(), remote: ([10, 0, 0, 2], n as u16).into() };
-        assert!(self.broker.connected(self.now, Self::label(n), NUMBER, tuple));
+        assert!(self.broker.connected(self.now, Self::label(n), channel, tuple));
         self.ends.insert(n, End::new(1 << 20));
         self.arrive(n, &null_handshake(socket, 1));
         if socket == "SUB" {
@@ -225,6 +229,55 @@ fn senders_are_ended_first_and_receivers_when_they_have_everything() {
         assert_eq!((snapshot.owner, snapshot.moved.connections), (Some(owner("pn-2")), 3));
         assert_eq!(w.broker.plane().unwrap().occupancy().messages, 0);
     }
+}
+
+/// Receivers of a channel that gets its messages from another one stay until the senders of that one have left: they
+/// move together.
+#[test]
+fn receivers_of_a_derived_channel_wait_for_the_senders_of_its_source() {
+    const DERIVED: u32 = 8;
+    let mut w = World::new(publish());
+    let channel = |name: &str| ChannelConfig {
+        name: name.to_owned(),
+        kind: publish(),
+        budget: Budget { guaranteed: 4 << 20, max: 32 << 20 },
+        message_len_max: 1 << 20,
+        queue: QueueLimits { messages: 10, ..QueueLimits::default() },
+        sequence: false,
+    };
+    let specs = [(NUMBER, "ticks"), (DERIVED, "derived")];
+    let specs = specs.map(|(number, name)| ChannelSpec::open(number, channel(name)));
+    w.broker.set_channels(specs.into()).unwrap();
+    let stage = |handler: &str, outputs| PathStage {
+        handler: handler.to_owned(),
+        context: 0,
+        parameters: String::new(),
+        maker: None,
+        auto: None,
+        outputs,
+    };
+    let divides = stage("forward", vec![Targets::outlet(0)]);
+    let source = ChannelPath { outlets: vec![DERIVED], ..ChannelPath::new(NUMBER, vec![divides]) };
+    let derived = ChannelPath::new(DERIVED, vec![stage("forward", Vec::new())]);
+    w.broker.set_paths(w.now, &[source, derived]).unwrap();
+    let key = PlacementKey::of_address(([10, 0, 0, 1], 5556).into());
+    w.broker.set_places(w.now, [(NUMBER, key), (DERIVED, key)]);
+    w.pass(Duration::from_secs(100));
+    w.connect(1, "PUB");
+    w.connect_to(DERIVED, 2, "SUB");
+    w.view(&["pn-2"]);
+    w.pass(STABLE);
+    assert_eq!(w.ended(2), (vec![1], vec![]));
+    w.pass(SENDERS_TIME - MOMENT);
+    w.arrive(1, &message(1));
+    assert_eq!(w.ended(2), (vec![1], vec![]), "the sender has not left");
+    w.arrive(1, &message(2));
+    w.finish(1);
+    w.pass(Duration::from_millis(20));
+    assert_eq!(w.ended(2), (vec![2], vec![1]));
+    assert_eq!(w.end(2).sent, [1, 2].map(message).concat());
+    w.finish(2);
+    assert_eq!(w.broker.plane().unwrap().occupancy().messages, 0);
 }
 
 #[test]

@@ -16,12 +16,12 @@ mod place;
 
 use std::collections::{HashMap, VecDeque};
 
-use csp_messages::{MessagePlane, PeerStatus, Role};
+use csp_messages::{ChannelKind, MessagePlane, PeerStatus, Role};
 use csp_proxy_core::service::local::Step;
 use csp_types::{Duration, Instant, Owner, PlacementKey};
 
-use super::MessageBroker;
 use super::peer::Peer;
+use super::{Bound, MessageBroker};
 use place::{Move, Place};
 
 pub(super) use place::Ending;
@@ -221,6 +221,15 @@ impl MessageBroker {
             }
             self.release_publishers(now, number);
         }
+        // After the moves of all channels have begun: those that lead to others are among them.
+        let moving: Vec<u32> = self
+            .placement
+            .places
+            .iter()
+            .filter(|(_, place)| place.moving.is_some())
+            .map(|(number, _)| *number)
+            .collect();
+        moving.into_iter().for_each(|number| self.drain_receivers(number));
     }
 
     /// Begins to close the connections of a channel that another worker owns.
@@ -277,14 +286,17 @@ impl MessageBroker {
         placement.look_at(senders_until);
         let channel = channels.get(&number).map_or_else(String::new, |b| b.spec.channel.name.clone());
         placement.notify(MoveNotice::Began { channel, from: here, to, connections: began });
-        self.drain_receivers(number);
     }
 
-    /// Sends moving receivers the messages that wait for them, once no sender is left.
+    /// Sends moving receivers the messages that wait for them, once no sender is left, and nothing comes from other
+    /// channels.
     fn drain_receivers(&mut self, number: u32) {
         let moving = self.placement.places.get(&number).and_then(|place| place.moving.as_ref());
         if moving.is_none_or(|moving| moving.senders_until.is_some()) {
             return;
+        }
+        if self.awaits_sources(number) {
+            return self.placement.look_at(self.paths.now + RELEASE_INTERVAL);
         }
         for peer in self.connections.values_mut().filter(|peer| peer.number == number) {
             if peer.ending == Ending::Waits {
@@ -292,6 +304,34 @@ impl MessageBroker {
                 peer.make_ready(&mut self.ready);
             }
         }
+    }
+
+    /// Returns whether messages may still come to a channel that moves from those that lead to it, which move with it:
+    /// senders are left there, or messages are on their way.
+    fn awaits_sources(&self, number: u32) -> bool {
+        let Some(plane) = &self.plane else { return false };
+        let is_busy = |source: u32| {
+            let moving = self.placement.places.get(&source).and_then(|place| place.moving.as_ref());
+            let waiting = |id| plane.waiting_in_paths(id) + plane.waiting_in_flows(id);
+            moving.is_some_and(|moving| moving.senders_until.is_some())
+                || self.channels.get(&source).is_some_and(|bound| waiting(bound.id) > 0)
+        };
+        self.sources_of(number).into_iter().any(is_busy)
+    }
+
+    /// Returns the channels whose messages reach a channel, in any number of steps.
+    fn sources_of(&self, number: u32) -> Vec<u32> {
+        let Some(plane) = &self.plane else { return Vec::new() };
+        let (mut all, mut at) = (vec![number], 0);
+        while let Some(to) = all.get(at).and_then(|number| self.channels.get(number)) {
+            let is_source =
+                |(number, from): &(&u32, &Bound)| !all.contains(number) && plane.leads_to(from.id, to.id);
+            let sources: Vec<u32> =
+                self.channels.iter().filter(is_source).map(|(number, _)| *number).collect();
+            all.extend(sources);
+            at += 1;
+        }
+        all.split_off(1)
     }
 
     /// Keeps the receivers that were not sent FIN, because the channel has returned.
@@ -361,7 +401,11 @@ impl MessageBroker {
         let Some(mut done) = place.moving.take_if(|moving| moving.left == 0) else { return };
         let is_empty = !connections.values().any(|peer| peer.number == number);
         if is_empty && let (Some(plane), Some(bound)) = (plane, channels.get(&number)) {
-            done.lost += plane.discard_backlog(bound.id).unwrap_or(0);
+            // What is in the paths of a channel that leads to others has receivers there.
+            let leads = channels.values().any(|to| plane.leads_to(bound.id, to.id));
+            if !leads || matches!(bound.spec.channel.kind, ChannelKind::PushPull { .. }) {
+                done.lost += plane.discard_backlog(bound.id).unwrap_or(0);
+            }
         }
         place.totals.lost += done.lost;
         let channel = channels.get(&number).map_or_else(String::new, |b| b.spec.channel.name.clone());
