@@ -245,7 +245,8 @@ fn check_derived(policy: &Policy, channel: &Channel, at: &str, problems: &mut Pr
     refuse(channel.pattern == Pattern::Push, "pattern", "it holds back nobody; allowed is publish");
     let blocks = channel.queue.full == FullQueue::Block;
     refuse(blocks, "queue.full", "it holds back nobody; allowed are drop-newest, drop-oldest");
-    let publishes = |clients: Option<Clients>| clients == Some(Clients::Publish);
+    // Clients of a length-prefixed port that does not say what they do receive here.
+    let publishes = |clients: Option<Clients>| matches!(clients, Some(Clients::Publish | Clients::Both));
     refuse(publishes(channel.clients), "clients", "nobody publishes here");
     refuse(channel.listen.iter().any(|port| publishes(port.clients)), "listen", "nobody publishes here");
     if source.curve.is_some() && channel.curve.is_none() {

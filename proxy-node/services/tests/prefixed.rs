@@ -28,6 +28,7 @@ const MESSAGE_LEN_MAX: usize = 100_000;
 
 struct World {
     broker: MessageBroker,
+    spec: ChannelSpec,
     ends: BTreeMap<u32, End>,
     steps: BTreeMap<u32, Step>,
 }
@@ -83,8 +84,9 @@ impl World {
             sequence: false,
         };
         let mut broker = MessageBroker::new(MessagesConfig::new(HashKey([1, 2])));
-        broker.set_channels(vec![ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) }]).unwrap();
-        World { broker, ends: BTreeMap::new(), steps: BTreeMap::new() }
+        let spec = ChannelSpec { prefixed, ..ChannelSpec::open(7, channel) };
+        broker.set_channels(vec![spec.clone()]).unwrap();
+        World { broker, spec, ends: BTreeMap::new(), steps: BTreeMap::new() }
     }
 
     fn connect(&mut self, n: u32, port: u16) {
@@ -210,6 +212,21 @@ fn any_cut_of_the_stream_gives_the_same_messages() {
         assert!(got == all, "seed {seed}: {} of {} bytes", got.len(), all.len());
         assert!(w.ends[&1].arrived.is_empty(), "seed {seed}");
     }
+}
+
+/// Nobody publishes to a derived channel, whatever framing its ports have.
+#[test]
+fn peers_of_a_derived_channel_receive_and_do_not_publish() {
+    let mut w = World::new(publish(Policy::DropNewest));
+    let spec = ChannelSpec { derived: true, ..w.spec.clone() };
+    w.broker.set_channels(vec![spec]).unwrap();
+    for (n, port) in [(1, SOFH), (2, STRIPPED), (3, SHORT)] {
+        let tuple =
+            FourTuple { local: ([10, 0, 0, 1], port).into(), remote: ([10, 0, 0, 2], n as u16).into() };
+        assert!(!w.broker.connected(NOW, FlowLabel::new(n, 0), 7, tuple), "{port}");
+    }
+    assert_eq!(w.broker.refusals().may_not_publish, 3);
+    w.connect(4, FEED);
 }
 
 #[test]

@@ -110,13 +110,14 @@ pub fn translate(
                             paths.extend(queries::channel_paths(&of, |name| numbers.of(name)));
                         }
                     }
+                    let derived = query.is_some() || source.is_some();
                     channels.push(ChannelSpec {
                         formats,
                         drops_unknown: channel.unknown == UnknownFormat::Drop,
-                        derived: query.is_some() || source.is_some(),
+                        derived,
                         number,
                         channel: translate_channel(channel),
-                        prefixed: framing::prefixed_ports(channel),
+                        prefixed: framing::prefixed_ports(channel, derived),
                         heartbeat: (channel.heartbeat_s > 0)
                             .then(|| Duration::from_secs(channel.heartbeat_s.into())),
                         keys: keys.flatten().map(Arc::new),

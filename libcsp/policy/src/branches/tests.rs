@@ -82,6 +82,16 @@ fn what_is_wrong_with_branches_is_named() {
         ),
         (
             "port: 5602",
+            "port: 5602, framing: sofh, clients: both",
+            "channels[1].clients: its messages are what outputs of flights emit: nobody publishes here",
+        ),
+        (
+            "port: 5602",
+            "port: 5602, listen: [{port: 5612, framing: sofh, clients: both}]",
+            "channels[1].listen: its messages are what outputs of flights emit: nobody publishes here",
+        ),
+        (
+            "port: 5602",
             "port: 5602, message_kib: 8",
             "channels[1].message_kib: flights has messages of up to 1024 KiB",
         ),

@@ -67,6 +67,10 @@ impl LocalServices for MessageBroker {
             }
             Some(at) => {
                 let port = bound.spec.prefixed[at];
+                if bound.spec.derived && port.role.sends() {
+                    self.refusals.may_not_publish += 1;
+                    return false;
+                }
                 let mut peer = Peer::new(label, number, Speech::prefixed(port, at));
                 let Some(plane) = &mut self.plane else { return false };
                 let Ok(id) = plane.attach(bound.id, port.role) else {

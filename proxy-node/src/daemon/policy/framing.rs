@@ -7,8 +7,9 @@ use csp_policy::{
 use csp_services::{Header, PrefixedPort, StreamSpec};
 use csp_zmtp::{ByteOrder, Description, Prefix, Width};
 
-/// Returns the ports whose peers send and receive length-prefixed messages.
-pub(super) fn prefixed_ports(channel: &Channel) -> Vec<PrefixedPort> {
+/// Returns the ports whose peers send and receive length-prefixed messages. `derived`: they only receive, because
+/// nobody publishes to the channel.
+pub(super) fn prefixed_ports(channel: &Channel, derived: bool) -> Vec<PrefixedPort> {
     let port = |port: ChannelPort| {
         let header = match port.header {
             Headers::Keep => Header::Kept,
@@ -17,6 +18,7 @@ pub(super) fn prefixed_ports(channel: &Channel) -> Vec<PrefixedPort> {
             },
         };
         let role = match (channel.pattern, port.clients) {
+            (Pattern::Publish, _) if derived => Role::Subscriber,
             (Pattern::Publish, None | Some(Clients::Both)) => Role::Both,
             (Pattern::Publish, Some(Clients::Publish)) => Role::Publisher,
             (Pattern::Publish, Some(Clients::Subscribe)) => Role::Subscriber,
@@ -78,10 +80,13 @@ mod tests {
 
     #[test]
     fn ports_become_what_the_policy_says() {
-        let ports = prefixed_ports(&channel(
-            "listen: [{port: 2, framing: sofh}, {port: 3, framing: sofh, header: strip, clients: subscribe}, \
+        let ports = prefixed_ports(
+            &channel(
+                "listen: [{port: 2, framing: sofh}, {port: 3, framing: sofh, header: strip, clients: subscribe}, \
              {port: 4, framing: {length: {offset: 1, bytes: 2, order: little, header: 5, counts: rest}}, clients: publish}]",
-        ));
+            ),
+            false,
+        );
         let sofh = |len| Prefix::sofh(len).expect("longer than the header");
         let expected = [
             PrefixedPort { port: 2, prefix: sofh(2048), header: Header::Kept, role: Role::Both },
@@ -97,6 +102,8 @@ mod tests {
         assert_eq!((last.header_len, last.length_offset, last.counted_from), (5, 1, 3));
         assert_eq!((last.width, last.order, ports[2].role), (Width::Two, ByteOrder::Little, Role::Publisher));
         let push = "pattern: push, framing: sofh, clients: subscribe";
-        assert_eq!(prefixed_ports(&channel(push))[0].role, Role::Puller);
+        assert_eq!(prefixed_ports(&channel(push), false)[0].role, Role::Puller);
+        let derived = prefixed_ports(&channel("framing: sofh"), true);
+        assert_eq!(derived[0].role, Role::Subscriber, "nobody publishes to a derived channel");
     }
 }
