@@ -36,7 +36,7 @@ mod resource_monitor;
 mod run;
 mod status;
 
-pub use control_manager::{PathError, check_stage};
+pub use control_manager::{FormatStage, PathError, check_formats, check_stage};
 pub use handler_manager::{
     DeployError, HandlerManager, HandlerStatus, MakeHandler, StageMaker, StageObject, StageSupply, StopPolicy,
 };

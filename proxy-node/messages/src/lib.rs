@@ -44,11 +44,11 @@ pub use config::{
     CHANNEL_NAME_LEN_MAX, ChannelConfig, ChannelError, ChannelKind, PlaneConfig, PlaneConfigError,
 };
 pub use contexts::{
-    ContextReport, ContextStatus, ContextsConfig, DeployError, GIVEN_BYTES_MAX, HandlerManager,
+    ContextReport, ContextStatus, ContextsConfig, DeployError, FormatStage, GIVEN_BYTES_MAX, HandlerManager,
     HandlerStatus, MakeHandler, OUTLETS_MAX, PathChange, PathCounters, PathEntry, PathError, PathId,
     PathSpec, PathState, PathStatus, Placement, PlacementBounds, RemoteCall, RemoteDone, RemoteError,
     RemoteStage, Rule, STAGES_MAX, Sample, Side, StageMaker, StageObject, StageSpec, StageStatus,
-    StageSupply, StateRefusal, StopPolicy, Targets, Ticket, Why, check_stage,
+    StageSupply, StateRefusal, StopPolicy, Targets, Ticket, Why, check_formats, check_stage,
 };
 pub use csp_handlers::{FormatId, ParameterError};
 pub use csp_quality::FlowId;

@@ -5,6 +5,7 @@
 //! ```
 //! A module is removed when the active policy does not name it and no stage runs it. The engine is made when the first module comes: a proxy without any has neither its threads nor its address space.
 
+mod accepted;
 mod clients;
 mod running;
 
@@ -132,7 +133,8 @@ impl Modules {
         self.folder.stored()
     }
 
-    /// Checks that the handlers of a policy run here: their modules are there, start, and accept the parameters of the paths.
+    /// Checks that the handlers of a policy run here: their modules are there, start, and accept the parameters of
+    /// the paths and the formats of paths of single ones.
     ///
     /// # Errors
     /// Everything that does not, in one text.
@@ -176,6 +178,7 @@ impl Modules {
                 }
             }
         }
+        self.check_formats(planned, &mut wrong);
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 

@@ -4,7 +4,7 @@ pub mod flows;
 mod framing;
 mod queries;
 
-pub(super) use queries::formats as channel_formats;
+pub(super) use queries::{formats as channel_formats, outputs as stage_outputs};
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;

@@ -2,7 +2,7 @@
 //!
 //! A path that a handler has *ended* stays and drops all further messages: none reaches receivers without passing the handler.
 
-use csp_handlers::{FormatId, Needs, ParameterError, State};
+use csp_handlers::{FormatId, Handler, Needs, ParameterError, State};
 use csp_types::Instant;
 use thiserror::Error;
 
@@ -107,7 +107,13 @@ impl Contexts {
             self.handlers.know(&stage.handler);
         }
         let (stages, reserve) = self.prepare(now, &spec, pool)?;
-        check_formats(&spec, &stages)?;
+        if let Some(format) = spec.format {
+            let parts = spec.stages.iter().zip(&stages);
+            let parts: Vec<FormatStage<'_>> = parts
+                .map(|(spec, stage)| (spec.handler.as_str(), &*stage.handler, &stage.outputs[..]))
+                .collect();
+            check_formats(format, &parts)?;
+        }
         let usage = pool.usage(spec.channel.index);
         check_memory(reserve, ch, pool, usage)?;
         Ok(Path { reserve, ..Path::new(spec, stages) })
@@ -347,20 +353,27 @@ pub fn check_stage(
     }
 }
 
-/// Checks that each stage accepts the formats that reach it.
-fn check_formats(spec: &PathSpec, stages: &[Stage]) -> Result<(), PathError> {
+/// A stage by what [`check_formats`] looks at: name of the handler, the handler, and where its outputs lead.
+pub type FormatStage<'a> = (&'a str, &'a dyn Handler, &'a [Targets]);
+
+/// Checks that each stage of a path of one format processes the formats that reach it. Code that accepts a path before a
+/// worker activates it calls this, too.
+///
+/// # Errors
+/// The first handler that does not.
+pub fn check_formats(format: FormatId, stages: &[FormatStage<'_>]) -> Result<(), PathError> {
     let mut inputs: Vec<Vec<FormatId>> = vec![Vec::new(); stages.len()];
-    inputs[0].extend(spec.format);
-    for (at, stage) in stages.iter().enumerate() {
+    inputs.first_mut().into_iter().for_each(|first| first.push(format));
+    for (at, (name, handler, outputs)) in stages.iter().enumerate() {
         for format in std::mem::take(&mut inputs[at]) {
-            if !stage.handler.accepts(format) {
-                return Err(PathError::Format(spec.stages[at].handler.clone(), format.0));
+            if !handler.accepts(format) {
+                return Err(PathError::Format((*name).to_owned(), format.0));
             }
-            for (output, targets) in stage.outputs.iter().enumerate() {
-                let yields = stage.handler.yields(output as u8, format);
+            for (output, targets) in outputs.iter().enumerate() {
+                let yields = handler.yields(output as u8, format);
                 for to in targets.stages() {
-                    if !inputs[to].contains(&yields) {
-                        inputs[to].push(yields);
+                    if let Some(input) = inputs.get_mut(to).filter(|input| !input.contains(&yields)) {
+                        input.push(yields);
                     }
                 }
             }

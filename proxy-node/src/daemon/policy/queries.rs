@@ -134,7 +134,7 @@ fn channel_path(of: &PathSource<'_>, plan: &PathPlan, outlets: Vec<u32>) -> Chan
 
 /// Returns where the outputs of a stage lead. A handler with several has as many as there can be: those that the
 /// policy does not name get nothing.
-fn outputs(planned: &PlannedStage) -> Vec<Targets> {
+pub(in crate::daemon) fn outputs(planned: &PlannedStage) -> Vec<Targets> {
     let target = |output: &csp_planner::PlannedOutput| match output.to {
         Destination::Stage(at) => Targets::stage(at),
         Destination::Receivers => Targets::RECEIVERS,
