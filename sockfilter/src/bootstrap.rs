@@ -120,7 +120,7 @@ fn handed_listeners() {
     if is_on() && number(c"LISTEN_PID") == Some(sys::getpid() as u64) {
         let count = number(c"LISTEN_FDS").unwrap_or(0).min(LISTENERS_MAX) as i32;
         // In strict mode accept() also reports it to the program.
-        (FIRST..FIRST + count).for_each(|fd| _ = listen::made_elsewhere(fd));
+        (FIRST..FIRST + count).for_each(|fd| _ = listen::external_listener(fd));
     }
 }
 

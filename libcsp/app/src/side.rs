@@ -20,7 +20,7 @@
 mod channel;
 mod config;
 mod counters;
-mod elsewhere;
+mod redirect;
 mod errors;
 mod flow;
 mod handover;
@@ -114,7 +114,7 @@ pub struct AppSide {
     /// Listeners that proxies refused and that are announced again later.
     listen_again: Vec<refused::Again>,
     /// Connections that wait for a link to the proxy worker that serves them.
-    elsewhere: Vec<elsewhere::Waiting>,
+    redirected: Vec<redirect::Waiting>,
     ready: VecDeque<Handle>,
     /// Flows with corked bytes.
     held: Vec<FlowId>,
@@ -142,7 +142,7 @@ impl AppSide {
             listeners: Slots::new(config.listeners_max),
             flows: Slots::new(config.flows_max),
             listen_again: Vec::new(),
-            elsewhere: Vec::new(),
+            redirected: Vec::new(),
             ready: VecDeque::new(),
             held: Vec::new(),
             scratch: vec![0; message_len],
@@ -169,7 +169,7 @@ impl AppSide {
         any |= self.process_input();
         self.check_pauses();
         self.announce_refused();
-        self.settle_elsewhere();
+        self.settle_redirected();
         self.grant_held_back();
         self.connect_channels();
         for channel in 0..self.channels.len() {
@@ -208,7 +208,7 @@ impl AppSide {
     pub fn next_timeout(&self) -> Option<Instant> {
         let retries = self.channels.iter().flat_map(AppChannel::next_tries);
         let again = self.listen_again.iter().map(|(due, ..)| *due);
-        let own = self.pause_deadline().into_iter().chain(self.elsewhere_deadline());
+        let own = self.pause_deadline().into_iter().chain(self.redirect_deadline());
         retries.chain(self.endpoint.next_timeout()).chain(own).chain(again).min()
     }
 

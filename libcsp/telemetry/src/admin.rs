@@ -119,11 +119,11 @@ impl AdminServer {
         let listener = bound.map_err(|source| AdminError::Bind { address: listen, source })?;
         let address = listener.local_addr().map_err(|source| AdminError::Bind { address: listen, source })?;
         let (stop, mut stopped) = watch::channel(false);
-        let door = tls::Door::new(options.credentials.clone(), limits.head);
+        let acceptor = tls::Acceptor::new(options.credentials.clone(), limits.head);
         let service = router(options, limits);
         let task = tokio::spawn(async move {
             let ended = async move { drop(stopped.wait_for(|stop| *stop).await) };
-            connections::serve(listener, service, door, limits, ended).await;
+            connections::serve(listener, service, acceptor, limits, ended).await;
         });
         Ok(AdminServer { address, stop, task })
     }

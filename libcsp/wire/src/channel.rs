@@ -11,10 +11,10 @@ use csp_types::FlowLabel;
 use crate::WireError;
 use crate::bytes::{Writer, array_at, check_padding, slice_at};
 
-mod elsewhere;
+mod redirect;
 mod payload;
 
-pub use elsewhere::Elsewhere;
+pub use redirect::Redirect;
 pub use payload::{
     ADDRESS_LEN, ChannelOption, ConnectPayload, ConnectedPayload, InfoPayload, ListenPayload, OpenPayload,
     OptionPayload, TICKET_LEN, TakeOverPayload, TakenOverPayload, Ticket, emit_address, parse_address,
@@ -27,7 +27,7 @@ pub const ALIGNMENT: usize = 8;
 /// Flag of CLOSE: received data was discarded unread.
 pub const CLOSE_UNREAD: u8 = 1;
 /// Flag of CONNECT: the connection is to go through a network node, because the process has no link to the
-/// proxy worker that the answer to its last CONNECT named ([`Elsewhere`]).
+/// proxy worker that the answer to its last CONNECT named ([`Redirect`]).
 pub const CONNECT_BY_LAN: u8 = 1;
 /// Flag of CREDIT: the window grows by the argument in bytes; no data was consumed.
 pub const CREDIT_WIDER: u8 = 1;
@@ -49,7 +49,7 @@ pub enum MessageKind {
     /// The application accepts the connection (label, receive window in bytes).
     Accepted = 5,
     /// The connection is refused, or LISTEN, CONNECT or TAKE_OVER failed (label or id, reason). The reason of
-    /// a CONNECT that another proxy worker serves is an [`Elsewhere`].
+    /// a CONNECT that another proxy worker serves is a [`Redirect`].
     Refused = 6,
     /// Bytes of the stream (label).
     Data = 7,

@@ -10,7 +10,7 @@ use csp_proxy_node::core::service::upstream::Ends;
 use csp_proxy_node::core::{EgressRule, ServiceSpec, ServiceTcp};
 use csp_quality::OutputLink;
 use csp_types::{FlowLabel, FourTuple, Instant, Owner};
-use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Elsewhere, MessageHeader, MessageKind};
+use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Redirect, MessageHeader, MessageKind};
 use csp_wire::tcp::Flags as TcpFlags;
 
 use crate::world::{VIP, World, web};
@@ -179,7 +179,7 @@ fn a_program_is_sent_to_the_worker_that_serves_it_or_goes_by_the_lan() {
     w.core.local_mut().owner = Some(owner);
     connect(&mut w, 0);
     let refused = w.out.messages.iter().find(|m| m.1.kind == MessageKind::Refused).unwrap().1;
-    assert_eq!((refused.id, Elsewhere::from_argument(refused.argument)), (9, Some(Elsewhere::at(&owner))));
+    assert_eq!((refused.id, Redirect::from_argument(refused.argument)), (9, Some(Redirect::at(&owner))));
     assert_eq!((w.core.counters().connects_elsewhere, w.core.flow_count()), (1, 0));
     connect(&mut w, CONNECT_BY_LAN);
     assert_eq!((w.core.hairpin_count(), w.core.flow_count()), (0, 1), "a SYN is under way");

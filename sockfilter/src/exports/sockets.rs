@@ -57,7 +57,7 @@ pub(super) unsafe extern "C-unwind" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     if !fdtable::is_ours(fd) {
-        if let Err(errno) = listening::made_elsewhere(fd) {
+        if let Err(errno) = listening::external_listener(fd) {
             return c_int_result(Err(errno));
         }
         // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.
@@ -76,7 +76,7 @@ pub(super) unsafe extern "C-unwind" fn accept4(
     flags: c_int,
 ) -> c_int {
     if !fdtable::is_ours(fd) {
-        if let Err(errno) = listening::made_elsewhere(fd) {
+        if let Err(errno) = listening::external_listener(fd) {
             return c_int_result(Err(errno));
         }
         // SAFETY: by the caller's contract `address` is null or writable for `*len` bytes.

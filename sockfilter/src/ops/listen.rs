@@ -19,7 +19,7 @@ use crate::{address, lock};
 /// listen(); `None` means that the kernel has to do it.
 pub fn listen(fd: c_int, backlog: c_int) -> Option<Result<usize, Errno>> {
     let backlog = u32::try_from(backlog).unwrap_or(0).max(1);
-    if let Err(errno) = made_elsewhere(fd) {
+    if let Err(errno) = external_listener(fd) {
         return Some(Err(errno));
     }
     match fdtable::entry(fd) {
@@ -85,13 +85,13 @@ fn is_kernel_listener(fd: c_int) -> bool {
 /// Called when a listener is about to be used that was created outside the filter and received over exec
 /// (`LISTEN_FDS`) or a Unix socket. It stays in the kernel, since the process that created it may still use
 /// it, and the process page shows it. Error: ENETDOWN in strict mode.
-pub fn made_elsewhere(fd: c_int) -> Result<(), Errno> {
+pub fn external_listener(fd: c_int) -> Result<(), Errno> {
     let Entry::Candidate(index) = fdtable::entry(fd) else { return Ok(()) };
     if lock::inside() || !is_kernel_listener(fd) {
         return Ok(());
     }
     ENGINE.with(|engine| {
-        let reason = engine.why_elsewhere(fd);
+        let reason = engine.why_external(fd);
         if !refused_in_strict_mode(reason) {
             engine.kernel_listener(index, fd, reason.into());
             return Ok(());
@@ -169,13 +169,13 @@ impl Engine {
     }
 
     /// Returns why a listener that was created outside the filter stays in the kernel.
-    fn why_elsewhere(&mut self, fd: c_int) -> Reason {
-        let Ok(address) = address::bound(fd) else { return Reason::Elsewhere };
+    fn why_external(&mut self, fd: c_int) -> Reason {
+        let Ok(address) = address::bound(fd) else { return Reason::External };
         if let Err(reason) = self.check_loopback(address) {
             return reason;
         }
         match self.attached() {
-            Ok(link) if link.session.rules().listens(address.port()) => Reason::Elsewhere,
+            Ok(link) if link.session.rules().listens(address.port()) => Reason::External,
             Ok(_) => Reason::Rule,
             Err(reason) => reason,
         }

@@ -143,8 +143,8 @@ pub fn before_chroot() {
 
 /// Whether strict mode refuses a socket for this reason.
 pub(super) fn refused_in_strict_mode(reason: Reason) -> bool {
-    use Reason::{Elsewhere, Full, Lacking, NoAgent, NoProxy};
-    bootstrap::is_strict() && matches!(reason, NoAgent | NoProxy | Full | Lacking | Elsewhere)
+    use Reason::{External, Full, Lacking, NoAgent, NoProxy};
+    bootstrap::is_strict() && matches!(reason, NoAgent | NoProxy | Full | Lacking | External)
 }
 
 /// accept4() on an accelerated listener.

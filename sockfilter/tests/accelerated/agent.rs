@@ -318,7 +318,7 @@ fn a_listener_from_outside_the_filter_is_shown_and_works() {
             assert!(std::time::Instant::now() < deadline, "{way}: it is not shown");
             stage.proxy.run_for(Duration::from_millis(5));
         }
-        assert_eq!(stage.ask(shown), [(SocketKind::KernelListener, Reason::Elsewhere, 18123)], "{way}");
+        assert_eq!(stage.ask(shown), [(SocketKind::KernelListener, Reason::External, 18123)], "{way}");
         assert!(stage.kernel_sockets(program, 18123) > 0, "{way}: it is the kernel's");
         let mut client = std::net::TcpStream::connect(("127.0.0.1", 18123)).unwrap();
         client.write_all(b"question").unwrap();

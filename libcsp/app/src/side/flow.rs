@@ -8,7 +8,7 @@ use csp_wire::channel::{
 };
 
 use super::channel::{AppLane, Lane};
-use super::elsewhere::unbound;
+use super::redirect::unbound;
 use super::records::{Flow, Phase};
 use super::slots::FlowId;
 use super::{AppError, AppSide, Handle, Readiness, errno};

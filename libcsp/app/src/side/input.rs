@@ -3,7 +3,7 @@
 
 use csp_types::FlowLabel;
 use csp_wire::channel::{
-    CREDIT_WIDER, ConnectedPayload, Elsewhere, Message, MessageHeader, MessageKind, Messages, OpenPayload,
+    CREDIT_WIDER, ConnectedPayload, Redirect, Message, MessageHeader, MessageKind, Messages, OpenPayload,
     TakenOverPayload,
 };
 
@@ -186,7 +186,7 @@ impl AppSide {
         let id = FlowId::from_wire(header.id).ok_or(Violation)?;
         let connecting = |f: &&mut Flow| f.lane == lane && f.phase == Phase::Connecting;
         self.flows.get_mut(id.0).filter(connecting).ok_or(Violation)?;
-        if Elsewhere::from_argument(header.argument).is_some_and(|there| self.connect_elsewhere(id, there)) {
+        if Redirect::from_argument(header.argument).is_some_and(|there| self.follow_redirect(id, there)) {
             return Ok(());
         }
         let flow = self.flows.get_mut(id.0).ok_or(Violation)?;

@@ -1,7 +1,7 @@
 //! Behaviour over the memory provider, against a scripted proxy.
 
 mod draining;
-mod elsewhere;
+mod redirect;
 mod harness;
 mod interest;
 mod page;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Limits;
-use super::tls::{Door, Guest};
+use super::tls::{Acceptor, Accepted};
 use crate::shares::{Place, Shares};
 
 /// Delay before accepting again after accept(2) failed, for instance with EMFILE.
@@ -26,7 +26,7 @@ const END_MAX: Duration = Duration::from_secs(10);
 pub(super) async fn serve(
     listener: TcpListener,
     service: Router,
-    door: Door,
+    acceptor: Acceptor,
     limits: Limits,
     ended: impl Future<Output = ()>,
 ) {
@@ -47,7 +47,7 @@ pub(super) async fn serve(
                         stream,
                         place,
                         service.clone(),
-                        door.clone(),
+                        acceptor.clone(),
                         limits,
                         stopped.clone(),
                     ));
@@ -69,15 +69,15 @@ async fn serve_one(
     stream: TcpStream,
     _place: Place<IpAddr>,
     service: Router,
-    door: Door,
+    acceptor: Acceptor,
     limits: Limits,
     mut stopped: watch::Receiver<bool>,
 ) {
     let entered = tokio::select! {
-        entered = door.enter(stream) => entered,
+        entered = acceptor.accept(stream) => entered,
         _ = stopped.wait_for(|stop| *stop) => None,
     };
-    let Some(Guest { stream, caller }) = entered else { return };
+    let Some(Accepted { stream, caller }) = entered else { return };
     // A client without a certificate gets a shorter age limit: few routes are open to it.
     let age = if matches!(caller, Caller::Anonymous) { limits.head } else { limits.connection };
     let service = service.layer(Extension(caller.clone()));
@@ -90,7 +90,7 @@ async fn serve_one(
         // A client that disconnects or does not speak HTTP is not logged.
         _ = served.as_mut() => return,
         // The certificate is no longer valid: the connection is closed at once, also during a request.
-        () = door.shut(&caller) => return,
+        () = acceptor.revoked(&caller) => return,
         () = tokio::time::sleep(age) => {}
         _ = stopped.wait_for(|stop| *stop) => {}
     }

@@ -11,10 +11,10 @@ use tokio_rustls::TlsAcceptor;
 
 /// Accepts connections, over TLS if the daemon has an identity.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct Acceptor {
     credentials: Option<Credentials>,
     /// Timeout of a TLS handshake.
-    patience: Duration,
+    handshake_timeout: Duration,
 }
 
 /// A byte stream, plain or over TLS.
@@ -23,24 +23,24 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 /// An accepted connection with its authenticated caller.
-pub(super) struct Guest {
+pub(super) struct Accepted {
     pub(super) stream: Box<dyn Stream>,
     pub(super) caller: Caller,
 }
 
-impl Door {
-    pub(super) fn new(credentials: Option<Credentials>, patience: Duration) -> Self {
-        Door { credentials, patience }
+impl Acceptor {
+    pub(super) fn new(credentials: Option<Credentials>, handshake_timeout: Duration) -> Self {
+        Acceptor { credentials, handshake_timeout }
     }
 
     /// Completes the handshake of a new connection. Returns `None` if it fails or times out, or if the
     /// certificate is not one of this cluster.
-    pub(super) async fn enter(&self, stream: TcpStream) -> Option<Guest> {
+    pub(super) async fn accept(&self, stream: TcpStream) -> Option<Accepted> {
         let Some(credentials) = &self.credentials else {
-            return Some(Guest { stream: Box::new(stream), caller: Caller::Local });
+            return Some(Accepted { stream: Box::new(stream), caller: Caller::Local });
         };
-        let acceptor = TlsAcceptor::from(credentials.server_config());
-        let accepted = tokio::time::timeout(self.patience, acceptor.accept(stream)).await.ok()?;
+        let tls = TlsAcceptor::from(credentials.server_config());
+        let accepted = tokio::time::timeout(self.handshake_timeout, tls.accept(stream)).await.ok()?;
         let stream = accepted.inspect_err(|error| tracing::debug!(%error, "TLS handshake")).ok()?;
         let caller = match stream.get_ref().1.peer_certificates() {
             None => Caller::Anonymous,
@@ -52,12 +52,12 @@ impl Door {
                 peer.inspect_err(|error| tracing::warn!(error, "a client's certificate is refused")).ok()?
             }
         };
-        Some(Guest { stream: Box::new(stream), caller })
+        Some(Accepted { stream: Box::new(stream), caller })
     }
 
     /// Resolves when the caller's certificate expires or is no longer accepted. Never resolves for callers
     /// without one.
-    pub(super) async fn shut(&self, caller: &Caller) {
+    pub(super) async fn revoked(&self, caller: &Caller) {
         let (Some(credentials), Caller::Peer(peer)) = (&self.credentials, caller) else {
             return std::future::pending().await;
         };

@@ -68,7 +68,7 @@ impl ShmProvider {
 
     /// Returns the configuration that the connector stated in a pending request.
     pub fn wanted(&self, request: RequestId) -> Option<ViConfig> {
-        self.door.waiting.get(request.0).map(|waiting| waiting.config)
+        self.acceptor.waiting.get(request.0).map(|waiting| waiting.config)
     }
 
     /// Returns whether a VI ended because its peer wrote invalid values to the memory or aborted it, rather
@@ -81,7 +81,7 @@ impl ShmProvider {
     /// Stops listening at the address of call number `listener` of `listen`, counted from 0, and removes the
     /// socket file. Its pending requests remain.
     pub fn unlisten(&mut self, listener: u32) -> Result<(), ViError> {
-        let ended = self.door.unlisten(&self.epoll, listener);
+        let ended = self.acceptor.unlisten(&self.epoll, listener);
         if ended { Ok(()) } else { Err(ViError::Unknown("listener")) }
     }
 }

@@ -18,7 +18,7 @@
 //! [`Provider::poll_event`].
 
 mod cache;
-mod door;
+mod acceptor;
 mod layout;
 mod lend;
 pub mod rendezvous;
@@ -40,7 +40,7 @@ use crate::{
     Armed, BufferId, Completion, Counters, Event, Memory, Piece, Provider, RegionId, RequestId, ViAddress,
     ViConfig, ViError, ViId, Wake,
 };
-use door::{Door, Token};
+use acceptor::{Acceptor, Token};
 pub use lend::Loan;
 use ring::Sending;
 use vi::{Stage, Vi};
@@ -66,7 +66,7 @@ pub struct ShmProvider {
     armed: bool,
     calls: u32,
     epoll: sys::Fd,
-    door: Door,
+    acceptor: Acceptor,
     /// Lowest number for the provider's descriptors.
     floor: RawFd,
     counters: Counters,
@@ -94,7 +94,7 @@ impl ShmProvider {
             armed: false,
             calls: 0,
             epoll,
-            door: Door::new(floor),
+            acceptor: Acceptor::new(floor),
             floor,
             counters: Counters::default(),
             abandoned: false,
@@ -110,7 +110,7 @@ impl ShmProvider {
     /// Appends every descriptor that the provider owns now to `into`: the application must not close them.
     pub fn descriptors(&self, into: &mut Vec<RawFd>) {
         into.push(self.epoll.raw());
-        self.door.descriptors(into);
+        self.acceptor.descriptors(into);
         into.extend(self.vis.iter().filter_map(|(_, vi)| vi.socket.as_ref()).map(sys::Fd::raw));
     }
 
@@ -128,10 +128,10 @@ impl ShmProvider {
                 Token::Listener(listener) => {
                     let events = &mut self.events;
                     let found = |request| events.push_back(Event::Request(request));
-                    self.door.accept(&self.epoll, listener, &mut self.counters, found);
+                    self.acceptor.accept(&self.epoll, listener, &mut self.counters, found);
                 }
                 Token::Silent(id) => {
-                    let request = self.door.receive_request(&self.epoll, id, &mut self.counters);
+                    let request = self.acceptor.receive_request(&self.epoll, id, &mut self.counters);
                     self.events.extend(request.map(Event::Request));
                 }
                 Token::Vi(id) => self.on_socket(id),
@@ -249,7 +249,7 @@ impl Provider for ShmProvider {
     }
 
     fn listen(&mut self, address: &ViAddress) -> Result<(), ViError> {
-        self.door.listen(&self.epoll, setup::path_of(address)?)
+        self.acceptor.listen(&self.epoll, setup::path_of(address)?)
     }
 
     fn connect(
@@ -266,7 +266,7 @@ impl Provider for ShmProvider {
     }
 
     fn reject(&mut self, id: RequestId) -> Result<(), ViError> {
-        let waiting = self.door.waiting.remove(id.0).ok_or(ViError::Unknown("connection request"))?;
+        let waiting = self.acceptor.waiting.remove(id.0).ok_or(ViError::Unknown("connection request"))?;
         setup::refuse(&waiting, rendezvous::Kind::Reject);
         Ok(())
     }
@@ -456,6 +456,6 @@ impl Drop for ShmProvider {
         for socket in self.vis.iter().filter_map(|(_, vi)| vi.socket.as_ref()) {
             sys::shutdown(socket);
         }
-        self.door.unlink();
+        self.acceptor.unlink();
     }
 }

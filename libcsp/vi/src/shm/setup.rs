@@ -5,7 +5,7 @@ use std::path::Path;
 use super::layout::Mapping;
 use super::rendezvous::{Kind, PACKET_LEN_MAX, Packet};
 use super::vi::{Rings, Stage, Vi};
-use super::{ShmProvider, Token, door, sys};
+use super::{ShmProvider, Token, acceptor, sys};
 use crate::provider::check_private_data;
 use crate::{Event, Provider, RequestId, ViAddress, ViConfig, ViError, ViId};
 
@@ -27,7 +27,7 @@ fn send_packet(socket: &sys::Fd, packet: &Packet, memory: Option<&sys::Fd>) -> R
 }
 
 /// Sends a rejection. A connector that has closed its socket does not get it, which is harmless.
-pub(super) fn refuse(waiting: &door::Waiting, kind: Kind) {
+pub(super) fn refuse(waiting: &acceptor::Waiting, kind: Kind) {
     let packet = Packet { kind, config: waiting.config, private_data: Vec::new() };
     let _ = send_packet(&waiting.socket, &packet, None);
 }
@@ -118,7 +118,7 @@ impl ShmProvider {
     ) -> Result<ViId, ViError> {
         check_private_data(private_data)?;
         config.check()?;
-        let waiting = self.door.waiting.remove(id.0).ok_or(ViError::Unknown("connection request"))?;
+        let waiting = self.acceptor.waiting.remove(id.0).ok_or(ViError::Unknown("connection request"))?;
         if waiting.config.message_len != config.message_len {
             refuse(&waiting, Kind::Mismatch);
             return Err(ViError::Protocol("the message lengths differ"));

@@ -136,7 +136,7 @@ pub enum Reason {
     Lacking = 7,
     /// A listener that was created outside the filter and passed to the program; other processes may share
     /// it.
-    Elsewhere = 8,
+    External = 8,
     /// An address of an interface of this host.
     Own = 9,
 }
@@ -174,7 +174,7 @@ impl Reason {
             5 => Reason::Full,
             6 => Reason::Shared,
             7 => Reason::Lacking,
-            8 => Reason::Elsewhere,
+            8 => Reason::External,
             9 => Reason::Own,
             _ => return None,
         })
@@ -191,7 +191,7 @@ impl Reason {
             Reason::Full => "table full",
             Reason::Shared => "shared, carried by the agent",
             Reason::Lacking => "asked for what accelerated sockets lack",
-            Reason::Elsewhere => "made outside the filter",
+            Reason::External => "made outside the filter",
             Reason::Own => "an address of this host",
         }
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use csp_types::{FlowLabel, FourTuple, TraceEvent, TraceKind};
-use csp_wire::channel::{Elsewhere, MessageHeader, MessageKind, OpenPayload};
+use csp_wire::channel::{Redirect, MessageHeader, MessageKind, OpenPayload};
 
 use super::HAIRPIN_WINDOW;
 use crate::connect::PORT_TRIES;
@@ -44,7 +44,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
         let local = self.dispatcher.service(service).and_then(|service| service.spec.local);
         if let Some(owner) = local.and_then(|number| self.local.elsewhere(number)) {
             self.cx.recorder.counters.connects_elsewhere += 1;
-            return Err(Elsewhere::at(&owner).to_argument());
+            return Err(Redirect::at(&owner).to_argument());
         }
         let user = self.dispatcher.user_of(channel);
         if !self.egress.shares.admit_hairpin(user, self.free()) {

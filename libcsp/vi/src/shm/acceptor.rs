@@ -77,7 +77,7 @@ impl Token {
     }
 }
 
-pub(super) struct Door {
+pub(super) struct Acceptor {
     /// In the order of the calls of `listen`; `None` once ended.
     listeners: Vec<Option<Listener>>,
     silent: Slots<Silent>,
@@ -87,9 +87,9 @@ pub(super) struct Door {
     reserve: Option<sys::Fd>,
 }
 
-impl Door {
+impl Acceptor {
     pub(super) fn new(floor: i32) -> Self {
-        Door {
+        Acceptor {
             listeners: Vec::new(),
             silent: Slots::new(SILENT_MAX),
             waiting: Slots::new(REQUESTS_MAX),

@@ -9,7 +9,7 @@ use csp_types::{NodeId, Owner};
 ///  31: 1 | 24..30: 0 | 16..23: worker | 0..15: NodeId::tag of its proxy
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Elsewhere {
+pub struct Redirect {
     tag: u16,
     worker: u8,
 }
@@ -17,10 +17,10 @@ pub struct Elsewhere {
 const MARK: u32 = 1 << 31;
 const RESERVED: u32 = 0x7f << 24;
 
-impl Elsewhere {
+impl Redirect {
     /// Returns the reference to this worker.
     pub fn at(owner: &Owner) -> Self {
-        Elsewhere { tag: owner.proxy.tag(), worker: owner.worker }
+        Redirect { tag: owner.proxy.tag(), worker: owner.worker }
     }
 
     /// Returns whether it refers to this worker. Proxies with equal tags are not distinguished.
@@ -38,7 +38,7 @@ impl Elsewhere {
         if argument & (MARK | RESERVED) != MARK {
             return None;
         }
-        Some(Elsewhere { tag: argument as u16, worker: (argument >> 16) as u8 })
+        Some(Redirect { tag: argument as u16, worker: (argument >> 16) as u8 })
     }
 }
 
@@ -49,12 +49,12 @@ mod tests {
     #[test]
     fn it_names_a_worker_and_is_no_error_number() {
         let proxy: NodeId = "pn-7".parse().unwrap();
-        let there = Elsewhere::at(&Owner { proxy, worker: 200 });
-        assert_eq!(Elsewhere::from_argument(there.to_argument()), Some(there));
+        let there = Redirect::at(&Owner { proxy, worker: 200 });
+        assert_eq!(Redirect::from_argument(there.to_argument()), Some(there));
         assert!(there.names(&proxy, 200) && !there.names(&proxy, 201));
         assert!(!there.names(&"pn-8".parse().unwrap(), 200));
         for other in [0, 13, 111, u32::MAX, there.to_argument() & !MARK, there.to_argument() | 1 << 24] {
-            assert_eq!(Elsewhere::from_argument(other), None, "{other:#x}");
+            assert_eq!(Redirect::from_argument(other), None, "{other:#x}");
         }
     }
 }

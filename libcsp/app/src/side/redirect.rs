@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use csp_types::{Duration, Instant};
-use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Elsewhere, MessageHeader, MessageKind};
+use csp_wire::channel::{CONNECT_BY_LAN, ConnectPayload, Redirect, MessageHeader, MessageKind};
 
 use super::channel::Lane;
 use super::records::Phase;
@@ -20,7 +20,7 @@ pub(super) const CONNECTS_MAX: u8 = 4;
 pub(super) const LINK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A connection that waits for a link to the named worker, and the end of the wait.
-pub(super) type Waiting = (Instant, FlowId, Elsewhere);
+pub(super) type Waiting = (Instant, FlowId, Redirect);
 
 impl AppSide {
     /// Sends CONNECT for a flow on its lane.
@@ -41,7 +41,7 @@ impl AppSide {
     /// A worker that the agent has not announced is reached through a network node. If the worker was
     /// announced but no link to it is up, the connection waits: the worker may have died, and the other
     /// workers may not have noticed yet.
-    pub(super) fn connect_elsewhere(&mut self, id: FlowId, there: Elsewhere) -> bool {
+    pub(super) fn follow_redirect(&mut self, id: FlowId, there: Redirect) -> bool {
         let Some(flow) = self.flows.get(id.0) else { return false };
         let (connects, refused_by) = (flow.connects, flow.lane.channel);
         if flow.orphan || !(1..CONNECTS_MAX).contains(&connects) {
@@ -52,7 +52,7 @@ impl AppSide {
         match named {
             Some(channel) => {
                 if !self.connect_over(id, channel) {
-                    self.elsewhere.push((self.now + LINK_PATIENCE, id, there));
+                    self.redirected.push((self.now + LINK_PATIENCE, id, there));
                 }
             }
             None => self.send_connect(id, CONNECT_BY_LAN),
@@ -61,8 +61,8 @@ impl AppSide {
     }
 
     /// Requests the connections whose worker now has a link, and fails those that have waited too long.
-    pub(super) fn settle_elsewhere(&mut self) {
-        for (due, id, there) in std::mem::take(&mut self.elsewhere) {
+    pub(super) fn settle_redirected(&mut self) {
+        for (due, id, there) in std::mem::take(&mut self.redirected) {
             let Some(flow) = self.flows.get(id.0) else { continue };
             if flow.orphan {
                 self.flows.remove(id.0); // no answer will come
@@ -70,19 +70,19 @@ impl AppSide {
                 continue;
             } else if !self.named(there).is_some_and(|channel| self.connect_over(id, channel)) {
                 match due > self.now {
-                    true => self.elsewhere.push((due, id, there)),
-                    false => self.fail_elsewhere(id),
+                    true => self.redirected.push((due, id, there)),
+                    false => self.fail_redirected(id),
                 }
             }
         }
     }
 
-    /// Returns the earliest time at which [`settle_elsewhere`](Self::settle_elsewhere) fails a connection.
-    pub(super) fn elsewhere_deadline(&self) -> Option<Instant> {
-        self.elsewhere.iter().map(|(due, ..)| *due).min()
+    /// Returns the earliest time at which [`settle_redirected`](Self::settle_redirected) fails a connection.
+    pub(super) fn redirect_deadline(&self) -> Option<Instant> {
+        self.redirected.iter().map(|(due, ..)| *due).min()
     }
 
-    fn fail_elsewhere(&mut self, id: FlowId) {
+    fn fail_redirected(&mut self, id: FlowId) {
         if let Some(flow) = self.flows.get_mut(id.0) {
             (flow.ended_here, flow.ended_there) = (true, true);
         }
@@ -99,7 +99,7 @@ impl AppSide {
     }
 
     /// Returns the channel to the worker, if the agent announces it.
-    fn named(&self, there: Elsewhere) -> Option<usize> {
+    fn named(&self, there: Redirect) -> Option<usize> {
         self.channels.iter().position(|known| {
             let target = known.target();
             known.is_wanted() && there.names(&target.node, target.worker)

@@ -3,10 +3,10 @@
 use csp_types::{FlowLabel, Owner};
 use csp_vi::ViAddress;
 use csp_wire::channel::MessageKind::{Connect, Connected, Refused};
-use csp_wire::channel::{CONNECT_BY_LAN, Elsewhere};
+use csp_wire::channel::{CONNECT_BY_LAN, Redirect};
 
 use super::harness::{Proxy, World, open_payload};
-use crate::side::elsewhere::{CONNECTS_MAX, LINK_PATIENCE};
+use crate::side::redirect::{CONNECTS_MAX, LINK_PATIENCE};
 use crate::{AppError, FlowId, ProxyTarget, errno};
 
 struct Two {
@@ -20,7 +20,7 @@ fn target(name: &str) -> ProxyTarget {
 }
 
 fn at(name: &str) -> u32 {
-    Elsewhere::at(&Owner { proxy: name.parse().unwrap(), worker: 0 }).to_argument()
+    Redirect::at(&Owner { proxy: name.parse().unwrap(), worker: 0 }).to_argument()
 }
 
 impl Two {
