@@ -66,7 +66,7 @@ pub struct CustodyOptions {
 
 /// A connection that a process left, with the agent's end of its Unix socket pair.
 #[derive(Debug)]
-pub struct Charge {
+pub struct LeftConnection {
     /// The connection's proxy, label, ticket and addresses.
     pub left: Left,
     /// The user of the process that left it.
@@ -79,7 +79,7 @@ pub struct Charge {
 struct Waiting {
     /// When it arrived.
     since: Instant,
-    charge: Charge,
+    connection: LeftConnection,
     /// Its entry among the waiting connections.
     place: Place<u32>,
 }
@@ -170,18 +170,18 @@ impl Custody {
 
     /// Takes a connection into custody. It is lost if its user has as many connections as there are free
     /// entries: a single user thus gets at most half.
-    pub fn take(&mut self, now: Instant, charge: Charge, place: Place<u32>) {
+    pub fn take(&mut self, now: Instant, connection: LeftConnection, place: Place<u32>) {
         let free = CONNECTIONS_MAX.saturating_sub(self.connections.len() + self.waiting.len());
-        let own = self.of_user.get(&charge.uid).copied().unwrap_or(0);
+        let own = self.of_user.get(&connection.uid).copied().unwrap_or(0);
         if own > free {
             self.counters.lost += 1;
             return;
         }
-        self.of_user.insert(charge.uid, own + 1);
+        self.of_user.insert(connection.uid, own + 1);
         if !self.is_used() {
             self.side.set_proxies(&self.targets);
         }
-        self.waiting.push(Waiting { since: now, charge, place });
+        self.waiting.push(Waiting { since: now, connection, place });
     }
 
     /// Moves all bytes that can be moved. Returns whether there was anything to do.
@@ -209,21 +209,21 @@ impl Custody {
     /// read the end of the stream.
     fn take_waiting(&mut self, now: Instant) -> bool {
         let before = self.waiting.len();
-        for Waiting { since, charge, place } in std::mem::take(&mut self.waiting) {
-            let left = &charge.left;
+        for Waiting { since, connection, place } in std::mem::take(&mut self.waiting) {
+            let left = &connection.left;
             let (proxy, ends) = ((&left.node, left.worker), (left.local, left.remote));
             match self.side.take_over(now, proxy, left.label, left.ticket, ends) {
                 Ok(flow) => {
-                    self.connections.insert(flow, Connection::new(charge.socket, charge.uid, left.ticket));
+                    self.connections.insert(flow, Connection::new(connection.socket, connection.uid, left.ticket));
                     self.carried_options.taken(&mut self.side, now, left.ticket, flow);
                     self.counters.taken += 1;
                 }
                 Err(AppError::NoProxy) if now.saturating_since(since) < LINK_TIMEOUT => {
-                    self.waiting.push(Waiting { since, charge, place });
+                    self.waiting.push(Waiting { since, connection, place });
                 }
                 Err(_) => {
                     self.counters.lost += 1;
-                    self.release_share(charge.uid);
+                    self.release_share(connection.uid);
                 }
             }
         }
@@ -356,12 +356,12 @@ mod tests {
     }
 
     /// A connection that a process of this user claims to have left at a proxy that does not exist.
-    fn charge(uid: u32) -> Charge {
+    fn connection(uid: u32) -> LeftConnection {
         let end = SocketAddr::from(([10, 0, 0, 1], 80));
         let (label, ticket) = (FlowLabel::new(1, 0), Ticket([1; 16]));
         let node = "no-such-proxy".parse().unwrap();
         let left = Left { node, worker: 0, label, ticket, local: end, remote: end };
-        Charge { left, uid, socket: UnixStream::pair().unwrap().0.into() }
+        LeftConnection { left, uid, socket: UnixStream::pair().unwrap().0.into() }
     }
 
     #[test]
@@ -371,11 +371,11 @@ mod tests {
         let mut taken: Vec<_> = (0..WAITING_MAX).filter_map(|_| places.enter(65534)).collect();
         assert_eq!(taken.len(), WAITING_OF_USER_MAX, "a user gets half of the places");
         for place in taken.split_off(WAITING_OF_USER_MAX - 8) {
-            custody.take(now, charge(65534), place);
+            custody.take(now, connection(65534), place);
         }
         custody.turn(now, 1_000);
         assert!(places.enter(65534).is_none(), "they wait for their proxy, and keep their places");
-        custody.take(now, charge(1000), places.enter(1000).expect("a place for another user"));
+        custody.take(now, connection(1000), places.enter(1000).expect("a place for another user"));
         assert_eq!(custody.counters().1, 9);
         // Their proxy is given up, and the places are free.
         let later = now + LINK_TIMEOUT;

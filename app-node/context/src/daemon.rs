@@ -21,9 +21,9 @@ use csp_wire::context::Place;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::library;
-use crate::order::{Made, Order};
+use crate::request::{BuildResult, BuildRequest};
 use crate::session::{Limits, REPORT_INTERVAL, Session, SessionEvent};
-use crate::workshop::Workshop;
+use crate::builder::HandlerBuilder;
 
 /// Bytes read at once, equal to a proxy's window.
 const READ_LEN: usize = 64 * 1024;
@@ -36,9 +36,9 @@ const MADE_INTERVAL: Duration = Duration::from_millis(1);
 const EPOCH: Duration = Duration::from_millis(5);
 
 /// Result of building a stage's handler.
-type Answer = (Place, u64, Made);
+type Answer = (Place, u64, BuildResult);
 /// A request to build a handler, and where the result is sent.
-type Job = (Order, Sender<Answer>);
+type Job = (BuildRequest, Sender<Answer>);
 
 /// The command line.
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
     };
     let live = Arc::new(AtomicUsize::new(0));
-    let (jobs, orders) = channel();
-    thread::Builder::new().name("modules".to_owned()).spawn(move || make_handlers(&orders))?;
+    let (jobs, requests) = channel();
+    thread::Builder::new().name("modules".to_owned()).spawn(move || make_handlers(&requests))?;
     for address in &options.listen {
         let listener = TcpListener::bind(address)
             .map_err(|error| DaemonError::Unavailable(format!("--listen {address}: {error}")))?;
@@ -135,24 +135,24 @@ fn accept(listener: &TcpListener, options: &Options, live: &Arc<AtomicUsize>, jo
 }
 
 /// Builds the handlers that sessions request, while the sessions continue.
-fn make_handlers(orders: &Receiver<Job>) {
+fn make_handlers(requests: &Receiver<Job>) {
     lower_priority();
-    let mut workshop = Workshop::with_trial(csp_sandbox::Limits::default(), Some(Trial::default().shared()));
+    let mut builder = HandlerBuilder::with_trial(csp_sandbox::Limits::default(), Some(Trial::default().shared()));
     let mut is_bounded = false;
-    for (order, reply) in orders {
+    for (request, reply) in requests {
         // Done before the first module runs.
         let bounded = match is_bounded {
             true => Ok(()),
             false => {
-                workshop.engine().and_then(|engine| end_epochs(engine).map_err(|error| error.to_string()))
+                builder.engine().and_then(|engine| end_epochs(engine).map_err(|error| error.to_string()))
             }
         };
         is_bounded = bounded.is_ok();
         let made = match bounded {
-            Ok(()) => workshop.make(&order),
-            Err(error) => Made::Refused(error),
+            Ok(()) => builder.make(&request),
+            Err(error) => BuildResult::Refused(error),
         };
-        let _ = reply.send((order.place, order.serial, made)); // its connection may be over
+        let _ = reply.send((request.place, request.serial, made)); // its connection may be over
     }
 }
 
@@ -196,15 +196,15 @@ fn converse(
         let processed = session.receive(now, &bytes[..len], &mut out);
         for (place, serial, made) in answers.try_iter() {
             ordered -= 1;
-            session.made(now, (place, serial), made, &mut out);
+            session.built(now, (place, serial), made, &mut out);
         }
         for event in session.take_events() {
             log(number, &event);
         }
         processed.map_err(|error| error.to_string())?;
-        for order in session.take_orders() {
+        for request in session.take_requests() {
             ordered += 1;
-            jobs.send((order, reply.clone()))
+            jobs.send((request, reply.clone()))
                 .map_err(|_| "the thread that makes handlers has ended".to_owned())?;
         }
         stream.write_all(&out).map_err(|error| error.to_string())?;

@@ -4,8 +4,8 @@
 //! ```text
 //!  proxy worker ── TCP, carried over the SAN by csp-run ──▶ csp-context: one thread for each connection
 //!     STAGE, CALL, ROOM, PART                                 [session] handlers, their state, what waits for room
-//!     ◀── SAME, FRAMES, RANGE, NEW, DONE, WANT, REPORT            │ order        ▲ made
-//!                                                             [workshop] checks, compiles and starts supplied modules
+//!     ◀── SAME, FRAMES, RANGE, NEW, DONE, WANT, REPORT            │ request      ▲ result
+//!                                                             [builder] checks, compiles and starts supplied modules
 //! ```
 //! A proxy worker connects to the daemon as it connects clients to servers of a pool, and speaks
 //! [`csp_wire::context`]. The daemon is an ordinary program: it has one listening socket, and the socket
@@ -15,7 +15,7 @@
 //! |---|---|
 //! | one connection, sans-I/O | [`session`] |
 //! | the handlers that there are | [`library`] |
-//! | supplied ones: asked for, made | [`order`], [`workshop`] |
+//! | supplied ones: requested, built | [`request`], [`builder`] |
 //! | sockets, threads, signals | [`daemon`] |
 //! | packet plug-ins of level 3, a mode of its own | [`packets`], `csp-plugin-host` |
 #![forbid(unsafe_code)]
@@ -23,9 +23,9 @@
 pub mod daemon;
 mod emitter;
 pub mod library;
-pub mod order;
+pub mod request;
 pub mod packets;
 mod reports;
 pub mod session;
 mod stage;
-pub mod workshop;
+pub mod builder;

@@ -4,7 +4,7 @@
 //!   bytes ─▶ records ─▶ stage ─▶ handler ─ emits ─▶ records ─▶ bytes
 //!                         └ no room, or no handler yet: the message waits here
 //!
-//!   STAGE with a module ─▶ order ─▶ [workshop] ─▶ made: the handler;  or missing ─▶ WANT ─▶ PART, … ─▶ order with its bytes
+//!   STAGE with a module ─▶ request ─▶ [builder] ─▶ built: the handler;  or missing ─▶ WANT ─▶ PART, … ─▶ request with its bytes
 //! ```
 //! What the proxy sends is bounded by the credit that HELLO grants and by [`Limits`]; the session ends when
 //! the proxy exceeds them, or sends something other than its records. A stage whose handler the program does
@@ -21,7 +21,7 @@ use csp_wire::context::{FRAMES_MAX, Hash, Message, Place, RECORD_HEADER_LEN, Rec
 use thiserror::Error;
 
 use crate::library::Make;
-use crate::order::{Made, Objects, Order, Pending};
+use crate::request::{BuildResult, Objects, BuildRequest, Pending};
 use crate::reports;
 use crate::stage::{self, Clock, Incoming, Moment, Outcome, Stage};
 
@@ -136,7 +136,7 @@ pub struct Session {
     events: Vec<SessionEvent>,
     clock: Clock,
     objects: Objects,
-    orders: Vec<Order>,
+    requests: Vec<BuildRequest>,
     serial: u64,
     /// When the last reports were sent.
     reported: Instant,
@@ -156,7 +156,7 @@ impl Session {
             events: Vec::new(),
             clock: None,
             objects: Objects::default(),
-            orders: Vec::new(),
+            requests: Vec::new(),
             serial: 0,
             reported: Instant::ZERO,
         }
@@ -257,7 +257,7 @@ impl Session {
                 let stages = &self.stages;
                 let is_waiting = |(place, serial): &(Place, u64)| {
                     let pending = stages.get(place).and_then(|stage| stage.pending.as_ref());
-                    pending.is_some_and(|pending| pending.order.serial == *serial)
+                    pending.is_some_and(|pending| pending.request.serial == *serial)
                 };
                 if let Some(place) = self.objects.not_there(object, is_waiting)? {
                     reports::want(place, object, out);
@@ -265,8 +265,8 @@ impl Session {
             }
             Record::Part { object, total, offset, bytes } => {
                 let most = self.limits.object_bytes;
-                if let Some((bytes, orders)) = self.objects.part(object, (total, offset), bytes, most)? {
-                    orders.into_iter().for_each(|order| self.arrived(order, object, &bytes));
+                if let Some((bytes, requests)) = self.objects.part(object, (total, offset), bytes, most)? {
+                    requests.into_iter().for_each(|request| self.arrived(request, object, &bytes));
                 }
             }
             Record::Room { place, bytes } => {
@@ -348,7 +348,7 @@ impl Session {
                 Some(module) => {
                     self.serial += 1;
                     let pending = Pending::new(place, self.serial, parameters, module, &supply);
-                    self.orders.push(pending.order.clone());
+                    self.requests.push(pending.request.clone());
                     free.insert(Stage::pending(name, parameters, pending, room));
                     return Ok(());
                 }
@@ -388,31 +388,31 @@ impl Session {
     /// Adds an object to a request, which is repeated once all of its objects have arrived.
     fn arrived(&mut self, (place, serial): (Place, u64), object: &Hash, bytes: &std::sync::Arc<[u8]>) {
         let pending = self.stages.get_mut(&place).and_then(|stage| stage.pending.as_mut());
-        let Some(pending) = pending.filter(|pending| pending.order.serial == serial) else { return };
-        pending.order.objects.push((*object, bytes.clone()));
+        let Some(pending) = pending.filter(|pending| pending.request.serial == serial) else { return };
+        pending.request.objects.push((*object, bytes.clone()));
         pending.missing = pending.missing.saturating_sub(1);
         if pending.missing == 0 {
-            self.orders.push(pending.order.clone());
+            self.requests.push(pending.request.clone());
         }
     }
 
-    /// Removes and returns the pending requests. The caller passes each result to [`made`](Self::made).
-    pub fn take_orders(&mut self) -> Vec<Order> {
-        std::mem::take(&mut self.orders)
+    /// Removes and returns the pending requests. The caller passes each result to [`built`](Self::built).
+    pub fn take_requests(&mut self) -> Vec<BuildRequest> {
+        std::mem::take(&mut self.requests)
     }
 
     /// Processes the result of a request, and appends the output to `out`.
-    pub fn made(&mut self, now: Instant, (place, serial): (Place, u64), made: Made, out: &mut Vec<u8>) {
+    pub fn built(&mut self, now: Instant, (place, serial): (Place, u64), made: BuildResult, out: &mut Vec<u8>) {
         let state_bytes = self.limits.state_bytes;
         let stage = self.stages.get_mut(&place);
         let is_its =
-            |stage: &&mut Stage| stage.pending.as_ref().is_some_and(|known| known.order.serial == serial);
+            |stage: &&mut Stage| stage.pending.as_ref().is_some_and(|known| known.request.serial == serial);
         let Some(stage) = stage.filter(is_its) else { return };
         let handler = stage.name.clone();
         let why = match made {
-            Made::Missing(objects) => match &mut stage.pending {
+            BuildResult::Missing(objects) => match &mut stage.pending {
                 // The objects that have arrived did not help.
-                Some(pending) if pending.order.objects.is_empty() => {
+                Some(pending) if pending.request.objects.is_empty() => {
                     pending.missing = objects.len();
                     for object in objects {
                         if self.objects.want(object, (place, serial)) {
@@ -423,13 +423,13 @@ impl Session {
                 }
                 _ => "the module is not here".to_owned(),
             },
-            Made::Refused(why) => why,
-            Made::Ready(made, _) if !fits(&made.needs(), state_bytes) => {
+            BuildResult::Refused(why) => why,
+            BuildResult::Ready(made, _) if !fits(&made.needs(), state_bytes) => {
                 "it needs a timer, or more state than a context elsewhere has".to_owned()
             }
-            Made::Ready(made, report) => {
+            BuildResult::Ready(made, report) => {
                 let wanted = stage.parameters.clone();
-                let set = stage.pending.as_ref().is_some_and(|pending| pending.order.parameters == wanted);
+                let set = stage.pending.as_ref().is_some_and(|pending| pending.request.parameters == wanted);
                 stage.begin(made, report);
                 let event = match if set { Ok(()) } else { stage.configure(&wanted, false) } {
                     Ok(()) => SessionEvent::Runs { handler, parameters: wanted },

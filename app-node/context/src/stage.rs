@@ -12,7 +12,7 @@ use csp_types::Instant;
 use csp_wire::context::{Place, Record};
 
 use crate::emitter::Emitter;
-use crate::order::Pending;
+use crate::request::Pending;
 
 /// Every `MEASURE_EVERY`th call is timed.
 const MEASURE_EVERY: u64 = 16;

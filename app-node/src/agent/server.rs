@@ -32,7 +32,7 @@ use super::helper::Helpers;
 use super::kernel::{bindable, held};
 use super::processes::{ProcessInfo, Processes, Refusal};
 use super::receive::{Received, readable, receive, receive_first};
-use crate::custody::{Charge, Custodian};
+use crate::custody::{LeftConnection, Custodian};
 
 /// Lifetime of a token.
 const TOKEN_LIFETIME_S: u64 = 1800;
@@ -221,7 +221,7 @@ async fn serve_process(
 /// Takes a connection that a process left into the agent's custody.
 fn take(options: &AgentOptions, process: &ProcessId, (left, uid): (Left, u32), descriptor: Option<OwnedFd>) {
     match (&options.custodian, descriptor) {
-        (Some(custodian), Some(socket)) => custodian.take(Charge { left, uid, socket }),
+        (Some(custodian), Some(socket)) => custodian.take(LeftConnection { left, uid, socket }),
         (None, _) => {
             tracing::warn!(
                 process = process.as_str(),

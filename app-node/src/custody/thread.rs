@@ -13,7 +13,7 @@ use csp_types::{Duration, Instant, NodeId};
 use csp_vi::{Armed, ViError, Wake};
 use csp_wire::agent::CarriedOption;
 
-use super::{Charge, Counters, Custody, WAITING_MAX, waiting_places};
+use super::{LeftConnection, Counters, Custody, WAITING_MAX, waiting_places};
 
 /// Longest sleep while there are connections, and while there are none.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -23,9 +23,9 @@ const ORDERS_MAX: usize = WAITING_MAX + 16;
 
 /// A message of the agent to the custody.
 #[derive(Debug)]
-pub enum Order {
+pub enum Command {
     /// Take this connection, which holds an entry among the waiting ones.
-    Take(Box<(Charge, Place<u32>)>),
+    Take(Box<(LeftConnection, Place<u32>)>),
     /// Set an option of a connection.
     Option(CarriedOption),
     /// Replace the list of proxy workers.
@@ -40,7 +40,7 @@ pub type Published = (Counters, usize);
 /// The agent's handle to the custody. Dropping it stops the thread and ends its connections.
 #[derive(Debug)]
 pub struct Custodian {
-    thread: DataThread<Order, Published>,
+    thread: DataThread<Command, Published>,
     /// Entries of waiting connections, by user.
     places: Shares<u32>,
     /// Connections lost because no entry was free.
@@ -55,22 +55,22 @@ impl Custodian {
 
     /// Takes a connection into custody. The connection ends if its user has the largest number of waiting
     /// connections, or if the queue is full.
-    pub fn take(&self, charge: Charge) {
+    pub fn take(&self, connection: LeftConnection) {
         let sent = self
             .places
-            .enter(charge.uid)
-            .is_some_and(|place| self.thread.mailbox().send(Order::Take(Box::new((charge, place)))).is_ok());
+            .enter(connection.uid)
+            .is_some_and(|place| self.thread.mailbox().send(Command::Take(Box::new((connection, place)))).is_ok());
         self.crowded_out.fetch_add(u64::from(!sent), Ordering::Relaxed);
     }
 
     /// Sets an option of a connection in custody; it is lost if the queue is full.
     pub fn set_option(&self, option: CarriedOption) {
-        let _ = self.thread.mailbox().send(Order::Option(option));
+        let _ = self.thread.mailbox().send(Command::Option(option));
     }
 
     /// Replaces the list of proxies; `false` if the queue is full and the caller has to try again later.
     pub fn set_proxies(&self, proxies: Vec<(NodeId, u8, PathBuf)>) -> bool {
-        self.thread.mailbox().send(Order::Proxies(proxies)).is_ok()
+        self.thread.mailbox().send(Command::Proxies(proxies)).is_ok()
     }
 
     /// Whether the custody's thread still takes turns.
@@ -86,27 +86,27 @@ impl Custodian {
 
 impl Drop for Custodian {
     fn drop(&mut self) {
-        DataThread::stop_all(std::slice::from_mut(&mut self.thread), || Order::Stop);
+        DataThread::stop_all(std::slice::from_mut(&mut self.thread), || Command::Stop);
     }
 }
 
 impl DataWorker for Custody {
-    type Question = Order;
+    type Question = Command;
     type Published = Published;
 
     fn turn(&mut self, now: Instant, unix_s: u64) -> bool {
         Custody::turn(self, now, unix_s)
     }
 
-    fn answer(&mut self, now: Instant, order: Order) -> ControlFlow<()> {
-        match order {
-            Order::Take(taken) => {
-                let (charge, place) = *taken;
-                self.take(now, charge, place);
+    fn answer(&mut self, now: Instant, command: Command) -> ControlFlow<()> {
+        match command {
+            Command::Take(taken) => {
+                let (connection, place) = *taken;
+                self.take(now, connection, place);
             }
-            Order::Option(option) => self.set_option(now, option),
-            Order::Proxies(proxies) => self.set_proxies(proxies.into_iter()),
-            Order::Stop => return ControlFlow::Break(()),
+            Command::Option(option) => self.set_option(now, option),
+            Command::Proxies(proxies) => self.set_proxies(proxies.into_iter()),
+            Command::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
     }

@@ -112,7 +112,7 @@ pub struct AppSide {
     listeners: Slots<Listener>,
     flows: Slots<Flow>,
     /// Listeners that proxies refused and that are announced again later.
-    listen_again: Vec<refused::Again>,
+    listen_again: Vec<refused::Retry>,
     /// Connections that wait for a link to the proxy worker that serves them.
     redirected: Vec<redirect::Waiting>,
     ready: VecDeque<Handle>,

@@ -34,7 +34,7 @@ pub use fields::{
     Direction, Fields, InstanceId, Match, PORTS_ANY, PRIORITY_MAX, PortRange, Rule, RuleError, TcpFlags,
     has_ports,
 };
-pub use layout::{LaidRule, LaidTuple};
+pub use layout::{EncodedRule, EncodedTuple};
 pub use linear::Linear;
 pub use owner::{Owner, OwnerError, Published};
 pub use parse::{

@@ -124,7 +124,7 @@ pub enum ManagerError {
     },
     /// A setting names an instance that runs in another environment. Calls stay within one environment.
     #[error("{name} cannot name {other} in a setting: one of them runs on another host; move both")]
-    Elsewhere {
+    OtherEnvironment {
         /// The instance.
         name: String,
         /// The instance that its settings name.

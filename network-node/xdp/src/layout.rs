@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use csp_classify::multifield::{LaidRule, LaidTuple, Table};
+use csp_classify::multifield::{EncodedRule, EncodedTuple, Table};
 use csp_plugins::OUTPUTS_MAX;
 
 use crate::{INSTANCES_MAX, RULES_MAX};
@@ -132,7 +132,7 @@ impl Block {
         self.u32(at + 4, value);
     }
 
-    fn entry(&mut self, at: usize, words: usize, rule: &LaidRule, rank: u16, start: u8, next: u32) {
+    fn entry(&mut self, at: usize, words: usize, rule: &EncodedRule, rank: u16, start: u8, next: u32) {
         for word in 0..words {
             self.u64(at + 8 * word, rule.value[word]);
             self.u64(at + 8 * (words + word), rule.mask[word]);
@@ -208,18 +208,18 @@ pub(crate) fn compile(
 }
 
 /// Removes the rules for transmitted packets.
-fn ingress(tuples: Vec<LaidTuple>, words: usize) -> Vec<LaidTuple> {
+fn ingress(tuples: Vec<EncodedTuple>, words: usize) -> Vec<EncodedTuple> {
     let left = tuples.into_iter().map(|tuple| {
         let rules = tuple.rules.into_iter().filter(|rule| rule.is_ingress(words)).collect();
-        LaidTuple { rules, ..tuple }
+        EncodedTuple { rules, ..tuple }
     });
-    let mut left: Vec<LaidTuple> = left.filter(|tuple| !tuple.rules.is_empty()).collect();
+    let mut left: Vec<EncodedTuple> = left.filter(|tuple| !tuple.rules.is_empty()).collect();
     left.sort_by_key(|tuple| tuple.rules.iter().map(|rule| rule.order).min());
     left
 }
 
 /// Returns the rank of each rule in match order.
-fn ranks(families: &[Vec<LaidTuple>; 2]) -> Result<HashMap<u64, u16>, TableError> {
+fn ranks(families: &[Vec<EncodedTuple>; 2]) -> Result<HashMap<u64, u16>, TableError> {
     let rules = families.iter().flatten().flat_map(|tuple| &tuple.rules);
     let mut orders: Vec<u64> = rules.map(|rule| rule.order).collect();
     orders.sort_unstable();
@@ -235,7 +235,7 @@ fn tuple_at(
     block: &mut Block,
     place: usize,
     words: usize,
-    tuple: &LaidTuple,
+    tuple: &EncodedTuple,
     ranks: &HashMap<u64, u16>,
     starts: &HashMap<u32, u8>,
     following: u32,
@@ -244,7 +244,7 @@ fn tuple_at(
     let entry_len = if words == 2 { ENTRY_V4_LEN } else { ENTRY_V6_LEN };
     let buckets_at = block.allocate(4 * buckets)?;
     let entries_at = block.allocate(entry_len * tuple.rules.len())?;
-    let mut rules: Vec<&LaidRule> = tuple.rules.iter().collect();
+    let mut rules: Vec<&EncodedRule> = tuple.rules.iter().collect();
     // In reverse order: each entry becomes the head of its chain, so that ranks rise along the chain.
     rules.sort_unstable_by_key(|rule| core::cmp::Reverse(rule.order));
     let (mut heads, mut lengths) = (vec![NONE; buckets], vec![0usize; buckets]);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{CHANNEL, End, World, message, open_channel, subscribe};
 use csp_context::session::{Limits, Session};
-use csp_context::workshop::Workshop;
+use csp_context::builder::HandlerBuilder;
 use csp_handlers::{Call, Emit, FormatId, Handler, Needs, ParameterError, Piece, State, Stop, builtin};
 use csp_messages::{ChannelKind, QueueLimits};
 use csp_proxy_core::PoolServer;
@@ -69,7 +69,7 @@ struct Cluster {
     w: World,
     programs: Vec<Program>,
     /// Where supplied handlers of all programs are made.
-    workshop: Workshop,
+    builder: HandlerBuilder,
     next_label: u32,
     /// Programs that would take a connection.
     up: bool,
@@ -108,8 +108,8 @@ impl Cluster {
         let specs = [0, 1].map(|number| ContextSpec { number, service: format!("context g{number}") });
         w.broker.set_contexts(w.now, &specs);
         w.broker.set_paths(w.now, path).unwrap();
-        let workshop = Workshop::new(csp_sandbox::Limits::default());
-        Cluster { w, programs: Vec::new(), workshop, next_label: LINKS, up: true, opened: 0, carried: 0 }
+        let builder = HandlerBuilder::new(csp_sandbox::Limits::default());
+        Cluster { w, programs: Vec::new(), builder, next_label: LINKS, up: true, opened: 0, carried: 0 }
     }
 
     /// Runs timers that are due, and opens the connections that are asked for.
@@ -147,9 +147,9 @@ impl Cluster {
             self.carried += len;
             let mut out = Vec::new();
             program.session.receive(self.w.now, &bytes, &mut out).unwrap();
-            for order in program.session.take_orders() {
-                let made = self.workshop.make(&order);
-                program.session.made(self.w.now, (order.place, order.serial), made, &mut out);
+            for request in program.session.take_requests() {
+                let made = self.builder.make(&request);
+                program.session.built(self.w.now, (request.place, request.serial), made, &mut out);
             }
             moved |= len > 0 || !out.is_empty();
             for part in out.chunks(most().max(1)) {

@@ -1,7 +1,7 @@
 //! Stages with supplied handlers: their modules are asked for, and checked; messages wait meanwhile.
 
-use csp_context::order::{Made, Order};
-use csp_context::workshop::Workshop;
+use csp_context::request::{BuildResult, BuildRequest};
+use csp_context::builder::HandlerBuilder;
 use csp_sandbox::{Limits as SandboxLimits, Sha256};
 use csp_wire::context::{Hash, OnStop, PART_LEN_MAX, Report, Standing};
 
@@ -60,17 +60,17 @@ fn parts(object: &Hash, bytes: &[u8]) -> Vec<Vec<u8>> {
     bytes.chunks(100).enumerate().map(part).collect()
 }
 
-/// Runs orders as the program's thread does, until nothing is left. Returns what the session answers.
-fn work(session: &mut Session, workshop: &mut Workshop) -> Vec<u8> {
+/// Runs requests as the program's thread does, until nothing is left. Returns what the session answers.
+fn work(session: &mut Session, builder: &mut HandlerBuilder) -> Vec<u8> {
     let mut out = Vec::new();
     loop {
-        let orders = session.take_orders();
-        if orders.is_empty() {
+        let requests = session.take_requests();
+        if requests.is_empty() {
             return out;
         }
-        for order in orders {
-            let made = workshop.make(&order);
-            session.made(NOW, (order.place, order.serial), made, &mut out);
+        for request in requests {
+            let made = builder.make(&request);
+            session.built(NOW, (request.place, request.serial), made, &mut out);
         }
     }
 }
@@ -93,11 +93,11 @@ fn receive(session: &mut Session, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_module_and_its_formats_are_asked_for_once_and_messages_wait() {
-    let (mut s, mut workshop) = (session(Limits::default()), Workshop::new(SandboxLimits::default()));
+    let (mut s, mut builder) = (session(Limits::default()), HandlerBuilder::new(SandboxLimits::default()));
     let ((module, code), (formats, texts)) = (module(), formats());
     let begin = [hello(), supplied(A, "", &module, Some(&formats)), supplied(B, "", &module, None)].concat();
     assert_eq!(names(&receive(&mut s, &begin)), [("hello", 0)]);
-    assert_eq!(wants(&work(&mut s, &mut workshop)), [module, formats], "two stages, one module");
+    assert_eq!(wants(&work(&mut s, &mut builder)), [module, formats], "two stages, one module");
     let calls = [call(A, 1, &[b"x"]), call(B, 2, &[b"y"]), call(A, 3, &[b"z"])].concat();
     assert_eq!(names(&receive(&mut s, &calls)), []);
     assert_eq!(s.waiting(), 3);
@@ -105,26 +105,26 @@ fn a_module_and_its_formats_are_asked_for_once_and_messages_wait() {
         receive(&mut s, &part);
     }
     // The stage without formats runs, and finds no field.
-    assert_eq!(names(&work(&mut s, &mut workshop)), [("fault", 3)]);
+    assert_eq!(names(&work(&mut s, &mut builder)), [("fault", 3)]);
     for part in parts(&formats, &texts) {
         receive(&mut s, &part);
     }
     let both = [("same", 0), ("done", 0), ("same", 0), ("done", 0)];
-    assert_eq!(names(&work(&mut s, &mut workshop)), both);
+    assert_eq!(names(&work(&mut s, &mut builder)), both);
     // A program that has them asks for nothing.
     let mut again = session(Limits::default());
     receive(&mut again, &[hello(), supplied(A, "", &module, Some(&formats)), call(A, 1, &[b"x"])].concat());
-    assert_eq!(names(&work(&mut again, &mut workshop)), [("same", 0), ("done", 0)]);
+    assert_eq!(names(&work(&mut again, &mut builder)), [("same", 0), ("done", 0)]);
 }
 
 #[test]
 fn a_module_that_never_ends_is_stopped_reported_and_passed_by() {
-    let (mut s, mut workshop) = (session(Limits::default()), Workshop::new(SandboxLimits::default()));
+    let (mut s, mut builder) = (session(Limits::default()), HandlerBuilder::new(SandboxLimits::default()));
     let (module, code) = module();
     receive(&mut s, &[hello(), supplied(A, "x", &module, None), call(A, 1, &[b"x"])].concat());
-    assert_eq!(wants(&work(&mut s, &mut workshop)), [module]);
+    assert_eq!(wants(&work(&mut s, &mut builder)), [module]);
     parts(&module, &code).iter().for_each(|part| _ = receive(&mut s, part));
-    let out = work(&mut s, &mut workshop);
+    let out = work(&mut s, &mut builder);
     let (done, len) = Record::parse(&out).unwrap().unwrap();
     assert_eq!(done, Record::Done { place: A, fault: true, ended: false });
     let Some((Record::Report { place: A, standing, numbers, why: "" }, _)) =
@@ -138,14 +138,14 @@ fn a_module_that_never_ends_is_stopped_reported_and_passed_by() {
 
 #[test]
 fn what_is_no_module_is_refused_with_why_and_holds_up_only_itself() {
-    let (mut s, mut workshop) = (session(Limits::default()), Workshop::new(SandboxLimits::default()));
+    let (mut s, mut builder) = (session(Limits::default()), HandlerBuilder::new(SandboxLimits::default()));
     let code = b"\0asm no module";
     let module = Sha256::of(code).0;
     let begin = [hello(), supplied(A, "", &module, None), stage(B, 1 << 20, "forward", "")].concat();
     receive(&mut s, &begin);
-    work(&mut s, &mut workshop);
+    work(&mut s, &mut builder);
     parts(&module, code).iter().for_each(|part| _ = receive(&mut s, part));
-    let out = work(&mut s, &mut workshop);
+    let out = work(&mut s, &mut builder);
     let Some((Record::Report { standing: Standing::Refused, why, .. }, _)) = Record::parse(&out).unwrap()
     else {
         panic!("no report");
@@ -162,7 +162,7 @@ fn what_is_no_module_is_refused_with_why_and_holds_up_only_itself() {
         ]
         .concat(),
     );
-    assert!(work(&mut s, &mut workshop).is_empty());
+    assert!(work(&mut s, &mut builder).is_empty());
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn parts_that_were_not_asked_for_or_are_wrong_end_the_session() {
     let begun = |limits: Limits| {
         let mut s = session(limits);
         receive(&mut s, &[hello(), supplied(A, "", &module, None)].concat());
-        let Order { place, serial, .. } = s.take_orders().remove(0);
-        s.made(NOW, (place, serial), Made::Missing(vec![module]), &mut Vec::new());
+        let BuildRequest { place, serial, .. } = s.take_requests().remove(0);
+        s.built(NOW, (place, serial), BuildResult::Missing(vec![module]), &mut Vec::new());
         s
     };
     let error =
@@ -202,11 +202,11 @@ fn parts_that_were_not_asked_for_or_are_wrong_end_the_session() {
 
 #[test]
 fn another_stage_asks_when_the_one_that_has_asked_has_ended() {
-    let (mut s, mut workshop) = (session(Limits::default()), Workshop::new(SandboxLimits::default()));
+    let (mut s, mut builder) = (session(Limits::default()), HandlerBuilder::new(SandboxLimits::default()));
     let (module, code) = module();
     let begin = [hello(), supplied(A, "", &module, None), supplied(B, "", &module, None)].concat();
     receive(&mut s, &begin);
-    assert_eq!(wants(&work(&mut s, &mut workshop)), [module]);
+    assert_eq!(wants(&work(&mut s, &mut builder)), [module]);
     receive(&mut s, &call(B, 1, &[b"x"]));
     let nothing = emit(Record::Part { object: &module, total: 0, offset: 0, bytes: &[] });
     let again = receive(&mut s, &[emit(Record::Gone { place: A }), nothing.clone()].concat());
@@ -216,7 +216,7 @@ fn another_stage_asks_when_the_one_that_has_asked_has_ended() {
         receive(&mut s, &part);
     }
     // It runs, and finds no field: the stage has no formats.
-    assert_eq!(names(&work(&mut s, &mut workshop)), [("fault", 3)]);
+    assert_eq!(names(&work(&mut s, &mut builder)), [("fault", 3)]);
     // Nobody waits for it now.
     assert!(s.receive(NOW, &nothing, &mut Vec::new()).is_err());
 }

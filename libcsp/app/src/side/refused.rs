@@ -10,7 +10,7 @@ use super::{AppSide, errno};
 pub const LISTEN_AGAIN: Duration = Duration::from_millis(250);
 
 /// A listener to announce again: the time, the channel, the listener.
-pub(super) type Again = (Instant, usize, ListenerId);
+pub(super) type Retry = (Instant, usize, ListenerId);
 
 impl AppSide {
     /// Handles a proxy's refusal of a listener.

@@ -10,7 +10,7 @@ use super::words::{V6, Words};
 /// source, destination, destination, rest]`. The rest is, from its highest bit on: source port 16,
 /// destination port 16, interface 16, protocol 8, direction 2 (0: received, 1: transmitted), DSCP 6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LaidRule {
+pub struct EncodedRule {
     /// Required values of the bits under the mask.
     pub value: [u64; V6],
     /// Bits that are compared. For a range of ports, the prefix that all its ports share.
@@ -29,7 +29,7 @@ pub struct LaidRule {
     pub instance: InstanceId,
 }
 
-impl LaidRule {
+impl EncodedRule {
     /// Returns whether received packets can match.
     pub const fn is_ingress(&self, words: usize) -> bool {
         (self.value[words - 1] & self.mask[words - 1]) >> 6 & 3 == 0
@@ -38,20 +38,20 @@ impl LaidRule {
 
 /// A hash table: the mask that all its rules contain, and the rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LaidTuple {
+pub struct EncodedTuple {
     /// Bits by which rules are hashed.
     pub mask: [u64; V6],
     /// The rules, in arbitrary order.
-    pub rules: Vec<LaidRule>,
+    pub rules: Vec<EncodedRule>,
 }
 
 fn wide<const N: usize>(words: &Words<N>) -> [u64; V6] {
     core::array::from_fn(|at| words.get(at).copied().unwrap_or(0))
 }
 
-fn laid<const N: usize>(space: &Space<N>) -> Vec<LaidTuple> {
+fn laid<const N: usize>(space: &Space<N>) -> Vec<EncodedTuple> {
     let tuples = space.tuples().iter().map(|tuple| {
-        let rules = tuple.entries().map(|entry| LaidRule {
+        let rules = tuple.entries().map(|entry| EncodedRule {
             value: wide(&entry.value),
             mask: wide(&entry.mask),
             order: entry.order,
@@ -61,19 +61,19 @@ fn laid<const N: usize>(space: &Space<N>) -> Vec<LaidTuple> {
             rule: RuleHandle { slot: entry.slot, generation: entry.generation },
             instance: InstanceId(entry.instance),
         });
-        LaidTuple { mask: wide(tuple.mask()), rules: rules.collect() }
+        EncodedTuple { mask: wide(tuple.mask()), rules: rules.collect() }
     });
     tuples.collect()
 }
 
 impl Table {
     /// Returns the hash tables of IPv4, in the order in which they are probed. Masks have two words.
-    pub fn layout_v4(&self) -> Vec<LaidTuple> {
+    pub fn layout_v4(&self) -> Vec<EncodedTuple> {
         laid(self.v4())
     }
 
     /// Returns the hash tables of IPv6, in the order in which they are probed. Masks have five words.
-    pub fn layout_v6(&self) -> Vec<LaidTuple> {
+    pub fn layout_v6(&self) -> Vec<EncodedTuple> {
         laid(self.v6())
     }
 }

@@ -104,7 +104,7 @@ impl Manager {
             let remote = [environment, there].iter().any(|at| level_of(*at) == Some(Level::Host));
             if remote && environment != there {
                 let (name, other) = (name.into(), self.declared(*other).name.clone());
-                return Err(ManagerError::Elsewhere { name, other });
+                return Err(ManagerError::OtherEnvironment { name, other });
             }
         }
         Ok(())

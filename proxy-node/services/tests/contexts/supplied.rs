@@ -82,7 +82,7 @@ fn a_module_crosses_once_runs_there_and_messages_wait_meanwhile() {
     assert!(before > 300_000 && c.carried - before < 10_000);
     // A program that takes the place of a lost one gets what it asks for.
     c.lose(0);
-    c.workshop = Workshop::new(csp_sandbox::Limits::default());
+    c.builder = HandlerBuilder::new(csp_sandbox::Limits::default());
     c.pass(RETRY);
     c.w.arrive(1, &messages(9..12));
     c.settle();

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Closeness {
     /// Bound to another address.
-    Elsewhere,
+    OtherAddress,
     /// Bound to all addresses of the other family; the socket may be a dual-stack one.
     OtherFamily,
     /// Bound to all addresses of the family.
@@ -24,7 +24,7 @@ impl Closeness {
             (true, true) => Closeness::Family,
             (true, false) => Closeness::OtherFamily,
             (false, _) if bound == local => Closeness::Exact,
-            (false, _) => Closeness::Elsewhere,
+            (false, _) => Closeness::OtherAddress,
         }
     }
 }

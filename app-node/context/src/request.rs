@@ -1,4 +1,4 @@
-//! Requests of sessions to the [`Workshop`](crate::workshop::Workshop) to build a handler, and the results.
+//! Requests of sessions to the [`HandlerBuilder`](crate::builder::HandlerBuilder) to build a handler, and the results.
 //! Missing modules and formats are requested from the proxy.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use crate::session::SessionError;
 
 /// A request to build a supplied handler for a stage.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct BuildRequest {
     /// The stage.
     pub place: Place,
     /// Number of the request in its session.
@@ -29,7 +29,7 @@ pub struct Order {
     pub objects: Vec<(Hash, Arc<[u8]>)>,
 }
 
-impl Order {
+impl BuildRequest {
     /// Returns an object that the proxy has sent.
     pub fn object(&self, hash: &Hash) -> Option<&Arc<[u8]>> {
         self.objects.iter().find(|(known, _)| known == hash).map(|(_, bytes)| bytes)
@@ -38,7 +38,7 @@ impl Order {
 
 /// Result of a request.
 #[derive(Debug)]
-pub enum Made {
+pub enum BuildResult {
     /// The handler, with its parameters set, and its counters.
     Ready(Box<dyn Handler>, Arc<Report>),
     /// These objects are missing.
@@ -50,14 +50,14 @@ pub enum Made {
 /// A stage's request that is not complete.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub order: Order,
+    pub request: BuildRequest,
     /// Number of objects that must arrive before the request is repeated.
     pub missing: usize,
 }
 
 impl Pending {
     pub fn new(place: Place, serial: u64, parameters: &str, module: &Hash, supply: &Supply<'_>) -> Self {
-        let order = Order {
+        let request = BuildRequest {
             place,
             serial,
             parameters: parameters.to_owned(),
@@ -66,13 +66,13 @@ impl Pending {
             on_stop: supply.on_stop,
             objects: Vec::new(),
         };
-        Pending { order, missing: 0 }
+        Pending { request, missing: 0 }
     }
 
     /// Returns whether a stage that is described again has the same handler.
     pub fn is_of(&self, supply: &Supply<'_>) -> bool {
-        let same = (Some(&self.order.module), self.order.formats.as_ref()) == (supply.module, supply.formats);
-        same && self.order.on_stop == supply.on_stop
+        let same = (Some(&self.request.module), self.request.formats.as_ref()) == (supply.module, supply.formats);
+        same && self.request.on_stop == supply.on_stop
     }
 }
 
@@ -81,7 +81,7 @@ struct Incoming {
     bytes: Vec<u8>,
     /// `None` until the first part has arrived.
     total: Option<u32>,
-    orders: Vec<(Place, u64)>,
+    requests: Vec<(Place, u64)>,
 }
 
 /// Objects requested from the proxy, as far as they have arrived.
@@ -98,10 +98,10 @@ pub(crate) type Arrived = (Arc<[u8]>, Vec<(Place, u64)>);
 impl Objects {
     /// Records that a request waits for an object. Returns whether the object must be requested from the
     /// proxy.
-    pub fn want(&mut self, hash: Hash, order: (Place, u64)) -> bool {
+    pub fn want(&mut self, hash: Hash, request: (Place, u64)) -> bool {
         let incoming = self.incoming.entry(hash).or_default();
-        incoming.orders.push(order);
-        incoming.orders.len() == 1
+        incoming.requests.push(request);
+        incoming.requests.len() == 1
     }
 
     /// Records that the proxy no longer has an object, because the stage that requested it has ended. Returns
@@ -114,8 +114,8 @@ impl Objects {
     ) -> Result<Option<Place>, SessionError> {
         let incoming = self.incoming.get_mut(hash).filter(|incoming| incoming.total.is_none());
         let incoming = incoming.ok_or(SessionError::Object("was not asked for"))?;
-        incoming.orders.retain(is_waiting);
-        let next = incoming.orders.first().map(|(place, _)| *place);
+        incoming.requests.retain(is_waiting);
+        let next = incoming.requests.first().map(|(place, _)| *place);
         if next.is_none() {
             self.incoming.remove(hash);
         }
@@ -151,7 +151,7 @@ impl Objects {
         let Some(whole) = self.incoming.remove(hash) else { return Ok(None) };
         self.bytes -= len;
         match Sha256::of(&whole.bytes).0 == *hash {
-            true => Ok(Some((whole.bytes.into(), whole.orders))),
+            true => Ok(Some((whole.bytes.into(), whole.requests))),
             false => Err(wrong("has another SHA-256")),
         }
     }

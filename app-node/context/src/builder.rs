@@ -1,4 +1,4 @@
-//! Builds supplied handlers: checks, compiles and starts their modules. One workshop serves all sessions of
+//! Builds supplied handlers: checks, compiles and starts their modules. One builder serves all sessions of
 //! the program. It runs on a thread of its own, because building a handler takes milliseconds to seconds.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use csp_sandbox::{
 };
 use csp_wire::context::{self, Hash};
 
-use crate::order::{Made, Order};
+use crate::request::{BuildResult, BuildRequest};
 
 /// Largest number of compiled modules that are cached.
 const MODULES_MAX: usize = 64;
@@ -40,7 +40,7 @@ impl<T: Clone> Kept<T> {
 }
 
 /// Builds supplied handlers.
-pub struct Workshop {
+pub struct HandlerBuilder {
     limits: Limits,
     trial: Option<Arc<Trial>>,
     engine: Option<Engine>,
@@ -48,16 +48,16 @@ pub struct Workshop {
     formats: Kept<Arc<dyn Fields>>,
 }
 
-impl Workshop {
-    /// Returns a workshop without an engine, which is created with the first handler. It compiles without a
+impl HandlerBuilder {
+    /// Returns a builder without an engine, which is created with the first handler. It compiles without a
     /// trial process, for tests.
     pub fn new(limits: Limits) -> Self {
         Self::with_trial(limits, None)
     }
 
-    /// Returns a workshop that compiles modules in a trial process first.
+    /// Returns a builder that compiles modules in a trial process first.
     pub fn with_trial(limits: Limits, trial: Option<Arc<Trial>>) -> Self {
-        Workshop {
+        HandlerBuilder {
             limits,
             trial,
             engine: None,
@@ -83,55 +83,55 @@ impl Workshop {
     }
 
     /// Builds a handler.
-    pub fn make(&mut self, order: &Order) -> Made {
-        self.try_make(order).unwrap_or_else(|made| made)
+    pub fn make(&mut self, request: &BuildRequest) -> BuildResult {
+        self.try_make(request).unwrap_or_else(|made| made)
     }
 
-    fn try_make(&mut self, order: &Order) -> Result<Made, Made> {
-        let refused = |why: String| Made::Refused(why);
-        let module = self.module(order).transpose().map_err(refused)?;
-        let formats = self.formats(order).transpose().map_err(refused)?;
+    fn try_make(&mut self, request: &BuildRequest) -> Result<BuildResult, BuildResult> {
+        let refused = |why: String| BuildResult::Refused(why);
+        let module = self.module(request).transpose().map_err(refused)?;
+        let formats = self.formats(request).transpose().map_err(refused)?;
         let (Some(module), Some(formats)) = (&module, &formats) else {
-            let formats = order.formats.filter(|_| formats.is_none());
-            let module = Some(order.module).filter(|_| module.is_none());
-            return Err(Made::Missing(module.into_iter().chain(formats).collect()));
+            let formats = request.formats.filter(|_| formats.is_none());
+            let module = Some(request.module).filter(|_| module.is_none());
+            return Err(BuildResult::Missing(module.into_iter().chain(formats).collect()));
         };
-        let on_stop = match order.on_stop {
+        let on_stop = match request.on_stop {
             context::OnStop::Restart => OnStop::Restart(Backoff::default(), Finally::EndPath),
             context::OnStop::Pass => OnStop::Finally(Finally::PassBy),
             context::OnStop::End => OnStop::Finally(Finally::EndPath),
         };
-        let made = Supplied::new(module, formats.clone(), on_stop, &order.parameters);
+        let made = Supplied::new(module, formats.clone(), on_stop, &request.parameters);
         let made = made.map_err(|error| refused(error.to_string()))?;
         let report = made.report();
-        Ok(Made::Ready(Box::new(made), report))
+        Ok(BuildResult::Ready(Box::new(made), report))
     }
 
     /// Returns the module of a request; `None` if its bytes are missing.
-    fn module(&mut self, order: &Order) -> Option<Result<Arc<Module>, String>> {
-        if let Some(known) = self.modules.get(&order.module) {
+    fn module(&mut self, request: &BuildRequest) -> Option<Result<Arc<Module>, String>> {
+        if let Some(known) = self.modules.get(&request.module) {
             return Some(Ok(known));
         }
-        let bytes = order.object(&order.module)?;
+        let bytes = request.object(&request.module)?;
         let compiled = self
             .engine()
             .and_then(|engine| Module::compile(&engine, bytes).map_err(|error| error.to_string()));
-        Some(compiled.map(|module| self.modules.keep(order.module, module)))
+        Some(compiled.map(|module| self.modules.keep(request.module, module)))
     }
 
     /// Returns the formats of a request; `None` if they are missing.
-    fn formats(&mut self, order: &Order) -> Option<Result<Arc<dyn Fields>, String>> {
-        let Some(hash) = order.formats else { return Some(Ok(Arc::new(NoFields))) };
+    fn formats(&mut self, request: &BuildRequest) -> Option<Result<Arc<dyn Fields>, String>> {
+        let Some(hash) = request.formats else { return Some(Ok(Arc::new(NoFields))) };
         if let Some(known) = self.formats.get(&hash) {
             return Some(Ok(known));
         }
-        let parsed = SbeFields::parse(order.object(&hash)?).map_err(|error| error.to_string());
+        let parsed = SbeFields::parse(request.object(&hash)?).map_err(|error| error.to_string());
         Some(parsed.map(|fields| self.formats.keep(hash, Arc::new(fields))))
     }
 }
 
-impl std::fmt::Debug for Workshop {
+impl std::fmt::Debug for HandlerBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Workshop").field("modules", &self.modules.all.len()).finish_non_exhaustive()
+        f.debug_struct("HandlerBuilder").field("modules", &self.modules.all.len()).finish_non_exhaustive()
     }
 }
