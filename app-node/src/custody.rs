@@ -325,7 +325,7 @@ fn issue(options: &CustodyOptions, process: ProcessId, unix_s: u64) -> (Token, u
 }
 
 /// Returns the entries of waiting connections. Each is released when its connection is taken over or lost, so
-/// that the connections of a user that are still in the queue of orders count as well.
+/// that the connections of a user that are still in the queue of commands count as well.
 fn waiting_places() -> Shares<u32> {
     Shares::new(WAITING_OF_USER_MAX, WAITING_MAX)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use csp_identity::{Credentials, IdentityRole, Wanted};
+use csp_identity::{Credentials, IdentityRole, ExpectedServer};
 use csp_types::{NodeId, Role};
 use reqwest::Url;
 use serde::de::DeserializeOwned;
@@ -96,7 +96,7 @@ impl Fanout {
         if clients.len() >= CLIENTS_MAX {
             clients.clear();
         }
-        let wanted = Wanted::Node(role, id);
+        let expected = ExpectedServer::Node(role, id);
         // No proxies of the environment, and no redirects: a node must not send the request elsewhere.
         let client = reqwest::Client::builder()
             .no_proxy()
@@ -105,7 +105,7 @@ impl Fanout {
             .https_only(self.credentials.is_some())
             .connect_timeout(FANOUT_TIMEOUT)
             .timeout(FANOUT_TIMEOUT)
-            .tls_backend_preconfigured(csp_identity::client_config(self.credentials.as_ref(), wanted))
+            .tls_backend_preconfigured(csp_identity::client_config(self.credentials.as_ref(), expected))
             .build()
             .map_err(|error| AskError::NoAnswer(error.to_string()))?;
         clients.insert((role, id), client.clone());

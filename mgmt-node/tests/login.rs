@@ -69,7 +69,7 @@ impl Node {
     /// A client with the certificate in `folder`.
     fn holder(&self, folder: &Path) -> Client {
         let credentials = Credentials::open(folder).expect("identity");
-        client(csp_identity::client_config(Some(&credentials), csp_identity::Wanted::Management))
+        client(csp_identity::client_config(Some(&credentials), csp_identity::ExpectedServer::Management))
     }
 
     async fn login(&self, folder: &Path, arguments: &[&str]) -> Ran {

@@ -77,7 +77,7 @@ async fn a_policy_that_no_management_node_signed_is_no_base_for_changes_and_is_r
 /// Publishes a change of generation 2, as `cspctl` does for every edit; the refusal.
 async fn edit(server: &str, identity: &Path) -> String {
     let credentials = Credentials::open(identity).expect("identity");
-    let config = csp_identity::client_config(Some(&credentials), csp_identity::Wanted::Management);
+    let config = csp_identity::client_config(Some(&credentials), csp_identity::ExpectedServer::Management);
     let client =
         reqwest::Client::builder().no_proxy().tls_backend_preconfigured(config).build().expect("client");
     let request = client.post(format!("{server}/api/v1/policy?if_generation=2"));

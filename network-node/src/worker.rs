@@ -68,10 +68,10 @@ impl NetworkWorker {
 
     /// Passes frames that `port` receives for addresses other than the node's to the host's kernel, by
     /// writing them to `kernel`. For ports whose frames the kernel does not receive itself.
-    pub fn set_way_to_kernel(&mut self, port: PortId, kernel: Box<dyn LanTransmitter>) {
+    pub fn set_reinjection(&mut self, port: PortId, kernel: Box<dyn LanTransmitter>) {
         if let Some(place) = self.links.kernels.get_mut(usize::from(port.0)) {
             *place = Some(kernel);
-            self.core.set_way_to_kernel(port);
+            self.core.set_reinjection(port);
         }
     }
 

@@ -193,7 +193,7 @@ impl Session {
         };
         let mut packet = Packet::new(frame, metadata);
         let mut copies = Copies { sink, head, unsent: 0 };
-        let verdict = self.graph.lead(now, instance, &mut packet, &mut copies);
+        let verdict = self.graph.try_run(now, instance, &mut packet, &mut copies);
         let (hops, unsent) = (packet.metadata.hops, copies.unsent);
         let answer = Head { hops, ..*head };
         // Every instance that the graph leads to exists; a supplied plug-in may be stopped.

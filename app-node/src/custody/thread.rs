@@ -18,8 +18,8 @@ use super::{LeftConnection, Counters, Custody, WAITING_MAX, waiting_places};
 /// Longest sleep while there are connections, and while there are none.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 const SLEEP_UNUSED: Duration = Duration::from_secs(60);
-/// Largest number of queued orders: every connection that may wait, and changes of the proxies.
-const ORDERS_MAX: usize = WAITING_MAX + 16;
+/// Largest number of queued commands: every connection that may wait, and changes of the proxies.
+const COMMANDS_MAX: usize = WAITING_MAX + 16;
 
 /// A message of the agent to the custody.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub struct Custodian {
 
 impl Custodian {
     pub(super) fn start(custody: Custody, spin: SpinSetting) -> io::Result<Self> {
-        let thread = DataThread::start("custody".to_owned(), custody, ORDERS_MAX, spin)?;
+        let thread = DataThread::start("custody".to_owned(), custody, COMMANDS_MAX, spin)?;
         Ok(Custodian { thread, places: waiting_places(), crowded_out: Arc::default() })
     }
 

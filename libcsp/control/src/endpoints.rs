@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use csp_identity::{Credentials, Wanted};
+use csp_identity::{Credentials, ExpectedServer};
 use etcd_client::{Channel, Client, ConnectOptions};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -73,7 +73,7 @@ fn endpoint(url: &str, credentials: Option<&Credentials>) -> Result<Endpoint, Co
         Some(credentials) if url.starts_with("https://") => {
             let (certificate, key) = credentials.pem();
             let tls = ClientTlsConfig::new().identity(Identity::from_pem(certificate, key));
-            let verifier = credentials.server_verifier(Wanted::Etcd);
+            let verifier = credentials.server_verifier(ExpectedServer::Etcd);
             endpoint.tls_config_with_verifier(tls, verifier).map_err(malformed)
         }
         _ => Ok(endpoint),

@@ -47,16 +47,16 @@ pub(crate) struct Registration {
 }
 
 /// Why a registration ended.
-enum Lapse {
+enum RegistrationEnd {
     /// etcd was unreachable for too long, or lost the lease.
     Lost(ControlError),
     /// Another live node holds the id.
     Taken(Box<NodeRecord>),
 }
 
-impl From<ControlError> for Lapse {
+impl From<ControlError> for RegistrationEnd {
     fn from(error: ControlError) -> Self {
-        Lapse::Lost(error)
+        RegistrationEnd::Lost(error)
     }
 }
 
@@ -80,13 +80,13 @@ impl Registration {
         loop {
             let lapse = self.hold(lease, &mut backoff).await;
             let problem = match lapse {
-                Lapse::Taken(other) if *self.first.borrow() == First::Pending => {
+                RegistrationEnd::Taken(other) if *self.first.borrow() == First::Pending => {
                     let _ = self.first.send(First::Taken(other));
                     return;
                 }
                 // A node that serves does not stop because another one was started under its name.
-                Lapse::Taken(other) => taken(&other).to_string(),
-                Lapse::Lost(error) => error.to_string(),
+                RegistrationEnd::Taken(other) => taken(&other).to_string(),
+                RegistrationEnd::Lost(error) => error.to_string(),
             };
             tracing::warn!(problem, "not registered, trying again");
             self.status.update(|status| {
@@ -98,7 +98,7 @@ impl Registration {
     }
 
     /// Holds one lease: grants it, claims the id, renews it until it is lost.
-    async fn hold(&mut self, held: &mut Option<i64>, backoff: &mut Backoff) -> Lapse {
+    async fn hold(&mut self, held: &mut Option<i64>, backoff: &mut Backoff) -> RegistrationEnd {
         let lease = match self.register().await {
             Ok(lease) => lease,
             Err(lapse) => return lapse,
@@ -137,7 +137,7 @@ impl Registration {
         }
     }
 
-    async fn register(&mut self) -> Result<i64, Lapse> {
+    async fn register(&mut self) -> Result<i64, RegistrationEnd> {
         // A node that drained before its restart must not be offered new connections in between.
         let drains = self.client.get(&keys::drain(&self.record.id), None).await?;
         self.record.draining = !drains.kvs().is_empty();
@@ -153,7 +153,7 @@ impl Registration {
 
     /// Writes the record under `lease` unless another node's is there. Waits for the lease of a dead
     /// predecessor to expire.
-    async fn claim(&self, lease: i64) -> Result<(), Lapse> {
+    async fn claim(&self, lease: i64) -> Result<(), RegistrationEnd> {
         let key = keys::node(self.record.role, &self.record.id);
         let mut contest = Contest::default();
         let mut renewed_at = Instant::now();
@@ -166,7 +166,7 @@ impl Registration {
             let left = self.lease_left(other.lease).await?;
             if contest.is_alive(left, Instant::now()) {
                 let found = found.unwrap_or_else(|| NodeRecord { incarnation: 0, ..self.record.clone() });
-                return Err(Lapse::Taken(Box::new(found)));
+                return Err(RegistrationEnd::Taken(Box::new(found)));
             }
             if renewed_at.elapsed() >= RENEW_INTERVAL {
                 renewed_at = Instant::now();

@@ -129,7 +129,7 @@ impl Shared {
             for (name, pending) in due {
                 self.attempt(name, pending, &mut problems);
             }
-            self.status.update(|status| status.state_problem = in_words(&problems));
+            self.status.update(|status| status.state_problem = describe(&problems));
             if closed {
                 return;
             }
@@ -179,14 +179,14 @@ impl Shared {
             }
         }
         // The status is updated before the caller continues.
-        self.status.update(|status| status.state_problem = in_words(problems));
+        self.status.update(|status| status.state_problem = describe(problems));
         if let Some(attempted) = attempted {
             let _ = attempted.send(());
         }
     }
 }
 
-fn in_words(problems: &BTreeMap<String, String>) -> String {
+fn describe(problems: &BTreeMap<String, String>) -> String {
     let lines: Vec<String> = problems.iter().map(|(file, error)| format!("{file}: {error}")).collect();
     match lines.is_empty() {
         true => String::new(),

@@ -43,7 +43,7 @@ impl KeyFile {
         loop {
             beat.tick().await;
             let looked = tokio::task::spawn_blocking(move || {
-                self.look();
+                self.check();
                 self
             });
             let Ok(file) = looked.await else { return };
@@ -52,7 +52,7 @@ impl KeyFile {
     }
 
     /// Checks the file once.
-    fn look(&mut self) {
+    fn check(&mut self) {
         let stamp = stamp(&self.path);
         if stamp == self.stamp {
             return;
@@ -123,20 +123,20 @@ mod tests {
         file.write(&"1".repeat(64));
         let mut known = file.load(Holder::Proxy).unwrap();
         let keys = known.keys().clone();
-        known.look();
+        known.check();
         assert_eq!(keys.current().generations(), [1]);
         file.write(&format!("2 cluster {}\n1 cluster {}\n", "2".repeat(64), "1".repeat(64)));
-        known.look();
+        known.check();
         assert_eq!(keys.current().generations(), [2, 1]);
         for fault in ["", "nonsense"] {
             file.write(fault);
-            known.look();
+            known.check();
             assert_eq!(keys.current().generations(), [2, 1], "{fault:?}");
         }
         fs::remove_file(&file.0).unwrap();
-        known.look();
+        known.check();
         file.write(&format!("2 cluster {}\n", "2".repeat(64)));
-        known.look();
+        known.check();
         assert_eq!(keys.current().generations(), [2]);
     }
 

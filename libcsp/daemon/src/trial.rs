@@ -30,9 +30,9 @@ const DONE: &str = "done";
 /// Prefix of the process's output when it refuses the bytes; the reason follows.
 const REFUSED: &str = "refused: ";
 /// Exit code of a process that could not start the work.
-const NOT_BEGUN: u8 = exit_code::UNAVAILABLE;
+const NOT_STARTED: u8 = exit_code::UNAVAILABLE;
 /// Largest part of the process's output that is kept, in bytes.
-const SAID_LEN_MAX: usize = 4096;
+const OUTPUT_LEN_MAX: usize = 4096;
 /// Largest input of the process, in bytes.
 const INPUT_LEN_MAX: u64 = 64 << 20;
 /// Stack of the thread that does the work, in bytes: less than the 2 MiB of a daemon's threads.
@@ -75,9 +75,9 @@ impl Default for Trial {
 }
 
 /// A child process that is killed and reaped when dropped.
-struct Ended(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill(); // it may have ended
         let _ = self.0.wait();
@@ -101,13 +101,13 @@ impl Trial {
         let process = self.start(kind, bytes);
         let mut process =
             process.map_err(|error| format!("the compiler's process could not be started: {error}"))?;
-        let said = process.0.stderr.take().and_then(|pipe| read(pipe, begun + self.bounds.time_max));
-        let Some(said) = said else {
+        let output = process.0.stderr.take().and_then(|pipe| read(pipe, begun + self.bounds.time_max));
+        let Some(output) = output else {
             return Err(format!("the compiler had not finished after {:?}", self.bounds.time_max));
         };
         let ended = process.0.wait();
         let ended = ended.map_err(|error| format!("the compiler's process was lost: {error}"))?;
-        self.judge(ended, &said)
+        self.judge(ended, &output)
     }
 
     /// Returns the function that engines of modules call.
@@ -117,7 +117,7 @@ impl Trial {
         Arc::new(move |kind, bytes| trial.run(kind, bytes))
     }
 
-    fn start(&self, kind: &str, bytes: &[u8]) -> std::io::Result<Ended> {
+    fn start(&self, kind: &str, bytes: &[u8]) -> std::io::Result<KillOnDrop> {
         let mut input = std::fs::File::from(memfd_create("module", MemfdFlags::CLOEXEC)?);
         input.write_all(bytes)?;
         input.rewind()?;
@@ -129,15 +129,15 @@ impl Trial {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn();
-        started.map(Ended)
+        started.map(KillOnDrop)
     }
 
-    fn judge(&self, ended: ExitStatus, said: &str) -> Result<(), String> {
+    fn judge(&self, ended: ExitStatus, output: &str) -> Result<(), String> {
         let Bounds { memory_max, processor_s_max, .. } = self.bounds;
-        let said = said.trim();
-        match said.strip_prefix(REFUSED) {
+        let output = output.trim();
+        match output.strip_prefix(REFUSED) {
             Some(why) if !OUT_OF_MEMORY.iter().any(|text| why.contains(text)) => return Err(why.to_owned()),
-            _ if ended.success() && said == DONE => return Ok(()),
+            _ if ended.success() && output == DONE => return Ok(()),
             _ => {}
         }
         // The kernel ends it by SIGXCPU, and by SIGKILL a second later.
@@ -146,22 +146,22 @@ impl Trial {
                 "the compiler needed more than {processor_s_max} s of processor time for the module"
             ));
         }
-        if OUT_OF_MEMORY.iter().any(|text| said.contains(text)) {
+        if OUT_OF_MEMORY.iter().any(|text| output.contains(text)) {
             return Err(format!(
                 "the compiler needed more than {} MiB of memory for the module",
                 memory_max >> 20
             ));
         }
-        if ended.code() == Some(NOT_BEGUN.into()) {
-            return Err(format!("the compiler's process could not begin: {said}"));
+        if ended.code() == Some(NOT_STARTED.into()) {
+            return Err(format!("the compiler's process could not begin: {output}"));
         }
-        Err(format!("the compiler failed on the module ({ended}): {}", said.replace('\n', " ")))
+        Err(format!("the compiler failed on the module ({ended}): {}", output.replace('\n', " ")))
     }
 }
 
 /// Reads a pipe to its end. Returns `None` if the time has passed or an error occurred.
 fn read(mut pipe: ChildStderr, until: Instant) -> Option<String> {
-    let (mut said, mut chunk) = (Vec::new(), [0; 1024]);
+    let (mut output, mut chunk) = (Vec::new(), [0; 1024]);
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).ok()?;
@@ -172,10 +172,10 @@ fn read(mut pipe: ChildStderr, until: Instant) -> Option<String> {
             Err(_) => return None,
         }
         match pipe.read(&mut chunk) {
-            Ok(0) => return Some(String::from_utf8_lossy(&said).into_owned()),
+            Ok(0) => return Some(String::from_utf8_lossy(&output).into_owned()),
             Ok(len) => {
-                let room = SAID_LEN_MAX.saturating_sub(said.len()).min(len);
-                said.extend_from_slice(&chunk[..room]);
+                let room = OUTPUT_LEN_MAX.saturating_sub(output.len()).min(len);
+                output.extend_from_slice(&chunk[..room]);
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) => return None,
@@ -203,7 +203,7 @@ pub fn child(work: fn(&str, &[u8]) -> Result<(), String>) -> Option<ExitCode> {
         Ok(bytes) => bytes,
         Err(error) => {
             eprintln!("{error}");
-            return Some(NOT_BEGUN.into());
+            return Some(NOT_STARTED.into());
         }
     };
     let kind = kind.to_owned();
@@ -221,7 +221,7 @@ pub fn child(work: fn(&str, &[u8]) -> Result<(), String>) -> Option<ExitCode> {
         Ok(Err(_)) => exit_code::INTERNAL.into(),
         Err(error) => {
             eprintln!("{error}");
-            NOT_BEGUN.into()
+            NOT_STARTED.into()
         }
     })
 }

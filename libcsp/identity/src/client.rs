@@ -19,7 +19,7 @@ use crate::uri::{Identity, IdentityRole};
 /// The server that a client expects to reach. Its address alone does not identify it: one host can run
 /// daemons of several tiers, and an address can move to another host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum ExpectedServer {
     /// A member of etcd, or a management node that has started its own etcd under its own identity.
     Etcd,
     /// Any management node of the cluster.
@@ -28,22 +28,22 @@ pub enum Wanted {
     Node(Role, NodeId),
 }
 
-impl Wanted {
+impl ExpectedServer {
     fn is(self, identity: &Identity) -> bool {
         match self {
-            Wanted::Etcd => matches!(identity.role, IdentityRole::Etcd | IdentityRole::MgmtNode),
-            Wanted::Management => identity.role == IdentityRole::MgmtNode,
-            Wanted::Node(role, id) => identity.role.node() == Some(role) && identity.id == id,
+            ExpectedServer::Etcd => matches!(identity.role, IdentityRole::Etcd | IdentityRole::MgmtNode),
+            ExpectedServer::Management => identity.role == IdentityRole::MgmtNode,
+            ExpectedServer::Node(role, id) => identity.role.node() == Some(role) && identity.id == id,
         }
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for ExpectedServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Wanted::Etcd => f.write_str("etcd"),
-            Wanted::Management => f.write_str("a management node"),
-            Wanted::Node(role, id) => write!(f, "{role}/{id}"),
+            ExpectedServer::Etcd => f.write_str("etcd"),
+            ExpectedServer::Management => f.write_str("a management node"),
+            ExpectedServer::Node(role, id) => write!(f, "{role}/{id}"),
         }
     }
 }
@@ -52,19 +52,19 @@ impl fmt::Display for Wanted {
 #[derive(Debug)]
 pub(crate) struct Follower {
     credentials: Credentials,
-    wanted: Wanted,
+    expected: ExpectedServer,
 }
 
 impl Follower {
-    pub(crate) fn new(credentials: &Credentials, wanted: Wanted) -> Follower {
-        Follower { credentials: credentials.clone(), wanted }
+    pub(crate) fn new(credentials: &Credentials, expected: ExpectedServer) -> Follower {
+        Follower { credentials: credentials.clone(), expected }
     }
 }
 
-/// Returns a client configuration that always follows `credentials`. The server must be the one `wanted`, and
+/// Returns a client configuration that always follows `credentials`. The server must be the one `expected`, and
 /// its certificate must belong to this cluster and contain the address or name of the connection. Without
 /// credentials no server is trusted, so that only plain HTTP works.
-pub fn client_config(credentials: Option<&Credentials>, wanted: Wanted) -> ClientConfig {
+pub fn client_config(credentials: Option<&Credentials>, expected: ExpectedServer) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = match builder.with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12]) {
         Ok(builder) => builder,
@@ -76,8 +76,8 @@ pub fn client_config(credentials: Option<&Credentials>, wanted: Wanted) -> Clien
     };
     let mut config = builder
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Follower::new(credentials, wanted)))
-        .with_client_cert_resolver(Arc::new(Follower::new(credentials, wanted)));
+        .with_custom_certificate_verifier(Arc::new(Follower::new(credentials, expected)))
+        .with_client_cert_resolver(Arc::new(Follower::new(credentials, expected)));
     config.resumption = Resumption::disabled();
     config
 }
@@ -99,9 +99,9 @@ impl ServerCertVerifier for Follower {
         if server.identity.cluster != folder.holder.identity.cluster || !server.identity.role.serves() {
             return Err(CertificateError::ApplicationVerificationFailure.into());
         }
-        if !self.wanted.is(&server.identity) {
-            let (found, wanted) = (server.identity, self.wanted);
-            return Err(Error::General(format!("the server is {found}, and not {wanted}")));
+        if !self.expected.is(&server.identity) {
+            let (found, expected) = (server.identity, self.expected);
+            return Err(Error::General(format!("the server is {found}, and not {expected}")));
         }
         Ok(ServerCertVerified::assertion())
     }

@@ -8,7 +8,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 use tokio::sync::watch;
 
-use crate::client::{self, Wanted};
+use crate::client::{self, ExpectedServer};
 use crate::folder::{CERTIFICATE, Folder, FolderError, REVOKED, Stamp};
 use crate::peer::Peer;
 
@@ -26,12 +26,12 @@ pub struct Credentials {
 struct Inner {
     path: PathBuf,
     current: watch::Sender<Arc<Folder>>,
-    looked: Mutex<Looked>,
+    last_check: Mutex<LastCheck>,
 }
 
 /// Result of the latest check of the folder.
 #[derive(Debug)]
-struct Looked {
+struct LastCheck {
     stamp: Stamp,
     problem: Option<String>,
 }
@@ -51,8 +51,8 @@ impl Credentials {
         // Taken before the files are read, so that a change during the read is noticed at the next check.
         let stamp = Stamp::of(path);
         let (current, _) = watch::channel(Arc::new(Folder::read(path)?));
-        let looked = Mutex::new(Looked { stamp, problem: None });
-        Ok(Credentials { inner: Arc::new(Inner { path: path.to_owned(), current, looked }) })
+        let last_check = Mutex::new(LastCheck { stamp, problem: None });
+        Ok(Credentials { inner: Arc::new(Inner { path: path.to_owned(), current, last_check }) })
     }
 
     /// Reloads the folder whenever its files change. Never returns. Files that are not usable, such as a
@@ -64,26 +64,26 @@ impl Credentials {
             beat.tick().await;
             let this = self.clone();
             // Disk access may block, so it does not run on the executor's threads.
-            let _ = tokio::task::spawn_blocking(move || this.look()).await;
+            let _ = tokio::task::spawn_blocking(move || this.check()).await;
         }
     }
 
     /// Checks the folder once. Returns whether a new identity was loaded and is in force.
-    pub fn look(&self) -> bool {
+    pub fn check(&self) -> bool {
         // Reading files may take long. The lock is not held meanwhile, so that other tasks can read the
         // state.
         let stamp = Stamp::of(&self.inner.path);
-        let looked = || self.inner.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let as_before = |looked: &Looked| stamp == looked.stamp && looked.problem.is_none();
-        if as_before(&looked()) {
+        let last_check = || self.inner.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let as_before = |last_check: &LastCheck| stamp == last_check.stamp && last_check.problem.is_none();
+        if as_before(&last_check()) {
             return false;
         }
         let read = Folder::read(&self.inner.path).and_then(|folder| self.successor(folder));
-        let mut looked = looked();
+        let mut last_check = last_check();
         match read {
             Ok(folder) => {
                 let (serial, not_after) = (folder.holder.serial.clone(), folder.holder.not_after);
-                *looked = Looked { stamp, problem: None };
+                *last_check = LastCheck { stamp, problem: None };
                 self.inner.current.send_replace(Arc::new(folder));
                 tracing::info!(serial, not_after, "the identity on disk is in force");
                 true
@@ -91,12 +91,12 @@ impl Credentials {
             Err(error) => {
                 let problem = error.to_string();
                 // Files are replaced one after the other. Only a fault that two checks have found is logged.
-                if looked.stamp == stamp && looked.problem.as_ref() != Some(&problem) {
+                if last_check.stamp == stamp && last_check.problem.as_ref() != Some(&problem) {
                     tracing::warn!(problem, "the identity on disk cannot be used; the one before stays");
                 }
-                let seen = looked.stamp == stamp;
-                looked.problem = Some(if seen { problem } else { String::new() });
-                looked.stamp = stamp;
+                let seen = last_check.stamp == stamp;
+                last_check.problem = Some(if seen { problem } else { String::new() });
+                last_check.stamp = stamp;
                 false
             }
         }
@@ -132,8 +132,8 @@ impl Credentials {
 
     /// Returns the state for monitoring.
     pub fn state(&self) -> CredentialsState {
-        let looked = self.inner.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let problem = looked.problem.clone().filter(|problem| !problem.is_empty());
+        let last_check = self.inner.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let problem = last_check.problem.clone().filter(|problem| !problem.is_empty());
         CredentialsState { holder: self.current().holder.clone(), problem }
     }
 
@@ -144,8 +144,8 @@ impl Credentials {
 
     /// Returns a verifier that accepts the server `wanted` only, for clients that build their own
     /// configuration.
-    pub fn server_verifier(&self, wanted: Wanted) -> Arc<dyn rustls::client::danger::ServerCertVerifier> {
-        Arc::new(client::Follower::new(self, wanted))
+    pub fn server_verifier(&self, expected: ExpectedServer) -> Arc<dyn rustls::client::danger::ServerCertVerifier> {
+        Arc::new(client::Follower::new(self, expected))
     }
 
     /// Returns certificate and private key in PEM, for libraries that do not accept rustls' types.

@@ -82,7 +82,7 @@ fn message(statement: &str) -> Vec<u8> {
 }
 
 /// Describes in words why a certificate is rejected.
-fn in_words(error: &Error) -> String {
+fn describe(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(CertificateError::Revoked) => "it is revoked".to_owned(),
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
@@ -117,7 +117,7 @@ impl Folder {
         let certificate = CertificateDer::from(signature.certificate.as_slice());
         let at = UnixTime::since_unix_epoch(at);
         let verified = self.client_verifier.verify_client_cert(&certificate, &[], at);
-        verified.map_err(|error| SignatureError::Certificate(in_words(&error)))?;
+        verified.map_err(|error| SignatureError::Certificate(describe(&error)))?;
         let signer = Peer::of_chain(std::slice::from_ref(&certificate))?;
         if signer.identity.cluster != self.holder.identity.cluster {
             return Err(SignatureError::Cluster(Box::new(signer.identity)));

@@ -216,7 +216,7 @@ impl Graph {
         packet: &mut Packet<'_>,
         output: &mut dyn Output,
     ) -> Verdict {
-        match self.lead(now, binding.instance, packet, output) {
+        match self.try_run(now, binding.instance, packet, output) {
             Some(verdict) => verdict,
             None => self.fall_back(binding.fallback),
         }
@@ -224,7 +224,7 @@ impl Graph {
 
     /// Like [`run`](Self::run), for a caller that does not know the rule's fallback. Returns `None` if the
     /// fallback applies.
-    pub fn lead(
+    pub fn try_run(
         &mut self,
         now: Instant,
         mut at: InstanceId,

@@ -39,10 +39,10 @@ pub use command::{Command, Environment, EnvironmentId, Level, Port};
 pub use desired::{DRIVER, Desired, DesiredError, DesiredInstance, DesiredRule, HOST, Place, WORKERS};
 pub use graph::{CALLS_MAX, Graph, GraphCounters, HOPS_MAX, InstanceCount, OUTPUTS_MAX, Output, Verdict};
 pub use hashing::HashKey;
-pub use manager::{Manager, ManagerConfig, ManagerError, What};
+pub use manager::{Manager, ManagerConfig, ManagerError, ObjectKind};
 pub use object::{InDriverOnly, OBJECT_NUMBERS_MAX, OBJECT_PARAMETERS_LEN_MAX, ObjectDeclaration};
 pub use packet::{Binding, Fallback, Metadata, Packet};
-pub use places::{Auto, Move, Node, Places, Seen, Why};
+pub use places::{Auto, Move, Node, Places, Observation, LevelReason};
 pub use plugin::{
     Action, Answer, Call, CallError, Effects, Make, Module, Operation, Plugin, PluginError, ROWS_MAX, Row,
     combine,

@@ -52,7 +52,7 @@ impl ManagerConfig {
 
 /// The kind of an object that is missing or that exceeds a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum ObjectKind {
     /// A module.
     Module,
     /// An execution environment.
@@ -63,13 +63,13 @@ pub enum What {
     Operation,
 }
 
-impl core::fmt::Display for What {
+impl core::fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            What::Module => "module",
-            What::Environment => "environment",
-            What::Instance => "instance",
-            What::Operation => "operation",
+            ObjectKind::Module => "module",
+            ObjectKind::Environment => "environment",
+            ObjectKind::Instance => "instance",
+            ObjectKind::Operation => "operation",
         })
     }
 }
@@ -81,7 +81,7 @@ pub enum ManagerError {
     #[error("there is no {what} {name}{}", .nearest.as_ref().map_or(String::new(), |near| format!("; did you mean {near}?")))]
     Unknown {
         /// The kind of the object.
-        what: What,
+        what: ObjectKind,
         /// The name given.
         name: String,
         /// An existing name of which it may be a misspelling.
@@ -89,13 +89,13 @@ pub enum ManagerError {
     },
     /// An object with this name exists.
     #[error("{0} {1} exists already")]
-    Exists(What, String),
+    Exists(ObjectKind, String),
     /// The name is not valid.
     #[error("{0:?} is no name: 1 to 64 letters, digits, '-', '_' and '.'")]
     Name(String),
     /// The limit is reached.
     #[error("no room for a further {0}: {1} are the most")]
-    TooMany(What, usize),
+    TooMany(ObjectKind, usize),
     /// A setting is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
@@ -175,7 +175,7 @@ fn check_name(name: &str) -> Result<(), ManagerError> {
     if good { Ok(()) } else { Err(ManagerError::Name(name.into())) }
 }
 
-fn unknown<'a>(what: What, name: &str, known: impl IntoIterator<Item = &'a str>) -> ManagerError {
+fn unknown<'a>(what: ObjectKind, name: &str, known: impl IntoIterator<Item = &'a str>) -> ManagerError {
     ManagerError::Unknown { what, name: name.into(), nearest: nearest(name, known).map(Into::into) }
 }
 
@@ -203,7 +203,7 @@ impl Manager {
     pub fn install(&mut self, module: Module) -> Result<(), ManagerError> {
         check_name(module.name)?;
         if self.modules.contains_key(module.name) {
-            return Err(ManagerError::Exists(What::Module, module.name.into()));
+            return Err(ManagerError::Exists(ObjectKind::Module, module.name.into()));
         }
         self.modules.insert(module.name, module);
         Ok(())
@@ -231,10 +231,10 @@ impl Manager {
     pub fn add_environment(&mut self, name: &str, level: Level) -> Result<EnvironmentId, ManagerError> {
         check_name(name)?;
         if self.environments.iter().any(|environment| environment.name == name) {
-            return Err(ManagerError::Exists(What::Environment, name.into()));
+            return Err(ManagerError::Exists(ObjectKind::Environment, name.into()));
         }
         if self.environments.len() >= self.config.environments_max {
-            return Err(ManagerError::TooMany(What::Environment, self.config.environments_max));
+            return Err(ManagerError::TooMany(ObjectKind::Environment, self.config.environments_max));
         }
         self.environments.push(Environment { name: name.into(), level, running: false });
         Ok(EnvironmentId((self.environments.len() - 1) as u16))
@@ -267,7 +267,7 @@ impl Manager {
     ) -> Result<InstanceId, ManagerError> {
         check_name(name)?;
         if self.instance(name).is_ok() {
-            return Err(ManagerError::Exists(What::Instance, name.into()));
+            return Err(ManagerError::Exists(ObjectKind::Instance, name.into()));
         }
         let (module_name, module) = (module, *self.module(module)?);
         let environment = self.environment(environment)?;
@@ -283,7 +283,7 @@ impl Manager {
         let settings = self.parse_settings(&module, settings)?;
         self.check_near(name, environment, &settings)?;
         let free = self.instances.iter().position(Option::is_none);
-        let at = free.ok_or(ManagerError::TooMany(What::Instance, self.config.instances_max))?;
+        let at = free.ok_or(ManagerError::TooMany(ObjectKind::Instance, self.config.instances_max))?;
         // Packets that the driver passes on unprocessed are processed by the workers.
         let here = (level == Level::Host) == (self.config.here == Level::Host);
         let mut plugins = Vec::with_capacity(self.commands.len());
@@ -379,7 +379,7 @@ impl Manager {
         let operations = self.module(&self.declared(id).module)?.operations;
         let found = operations.iter().find(|known| known.name == operation);
         let found =
-            found.ok_or_else(|| unknown(What::Operation, operation, operations.iter().map(|o| o.name)))?;
+            found.ok_or_else(|| unknown(ObjectKind::Operation, operation, operations.iter().map(|o| o.name)))?;
         let settings = Settings::parse(found.arguments, arguments, |name| self.instance(name).ok())?;
         Ok((id, found.name, settings))
     }
@@ -421,7 +421,7 @@ impl Manager {
             check_name(&rule.name)?;
             let Binding { instance, .. } = Binding::decode(rule.instance);
             if self.instances.get(instance.0 as usize).is_none_or(Option::is_none) {
-                return Err(unknown(What::Instance, &format!("#{}", instance.0), []));
+                return Err(unknown(ObjectKind::Instance, &format!("#{}", instance.0), []));
             }
             bound.entry(instance.0).or_default().insert(rule.name.clone());
         }
@@ -457,7 +457,7 @@ impl Manager {
             |declared: &Option<Declared>| declared.as_ref().is_some_and(|declared| declared.name == name);
         let at = self.instances.iter().position(named);
         let names = || self.instances.iter().flatten().map(|declared| declared.name.as_str());
-        at.map(|at| InstanceId(at as u32)).ok_or_else(|| unknown(What::Instance, name, names()))
+        at.map(|at| InstanceId(at as u32)).ok_or_else(|| unknown(ObjectKind::Instance, name, names()))
     }
 
     /// Returns an instance that is known to exist.
@@ -469,13 +469,13 @@ impl Manager {
         if supplied::is_supplied(name) {
             return Ok(&SUPPLIED);
         }
-        self.modules.get(name).ok_or_else(|| unknown(What::Module, name, self.modules.keys().copied()))
+        self.modules.get(name).ok_or_else(|| unknown(ObjectKind::Module, name, self.modules.keys().copied()))
     }
 
     fn environment(&self, name: &str) -> Result<EnvironmentId, ManagerError> {
         let at = self.environments.iter().position(|environment| environment.name == name);
         let names = || self.environments.iter().map(|environment| environment.name.as_str());
-        at.map(|at| EnvironmentId(at as u16)).ok_or_else(|| unknown(What::Environment, name, names()))
+        at.map(|at| EnvironmentId(at as u16)).ok_or_else(|| unknown(ObjectKind::Environment, name, names()))
     }
 
     fn port(&self, instance: &str, output: u8) -> Result<Port, ManagerError> {

@@ -20,7 +20,7 @@ mod rate;
 mod why;
 
 use rate::Rate;
-pub use why::Why;
+pub use why::LevelReason;
 
 /// An instance leaves the driver when its rate falls below this fraction of the rate at which it enters.
 const LEAVE_DIVISOR: u64 = 2;
@@ -50,7 +50,7 @@ impl Default for Auto {
 
 /// Observation of an instance.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct Observation {
     /// Its name.
     pub name: String,
     /// Packets processed so far on both levels; `None` if they were not read.
@@ -99,7 +99,7 @@ struct Place {
     doubled: u32,
     moves: u64,
     rate: Rate,
-    why: Why,
+    why: LevelReason,
 }
 
 impl Place {
@@ -115,7 +115,7 @@ impl Place {
             doubled: 0,
             moves: 0,
             rate: Rate::default(),
-            why: Why::Unknown,
+            why: LevelReason::Unknown,
         }
     }
 
@@ -127,12 +127,12 @@ impl Place {
     fn verdict(&mut self) -> Level {
         let expected = self.auto.expects.filter(|_| self.rate.busy() < self.auto.hold);
         let (why, rate) = match (expected, self.rate.mean()) {
-            (Some(expected), Some(measured)) if measured > expected => (Why::Measured(measured), measured),
-            (Some(expected), _) => (Why::Expected(expected), expected),
-            (None, Some(measured)) => (Why::Measured(measured), measured),
+            (Some(expected), Some(measured)) if measured > expected => (LevelReason::Measured(measured), measured),
+            (Some(expected), _) => (LevelReason::Expected(expected), expected),
+            (None, Some(measured)) => (LevelReason::Measured(measured), measured),
             // Neither a measurement nor an expectation: it stays where it is.
             (None, None) => {
-                self.why = Why::Unknown;
+                self.why = LevelReason::Unknown;
                 return self.level;
             }
         };
@@ -206,7 +206,7 @@ impl Places {
     }
 
     /// Returns why an instance has its level; `None` if the level is configured.
-    pub fn why(&self, name: &str) -> Option<&Why> {
+    pub fn why(&self, name: &str) -> Option<&LevelReason> {
         self.known.get(name).map(|place| &place.why)
     }
 
@@ -222,9 +222,9 @@ impl Places {
 
     /// Evaluates all instances. Returns those that are to move now. The caller reports each completed move by
     /// [`moved`](Self::moved).
-    pub fn look(&mut self, now: Instant, node: &Node, seen: &[Seen]) -> Vec<Move> {
+    pub fn evaluate(&mut self, now: Instant, node: &Node, observations: &[Observation]) -> Vec<Move> {
         let mut verdicts = BTreeMap::new();
-        for one in seen {
+        for one in observations {
             let Some(place) = self.known.get_mut(&one.name) else { continue };
             if let Some(packets) = one.packets {
                 place.rate.note(now, packets);
@@ -238,7 +238,7 @@ impl Places {
             }
             verdicts.insert(one.name.as_str(), if obstacle.is_some() { Level::Worker } else { verdict });
         }
-        self.take_along(seen, &mut verdicts);
+        self.take_along(observations, &mut verdicts);
         self.fit(node.room, &mut verdicts);
         let mut moves = Vec::new();
         for (name, to) in &verdicts {
@@ -246,13 +246,13 @@ impl Places {
                 moves.push(Move { name: (*name).to_owned(), to: *to });
             }
         }
-        self.bring_along(seen, &verdicts, moves)
+        self.bring_along(observations, &verdicts, moves)
     }
 
     /// Extends the verdict "driver" to the instances behind one that runs or is to run there. Whether they
     /// can run there is included in the obstacle of that instance.
-    fn take_along<'a>(&mut self, seen: &'a [Seen], verdicts: &mut BTreeMap<&'a str, Level>) {
-        let by_name: BTreeMap<&str, &Seen> = seen.iter().map(|one| (one.name.as_str(), one)).collect();
+    fn take_along<'a>(&mut self, observations: &'a [Observation], verdicts: &mut BTreeMap<&'a str, Level>) {
+        let by_name: BTreeMap<&str, &Observation> = observations.iter().map(|one| (one.name.as_str(), one)).collect();
         let is_there = |name: &str| {
             self.known.get(name).is_some_and(|place| place.level == Level::Driver && !place.forced)
         };
@@ -267,7 +267,7 @@ impl Places {
                 };
                 let Some(place) = self.known.get_mut(next).filter(|place| !place.forced) else { continue };
                 *verdict = Level::Driver;
-                place.why = Why::With(name.to_owned(), place.rate.mean().unwrap_or_default());
+                place.why = LevelReason::With(name.to_owned(), place.rate.mean().unwrap_or_default());
                 left.push(next);
             }
         }
@@ -277,7 +277,7 @@ impl Places {
     /// would stay on level 2.
     fn bring_along(
         &self,
-        seen: &[Seen],
+        observations: &[Observation],
         verdicts: &BTreeMap<&str, Level>,
         mut moves: Vec<Move>,
     ) -> Vec<Move> {
@@ -285,7 +285,7 @@ impl Places {
             self.known.iter().map(|(name, place)| (name.clone(), place.level)).collect();
         after.extend(moves.iter().map(|one| (one.name.clone(), one.to)));
         loop {
-            let there = seen.iter().filter(|one| after.get(&one.name) == Some(&Level::Driver));
+            let there = observations.iter().filter(|one| after.get(&one.name) == Some(&Level::Driver));
             let behind = there.flat_map(|one| &one.next).find(|next| {
                 after.get(*next) == Some(&Level::Worker)
                     && verdicts.get(next.as_str()) == Some(&Level::Driver)

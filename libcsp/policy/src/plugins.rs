@@ -265,10 +265,10 @@ fn check_driver(policy: &Policy, rules: &[DesiredRule], places: &[usize], proble
 
 /// The field of a plug-in that an error is about.
 fn field_of(error: &csp_plugins::ManagerError) -> String {
-    use csp_plugins::{ManagerError, SettingError, What};
+    use csp_plugins::{ManagerError, SettingError, ObjectKind};
     match error {
         ManagerError::Name(_) | ManagerError::Exists(..) => ".name".to_owned(),
-        ManagerError::Level { .. } | ManagerError::Unknown { what: What::Environment, .. } => {
+        ManagerError::Level { .. } | ManagerError::Unknown { what: ObjectKind::Environment, .. } => {
             ".level".to_owned()
         }
         ManagerError::Unknown { .. } => ".module".to_owned(),

@@ -65,7 +65,7 @@ impl Client {
             .https_only(base.scheme() == "https")
             .tls_backend_preconfigured(csp_identity::client_config(
                 credentials,
-                csp_identity::Wanted::Management,
+                csp_identity::ExpectedServer::Management,
             ))
             .build()
             .map_err(|e| CliError::Unavailable(format!("cannot make an HTTP client: {e}")))?;

@@ -162,7 +162,7 @@ fn open(way: Way) -> (Vec<LanPort>, Option<Driver>) {
         }
         lan.push(open.port);
     }
-    driver.classify(false, csp_xdp::Taking::Nothing).unwrap();
+    driver.classify(false, csp_xdp::Diverted::Nothing).unwrap();
     driver.set_addresses(std::iter::once(load::service().ip())).unwrap();
     (lan, Some(driver))
 }
@@ -202,10 +202,10 @@ fn at_level1() -> (Driver, Driver) {
     let mut manager = redirecting(DRIVER, Level::Driver);
     let table = manager.publish_rules().table;
     let plan = Plan::new(&manager, &table, driver.slots()).unwrap();
-    assert!(plan.stays.is_empty() && !plan.is_empty());
+    assert!(plan.demoted.is_empty() && !plan.is_empty());
     driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
     let mut sink = program(&[("cspf3", SINK_MAC)], false);
-    sink.classify(false, csp_xdp::Taking::Nothing).unwrap();
+    sink.classify(false, csp_xdp::Diverted::Nothing).unwrap();
     (driver, sink)
 }
 

@@ -52,7 +52,7 @@ impl Kind {
         for (queue, socket) in &open.sockets {
             driver.set_socket(0, *queue, socket.as_raw_fd()).unwrap();
         }
-        driver.classify(false, csp_xdp::Taking::Nothing).unwrap();
+        driver.classify(false, csp_xdp::Diverted::Nothing).unwrap();
         driver.set_addresses(std::iter::once(load::service().ip())).unwrap();
         (open.port, Some(driver))
     }
@@ -141,7 +141,7 @@ fn level1(text: &mut String) {
             if let (Some(module), Some(driver)) = (module, &mut driver) {
                 let (manager, table) = load::at_level1(module);
                 let plan = Plan::new(&manager, &table, driver.slots()).unwrap();
-                assert!(plan.stays.is_empty() && !plan.is_empty());
+                assert!(plan.demoted.is_empty() && !plan.is_empty());
                 driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
             }
             let pause = || std::thread::sleep(Duration::from_secs(SECONDS));

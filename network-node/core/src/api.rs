@@ -49,7 +49,7 @@ pub trait NetworkOutput {
 
     /// Passes a frame that was received on a LAN port to the host's kernel, as if the kernel had received it
     /// on that port. Called only for ports with
-    /// [`NetworkCore::set_way_to_kernel`](crate::NetworkCore::set_way_to_kernel). A frame for which there is
+    /// [`NetworkCore::set_reinjection`](crate::NetworkCore::set_reinjection). A frame for which there is
     /// no room is dropped and counted.
     fn kernel(&mut self, port: PortId, frame: &[u8], offload: Option<TxOffload>) {
         let _ = (port, frame, offload);

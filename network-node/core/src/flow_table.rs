@@ -10,7 +10,7 @@ use csp_types::{Duration, FlowLabel, FourTuple, INDEX_BITS, Instant, MacAddr};
 use siphasher::sip::SipHasher13;
 
 use super::api::{PortId, ProxyId};
-use super::whereabouts::Sent;
+use super::peer_location::Sent;
 
 const NIL: u32 = u32::MAX;
 /// Largest number of entries that the index can address.

@@ -28,7 +28,7 @@ impl NetworkCore {
         self.plugins.graph.apply(csp_plugins::Command::Run(host, false));
         self.plugins.graph.keep_counts(host);
         self.plugins.hosts.gone(host);
-        self.go_on_with_held(now, out);
+        self.resume_held(now, out);
     }
 
     /// Processes a record of a host about a packet, or its counters. Plug-ins that the packet still goes
@@ -47,7 +47,7 @@ impl NetworkCore {
                     self.follow_answer(now, host, head, payload, &packet, out);
                 }
                 if self.plugins.hosts.holds() {
-                    self.go_on_with_held(now, out);
+                    self.resume_held(now, out);
                 }
             }
             Kind::Copy => {
@@ -87,7 +87,7 @@ impl NetworkCore {
             Kind::Enter => {
                 let instance = InstanceId(head.instance);
                 if self.plugins.graph.is_entrance(host, instance) {
-                    return self.go_on_here(now, Binding { instance, fallback }, payload, packet, out);
+                    return self.resume_locally(now, Binding { instance, fallback }, payload, packet, out);
                 }
                 if !self.plugins.hosts.is_outdated(packet) {
                     return self.plugins.hosts.counters.wrong_instance += 1;
@@ -105,7 +105,7 @@ impl NetworkCore {
     }
 
     /// Continues with a packet in the graph of this worker.
-    fn go_on_here(
+    fn resume_locally(
         &mut self,
         now: Instant,
         binding: Binding,
@@ -146,8 +146,8 @@ impl NetworkCore {
 
     /// Processes packets held back by a change of plug-ins, once the packets that were at hosts before have
     /// returned.
-    pub(super) fn go_on_with_held(&mut self, now: Instant, out: &mut impl NetworkOutput) {
-        if !self.plugins.hosts.holds() || !self.plugins.hosts.may_go_on(now) {
+    pub(super) fn resume_held(&mut self, now: Instant, out: &mut impl NetworkOutput) {
+        if !self.plugins.hosts.holds() || !self.plugins.hosts.may_resume(now) {
             return;
         }
         let mut held = self.plugins.hosts.take_held();

@@ -335,7 +335,7 @@ impl Hosts {
 
     /// Returns whether held packets may continue: all earlier packets have returned, or the time limit has
     /// passed and they count as lost.
-    pub(super) fn may_go_on(&mut self, now: Instant) -> bool {
+    pub(super) fn may_resume(&mut self, now: Instant) -> bool {
         let Hosts { hosts, held, counters, .. } = self;
         let late = held.since.is_some_and(|since| now.saturating_since(since) >= HOLD_MAX);
         held.until.retain(|(at, until)| {

@@ -18,7 +18,7 @@ use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::node::{NetworkCore, channel_at};
 use super::path_error::icmp_record;
 use super::search;
-use super::whereabouts::Sent;
+use super::peer_location::Sent;
 
 /// An IP packet from the LAN that carries TCP.
 struct Inbound<'a> {
@@ -52,7 +52,7 @@ impl NetworkCore {
         let ethernet = match ethernet::Frame::parse(frame.bytes) {
             Ok(ethernet) => ethernet,
             // A priority tag, which the kernel ignores.
-            Err(_) if self.plugins.ingress() && self.has_way_to_kernel(port) => {
+            Err(_) if self.plugins.ingress() && self.has_reinjection(port) => {
                 return self.receive_classified(now, port, frame, out);
             }
             Err(error) => return self.unreadable(port, frame, &error, out),
@@ -82,7 +82,7 @@ impl NetworkCore {
             Some(EtherType::Arp) => self.on_arp(now, port, ethernet.payload(), out),
             Some(EtherType::Ipv4) => self.on_ipv4(now, port, peer_mac, frame, ethernet.payload(), out),
             Some(EtherType::Ipv6) => self.on_ipv6(now, port, peer_mac, frame, ethernet.payload(), out),
-            None if self.has_way_to_kernel(port) => self.give_to_kernel(port, frame, out),
+            None if self.has_reinjection(port) => self.reinject(port, frame, out),
             None => self.counters.drop_protocol += 1,
         }
     }
@@ -105,7 +105,7 @@ impl NetworkCore {
             return;
         }
         if !self.classifier.owns(destination) {
-            return self.give_to_kernel(port, frame, out);
+            return self.reinject(port, frame, out);
         }
         if is_martian(source) || self.classifier.owns(source) {
             self.counters.drop_malformed += 1;
@@ -142,15 +142,15 @@ impl NetworkCore {
                 return;
             }
             Err(WireError::Unsupported { what: "ipv6 fragment", .. }) if !self.is_for_node(frame.bytes) => {
-                return self.give_to_kernel(port, frame, out);
+                return self.reinject(port, frame, out);
             }
             Err(error) => return self.unreadable(port, frame, &error, out),
         };
         let (source, destination) = (packet.source().into(), packet.destination().into());
         let ours = self.classifier.owns(destination);
-        let is_kernels = || self.has_way_to_kernel(port) && !self.is_for_node(frame.bytes);
+        let is_kernels = || self.has_reinjection(port) && !self.is_for_node(frame.bytes);
         if !ours && (!packet.destination().is_multicast() || is_kernels()) {
-            return self.give_to_kernel(port, frame, out);
+            return self.reinject(port, frame, out);
         }
         let probe = packet.protocol() == ipv6::PROTOCOL_ICMPV6 && packet.source().is_unspecified();
         if (is_martian(source) && !probe) || self.classifier.owns(source) {

@@ -65,9 +65,9 @@ impl NetworkCore {
 
     /// Passes a frame that is not for the node to the kernel. On ports whose frames the kernel receives
     /// itself, the frame is dropped.
-    pub(super) fn give_to_kernel(&mut self, port: PortId, frame: &Frame<'_>, out: &mut impl NetworkOutput) {
+    pub(super) fn reinject(&mut self, port: PortId, frame: &Frame<'_>, out: &mut impl NetworkOutput) {
         match offload_of(frame, port.0) {
-            Ok(offload) if self.has_way_to_kernel(port) => out.kernel(port, frame.bytes, offload),
+            Ok(offload) if self.has_reinjection(port) => out.kernel(port, frame.bytes, offload),
             _ => self.counters.drop_not_ours += 1,
         }
     }
@@ -80,8 +80,8 @@ impl NetworkCore {
         error: &WireError,
         out: &mut impl NetworkOutput,
     ) {
-        if self.has_way_to_kernel(port) && !self.is_for_node(frame.bytes) {
-            return self.give_to_kernel(port, frame, out);
+        if self.has_reinjection(port) && !self.is_for_node(frame.bytes) {
+            return self.reinject(port, frame, out);
         }
         self.count_wire_error(error);
     }
@@ -90,6 +90,6 @@ impl NetworkCore {
     /// interpret a malformed packet differently from the classifier, and thus receive a packet that a rule
     /// matches.
     pub(super) fn is_refused(&self, port: PortId, frame: &[u8], reason: &NoFields) -> bool {
-        matches!(reason, NoFields::Malformed(_)) && self.has_way_to_kernel(port) && !self.is_for_node(frame)
+        matches!(reason, NoFields::Malformed(_)) && self.has_reinjection(port) && !self.is_for_node(frame)
     }
 }

@@ -48,7 +48,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 mod trace_query;
-mod whereabouts;
+mod peer_location;
 
 pub use api::{CoreConfig, Counters, FlowInfo, NetworkOutput, PortConfig, PortId, ProxyId, TunnelFull};
 pub use hosts::HostCounters;

@@ -89,13 +89,13 @@ impl NetworkCore {
     /// Enables the path to the host's kernel for a port whose frames the kernel does not receive itself. A
     /// frame received on the port for an address that is not the node's is passed to
     /// [`NetworkOutput::kernel`] instead of being dropped.
-    pub fn set_way_to_kernel(&mut self, port: PortId) {
+    pub fn set_reinjection(&mut self, port: PortId) {
         self.kernel |= 1 << port.0.min(31);
     }
 
     /// Returns whether a port has a path to the kernel.
     #[inline]
-    pub(super) fn has_way_to_kernel(&self, port: PortId) -> bool {
+    pub(super) fn has_reinjection(&self, port: PortId) -> bool {
         self.kernel >> port.0.min(31) & 1 == 1
     }
 
@@ -236,7 +236,7 @@ impl NetworkCore {
         }
         self.reassembly.expire(now, &mut self.counters);
         self.announce_due(now, out);
-        self.go_on_with_held(now, out);
+        self.resume_held(now, out);
         while let Some(request) = self.neighbours.due(now, &mut self.counters.drop_unresolved) {
             self.ask(&request, out);
         }

@@ -13,7 +13,7 @@ use super::flow_table::{FlowIndex, FlowState, NewFlow};
 use super::neighbour::{Lookup, Request, Waiting};
 use super::node::NetworkCore;
 use super::plugins::{Egress, fields_of};
-use super::whereabouts::Sent;
+use super::peer_location::Sent;
 
 /// A TCP packet that a proxy sent with its IP header.
 struct WholePacket<'a> {

@@ -59,7 +59,7 @@ async fn serve(config: &Config, record: NodeRecord, workers: &DataWorkers) -> Re
     );
     let mut driver = DriverControl::new(config, &workers.macs);
     driver.set_modules(modules.clone());
-    driver.begin(&workers.sockets, &workers.ways_back)?;
+    driver.begin(&workers.sockets, &workers.reinjection)?;
     let placing = Placing::new(workers.published());
     let plugins = PluginControl::new(all, numbers.clone(), driver, modules.clone(), placing);
     let options = shell_options(config, record, workers, (numbers, plugins.clone(), modules.clone()));

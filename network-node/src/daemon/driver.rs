@@ -18,7 +18,7 @@ use csp_lan::tap::Tap;
 use csp_plugin_modules::PluginModules;
 use csp_plugins::{Answer, Manager, Row};
 use csp_types::MacAddr;
-use csp_xdp::{Driver, DriverError, Loaded, Plan, PortConfig, Stay, Taking};
+use csp_xdp::{Driver, DriverError, Loaded, Plan, PortConfig, Demoted, Diverted};
 
 use crate::core::{DriverRules, PluginCounts};
 
@@ -91,7 +91,7 @@ pub struct DriverControl {
     /// The message that was logged last, so that it is not repeated.
     logged: String,
     /// Rules of level 1 that level 2 decides instead.
-    stays: Vec<Stay>,
+    demoted: Vec<Demoted>,
     /// LAN ports to which the program could not be attached, each with the reason.
     refused: Vec<String>,
     /// Why level 1 is unavailable, since the last [`retry`](Self::retry); `None` if it is available or was
@@ -122,7 +122,7 @@ impl DriverControl {
             rules: HashSet::new(),
             taken_over: Vec::new(),
             logged: String::new(),
-            stays: Vec::new(),
+            demoted: Vec::new(),
             refused: Vec::new(),
             unavailable: None,
         }
@@ -144,8 +144,8 @@ impl DriverControl {
     }
 
     /// Returns the rules of level 1 that level 2 decides instead.
-    pub fn stays(&self) -> &[Stay] {
-        &self.stays
+    pub fn demoted(&self) -> &[Demoted] {
+        &self.demoted
     }
 
     /// Returns the LAN ports on which level 2 decides the rules of level 1, each with the reason.
@@ -189,7 +189,7 @@ impl DriverControl {
     ///
     /// # Errors
     /// The program cannot be loaded or attached: such a port would receive nothing.
-    pub fn begin(&mut self, sockets: &[PortSocket], ways_back: &[Option<Tap>]) -> Result<(), DaemonError> {
+    pub fn begin(&mut self, sockets: &[PortSocket], reinjection: &[Option<Tap>]) -> Result<(), DaemonError> {
         if self.ports.iter().all(|port| !port.has_sockets) {
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl DriverControl {
             driver.set_socket(*port, *queue, socket.as_raw_fd()).map_err(unavailable)?;
         }
         let bit = |(at, back): (usize, &Option<Tap>)| u32::from(back.is_some()) << at;
-        driver.set_ways_back(ways_back.iter().enumerate().map(bit).sum()).map_err(unavailable)?;
+        driver.set_reinjection_ports(reinjection.iter().enumerate().map(bit).sum()).map_err(unavailable)?;
         for port in self.ports.iter().filter(|port| port.has_sockets) {
             if let Some(known) = port.config() {
                 port.leave_vlan_tags();
@@ -231,13 +231,13 @@ impl DriverControl {
         match Plan::without(manager, table, &before, &refused) {
             Ok(plan) => {
                 self.idle.clone_from(&plan.idle);
-                let stays = plan
-                    .stays
+                let demoted = plan
+                    .demoted
                     .iter()
-                    .map(|stay| format!("rule {} stays at level 2: {}", stay.rule, stay.reason));
-                let stays: Vec<String> = stays.collect();
-                self.warn(stays.join("; "));
-                self.stays.clone_from(&plan.stays);
+                    .map(|demoted| format!("rule {} stays at level 2: {}", demoted.rule, demoted.reason));
+                let demoted: Vec<String> = demoted.collect();
+                self.warn(demoted.join("; "));
+                self.demoted.clone_from(&plan.demoted);
                 Some(plan)
             }
             Err(error) => {
@@ -361,7 +361,7 @@ impl DriverControl {
         tracing::error!("packet plug-ins: {text}; all rules are level 2's");
         self.unavailable = Some(text.to_owned());
         self.rules.clear();
-        if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.classify(false, Taking::All)) {
+        if let Some(Err(error)) = self.driver.as_mut().map(|driver| driver.classify(false, Diverted::All)) {
             tracing::error!(%error, "packet plug-ins: the rules of level 1 stay in force at AF_XDP ports");
         }
         self.leave();

@@ -49,10 +49,10 @@ impl PluginControl {
             return Some(format!("runs at level 2: level 1 is not available: {reason}"));
         }
         let leading = rules_to(&self.manager, name);
-        let stays = self.driver.stays().iter().filter(|stay| leading.contains(stay.rule.as_str()));
-        let stays: Vec<String> = stays.map(|stay| format!("rule {}: {}", stay.rule, stay.reason)).collect();
-        if !stays.is_empty() {
-            return Some(format!("runs at level 2 for {}", some_of(&stays)));
+        let demoted = self.driver.demoted().iter().filter(|demoted| leading.contains(demoted.rule.as_str()));
+        let demoted: Vec<String> = demoted.map(|demoted| format!("rule {}: {}", demoted.rule, demoted.reason)).collect();
+        if !demoted.is_empty() {
+            return Some(format!("runs at level 2 for {}", some_of(&demoted)));
         }
         let refused = self.driver.refused();
         (!refused.is_empty() && !leading.is_empty())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use csp_api::plugins as api;
 use csp_daemon::clock;
-use csp_plugins::{Desired, DesiredInstance, Level, Manager, Move, Node, Places, Seen};
+use csp_plugins::{Desired, DesiredInstance, Level, Manager, Move, Node, Places, Observation};
 use csp_telemetry::SnapshotCell;
 
 use crate::core::PluginCounts;
@@ -20,7 +20,7 @@ pub struct Placing {
     /// The state in force, with the chosen levels.
     desired: Desired,
     /// Observations of the instances. Their static parts are valid as long as the policy is.
-    seen: Vec<Seen>,
+    observations: Vec<Observation>,
     /// The snapshots that workers publish.
     published: Vec<Arc<SnapshotCell<Published>>>,
     /// Frames that LAN ports had lost at the last observation.
@@ -50,11 +50,11 @@ impl Placing {
     /// Adopts a desired state that is in force in the manager.
     fn keep(&mut self, desired: Desired, manager: &Manager) {
         let auto: BTreeSet<&str> = placed(&desired).map(|instance| instance.name.as_str()).collect();
-        self.seen.clear();
+        self.observations.clear();
         if !auto.is_empty() {
             let mut obstacles: HashMap<String, String> =
                 csp_xdp::obstacles(manager, |name| auto.contains(name));
-            let seen = placed(&desired).map(|instance| Seen {
+            let observations = placed(&desired).map(|instance| Observation {
                 name: instance.name.clone(),
                 packets: None,
                 obstacle: obstacles.remove(&instance.name),
@@ -66,17 +66,17 @@ impl Placing {
                     .cloned()
                     .collect(),
             });
-            self.seen = seen.collect();
+            self.observations = observations.collect();
         }
         self.desired = desired;
     }
 
-    fn look(&mut self, no_driver: Option<&str>, overrun: bool) -> Vec<Move> {
+    fn evaluate(&mut self, no_driver: Option<&str>, overrun: bool) -> Vec<Move> {
         let fixed = self.desired.instances.iter().filter(|one| one.auto.is_none());
         let fixed = fixed.filter(|one| one.level == Level::Driver).count();
         let no_driver = no_driver.map(|error| format!("level 1 is not available: {error}"));
         let node = Node { no_driver, room: csp_xdp::INSTANCES_MAX.saturating_sub(fixed), overrun };
-        self.places.look(clock::now(), &node, &self.seen)
+        self.places.evaluate(clock::now(), &node, &self.observations)
     }
 
     /// Returns whether LAN ports have lost frames since the last call.
@@ -118,7 +118,7 @@ impl PluginControl {
         if self.placing.places.is_empty() {
             return;
         }
-        for one in &mut self.placing.seen {
+        for one in &mut self.placing.observations {
             let id = self.manager.instance(&one.name).ok();
             let count = counts.instances.iter().find(|(known, _)| Some(*known) == id);
             one.packets = count.map(|(_, count)| count.packets);
@@ -137,9 +137,9 @@ impl PluginControl {
     /// Evaluates all instances, and makes the manager move those that are to move. Returns whether there were
     /// any.
     fn place(&mut self, overrun: bool) -> Result<bool, String> {
-        let mut moves = self.placing.look(self.driver.unavailable(), overrun);
+        let mut moves = self.placing.evaluate(self.driver.unavailable(), overrun);
         if moves.iter().any(|one| one.to == Level::Driver) && !self.driver.prepare() {
-            moves = self.placing.look(self.driver.unavailable(), overrun);
+            moves = self.placing.evaluate(self.driver.unavailable(), overrun);
         }
         if moves.is_empty() {
             return Ok(false);

@@ -49,7 +49,7 @@ pub struct DataWorkers {
     /// The sockets of AF_XDP ports.
     pub sockets: Vec<PortSocket>,
     /// For each AF_XDP port: the path of its frames back to the host's kernel.
-    pub ways_back: Vec<Option<Tap>>,
+    pub reinjection: Vec<Option<Tap>>,
 }
 
 /// An AF_XDP socket, to be registered with the program that delivers its frames.
@@ -74,7 +74,7 @@ impl DataWorkers {
             endpoints: Endpoints::default(),
             macs: Vec::new(),
             sockets: Vec::new(),
-            ways_back: config.lan.iter().map(open_way_back).collect(),
+            reinjection: config.lan.iter().map(open_reinjection).collect(),
         };
         let handoffs = handoffs(config)?;
         for number in 0..config.workers {
@@ -85,9 +85,9 @@ impl DataWorkers {
             let tokens = TokenSource { keys: keys.keys().clone(), node: record.id, nonce: rand::random() };
             let core = core_config(config, number, &ports);
             let mut worker = NetworkWorker::new(core, number, ports, endpoints, tokens);
-            for (at, back) in all.ways_back.iter().enumerate() {
+            for (at, back) in all.reinjection.iter().enumerate() {
                 if let Some(tap) = back {
-                    worker.set_way_to_kernel(PortId(at as u16), tap.transmitter());
+                    worker.set_reinjection(PortId(at as u16), tap.transmitter());
                 }
             }
             let name = format!("data-{number}");
@@ -114,7 +114,7 @@ impl DataWorkers {
 
 /// Opens the path back to the kernel for an AF_XDP port. If that fails, the node continues without it, and
 /// its rules see fewer packets.
-fn open_way_back(lan: &LanSection) -> Option<Tap> {
+fn open_reinjection(lan: &LanSection) -> Option<Tap> {
     if lan.port != PortKind::AfXdp {
         return None;
     }

@@ -50,7 +50,7 @@ fn install(driver: &mut Driver, rules: &[Rule], module: &str, settings: &[(&str,
         driver.load("plugin", module, "", || Ok(supplied_no_op())).unwrap();
     }
     let plan = Plan::new(&manager, &table, driver.slots()).unwrap();
-    assert!(plan.stays.is_empty() && plan.rules().len() == rules.len());
+    assert!(plan.demoted.is_empty() && plan.rules().len() == rules.len());
     driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
 }
 

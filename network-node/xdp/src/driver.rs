@@ -26,7 +26,7 @@ use csp_types::{Instant, MacAddr};
 
 use crate::lists::{BlockMap, List, NetworkMap};
 use crate::maps::{AddressKey, Config, Count, HAS_SOCKETS, Name, Port, RawTotals, State, TableValue};
-use crate::plan::{Plan, Taking};
+use crate::plan::{Plan, Diverted};
 use crate::slots::{Kind, Slots, Wanted};
 use crate::{INSTANCES_MAX, LAYOUT_VERSION, PORTS_MAX};
 
@@ -165,9 +165,9 @@ pub struct Driver {
     /// Whether level 1 has rules, or may have those of an earlier process.
     classifies: bool,
     /// Which packets for addresses of others the sockets receive, on ports with a path back to the kernel.
-    taking: Taking,
+    diverted: Diverted,
     /// Ports with a path back to the kernel, one bit each.
-    ways_back: u32,
+    reinjection_ports: u32,
     slots: Slots,
     /// Indexed by slot.
     lists: Vec<List>,
@@ -250,8 +250,8 @@ impl Driver {
             names,
             folder,
             classifies: true,
-            taking: Taking::Nothing,
-            ways_back: 0,
+            diverted: Diverted::Nothing,
+            reinjection_ports: 0,
             slots: Slots::default(),
             lists: (0..INSTANCES_MAX).map(|_| List::None).collect(),
             rules: HashMap::new(),
@@ -298,7 +298,7 @@ impl Driver {
             self.config_now.ports[at] = Port { ifindex, mac, number };
             self.ports.set(at as u32, ifindex, None, 0)?;
         }
-        self.classify(self.classifies, self.taking)
+        self.classify(self.classifies, self.diverted)
     }
 
     /// Sets the time that the program uses, for tests.
@@ -342,7 +342,7 @@ impl Driver {
         self.slots = plan.slots.clone();
         self.set_parameters(&plan.parameters)?;
         self.keep_ready(&plan.idle);
-        self.classify(!plan.is_empty(), plan.taking)?;
+        self.classify(!plan.is_empty(), plan.diverted)?;
         for (rule, base) in core::mem::replace(&mut self.rules, rules) {
             if !self.rules.contains_key(&rule) {
                 let count = self.rule_count(rule.slot)?;

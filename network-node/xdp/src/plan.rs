@@ -18,7 +18,7 @@ pub const HOPS_MAX: usize = 8;
 
 /// Why a rule whose instance is placed at level 1 stays at level 2.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stay {
+pub struct Demoted {
     /// Name of the rule.
     pub rule: String,
     /// The reason.
@@ -27,7 +27,7 @@ pub struct Stay {
 
 /// The IP packets for addresses of others that workers receive, on ports with a path back to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Taking {
+pub enum Diverted {
     /// None: no rules exist for received packets.
     Nothing,
     /// Packets that a rule of level 2 decides, and packets that are not plain.
@@ -43,13 +43,13 @@ pub struct Plan {
     pub(crate) slots: Slots,
     pub(crate) rules: Vec<RuleHandle>,
     /// Rules whose instance is placed at level 1 but that stay at level 2.
-    pub stays: Vec<Stay>,
+    pub demoted: Vec<Demoted>,
     /// The parameters of supplied programs, by instance name.
     pub(crate) parameters: Vec<(String, String)>,
     /// Why instances of supplied programs do not run, by instance name.
     pub idle: HashMap<String, String>,
     complete: bool,
-    pub(crate) taking: Taking,
+    pub(crate) diverted: Diverted,
 }
 
 /// An instance of the manager.
@@ -91,7 +91,7 @@ impl Plan {
         for node in &mut nodes {
             node.refused = refused.get(node.name).map(String::as_str);
         }
-        let Decided { first, stays, needed, idle, complete } = decide(manager, &nodes);
+        let Decided { first, demoted, needed, idle, complete } = decide(manager, &nodes);
         let wanted = nodes.iter().zip(&needed).filter(|(_, needed)| **needed);
         let slots = before.assign(wanted.map(|(node, _)| Wanted::new(node.name, node.module, node.settings)));
         let place = |at: usize| slots.place(nodes[at].name).unwrap_or(OUT);
@@ -105,16 +105,16 @@ impl Plan {
         }
         let starts: HashMap<u32, u8> = first.iter().map(|(rule, start)| (rule.slot, place(*start))).collect();
         let table = compile(table, &starts, &instances)?;
-        let taking = match manager.rules().rules().iter().any(|(rule, _)| is_received(rule)) {
-            true => Taking::Matched,
-            false => Taking::Nothing,
+        let diverted = match manager.rules().rules().iter().any(|(rule, _)| is_received(rule)) {
+            true => Diverted::Matched,
+            false => Diverted::Nothing,
         };
         let rules = first.into_iter().map(|(rule, _)| rule).collect();
         let supplied =
             nodes.iter().zip(&needed).filter(|(node, needed)| **needed && is_supplied(node.module));
         let parameters =
             supplied.map(|(node, _)| (node.name.to_owned(), node.settings.text("parameters").to_owned()));
-        Ok(Plan { table, slots, rules, stays, parameters: parameters.collect(), idle, complete, taking })
+        Ok(Plan { table, slots, rules, demoted, parameters: parameters.collect(), idle, complete, diverted })
     }
 
     /// Returns a plan without rules, for a rule set that exceeds the bounds of a table. Workers then receive
@@ -126,11 +126,11 @@ impl Plan {
             table,
             slots,
             rules: Vec::new(),
-            stays: Vec::new(),
+            demoted: Vec::new(),
             parameters: Vec::new(),
             idle: HashMap::new(),
             complete: false,
-            taking: Taking::All,
+            diverted: Diverted::All,
         }
     }
 
@@ -170,7 +170,7 @@ impl Plan {
 struct Decided {
     /// Each of these rules with its first instance.
     first: Vec<(RuleHandle, usize)>,
-    stays: Vec<Stay>,
+    demoted: Vec<Demoted>,
     /// For each instance, whether a rule needs it.
     needed: Vec<bool>,
     idle: HashMap<String, String>,
@@ -197,10 +197,10 @@ fn decide_on(manager: &Manager, nodes: &[Node<'_>], may: impl Fn(&Rule) -> bool)
     let compares_dscp = rules.iter().any(|(rule, _)| rule.fields.dscp.is_some() && is_received(rule));
     let runs =
         manager.environments().iter().any(|environment| environment.name == DRIVER && environment.running);
-    let (mut first, mut stays, mut complete) = (Vec::new(), Vec::new(), true);
+    let (mut first, mut demoted, mut complete) = (Vec::new(), Vec::new(), true);
     let (mut needed, mut reached) = (vec![false; nodes.len()], vec![false; nodes.len()]);
     let mut reasons: HashMap<usize, String> = HashMap::new();
-    let mut way = Way { nodes, compares_dscp, passed: vec![0; nodes.len()] };
+    let mut search = PathSearch { nodes, compares_dscp, passed: vec![0; nodes.len()] };
     for (rule, handle) in &rules {
         let start = by_id.get(&Binding::decode(rule.instance).instance).copied();
         let Some(start) = start.filter(|start| nodes[*start].at_level1 && is_received(rule)) else {
@@ -211,7 +211,7 @@ fn decide_on(manager: &Manager, nodes: &[Node<'_>], may: impl Fn(&Rule) -> bool)
             true if !may(rule) => {
                 Some("it compares FIN or PSH, which a worker sees of coalesced packets".to_owned())
             }
-            true => way.obstacle(start, 0),
+            true => search.obstacle(start, 0),
             false => Some("the environment does not run".to_owned()),
         };
         let Some(reason) = reason else {
@@ -224,7 +224,7 @@ fn decide_on(manager: &Manager, nodes: &[Node<'_>], may: impl Fn(&Rule) -> bool)
         reach(nodes, start, &mut reached);
         let new = (0..nodes.len()).filter(|at| reached[*at] && !before[*at]);
         reasons.extend(new.map(|at| (at, reason.clone())));
-        stays.push(Stay { rule: rule.name.to_string(), reason });
+        demoted.push(Demoted { rule: rule.name.to_string(), reason });
     }
     let is_idle = |at: &usize| nodes[*at].at_level1 && is_supplied(nodes[*at].module) && !needed[*at];
     let idle = (0..nodes.len()).filter(is_idle).map(|at| {
@@ -233,7 +233,7 @@ fn decide_on(manager: &Manager, nodes: &[Node<'_>], may: impl Fn(&Rule) -> bool)
         (nodes[at].name.to_owned(), reason)
     });
     let idle = idle.collect();
-    Decided { first, stays, needed, idle, complete }
+    Decided { first, demoted, needed, idle, complete }
 }
 
 /// Why an instance is not at level 1.
@@ -259,9 +259,9 @@ pub fn obstacles(manager: &Manager, movable: impl Fn(&str) -> bool) -> HashMap<S
             reach(&nodes, *start, &mut reached);
         }
     }
-    let mut way = Way { nodes: &nodes, compares_dscp, passed: vec![0; nodes.len()] };
+    let mut search = PathSearch { nodes: &nodes, compares_dscp, passed: vec![0; nodes.len()] };
     let mut obstacle = |at: usize| match reached[at] {
-        true => way.obstacle(at, 0),
+        true => search.obstacle(at, 0),
         false => Some(NO_RULE.to_owned()),
     };
     let all = (0..nodes.len()).filter(|at| movable[*at]);
@@ -315,8 +315,8 @@ fn nodes(manager: &Manager) -> Vec<Node<'_>> {
     nodes
 }
 
-/// For each instance, a bound: with fewer preceding instances than this, no obstacle was found from there on.
-struct Way<'a> {
+/// Searches the paths of packets through the instances for obstacles to level 1.
+struct PathSearch<'a> {
     nodes: &'a [Node<'a>],
     compares_dscp: bool,
     /// For each instance, a bound: with fewer preceding instances than this, no obstacle was found from there
@@ -324,7 +324,7 @@ struct Way<'a> {
     passed: Vec<usize>,
 }
 
-impl Way<'_> {
+impl PathSearch<'_> {
     /// Returns why packets cannot be processed at level 1 from an instance on, given the number of preceding
     /// instances. The graph has no cycles.
     fn obstacle(&mut self, at: usize, hops: usize) -> Option<String> {
@@ -490,7 +490,7 @@ mod tests {
             }
             let table = manager.publish_rules().table;
             let plan = Plan::new(&manager, &table, &Slots::default()).unwrap();
-            (plan.rules().len(), plan.stays.iter().map(|stay| stay.rule.clone()).collect::<Vec<_>>())
+            (plan.rules().len(), plan.demoted.iter().map(|demoted| demoted.rule.clone()).collect::<Vec<_>>())
         };
         let (fin, syn) = (("ingress flags fin/fin", "ends"), ("ingress flags syn/syn,ack", "ends"));
         assert_eq!(plan(&[fin, syn]), (2, vec![]));

@@ -287,7 +287,7 @@ fn install(driver: &mut Driver, rules: &[Rule]) {
     manager.replace_rules(bound.collect()).unwrap();
     let table = manager.publish_rules().table;
     let plan = Plan::new(&manager, &table, driver.slots()).unwrap();
-    assert_eq!((plan.stays.as_slice(), plan.is_complete()), (&[][..], true));
+    assert_eq!((plan.demoted.as_slice(), plan.is_complete()), (&[][..], true));
     driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
 }
 

@@ -66,7 +66,7 @@ impl<O: ProxyOutput, S: LocalServices> Turn<'_, O, S> {
     pub(super) fn share_link(&mut self) -> bool {
         let now = self.cx.now;
         let Some(shared) = self.link.shared_mut() else { return false };
-        while let Some(label) = self.cx.tcp.next_unwanting() {
+        while let Some(label) = self.cx.tcp.next_withdrawn() {
             shared.end_stream(label);
         }
         while let Some((label, tuple, bytes)) = self.cx.tcp.next_wanting() {

@@ -68,7 +68,7 @@ pub enum SynCookies {
 
 /// The contents of the peer's SYN, as far as its acknowledgement restores them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Recalled {
+pub(crate) struct CookieContents {
     /// The options of the SYN, as restored.
     pub options: Options,
     /// ECN was negotiated: the SYN/ACK accepted it (RFC 3168 §6.1.1).
@@ -145,12 +145,12 @@ pub(crate) fn timestamp(clock: u32, options: &Options, ecn: bool) -> u32 {
 
 /// Restores the SYN's contents from a verified acknowledgement with `options`. `clock` is our timestamp clock
 /// now. An echo that cannot stem from the validity period counts as no timestamps.
-pub(crate) fn recall(mss: u16, clock: u32, options: &Options) -> Recalled {
+pub(crate) fn recall(mss: u16, clock: u32, options: &Options) -> CookieContents {
     let recent = |echo: u32| u128::from(clock.wrapping_sub(echo)) <= (VALID + PERIOD).as_millis();
     let timestamps = options.timestamps.filter(|timestamps| recent(timestamps.echo));
     let features = timestamps.map_or(NO_SCALING, |timestamps| timestamps.echo);
     let scale = features & NO_SCALING;
-    Recalled {
+    CookieContents {
         options: Options {
             mss: Some(mss),
             window_scale: (scale != NO_SCALING).then_some(scale as u8),
@@ -249,14 +249,14 @@ mod tests {
                     assert!(clock.wrapping_sub(value) < 128, "behind the clock, but not by much");
                     let echoed = Some(Timestamps { value: 1, echo: value });
                     let ack = Options { timestamps: echoed, ..Options::default() };
-                    let recalled = recall(1_460, clock.wrapping_add(90_000), &ack);
+                    let contents = recall(1_460, clock.wrapping_add(90_000), &ack);
                     let options = Options { mss: Some(1_460), timestamps: echoed, ..syn };
-                    assert_eq!(recalled, Recalled { options, ecn });
+                    assert_eq!(contents, CookieContents { options, ecn });
                 }
             }
         }
         let plain = Options { mss: Some(536), ..Options::default() };
-        assert_eq!(recall(536, 1, &Options::default()), Recalled { options: plain, ecn: false });
+        assert_eq!(recall(536, 1, &Options::default()), CookieContents { options: plain, ecn: false });
         let old = Options { timestamps: Some(Timestamps { value: 1, echo: 0 }), ..Options::default() };
         assert_eq!(recall(536, 1 << 20, &old).options, plain, "an echo of long ago");
     }

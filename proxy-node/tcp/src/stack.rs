@@ -67,7 +67,7 @@ pub struct Stack {
     /// Metered connections that could send more than their allowance.
     wanting: IndexList,
     /// Metered connections that ended while they waited for an allowance.
-    unwanting: Vec<FlowLabel>,
+    withdrawn: Vec<FlowLabel>,
 }
 
 impl Stack {
@@ -95,7 +95,7 @@ impl Stack {
             block_waiters: IndexList::new(n),
             meters: Vec::new(),
             wanting: IndexList::new(0),
-            unwanting: Vec::new(),
+            withdrawn: Vec::new(),
             counters: Counters::default(),
             config,
         }

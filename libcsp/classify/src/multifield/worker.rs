@@ -84,9 +84,9 @@ const KIND_V6: u32 = 1 << 17;
 const TRIAL: u32 = 1024;
 /// Number of cache hits in a trial from which on the cache is worth using. A hit saves a look-up in the
 /// table; a miss costs up to half of one.
-const WORTH: u32 = TRIAL / 4;
+const HITS_MIN: u32 = TRIAL / 4;
 /// Number of look-ups without the cache after a failed trial.
-const ASIDE: u32 = 15 * TRIAL;
+const BYPASS: u32 = 15 * TRIAL;
 
 /// Decides whether the cache is used. With more concurrent flows than it holds, each look-up evicts an entry
 /// that another flow needs, and the cache only costs time.
@@ -95,20 +95,20 @@ struct Trial {
     asked: u32,
     answered: u32,
     /// Number of further look-ups without the cache.
-    aside: u32,
+    bypassed: u32,
 }
 
 impl Trial {
     /// Returns whether to use the cache for this look-up.
     #[inline]
     fn asks(&mut self) -> bool {
-        if self.aside > 0 {
-            self.aside -= 1;
+        if self.bypassed > 0 {
+            self.bypassed -= 1;
             return false;
         }
         if self.asked == TRIAL {
-            let aside = if self.answered < WORTH { ASIDE } else { 0 };
-            *self = Trial { aside, ..Trial::default() };
+            let bypassed = if self.answered < HITS_MIN { BYPASS } else { 0 };
+            *self = Trial { bypassed, ..Trial::default() };
         }
         self.asked += 1;
         true

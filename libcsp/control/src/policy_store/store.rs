@@ -226,7 +226,7 @@ impl Store {
         match result {
             Ok(()) => {
                 self.applied = Some(Content { generation, hash: hash.clone() });
-                self.say_applied(generation, hash);
+                self.acknowledge_applied(generation, hash);
                 self.keep()
             }
             Err(error) => {
@@ -268,7 +268,7 @@ impl Store {
 
     /// Acknowledges the applied generation, unless a newer one is waiting for activation or was refused: the
     /// acknowledgement is then about that one.
-    fn say_applied(&mut self, generation: u64, hash: String) {
+    fn acknowledge_applied(&mut self, generation: u64, hash: String) {
         match &mut self.ack {
             Some(ack) if ack.generation > generation && ack.state != AckState::Active => {
                 ack.active = generation;
@@ -419,7 +419,7 @@ impl Store {
         // doubt.
         let behind = |ack: &NodeAck| ack.generation == number && ack.state != AckState::Active;
         if applied && (doubted || self.ack.as_ref().is_none_or(behind)) {
-            self.say_applied(number, hash);
+            self.acknowledge_applied(number, hash);
         }
     }
 

@@ -107,12 +107,12 @@ async fn a_renewed_certificate_and_a_new_authority_are_used_without_a_restart() 
     drop(authority);
     secured.pki.issue(IdentityRole::MgmtNode, "mn-1");
     secured.pki.issue(IdentityRole::ProxyNode, "pn-1");
-    assert!(credentials.look(), "{:?}", credentials.state().problem);
+    assert!(credentials.check(), "{:?}", credentials.state().problem);
     assert_ne!(credentials.state().holder.serial, old);
     Authority::open(&secured.pki.0, now).unwrap().rotate_finish(now).unwrap();
-    assert!(credentials.look(), "{:?}", credentials.state().problem);
+    assert!(credentials.check(), "{:?}", credentials.state().problem);
     if let Some((_, own)) = &secured.etcd.options.identity {
-        own.look();
+        own.check();
     }
     secured.etcd.stop().await;
     secured.etcd.restart().await;

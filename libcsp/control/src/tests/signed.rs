@@ -208,16 +208,16 @@ async fn a_new_leader_a_renewed_certificate_and_a_new_authority_sign_what_is_in_
     kept(last.sequence).await;
     // The same one with another certificate.
     open.issue_manager("mn-2");
-    assert!(second.look());
+    assert!(second.check());
     last = anew(&leader, &last).await;
     // And with one of another authority, which the node does not know at once.
     open.pki.rotate();
     open.issue_manager("mn-2");
-    assert!(second.look());
+    assert!(second.check());
     last = anew(&leader, &last).await;
     pn.status("it does not know the authority", |status| status.policy_problem.contains("not accepted"))
         .await;
-    assert!(node.look());
+    assert!(node.check());
     pn.status("it knows the authority", |status| status.policy_problem.is_empty()).await;
     kept(last.sequence).await;
     // The signer is revoked: another management node that remembers signs anew.
@@ -225,7 +225,7 @@ async fn a_new_leader_a_renewed_certificate_and_a_new_authority_sign_what_is_in_
     let (other, other_signer) = open.manager(&third);
     other.keep_signed(false).await.unwrap();
     open.pki.revoke(IdentityRole::MgmtNode, "mn-2");
-    assert!(third.look() && node.look());
+    assert!(third.check() && node.check());
     pn.status("its signer is revoked", |status| status.policy_problem.contains("revoked")).await;
     other.keep_signed(false).await.unwrap();
     assert!(other_signer.problem().contains("revoked"), "{}", other_signer.problem());

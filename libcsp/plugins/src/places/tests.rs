@@ -32,7 +32,7 @@ fn node() -> Node {
 /// Instances whose counters rise by rates of the test, looked at each second.
 struct Bench {
     places: Places,
-    seen: Vec<Seen>,
+    observations: Vec<Observation>,
     node: Node,
     second: u64,
 }
@@ -41,19 +41,19 @@ impl Bench {
     fn new(instances: &[(&str, Auto)]) -> Self {
         let mut places = Places::default();
         places.declare(at(0), &mut desired(instances), |_| None);
-        let seen = instances.iter().map(|(name, _)| Seen { name: (*name).to_owned(), ..Seen::default() });
-        let mut bench = Bench { places, seen: seen.collect(), node: node(), second: 0 };
+        let observations = instances.iter().map(|(name, _)| Observation { name: (*name).to_owned(), ..Observation::default() });
+        let mut bench = Bench { places, observations: observations.collect(), node: node(), second: 0 };
         // As the daemon does it when a policy comes into force: nothing was counted.
-        bench.look();
-        for one in &mut bench.seen {
+        bench.evaluate();
+        for one in &mut bench.observations {
             one.packets = Some(0);
         }
-        bench.look();
+        bench.evaluate();
         bench
     }
 
-    fn look(&mut self) -> Vec<Move> {
-        let moves = self.places.look(at(self.second), &self.node, &self.seen);
+    fn evaluate(&mut self) -> Vec<Move> {
+        let moves = self.places.evaluate(at(self.second), &self.node, &self.observations);
         for Move { name, to } in &moves {
             assert_ne!(self.places.level(name), Some(*to));
             self.places.moved(at(self.second), name);
@@ -67,11 +67,11 @@ impl Bench {
         let (from, mut moves) = (self.second, Vec::new());
         for _ in 0..seconds {
             self.second += 1;
-            for one in &mut self.seen {
+            for one in &mut self.observations {
                 *one.packets.as_mut().unwrap() += rate(&one.name, self.second - from);
             }
             let second = self.second - from;
-            moves.extend(self.look().into_iter().map(|one| (second, one.name)));
+            moves.extend(self.evaluate().into_iter().map(|one| (second, one.name)));
         }
         moves
     }
@@ -115,7 +115,7 @@ fn an_expectation_decides_at_once_until_packets_were_measured_for_the_hold() {
     let declare = |bench: &mut Bench, auto| {
         let mut desired = desired(&[("a", auto)]);
         bench.places.declare(at(bench.second), &mut desired, |_| None);
-        (desired.instances[0].level, bench.look().len())
+        (desired.instances[0].level, bench.evaluate().len())
     };
     assert_eq!(declare(&mut bench, auto(Some(2_000_000))), (Level::Worker, 1));
     let longer = Auto { hold: Duration::from_secs(60), ..auto(Some(2_000_000)) };
@@ -148,7 +148,7 @@ fn an_instance_that_was_at_a_level_of_its_own_begins_there() {
 #[test]
 fn what_cannot_run_in_the_driver_stays_and_leaves_at_once_with_the_reason() {
     let mut bench = Bench::new(&[("a", auto(None))]);
-    bench.seen[0].obstacle = Some("it calls".to_owned());
+    bench.observations[0].obstacle = Some("it calls".to_owned());
     assert_eq!(bench.run(60, |_, _| 10), []);
     assert_eq!(bench.shown("a"), (2, "10 packets/s".into()), "no word of it where it does not matter");
     bench.node.overrun = true;
@@ -158,7 +158,7 @@ fn what_cannot_run_in_the_driver_stays_and_leaves_at_once_with_the_reason() {
     bench.node.overrun = false;
     assert_eq!(bench.run(60, |_, _| 2_000_000), []);
     assert_eq!(bench.shown("a"), (2, "2.0M packets/s; not in the driver: it calls".into()));
-    bench.seen[0].obstacle = None;
+    bench.observations[0].obstacle = None;
     assert_eq!(bench.run(60, |_, _| 2_000_000), [(HOLD_S + 1, "a".to_owned())]);
     bench.node.no_driver = Some("BPF is not permitted".to_owned());
     assert_eq!(bench.run(60, |_, _| 2_000_000), [(1, "a".to_owned())]);
@@ -168,8 +168,8 @@ fn what_cannot_run_in_the_driver_stays_and_leaves_at_once_with_the_reason() {
 #[test]
 fn those_behind_an_instance_go_with_it() {
     let mut bench = Bench::new(&[("a", auto(None)), ("b", auto(None)), ("c", auto(None))]);
-    bench.seen[0].next = vec!["b".to_owned()];
-    bench.seen[1].next = vec!["c".to_owned()];
+    bench.observations[0].next = vec!["b".to_owned()];
+    bench.observations[1].next = vec!["c".to_owned()];
     let moves = bench.run(60, |name, _| if name == "a" { 200_000 } else { 7 });
     let names: Vec<&str> = moves.iter().map(|(_, name)| name.as_str()).collect();
     assert_eq!(names, ["a", "b", "c"], "{moves:?}");
@@ -181,7 +181,7 @@ fn those_behind_an_instance_go_with_it() {
     // Also where the first is there by its expectation.
     let mut desired = desired(&[("a", auto(Some(200_000))), ("b", auto(None)), ("c", auto(None))]);
     bench.places.declare(at(bench.second), &mut desired, |_| None);
-    assert_eq!(bench.look().len(), 3);
+    assert_eq!(bench.evaluate().len(), 3);
 }
 
 #[test]
@@ -206,13 +206,13 @@ fn the_driver_takes_no_more_than_it_has_room_for() {
 fn counters_that_begin_anew_are_no_rate() {
     let mut bench = Bench::new(&[("a", auto(None))]);
     bench.run(5, |_, _| 1_000);
-    bench.seen[0].packets = Some(0);
+    bench.observations[0].packets = Some(0);
     assert_eq!(bench.run(1, |_, _| 0), []);
     assert_eq!(bench.places.rate("a"), Some(1_000), "the interval is left out");
     // Readings that follow each other at once say nothing.
-    bench.seen[0].packets = Some(1_000_000);
+    bench.observations[0].packets = Some(1_000_000);
     let now = Instant::from_nanos(at(bench.second).as_nanos() + 1_000_000);
-    assert!(bench.places.look(now, &bench.node, &bench.seen).is_empty());
+    assert!(bench.places.evaluate(now, &bench.node, &bench.observations).is_empty());
     assert_eq!(bench.places.rate("a"), Some(1_000));
 }
 
@@ -225,7 +225,7 @@ fn no_rate_makes_an_instance_flap() {
         let expects = [None, Some(1_000_000), Some(10)][seed as usize % 3];
         let mut bench = Bench::new(&[("a", auto(expects)), ("b", auto(None)), ("c", auto(None))]);
         if seed % 2 == 0 {
-            bench.seen[0].next = vec!["b".to_owned()];
+            bench.observations[0].next = vec!["b".to_owned()];
         }
         let mut rates = [0u64; 3];
         let mut last: BTreeMap<String, u64> = BTreeMap::new();

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// Why an instance has its level.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum LevelReason {
     /// Neither a measurement nor an expectation exists.
     Unknown,
     /// Measured packets per second.
@@ -17,7 +17,7 @@ pub enum Why {
     /// It should run in the driver, because of its rate or of lost frames, but cannot.
     Stays {
         /// The rate that calls for the driver.
-        rate: Box<Why>,
+        rate: Box<LevelReason>,
         /// Whether LAN ports lose frames because workers are too slow.
         overrun: bool,
         /// Why it cannot run there.
@@ -25,25 +25,25 @@ pub enum Why {
     },
 }
 
-impl Why {
+impl LevelReason {
     /// Returns the reason of an instance that cannot run in the driver. The obstacle is only mentioned where
     /// the driver would be chosen.
     pub(super) fn stays(self, wanted: bool, overrun: bool, reason: &str) -> Self {
         match wanted || overrun {
-            true => Why::Stays { rate: Box::new(self), overrun, reason: reason.to_owned() },
+            true => LevelReason::Stays { rate: Box::new(self), overrun, reason: reason.to_owned() },
             false => self,
         }
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for LevelReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Unknown => f.write_str("nothing measured"),
-            Why::Measured(rate) => write!(f, "{} packets/s", Short(*rate)),
-            Why::Expected(rate) => write!(f, "{} packets/s expected", Short(*rate)),
-            Why::With(other, rate) => write!(f, "{} packets/s, with {other}", Short(*rate)),
-            Why::Stays { rate, overrun, reason } => {
+            LevelReason::Unknown => f.write_str("nothing measured"),
+            LevelReason::Measured(rate) => write!(f, "{} packets/s", Short(*rate)),
+            LevelReason::Expected(rate) => write!(f, "{} packets/s expected", Short(*rate)),
+            LevelReason::With(other, rate) => write!(f, "{} packets/s, with {other}", Short(*rate)),
+            LevelReason::Stays { rate, overrun, reason } => {
                 let lost = if *overrun { ", LAN ports lose frames" } else { "" };
                 write!(f, "{rate}{lost}; not in the driver: {reason}")
             }

@@ -441,7 +441,7 @@ fn fragments_for_other_addresses_go_on_once_as_they_are() {
                     let mut given = Vec::new();
                     for plugins in workers.iter_mut().take(receivers) {
                         if way {
-                            plugins.fixture.core.set_way_to_kernel(PORT);
+                            plugins.fixture.core.set_reinjection(PORT);
                         }
                         frames.iter().for_each(|frame| plugins.fixture.frame(frame));
                         given.extend(plugins.fixture.out.kernel.drain(..).map(|(_, frame, _)| frame));

@@ -16,7 +16,7 @@ impl Plugins {
     /// With a way to the kernel.
     fn with_kernel(instances: &[&str], rules: &[&str]) -> Self {
         let mut plugins = Plugins::new(instances, rules);
-        plugins.fixture.core.set_way_to_kernel(PORT);
+        plugins.fixture.core.set_reinjection(PORT);
         plugins
     }
 

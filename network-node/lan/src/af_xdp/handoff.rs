@@ -158,7 +158,7 @@ impl Handoffs {
 
 /// The destination of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Destination {
     Own,
     Others,
 }
@@ -176,7 +176,7 @@ pub(super) struct End {
 impl End {
     /// Hands a frame over if it belongs to another worker, or to all. Increments `dropped` for each ring
     /// without room.
-    pub(super) fn place(&mut self, frame: &[u8], dropped: &mut u64) -> Place {
+    pub(super) fn place(&mut self, frame: &[u8], dropped: &mut u64) -> Destination {
         if is_shared(frame) {
             let own = self.worker;
             let most = if is_fragment(frame) { FRAGMENTS_MAX } else { SHARED_LEN };
@@ -184,15 +184,15 @@ impl End {
                 self.to_wake |= 1 << to;
                 *dropped += u64::from(!self.all.inboxes[to].shared[own].push(frame, most));
             }
-            return Place::Own;
+            return Destination::Own;
         }
         let to = worker_of(frame, self.all.workers());
         if to == self.worker {
-            return Place::Own;
+            return Destination::Own;
         }
         self.to_wake |= 1 << to;
         *dropped += u64::from(!self.all.inboxes[to].rings[self.worker].push(frame, HANDOFF_LEN));
-        Place::Others
+        Destination::Others
     }
 
     /// Wakes the workers that were given frames since the last call.
@@ -266,7 +266,7 @@ mod tests {
         let frames: Vec<Vec<u8>> = (0..).map(frame).filter(|f| worker_of(f, 2) == 1).take(300).collect();
         let mut dropped = 0;
         for frame in &frames {
-            assert_eq!(first.place(frame, &mut dropped), Place::Others);
+            assert_eq!(first.place(frame, &mut dropped), Destination::Others);
         }
         assert_eq!(dropped as usize, 300 - HANDOFF_LEN);
         assert!(!is_readable(second.fd()));
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(seen, frames[..HANDOFF_LEN]);
         assert!(!is_readable(second.fd()));
         let own = (0..).map(frame).find(|f| worker_of(f, 2) == 0).unwrap();
-        assert_eq!(first.place(&own, &mut dropped), Place::Own);
+        assert_eq!(first.place(&own, &mut dropped), Destination::Own);
     }
 
     /// Fragments have a separate ring with a limit, and a busy worker receives from it at intervals.
@@ -296,11 +296,11 @@ mod tests {
         let whole: Vec<_> = (0..).map(frame).filter(|f| worker_of(f, 3) == 1).take(HANDOFF_LEN).collect();
         let mut dropped = 0;
         (0..FLOOD as u32)
-            .for_each(|number| assert_eq!(first.place(&fragment(number), &mut dropped), Place::Own));
+            .for_each(|number| assert_eq!(first.place(&fragment(number), &mut dropped), Destination::Own));
         assert_eq!(dropped as usize, 2 * (FLOOD - FRAGMENTS_MAX));
         dropped = 0;
-        assert_eq!(first.place(&advertisement, &mut dropped), Place::Own);
-        whole.iter().for_each(|frame| assert_eq!(first.place(frame, &mut dropped), Place::Others));
+        assert_eq!(first.place(&advertisement, &mut dropped), Destination::Own);
+        whole.iter().for_each(|frame| assert_eq!(first.place(frame, &mut dropped), Destination::Others));
         assert_eq!(dropped, 0);
         let shared: Vec<_> = (0..FRAGMENTS_MAX as u32).map(fragment).chain([advertisement]).collect();
         let calls = |end: &mut End, own: usize| {

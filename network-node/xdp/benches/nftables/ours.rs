@@ -89,7 +89,7 @@ pub fn at_level1(object: &[u8], rules: &[Rule], frames: &[Vec<u8>], rounds: u32)
         .unwrap();
     let table = manager.publish_rules().table;
     let plan = Plan::new(&manager, &table, driver.slots()).ok()?;
-    if !plan.stays.is_empty() || plan.rules().len() != rules.len() {
+    if !plan.demoted.is_empty() || plan.rules().len() != rules.len() {
         return None;
     }
     driver.apply(&plan, Instant::ZERO, &HashMap::new()).ok()?;

@@ -5,21 +5,21 @@ use std::os::fd::RawFd;
 
 use super::{Driver, DriverError};
 use crate::maps::{AddressKey, NO_RULES, TAKES_ALL, TAKES_MATCHED};
-use crate::plan::Taking;
+use crate::plan::Diverted;
 use crate::{PORTS_MAX, QUEUES_MAX};
 
 impl Driver {
     /// Sets whether level 1 classifies frames, which costs time for each frame and is off without rules.
-    /// `taking` selects the IP packets for addresses of others that the sockets receive, on ports with a path
+    /// `diverted` selects the IP packets for addresses of others that the sockets receive, on ports with a path
     /// back to the kernel.
-    pub fn classify(&mut self, classifies: bool, taking: Taking) -> Result<(), DriverError> {
-        (self.classifies, self.taking) = (classifies, taking);
+    pub fn classify(&mut self, classifies: bool, diverted: Diverted) -> Result<(), DriverError> {
+        (self.classifies, self.diverted) = (classifies, diverted);
         for (at, port) in self.config_now.ports.iter_mut().enumerate() {
-            let takes = match taking {
-                _ if self.ways_back >> at & 1 == 0 => 0,
-                Taking::Nothing => 0,
-                Taking::Matched => TAKES_MATCHED,
-                Taking::All => TAKES_MATCHED | TAKES_ALL,
+            let takes = match diverted {
+                _ if self.reinjection_ports >> at & 1 == 0 => 0,
+                Diverted::Nothing => 0,
+                Diverted::Matched => TAKES_MATCHED,
+                Diverted::All => TAKES_MATCHED | TAKES_ALL,
             };
             let rules = if classifies { 0 } else { NO_RULES };
             port.number = port.number & !(NO_RULES | TAKES_MATCHED | TAKES_ALL) | rules | takes;
@@ -28,9 +28,9 @@ impl Driver {
     }
 
     /// Sets the ports whose workers can return frames to the kernel, one bit each.
-    pub fn set_ways_back(&mut self, ports: u32) -> Result<(), DriverError> {
-        self.ways_back = ports;
-        self.classify(self.classifies, self.taking)
+    pub fn set_reinjection_ports(&mut self, ports: u32) -> Result<(), DriverError> {
+        self.reinjection_ports = ports;
+        self.classify(self.classifies, self.diverted)
     }
 
     /// Directs the frames of a port's receive queue to a socket that is bound to it. The entry ends with the

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use csp_plugins::text::parse_match;
 use csp_plugins::{Fallback, Level, Manager, WORKERS};
 use csp_types::{Instant, MacAddr};
-use csp_xdp::{Driver, Plan, PortConfig, Taking};
+use csp_xdp::{Driver, Plan, PortConfig, Diverted};
 
 use super::{DRIVER, LOOPBACK, XDP_DROP, XDP_PASS, fixture};
 
@@ -54,7 +54,7 @@ pub fn port(driver: &mut Driver, socket: &OwnedFd, back: bool) {
     driver.set_socket(0, 0, socket.as_raw_fd()).unwrap();
     let owned = ["198.51.100.80", "2001:db8::80"].map(|address| address.parse().unwrap());
     driver.set_addresses(owned.into_iter()).unwrap();
-    driver.set_ways_back(u32::from(back)).unwrap();
+    driver.set_reinjection_ports(u32::from(back)).unwrap();
 }
 
 /// Where frames go, in a word each: of both families to a VIP, and to the host at ports 21 to 24; then what
@@ -123,7 +123,7 @@ fn workers_get_what_their_rules_decide_on_and_what_is_not_plain() {
     let plan = Plan::without_rules(driver.slots());
     driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
     assert_eq!(ways(&mut driver), "WWWWW WWWWW WWWWKK");
-    driver.classify(false, Taking::Nothing).unwrap();
+    driver.classify(false, Diverted::Nothing).unwrap();
     assert_eq!(ways(&mut driver), "WKKKK WKKKK KKKKKK");
 }
 

@@ -117,7 +117,7 @@ impl Node {
         }
         let table = self.manager.publish_rules().table;
         let plan = Plan::new(&self.manager, &table, self.driver.slots()).unwrap();
-        assert_eq!((plan.stays.as_slice(), plan.idle.is_empty()), (&[][..], true), "{:?}", plan.idle);
+        assert_eq!((plan.demoted.as_slice(), plan.idle.is_empty()), (&[][..], true), "{:?}", plan.idle);
         self.driver.apply(&plan, Instant::ZERO, &HashMap::new()).unwrap();
     }
 

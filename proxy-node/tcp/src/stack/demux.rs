@@ -10,7 +10,7 @@ use crate::input::Incoming;
 use crate::replies::Reply;
 use crate::seq::Seq;
 use crate::stack::Stack;
-use crate::stack::listener::Stray;
+use crate::stack::listener::UnmatchedSegment;
 use crate::stack::settle::TIME_WAIT_SLOTS;
 use crate::tcb;
 use crate::timewait::Answer;
@@ -95,8 +95,8 @@ impl Stack {
             Owner::Connection(slot) => self.deliver_to(now, slot, arrival, segment),
             Owner::TimeWait(slot, _) => self.deliver_in_time_wait(now, slot, arrival, segment),
             Owner::NoConnection(tuple) => {
-                let stray = Stray { tuple, via: arrival.via, segment: &segment, time_wait: None };
-                self.deliver_to_listener(now, stray)
+                let unmatched = UnmatchedSegment { tuple, via: arrival.via, segment: &segment, time_wait: None };
+                self.deliver_to_listener(now, unmatched)
             }
         }
     }
@@ -210,8 +210,8 @@ impl Stack {
             }
             Answer::Reuse => {
                 let (tuple, via) = (entry.tuple, arrival.via);
-                let stray = Stray { tuple, via, segment: &segment, time_wait: Some(slot) };
-                return self.deliver_to_listener(now, stray);
+                let unmatched = UnmatchedSegment { tuple, via, segment: &segment, time_wait: Some(slot) };
+                return self.deliver_to_listener(now, unmatched);
             }
         }
         Err(DropReason::TimeWait)

@@ -31,7 +31,7 @@ enum Admission {
 
 /// A segment without a connection. `time_wait` is the TIME-WAIT entry with its addresses, if there is one.
 #[derive(Clone, Copy)]
-pub(super) struct Stray<'a, 'b> {
+pub(super) struct UnmatchedSegment<'a, 'b> {
     pub tuple: FourTuple,
     pub via: u32,
     pub segment: &'a Incoming<'b>,
@@ -43,19 +43,19 @@ impl Stack {
     pub(super) fn deliver_to_listener(
         &mut self,
         now: Instant,
-        stray: Stray<'_, '_>,
+        unmatched: UnmatchedSegment<'_, '_>,
     ) -> Result<(), DropReason> {
-        let Stray { tuple, segment, .. } = stray;
+        let UnmatchedSegment { tuple, segment, .. } = unmatched;
         let flags = segment.flags;
         if flags.rst() {
             return Err(DropReason::NoConnection);
         }
         let Some(listener) = self.listeners.get(&tuple.local) else {
-            self.reply_reset(now, tuple, stray.via, segment);
+            self.reply_reset(now, tuple, unmatched.via, segment);
             return Err(DropReason::NoConnection);
         };
         if flags.ack() {
-            return self.on_stray_acknowledgement(now, stray, listener);
+            return self.on_unmatched_acknowledgement(now, unmatched, listener);
         }
         // RFC 9293 §3.10.7.2, fourth check. No honest peer sends SYN with FIN.
         if !flags.syn() || flags.fin() {
@@ -71,14 +71,14 @@ impl Stack {
         }
         match self.admission() {
             Admission::Cookie => {
-                self.send_cookie(now, stray, listener);
+                self.send_cookie(now, unmatched, listener);
                 return Ok(());
             }
             Admission::Refusal => return Err(DropReason::TableFull),
             Admission::InPlaceOfOldest => self.evict_half_open(now, FinalTransmit::Record),
             Admission::State => {}
         }
-        self.open_half(now, stray, listener)
+        self.open_half(now, unmatched, listener)
     }
 
     fn admission(&self) -> Admission {
@@ -105,10 +105,10 @@ impl Stack {
     fn open_half(
         &mut self,
         now: Instant,
-        stray: Stray<'_, '_>,
+        unmatched: UnmatchedSegment<'_, '_>,
         listener: Listener,
     ) -> Result<(), DropReason> {
-        let Stray { tuple, via, segment, time_wait } = stray;
+        let UnmatchedSegment { tuple, via, segment, time_wait } = unmatched;
         let mut isn = self.keys.isn(now, &tuple);
         // RFC 9293 §3.4.3: beyond what the old connection used
         if let Some(after) = self.reuse_time_wait(time_wait)
@@ -148,8 +148,8 @@ impl Stack {
     }
 
     /// Answers a SYN as a connection block would, without keeping the block.
-    fn send_cookie(&mut self, now: Instant, stray: Stray<'_, '_>, listener: Listener) {
-        let Stray { tuple, via, segment, .. } = stray;
+    fn send_cookie(&mut self, now: Instant, unmatched: UnmatchedSegment<'_, '_>, listener: Listener) {
+        let UnmatchedSegment { tuple, via, segment, .. } = unmatched;
         let (queued, capacity) = self.replies.cookies();
         if queued >= capacity {
             self.counters.syn_cookies_suppressed += 1;
@@ -181,13 +181,13 @@ impl Stack {
     }
 
     /// Processes an acknowledgement to a listener: that of a cookie opens a connection, any other is refused.
-    fn on_stray_acknowledgement(
+    fn on_unmatched_acknowledgement(
         &mut self,
         now: Instant,
-        stray: Stray<'_, '_>,
+        unmatched: UnmatchedSegment<'_, '_>,
         listener: Listener,
     ) -> Result<(), DropReason> {
-        let Stray { tuple, via, segment, .. } = stray;
+        let UnmatchedSegment { tuple, via, segment, .. } = unmatched;
         let expected = self.replies.cookies_may_be_valid(now);
         if expected && !segment.flags.syn() {
             let peer_isn = segment.seq.minus(1);
@@ -195,7 +195,7 @@ impl Stack {
                 if listener.backlog_full {
                     return Err(DropReason::BacklogFull);
                 }
-                return self.open_by_cookie(now, stray, listener, mss);
+                return self.open_by_cookie(now, unmatched, listener, mss);
             }
             self.counters.syn_cookies_rejected += 1;
             // The segment may follow a lost one that carried a valid cookie. A RST would end a connection
@@ -243,11 +243,11 @@ impl Stack {
     fn open_by_cookie(
         &mut self,
         now: Instant,
-        stray: Stray<'_, '_>,
+        unmatched: UnmatchedSegment<'_, '_>,
         listener: Listener,
         mss: u16,
     ) -> Result<(), DropReason> {
-        let Stray { tuple, via, segment, time_wait } = stray;
+        let UnmatchedSegment { tuple, via, segment, time_wait } = unmatched;
         if self.labels.available() == 0 {
             self.evict_half_open(now, FinalTransmit::None);
         }
@@ -258,10 +258,10 @@ impl Stack {
         let isn = segment.ack.minus(1);
         let slot = self.open(now, tuple, via, listener.service, isn).ok_or(DropReason::TableFull)?;
         let Some((tcb, mut cx)) = self.split(slot, now) else { return Err(DropReason::TableFull) };
-        let recalled = cookies::recall(mss, tcb.timestamp(now), &segment.options);
+        let contents = cookies::recall(mss, tcb.timestamp(now), &segment.options);
         tcb.apply(listener.options);
-        tcb.ecn.capable = recalled.ecn && listener.options.ecn != EcnMode::Off;
-        tcb.accept(&mut cx, segment.seq.minus(1), segment.window, &recalled.options);
+        tcb.ecn.capable = contents.ecn && listener.options.ecn != EcnMode::Off;
+        tcb.accept(&mut cx, segment.seq.minus(1), segment.window, &contents.options);
         tcb.resume_after_cookie(&mut cx);
         cx.counters.passive_opens += 1;
         cx.counters.syn_cookies_accepted += 1;

@@ -16,7 +16,7 @@ impl Stack {
         if metered && self.meters.is_empty() {
             self.meters = vec![Meter::NONE; self.tcbs.len()];
             self.wanting = IndexList::new(self.tcbs.len());
-            self.unwanting = Vec::with_capacity(self.tcbs.len());
+            self.withdrawn = Vec::with_capacity(self.tcbs.len());
         }
         self.with(now, label, |tcb, cx| tcb.set_metered(cx, metered)).is_some()
     }
@@ -55,15 +55,15 @@ impl Stack {
 
     /// Removes and returns a connection that ended after [`next_wanting`](Self::next_wanting) had returned it
     /// and before it was allowed more.
-    pub fn next_unwanting(&mut self) -> Option<FlowLabel> {
-        self.unwanting.pop()
+    pub fn next_withdrawn(&mut self) -> Option<FlowLabel> {
+        self.withdrawn.pop()
     }
 
     /// Resets the meter of a connection that has ended.
     pub(super) fn forget_meter(&mut self, slot: u32, label: FlowLabel) {
         if let Some(meter) = self.meters.get_mut(slot as usize) {
             if meter.state == Metering::Waits {
-                self.unwanting.push(label);
+                self.withdrawn.push(label);
             }
             *meter = Meter::NONE;
             self.wanting.remove(slot);

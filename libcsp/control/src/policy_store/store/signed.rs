@@ -145,7 +145,7 @@ fn forgeries(cluster: &Cluster) -> Vec<Forgery> {
     let by = |role, id| generation(&cluster.pki.issue(role, id), 2, 81);
     let revoked = cluster.pki.issue(IdentityRole::MgmtNode, "mn-9");
     cluster.pki.revoke(IdentityRole::MgmtNode, "mn-9");
-    assert!(cluster.node.look());
+    assert!(cluster.node.check());
     let long = BASE64.encode(vec![7; 9 << 10]);
     vec![
         ("unsigned", unsigned(2, 81), "generation 2 is not signed"),
@@ -336,7 +336,7 @@ fn a_signature_by_an_authority_that_the_node_does_not_know_yet_is_accepted_once_
     store.change(puts([vec![put(&generation(&renewed, 3, 83))], activate(&renewed, &second, 20)].concat()));
     assert_eq!((serving(&store), refused(&store).0), (Some((1, 80)), 2));
     assert!(store.doubts() && !store.verify_again(), "nothing has changed yet");
-    assert!(cluster.node.look());
+    assert!(cluster.node.check());
     assert!(store.verify_again());
     assert_eq!((serving(&store), store.problem().as_str(), store.doubts()), (Some((2, 81)), "", false));
 }
@@ -360,7 +360,7 @@ fn the_disk_is_verified_and_an_ended_certificate_does_not_take_the_policy_away()
     let before = Kept { record: unsigned(1, 80), activation: None };
     assert_eq!(load(&before), Some(before.clone()), "from before signatures");
     cluster.pki.revoke(IdentityRole::MgmtNode, "mn-8");
-    assert!(cluster.node.look());
+    assert!(cluster.node.check());
     assert_eq!(load(&ended), None, "a revoked signer's policy is not used");
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use csp_authority::{Authority, Request, Timestamp};
-use csp_identity::{Credentials, IdentityRole, Wanted};
+use csp_identity::{Credentials, IdentityRole, ExpectedServer};
 use csp_types::{NodeId, Role};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -27,8 +27,8 @@ fn id(text: &str) -> NodeId {
 }
 
 /// The server of these tests.
-fn server() -> Wanted {
-    Wanted::Node(Role::ProxyNode, id("pn-1"))
+fn server() -> ExpectedServer {
+    ExpectedServer::Node(Role::ProxyNode, id("pn-1"))
 }
 
 impl Secured {
@@ -175,10 +175,10 @@ async fn a_daemon_is_no_other_daemon_and_neither_etcd_nor_management() {
     let secured = Secured::start("wanted").await;
     let viewer = secured.issue(IdentityRole::Viewer, "v", DAY);
     for wanted in [
-        Wanted::Etcd,
-        Wanted::Management,
-        Wanted::Node(Role::ProxyNode, id("pn-2")),
-        Wanted::Node(Role::AppNode, id("pn-1")),
+        ExpectedServer::Etcd,
+        ExpectedServer::Management,
+        ExpectedServer::Node(Role::ProxyNode, id("pn-2")),
+        ExpectedServer::Node(Role::AppNode, id("pn-1")),
     ] {
         let config = csp_identity::client_config(Some(&viewer), wanted);
         let error = secured.connect(config).await.unwrap_err().to_string();
@@ -241,14 +241,14 @@ async fn a_list_that_is_lost_or_older_takes_no_revocation_back() {
         .revoke(IdentityRole::Admin, id("mallory"), now)
         .unwrap();
     let revoked = std::fs::read(&own).unwrap();
-    secured.credentials.look();
+    secured.credentials.check();
     let problem = || secured.credentials.state().problem;
     assert_eq!(problem(), None);
     for (text, words) in [(Vec::new(), "no list"), (old, "older list")] {
         std::fs::write(&own, text).unwrap();
         // What is wrong once may be half written.
         for _ in 0..2 {
-            assert!(!secured.credentials.look());
+            assert!(!secured.credentials.check());
         }
         assert!(problem().is_some_and(|problem| problem.contains(words)), "{:?}", problem());
         match secured.connect(csp_identity::client_config(Some(&mallory), server())).await {
@@ -257,7 +257,7 @@ async fn a_list_that_is_lost_or_older_takes_no_revocation_back() {
         }
     }
     std::fs::write(&own, revoked).unwrap();
-    secured.credentials.look();
+    secured.credentials.check();
     assert_eq!(problem(), None);
     secured.end().await;
 }
